@@ -1,0 +1,82 @@
+package redistest
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// admin is one node of a deployment and a client that talks to it alone.
+type admin struct {
+	*Server
+	client rueidis.Client
+}
+
+func newAdmin(tb testing.TB, s *Server) *admin {
+	tb.Helper()
+	return &admin{Server: s, client: s.Client(tb, Single)}
+}
+
+func (a *admin) do(cmd ...string) rueidis.RedisResult {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return a.client.Do(ctx, a.client.B().Arbitrary(cmd...).Build())
+}
+
+// must returns a text reply, "" for a null, and fails the test on an error.
+func (a *admin) must(tb testing.TB, cmd ...string) string {
+	tb.Helper()
+	text, err := a.do(cmd...).ToString()
+	if err != nil && !rueidis.IsRedisNil(err) {
+		tb.Fatalf("redistest: %s: %s: %v", a.Addr(), strings.Join(cmd, " "), err)
+	}
+	return text
+}
+
+// ask returns a text reply, or "" on any error: for conditions that are waited for.
+func (a *admin) ask(cmd ...string) string {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	text, err := a.client.Do(ctx, a.client.B().Arbitrary(cmd...).Build()).ToString()
+	if err != nil {
+		return ""
+	}
+	return text
+}
+
+// fields splits the lines "name:value" that INFO and CLUSTER INFO consist of.
+func fields(info string) map[string]string {
+	all := make(map[string]string)
+	// RESP3 marks such a text with its format, and the client hands that on.
+	for line := range strings.Lines(strings.TrimPrefix(info, "txt:")) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			all[name] = value
+		}
+	}
+	return all
+}
+
+// synced reports whether the node is a replica that has its master's data.
+func (a *admin) synced() bool {
+	repl := fields(a.ask("INFO", "replication"))
+	return repl["role"] == "slave" && repl["master_link_status"] == "up"
+}
+
+func addrs(nodes []*admin) []string {
+	var all []string
+	for _, n := range nodes {
+		all = append(all, n.Addr())
+	}
+	return all
+}
+
+func servers(nodes []*admin) []*Server {
+	var all []*Server
+	for _, n := range nodes {
+		all = append(all, n.Server)
+	}
+	return all
+}

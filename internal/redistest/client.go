@@ -1,0 +1,33 @@
+package redistest
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/redis/rueidis"
+)
+
+// Dial returns a client of the server at addr; several addresses, joined by
+// commas, make it a cluster client. Each mod may change the options before the
+// client is made. The test's clean-up closes it.
+func Dial(tb testing.TB, addr string, mod ...func(*rueidis.ClientOption)) rueidis.Client {
+	tb.Helper()
+	return dial(tb, rueidis.ClientOption{InitAddress: strings.Split(addr, ",")}, mod)
+}
+
+func dial(tb testing.TB, opt rueidis.ClientOption, mod []func(*rueidis.ClientOption)) rueidis.Client {
+	tb.Helper()
+	for _, m := range mod {
+		m(&opt)
+	}
+	c, err := rueidis.NewClient(opt)
+	if err != nil {
+		tb.Fatalf("redistest: connect to %v: %v", opt.InitAddress, err)
+	}
+	tb.Cleanup(c.Close)
+	return c
+}
+
+// Single makes the client talk to its address alone, also when that is a node
+// of a cluster: pass it to Dial.
+func Single(opt *rueidis.ClientOption) { opt.ForceSingleClient = true }

@@ -1,0 +1,196 @@
+package redistest
+
+import (
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+const (
+	slots = 16384
+
+	// deployTimeout bounds each wait for the nodes of a deployment to agree.
+	deployTimeout = 40 * time.Second
+)
+
+// Cluster is a real Redis cluster. Which of its nodes are masters changes with
+// failovers; ask Owner. Waits count paused nodes as running, so resume them first.
+type Cluster struct {
+	nodes    []*admin
+	replicas int // in total, at the start
+}
+
+// StartCluster runs masters that share the slots evenly, each with the same
+// number of replicas, and returns when all nodes agree that the cluster is up
+// and the replicas have their data. The place of a dead master is taken by its
+// replica within a few seconds, given three masters.
+// The args are appended to each node's command line.
+func StartCluster(tb testing.TB, masters, replicasPerMaster int, args ...string) *Cluster {
+	tb.Helper()
+	c := &Cluster{replicas: masters * replicasPerMaster}
+	n := masters + c.replicas
+	for range n {
+		c.nodes = append(c.nodes, newAdmin(tb, start(tb, func(port int) []string {
+			return append(clusterArgs(port), args...)
+		})))
+	}
+	for i, node := range c.nodes {
+		node.must(tb, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
+		if i < masters {
+			from, to := i*slots/masters, (i+1)*slots/masters-1
+			node.must(tb, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(from), strconv.Itoa(to))
+		}
+		// Every pair is introduced: gossip alone would take some seconds more.
+		for _, other := range c.nodes[:i] {
+			node.must(tb, "CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(other.port), busPort(other.port))
+		}
+	}
+	for _, node := range c.nodes {
+		Eventually(tb, deployTimeout, func() bool { return len(settled(node.views())) == n }, "cluster nodes know each other")
+	}
+	for i, node := range c.nodes[masters:] {
+		node.must(tb, "CLUSTER", "REPLICATE", c.nodes[i%masters].must(tb, "CLUSTER", "MYID"))
+	}
+	c.AwaitOK(tb)
+	return c
+}
+
+// busPort replaces the default, port+10000, which may be taken; see freePort.
+func busPort(port int) string { return strconv.Itoa(port + 1) }
+
+func clusterArgs(port int) []string {
+	return append(plainArgs(port),
+		"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
+		"--cluster-port", busPort(port), "--cluster-announce-ip", "127.0.0.1",
+		"--cluster-node-timeout", "1500",
+		// Replicas stay where tests put them, and take over however stale.
+		"--cluster-allow-replica-migration", "no", "--cluster-replica-validity-factor", "0",
+	)
+}
+
+// AwaitOK waits until all running nodes agree that the cluster is up and that
+// every slot is served by a running node, and until all running replicas are
+// in step with their masters. After a master's death that is the end of the failover.
+func (c *Cluster) AwaitOK(tb testing.TB) {
+	tb.Helper()
+	running := c.running()
+	dead := len(c.nodes) - len(running)
+	up := make(map[string]bool)
+	for _, node := range running {
+		up[node.Addr()] = true
+	}
+	for _, node := range running {
+		Eventually(tb, deployTimeout, func() bool {
+			if fields(node.ask("CLUSTER", "INFO"))["cluster_state"] != "ok" {
+				return false
+			}
+			replicas, served := 0, 0
+			for _, v := range settled(node.views()) {
+				if v.replica() {
+					replicas++
+				}
+				if up[v.addr] {
+					served += v.served()
+				}
+				if v.myself() && v.replica() && !node.synced() {
+					return false
+				}
+			}
+			return served == slots && replicas >= c.replicas-dead
+		}, "cluster is up")
+	}
+}
+
+// running returns the nodes that have a process.
+func (c *Cluster) running() []*admin {
+	var up []*admin
+	for _, n := range c.nodes {
+		if n.Pid() != 0 {
+			up = append(up, n)
+		}
+	}
+	return up
+}
+
+// node returns the one at addr.
+func (c *Cluster) node(tb testing.TB, addr string) *admin {
+	tb.Helper()
+	for _, n := range c.nodes {
+		if n.Addr() == addr {
+			return n
+		}
+	}
+	tb.Fatalf("redistest: %s is no node of the cluster", addr)
+	return nil
+}
+
+// Nodes returns all nodes. At the start the masters come first, in the order
+// of their slots; the replicas of node i are i+masters, i+2*masters and so on.
+func (c *Cluster) Nodes() []*Server { return servers(c.nodes) }
+
+// Addrs returns the addresses of all nodes.
+func (c *Cluster) Addrs() []string { return addrs(c.nodes) }
+
+// Client returns a cluster client; the test's clean-up closes it.
+func (c *Cluster) Client(tb testing.TB, mod ...func(*rueidis.ClientOption)) rueidis.Client {
+	tb.Helper()
+	return dial(tb, rueidis.ClientOption{InitAddress: c.Addrs()}, mod)
+}
+
+// Slot returns the slot of a key.
+func (c *Cluster) Slot(tb testing.TB, key string) uint16 {
+	tb.Helper()
+	n, err := c.running()[0].do("CLUSTER", "KEYSLOT", key).AsInt64()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return uint16(n)
+}
+
+// Owner returns the node that serves a slot in the view of the first running
+// node; after a failover call AwaitOK before.
+func (c *Cluster) Owner(tb testing.TB, slot uint16) *Server {
+	tb.Helper()
+	for _, v := range c.running()[0].views() {
+		if v.serves(slot) {
+			return c.node(tb, v.addr).Server
+		}
+	}
+	tb.Fatalf("redistest: nobody serves slot %d", slot)
+	return nil
+}
+
+// MigrateSlot moves a slot and its keys from one master to another, as a
+// resharding does, and returns when all running nodes know.
+func (c *Cluster) MigrateSlot(tb testing.TB, slot uint16, from, to *Server) {
+	tb.Helper()
+	src, dst, n := c.node(tb, from.Addr()), c.node(tb, to.Addr()), strconv.Itoa(int(slot))
+	dstID := dst.must(tb, "CLUSTER", "MYID")
+	dst.must(tb, "CLUSTER", "SETSLOT", n, "IMPORTING", src.must(tb, "CLUSTER", "MYID"))
+	src.must(tb, "CLUSTER", "SETSLOT", n, "MIGRATING", dstID)
+	for {
+		keys, err := src.do("CLUSTER", "GETKEYSINSLOT", n, "100").AsStrSlice()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		if len(keys) == 0 {
+			break
+		}
+		src.must(tb, append([]string{"MIGRATE", "127.0.0.1", strconv.Itoa(to.port), "", "0", "5000", "KEYS"}, keys...)...)
+	}
+	// The new owner comes first: the old one redirects to it from then on.
+	dst.must(tb, "CLUSTER", "SETSLOT", n, "NODE", dstID)
+	src.must(tb, "CLUSTER", "SETSLOT", n, "NODE", dstID)
+	for _, node := range c.running() {
+		Eventually(tb, deployTimeout, func() bool {
+			for _, v := range node.views() {
+				if v.serves(slot) {
+					return v.addr == to.Addr()
+				}
+			}
+			return false
+		}, "all nodes know the slot's new owner")
+	}
+}

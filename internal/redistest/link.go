@@ -1,0 +1,217 @@
+package redistest
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// inFlight is how many frames one direction of a connection may have under
+// way before the sender feels it. With a delay it limits the throughput.
+const inFlight = 1 << 12
+
+// link is one client's connection and its counterpart to the server.
+//
+// Each direction has a reader, which cuts the stream into frames and lets the
+// hooks decide, and a writer, which carries the decisions out in order. So a
+// frame that is delayed or held never keeps the frames behind it from being seen.
+type link struct {
+	p      *Proxy
+	client net.Conn
+	ledger ledger
+	lost   bool // guarded by p.mu: a black hole took something
+
+	once sync.Once
+	done chan struct{} // closed by close
+}
+
+// parcel is a frame on its way through the proxy.
+type parcel struct {
+	raw     []byte
+	due     time.Time
+	act     Action
+	release <-chan struct{} // of Hold
+	alone   bool            // the stream has no hole without it
+}
+
+// close ends the link; run returns soon after.
+func (l *link) close() {
+	l.once.Do(func() {
+		close(l.done)
+		_ = l.client.Close()
+	})
+}
+
+// run serves the client until the link is closed from here or either side.
+func (l *link) run() {
+	defer l.close()
+	if l.p.swallows(l) {
+		// A connection made into a black hole: the server never hears of it.
+		_, _ = io.Copy(io.Discard, l.client)
+		return
+	}
+	server, err := net.DialTimeout("tcp4", l.p.target, 5*time.Second)
+	if err != nil {
+		return
+	}
+	requests, replies := make(chan parcel, inFlight), make(chan parcel, inFlight)
+	var wg sync.WaitGroup
+	// All four are ended by the closing of done and of both connections.
+	wg.Go(func() { l.readRequests(requests) })
+	wg.Go(func() { l.deliver(server, requests) })
+	wg.Go(func() { l.readReplies(server, replies) })
+	wg.Go(func() { l.deliver(l.client, replies) })
+	<-l.done
+	_ = server.Close()
+	wg.Wait()
+}
+
+func (l *link) readRequests(out chan<- parcel) {
+	d := newDecoder(l.client)
+	for {
+		f, err := d.frame()
+		if err != nil {
+			l.put(out, parcel{act: Cut}) // the end comes after what was sent before it
+			return
+		}
+		cmd := f.command()
+		if len(cmd) == 0 {
+			continue // an empty line, which servers ignore
+		}
+		act, release := l.p.decide(&l.p.hooks.request, cmd)
+		line, fail := act.fails()
+		if fail {
+			// The server's answer to this is what keeps the error in its place.
+			f.raw, act = []byte("PING\r\n"), Pass
+		}
+		if act == Pass || act == Hold {
+			l.ledger.sent(cmd, line)
+		}
+		l.put(out, parcel{raw: f.raw, act: act, release: release})
+	}
+}
+
+func (l *link) readReplies(server net.Conn, out chan<- parcel) {
+	d := newDecoder(server)
+	for {
+		f, err := d.frame()
+		if err != nil {
+			l.put(out, parcel{act: Cut})
+			return
+		}
+		c, reply := l.ledger.answered(f)
+		if c == nil {
+			l.put(out, parcel{raw: f.raw})
+			continue
+		}
+		act, release := l.p.decide(&l.p.hooks.reply, c.cmd)
+		line, fail := act.fails()
+		if fail {
+			act = Pass
+		}
+		if c.fail != "" {
+			line, fail = c.fail, true
+		}
+		if fail && reply {
+			f.raw = []byte("-" + line + "\r\n")
+		}
+		l.put(out, parcel{raw: f.raw, act: act, release: release, alone: !reply})
+	}
+}
+
+// put sends a parcel on its way, to arrive after the delay of this moment.
+func (l *link) put(out chan<- parcel, p parcel) {
+	if d := l.p.delay.Load(); d > 0 {
+		p.due = time.Now().Add(time.Duration(d))
+	}
+	select {
+	case out <- p:
+	case <-l.done:
+	}
+}
+
+// deliver carries out what was decided about the parcels, in order.
+func (l *link) deliver(to net.Conn, in <-chan parcel) {
+	w := bufio.NewWriter(to)
+	silent := false
+	for {
+		p, ok := l.next(w, in)
+		if !ok {
+			return
+		}
+		if !l.await(w, p) {
+			return
+		}
+		switch {
+		case l.p.swallows(l):
+		case p.act == Cut:
+			_ = w.Flush()
+			l.close()
+			return
+		case p.act == Drop:
+			silent = silent || !p.alone
+		case silent:
+		default:
+			_, _ = w.Write(p.raw) // the error shows at Flush
+		}
+	}
+}
+
+// next returns the next parcel, flushing before it would wait for one.
+func (l *link) next(w *bufio.Writer, in <-chan parcel) (parcel, bool) {
+	select {
+	case p := <-in:
+		return p, true
+	default:
+	}
+	if !l.flush(w) {
+		return parcel{}, false
+	}
+	select {
+	case p := <-in:
+		return p, true
+	case <-l.done:
+		return parcel{}, false
+	}
+}
+
+// await returns true when the parcel's time has come, false if the link is closed before.
+func (l *link) await(w *bufio.Writer, p parcel) bool {
+	if d := time.Until(p.due); !p.due.IsZero() && d > 0 {
+		if !l.flush(w) {
+			return false
+		}
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-l.done:
+			return false
+		}
+	}
+	if p.release == nil {
+		return true
+	}
+	if !l.flush(w) {
+		return false
+	}
+	l.p.held.Add(1)
+	defer l.p.held.Add(-1)
+	select {
+	case <-p.release:
+		return true
+	case <-l.done:
+		return false
+	}
+}
+
+// flush ends the link if the receiver is gone.
+func (l *link) flush(w *bufio.Writer) bool {
+	if w.Flush() != nil {
+		l.close()
+		return false
+	}
+	return true
+}

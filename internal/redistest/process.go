@@ -1,0 +1,82 @@
+package redistest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// stopTimeout bounds how long a server may take to end after SIGTERM.
+const stopTimeout = 10 * time.Second
+
+var errNoRedis = errors.New("redistest: no redis-server on PATH: " +
+	"install redis-server (apt-get install redis-server, brew install redis) or set RLOCK_TEST_ADDR")
+
+// process is one child that is running or has been waited for.
+type process struct {
+	os   *os.Process
+	done chan struct{} // closed when the child has ended and was reaped
+}
+
+// spawn runs redis-server with args, its output appended to the file log.
+//
+// The child asks the kernel to be killed when the thread that forked it ends
+// (see dieWithParent), so the goroutine that forks keeps its thread until the
+// child has ended. The child's end is what ends that goroutine.
+func spawn(log string, args []string) (*process, error) {
+	bin, err := exec.LookPath("redis-server")
+	if err != nil {
+		return nil, errNoRedis
+	}
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("redistest: %w", err)
+	}
+	cmd := exec.Command(bin, args...)
+	cmd.Stdout, cmd.Stderr = out, out
+	cmd.SysProcAttr = dieWithParent()
+
+	started := make(chan error)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer func() { _ = out.Close() }()
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // ended by a signal is the normal way
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("redistest: start redis-server: %w", err)
+	}
+	return &process{os: cmd.Process, done: done}, nil
+}
+
+// ended reports whether the child is gone.
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// end sends sig and waits for the child's end. A child that does not obey is killed.
+func (p *process) end(sig syscall.Signal) {
+	_ = p.os.Signal(sig) // fails only if the child is gone already
+	_ = p.os.Signal(syscall.SIGCONT)
+	select {
+	case <-p.done:
+	case <-time.After(stopTimeout):
+		_ = p.os.Kill()
+		<-p.done
+	}
+}

@@ -1,0 +1,231 @@
+package redistest
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Proxy is the network between clients and one server, with faults on demand.
+// It understands RESP2 and RESP3, so that a fault can strike one command.
+// All methods may be called from any goroutine.
+//
+// Lock order: hooks before mu. Neither is held while a connection is read or written.
+type Proxy struct {
+	tb     testing.TB
+	addr   string
+	target string
+	wg     sync.WaitGroup // the accept loop and the links; close waits for them
+
+	hooks struct {
+		sync.Mutex     // guards the following, and is held while they run
+		request, reply []Hook
+	}
+
+	mu        sync.Mutex // guards the following
+	ln        net.Listener
+	links     map[*link]struct{}
+	release   chan struct{} // closed by Release
+	blackHole bool
+	closed    bool
+
+	delay atomic.Int64 // nanoseconds each way
+	held  atomic.Int64
+}
+
+// StartProxy listens on a port of its own and connects whoever comes to the
+// server at target. The test's clean-up closes all and waits for its goroutines.
+func StartProxy(tb testing.TB, target string) *Proxy {
+	tb.Helper()
+	p := &Proxy{tb: tb, target: target, links: make(map[*link]struct{}), release: make(chan struct{})}
+	for try := 0; p.ln == nil; try++ {
+		ln, err := net.Listen("tcp4", hostPort(freePort()))
+		if err != nil && try == 5 {
+			tb.Fatal(err)
+		}
+		if err == nil {
+			p.ln, p.addr = ln, ln.Addr().String()
+		}
+	}
+	p.wg.Add(1)
+	go p.accept(p.ln) // ended by closing the listener
+	tb.Cleanup(p.close)
+	return p
+}
+
+// Via makes a client reach the targets of proxies through them. Unlike the
+// proxy's own address it also works for nodes of which the client learns by
+// itself, as with a cluster or sentinels.
+func Via(proxies ...*Proxy) func(*rueidis.ClientOption) {
+	return func(opt *rueidis.ClientOption) {
+		opt.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			for _, p := range proxies {
+				if p.target == addr {
+					addr = p.addr
+				}
+			}
+			return d.DialContext(ctx, "tcp", addr)
+		}
+	}
+}
+
+// Addr is the address for clients; it never changes.
+func (p *Proxy) Addr() string { return p.addr }
+
+// OnRequest adds a hook for commands on their way to the server. All hooks see
+// every command; the first answer other than Pass is what happens.
+func (p *Proxy) OnRequest(h Hook) {
+	p.hooks.Lock()
+	defer p.hooks.Unlock()
+	p.hooks.request = append(p.hooks.request, h)
+}
+
+// OnReply adds a hook for what comes from the server; see OnRequest.
+func (p *Proxy) OnReply(h Hook) {
+	p.hooks.Lock()
+	defer p.hooks.Unlock()
+	p.hooks.reply = append(p.hooks.reply, h)
+}
+
+// Release lets all frames go that are on hold now.
+func (p *Proxy) Release() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.release)
+	p.release = make(chan struct{})
+}
+
+// Held is the number of connection directions that are on hold now.
+func (p *Proxy) Held() int { return int(p.held.Load()) }
+
+// Delay makes each frame from now on take d longer, in each direction. Frames
+// travel side by side, so pipelining keeps its worth. A round trip takes 2d.
+func (p *Proxy) Delay(d time.Duration) { p.delay.Store(int64(d)) }
+
+// BlackHole makes everything that is sent vanish, in both directions, while
+// connections stay open and new ones are accepted. When it ends, connections
+// that lost something are cut, for the hole in their stream; see Drop.
+func (p *Proxy) BlackHole(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.blackHole = on
+	for l := range p.links {
+		if !on && l.lost {
+			l.close()
+		}
+	}
+}
+
+// CutAll closes all connections; new ones are welcome.
+func (p *Proxy) CutAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		l.close()
+	}
+}
+
+// Refuse closes the port for new connections, or opens it again.
+func (p *Proxy) Refuse(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if on && p.ln != nil {
+		_ = p.ln.Close()
+		p.ln = nil
+	}
+	if !on && p.ln == nil && !p.closed {
+		ln, err := net.Listen("tcp4", p.addr)
+		if err != nil {
+			p.tb.Errorf("redistest: proxy can't listen again: %v", err)
+			return
+		}
+		p.ln = ln
+		p.wg.Add(1)
+		go p.accept(ln) // ended by closing the listener
+	}
+}
+
+// Conns is the number of open client connections.
+func (p *Proxy) Conns() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.links)
+}
+
+func (p *Proxy) close() {
+	p.mu.Lock()
+	p.closed = true
+	p.mu.Unlock()
+	p.Refuse(true)
+	p.CutAll()
+	p.wg.Wait()
+}
+
+// accept runs until ln is closed.
+func (p *Proxy) accept(ln net.Listener) {
+	defer p.wg.Done()
+	for {
+		client, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		if l := p.add(client); l != nil {
+			p.wg.Add(1)
+			go func() { // ended by l.close
+				defer p.wg.Done()
+				defer p.remove(l)
+				l.run()
+			}()
+		}
+	}
+}
+
+func (p *Proxy) add(client net.Conn) *link {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		_ = client.Close()
+		return nil
+	}
+	l := &link{p: p, client: client, lost: p.blackHole, done: make(chan struct{})}
+	p.links[l] = struct{}{}
+	return l
+}
+
+func (p *Proxy) remove(l *link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.links, l)
+}
+
+// swallows reports whether what l carries is lost, and remembers that it was.
+func (p *Proxy) swallows(l *link) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	l.lost = l.lost || p.blackHole
+	return p.blackHole
+}
+
+// decide asks the hooks about cmd. For Hold it also returns the channel that ends it.
+func (p *Proxy) decide(hooks *[]Hook, cmd []string) (Action, <-chan struct{}) {
+	p.hooks.Lock()
+	defer p.hooks.Unlock()
+	act := Pass
+	for _, h := range *hooks {
+		if a := h(cmd); act == Pass {
+			act = a
+		}
+	}
+	if act != Hold {
+		return act, nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return act, p.release
+}

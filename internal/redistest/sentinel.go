@@ -1,0 +1,102 @@
+package redistest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/redis/rueidis"
+)
+
+// masterSet is the name under which sentinels know the only master they watch.
+const masterSet = "mymaster"
+
+// Sentinel is a master with two replicas, watched by three sentinels that
+// replace it by a replica about 2 s after it stops answering.
+type Sentinel struct {
+	nodes     []*admin
+	sentinels []*admin
+}
+
+// StartSentinel runs the six processes and returns when the replicas have
+// their data and all sentinels know them and each other.
+// The args are appended to the command lines of the master and the replicas.
+func StartSentinel(tb testing.TB, args ...string) *Sentinel {
+	tb.Helper()
+	s := &Sentinel{}
+	master := newAdmin(tb, Start(tb, args...))
+	s.nodes = []*admin{master}
+	for range 2 {
+		replica := append([]string{"--replicaof", "127.0.0.1 " + strconv.Itoa(master.port)}, args...)
+		s.nodes = append(s.nodes, newAdmin(tb, Start(tb, replica...)))
+	}
+	for _, n := range s.nodes[1:] {
+		Eventually(tb, deployTimeout, n.synced, "replica has its data")
+	}
+	for range 3 {
+		s.sentinels = append(s.sentinels, newAdmin(tb, startSentinel(tb, master.port)))
+	}
+	for _, n := range s.sentinels {
+		Eventually(tb, deployTimeout, func() bool {
+			m, err := n.do("SENTINEL", "MASTER", masterSet).AsStrMap()
+			return err == nil && m["num-slaves"] == "2" && m["num-other-sentinels"] == "2" && m["flags"] == "master"
+		}, "sentinel knows all")
+	}
+	return s
+}
+
+// startSentinel runs one sentinel. It stores its state in its configuration
+// file, so it can't be configured by arguments alone.
+func startSentinel(tb testing.TB, master int) *Server {
+	tb.Helper()
+	conf := filepath.Join(tb.TempDir(), "sentinel.conf")
+	text := fmt.Sprintf("bind 127.0.0.1\n"+
+		"sentinel monitor %[1]s 127.0.0.1 %[2]d 2\n"+
+		"sentinel down-after-milliseconds %[1]s 1000\n"+
+		"sentinel failover-timeout %[1]s 4000\n", masterSet, master)
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		tb.Fatal(err)
+	}
+	s := start(tb, func(port int) []string { return []string{conf, "--sentinel", "--port", strconv.Itoa(port)} })
+	// Sentinels find each other, and see who became a replica, by messages
+	// every 2 s and questions every 10 s: too rare for tests.
+	newAdmin(tb, s).must(tb, "SENTINEL", "DEBUG", "PUBLISH-PERIOD", "200", "INFO-PERIOD", "500", "PING-PERIOD", "200")
+	return s
+}
+
+// Client returns a client that follows the master; the test's clean-up closes it.
+func (s *Sentinel) Client(tb testing.TB, mod ...func(*rueidis.ClientOption)) rueidis.Client {
+	tb.Helper()
+	return dial(tb, rueidis.ClientOption{
+		InitAddress: addrs(s.sentinels),
+		Sentinel:    rueidis.SentinelOption{MasterSet: masterSet},
+	}, mod)
+}
+
+// Master asks the sentinels who the master is. They learn of a failover one
+// after the other, so wait with Eventually for a new one.
+func (s *Sentinel) Master(tb testing.TB) *Server {
+	tb.Helper()
+	for _, n := range s.sentinels {
+		at, err := n.do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterSet).AsStrSlice()
+		if err != nil || len(at) != 2 {
+			continue // this one may have been stopped by the test
+		}
+		for _, n := range s.nodes {
+			if n.Addr() == net.JoinHostPort(at[0], at[1]) {
+				return n.Server
+			}
+		}
+	}
+	tb.Fatal("redistest: no sentinel knows the master")
+	return nil
+}
+
+// Nodes returns the master and the replicas, in the order they had at the start.
+func (s *Sentinel) Nodes() []*Server { return servers(s.nodes) }
+
+// Sentinels returns the sentinels.
+func (s *Sentinel) Sentinels() []*Server { return servers(s.sentinels) }

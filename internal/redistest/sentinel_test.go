@@ -1,0 +1,27 @@
+package redistest_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+func TestSentinelReplacesADeadMaster(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t)
+	require.Len(t, s.Nodes(), 3)
+	require.Len(t, s.Sentinels(), 3)
+	old := s.Master(t)
+	require.Same(t, s.Nodes()[0], old)
+
+	c := s.Client(t)
+	require.NoError(t, c.Do(t.Context(), c.B().Set().Key("key").Value("v").Build()).Error())
+	old.Kill()
+	redistest.Eventually(t, 20*time.Second, func() bool { return s.Master(t) != old }, "a replica is promoted")
+	redistest.Eventually(t, 20*time.Second, func() bool {
+		return c.Do(within(t, time.Second), c.B().Set().Key("key").Value("w").Build()).Error() == nil
+	}, "the client follows")
+}

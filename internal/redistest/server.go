@@ -1,0 +1,229 @@
+package redistest
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// TB is what helpers need of a test or a benchmark.
+type TB = testing.TB
+
+// startTimeout bounds how long a server may take until it answers.
+const startTimeout = 15 * time.Second
+
+// Server is one redis-server process. Its port, folder and arguments outlive
+// the process, so that it can come back as the same server.
+//
+// The methods that change the process may be called from any goroutine, but
+// only Restart can fail the test and so belongs to the test's goroutine.
+type Server struct {
+	tb   testing.TB // nil for the shared server
+	dir  string
+	port int
+	args func(port int) []string
+
+	mu   sync.Mutex // guards the following
+	proc *process
+}
+
+// Start runs a server of the test's own, without persistence, and returns when
+// it answers. The args are appended to its command line, as in "--maxmemory", "1mb".
+// The test's clean-up ends it.
+func Start(tb testing.TB, args ...string) *Server {
+	tb.Helper()
+	return start(tb, func(port int) []string { return append(plainArgs(port), args...) })
+}
+
+// plainArgs is a server that listens on this machine only and stores nothing.
+func plainArgs(port int) []string {
+	return []string{
+		"--bind", "127.0.0.1", "--port", strconv.Itoa(port),
+		"--save", "", "--appendonly", "no",
+		// Replicas are synced at once instead of after 5 s of waiting for company.
+		"--repl-diskless-sync-delay", "0",
+	}
+}
+
+// start runs a server whose command line is made by args for the port it got.
+func start(tb testing.TB, args func(port int) []string) *Server {
+	tb.Helper()
+	// The folder comes first: clean-ups run last to first, and it may be
+	// removed only when the process no longer writes to it.
+	s, err := newServer(tb.TempDir(), args)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s.tb = tb
+	tb.Cleanup(s.Stop)
+	return s
+}
+
+// newServer finds a free port and runs a server on it.
+func newServer(dir string, args func(port int) []string) (*Server, error) {
+	var err error
+	// A free port is free only until another process takes it: try again.
+	for range 5 {
+		s := &Server{dir: dir, port: freePort(), args: args}
+		if err = s.run(); err == nil || errors.Is(err, errNoRedis) {
+			return s, err
+		}
+	}
+	return nil, err
+}
+
+// freePort returns a port on which nobody listens; the next port is free as
+// well, for a cluster's bus. Both are below the range from which kernels give
+// ports to outgoing connections: such a connection could take the port of a
+// server that is down, even by connecting to itself.
+func freePort() int {
+	for {
+		port := 11000 + 2*rand.IntN(10000)
+		if free(port) && free(port+1) {
+			return port
+		}
+	}
+}
+
+func free(port int) bool {
+	ln, err := net.Listen("tcp4", hostPort(port))
+	if err != nil {
+		return false
+	}
+	_ = ln.Close()
+	return true
+}
+
+func hostPort(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
+
+// run starts the process and waits until it answers.
+func (s *Server) run() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	log := filepath.Join(s.dir, "redis.log")
+	proc, err := spawn(log, append(s.args(s.port), "--dir", s.dir))
+	if err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(startTimeout); ; time.Sleep(2 * time.Millisecond) {
+		err = ready(hostPort(s.port), proc.os.Pid)
+		if err == nil {
+			s.proc = proc
+			return nil
+		}
+		if proc.ended() || time.Now().After(deadline) {
+			proc.end(syscall.SIGKILL)
+			said, _ := os.ReadFile(log)
+			return fmt.Errorf("redistest: redis-server on port %d did not get ready: %w\n%s", s.port, err, said)
+		}
+	}
+}
+
+// ready asks whoever listens on addr whether it is the process pid and serves.
+// The pid matters: on a port lost to another test's server, that one would answer.
+func ready(addr string, pid int) error {
+	conn, err := net.DialTimeout("tcp4", addr, time.Second)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(time.Second))
+	if _, err := io.WriteString(conn, "PING\r\nINFO server\r\n"); err != nil {
+		return err
+	}
+	r := bufio.NewReader(conn)
+	pong, err := r.ReadString('\n')
+	if err != nil {
+		return err
+	}
+	if strings.HasPrefix(pong, "-NOAUTH") {
+		return nil // started with a password: it can't say more to us
+	}
+	if !strings.HasPrefix(pong, "+PONG") {
+		return fmt.Errorf("PING: %s", strings.TrimSpace(pong))
+	}
+	for {
+		line, err := r.ReadString('\n')
+		if err != nil {
+			return err
+		}
+		if got, ok := strings.CutPrefix(line, "process_id:"); ok {
+			if got = strings.TrimSpace(got); got != strconv.Itoa(pid) {
+				return fmt.Errorf("port is taken by process %s", got)
+			}
+			return nil
+		}
+	}
+}
+
+// Addr is the server's host:port; it never changes.
+func (s *Server) Addr() string { return hostPort(s.port) }
+
+// Pid is the process id, or 0 while the server is down.
+func (s *Server) Pid() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc == nil {
+		return 0
+	}
+	return s.proc.os.Pid
+}
+
+// Stop ends the server in an orderly way (SIGTERM) and waits for its end.
+// It also ends a paused one, and does nothing if the server is down.
+func (s *Server) Stop() { s.end(syscall.SIGTERM) }
+
+// Kill ends the server without a chance to clean up (SIGKILL), as a crash does.
+func (s *Server) Kill() { s.end(syscall.SIGKILL) }
+
+func (s *Server) end(sig syscall.Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc != nil {
+		s.proc.end(sig)
+		s.proc = nil
+	}
+}
+
+// Restart ends the server, if it is up, and starts it on the same port and in
+// the same folder. It comes back empty unless its arguments turn persistence on.
+func (s *Server) Restart() {
+	s.tb.Helper()
+	s.Stop()
+	if err := s.run(); err != nil {
+		s.tb.Fatal(err)
+	}
+}
+
+// Pause freezes the process (SIGSTOP): connections stay open, nothing answers.
+func (s *Server) Pause() { s.signal(syscall.SIGSTOP) }
+
+// Resume ends a Pause. What was sent meanwhile is then served.
+func (s *Server) Resume() { s.signal(syscall.SIGCONT) }
+
+func (s *Server) signal(sig syscall.Signal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.proc != nil {
+		_ = s.proc.os.Signal(sig) // fails only if the process is gone
+	}
+}
+
+// Client returns a client of this server; the test's clean-up closes it.
+func (s *Server) Client(tb testing.TB, mod ...func(*rueidis.ClientOption)) rueidis.Client {
+	tb.Helper()
+	return Dial(tb, s.Addr(), mod...)
+}

@@ -1,0 +1,120 @@
+package redistest_test
+
+import (
+	"context"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// within is a context for one command that must be answered.
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func ping(t *testing.T, c rueidis.Client, d time.Duration) error {
+	return c.Do(within(t, d), c.B().Ping().Build()).Error()
+}
+
+func TestStartServesAndTakesArguments(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t, "--maxclients", "77")
+	c := s.Client(t)
+	got, err := c.Do(t.Context(), c.B().ConfigGet().Parameter("maxclients", "save").Build()).AsStrMap()
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"maxclients": "77", "save": ""}, got)
+}
+
+func TestCleanupEndsTheServer(t *testing.T) {
+	var pid int
+	t.Run("inner", func(t *testing.T) {
+		s := redistest.Start(t)
+		pid = s.Pid()
+		s.Pause() // clean-up must manage that too
+	})
+	require.NotZero(t, pid)
+	require.ErrorIs(t, syscall.Kill(pid, 0), syscall.ESRCH)
+}
+
+func TestStopAndKillAndRestart(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	addr := s.Addr()
+	for _, end := range []func(){s.Stop, s.Kill} {
+		c := s.Client(t, func(o *rueidis.ClientOption) { o.DisableRetry = true })
+		require.NoError(t, ping(t, c, time.Second))
+		end()
+		require.Zero(t, s.Pid())
+		require.Error(t, ping(t, c, time.Second))
+		s.Restart()
+		require.Equal(t, addr, s.Addr())
+		redistest.Eventually(t, 5*time.Second, func() bool { return ping(t, c, time.Second) == nil }, "client finds the server again")
+	}
+	before := s.Pid()
+	s.Restart() // of a server that is up
+	require.NotEqual(t, before, s.Pid())
+}
+
+func TestPauseAndResume(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := s.Client(t)
+	s.Pause()
+	require.ErrorIs(t, ping(t, c, 50*time.Millisecond), context.DeadlineExceeded)
+	s.Resume()
+	require.NoError(t, ping(t, c, 5*time.Second))
+}
+
+func TestSharedIsOneServer(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, redistest.Shared(t), redistest.Shared(t))
+	c := redistest.Dial(t, redistest.Shared(t))
+	require.NoError(t, ping(t, c, time.Second))
+}
+
+func TestSharedPrefersTheEnvironment(t *testing.T) {
+	t.Setenv("RLOCK_TEST_ADDR", "127.0.0.1:1")
+	require.Equal(t, "127.0.0.1:1", redistest.Shared(t))
+}
+
+// fatal records what a helper says when it gives up.
+type fatal struct {
+	testing.TB
+	msg string
+}
+
+func (f *fatal) Helper() {}
+func (f *fatal) Fatal(args ...any) {
+	f.msg = args[0].(error).Error()
+	panic(f)
+}
+
+func TestNoServerInstalled(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	f := &fatal{TB: t}
+	require.PanicsWithValue(t, f, func() { redistest.Start(f) })
+	require.Contains(t, f.msg, "install redis-server (apt-get install redis-server, brew install redis) or set RLOCK_TEST_ADDR")
+}
+
+func TestServerThatCannotStartShowsItsLog(t *testing.T) {
+	t.Parallel()
+	f := &fatal{TB: t}
+	require.PanicsWithValue(t, f, func() { redistest.Start(f, "--no-such-option", "1") })
+	require.Contains(t, f.msg, "no-such-option")
+}
+
+func TestName(t *testing.T) {
+	t.Parallel()
+	a, b := redistest.Name(t), redistest.Name(t)
+	require.NotEqual(t, a, b)
+	require.True(t, strings.HasPrefix(a, "TestName."), a)
+	t.Run("{x}", func(t *testing.T) { require.NotContains(t, redistest.Name(t), "{") })
+}

@@ -1,0 +1,91 @@
+package redistest
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// shared is the server that the tests of one binary have in common.
+var shared struct {
+	mu     sync.Mutex // guards the following
+	inMain bool       // Main is running, so somebody will end the server
+	once   bool       // the start was tried
+	server *Server
+	err    error
+}
+
+// Main runs the tests of a package and ends the server that Shared started.
+// It never returns:
+//
+//	func TestMain(m *testing.M) { redistest.Main(m) }
+func Main(m *testing.M) {
+	shared.mu.Lock()
+	shared.inMain = true
+	shared.mu.Unlock()
+
+	code := m.Run()
+
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if shared.server != nil {
+		shared.server.Stop()
+		_ = os.RemoveAll(shared.server.dir)
+	}
+	os.Exit(code)
+}
+
+// Shared returns the address of a plain server that all tests of this binary
+// may use at once: the one at RLOCK_TEST_ADDR, or one started on first use.
+//
+// Tests keep out of each other's way by using keys from Name, and leave the
+// server as it is: no FLUSHALL, no CONFIG SET, no SCRIPT FLUSH, no counting of
+// all commands. A test that needs those takes Start.
+func Shared(tb testing.TB) string {
+	tb.Helper()
+	if addr := os.Getenv("RLOCK_TEST_ADDR"); addr != "" {
+		return addr
+	}
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	if !shared.once {
+		shared.once = true
+		shared.server, shared.err = startShared()
+	}
+	if shared.err != nil {
+		tb.Fatal(shared.err)
+	}
+	return shared.server.Addr()
+}
+
+// startShared is called with shared.mu held.
+func startShared() (*Server, error) {
+	if !shared.inMain {
+		return nil, errors.New("redistest: Shared needs func TestMain(m *testing.M) { redistest.Main(m) }")
+	}
+	dir, err := os.MkdirTemp("", "redistest")
+	if err != nil {
+		return nil, fmt.Errorf("redistest: %w", err)
+	}
+	return newServer(dir, plainArgs)
+}
+
+// run tells test binaries on one server apart, names within one.
+var (
+	run   = fmt.Sprintf("%08x", rand.Uint32())
+	names atomic.Int64
+)
+
+// Name returns a key name that no other call returns, in this process or
+// another, and that shows which test it belongs to. It has no braces, so it is
+// one hash tag when put in braces.
+func Name(tb testing.TB) string {
+	tb.Helper()
+	test := strings.NewReplacer("{", "(", "}", ")").Replace(tb.Name())
+	return fmt.Sprintf("%s.%s.%d", test, run, names.Add(1))
+}

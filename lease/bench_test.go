@@ -1,0 +1,149 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+func renewAll(_ context.Context, _ any, _ time.Duration, items []Item) ([]Verdict, error) {
+	return all(Renewed, len(items)), nil
+}
+
+// settle drives the loop by hand until it would sleep.
+func settle(r *Renewer) {
+	for {
+		wait, _ := r.turn()
+		if wait > 0 {
+			r.wg.Wait() // the calls
+			if wait, _ = r.turn(); wait > 0 {
+				return
+			}
+		}
+	}
+}
+
+// BenchmarkPeriod measures everything that keeping n leases costs a period (10 s
+// at the default watchdog time), but for what the renew function does. There is
+// no loop goroutine and no waiting: the clock is moved by hand.
+func BenchmarkPeriod(b *testing.B) {
+	for _, n := range []int{10_000, 100_000} {
+		for _, groups := range []int{1, 16384} {
+			b.Run(fmt.Sprintf("leases=%d/groups=%d", n, groups), func(b *testing.B) {
+				calls := make(chan int, 1)
+				calls <- 0
+				r := newRenewer(func(ctx context.Context, g any, ttl time.Duration, items []Item) ([]Verdict, error) {
+					calls <- <-calls + 1
+					return renewAll(ctx, g, ttl, items)
+				}, Options{Watchdog: watchdog})
+				var now time.Duration
+				r.clock = func() time.Duration { return now }
+				leases := make([]Lease, n)
+				for i := range leases {
+					// Acquired over one period.
+					sent := r.epoch.Add(time.Duration(i) * r.period / time.Duration(n))
+					r.Keep(&leases[i], Item{"name", "owner"}, i%groups, sent.Add(r.ttl), true, func(err error) { b.Error(err) })
+				}
+				pass := func() { // a period, as it passes: from one due time to the next
+					for end := now + r.period; ; {
+						wait, _ := r.turn()
+						if wait == 0 {
+							continue
+						}
+						if now+wait > end {
+							now = end
+							return
+						}
+						now += wait
+						settle(r)
+					}
+				}
+				for range 4 { // groups and batches form
+					pass()
+				}
+				<-calls
+				calls <- 0
+				b.ReportAllocs()
+				for b.Loop() {
+					pass()
+				}
+				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(n), "ns/lease")
+				b.ReportMetric(float64(<-calls)/float64(b.N), "calls/op")
+				runtime.KeepAlive(leases)
+			})
+		}
+	}
+}
+
+func BenchmarkKeepStop(b *testing.B) {
+	for _, n := range []int{0, 1000, 100_000} {
+		b.Run(fmt.Sprintf("held=%d", n), func(b *testing.B) {
+			r := NewRenewer(renewAll, Options{Watchdog: watchdog})
+			defer r.Close()
+			held := make([]Lease, n+1)
+			until := time.Now().Add(watchdog)
+			for i := range held {
+				r.Keep(&held[i], Item{"name", "owner"}, 1, until, true, func(error) {})
+			}
+			lost := func(error) {}
+			var group any = 1
+			var l Lease
+			b.ReportAllocs()
+			for b.Loop() {
+				l.state = idle // as a new one
+				r.Keep(&l, Item{"name", "owner"}, group, until, true, lost)
+				r.Stop(&l)
+			}
+		})
+	}
+}
+
+func TestKeepStopDoNotAllocate(t *testing.T) {
+	r := NewRenewer(renewAll, Options{Watchdog: time.Hour})
+	defer r.Close()
+	var l Lease
+	var group any = 1
+	lost := func(error) {}
+	if n := testing.AllocsPerRun(1000, func() {
+		l.state = idle
+		r.Keep(&l, Item{"name", "owner"}, group, time.Now().Add(time.Hour), true, lost)
+		r.Stop(&l)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+// What a lease costs: embedded, and beyond.
+func TestMemory(t *testing.T) {
+	if size := unsafe.Sizeof(Lease{}); size > 160 {
+		t.Errorf("a Lease is %d bytes", size)
+	}
+	const n = 100_000
+	heapInUse := func() uint64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	leases := make([]Lease, n)
+	r := newRenewer(renewAll, Options{Watchdog: watchdog})
+	var now time.Duration
+	r.clock = func() time.Duration { return now }
+	before := heapInUse()
+	until, lost := time.Now().Add(watchdog), func(error) {}
+	for i := range leases {
+		r.Keep(&leases[i], Item{"name", "owner"}, 1, until, true, lost)
+	}
+	now = r.period
+	settle(r)
+	per := (int64(heapInUse()) - int64(before)) / n
+	t.Logf("%d bytes embedded, %d beyond", unsafe.Sizeof(Lease{}), per)
+	if per > 200 {
+		t.Errorf("%d bytes a lease beyond the embedded ones", per)
+	}
+	runtime.KeepAlive(leases)
+}

@@ -1,0 +1,90 @@
+package lease
+
+import (
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestHeap(t *testing.T) {
+	h := heap{pos: 1}
+	model := map[*Lease]time.Duration{}
+	check := func() {
+		first := never
+		for _, at := range model {
+			first = min(first, at)
+		}
+		if h.first() != first || len(h.entries) != len(model) {
+			t.Fatalf("first %d of %d, want %d of %d", h.first(), len(h.entries), first, len(model))
+		}
+		for i, e := range h.entries {
+			if int(e.l.pos[1]) != i+1 || e.l.pos[0] != 0 || model[e.l] != e.at {
+				t.Fatalf("entry %d is %+v, noted as %v", i, e, e.l.pos)
+			}
+		}
+	}
+	anyOf := func() *Lease {
+		return h.entries[rand.IntN(len(h.entries))].l
+	}
+	for range 20_000 {
+		at := time.Duration(rand.IntN(100))
+		switch n := rand.IntN(10); {
+		case n < 4 || len(model) == 0:
+			l := new(Lease)
+			h.push(l, at)
+			model[l] = at
+		case n < 6:
+			l := anyOf()
+			h.move(l, at)
+			model[l] = at
+		case n < 8:
+			l := anyOf()
+			h.remove(l)
+			delete(model, l)
+		default:
+			at := h.first()
+			l := h.pop()
+			if model[l] != at || l.pos[1] != 0 {
+				t.Fatal("pop")
+			}
+			delete(model, l)
+		}
+		check()
+	}
+}
+
+// Callers wake the loop only for something earlier than what it sleeps for.
+func TestLoopIsNotWokenForNothing(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		turns := 0
+		clock := r.clock
+		r.mu.Lock()
+		r.clock = func() time.Duration { turns++; return clock() }
+		r.mu.Unlock()
+
+		first := newHold(0)
+		r.Keep(&first.Lease, first.item, nil, time.Now().Add(watchdog), true, first.lost)
+		synctest.Wait()
+		if turns != 1 {
+			t.Errorf("%d turns for the first lease", turns)
+		}
+		sleep(2 * time.Second) // more than the jitter
+		for i := range 1000 {
+			h := newHold(i + 1)
+			r.Keep(&h.Lease, h.item, nil, time.Now().Add(watchdog), true, h.lost)
+			r.Update(&h.Lease, time.Now().Add(watchdog+1), true)
+			r.Stop(&h.Lease)
+			synctest.Wait()
+		}
+		if turns != 1 {
+			t.Errorf("%d turns for later leases", turns)
+		}
+		early := newHold(-1)
+		r.Keep(&early.Lease, early.item, nil, time.Now().Add(time.Second), false, early.lost)
+		synctest.Wait()
+		if turns != 2 {
+			t.Errorf("%d turns after an earlier one", turns)
+		}
+	})
+}

@@ -1,0 +1,240 @@
+package lease
+
+import (
+	"context"
+	"time"
+)
+
+// step bounds how many leases the loop moves from the heaps to the queues under
+// one hold of the mutex. 100,000 at once would keep callers, and losses, waiting
+// for tens of milliseconds.
+const step = 1000
+
+// loop is the goroutine of the renewer.
+func (r *Renewer) loop() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		wait, ok := r.turn()
+		if !ok {
+			return
+		}
+		if wait == 0 {
+			continue
+		}
+		timer.Reset(wait)
+		select {
+		case <-timer.C:
+		case <-r.wake:
+		case <-r.ctx.Done():
+		}
+	}
+}
+
+// turn does the most urgent piece of work: a loss goes before taking what is
+// due, and that before starting calls, so that calls are started with all
+// there is. It returns how long to sleep, 0 when there may be more to do, and
+// false after Close.
+func (r *Renewer) turn() (time.Duration, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return 0, false
+	}
+	r.sleep = awake
+	now := r.clock()
+	switch {
+	case r.ends.first() <= now:
+		report, reason := r.lose()
+		// Not under the mutex: the callback may call Stop, or take a lock under
+		// which others call in.
+		r.mu.Unlock()
+		defer r.mu.Lock()
+		report(reason)
+		return 0, true
+	case r.collect(now) || r.start():
+		return 0, true
+	}
+	r.sleep = min(r.ends.first(), r.dues.first(), r.retries.first())
+	return r.sleep - now, true
+}
+
+// lose takes the first lease from the heap of ends and returns whom to tell.
+func (r *Renewer) lose() (report func(error), reason error) {
+	l := r.ends.pop()
+	reason = ErrExpired
+	if l.state == gone {
+		reason = ErrGone
+	}
+	l.state = lost
+	r.leave(l)
+	return l.lost, reason
+}
+
+// collect queues leases to be renewed now, and reports whether there were any.
+// When one is due, the ones due within the slack come along.
+func (r *Renewer) collect(now time.Duration) bool {
+	if r.dues.first() <= now {
+		r.horizon = now + r.slack
+	}
+	n := 0
+	for ; n < step && r.retries.first() <= now; n++ {
+		r.enqueue(r.retries.pop())
+	}
+	for ; n < step && r.dues.first() <= r.horizon; n++ {
+		r.enqueue(r.dues.pop())
+	}
+	if n < step {
+		r.horizon = 0 // all taken: what comes in later has its own time
+	}
+	return n > 0
+}
+
+func (r *Renewer) enqueue(l *Lease) {
+	g := l.g
+	if g == nil {
+		// Here, not in Keep: most leases end before they are due, and don't pay
+		// for the map.
+		if g = r.groups[l.group]; g == nil {
+			g = &group{key: l.group}
+			r.groups[l.group] = g
+		}
+		g.members++
+		l.g = g
+	}
+	l.place = inQueue
+	if l.alone {
+		g.alone.push(l)
+	} else {
+		g.many.push(l)
+	}
+	r.rouse(g)
+}
+
+// rouse has the loop try to start calls of g.
+func (r *Renewer) rouse(g *group) {
+	if !g.ready {
+		g.ready = true
+		r.ready = append(r.ready, g)
+	}
+}
+
+// start starts the calls of one group, and reports whether there was one to
+// look at. What the bounds hold back stays queued until a call ends.
+func (r *Renewer) start() bool {
+	n := len(r.ready) - 1
+	if n < 0 {
+		return false
+	}
+	g := r.ready[n]
+	r.ready[n] = nil
+	r.ready = r.ready[:n]
+	g.ready = false
+	for g.waiting() && !g.full(r.batch) {
+		c := r.call(g)
+		r.wg.Go(func() { r.run(c) }) // ended by its timeout, or by Close
+	}
+	return true
+}
+
+// call is one call of the renew function.
+type call struct {
+	g      *group
+	leases []*Lease
+	items  []Item
+	done   chan struct{} // closed when the call has ended; nil until someone asks for it
+}
+
+// call makes a call of the leases that are next in the queues of g.
+func (r *Renewer) call(g *group) *call {
+	room := r.batch
+	if g.alone.head != nil {
+		room = 1
+	}
+	c := &call{g: g, leases: g.take(make([]*Lease, 0, room))}
+	c.items = make([]Item, len(c.leases))
+	for i, l := range c.leases {
+		l.place, l.call = inCall, c
+		c.items[i] = l.item
+	}
+	g.calls++
+	g.items += len(c.items)
+	return c
+}
+
+func (r *Renewer) run(c *call) {
+	ctx, cancel := context.WithTimeout(r.ctx, r.timeout)
+	defer cancel()
+	sent := r.clock() // before anything can be sent: the origin of the new trusted time
+	verdicts, err := r.renew(ctx, c.g.key, r.ttl, c.items)
+	if err != nil || len(verdicts) != len(c.items) { // too few or too many: trust none of them
+		verdicts = nil
+	}
+	r.finish(c, sent, verdicts)
+}
+
+// finish works the verdicts of a call in, nil for a call that failed.
+func (r *Renewer) finish(c *call, sent time.Duration, verdicts []Verdict) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c.done != nil {
+		close(c.done)
+	}
+	now := r.clock()
+	j := newJitter() // one for all: they stay together, and batches stay full
+	for i, l := range c.leases {
+		l.call, l.place = nil, nowhere
+		if r.closed || l.state != kept {
+			continue // a lost lease stays lost, and a stopped one stopped
+		}
+		verdict := Failed
+		if verdicts != nil {
+			verdict = verdicts[i]
+		}
+		switch {
+		case verdict == Gone:
+			l.state = gone
+			r.ends.move(l, now) // the loop reports it
+			r.poke(now)
+		case !l.renewed:
+			// Switched off while the call was in flight.
+		case verdict == Renewed:
+			if until := sent + r.ttl; until > l.until {
+				l.until = until
+				r.ends.move(l, until)
+			}
+			l.backoff, l.alone = 0, false
+			r.schedule(l, j)
+		default:
+			// When a whole call fails, one of its items may be the cause (a
+			// forbidden key, a key in a slot that is moving, a value that the
+			// script chokes on), and it would fail every batch that it is in
+			// until all of them are lost. Sent alone it fails alone. The others
+			// pay one small call, and batch again after it.
+			l.alone = verdicts == nil
+			r.retry(l, now, j)
+		}
+	}
+	if r.closed {
+		return
+	}
+	c.g.calls--
+	c.g.items -= len(c.items)
+	c.g.failing = verdicts == nil
+	if c.g.waiting() {
+		r.rouse(c.g)
+		r.poke(now)
+	}
+	r.forget(c.g)
+}
+
+// retry schedules the next try of a lease whose renewal failed.
+func (r *Renewer) retry(l *Lease, now time.Duration, j jitter) {
+	l.backoff = min(max(2*l.backoff, r.retryMin), r.retryMax)
+	// Near the end a full backoff would give away the last chance.
+	wait := min(l.backoff, max((l.until-now)/2, r.retryMin))
+	due := now + j.of(wait)
+	l.place = inRetries
+	r.retries.push(l, due)
+	r.poke(due)
+}

@@ -1,0 +1,128 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Random calls from many goroutines against the real clock. Each lease checks
+// for itself that lost came at most once, not early, and not after Stop.
+func TestRandomLoad(t *testing.T) {
+	const wd = 60 * time.Millisecond
+	s := newStore(t)
+	s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
+		switch rand.IntN(8) {
+		case 0:
+			return nil, errors.New("cut")
+		case 1:
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}
+		vs := all(Renewed, len(q.items))
+		for i := range vs {
+			if rand.IntN(20) == 0 {
+				vs[i] = Verdict(rand.IntN(3))
+			}
+		}
+		return vs, nil
+	}
+	r := NewRenewer(s.renew, Options{Watchdog: wd})
+
+	var serial, lostN, stoppedN atomic.Int64
+	one := func() {
+		h := newHold(int(serial.Add(1)))
+		h.item.Owner = strconv.Itoa(int(serial.Load()))
+		began := make(chan error, 2)
+		sent := time.Now()
+		r.Keep(&h.Lease, h.item, rand.IntN(5), sent.Add(wd), rand.IntN(4) > 0, func(err error) {
+			if left := time.Until(r.Until(&h.Lease)); err == ErrExpired && left > 0 {
+				t.Errorf("lost %v early", left)
+			}
+			began <- err
+		})
+		timer := time.NewTimer(rand.N(3 * wd))
+		defer timer.Stop()
+		for range rand.IntN(3) {
+			r.Update(&h.Lease, time.Now().Add(wd/2), rand.IntN(2) > 0)
+		}
+		select {
+		case <-timer.C:
+		case <-began:
+			lostN.Add(1)
+			if done := r.Stop(&h.Lease); done != nil {
+				<-done
+			}
+			if len(began) != 0 {
+				t.Error("lost twice")
+			}
+			return
+		}
+		if done := r.Stop(&h.Lease); done != nil {
+			<-done
+		}
+		s.forbid(h.item)
+		stoppedN.Add(1)
+	}
+	var wg sync.WaitGroup
+	end := time.Now().Add(2 * time.Second)
+	for range 200 {
+		wg.Go(func() {
+			for time.Now().Before(end) {
+				one()
+			}
+		})
+	}
+	wg.Wait()
+	if lostN.Load() == 0 || stoppedN.Load() == 0 || len(s.taken()) == 0 {
+		t.Errorf("lost %d, stopped %d: not much of a test", lostN.Load(), stoppedN.Load())
+	}
+	r.mu.Lock()
+	if len(r.groups) != 0 || len(r.ends.entries)+len(r.dues.entries)+len(r.retries.entries) != 0 {
+		t.Error("something is left over")
+	}
+	r.mu.Unlock()
+	r.Close()
+}
+
+// Close against everything else.
+func TestCloseRaces(t *testing.T) {
+	for range 20 {
+		s := newStore(t)
+		s.answer = stuck
+		r := NewRenewer(s.renew, Options{Watchdog: 30 * time.Millisecond})
+		var closed atomic.Bool
+		var wg sync.WaitGroup
+		for g := range 8 {
+			wg.Go(func() {
+				for i := range 200 {
+					h := newHold(1000*g + i)
+					r.Keep(&h.Lease, h.item, i%3, time.Now().Add(rand.N(15*time.Millisecond)), i%2 == 0, func(error) {
+						if closed.Load() {
+							t.Error("lost after Close")
+						}
+					})
+					r.Update(&h.Lease, time.Now().Add(time.Millisecond), true)
+					if i%3 == 0 {
+						if done := r.Stop(&h.Lease); done != nil {
+							<-done
+						}
+					}
+				}
+			})
+		}
+		for range 2 {
+			wg.Go(func() {
+				<-time.After(rand.N(5 * time.Millisecond))
+				r.Close()
+				closed.Store(true)
+			})
+		}
+		wg.Wait()
+	}
+}

@@ -1,0 +1,46 @@
+-- Takes a lock for an owner, or brings its re-entry count up to what the owner expects.
+--
+-- KEYS[1]  the lock: a hash, field = owner, value = count
+-- KEYS[2]  optional: the fencing counter, raised by every acquire that counts
+-- ARGV[1]  owner field
+-- ARGV[2]  lease in ms
+-- ARGV[3]  the count that the owner has once this call succeeded; 1 for a first acquire
+--
+-- Reply {1, token}   held by the owner, ARGV[3] deep; token is 0 without KEYS[2]
+-- Reply {0, ttl}     held by another for ttl more ms; -1: without expiry
+-- Reply {-1, 0}      a re-entry, but the hold to re-enter is gone
+--
+-- A repeat of a call whose reply was lost finds the count already there and changes nothing but
+-- the expiry. The count never falls here, and a re-entry never shortens the expiry.
+
+local want = tonumber(ARGV[3])
+local lease = tonumber(ARGV[2])
+local held = redis.call('hget', KEYS[1], ARGV[1])
+
+if held then
+  held = tonumber(held)
+  if redis.call('pttl', KEYS[1]) < lease then
+    redis.call('pexpire', KEYS[1], lease)
+  end
+else
+  if want > 1 then
+    return {-1, 0}
+  end
+  if redis.call('exists', KEYS[1]) == 1 then
+    return {0, redis.call('pttl', KEYS[1])}
+  end
+  held = 0
+end
+
+if held < want then
+  redis.call('hincrby', KEYS[1], ARGV[1], want - held)
+  if held == 0 then
+    redis.call('pexpire', KEYS[1], lease)
+  end
+  if KEYS[2] then
+    return {1, redis.call('incr', KEYS[2])}
+  end
+elseif KEYS[2] then
+  return {1, tonumber(redis.call('get', KEYS[2]) or 0)}
+end
+return {1, 0}

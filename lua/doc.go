@@ -1,0 +1,14 @@
+// Package lua holds the scripts that change a lock in Redis, and one typed Go function for each.
+//
+// It is a building block of package rlock, outside its compatibility promise.
+//
+// Every script is a file of its own, whose header names its KEYS, ARGV and replies. All of them
+// can be sent twice: a caller says which count it expects to end with, so a repeat of a call whose
+// reply was lost is recognised instead of counted again. Acquire never lowers a count, Release
+// never raises one.
+//
+// All functions are safe for concurrent use. They send one EVALSHA, and one EVAL more if the
+// server does not know the script yet; nothing is retried. An error that satisfies
+// [rueidis.IsRedisErr] came from the server, which then did not do what was asked; any other error
+// leaves open whether the script ran.
+package lua

@@ -1,0 +1,35 @@
+-- Brings an owner's re-entry count down; at 0 the lock is free and one waiter is told.
+--
+-- KEYS[1]  the lock: a hash, field = owner, value = count
+-- ARGV[1]  owner field
+-- ARGV[2]  the count that the owner has once this call succeeded; 0 ends the hold
+-- ARGV[3]  lease in ms, to refresh the expiry of what is still held
+-- ARGV[4]  how to publish: publish or spublish
+-- ARGV[5]  unlock channel
+--
+-- Reply {1, count}   released; count is what is left
+-- Reply {0, 0}       not held by the owner: nothing was changed
+--
+-- A repeat of a call whose reply was lost changes nothing: the count never rises here, and a
+-- hold that has ended answers {0, 0}. A partial release never shortens the expiry.
+
+local held = redis.call('hget', KEYS[1], ARGV[1])
+if not held then
+  return {0, 0}
+end
+held = tonumber(held)
+
+local want = tonumber(ARGV[2])
+if want > 0 then
+  if held > want then
+    held = redis.call('hincrby', KEYS[1], ARGV[1], want - held)
+  end
+  if redis.call('pttl', KEYS[1]) < tonumber(ARGV[3]) then
+    redis.call('pexpire', KEYS[1], ARGV[3])
+  end
+  return {1, held}
+end
+
+redis.call('del', KEYS[1])
+redis.call(ARGV[4], ARGV[5], '0')
+return {1, 0}

@@ -1,0 +1,28 @@
+// Package pubsub lets goroutines that want the same lock wait in line for its unlock messages.
+//
+// It is a building block of package rlock, outside its compatibility promise.
+//
+// A [Hub] keeps one [topic] for each channel somebody waits on. A topic is two things: a queue and
+// a subscription.
+//
+// The queue is first in, first out, and gives the turn to one waiter at a time: whoever has the
+// turn may ask Redis for the lock, so that a process never has more than one attempt in flight for
+// it. A waiter gets the turn when it is at the front of those that are due, and it becomes due by
+//
+//  1. being the first of a new queue,
+//  2. a message: "0" makes the first waiter due, "1" all of them,
+//  3. the confirmation of the subscription, the first one and each after a reconnect,
+//  4. the end of the remaining time that the last attempt was told,
+//  5. the turn of a waiter before it that left without an answer.
+//
+// A wake-up is a hint, and several may merge into one: the waiter asks Redis, which knows. What
+// matters is that none is lost. A turn ends with [Waiter.Held] (keep waiting), [Waiter.Done] (got
+// it) or [Waiter.Leave] (gave up: the turn goes on to the next), and a message that arrives during
+// the turn makes its waiter due again.
+//
+// The subscription is shared by the queue. It is asked for when an attempt was answered "held", and
+// given back when the queue is empty. All channels of a node share one dedicated connection, served
+// by one goroutine (a [link]), however many channels and waiters there are; a waiter costs no
+// goroutine. Plain channels need one link; sharded ones need a link for each node, and a router
+// that knows which node serves which slot.
+package pubsub

@@ -1,0 +1,219 @@
+package pubsub
+
+import "time"
+
+// topic is the queue of a channel and what is known of its subscription. Hub.mu guards all of it.
+//
+// Invariant I-wake: while the queue is not empty, one of these holds, so that nobody sleeps through
+// an unlock: a waiter has the turn; or a waiter is due; or a subscription is being asked for; or
+// the subscription stands and an attempt made after its confirmation was answered "held".
+type topic struct {
+	hub     *Hub
+	channel Channel
+
+	first, last *Waiter
+	busy        *Waiter // has the turn
+	due         int     // how many waiters are due
+
+	timer *time.Timer // fires when the holder's remaining time has run out
+
+	sub subscription
+}
+
+// Waiter is one place in a queue; its zero value is ready for [Hub.Join]. Its methods are for the
+// goroutine that joined, except where they say otherwise.
+type Waiter struct {
+	topic      *topic
+	prev, next *Waiter
+	turn       chan struct{} // capacity 1: whoever sends holds Hub.mu and never blocks
+	due        bool          // gets the turn when it is the first of those that are due
+	err        error         // why the subscription can not be had
+}
+
+// Turn is ready when the waiter has the turn, or when [Waiter.Err] says why waiting is in vain.
+func (w *Waiter) Turn() <-chan struct{} { return w.turn }
+
+// Err returns why the server refuses the subscription, or nil. The waiter then has no turn and has
+// to leave.
+func (w *Waiter) Err() error {
+	h := w.topic.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return w.err
+}
+
+// Held ends the turn of a waiter whose attempt found the lock held. The waiter keeps its place and
+// gets the turn again after the next unlock, and not later than ttl from now unless ttl is
+// negative.
+func (w *Waiter) Held(ttl time.Duration) {
+	t := w.topic
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
+	if w.turn == nil { // had the turn at once when it joined
+		w.turn = make(chan struct{}, 1)
+	}
+	t.busy = nil
+	if w.err != nil {
+		w.signal()
+		return
+	}
+	t.subscribe()
+	t.setTimer(ttl)
+	t.dispatch()
+}
+
+// Done takes a waiter that got the lock out of the queue. Those behind it wait for the next
+// unlock, and not longer than ttl.
+func (w *Waiter) Done(ttl time.Duration) {
+	t := w.topic
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
+	t.remove(w)
+	if t.first != nil {
+		t.subscribe()
+		t.setTimer(ttl)
+		if w.due { // a message came during the turn; it may be about a later unlock than ours
+			t.wakeFirst()
+		}
+	}
+	t.dispatch()
+	t.settle()
+}
+
+// Leave takes a waiter that gives up out of the queue. If it had the turn, or was due to get it,
+// the next one gets it instead: a wake-up is never lost with a cancelled waiter. The same if it
+// leaves with an error, for somebody may have joined behind it since.
+func (w *Waiter) Leave() {
+	t := w.topic
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
+	pass := t.busy == w || w.due || w.err != nil
+	t.remove(w)
+	if pass {
+		t.wakeFirst()
+	}
+	t.settle()
+}
+
+func (w *Waiter) signal() {
+	select {
+	case w.turn <- struct{}{}:
+	default:
+	}
+}
+
+func (t *topic) push(w *Waiter) {
+	if w.prev = t.last; t.last != nil {
+		t.last.next = w
+	} else {
+		t.first = w
+	}
+	t.last = w
+}
+
+func (t *topic) remove(w *Waiter) {
+	if w.prev != nil {
+		w.prev.next = w.next
+	} else {
+		t.first = w.next
+	}
+	if w.next != nil {
+		w.next.prev = w.prev
+	} else {
+		t.last = w.prev
+	}
+	w.prev, w.next = nil, nil
+	if t.busy == w {
+		t.busy = nil
+	}
+	if w.due {
+		t.due--
+	}
+}
+
+// dispatch gives the turn, if nobody has it, to the first waiter that is due.
+func (t *topic) dispatch() {
+	if t.busy != nil || t.due == 0 {
+		return
+	}
+	for w := t.first; w != nil; w = w.next {
+		if w.due && w.err == nil {
+			w.due = false
+			t.due--
+			t.busy = w
+			w.signal()
+			return
+		}
+	}
+}
+
+func (t *topic) wakeFirst() {
+	if t.first != nil {
+		t.makeDue(t.first)
+		t.dispatch()
+	}
+}
+
+func (t *topic) makeDue(w *Waiter) {
+	if !w.due {
+		w.due = true
+		t.due++
+	}
+}
+
+func (t *topic) wakeAll() {
+	for w := t.first; w != nil; w = w.next {
+		t.makeDue(w)
+	}
+	t.dispatch()
+}
+
+// fail tells every waiter that the server refuses the subscription.
+func (t *topic) fail(err error) {
+	for w := t.first; w != nil; w = w.next {
+		w.err = err
+		if t.busy != w { // the one that has the turn hears of it in Held
+			w.signal()
+		}
+	}
+}
+
+// settle drops what nobody needs any more: the subscription when the queue is empty, the topic when
+// the subscription is gone too.
+func (t *topic) settle() {
+	if t.first != nil {
+		return
+	}
+	t.stopTimer()
+	t.unsubscribe()
+	if t.sub.idle() {
+		delete(t.hub.topics, t.channel)
+	}
+}
+
+func (t *topic) setTimer(ttl time.Duration) {
+	if ttl < 0 || t.hub.closed {
+		t.stopTimer()
+		return
+	}
+	ttl += time.Millisecond // Redis rounds the remaining time down
+	if t.timer == nil {
+		t.timer = time.AfterFunc(ttl, t.expired)
+	} else {
+		t.timer.Reset(ttl)
+	}
+}
+
+func (t *topic) stopTimer() {
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+}
+
+func (t *topic) expired() {
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
+	if !t.hub.closed {
+		t.wakeFirst()
+	}
+}

@@ -1,0 +1,138 @@
+package pubsub
+
+import (
+	"errors"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// router knows which node of a cluster serves which slot, for the sharded channels. Hub.mu guards
+// it. It learns from CLUSTER SLOTS when somebody asks for a slot it does not know, and from the
+// MOVED answers.
+type router struct {
+	addrs map[uint16]string
+	busy  bool // a goroutine is asking
+}
+
+// route returns the link for a channel, or nil if the node is not known yet; then a goroutine that
+// finds out is under way. Hub.mu is held.
+func (h *Hub) route(ch Channel) *link {
+	if !ch.Sharded {
+		return h.linkTo(plainLink)
+	}
+	if addr, ok := h.router.addrs[h.slot(ch)]; ok {
+		return h.linkTo(addr)
+	}
+	if !h.router.busy {
+		h.router.busy = true
+		h.wg.Add(1)
+		go h.askRoutes()
+	}
+	return nil
+}
+
+func (h *Hub) slot(ch Channel) uint16 {
+	cmd := h.rdb.B().Ssubscribe().Channel(ch.Name).Build()
+	return cmd.Slot()
+}
+
+// learn notes the node of a channel's slot from a MOVED answer.
+func (h *Hub) learn(ch Channel, addr string) { h.router.addrs[h.slot(ch)] = addr }
+
+// forget drops all routes to a node that we lost, or that lost a slot.
+func (h *Hub) forget(addr string) {
+	for slot, a := range h.router.addrs {
+		if a == addr {
+			delete(h.router.addrs, slot)
+		}
+	}
+}
+
+// askRoutes asks the cluster until all wanted channels have a route; it ends with the hub at the
+// latest.
+func (h *Hub) askRoutes() {
+	defer h.wg.Done()
+	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
+		addrs, err := h.clusterSlots()
+		if err == nil && h.adopt(addrs) {
+			return
+		}
+		select {
+		case <-time.After(backoff):
+		case <-h.ctx.Done():
+			return
+		}
+	}
+}
+
+// adopt takes the routes over and sends the topics on that waited for them. It reports whether all
+// found one.
+func (h *Hub) adopt(addrs map[uint16]string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.router.addrs = addrs
+	for _, t := range h.topics {
+		t.reconcile() // does not start this goroutine again, it is still marked as busy
+	}
+	for _, t := range h.topics {
+		if s := &t.sub; s.want && !s.on && s.link == nil {
+			return false
+		}
+	}
+	h.router.busy = false
+	return true
+}
+
+func (h *Hub) clusterSlots() (map[uint16]string, error) {
+	ranges, err := h.rdb.Do(h.ctx, h.rdb.B().ClusterSlots().Build()).ToArray()
+	if err != nil {
+		return nil, err
+	}
+	addrs := make(map[uint16]string)
+	for _, r := range ranges {
+		addr, first, last, err := h.parseRange(r)
+		if err != nil {
+			return nil, err
+		}
+		for slot := first; slot <= last; slot++ {
+			addrs[uint16(slot)] = addr
+		}
+	}
+	return addrs, nil
+}
+
+var errBadSlots = errors.New("unexpected reply to CLUSTER SLOTS")
+
+// parseRange reads one element of CLUSTER SLOTS: first slot, last slot, [host, port, …] of the
+// master, and the replicas. An empty host stands for the one that was asked.
+func (h *Hub) parseRange(r rueidis.RedisMessage) (addr string, first, last int64, err error) {
+	fields, err := r.ToArray()
+	if err != nil || len(fields) < 3 {
+		return "", 0, 0, errBadSlots
+	}
+	if first, err = fields[0].AsInt64(); err != nil {
+		return "", 0, 0, errBadSlots
+	}
+	if last, err = fields[1].AsInt64(); err != nil || first < 0 || last > 16383 {
+		return "", 0, 0, errBadSlots
+	}
+	master, err := fields[2].ToArray()
+	if err != nil || len(master) < 2 {
+		return "", 0, 0, errBadSlots
+	}
+	host, _ := master[0].ToString()
+	port, err := master[1].AsInt64()
+	if err != nil {
+		return "", 0, 0, errBadSlots
+	}
+	if host == "" {
+		for a := range h.rdb.Nodes() {
+			host, _, _ = net.SplitHostPort(a)
+			break
+		}
+	}
+	return net.JoinHostPort(host, strconv.FormatInt(port, 10)), first, last, nil
+}

@@ -1,0 +1,339 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-rlock/rlock/lease"
+	"github.com/go-rlock/rlock/lua"
+	"github.com/go-rlock/rlock/pubsub"
+)
+
+// locking is one Lock on its way to a hold: either a first acquire, which waits in the process's
+// queue for the lock, or a re-entry, which passes it by.
+type locking struct {
+	mutex  *Mutex
+	hold   *hold
+	ctx    context.Context // the caller's; the scope's ctx will be its child
+	wait   context.Context // ends the waiting: ctx, or a child of it with the time-out of a TryLock
+	once   bool            // TryLock without waiting
+	waiter pubsub.Waiter
+	last   atomic.Pointer[error] // what went wrong when Redis was asked, if it did
+}
+
+// errAgain says that the owner was retired, or its record of the hold has ended, since the call
+// looked: look again.
+var errAgain = errors.New("owner retired")
+
+// lock takes the lock for the owner that ctx carries, or for a new one.
+func (m *Mutex) lock(ctx, wait context.Context, once bool) (*scope, error) {
+	switch c := m.client; {
+	case m.invalid != nil:
+		return nil, m.invalid
+	case c.isClosed():
+		return nil, m.fail("lock", ErrClosed)
+	case wait.Err() != nil:
+		return nil, m.notAcquired(wait, nil)
+	}
+	var o *owner
+	if s := scopeOf(ctx); s != nil {
+		o = s.hold.owner
+	}
+	for {
+		if o == nil {
+			o = newOwner()
+		}
+		h := o.hold(m)
+		if h == nil {
+			o = nil
+			continue
+		}
+		l := &locking{mutex: m, hold: h, ctx: ctx, wait: wait, once: once}
+		s, err := l.run()
+		if err == errAgain { //nolint:errorlint // never wrapped, never leaves the package
+			continue
+		}
+		return s, err
+	}
+}
+
+func (l *locking) run() (*scope, error) {
+	h := l.hold
+	if err := l.begin(); err != nil {
+		h.owner.forget(h)
+		return nil, err
+	}
+	h.owner.mu.Lock()
+	count, ended := h.count, h.ended
+	h.owner.mu.Unlock()
+	switch {
+	case ended != nil:
+		l.end()
+		return nil, errAgain
+	case count > 0:
+		return l.reenter(count + 1)
+	}
+	return l.enter()
+}
+
+// begin waits for the right to make calls for the hold (I-ops).
+func (l *locking) begin() error {
+	h := l.hold
+	select {
+	case h.ops <- struct{}{}:
+		return nil
+	default:
+	}
+	if l.once {
+		h.owner.mu.Lock()
+		entering := h.count == 0
+		h.owner.mu.Unlock()
+		if entering { // a sibling waits for the lock itself, who knows how long
+			return l.mutex.fail("lock", ErrNotAcquired)
+		}
+	}
+	select {
+	case h.ops <- struct{}{}:
+		return nil
+	case <-l.wait.Done():
+		return l.given()
+	case <-h.client.done:
+		return l.mutex.fail("lock", ErrClosed)
+	}
+}
+
+// end gives the right to make calls back. It is the last that is done for the call.
+func (l *locking) end() {
+	<-l.hold.ops
+	l.hold.owner.forget(l.hold)
+}
+
+// leave gives up the place in the queue and ends.
+func (l *locking) leave() {
+	l.waiter.Leave()
+	l.end()
+}
+
+// given is the error of a caller whose wait ended.
+func (l *locking) given() error {
+	var last error
+	if p := l.last.Load(); p != nil {
+		last = *p
+	}
+	// l.ctx is not done if it was the time-out of a TryLock.
+	return l.mutex.notAcquired(l.ctx, last)
+}
+
+// enter takes the lock for an owner that does not hold it. Only the first waiter of the process
+// asks Redis, when it has the turn.
+func (l *locking) enter() (*scope, error) {
+	h, m, c := l.hold, l.mutex, l.hold.client
+	ch, err := c.channel(l.wait, m)
+	if err != nil {
+		l.end()
+		return nil, m.fail("lock", err)
+	}
+	var turn bool
+	if l.once {
+		if turn = c.hub.JoinFirst(&l.waiter, ch); !turn {
+			l.end()
+			return nil, m.fail("lock", ErrNotAcquired)
+		}
+	} else {
+		turn = c.hub.Join(&l.waiter, ch)
+	}
+	for {
+		if !turn {
+			if err := l.awaitTurn(); err != nil {
+				c.sweepDoubt(m, h)
+				l.leave()
+				return nil, err
+			}
+		}
+		turn = false
+		if h.owner.isRetired() {
+			c.sweepDoubt(m, h)
+			l.leave()
+			return nil, errAgain
+		}
+		a, err := l.ask(1)
+		if err != nil {
+			return nil, err // ask has taken care of the rest
+		}
+		switch {
+		case a.err != nil:
+			c.sweepDoubt(m, h)
+			l.leave()
+			return nil, m.fail("lock", a.err)
+		case a.reply.Status == lua.Acquired:
+			return l.entered(a)
+		case l.once:
+			c.sweepDoubt(m, h)
+			l.leave()
+			return nil, m.fail("lock", ErrNotAcquired)
+		}
+		l.waiter.Held(a.reply.TTL)
+	}
+}
+
+func (l *locking) awaitTurn() error {
+	select {
+	case <-l.waiter.Turn():
+		if err := l.waiter.Err(); err != nil {
+			return l.mutex.fail("lock", err)
+		}
+		return nil
+	case <-l.wait.Done():
+		return l.given()
+	case <-l.hold.client.done:
+		return l.mutex.fail("lock", ErrClosed)
+	}
+}
+
+// entered turns a granted first acquire into a live hold, or gives it back.
+func (l *locking) entered(a answer) (*scope, error) {
+	h, m := l.hold, l.mutex
+	ttl := m.ttl()
+	until := a.sent.Add(ttl)
+	var s *scope
+	err := m.fail("lock", ErrLost, errSlow)
+	if time.Now().Before(until) {
+		s, err = h.open(l.ctx, m, until, a.reply.Token)
+	}
+	if err == nil {
+		l.waiter.Done(ttl)
+		l.end()
+		return s, nil
+	}
+	h.client.giveBack(m, h)
+	l.leave()
+	if errors.Is(err, ErrClosed) {
+		err = m.fail("lock", ErrClosed)
+	}
+	return nil, err
+}
+
+var errSlow = errors.New("the reply took longer than the lease")
+
+// reenter adds a level to a live hold.
+func (l *locking) reenter(count int) (*scope, error) {
+	h, m := l.hold, l.mutex
+	a, err := l.ask(count)
+	if err != nil {
+		return nil, err
+	}
+	defer l.end()
+	switch {
+	case a.err != nil:
+		// Redis may have counted this level. Nothing has to be done: each later call says which
+		// count it wants.
+		return nil, m.fail("lock", a.err)
+	case a.reply.Status != lua.Acquired:
+		h.lost(lease.ErrGone)
+	}
+	s, err := h.open(l.ctx, m, a.sent.Add(m.ttl()), a.reply.Token)
+	if err != nil {
+		return nil, m.fail("lock", err)
+	}
+	return s, nil
+}
+
+// answer is what came of asking Redis: a reply, or the last error.
+type answer struct {
+	reply lua.AcquireReply
+	sent  time.Time // just before the call that was answered: the lease counts from here (G2)
+	err   error
+}
+
+// ask sends the acquire. It returns an error when the caller's wait ends first; what Redis answers
+// then is still waited for, and given back, and the call ended, by a goroutine that Close waits
+// for. Otherwise the caller goes on with the answer.
+func (l *locking) ask(count int) (answer, error) {
+	c := l.hold.client
+	if l.wait.Done() == nil {
+		return l.send(count, nil), nil
+	}
+	answers := make(chan answer)
+	abandoned := make(chan struct{})
+	if !c.background(func() {
+		a := l.send(count, abandoned)
+		select {
+		case answers <- a:
+		case <-abandoned:
+			l.undo(count, a)
+		}
+	}) {
+		l.closeAsk(count)
+		return answer{}, l.mutex.fail("lock", ErrClosed)
+	}
+	select {
+	case a := <-answers:
+		return a, nil
+	case <-l.wait.Done():
+		close(abandoned)
+		return answer{}, l.given()
+	case <-c.done:
+		close(abandoned)
+		return answer{}, l.mutex.fail("lock", ErrClosed)
+	}
+}
+
+// undo gives back what an abandoned ask may have got.
+func (l *locking) undo(count int, a answer) {
+	h, m, c := l.hold, l.mutex, l.hold.client
+	granted := a.err == nil && a.reply.Status == lua.Acquired
+	switch {
+	case count > 1:
+		if granted {
+			h.owner.mu.Lock()
+			ttl := h.ttl()
+			h.owner.mu.Unlock()
+			// If it fails the next call for this hold puts the count right.
+			_, _ = m.kind.release(c.call(), c.rdb, m.releaseArgs(h, count-1, ttl))
+		}
+		l.end()
+	case granted:
+		c.giveBack(m, h)
+		l.leave()
+	default:
+		c.sweepDoubt(m, h)
+		l.leave()
+	}
+}
+
+// closeAsk ends a call that found the client closed before it asked.
+func (l *locking) closeAsk(count int) {
+	if count > 1 {
+		l.end()
+	} else {
+		l.leave()
+	}
+}
+
+// send asks Redis, again if something went wrong that may pass: the script recognises a repeat. It
+// stops early when the caller has gone.
+func (l *locking) send(count int, abandoned <-chan struct{}) answer {
+	h, m, c := l.hold, l.mutex, l.hold.client
+	args := lua.AcquireArgs{Name: m.name, Owner: h.field, Lease: m.ttl(), Count: count}
+	if m.kind.fence != nil {
+		args.Fence = m.kind.fence(m.name)
+	}
+	retry := newRetry(time.Now().Add(patience))
+	for {
+		sent := time.Now()
+		reply, err := m.kind.acquire(c.callAt(sent), c.rdb, args)
+		if err == nil {
+			l.last.Store(nil)
+			return answer{reply: reply, sent: sent}
+		}
+		if count == 1 && mayHaveRun(err) {
+			h.doubt = time.Now().Add(args.Lease)
+		}
+		l.last.Store(&err)
+		if !retry.wait(err, abandoned, c.done) {
+			return answer{err: err}
+		}
+	}
+}

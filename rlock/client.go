@@ -1,0 +1,307 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/lease"
+	"github.com/go-rlock/rlock/lua"
+	"github.com/go-rlock/rlock/pubsub"
+)
+
+// Client makes locks. A process needs one for each Redis; all of its methods are safe for
+// concurrent use.
+//
+// It starts one goroutine that keeps the leases, one for each Redis node on which something is
+// waited for, with a connection of its own, and short-lived ones for calls under way. [Client.Close]
+// ends all of them.
+type Client struct {
+	rdb     rueidis.Client
+	id      string // the client part of its owner fields
+	options Options
+	hub     *pubsub.Hub
+	leases  *lease.Renewer
+	cluster *topology // nil unless rdb is a cluster client
+
+	closing sync.Once
+	done    chan struct{} // closed by Close at once: waiters return
+	stopped chan struct{} // closed by Close after closeGrace: commands under way are given up
+
+	// mu guards the following, and the list links of holds. No other lock is taken under it.
+	mu      sync.Mutex
+	closed  bool
+	holds   *hold          // the live ones
+	running sync.WaitGroup // see background; Add under mu, so that none is added once closed
+}
+
+// closeGrace is how long Close waits for the replies of commands under way, so that what they
+// acquire can be given back.
+const closeGrace = time.Second
+
+// New returns a Client that keeps its locks in the Redis of rdb: a standalone, sentinel or cluster
+// client of rueidis. It sends nothing. rdb stays the caller's to close, after the Client.
+//
+// While something waits for a lock, one connection of rdb's blocking pool is in use for each node
+// concerned (see [rueidis.ClientOption].BlockingPoolSize).
+//
+// It fails if rdb is nil or an option is out of range.
+func New(rdb rueidis.Client, o Options) (*Client, error) {
+	if rdb == nil {
+		return nil, errors.New("rlock: rueidis client is nil")
+	}
+	o, err := o.validate()
+	if err != nil {
+		return nil, err
+	}
+	id, err := uuid.NewRandom()
+	if err != nil {
+		return nil, fmt.Errorf("rlock: client id: %w", err)
+	}
+	c := &Client{
+		rdb:     rdb,
+		id:      id.String(),
+		options: o,
+		hub:     pubsub.New(rdb),
+		done:    make(chan struct{}),
+		stopped: make(chan struct{}),
+	}
+	if rdb.Mode() == rueidis.ClientModeCluster {
+		c.cluster = &topology{}
+	}
+	c.leases = lease.NewRenewer(c.renew, lease.Options{Watchdog: o.WatchdogTimeout})
+	return c, nil
+}
+
+// Close ends everything that the Client does. Waiting calls return [ErrClosed], the contexts of
+// holders are cancelled with it, and when Close returns no goroutine and no subscription is left.
+// Calls after it return ErrClosed; it may be called more than once, and concurrently with
+// everything.
+//
+// Holds are not released by Close, since their sections may still be running: an unlock after Close
+// releases as before, and what is not unlocked ends with its lease.
+func (c *Client) Close() { c.closing.Do(c.close) }
+
+func (c *Client) close() {
+	c.mu.Lock()
+	c.closed = true
+	var held []*hold
+	for h := c.holds; h != nil; h = h.next {
+		held = append(held, h)
+	}
+	c.mu.Unlock()
+	close(c.done)
+	for _, h := range held {
+		h.cancel(ErrClosed)
+	}
+	c.leases.Close()
+	c.hub.Close()
+	grace := time.AfterFunc(closeGrace, func() { close(c.stopped) })
+	c.running.Wait()
+	grace.Stop()
+}
+
+func (c *Client) isClosed() bool {
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// background runs f on a goroutine that Close waits for. It reports false, and f does not run, if
+// the client is closed.
+func (c *Client) background(f func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.running.Add(1)
+	go func() {
+		defer c.running.Done()
+		f()
+	}()
+	return true
+}
+
+// list notes a live hold for Close. It reports false if the client is closed.
+func (c *Client) list(h *hold) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	if h.next = c.holds; h.next != nil {
+		h.next.prev = h
+	}
+	c.holds, h.listed = h, true
+	return true
+}
+
+func (c *Client) unlist(h *hold) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !h.listed {
+		return
+	}
+	h.listed = false
+	if h.prev != nil {
+		h.prev.next = h.next
+	} else {
+		c.holds = h.next
+	}
+	if h.next != nil {
+		h.next.prev = h.prev
+	}
+	h.prev, h.next = nil, nil
+}
+
+// renew is the renewer's way to Redis.
+func (c *Client) renew(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
+	holds := make([]lua.Hold, len(items))
+	for i, item := range items {
+		holds[i] = lua.Hold(item)
+	}
+	answers, err := group.(renewGroup).kind.renew(ctx, c.rdb, ttl, holds)
+	if err != nil {
+		return nil, err
+	}
+	verdicts := make([]lease.Verdict, len(answers))
+	for i, a := range answers {
+		switch a {
+		case lua.Renewed:
+			verdicts[i] = lease.Renewed
+		case lua.Gone:
+			verdicts[i] = lease.Gone
+		default:
+			verdicts[i] = lease.Failed
+		}
+	}
+	return verdicts, nil
+}
+
+// renewGroup says which holds can be renewed by one call: one script, and on a cluster one slot.
+type renewGroup struct {
+	kind *kind
+	slot uint16
+}
+
+func (c *Client) group(m *Mutex) renewGroup {
+	g := renewGroup{kind: m.kind}
+	if c.cluster != nil {
+		g.slot = c.slot(m.name)
+	}
+	return g
+}
+
+// topology is what has to be known of a cluster.
+type topology struct {
+	mu      sync.Mutex // guards the following
+	known   bool
+	sharded bool // Redis 7 or later: unlocks are published with SPUBLISH
+}
+
+// channel returns the unlock channel of m. On a cluster the first call asks for the server's
+// version.
+func (c *Client) channel(ctx context.Context, m *Mutex) (pubsub.Channel, error) {
+	if c.cluster != nil {
+		if err := c.cluster.learn(ctx, c); err != nil {
+			return pubsub.Channel{}, err
+		}
+	}
+	return c.knownChannel(m), nil
+}
+
+// knownChannel is channel for a lock that has been asked for before.
+//
+// A sharded channel can be published to by a script only if it hashes to the slot of the script's
+// keys. It does, except for names with an empty or misplaced pair of braces, where prefixing
+// changes what is hashed. These use plain pub/sub; Redisson fails to unlock them.
+func (c *Client) knownChannel(m *Mutex) pubsub.Channel {
+	ch := pubsub.Channel{Name: m.kind.channel(m.name)}
+	if c.cluster != nil && c.cluster.isSharded() {
+		ch.Sharded = c.slot(ch.Name) == c.slot(m.name)
+	}
+	return ch
+}
+
+func (c *Client) slot(key string) uint16 {
+	cmd := c.rdb.B().Exists().Key(key).Build()
+	return cmd.Slot()
+}
+
+func (t *topology) isSharded() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.sharded
+}
+
+func (t *topology) learn(ctx context.Context, c *Client) error {
+	t.mu.Lock()
+	known := t.known
+	t.mu.Unlock()
+	if known {
+		return nil
+	}
+	// HELLO is allowed to every user, unlike INFO.
+	info, err := await(ctx, c, func(ctx context.Context) (map[string]rueidis.RedisMessage, error) {
+		return c.rdb.Do(ctx, c.rdb.B().Hello().Build()).AsMap()
+	})
+	if err != nil {
+		return fmt.Errorf("ask for the server's version: %w", err)
+	}
+	version := info["version"]
+	text, err := version.ToString()
+	if err != nil {
+		return fmt.Errorf("ask for the server's version: %w", err)
+	}
+	major, _, _ := strings.Cut(text, ".")
+	n, err := strconv.Atoi(major)
+	if err != nil {
+		return fmt.Errorf("server has version %q: %w", text, err)
+	}
+	t.mu.Lock()
+	t.known, t.sharded = true, n >= 7
+	t.mu.Unlock()
+	return nil
+}
+
+// await runs a command that may be given up: it returns when ctx is done, though rueidis does not
+// while it waits for a connection.
+func await[T any](ctx context.Context, c *Client, command func(context.Context) (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	var none T
+	if err := ctx.Err(); err != nil {
+		return none, err
+	}
+	if ctx.Done() == nil {
+		return command(c.call())
+	}
+	results := make(chan result, 1)
+	if !c.background(func() {
+		value, err := command(c.call())
+		results <- result{value, err}
+	}) {
+		return none, ErrClosed
+	}
+	select {
+	case r := <-results:
+		return r.value, r.err
+	case <-ctx.Done():
+		return none, ctx.Err()
+	case <-c.done:
+		return none, ErrClosed
+	}
+}

@@ -1,0 +1,50 @@
+package rlock
+
+import (
+	"strings"
+
+	"github.com/go-rlock/rlock/lua"
+	"github.com/go-rlock/rlock/pubsub"
+)
+
+// kind is what tells one kind of lock from another; the engine is the same for all of them.
+type kind struct {
+	// channel names where unlocks of a lock are published.
+	channel func(name string) string
+	// fence names the key of the fencing counter; nil for a kind without one.
+	fence func(name string) string
+	// suffix is what the owner field has behind the owner, to tell holds of one owner and name apart.
+	suffix string
+
+	acquire acquireScript
+	release releaseScript
+	renew   renewScript
+}
+
+// The keys and channels are Redisson's, see docs/protocol.md.
+var (
+	plain = &kind{
+		channel: prefixed("redisson_lock__channel"),
+		acquire: lua.Acquire, release: lua.Release, renew: lua.Renew,
+	}
+	fenced = &kind{
+		channel: prefixed("redisson_lock__channel"),
+		fence:   prefixed("redisson_lock_token"),
+		acquire: lua.Acquire, release: lua.Release, renew: lua.Renew,
+	}
+)
+
+// prefixed makes names the way Redisson does: with the lock's name as the hash tag, unless it
+// brings its own, so that all of them share a cluster slot.
+func prefixed(prefix string) func(string) string {
+	return func(name string) string {
+		if strings.Contains(name, "{") {
+			return prefix + ":" + name
+		}
+		return prefix + ":{" + name + "}"
+	}
+}
+
+func publish(ch pubsub.Channel) lua.Publish {
+	return lua.Publish{Channel: ch.Name, Sharded: ch.Sharded}
+}

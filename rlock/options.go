@@ -1,0 +1,54 @@
+package rlock
+
+import (
+	"fmt"
+	"time"
+)
+
+// DefaultWatchdogTimeout is the lease of a hold that the watchdog renews, as in Redisson.
+const DefaultWatchdogTimeout = 30 * time.Second
+
+// MinWatchdogTimeout is the shortest watchdog time that [New] takes. A renewal is sent every third
+// of it, and a lease that ends before a slow renewal arrives protects nothing.
+const MinWatchdogTimeout = 100 * time.Millisecond
+
+// Options configure a [Client]. The zero value is valid.
+type Options struct {
+	// WatchdogTimeout is the lease of a hold taken without [WithLease]. It is renewed every third of
+	// this time for as long as the hold lives, so it is also how long others wait at most for the
+	// lock of a holder that crashed. 0 means DefaultWatchdogTimeout; less than MinWatchdogTimeout
+	// is an error.
+	WatchdogTimeout time.Duration
+}
+
+func (o Options) validate() (Options, error) {
+	if o.WatchdogTimeout == 0 {
+		o.WatchdogTimeout = DefaultWatchdogTimeout
+	}
+	if o.WatchdogTimeout < MinWatchdogTimeout {
+		return o, fmt.Errorf("rlock: Options.WatchdogTimeout is %v, want 0 or at least %v",
+			o.WatchdogTimeout, MinWatchdogTimeout)
+	}
+	return o, nil
+}
+
+// Option changes one lock handle, see [Client.Mutex].
+type Option interface{ apply(*Mutex) }
+
+type leaseOption time.Duration
+
+func (d leaseOption) apply(m *Mutex) {
+	m.lease = time.Duration(d)
+	if m.lease < time.Millisecond {
+		m.invalid = m.fail("lock", fmt.Errorf("lease is %v, want at least 1ms", m.lease))
+	}
+}
+
+// WithLease gives every hold taken through the handle a fixed lease of d, counted in whole
+// milliseconds: it is not renewed, and ends at the latest after d, lost if it was not unlocked by
+// then. A d below 1 ms is reported by the first Lock.
+//
+// Holds that an owner has on one lock are one hold in Redis, which lasts as long as the one of them
+// that asks for most: a re-entry never shortens the lease of the section around it, and is not cut
+// short by it.
+func WithLease(d time.Duration) Option { return leaseOption(d) }

@@ -1,0 +1,144 @@
+package rlock
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"sync/atomic"
+)
+
+// owner is who holds locks: the first Lock of a call chain mints one, and the ctx it returns
+// carries it. A Lock under that ctx acts for the same owner and re-enters.
+//
+// Invariant I-retire: an owner that has no live hold left never gets another. A ctx that escaped
+// from its section finds its owner retired and mints a new one, so that two stragglers never share
+// a hold.
+type owner struct {
+	// mu guards the following, and of each hold in the map what hold says. It is never held while
+	// waiting, and no other lock is taken under it but the renewer's.
+	mu      sync.Mutex
+	tag     uint64 // plays Redisson's thread id in new holds
+	live    int    // holds with a count
+	retired bool
+	holds   map[holdKey]*hold
+}
+
+// holdKey names a hold of an owner: one owner may hold many locks, through several Clients.
+type holdKey struct {
+	client *Client
+	name   string
+	suffix string // see kind
+}
+
+var lastTag atomic.Uint64
+
+func newOwner() *owner {
+	return &owner{tag: lastTag.Add(1)}
+}
+
+// hold returns the owner's record for m, a new one if there is none, and notes that the caller
+// uses it; forget ends that. It returns nil if the owner is retired.
+func (o *owner) hold(m *Mutex) *hold {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.retired {
+		return nil
+	}
+	key := m.key()
+	h := o.holds[key]
+	if h == nil {
+		h = &hold{
+			client: m.client,
+			owner:  o,
+			key:    key,
+			field:  m.client.field(o.tag) + m.kind.suffix,
+			ops:    make(chan struct{}, 1),
+			gone:   make(chan struct{}),
+		}
+		if o.holds == nil {
+			o.holds = make(map[holdKey]*hold, 1)
+		}
+		o.holds[key] = h
+	}
+	h.users++
+	return h
+}
+
+// heldField returns the owner's field in the lock of m, if it has a live hold on it.
+func (o *owner) heldField(m *Mutex) (field string, held bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if h := o.holds[m.key()]; h != nil && h.count > 0 {
+		return h.field, true
+	}
+	return "", false
+}
+
+// forget ends a use of the record, which is dropped with the last use if there is no hold.
+func (o *owner) forget(h *hold) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	h.users--
+	if h.users == 0 && h.count == 0 {
+		o.drop(h)
+	}
+}
+
+// drop takes the record out of the map. o.mu is held.
+func (o *owner) drop(h *hold) {
+	if o.holds[h.key] == h {
+		delete(o.holds, h.key)
+	}
+}
+
+// burn gives the owner another tag for holds to come, because a command whose outcome is not known
+// may still act on the present one. o.mu is held.
+func (o *owner) burn() { o.tag = lastTag.Add(1) }
+
+func (o *owner) isRetired() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.retired
+}
+
+func (c *Client) field(tag uint64) string {
+	return c.id + ":" + strconv.FormatUint(tag, 10)
+}
+
+// ctxKey is the key of the innermost *scope in a context.
+type ctxKey struct{}
+
+func scopeOf(ctx context.Context) *scope {
+	s, _ := ctx.Value(ctxKey{}).(*scope)
+	return s
+}
+
+// Detach returns a ctx that carries no owner: a Lock under it competes with the holds of ctx
+// instead of re-entering them. It is for goroutines that are started inside a section but do not
+// belong to it. Deadline, values and cancellation of ctx stay, so that it still ends with the
+// section; add [context.WithoutCancel] for one that should not.
+func Detach(ctx context.Context) context.Context {
+	return context.WithValue(ctx, ctxKey{}, (*scope)(nil))
+}
+
+// Owner returns the owner of the innermost hold that ctx carries as it is written in Redis,
+// `<client UUID>:<tag>`, or "" if there is none. It is meant for logs.
+func Owner(ctx context.Context) string {
+	if s := scopeOf(ctx); s != nil {
+		return s.hold.field
+	}
+	return ""
+}
+
+// FencingToken returns the token of the innermost hold on name that ctx carries, taken by a lock of
+// [Client.FencedMutex]. Every acquire of one name has a higher token than those before, so a store
+// that refuses writes with a token lower than one it has seen is safe from holders that do not
+// know yet that they lost the lock.
+func FencingToken(ctx context.Context, name string) (token int64, ok bool) {
+	for s := scopeOf(ctx); s != nil; s = s.outer {
+		if s.hold.key.name == name && s.token != 0 {
+			return s.token, true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,63 @@
+// Package rlock_test tests package rlock against real servers, as its users see it.
+package rlock_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// bench is what most tests need: a lock client on the shared server, a bare client beside it, and a
+// name of its own.
+type bench struct {
+	*rlock.Client
+	rdb  rueidis.Client
+	name string
+}
+
+func newBench(t testing.TB, o ...rlock.Options) bench {
+	t.Helper()
+	b := bench{rdb: redistest.Dial(t, redistest.Shared(t)), name: redistest.Name(t)}
+	b.Client = newClient(t, b.rdb, o...)
+	return b
+}
+
+// newClient returns a lock client that is closed before rdb is.
+func newClient(t testing.TB, rdb rueidis.Client, o ...rlock.Options) *rlock.Client {
+	t.Helper()
+	var options rlock.Options
+	if len(o) > 0 {
+		options = o[0]
+	}
+	c, err := rlock.New(rdb, options)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+func (b bench) do(t testing.TB, cmd ...string) rueidis.RedisResult {
+	t.Helper()
+	return b.rdb.Do(context.Background(), b.rdb.B().Arbitrary(cmd...).Build())
+}
+
+// fields returns the lock's hash.
+func (b bench) fields(t testing.TB, name string) map[string]int64 {
+	t.Helper()
+	m, err := b.do(t, "HGETALL", name).AsIntMap()
+	require.NoError(t, err)
+	return m
+}
+
+func (b bench) exists(t testing.TB, name string) bool {
+	t.Helper()
+	n, err := b.do(t, "EXISTS", name).AsInt64()
+	require.NoError(t, err)
+	return n == 1
+}
