@@ -8,7 +8,8 @@
 // never raises one.
 //
 // All functions are safe for concurrent use. They send one EVALSHA, and one EVAL more if the
-// server does not know the script yet; nothing is retried. An error that satisfies
-// [rueidis.IsRedisErr] came from the server, which then did not do what was asked; any other error
-// leaves open whether the script ran.
+// server does not know the script yet; nothing is retried. An error that wraps a
+// [rueidis.RedisError] came from the server, which then did not do what was asked, except that a lock
+// whose channel may not be published to is free nevertheless. Any other error leaves open whether
+// the script ran.
 package lua

@@ -283,6 +283,9 @@ func await[T any](ctx context.Context, c *Client, command func(context.Context) 
 		err   error
 	}
 	var none T
+	if c.isClosed() {
+		return none, ErrClosed
+	}
 	if err := ctx.Err(); err != nil {
 		return none, err
 	}

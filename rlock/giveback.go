@@ -88,7 +88,8 @@ func (r *retry) wait(err error, stop1, stop2 <-chan struct{}) bool {
 
 // mayHaveRun reports whether the script may have run though the call failed.
 func mayHaveRun(err error) bool {
-	if _, ok := rueidis.IsRedisErr(err); ok {
+	var redisErr *rueidis.RedisError
+	if errors.As(err, &redisErr) {
 		return false
 	}
 	var op *net.OpError
@@ -101,8 +102,8 @@ func mayHaveRun(err error) bool {
 // mayPass reports whether it makes sense to try again: the connection failed, or the server says
 // that it is not ready.
 func mayPass(err error) bool {
-	redisErr, ok := rueidis.IsRedisErr(err)
-	if !ok {
+	var redisErr *rueidis.RedisError // rueidis.IsRedisErr does not look into wrapped errors
+	if !errors.As(err, &redisErr) {
 		return !errors.Is(err, rueidis.ErrClosing)
 	}
 	for _, prefix := range []string{

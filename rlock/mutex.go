@@ -37,8 +37,9 @@ type Mutex struct {
 //
 // It acts once. A second call returns [ErrNotHeld], and changes nothing. If the hold was lost
 // before, the error satisfies errors.Is for [ErrLost] and ErrNotHeld: then somebody else may have
-// been in the section. Any other error means that Redis could not be told for some seconds; the
-// hold is over, and will not be renewed, but others may have to wait for the end of its lease.
+// been in the section. Any other error is what Redis or the connection to it said, for some seconds if
+// that might have passed: the hold is over, and no longer renewed, but others may have to wait for
+// the end of its lease.
 type UnlockFunc func() error
 
 // Mutex returns a handle on the lock called name. It does no I/O. An empty name and bad options are
@@ -207,9 +208,6 @@ func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 func (m *Mutex) query(ctx context.Context, command func(context.Context) (int64, error)) (int64, error) {
 	if m.invalid != nil {
 		return 0, m.invalid
-	}
-	if m.client.isClosed() {
-		return 0, m.fail("query", ErrClosed)
 	}
 	n, err := await(ctx, m.client, command)
 	if err != nil {

@@ -1,0 +1,102 @@
+package rlock_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// locker is a Mutex, or a TryLock with its wait.
+type locker interface {
+	Lock(context.Context) (context.Context, rlock.UnlockFunc, error)
+}
+
+type tryFor struct {
+	*rlock.Mutex
+	wait time.Duration
+}
+
+func (t tryFor) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+	return t.TryLock(ctx, t.wait)
+}
+
+// attempt is what a Lock returned, and when.
+type attempt struct {
+	ctx    context.Context
+	unlock rlock.UnlockFunc
+	err    error
+	at     time.Time
+}
+
+// pending is a Lock under way on a goroutine of its own, which ends with the Lock.
+type pending struct {
+	result chan attempt
+	cancel context.CancelFunc
+}
+
+func lockAsync(t testing.TB, l locker) pending {
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	p := pending{make(chan attempt, 1), cancel}
+	go func() {
+		var a attempt
+		a.ctx, a.unlock, a.err = l.Lock(ctx)
+		a.at = time.Now()
+		p.result <- a
+	}()
+	return p
+}
+
+func (p pending) get(t testing.TB, within time.Duration) attempt {
+	t.Helper()
+	select {
+	case a := <-p.result:
+		return a
+	case <-time.After(within):
+		require.FailNow(t, "Lock did not return", "within %v", within)
+		panic("unreachable")
+	}
+}
+
+func (p pending) stillWaits(t testing.TB) {
+	t.Helper()
+	select {
+	case a := <-p.result:
+		require.FailNow(t, "Lock returned", "%v", a.err)
+	default:
+	}
+}
+
+func (b bench) awaitSubscribers(t testing.TB, name string, n int) {
+	t.Helper()
+	channel := "redisson_lock__channel:{" + name + "}"
+	redistest.Eventually(t, 10*time.Second, func() bool {
+		got, err := b.do(t, "PUBSUB", "NUMSUB", channel).ToArray()
+		if err != nil || len(got) != 2 {
+			return false
+		}
+		count, err := got[1].AsInt64()
+		return err == nil && count == int64(n)
+	}, strconv.Itoa(n)+" subscribers of "+channel)
+}
+
+// waiting returns how many goroutines of this process wait in a queue for a lock.
+func waiting() int { return redistest.Goroutines("rlock.(*locking).awaitTurn") }
+
+func protocol(resp2 bool) func(*rueidis.ClientOption) {
+	return func(o *rueidis.ClientOption) {
+		if resp2 {
+			o.AlwaysRESP2, o.DisableCache = true, true
+		}
+	}
+}
+
+// pass lets time go by where time itself is what is tested.
+func pass(d time.Duration) { <-time.After(d) }

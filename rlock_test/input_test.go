@@ -1,0 +1,193 @@
+package rlock_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+func TestBadOptions(t *testing.T) {
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	_, err := rlock.New(nil, rlock.Options{})
+	require.EqualError(t, err, "rlock: rueidis client is nil")
+	for _, d := range []time.Duration{-time.Second, 1, time.Millisecond, rlock.MinWatchdogTimeout - 1} {
+		_, err = rlock.New(rdb, rlock.Options{WatchdogTimeout: d})
+		require.ErrorContains(t, err, "WatchdogTimeout")
+	}
+}
+
+func TestBadHandles(t *testing.T) {
+	b := newBench(t)
+	ctx := context.Background()
+	for _, tc := range []struct {
+		m    *rlock.Mutex
+		want string
+	}{
+		{b.Mutex(""), "the name is empty"},
+		{b.FencedMutex(""), "the name is empty"},
+		{b.Mutex(b.name, rlock.WithLease(0)), "lease is 0s, want at least 1ms"},
+		{b.Mutex(b.name, rlock.WithLease(-time.Second)), "lease is -1s, want at least 1ms"},
+		{b.Mutex(b.name, rlock.WithLease(time.Millisecond-1)), "want at least 1ms"},
+	} {
+		got, noop, err := tc.m.Lock(ctx)
+		require.ErrorContains(t, err, tc.want)
+		require.Equal(t, ctx, got)
+		require.ErrorIs(t, noop(), rlock.ErrNotHeld)
+		_, _, err = tc.m.TryLock(ctx, 0)
+		require.ErrorContains(t, err, tc.want)
+		_, err = tc.m.IsLocked(ctx)
+		require.ErrorContains(t, err, tc.want)
+		_, err = tc.m.IsHeld(ctx)
+		require.ErrorContains(t, err, tc.want)
+		_, err = tc.m.TTL(ctx)
+		require.ErrorContains(t, err, tc.want)
+		_, err = tc.m.ForceUnlock(ctx)
+		require.ErrorContains(t, err, tc.want)
+	}
+}
+
+// Names are bytes; Redisson's rules for keys and channels hold for all of them.
+func TestNames(t *testing.T) {
+	b := newBench(t)
+	for _, name := range []string{
+		"a{b}c", "{}", "a{}b", "{", "}", "}{", "a:b", "with space", "new\nline", "\r\n", "\x00", "\xff\xfe",
+		"größe", "锁", "*", "a?[b]", strings.Repeat("x", 64<<10),
+	} {
+		name = b.name + name
+		m := b.FencedMutex(name)
+		channel, token := "redisson_lock__channel:{"+name+"}", "redisson_lock_token:{"+name+"}"
+		if strings.Contains(name, "{") {
+			channel, token = "redisson_lock__channel:"+name, "redisson_lock_token:"+name
+		}
+		ctx, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, name))
+		require.True(t, b.exists(t, token))
+		waiter := lockAsync(t, m)
+		redistest.Eventually(t, 5*time.Second, func() bool {
+			n, err := b.do(t, "PUBSUB", "CHANNELS").AsStrSlice()
+			return err == nil && contains(n, channel)
+		}, "subscribed")
+		require.NoError(t, unlock())
+		got := waiter.get(t, 2*time.Second)
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+		require.False(t, b.exists(t, name))
+		b.do(t, "DEL", token)
+	}
+}
+
+func contains(list []string, s string) bool {
+	for _, x := range list {
+		if x == s {
+			return true
+		}
+	}
+	return false
+}
+
+func TestLongNamesDoNotFillTheLog(t *testing.T) {
+	b := newBench(t)
+	_, _, err := b.Mutex(strings.Repeat("n", 64<<10), rlock.WithLease(-1)).Lock(context.Background())
+	require.Less(t, len(err.Error()), 300)
+}
+
+func TestWrongType(t *testing.T) {
+	b := newBench(t)
+	ctx := context.Background()
+	b.do(t, "SET", b.name, "precious")
+	m := b.Mutex(b.name)
+
+	_, _, err := m.Lock(ctx)
+	require.ErrorContains(t, err, "WRONGTYPE")
+	_, _, err = m.TryLock(ctx, 0)
+	require.ErrorContains(t, err, "WRONGTYPE")
+	_, err = m.ForceUnlock(ctx)
+	require.ErrorContains(t, err, "WRONGTYPE")
+	_, ok := rueidis.IsRedisErr(unwrapAll(err))
+	require.True(t, ok, "the server's error can be found")
+
+	value, err := b.do(t, "GET", b.name).ToString()
+	require.NoError(t, err)
+	require.Equal(t, "precious", value)
+	b.do(t, "DEL", b.name)
+
+	// The key becomes one of another type while it is held.
+	held, unlock, err := m.Lock(ctx)
+	require.NoError(t, err)
+	b.do(t, "SET", b.name, "precious")
+	_, err = m.HoldCount(held)
+	require.ErrorContains(t, err, "WRONGTYPE")
+	require.ErrorContains(t, unlock(), "WRONGTYPE")
+	require.True(t, b.exists(t, b.name))
+	b.do(t, "DEL", b.name)
+}
+
+func unwrapAll(err error) error {
+	for {
+		switch e := err.(type) { //nolint:errorlint // walks the tree itself
+		case interface{ Unwrap() error }:
+			err = e.Unwrap()
+		case interface{ Unwrap() []error }:
+			err = e.Unwrap()[0]
+		default:
+			return err
+		}
+	}
+}
+
+func TestForbiddenByACL(t *testing.T) {
+	s := redistest.Start(t)
+	admin := bench{rdb: s.Client(t)}
+	user := func(t *testing.T, rules ...string) *rlock.Client {
+		t.Helper()
+		cmd := append([]string{"ACL", "SETUSER", "app", "reset", "on", ">secret"}, rules...)
+		require.NoError(t, admin.do(t, cmd...).Error())
+		return newClient(t, s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" }))
+	}
+	ctx := context.Background()
+
+	t.Run("script", func(t *testing.T) {
+		_, _, err := user(t, "~*", "&*", "+@all", "-evalsha", "-eval").Mutex("acl").Lock(ctx)
+		require.ErrorContains(t, err, "NOPERM")
+		require.ErrorContains(t, err, "acquire script")
+		require.ErrorContains(t, err, "evalsha")
+		require.False(t, admin.exists(t, "acl"))
+	})
+	t.Run("key", func(t *testing.T) {
+		_, _, err := user(t, "~other:*", "&*", "+@all").Mutex("acl").Lock(ctx)
+		require.ErrorContains(t, err, "NOPERM")
+		require.False(t, admin.exists(t, "acl"))
+	})
+	t.Run("only this key", func(t *testing.T) { // the channel is no key
+		c := user(t, "~acl", "&redisson_lock__channel:*", "+@all")
+		require.NoError(t, c.Mutex("acl").Do(ctx, func(context.Context) error { return nil }))
+	})
+	t.Run("subscribe", func(t *testing.T) {
+		_, unlock, err := user(t, "~*", "&*", "+@all").Mutex("acl").Lock(ctx)
+		require.NoError(t, err)
+		waiter := user(t, "~*", "&other", "+@all")
+		_, _, err = waiter.Mutex("acl").Lock(ctx)
+		require.ErrorContains(t, err, "NOPERM")
+		require.ErrorContains(t, err, "redisson_lock__channel:{acl}")
+		_, _, err = waiter.Mutex("acl").TryLock(ctx, 5*time.Second)
+		require.ErrorContains(t, err, "NOPERM")
+		user(t, "~*", "&*", "+@all")
+		require.NoError(t, unlock())
+	})
+	t.Run("publish", func(t *testing.T) {
+		_, unlock, err := user(t, "~*", "&other", "+@all").Mutex("acl").Lock(ctx)
+		require.NoError(t, err)
+		err = unlock()
+		require.ErrorContains(t, err, "release script")
+		require.ErrorContains(t, err, "channel")
+		require.False(t, admin.exists(t, "acl"), "released, though nobody was told")
+	})
+}

@@ -1,0 +1,165 @@
+package rlock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+func TestQueries(t *testing.T) {
+	b := newBench(t)
+	ctx := context.Background()
+	m := b.Mutex(b.name)
+	require.Equal(t, b.name, m.Name())
+
+	check := func(ctx context.Context, locked bool, count int) {
+		t.Helper()
+		isLocked, err := m.IsLocked(ctx)
+		require.NoError(t, err)
+		require.Equal(t, locked, isLocked)
+		isHeld, err := m.IsHeld(ctx)
+		require.NoError(t, err)
+		require.Equal(t, count > 0, isHeld)
+		n, err := m.HoldCount(ctx)
+		require.NoError(t, err)
+		require.Equal(t, count, n)
+		ttl, err := m.TTL(ctx)
+		require.NoError(t, err)
+		if locked {
+			require.Greater(t, ttl, 25*time.Second)
+			require.LessOrEqual(t, ttl, rlock.DefaultWatchdogTimeout)
+		} else {
+			require.Zero(t, ttl)
+		}
+	}
+	check(ctx, false, 0)
+	one, unlock, err := m.Lock(ctx)
+	require.NoError(t, err)
+	check(one, true, 1)
+	check(ctx, true, 0)
+	check(rlock.Detach(one), true, 0)
+	two, unlockTwo, err := m.Lock(one)
+	require.NoError(t, err)
+	check(two, true, 2)
+	require.NoError(t, unlockTwo())
+	check(one, true, 1)
+	require.NoError(t, unlock())
+	check(context.WithoutCancel(one), false, 0)
+
+	b.do(t, "HSET", b.name, "someone", "1")
+	ttl, err := m.TTL(ctx)
+	require.NoError(t, err)
+	require.Equal(t, rlock.NoExpiry, ttl)
+	b.do(t, "DEL", b.name)
+}
+
+func TestForceUnlock(t *testing.T) {
+	b := newBench(t, rlock.Options{WatchdogTimeout: 600 * time.Millisecond})
+	m := b.Mutex(b.name)
+	ok, err := m.ForceUnlock(context.Background())
+	require.NoError(t, err)
+	require.False(t, ok)
+
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	waiting := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
+	b.awaitSubscribers(t, b.name, 1)
+	ok, err = m.ForceUnlock(context.Background())
+	require.NoError(t, err)
+	require.True(t, ok)
+
+	next := waiting.get(t, 200*time.Millisecond)
+	require.NoError(t, next.err)
+	<-ctx.Done() // at the next renewal
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	require.Equal(t, map[string]int64{rlock.Owner(next.ctx): 1}, b.fields(t, b.name), "the new hold is untouched")
+	require.NoError(t, next.unlock())
+}
+
+// Uncontended, a Lock and its unlock are two script calls, and Redis sees nothing else.
+func TestUncontendedCostsTwoCommands(t *testing.T) {
+	s := redistest.Start(t)
+	rdb, watch := s.Client(t), s.Client(t)
+	m := newClient(t, rdb).Mutex("uncontended")
+	pair := func() {
+		_, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+	}
+	pair() // loads the scripts
+	before := redistest.Commands(t, watch)
+	const n = 100
+	for range n {
+		pair()
+	}
+	after := redistest.Commands(t, watch)
+	require.EqualValues(t, 2*n, after["evalsha"]-before["evalsha"])
+	inScripts := map[string]int64{"hget": 2 * n, "exists": n, "hincrby": n, "pexpire": n, "del": n, "publish": n}
+	for name, calls := range after {
+		if name == "evalsha" || name == "info" || name == "ping" || name == "command" { // ping: rueidis' own
+			continue
+		}
+		require.Equal(t, inScripts[name], calls-before[name], name)
+	}
+}
+
+func TestTryLock(t *testing.T) {
+	b := newBench(t)
+	m := b.Mutex(b.name)
+	ctx, unlock, err := m.TryLock(context.Background(), 0)
+	require.NoError(t, err)
+	_, unlockInner, err := m.TryLock(ctx, 0)
+	require.NoError(t, err, "re-enters")
+	require.NoError(t, unlockInner())
+
+	for _, wait := range []time.Duration{-1, 0, time.Millisecond, 100 * time.Millisecond} {
+		began := time.Now()
+		got, noop, err := m.TryLock(context.Background(), wait)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.NotErrorIs(t, err, context.DeadlineExceeded, "the caller's ctx has no deadline")
+		require.Equal(t, context.Background(), got)
+		require.ErrorIs(t, noop(), rlock.ErrNotHeld)
+		require.GreaterOrEqual(t, time.Since(began), wait)
+		require.Less(t, time.Since(began), wait+time.Second)
+	}
+
+	waiting := lockAsync(t, tryFor{m, 10 * time.Second})
+	b.awaitSubscribers(t, b.name, 1)
+	require.NoError(t, unlock())
+	next := waiting.get(t, time.Second)
+	require.NoError(t, next.err)
+	require.NoError(t, next.unlock())
+}
+
+func TestCancelledWait(t *testing.T) {
+	b := newBench(t)
+	m := b.Mutex(b.name)
+	_, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	got, _, err := m.Lock(ctx)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Equal(t, ctx, got)
+	require.EqualError(t, err, `rlock: lock "`+b.name+`": not acquired: context deadline exceeded`)
+
+	_, _, err = m.Lock(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded, "done before it began")
+
+	why := context.Canceled
+	ctx2, cancel2 := context.WithCancelCause(context.Background())
+	cancel2(rlock.ErrClosed)
+	_, _, err = m.Lock(ctx2)
+	require.ErrorIs(t, err, why)
+	require.ErrorIs(t, err, rlock.ErrClosed, "the cause is there, too")
+	b.awaitSubscribers(t, b.name, 0)
+	require.NoError(t, unlock())
+}

@@ -1,0 +1,393 @@
+package rlock_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// overlap counts how many goroutines are in a section at once.
+type overlap struct{ now, most atomic.Int32 }
+
+func (o *overlap) enter() {
+	n := o.now.Add(1)
+	for {
+		most := o.most.Load()
+		if n <= most || o.most.CompareAndSwap(most, n) {
+			return
+		}
+	}
+}
+
+func (o *overlap) leave() { o.now.Add(-1) }
+
+// fanOut locks in 8 goroutines under ctx and tells how many were inside at once. Those that share
+// the lock stay inside until all have come.
+func fanOut(t *testing.T, ctx context.Context, m *rlock.Mutex, share bool) int32 {
+	t.Helper()
+	const n = 8
+	var o overlap
+	var wg, inside sync.WaitGroup
+	inside.Add(n)
+	for range n {
+		wg.Go(func() {
+			err := m.Do(ctx, func(ctx context.Context) error {
+				o.enter()
+				defer o.leave()
+				if share {
+					inside.Done()
+					inside.Wait()
+				}
+				count, err := m.HoldCount(ctx) // a round trip, in which others could come in
+				assert.Positive(t, count)
+				return err
+			})
+			assert.NoError(t, err)
+		})
+	}
+	wg.Wait()
+	return o.most.Load()
+}
+
+func TestGoroutinesThatFanOutBeforeLockExcludeEachOther(t *testing.T) {
+	b := newBench(t)
+	require.EqualValues(t, 1, fanOut(t, context.Background(), b.Mutex(b.name), false))
+	require.False(t, b.exists(t, b.name))
+}
+
+func TestGoroutinesThatFanOutInsideShareTheHold(t *testing.T) {
+	b := newBench(t)
+	m := b.Mutex(b.name)
+	err := m.Do(context.Background(), func(ctx context.Context) error {
+		assert.EqualValues(t, 8, fanOut(t, ctx, m, true))
+		assert.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, b.name))
+		return nil
+	})
+	require.NoError(t, err)
+	require.False(t, b.exists(t, b.name))
+}
+
+func TestDetachedGoroutinesCompete(t *testing.T) {
+	b := newBench(t)
+	m := b.Mutex(b.name)
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+
+	detached := rlock.Detach(ctx)
+	require.Empty(t, rlock.Owner(detached))
+	_, _, err = m.TryLock(detached, 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+
+	waiting := context.WithoutCancel(detached)
+	done := make(chan int32)
+	go func() { done <- fanOut(t, waiting, m, false) }()
+	require.NoError(t, unlock())
+	require.EqualValues(t, 1, <-done)
+	require.ErrorIs(t, detached.Err(), context.Canceled, "a detached ctx still ends with the section")
+}
+
+func TestTwoHandlesAndTwoNamesUnderOneOwner(t *testing.T) {
+	b := newBench(t)
+	other := b.name + ":other"
+	ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	ctx2, unlock2, err := b.Mutex(other).Lock(ctx)
+	require.NoError(t, err)
+	ctx3, unlock3, err := b.Mutex(b.name).Lock(ctx2)
+	require.NoError(t, err)
+	require.Equal(t, rlock.Owner(ctx), rlock.Owner(ctx2))
+	require.Equal(t, rlock.Owner(ctx), rlock.Owner(ctx3))
+	require.Equal(t, map[string]int64{rlock.Owner(ctx): 2}, b.fields(t, b.name))
+	require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, other))
+	require.NoError(t, unlock3())
+	require.NoError(t, unlock2())
+	require.NoError(t, unlock())
+}
+
+func TestOneOwnerThroughTwoClients(t *testing.T) {
+	b := newBench(t)
+	second := newClient(t, b.rdb)
+	ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	other := b.name + ":other"
+	ctx2, unlock2, err := second.Mutex(other).Lock(ctx)
+	require.NoError(t, err)
+	require.NotEqual(t, rlock.Owner(ctx), rlock.Owner(ctx2), "each client has its own UUID")
+	require.Equal(t, rlock.Owner(ctx)[36:], rlock.Owner(ctx2)[36:], "the tag is the owner's")
+
+	_, _, err = second.Mutex(b.name).TryLock(ctx2, 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired, "another client's hold on one name is not re-entered")
+
+	_, unlock3, err := second.Mutex(other).Lock(ctx)
+	require.NoError(t, err, "the outer ctx carries the owner, too")
+	require.Equal(t, map[string]int64{rlock.Owner(ctx2): 2}, b.fields(t, other))
+	for _, u := range []rlock.UnlockFunc{unlock3, unlock2, unlock} {
+		require.NoError(t, u())
+	}
+}
+
+func TestInnerDoubleUnlockLeavesTheOuterHold(t *testing.T) {
+	b := newBench(t)
+	m := b.Mutex(b.name)
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	inner, unlockInner, err := m.Lock(ctx)
+	require.NoError(t, err)
+
+	require.NoError(t, unlockInner())
+	require.ErrorIs(t, unlockInner(), rlock.ErrNotHeld)
+	require.ErrorIs(t, inner.Err(), context.Canceled)
+	require.NoError(t, ctx.Err())
+	require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, b.name))
+
+	require.NoError(t, unlock())
+	require.False(t, b.exists(t, b.name))
+	err = unlock()
+	require.ErrorIs(t, err, rlock.ErrNotHeld)
+	require.NotErrorIs(t, err, rlock.ErrLost)
+	require.ErrorContains(t, err, b.name)
+}
+
+func TestUnlockAfterCancel(t *testing.T) {
+	b := newBench(t)
+	parent, cancel := context.WithCancel(context.Background())
+	ctx, unlock, err := b.Mutex(b.name).Lock(parent)
+	require.NoError(t, err)
+	cancel()
+	<-ctx.Done()
+	require.True(t, b.exists(t, b.name), "cancel alone does not unlock")
+	require.NoError(t, unlock())
+	require.False(t, b.exists(t, b.name))
+}
+
+func TestEscapedContextsExcludeEachOther(t *testing.T) {
+	b := newBench(t)
+	m := b.Mutex(b.name)
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	escaped := context.WithoutCancel(ctx)
+	owner := rlock.Owner(ctx)
+	require.NoError(t, unlock())
+
+	require.EqualValues(t, 1, fanOut(t, escaped, m, false))
+	again, unlock, err := m.Lock(escaped)
+	require.NoError(t, err)
+	require.NotEqual(t, owner, rlock.Owner(again), "the owner was retired")
+	require.NoError(t, unlock())
+}
+
+// Two stragglers that were on their way to a lock when their owner's last hold ended must not share
+// the lock that they get.
+func TestStragglersOfARetiredOwner(t *testing.T) {
+	b := newBench(t)
+	outer, target := b.Mutex(b.name), b.Mutex(b.name+":target")
+	for range 50 {
+		_, unlockTarget, err := target.Lock(context.Background())
+		require.NoError(t, err)
+		ctx, unlock, err := outer.Lock(context.Background())
+		require.NoError(t, err)
+		done := make(chan int32)
+		go func() { done <- fanOut(t, context.WithoutCancel(ctx), target, false) }()
+		if rand.N(2) == 0 {
+			require.NoError(t, unlock())
+			require.NoError(t, unlockTarget())
+		} else {
+			require.NoError(t, unlockTarget())
+			require.NoError(t, unlock())
+		}
+		most := <-done
+		// All 8 started inside the section, so as long as it lasts they are one owner; but no more
+		// than one of them was first.
+		require.LessOrEqual(t, most, int32(8))
+		require.False(t, b.exists(t, target.Name()))
+	}
+}
+
+func TestTryLockWaitDoesNotBoundTheSection(t *testing.T) {
+	b := newBench(t)
+	const wait = 50 * time.Millisecond
+	ctx, unlock, err := b.Mutex(b.name).TryLock(context.Background(), wait)
+	require.NoError(t, err)
+	_, hasDeadline := ctx.Deadline()
+	require.False(t, hasDeadline)
+	select {
+	case <-ctx.Done():
+		t.Fatal(context.Cause(ctx))
+	case <-time.After(3 * wait):
+	}
+	require.NoError(t, unlock())
+}
+
+func TestKeyDeletedInTheSection(t *testing.T) {
+	b := newBench(t, rlock.Options{WatchdogTimeout: 600 * time.Millisecond})
+	began := time.Now()
+	err := b.Mutex(b.name).Do(context.Background(), func(ctx context.Context) error {
+		require.NoError(t, b.do(t, "DEL", b.name).Error())
+		<-ctx.Done()
+		assert.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+		assert.ErrorContains(t, context.Cause(ctx), b.name)
+		return nil
+	})
+	require.ErrorIs(t, err, rlock.ErrLost)
+	require.ErrorIs(t, err, rlock.ErrNotHeld)
+	require.Less(t, time.Since(began), 500*time.Millisecond, "told by the renewal, not by the end of the lease")
+}
+
+func TestKeyDeletedAndUnlockedBeforeARenewal(t *testing.T) {
+	b := newBench(t)
+	m := b.Mutex(b.name)
+	outer, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	_, unlockInner, err := m.Lock(outer)
+	require.NoError(t, err)
+	require.NoError(t, b.do(t, "DEL", b.name).Error())
+
+	require.ErrorIs(t, unlockInner(), rlock.ErrLost)
+	require.ErrorIs(t, context.Cause(outer), rlock.ErrLost, "the unlock told us; the outer level has to know")
+	_, _, err = m.Lock(outer)
+	require.ErrorIs(t, err, rlock.ErrLost)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	require.False(t, b.exists(t, b.name))
+}
+
+func TestReentryIntoALostHold(t *testing.T) {
+	b := newBench(t)
+	m := b.Mutex(b.name)
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	require.NoError(t, b.do(t, "DEL", b.name).Error())
+	back, noop, err := m.Lock(ctx)
+	require.ErrorIs(t, err, rlock.ErrLost)
+	require.Equal(t, ctx, back)
+	require.ErrorIs(t, noop(), rlock.ErrNotHeld)
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	require.False(t, b.exists(t, b.name), "a re-entry must not start a hold anew")
+}
+
+func TestPanicReleasesAndGoesOn(t *testing.T) {
+	b := newBench(t)
+	require.PanicsWithValue(t, "boom", func() {
+		_ = b.Mutex(b.name).Do(context.Background(), func(context.Context) error { panic("boom") })
+	})
+	require.False(t, b.exists(t, b.name))
+}
+
+func TestDoJoinsErrors(t *testing.T) {
+	b := newBench(t)
+	boom := errors.New("boom")
+	err := b.Mutex(b.name).Do(context.Background(), func(context.Context) error { return boom })
+	require.ErrorIs(t, err, boom)
+	err = b.Mutex(b.name).Do(context.Background(), func(context.Context) error {
+		b.do(t, "DEL", b.name)
+		return boom
+	})
+	require.ErrorIs(t, err, boom)
+	require.ErrorIs(t, err, rlock.ErrLost)
+}
+
+// Three layers, three locks, each layer locks all of them, unlocked in random order: Redis has the
+// right counts at every step.
+func TestLayersUnlockedInAnyOrder(t *testing.T) {
+	b := newBench(t)
+	for range 20 {
+		names := []string{b.name + ":a", b.name + ":b", b.name + ":c"}
+		type level struct {
+			name   string
+			unlock rlock.UnlockFunc
+		}
+		var levels []level
+		ctx, want := context.Background(), map[string]int64{}
+		check := func() {
+			t.Helper()
+			for _, name := range names {
+				n, err := b.do(t, "HGET", name, rlock.Owner(ctx)).AsInt64()
+				if want[name] == 0 {
+					require.False(t, b.exists(t, name))
+					continue
+				}
+				require.NoError(t, err)
+				require.Equal(t, want[name], n)
+			}
+		}
+		for range 3 {
+			for _, name := range names {
+				inner, unlock, err := b.Mutex(name).Lock(ctx)
+				require.NoError(t, err)
+				ctx = inner
+				want[name]++
+				levels = append(levels, level{name, unlock})
+				check()
+			}
+		}
+		rand.Shuffle(len(levels), func(i, j int) { levels[i], levels[j] = levels[j], levels[i] })
+		for _, l := range levels {
+			require.NoError(t, l.unlock())
+			want[l.name]--
+			check()
+		}
+	}
+}
+
+func TestOwnerAndToken(t *testing.T) {
+	b := newBench(t)
+	require.Empty(t, rlock.Owner(context.Background()))
+	_, ok := rlock.FencingToken(context.Background(), b.name)
+	require.False(t, ok)
+
+	var last int64
+	for range 3 {
+		ctx, unlock, err := b.FencedMutex(b.name).Lock(context.Background())
+		require.NoError(t, err)
+		token, ok := rlock.FencingToken(ctx, b.name)
+		require.True(t, ok)
+		require.Greater(t, token, last)
+		inner, unlockInner, err := b.FencedMutex(b.name).Lock(ctx)
+		require.NoError(t, err)
+		again, _ := rlock.FencingToken(inner, b.name)
+		require.Equal(t, token+1, again, "a re-entry has a token of its own, as in Redisson")
+		_, unlockPlain, err := b.Mutex(b.name).Lock(inner)
+		require.NoError(t, err, "a plain handle on the same name is the same lock")
+		_, ok = rlock.FencingToken(ctx, b.name+"x")
+		require.False(t, ok)
+		for _, u := range []rlock.UnlockFunc{unlockPlain, unlockInner, unlock} {
+			require.NoError(t, u())
+		}
+		last = again
+	}
+	n, err := b.do(t, "GET", "redisson_lock_token:{"+b.name+"}").AsInt64()
+	require.NoError(t, err)
+	require.Equal(t, last, n)
+}
+
+// A goroutine that is started inside a section and wants a second lock must not wait behind its own
+// sibling for it.
+func TestSiblingsAskForASecondLock(t *testing.T) {
+	b := newBench(t)
+	second := b.Mutex(b.name + ":second")
+	_, unlockOther, err := second.Lock(context.Background())
+	require.NoError(t, err)
+	err = b.Mutex(b.name).Do(context.Background(), func(ctx context.Context) error {
+		done := make(chan int32)
+		go func() { done <- fanOut(t, ctx, second, true) }()
+		redistest.Eventually(t, 5*time.Second, func() bool {
+			n, err := b.do(t, "PUBSUB", "NUMSUB", "redisson_lock__channel:{"+second.Name()+"}").AsStrSlice()
+			return err == nil && len(n) == 2
+		}, "the channel is known")
+		assert.NoError(t, unlockOther())
+		assert.EqualValues(t, 8, <-done)
+		return nil
+	})
+	require.NoError(t, err)
+}

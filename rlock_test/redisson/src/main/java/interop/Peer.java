@@ -1,0 +1,418 @@
+package interop;
+
+import java.io.BufferedReader;
+import java.io.FileDescriptor;
+import java.io.FileOutputStream;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.net.URLDecoder;
+import java.net.URLEncoder;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Instant;
+import java.time.temporal.ChronoUnit;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+
+import org.redisson.Redisson;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.client.codec.StringCodec;
+import org.redisson.config.Config;
+import org.redisson.connection.ConnectionManager;
+
+/**
+ * The real Redisson behind a line protocol: one Redisson instance, any number of named threads.
+ *
+ * <pre>
+ * java -jar peer.jar [--mode=single|cluster] [--watchdog=MS] HOST:PORT...
+ *
+ *   --mode      single (the default, one address) or cluster (one address or more)
+ *   --watchdog  Redisson's lockWatchdogTimeout in ms (30000)
+ * </pre>
+ *
+ * <h2>Request</h2>
+ *
+ * One line, fields parted by one space:
+ *
+ * <pre>ID THREAD OP [ARG...]</pre>
+ *
+ * ID is any word, given back in the reply. THREAD is any word; the first request that names it
+ * starts that thread. It lives until the end of the process and works through its requests in
+ * order, so a blocked thread holds up its own requests only. Replies come in the order in which the
+ * operations end.
+ *
+ * <pre>
+ * lock NAME [LEASE_MS]             lockInterruptibly; without a lease the watchdog renews   -
+ * trylock NAME WAIT_MS [LEASE_MS]  tryLock; WAIT_MS 0 is one attempt                 true|false
+ * unlock NAME                      unlock                                                   -
+ * force NAME                       forceUnlock                                       true|false
+ * count NAME                       getHoldCount, of this thread                        a number
+ * held NAME                        isHeldByCurrentThread                             true|false
+ * locked NAME                      isLocked                                          true|false
+ * ttl NAME                         remainTimeToLive                              a number of ms
+ * hammer NAME FILE MS [LEASE_MS]   for MS ms: lock, add 1 to the number in FILE, unlock;
+ *                                  answers how often                                   a number
+ * threadid                         the thread's id, the second half of its owner field  a number
+ * id                               the UUID of this Redisson, the first half            a UUID
+ * interrupt                        interrupts THREAD; was it inside an operation?    true|false
+ * quit                             ends the process, whatever its threads do                -
+ * </pre>
+ *
+ * The last column is VALUE of the reply. {@code interrupt} and {@code quit} do not queue behind the
+ * thread's other requests. At the end of stdin the process ends as if by {@code quit}: it lets go of
+ * nothing, so its locks stay until their leases end.
+ *
+ * NAME and FILE are encoded as by Go's {@code url.QueryEscape}: {@code a b:{c}} is
+ * {@code a+b%3A%7Bc%7D}. NAME is a plain lock; {@code fair/NAME}, {@code read/NAME} and
+ * {@code write/NAME} are the other kinds (a slash inside a name is always encoded). A thread keeps
+ * one RLock object for each name.
+ *
+ * <h2>Reply</h2>
+ *
+ * <pre>
+ * ID WALL_US TOOK_US ok VALUE
+ * ID WALL_US TOOK_US err EXCEPTION MESSAGE
+ * </pre>
+ *
+ * WALL_US is the wall clock in µs since 1970, read right after the operation: Go's
+ * {@code time.Now().UnixMicro()} on the same machine reads the same clock. TOOK_US is how long the
+ * operation took, in µs, on the monotonic clock; the operation began at WALL_US - TOOK_US. VALUE is
+ * one word, {@code -} for none. EXCEPTION is the simple name of the exception's class
+ * ({@code IllegalMonitorStateException}: not the owner; {@code InterruptedException}); MESSAGE is
+ * its text, encoded as a name is, {@code -} for none. A request that makes no sense is answered with
+ * {@code err IllegalArgumentException}.
+ *
+ * The first line, sent once Redisson is connected, has the ID {@code ready} and as VALUE the UUID;
+ * TOOK_US is the time to connect. Until then requests may be sent already. If Redisson cannot
+ * connect, that line is an {@code err} and the process ends with status 1. Logs go to stderr.
+ */
+public final class Peer {
+
+    /** One thing to do in a thread; answers the reply's VALUE. */
+    private interface Operation {
+        Object run() throws Exception;
+    }
+
+    private record Request(String id, Operation operation) {}
+
+    private final RedissonClient redisson;
+    private final String uuid;
+    private final PrintStream out;
+
+    /** The threads by name. Only the reader (the main thread) looks here. */
+    private final Map<String, Worker> workers = new HashMap<>();
+
+    /**
+     * The RLock of a name, one for each thread and name: the object remembers its last fixed lease,
+     * and a partial unlock refreshes the expiry by it.
+     */
+    private final ThreadLocal<Map<String, RLock>> locks = ThreadLocal.withInitial(HashMap::new);
+
+    private Peer(RedissonClient redisson, PrintStream out) throws ReflectiveOperationException {
+        this.redisson = redisson;
+        this.uuid = uuid(redisson);
+        this.out = out;
+    }
+
+    /** RedissonClient.getId, which the oldest versions have on another class only. */
+    private static String uuid(RedissonClient redisson) throws ReflectiveOperationException {
+        try {
+            return (String) RedissonClient.class.getMethod("getId").invoke(redisson);
+        } catch (NoSuchMethodException e) {
+            Object manager = Redisson.class.getMethod("getConnectionManager").invoke(redisson);
+            return ConnectionManager.class.getMethod("getId").invoke(manager).toString();
+        }
+    }
+
+    public static void main(String[] args) throws IOException {
+        PrintStream out = new PrintStream(new FileOutputStream(FileDescriptor.out), true, StandardCharsets.UTF_8);
+        // Nothing but replies may reach stdout, whatever a library prints.
+        System.setOut(System.err);
+        if (System.getProperty("org.slf4j.simpleLogger.defaultLogLevel") == null) {
+            System.setProperty("org.slf4j.simpleLogger.defaultLogLevel", "warn");
+        }
+
+        Peer[] peer = new Peer[1];
+        boolean connected = answer(out, "ready", () -> {
+            peer[0] = new Peer(Redisson.create(config(args)), out);
+            return peer[0].uuid;
+        });
+        if (!connected) {
+            halt(1);
+        }
+
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = in.readLine(); line != null; line = in.readLine()) {
+            if (!line.isBlank()) {
+                peer[0].accept(line.trim().split(" +"));
+            }
+        }
+        halt(0);
+    }
+
+    private static Config config(String[] args) {
+        String mode = "single";
+        long watchdog = 30_000;
+        List<String> addresses = new ArrayList<>();
+        for (String arg : args) {
+            if (arg.startsWith("--mode=")) {
+                mode = arg.substring("--mode=".length());
+            } else if (arg.startsWith("--watchdog=")) {
+                watchdog = Long.parseLong(arg.substring("--watchdog=".length()));
+            } else if (arg.startsWith("-")) {
+                throw new IllegalArgumentException("unknown option " + arg);
+            } else {
+                addresses.add("redis://" + arg);
+            }
+        }
+        if (addresses.isEmpty()) {
+            throw new IllegalArgumentException("no address");
+        }
+
+        Config config = new Config();
+        config.setLockWatchdogTimeout(watchdog);
+        // Locks do not use the codec; the default one of old versions does not start on JDK 17.
+        config.setCodec(StringCodec.INSTANCE);
+        // A few connections to begin with instead of 24: the process starts faster. Pools still grow.
+        switch (mode) {
+            case "single" -> {
+                if (addresses.size() > 1) {
+                    throw new IllegalArgumentException("single mode takes one address");
+                }
+                config.useSingleServer()
+                        .setAddress(addresses.get(0))
+                        .setConnectionMinimumIdleSize(2);
+            }
+            case "cluster" -> config.useClusterServers()
+                    .addNodeAddress(addresses.toArray(new String[0]))
+                    .setMasterConnectionMinimumIdleSize(2)
+                    .setSlaveConnectionMinimumIdleSize(2);
+            default -> throw new IllegalArgumentException("unknown mode " + mode);
+        }
+        return config;
+    }
+
+    private void accept(String[] words) {
+        String id = words[0];
+        if (words.length < 3) {
+            answer(out, id, () -> {
+                throw new IllegalArgumentException("want: ID THREAD OP [ARG...]");
+            });
+            return;
+        }
+        Worker worker = workers.computeIfAbsent(words[1], Worker::new);
+        String op = words[2];
+        switch (op) {
+            case "interrupt" -> answer(out, id, worker::interruptOperation);
+            case "quit" -> {
+                answer(out, id, () -> "-");
+                halt(0);
+            }
+            default -> worker.queue.add(new Request(id, () -> perform(op, new Arguments(words))));
+        }
+    }
+
+    /** Runs in the thread that the request names. */
+    private Object perform(String op, Arguments args) throws Exception {
+        switch (op) {
+            case "id":
+                return uuid;
+            case "threadid":
+                return Thread.currentThread().getId();
+            case "hammer":
+                return hammer(args.lock(0), args.text(1), args.number(2), args.lease(3));
+        }
+        RLock lock = args.lock(0);
+        switch (op) {
+            case "lock":
+                acquire(lock, args.lease(1));
+                return "-";
+            case "trylock":
+                long lease = args.lease(2);
+                return lease == WATCHDOG
+                        ? lock.tryLock(args.number(1), TimeUnit.MILLISECONDS)
+                        : lock.tryLock(args.number(1), lease, TimeUnit.MILLISECONDS);
+            case "unlock":
+                lock.unlock();
+                return "-";
+            case "force":
+                return lock.forceUnlock();
+            case "count":
+                return lock.getHoldCount();
+            case "held":
+                return lock.isHeldByCurrentThread();
+            case "locked":
+                return lock.isLocked();
+            case "ttl":
+                return lock.remainTimeToLive();
+            default:
+                throw new IllegalArgumentException("unknown operation " + op);
+        }
+    }
+
+    /** The lease that stands for none: the watchdog renews. */
+    private static final long WATCHDOG = -1;
+
+    private static void acquire(RLock lock, long leaseMs) throws InterruptedException {
+        if (leaseMs == WATCHDOG) {
+            lock.lockInterruptibly();
+        } else {
+            lock.lockInterruptibly(leaseMs, TimeUnit.MILLISECONDS);
+        }
+    }
+
+    /**
+     * Reading and writing the file are two separate steps on purpose: were two holders ever inside
+     * together, one of their additions would be lost and the file would show less than all answers
+     * added up.
+     */
+    private static long hammer(RLock lock, String file, long ms, long leaseMs) throws Exception {
+        Path counter = Path.of(file);
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(ms);
+        long sections = 0;
+        while (System.nanoTime() - end < 0) {
+            acquire(lock, leaseMs);
+            try {
+                long before = Long.parseLong(Files.readString(counter).trim());
+                Files.writeString(counter, Long.toString(before + 1));
+                sections++;
+            } finally {
+                lock.unlock();
+            }
+        }
+        return sections;
+    }
+
+    /** Runs the operation and sends the one line that answers it. */
+    private static boolean answer(PrintStream out, String id, Operation operation) {
+        String result;
+        boolean ok = true;
+        long began = System.nanoTime();
+        try {
+            result = "ok " + operation.run();
+        } catch (Throwable e) { // an Error must be answered too, or the test waits for ever
+            String message = e.getMessage() == null || e.getMessage().isEmpty() ? "-" : encode(e.getMessage());
+            result = "err " + e.getClass().getSimpleName() + " " + message;
+            ok = false;
+        }
+        long took = TimeUnit.NANOSECONDS.toMicros(System.nanoTime() - began);
+        long wall = ChronoUnit.MICROS.between(Instant.EPOCH, Instant.now());
+        // One println is one write under the stream's own lock, so replies never mix.
+        out.println(id + " " + wall + " " + took + " " + result);
+        return ok;
+    }
+
+    private static String encode(String text) {
+        return URLEncoder.encode(text, StandardCharsets.UTF_8);
+    }
+
+    /** Ends at once: no hook runs, no lock is released, no thread is waited for. */
+    private static void halt(int status) {
+        Runtime.getRuntime().halt(status);
+    }
+
+    /** A named thread and its queue. */
+    private final class Worker extends Thread {
+        final BlockingQueue<Request> queue = new LinkedBlockingQueue<>();
+
+        /** Whether an operation is running; guarded by this. */
+        private boolean busy;
+
+        Worker(String name) {
+            super(name);
+            setDaemon(true);
+            start();
+        }
+
+        @Override
+        public void run() {
+            while (true) {
+                Request request;
+                try {
+                    request = queue.take();
+                } catch (InterruptedException e) {
+                    throw new AssertionError("interrupted outside an operation", e);
+                }
+                setBusy(true);
+                answer(out, request.id, () -> {
+                    try {
+                        return request.operation.run();
+                    } finally {
+                        setBusy(false);
+                    }
+                });
+            }
+        }
+
+        /** Takes a late interrupt away with the operation that it was meant for. */
+        private synchronized void setBusy(boolean now) {
+            busy = now;
+            Thread.interrupted();
+        }
+
+        /** Never interrupts an idle thread: that would hit the next operation instead. */
+        private synchronized boolean interruptOperation() {
+            if (busy) {
+                interrupt();
+            }
+            return busy;
+        }
+    }
+
+    /** The words behind the operation. */
+    private final class Arguments {
+        private final String[] words;
+
+        Arguments(String[] words) {
+            this.words = words;
+        }
+
+        private boolean has(int i) {
+            return i + 3 < words.length;
+        }
+
+        private String word(int i) {
+            if (!has(i)) {
+                throw new IllegalArgumentException(words[2] + " wants more arguments");
+            }
+            return words[i + 3];
+        }
+
+        String text(int i) {
+            return URLDecoder.decode(word(i), StandardCharsets.UTF_8);
+        }
+
+        long number(int i) {
+            return Long.parseLong(word(i));
+        }
+
+        long lease(int i) {
+            return has(i) ? number(i) : WATCHDOG;
+        }
+
+        RLock lock(int i) {
+            return locks.get().computeIfAbsent(word(i), this::open);
+        }
+
+        private RLock open(String word) {
+            int slash = word.indexOf('/');
+            String kind = slash < 0 ? "" : word.substring(0, slash);
+            String name = URLDecoder.decode(word.substring(slash + 1), StandardCharsets.UTF_8);
+            return switch (kind) {
+                case "" -> redisson.getLock(name);
+                case "fair" -> redisson.getFairLock(name);
+                case "read" -> redisson.getReadWriteLock(name).readLock();
+                case "write" -> redisson.getReadWriteLock(name).writeLock();
+                default -> throw new IllegalArgumentException("unknown kind " + kind);
+            };
+        }
+    }
+}

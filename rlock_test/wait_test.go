@@ -1,0 +1,205 @@
+package rlock_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+func TestLocalWaitersAreServedInOrder(t *testing.T) {
+	b := newBench(t)
+	m := b.Mutex(b.name)
+	_, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	const n = 20
+	order := make(chan int, n)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			assert.NoError(t, m.Do(context.Background(), func(context.Context) error {
+				order <- i
+				return nil
+			}))
+		})
+		redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == i+1 }, "it waits")
+	}
+	require.NoError(t, unlock())
+	wg.Wait()
+	for i := range n {
+		require.Equal(t, i, <-order)
+	}
+}
+
+// The unlock is published before the waiter's SUBSCRIBE takes effect.
+func TestUnlockBeforeTheSubscriptionStands(t *testing.T) {
+	for _, resp2 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("resp2=%v", resp2), func(t *testing.T) {
+			b := newBench(t)
+			proxy := redistest.StartProxy(t, redistest.Shared(t))
+			proxy.OnRequest(redistest.Nth(1, "SUBSCRIBE", redistest.Hold))
+			_, unlock, err := b.Mutex(b.name).Lock(context.Background())
+			require.NoError(t, err)
+
+			waiter := lockAsync(t, newClient(t, redistest.Dial(t, proxy.Addr(), protocol(resp2))).Mutex(b.name))
+			redistest.Eventually(t, 10*time.Second, func() bool { return proxy.Held() > 0 }, "SUBSCRIBE is held back")
+			require.NoError(t, unlock())
+			waiter.stillWaits(t)
+			proxy.Release()
+			got := waiter.get(t, 2*time.Second)
+			require.NoError(t, got.err)
+			require.NoError(t, got.unlock())
+		})
+	}
+}
+
+func TestManyWaitersManyUnlocks(t *testing.T) {
+	b := newBench(t)
+	const clients, each = 4, 25
+	var wg sync.WaitGroup
+	for range clients {
+		m := newClient(t, b.rdb).Mutex(b.name)
+		for range each {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // below the lease
+				defer cancel()
+				assert.NoError(t, m.Do(ctx, func(context.Context) error { return nil }))
+			})
+		}
+	}
+	wg.Wait()
+	require.False(t, b.exists(t, b.name))
+	b.awaitSubscribers(t, b.name, 0)
+}
+
+// A waiter that is cancelled in the moment of its wake-up hands it on.
+func TestCancelAtTheMomentOfTheWakeUp(t *testing.T) {
+	b := newBench(t)
+	m := newClient(t, b.rdb).Mutex(b.name)
+	for range 100 {
+		_, unlock, err := b.Mutex(b.name).Lock(context.Background())
+		require.NoError(t, err)
+		first, second := lockAsync(t, m), pending{}
+		redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 1 }, "the first waits")
+		second = lockAsync(t, m)
+		redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 2 }, "the second waits")
+		go func() {
+			for range rand.N(2000) {
+				_ = time.Now()
+			}
+			first.cancel()
+		}()
+		require.NoError(t, unlock())
+		one := first.get(t, 5*time.Second)
+		if one.err == nil {
+			require.NoError(t, one.unlock())
+		}
+		two := second.get(t, 5*time.Second)
+		require.NoError(t, two.err)
+		require.NoError(t, two.unlock())
+	}
+}
+
+// G5: whenever a wait is cancelled, nothing is left of it.
+func TestCancelledWaitsLeaveNothing(t *testing.T) {
+	b := newBench(t)
+	const names = 10_000
+	held := newClient(t, b.rdb)
+	var unlocks []rlock.UnlockFunc
+	for i := range 100 {
+		_, unlock, err := held.Mutex(fmt.Sprintf("%s:%d", b.name, i)).Lock(context.Background())
+		require.NoError(t, err)
+		unlocks = append(unlocks, unlock)
+	}
+	goroutines := redistest.Goroutines("go-rlock/rlock/rlock.")
+	inParallel(names, func(i int) {
+		ctx, cancel := context.WithTimeout(context.Background(), rand.N(3*time.Millisecond))
+		defer cancel()
+		_, unlock, err := b.Mutex(fmt.Sprintf("%s:%d", b.name, i%200)).Lock(ctx)
+		if err == nil {
+			assert.NoError(t, unlock())
+		}
+	})
+	for _, unlock := range unlocks {
+		require.NoError(t, unlock())
+	}
+	redistest.Eventually(t, 10*time.Second, func() bool {
+		keys, err := b.do(t, "KEYS", b.name+"*").AsStrSlice()
+		channels, err2 := b.do(t, "PUBSUB", "CHANNELS", "*"+b.name+"*").AsStrSlice()
+		return err == nil && err2 == nil && len(keys) == 0 && len(channels) == 0 &&
+			redistest.Goroutines("go-rlock/rlock/rlock.") <= goroutines
+	}, "no keys, no channels, no goroutines")
+}
+
+func TestIdleWaitersSendNothing(t *testing.T) {
+	s := redistest.Start(t)
+	watch := s.Client(t)
+	holder, waiters := newClient(t, s.Client(t)), newClient(t, s.Client(t))
+	_, unlock, err := holder.Mutex("idle").Lock(context.Background())
+	require.NoError(t, err)
+	before := redistest.Goroutines("go-rlock/rlock")
+
+	const n = 1000
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	m := waiters.Mutex("idle")
+	var wg sync.WaitGroup
+	for range n {
+		wg.Go(func() {
+			if _, unlock, err := m.Lock(ctx); err == nil {
+				assert.NoError(t, unlock())
+			}
+		})
+	}
+	redistest.Eventually(t, 20*time.Second, func() bool { return waiting() == n }, "all wait")
+	bench{rdb: watch}.awaitSubscribers(t, "idle", 1)
+	commands := redistest.Commands(t, watch)
+	pass(3 * time.Second)
+	after := redistest.Commands(t, watch)
+	for name := range after {
+		if name != "info" && name != "ping" && name != "pubsub|numsub" { // ping: rueidis' own, one a second and connection
+			require.Equal(t, commands[name], after[name], name)
+		}
+	}
+	require.LessOrEqual(t, redistest.Goroutines("go-rlock/rlock")-before, n+2, "no goroutine of ours for each")
+	cancel()
+	wg.Wait()
+	require.NoError(t, unlock())
+}
+
+// A holder that crashed is waited for as long as its lease lasts, and not much longer.
+func TestCrashedHolder(t *testing.T) {
+	b := newBench(t)
+	b.do(t, "HSET", b.name, "00000000-0000-0000-0000-000000000000:1", "1")
+	b.do(t, "PEXPIRE", b.name, "700")
+	began := time.Now()
+	got := lockAsync(t, b.Mutex(b.name)).get(t, 5*time.Second)
+	require.NoError(t, got.err)
+	require.GreaterOrEqual(t, got.at.Sub(began), 650*time.Millisecond)
+	require.Less(t, got.at.Sub(began), 1200*time.Millisecond)
+	require.NoError(t, got.unlock())
+}
+
+func TestWaiterSurvivesALostSubscription(t *testing.T) {
+	s := redistest.Start(t)
+	b := bench{Client: newClient(t, s.Client(t)), rdb: s.Client(t), name: "cut"}
+	for range 5 {
+		_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
+		require.NoError(t, err)
+		waiter := lockAsync(t, b.Mutex(b.name))
+		b.awaitSubscribers(t, b.name, 1)
+		require.NoError(t, b.do(t, "CLIENT", "KILL", "TYPE", "pubsub").Error())
+		require.NoError(t, unlock())
+		got := waiter.get(t, 3*time.Second)
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+	}
+}

@@ -1,0 +1,271 @@
+package rlock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// soon is how much longer than its bound a call may take on a loaded machine.
+const soon = 2 * time.Second
+
+func TestRedisDownAtNewAndAtLock(t *testing.T) {
+	s := redistest.Start(t)
+	s.Stop()
+	_, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr()}})
+	require.Error(t, err, "rueidis tells at once")
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr()}, ForceSingleClient: true})
+	require.Error(t, err)
+	t.Cleanup(rdb.Close)
+
+	c := newClient(t, rdb) // sends nothing
+	began := time.Now()
+	_, _, err = c.Mutex("down").Lock(context.Background())
+	require.ErrorContains(t, err, "connection refused")
+	require.ErrorContains(t, err, `lock "down"`)
+	require.NotErrorIs(t, err, rlock.ErrNotAcquired)
+	require.Less(t, time.Since(began), 3*time.Second+soon, "not for ever, though ctx has no end")
+
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	began = time.Now()
+	_, _, err = c.Mutex("down").Lock(ctx)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorContains(t, err, "connection refused", "says why")
+	require.Less(t, time.Since(began), 100*time.Millisecond+soon)
+
+	_, err = c.Mutex("down").IsLocked(context.Background())
+	require.ErrorContains(t, err, "connection refused")
+}
+
+func TestRedisComesBackDuringLock(t *testing.T) {
+	s := redistest.Start(t)
+	c := newClient(t, s.Client(t))
+	s.Stop()
+	p := lockAsync(t, c.Mutex("back"))
+	s.Restart()
+	got := p.get(t, 3*time.Second+soon)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+}
+
+func TestRedisDownInTheSection(t *testing.T) {
+	s := redistest.Start(t)
+	const watchdog = 900 * time.Millisecond
+	c := newClient(t, s.Client(t), rlock.Options{WatchdogTimeout: watchdog})
+	began := time.Now()
+	ctx, unlock, err := c.Mutex("section").Lock(context.Background())
+	require.NoError(t, err)
+	s.Stop()
+	<-ctx.Done()
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+	require.Less(t, time.Since(began), watchdog+watchdog/3+soon/10, "at the end of the last renewal's lease")
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+}
+
+func TestRedisDownAtUnlock(t *testing.T) {
+	s := redistest.Start(t)
+	c := newClient(t, s.Client(t))
+	ctx, unlock, err := c.Mutex("unlock").Lock(context.Background())
+	require.NoError(t, err)
+	s.Stop()
+	began := time.Now()
+	err = unlock()
+	require.ErrorContains(t, err, "connection refused")
+	require.ErrorContains(t, err, `unlock "unlock"`)
+	require.Less(t, time.Since(began), 3*time.Second+soon)
+	require.Error(t, ctx.Err())
+}
+
+// An unlock that could not be told goes on in the background: the lock is free when Redis is back.
+func TestUnlockIsMadeUpForWhenRedisIsBack(t *testing.T) {
+	s := redistest.Start(t)
+	proxy := redistest.StartProxy(t, s.Addr())
+	c := newClient(t, redistest.Dial(t, proxy.Addr()))
+	_, unlock, err := c.Mutex("later").Lock(context.Background())
+	require.NoError(t, err)
+	proxy.Refuse(true)
+	proxy.CutAll()
+	require.Error(t, unlock())
+	b := bench{rdb: s.Client(t)}
+	require.True(t, b.exists(t, "later"))
+	proxy.Refuse(false)
+	redistest.Eventually(t, 5*time.Second, func() bool { return !b.exists(t, "later") }, "released in the background")
+}
+
+func TestWrongPassword(t *testing.T) {
+	s := redistest.Start(t, "--requirepass", "right")
+	_, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr()}, Password: "wrong"})
+	require.ErrorContains(t, err, "WRONGPASS")
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{s.Addr()}, Password: "wrong", ForceSingleClient: true,
+	})
+	require.Error(t, err)
+	t.Cleanup(rdb.Close)
+	c := newClient(t, rdb)
+	began := time.Now()
+	_, _, err = c.Mutex("password").Lock(context.Background())
+	require.ErrorContains(t, err, "WRONGPASS")
+	require.Less(t, time.Since(began), soon, "asking again would not help")
+}
+
+// G6 and G5: the reply of a call is lost, each alone. The count is never wrong, unlock succeeds
+// once, and nothing stays held.
+func TestLostReplies(t *testing.T) {
+	s := redistest.Start(t)
+	for n, what := range []string{"", "acquire", "re-entry", "inner unlock", "outer unlock"} {
+		if what == "" {
+			continue
+		}
+		for _, action := range []struct {
+			name string
+			cut  redistest.Action
+		}{{"cut", redistest.Cut}} {
+			t.Run(what+"/"+action.name, func(t *testing.T) {
+				proxy := redistest.StartProxy(t, s.Addr())
+				b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+				b.Client = newClient(t, redistest.Dial(t, proxy.Addr()))
+				m := b.Mutex(b.name)
+				require.NoError(t, m.Do(context.Background(), func(ctx context.Context) error { // loads the scripts
+					return m.Do(ctx, func(context.Context) error { return nil })
+				}))
+
+				proxy.OnReply(redistest.Nth(n, "EVALSHA", action.cut))
+				ctx, unlock, err := m.Lock(context.Background())
+				require.NoError(t, err)
+				require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, b.name))
+				_, unlockInner, err := m.Lock(ctx)
+				require.NoError(t, err)
+				require.Equal(t, map[string]int64{rlock.Owner(ctx): 2}, b.fields(t, b.name))
+				require.NoError(t, unlockInner())
+				require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, b.name))
+				require.NoError(t, unlock())
+				require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+				require.False(t, b.exists(t, b.name))
+			})
+		}
+	}
+}
+
+// The reply of an acquire never comes, and the caller goes: the hold is given back.
+func TestAbandonedAcquireIsGivenBack(t *testing.T) {
+	s := redistest.Start(t)
+	for _, late := range []bool{true, false} {
+		t.Run(map[bool]string{true: "reply comes late", false: "reply is lost"}[late], func(t *testing.T) {
+			proxy := redistest.StartProxy(t, s.Addr())
+			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+			c := newClient(t, redistest.Dial(t, proxy.Addr()))
+			require.NoError(t, c.Mutex(b.name).Do(context.Background(), func(context.Context) error { return nil }))
+			proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+			ctx, cancel := context.WithCancel(context.Background())
+			p := make(chan error, 1)
+			go func() {
+				_, _, err := c.Mutex(b.name).Lock(ctx)
+				p <- err
+			}()
+			redistest.Eventually(t, 5*time.Second, func() bool { return b.exists(t, b.name) }, "acquired, not answered")
+			cancel()
+			require.ErrorIs(t, <-p, rlock.ErrNotAcquired)
+			if late {
+				proxy.Release()
+			} else {
+				proxy.CutAll()
+			}
+			redistest.Eventually(t, 5*time.Second, func() bool { return !b.exists(t, b.name) }, "given back")
+		})
+	}
+}
+
+// Every call returns within its ctx, or its lease, plus a little, while Redis does not answer.
+func TestCallsReturnWhileRedisHangs(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	c := newClient(t, rdb, rlock.Options{WatchdogTimeout: time.Second})
+	ctx, unlock, err := c.Mutex("hang").Lock(context.Background())
+	require.NoError(t, err)
+	s.Pause()
+	bounded := func(what string, bound time.Duration, f func(context.Context) error) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), bound)
+		defer cancel()
+		began := time.Now()
+		require.Error(t, f(ctx), what)
+		require.Less(t, time.Since(began), bound+soon, what)
+	}
+	m := c.Mutex("other")
+	bounded("Lock", 200*time.Millisecond, func(ctx context.Context) error { _, _, err := m.Lock(ctx); return err })
+	bounded("TryLock", time.Second, func(context.Context) error {
+		_, _, err := m.TryLock(context.Background(), 200*time.Millisecond)
+		return err
+	})
+	bounded("IsLocked", 200*time.Millisecond, func(ctx context.Context) error { _, err := m.IsLocked(ctx); return err })
+	bounded("ForceUnlock", 200*time.Millisecond, func(ctx context.Context) error { _, err := m.ForceUnlock(ctx); return err })
+	bounded("unlock", time.Second, func(context.Context) error { return unlock() })
+	require.Error(t, ctx.Err())
+	s.Resume()
+	b := bench{rdb: s.Client(t)}
+	redistest.Eventually(t, 10*time.Second, func() bool {
+		return !b.exists(t, "hang") && !b.exists(t, "other")
+	}, "what the calls left is given back")
+}
+
+func TestScriptsForgottenBeforeEveryCall(t *testing.T) {
+	s := redistest.Start(t)
+	b := bench{Client: newClient(t, s.Client(t)), rdb: s.Client(t), name: "flush"}
+	flush := func() { require.NoError(t, b.do(t, "SCRIPT", "FLUSH").Error()) }
+	m := b.Mutex(b.name)
+	for range 3 {
+		flush()
+		ctx, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		flush()
+		_, unlockInner, err := m.Lock(ctx)
+		require.NoError(t, err)
+		flush()
+		require.NoError(t, unlockInner())
+		flush()
+		require.NoError(t, unlock())
+		flush()
+		_, err = m.ForceUnlock(context.Background())
+		require.NoError(t, err)
+	}
+}
+
+func TestSentinelAndCluster(t *testing.T) {
+	for name, dial := range map[string]func(*testing.T) rueidis.Client{
+		"sentinel": func(t *testing.T) rueidis.Client { return redistest.StartSentinel(t).Client(t) },
+		"cluster":  func(t *testing.T) rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			rdb := dial(t)
+			one := newClient(t, rdb, rlock.Options{WatchdogTimeout: shortWatchdog})
+			two := newClient(t, rdb)
+			for _, key := range []string{"a", "b", "c", "d", "{tag}e", "x{}y", "{", "}{", "}"} {
+				ctx, unlock, err := one.Mutex(key).Lock(context.Background())
+				require.NoError(t, err)
+				_, unlockInner, err := one.Mutex(key).Lock(ctx)
+				require.NoError(t, err)
+				waiter := lockAsync(t, two.Mutex(key))
+				redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 1 }, "it waits")
+				pass(shortWatchdog + shortWatchdog/2) // renewed
+				require.NoError(t, ctx.Err())
+				waiter.stillWaits(t)
+				require.NoError(t, unlockInner())
+				require.NoError(t, unlock())
+				got := waiter.get(t, 2*time.Second)
+				require.NoError(t, got.err, key)
+				require.NoError(t, got.unlock())
+				locked, err := one.Mutex(key).IsLocked(context.Background())
+				require.NoError(t, err)
+				require.False(t, locked)
+			}
+		})
+	}
+}
