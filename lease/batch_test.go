@@ -24,7 +24,7 @@ func TestBatches(t *testing.T) {
 			if calls := len(s.taken()); calls != n/100 {
 				t.Errorf("%d calls in the first period", calls)
 			}
-			const periods = 100
+			const periods = 30
 			sleep(periods * 10 * time.Second)
 			if calls := len(s.taken()); calls < periods*n/100 || calls > periods*n/100*6/5 {
 				t.Errorf("%d calls in %d periods", calls, periods)
@@ -44,7 +44,7 @@ func TestBatches(t *testing.T) {
 			}
 			sleep(time.Minute) // merge
 			s.taken()
-			const periods = 100
+			const periods = 30
 			sleep(periods * 10 * time.Second)
 			if calls := len(s.taken()); calls < periods*n/100 || calls > periods*n/100*5/4 {
 				t.Errorf("%d calls in %d periods", calls, periods)
@@ -103,6 +103,72 @@ func TestSlack(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The leases of a small group come together, however far apart they began; but
+// a longer lease is left alone.
+func TestSmallGroupsMerge(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		var hs []*hold
+		for i := range 6 {
+			h := newHold(i)
+			r.Keep(&h.Lease, h.item, "slot", time.Now().Add(watchdog), true, h.lost)
+			hs = append(hs, h)
+			time.Sleep(1600 * time.Millisecond)
+		}
+		sleep(20 * time.Second)
+		s.taken()
+		until := time.Now().Add(30 * time.Minute)
+		r.Update(&hs[5].Lease, until, true)
+		sleep(20 * time.Minute)
+		qs := s.taken()
+		for _, q := range qs {
+			if len(q.items) != 5 || slices.Contains(q.items, hs[5].item) {
+				t.Errorf("a call of %v", q.items)
+			}
+		}
+		if len(qs) < 120 || len(qs) > 134 {
+			t.Errorf("%d calls in 120 periods", len(qs))
+		}
+		sleep(20 * time.Minute)
+		s.taken()
+		sleep(time.Minute)
+		for _, q := range s.taken() {
+			if len(q.items) != 6 {
+				t.Errorf("a call of %v", q.items)
+			}
+		}
+		for _, h := range hs {
+			h.wantKept(t)
+		}
+	})
+}
+
+// Nothing is drawn into the calls of a group that gets no answer.
+func TestFailingGroupIsNotFilled(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		bad, other, late := newHold(1), newHold(2), newHold(3)
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			if slices.Contains(q.items, bad.item) {
+				return nil, errors.New("cut")
+			}
+			return all(Renewed, len(q.items)), nil
+		}
+		until := time.Now().Add(watchdog)
+		r.Keep(&other.Lease, other.item, "g", until, true, other.lost)
+		sleep(10 * time.Second)                                                                              // other has been renewed, and rests
+		r.Keep(&bad.Lease, bad.item, "g", time.Now().Add(watchdog), true, bad.lost)                          // not due yet
+		r.Keep(&late.Lease, late.item, "g", time.Now().Add(watchdog-8500*time.Millisecond), true, late.lost) // due within 1.5 s
+		r.mu.Lock()
+		r.groups["g"].failing = true
+		r.mu.Unlock()
+		s.taken()
+		sleep(1500 * time.Millisecond)
+		qs := s.taken()
+		if len(qs) != 1 || len(qs[0].items) != 1 || qs[0].items[0] != late.item {
+			t.Errorf("%v", qs)
+		}
+	})
 }
 
 func TestBatchOption(t *testing.T) {
@@ -259,8 +325,11 @@ func TestCallsInFlightAreBounded(t *testing.T) {
 					r.Keep(&hs[i].Lease, hs[i].item, "g", until, true, hs[i].lost)
 				}
 				sleep(10 * time.Second)
-				if s.most != c.most {
-					t.Errorf("%d calls in flight, want %d", s.most, c.most)
+				s.mu.Lock()
+				most := s.most
+				s.mu.Unlock()
+				if most != c.most {
+					t.Errorf("%d calls in flight, want %d", most, c.most)
 				}
 				sleep(6 * time.Second)
 				s.mu.Lock()
@@ -398,5 +467,58 @@ func TestQueuedAlone(t *testing.T) {
 			t.Errorf("%d wait", waiting)
 		}
 		sleep(time.Hour)
+	})
+}
+
+// A lease kept just after the loop has taken what was due within the slack waits
+// for its own time.
+func TestSlackEndsWithTheWakeUp(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		now := time.Now()
+		a, b := newHold(1), newHold(2)
+		r.Keep(&a.Lease, a.item, 1, now.Add(watchdog-10*time.Second), true, a.lost) // due now
+		synctest.Wait()
+		r.Keep(&b.Lease, b.item, 2, now.Add(watchdog-8800*time.Millisecond), true, b.lost) // due in 0.2 to 1.2 s
+		sleep(5 * time.Second)
+		qs := s.taken()
+		if len(qs) != 2 || !qs[0].at.Equal(now) || qs[1].at.Before(now.Add(200*time.Millisecond)) {
+			t.Errorf("%v", qs)
+		}
+	})
+}
+
+// An extension by other means ends a backoff, but the lease that failed by
+// itself isn't batched again before a call of its own has succeeded.
+func TestUpdateAfterFailure(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		bad, good := newHold(1), newHold(2)
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			if slices.Contains(q.items, bad.item) {
+				return nil, errors.New("cut")
+			}
+			return all(Renewed, len(q.items)), nil
+		}
+		r.Keep(&bad.Lease, bad.item, "g", time.Now().Add(watchdog), true, bad.lost)
+		sleep(15 * time.Second) // several tries
+		again := time.Now()
+		r.Update(&bad.Lease, again.Add(watchdog), true)
+		s.taken()
+		r.Keep(&good.Lease, good.item, "g", again.Add(watchdog-10*time.Second), true, good.lost) // due now
+		r.mu.Lock()
+		r.groups["g"].failing = false
+		r.mu.Unlock()
+		sleep(11 * time.Second)
+		var tries []time.Time
+		for _, q := range s.taken() {
+			if len(q.items) != 1 {
+				t.Errorf("%v together", q.items)
+			}
+			if q.items[0] == bad.item {
+				tries = append(tries, q.at)
+			}
+		}
+		if len(tries) < 2 || tries[0].Sub(again) < 9*time.Second || tries[1].Sub(tries[0]) > 300*time.Millisecond {
+			t.Errorf("tries %v after %v", tries, again)
+		}
 	})
 }

@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"testing"
 	"time"
@@ -43,8 +44,7 @@ func BenchmarkPeriod(b *testing.B) {
 				r.clock = func() time.Duration { return now }
 				leases := make([]Lease, n)
 				for i := range leases {
-					// Acquired over one period.
-					sent := r.epoch.Add(time.Duration(i) * r.period / time.Duration(n))
+					sent := r.epoch.Add(rand.N(r.period)) // acquired over one period
 					r.Keep(&leases[i], Item{"name", "owner"}, i%groups, sent.Add(r.ttl), true, func(err error) { b.Error(err) })
 				}
 				pass := func() { // a period, as it passes: from one due time to the next
@@ -61,7 +61,7 @@ func BenchmarkPeriod(b *testing.B) {
 						settle(r)
 					}
 				}
-				for range 4 { // groups and batches form
+				for range 20 { // groups and batches form
 					pass()
 				}
 				<-calls
@@ -94,7 +94,7 @@ func BenchmarkKeepStop(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				l.state = idle // as a new one
-				r.Keep(&l, Item{"name", "owner"}, group, until, true, lost)
+				r.Keep(&l, Item{"name", "owner"}, group, time.Now().Add(watchdog), true, lost)
 				r.Stop(&l)
 			}
 		})
@@ -145,5 +145,5 @@ func TestMemory(t *testing.T) {
 	if per > 200 {
 		t.Errorf("%d bytes a lease beyond the embedded ones", per)
 	}
-	runtime.KeepAlive(leases)
+	runtime.KeepAlive(r)
 }

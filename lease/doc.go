@@ -68,7 +68,8 @@
 //
 // Renewals are due every third of the watchdog time, so that two in a row may
 // fail. Waking for one, the goroutine takes along what is due shortly after,
-// sorts it by group, and sends up to [Options].Batch leases in a call. Leases
-// that were sent together are due together from then on, so batches form by
-// themselves, and n leases of one group cost n/Batch calls a period.
+// sorts it by group, and sends up to [Options].Batch leases in a call; room
+// left in it goes to leases of the group that are due later. Leases that were
+// sent together are due together from then on, so batches form by themselves,
+// and n leases of one group cost about n/Batch calls a period.
 package lease

@@ -7,6 +7,7 @@ type group struct {
 	members int   // leases that point here; the group is forgotten with the last of them
 	many    queue // due, to be sent in batches
 	alone   queue // due, to be sent each in a call of its own
+	resting queue // in Renewer.dues, nearly in the order of their dues
 	calls   int   // in flight
 	items   int   // in flight, over all calls
 	failing bool  // the call that ended last got no answer

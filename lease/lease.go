@@ -42,8 +42,8 @@ type Lease struct {
 	until   time.Duration // trusted time, since the renewer's epoch
 	backoff time.Duration // the wait before the last retry; 0 when the last renewal succeeded
 
-	g          *group // where it queues, resolved when it is due for the first time
-	next, prev *Lease // neighbours in that queue
+	g          *group // resolved when it is due for the first time
+	next, prev *Lease // neighbours in the queue of g that it is in
 	call       *call  // the call in flight that includes it; outlives Stop and loss
 
 	pos     [2]int32 // places in the heaps, see heap.pos
@@ -71,9 +71,9 @@ type place uint8
 
 const (
 	nowhere   place = iota // not renewed, lost or stopped
-	inDues                 // in Renewer.dues
+	inDues                 // in Renewer.dues, and in the queue resting of its group
 	inRetries              // in Renewer.retries
-	inQueue                // in a queue of its group
+	inQueue                // in the queue many or alone of its group
 	inCall                 // in a call in flight
 )
 

@@ -52,7 +52,7 @@ func (r *Renewer) turn() (time.Duration, bool) {
 		defer r.mu.Lock()
 		report(reason)
 		return 0, true
-	case r.collect(now) || r.start():
+	case r.collect(now) || r.start(now):
 		return 0, true
 	}
 	r.sleep = min(r.ends.first(), r.dues.first(), r.retries.first())
@@ -79,10 +79,10 @@ func (r *Renewer) collect(now time.Duration) bool {
 	}
 	n := 0
 	for ; n < step && r.retries.first() <= now; n++ {
-		r.enqueue(r.retries.pop())
+		r.enqueue(r.retries.entries[0].l)
 	}
 	for ; n < step && r.dues.first() <= r.horizon; n++ {
-		r.enqueue(r.dues.pop())
+		r.enqueue(r.dues.entries[0].l)
 	}
 	if n < step {
 		r.horizon = 0 // all taken: what comes in later has its own time
@@ -90,7 +90,9 @@ func (r *Renewer) collect(now time.Duration) bool {
 	return n > 0
 }
 
+// enqueue moves a lease from the heap it is in to a queue of its group.
 func (r *Renewer) enqueue(l *Lease) {
+	r.unplace(l)
 	g := l.g
 	if g == nil {
 		// Here, not in Keep: most leases end before they are due, and don't pay
@@ -121,7 +123,7 @@ func (r *Renewer) rouse(g *group) {
 
 // start starts the calls of one group, and reports whether there was one to
 // look at. What the bounds hold back stays queued until a call ends.
-func (r *Renewer) start() bool {
+func (r *Renewer) start(now time.Duration) bool {
 	n := len(r.ready) - 1
 	if n < 0 {
 		return false
@@ -131,7 +133,7 @@ func (r *Renewer) start() bool {
 	r.ready = r.ready[:n]
 	g.ready = false
 	for g.waiting() && !g.full(r.batch) {
-		c := r.call(g)
+		c := r.call(g, now)
 		r.wg.Go(func() { r.run(c) }) // ended by its timeout, or by Close
 	}
 	return true
@@ -146,12 +148,13 @@ type call struct {
 }
 
 // call makes a call of the leases that are next in the queues of g.
-func (r *Renewer) call(g *group) *call {
-	room := r.batch
+func (r *Renewer) call(g *group, now time.Duration) *call {
+	c := &call{g: g}
 	if g.alone.head != nil {
-		room = 1
+		c.leases = g.take(make([]*Lease, 0, 1))
+	} else {
+		c.leases = r.fill(g, g.take(make([]*Lease, 0, r.batch)), now)
 	}
-	c := &call{g: g, leases: g.take(make([]*Lease, 0, room))}
 	c.items = make([]Item, len(c.leases))
 	for i, l := range c.leases {
 		l.place, l.call = inCall, c
@@ -160,6 +163,30 @@ func (r *Renewer) call(g *group) *call {
 	g.calls++
 	g.items += len(c.items)
 	return c
+}
+
+// fill uses the room left in a call for leases of the group that aren't due yet.
+// The call costs much the same with them, and from then on they are due
+// together. The slack alone would not bring the few leases of a cluster slot
+// together for a long time.
+func (r *Renewer) fill(g *group, leases []*Lease, now time.Duration) []*Lease {
+	if g.failing {
+		return leases // don't draw in those who have nothing to do with it
+	}
+	next := g.resting.head
+	for range cap(leases) - len(leases) {
+		l := next
+		if l == nil {
+			break
+		}
+		next = l.next
+		if l.alone || l.until > now+r.ttl {
+			continue // not to be batched, or longer than the renewal would leave it
+		}
+		r.unplace(l)
+		leases = append(leases, l)
+	}
+	return leases
 }
 
 func (r *Renewer) run(c *call) {

@@ -258,6 +258,9 @@ func (r *Renewer) schedule(l *Lease, j jitter) {
 	due := l.until - r.ttl + j.of(r.period)
 	l.place = inDues
 	r.dues.push(l, due)
+	if l.g != nil {
+		l.g.resting.push(l)
+	}
 	r.poke(due)
 }
 
@@ -266,6 +269,9 @@ func (r *Renewer) unplace(l *Lease) {
 	switch l.place {
 	case inDues:
 		r.dues.remove(l)
+		if l.g != nil {
+			l.g.resting.remove(l)
+		}
 	case inRetries:
 		r.retries.remove(l)
 	case inQueue:

@@ -12,35 +12,40 @@
 --
 -- A repeat of a call whose reply was lost finds the count already there and changes nothing but
 -- the expiry. The count never falls here, and a re-entry never shortens the expiry.
+--
+-- Redis does not roll back a script that fails, so what may fail comes before the hold: the
+-- counter, and a field that is no number.
 
 local want = tonumber(ARGV[3])
-local lease = tonumber(ARGV[2])
 local held = redis.call('hget', KEYS[1], ARGV[1])
 
-if held then
-  held = tonumber(held)
-  if redis.call('pttl', KEYS[1]) < lease then
-    redis.call('pexpire', KEYS[1], lease)
-  end
-else
+if not held then
   if want > 1 then
     return {-1, 0}
   end
   if redis.call('exists', KEYS[1]) == 1 then
     return {0, redis.call('pttl', KEYS[1])}
   end
-  held = 0
 end
 
-if held < want then
-  redis.call('hincrby', KEYS[1], ARGV[1], want - held)
-  if held == 0 then
-    redis.call('pexpire', KEYS[1], lease)
-  end
+local count = tonumber(held or 0)
+local token = 0
+if count < want then
   if KEYS[2] then
-    return {1, redis.call('incr', KEYS[2])}
+    token = redis.call('incr', KEYS[2])
   end
+  redis.call('hincrby', KEYS[1], ARGV[1], want - count)
 elseif KEYS[2] then
-  return {1, tonumber(redis.call('get', KEYS[2]) or 0)}
+  token = tonumber(redis.call('get', KEYS[2]) or 0)
 end
-return {1, 0}
+
+if not held then
+  local failed = redis.pcall('pexpire', KEYS[1], ARGV[2])
+  if failed ~= 1 then -- a hold without expiry could last for ever
+    redis.call('del', KEYS[1])
+    return failed
+  end
+elseif redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
+  redis.call('pexpire', KEYS[1], ARGV[2])
+end
+return {1, token}

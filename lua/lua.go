@@ -3,7 +3,9 @@ package lua
 import (
 	"context"
 	_ "embed" // for the script texts below
+	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -83,8 +85,7 @@ func Acquire(ctx context.Context, c rueidis.Client, a AcquireArgs) (AcquireReply
 	case 1:
 		return AcquireReply{Status: Acquired, Token: reply[1]}, nil
 	case 0:
-		ttl := time.Duration(reply[1]) * time.Millisecond
-		return AcquireReply{Status: Held, TTL: ttl}, nil
+		return AcquireReply{Status: Held, TTL: duration(reply[1])}, nil
 	case -1:
 		return AcquireReply{Status: Lost}, nil
 	}
@@ -141,7 +142,7 @@ func Renew(ctx context.Context, c rueidis.Client, lease time.Duration, holds []H
 	for i, h := range holds {
 		keys[i], args[i+1] = h.Name, h.Owner
 	}
-	reply, err := renewScript.Exec(ctx, c, keys, args).AsIntSlice()
+	reply, err := numbers(renewScript.Exec(ctx, c, keys, args))
 	if err != nil {
 		return nil, fmt.Errorf("renew script: %w", err)
 	}
@@ -166,15 +167,21 @@ func Renew(ctx context.Context, c rueidis.Client, lease time.Duration, holds []H
 
 // Force frees the lock whoever holds it, and reports whether it was held.
 func Force(ctx context.Context, c rueidis.Client, name string, p Publish) (bool, error) {
-	n, err := forceScript.Exec(ctx, c, []string{name}, []string{p.command(), p.Channel}).AsInt64()
+	n, err := forceScript.Exec(ctx, c, []string{name}, []string{p.command(), p.Channel}).ToInt64()
 	if err != nil {
-		return false, fmt.Errorf("force script: %w", err)
+		return false, fmt.Errorf("force script: %w", unanswered(err))
 	}
-	return n == 1, nil
+	switch n {
+	case 1:
+		return true, nil
+	case 0:
+		return false, nil
+	}
+	return false, fmt.Errorf("force script: unknown reply %d", n)
 }
 
 func pair(r rueidis.RedisResult) ([2]int64, error) {
-	s, err := r.AsIntSlice()
+	s, err := numbers(r)
 	if err != nil {
 		return [2]int64{}, err
 	}
@@ -184,4 +191,38 @@ func pair(r rueidis.RedisResult) ([2]int64, error) {
 	return [2]int64(s), nil
 }
 
+// numbers reads an array of integers. AsIntSlice of rueidis would also take true for 1, a nil for 0
+// and the length of a nested array for a number.
+func numbers(r rueidis.RedisResult) ([]int64, error) {
+	values, err := r.ToArray()
+	if err != nil {
+		return nil, unanswered(err)
+	}
+	s := make([]int64, len(values))
+	for i, v := range values {
+		if !v.IsInt64() {
+			return nil, fmt.Errorf("element %d of the reply is not a number", i+1)
+		}
+		s[i], _ = v.ToInt64()
+	}
+	return s, nil
+}
+
+// unanswered keeps a nil reply, which rueidis reports as a RedisError too, apart from the errors
+// with which a server says that it did not do something.
+func unanswered(err error) error {
+	if rueidis.IsRedisNil(err) {
+		return errors.New("the reply is nil")
+	}
+	return err
+}
+
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+// duration is the longest that there is for an expiry more than 292 years away.
+func duration(millis int64) time.Duration {
+	if millis > math.MaxInt64/int64(time.Millisecond) {
+		return math.MaxInt64
+	}
+	return time.Duration(millis) * time.Millisecond
+}

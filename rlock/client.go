@@ -74,7 +74,7 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 		stopped: make(chan struct{}),
 	}
 	if rdb.Mode() == rueidis.ClientModeCluster {
-		c.cluster = &topology{}
+		c.cluster = &topology{known: o.PlainPubSub}
 	}
 	c.leases = lease.NewRenewer(c.renew, lease.Options{Watchdog: o.WatchdogTimeout})
 	return c, nil

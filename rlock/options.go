@@ -19,6 +19,12 @@ type Options struct {
 	// lock of a holder that crashed. 0 means DefaultWatchdogTimeout; less than MinWatchdogTimeout
 	// is an error.
 	WatchdogTimeout time.Duration
+
+	// PlainPubSub makes a cluster client announce unlocks with PUBLISH and hear of them with
+	// SUBSCRIBE, where it otherwise uses SPUBLISH and SSUBSCRIBE if the servers are Redis 7 or later.
+	// All clients of a lock have to agree, or they exclude but do not wake each other: set it beside
+	// Redisson 3.27 or older, or one that has its ShardedSubscriptionMode set to OFF.
+	PlainPubSub bool
 }
 
 func (o Options) validate() (Options, error) {

@@ -55,9 +55,9 @@ func TestClusterMigrationEndsShardedSubscriptions(t *testing.T) {
 	go func() { // ended by the migration
 		ended <- c.Receive(ctx, c.B().Ssubscribe().Channel("chan").Build(), func(rueidis.PubSubMessage) {})
 	}()
-	<-confirmed
+	next(t, confirmed)
 	cl.MigrateSlot(t, slot, from, to)
-	require.NoError(t, <-ended)
+	require.NoError(t, next(t, ended))
 }
 
 func TestClusterReplacesADeadMaster(t *testing.T) {
@@ -70,7 +70,9 @@ func TestClusterReplacesADeadMaster(t *testing.T) {
 	old.Kill()
 	cl.AwaitOK(t)
 	require.NotSame(t, old, cl.Owner(t, slot))
-	require.NoError(t, c.Do(within(t, 10*time.Second), c.B().Set().Key("key").Value("v").Build()).Error())
+	redistest.Eventually(t, 10*time.Second, func() bool {
+		return c.Do(within(t, time.Second), c.B().Set().Key("key").Value("v").Build()).Error() == nil
+	}, "the client follows")
 	old.Restart() // comes back as a replica
 	cl.AwaitOK(t)
 	require.NotSame(t, old, cl.Owner(t, slot))

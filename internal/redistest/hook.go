@@ -31,8 +31,14 @@ const (
 // pushed messages, and is not for commands inside MULTI.
 func Fail(line string) Action { return Action("-" + line) }
 
-// fails returns the error line of an Action made by Fail.
-func (a Action) fails() (string, bool) { return strings.CutPrefix(string(a), "-") }
+// fails returns the error line of an Action made by Fail, "" of any other.
+func (a Action) fails() string {
+	line, ok := strings.CutPrefix(string(a), "-")
+	if !ok {
+		return ""
+	}
+	return line
+}
 
 // Hook decides about one frame. It is given the words of the command that is
 // sent or answered, the name in upper case; for a pushed message the words of

@@ -81,13 +81,13 @@ func (l *link) readRequests(out chan<- parcel) {
 			continue // an empty line, which servers ignore
 		}
 		act, release := l.p.decide(&l.p.hooks.request, cmd)
-		line, fail := act.fails()
-		if fail {
+		fail := act.fails()
+		if fail != "" {
 			// The server's answer to this is what keeps the error in its place.
 			f.raw, act = []byte("PING\r\n"), Pass
 		}
 		if act == Pass || act == Hold {
-			l.ledger.sent(cmd, line)
+			l.ledger.sent(cmd, fail)
 		}
 		l.put(out, parcel{raw: f.raw, act: act, release: release})
 	}
@@ -107,15 +107,15 @@ func (l *link) readReplies(server net.Conn, out chan<- parcel) {
 			continue
 		}
 		act, release := l.p.decide(&l.p.hooks.reply, c.cmd)
-		line, fail := act.fails()
-		if fail {
+		fail := act.fails()
+		if fail != "" {
 			act = Pass
 		}
 		if c.fail != "" {
-			line, fail = c.fail, true
+			fail = c.fail
 		}
-		if fail && reply {
-			f.raw = []byte("-" + line + "\r\n")
+		if fail != "" && reply {
+			f.raw = []byte("-" + fail + "\r\n")
 		}
 		l.put(out, parcel{raw: f.raw, act: act, release: release, alone: !reply})
 	}

@@ -1,0 +1,17 @@
+// Command rlock brings the lock of package rlock to the shell, and shows in ten seconds what it does.
+//
+//	rlock demo                           several processes share one lock, one of them is killed
+//	rlock run [flags] NAME -- command…   runs a command while it holds the lock NAME
+package main
+
+import (
+	"os"
+	"runtime"
+)
+
+func main() {
+	// Linux ends our children with the thread that started them (see dieWithParent), so this one stays.
+	runtime.LockOSThread()
+	p := &program{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv}
+	os.Exit(p.main(os.Args[1:]))
+}

@@ -1,0 +1,37 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+func (p *program) version(args []string) int {
+	if len(args) > 0 {
+		return p.misuse(errors.New("version takes no arguments"), usage)
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		info = &debug.BuildInfo{}
+	}
+	fmt.Fprintln(p.out, versionLine(info))
+	return 0
+}
+
+func versionLine(info *debug.BuildInfo) string {
+	version := info.Main.Version
+	if version == "" {
+		version = "(devel)"
+	}
+	line := fmt.Sprintf("rlock %s, %s %s/%s", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			line += ", revision " + s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			line += ", modified"
+		}
+	}
+	return line
+}

@@ -1,0 +1,138 @@
+package lua_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestHeadersNameWhatBodiesUse compares each script with the comment at its top.
+func TestHeadersNameWhatBodiesUse(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("*.lua")
+	require.NoError(t, err)
+	require.Len(t, files, 4)
+	for _, file := range files {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			source, err := os.ReadFile(file)
+			require.NoError(t, err)
+			header, body := split(string(source))
+			require.NotEmpty(t, header)
+
+			entries := regexp.MustCompile(`(?m)^-- ((?:KEYS|ARGV)\[[^]]+\])  +\S`)
+			uses := regexp.MustCompile(`(?:KEYS|ARGV)\[[^]]+\]`)
+			require.Equal(t, used(uses.FindAllString(body, -1)), documented(entries, header), "KEYS and ARGV")
+
+			replies := regexp.MustCompile(`(?m)^-- Reply (\{[^}]*\}|-?\d+)  +\S`)
+			require.Equal(t, answers(body), shapes(replies, header), "replies")
+
+			for _, use := range uses.FindAllString(header, -1) { // also where the prose speaks of one
+				require.Contains(t, documented(entries, header), use)
+			}
+		})
+	}
+}
+
+func TestHeaderCheckFindsDifferences(t *testing.T) {
+	t.Parallel()
+	body := "local x = redis.call('get', KEYS[1])\nif x then return {1, x} end\nreturn {0, redis.call('pttl', KEYS[2])}\n"
+	require.Equal(t, []string{"{0, *}", "{1, *}"}, answers(body))
+	require.Equal(t, []string{"KEYS[n]", "ARGV[n+1]"}, used([]string{"KEYS[i]", "ARGV[i + 1]"}))
+	header, rest := split("-- a\n--\n-- b\n\nlocal x\n-- c\n")
+	require.Equal(t, "-- a\n--\n-- b\n", header)
+	require.Equal(t, "local x\n", rest)
+}
+
+// split cuts a script into the comment at its top and its code, without further comments.
+func split(source string) (header, body string) {
+	inHeader := true
+	for line := range strings.Lines(source) {
+		comment := strings.HasPrefix(strings.TrimSpace(line), "--")
+		inHeader = inHeader && comment
+		switch {
+		case inHeader:
+			header += line
+		case !comment && strings.TrimSpace(line) != "":
+			body += line
+		}
+	}
+	return header, body
+}
+
+// used brings what a body uses into the form of the headers: a loop over all keys, with i, is
+// written with n there.
+func used(found []string) []string {
+	var all []string
+	for _, use := range found {
+		use = strings.NewReplacer("[i]", "[n]", "[i + 1]", "[n+1]").Replace(use)
+		if !slices.Contains(all, use) {
+			all = append(all, use)
+		}
+	}
+	slices.SortFunc(all, func(a, b string) int { return strings.Compare(order(a), order(b)) })
+	return all
+}
+
+// order puts KEYS before ARGV.
+func order(use string) string {
+	if strings.HasPrefix(use, "KEYS") {
+		return "0" + use
+	}
+	return "1" + use
+}
+
+func documented(entries *regexp.Regexp, header string) []string {
+	var all []string
+	for _, m := range entries.FindAllStringSubmatch(header, -1) {
+		all = append(all, m[1])
+	}
+	return used(all)
+}
+
+var anyReturn = regexp.MustCompile(`return ([^\n]+)`)
+
+// answers lists the shapes of what a body returns. The first element of a pair says what happened
+// and stands in the code as a number, the second is a value.
+func answers(body string) []string {
+	var all []string
+	for _, m := range anyReturn.FindAllStringSubmatch(body, -1) {
+		what := strings.TrimSuffix(strings.TrimSpace(m[1]), " end")
+		if what == "verdicts" {
+			what = "{verdict, ...}"
+		}
+		if what != "failed" { // an error is handed on, it is no reply of the script
+			all = append(all, what)
+		}
+	}
+	return shape(all)
+}
+
+func shapes(replies *regexp.Regexp, header string) []string {
+	var all []string
+	for _, m := range replies.FindAllStringSubmatch(header, -1) {
+		all = append(all, m[1])
+	}
+	return shape(all)
+}
+
+var aPair = regexp.MustCompile(`^\{(-?\d+), (.+)\}$`)
+
+func shape(replies []string) []string {
+	var all []string
+	for _, r := range replies {
+		if m := aPair.FindStringSubmatch(r); m != nil {
+			r = "{" + m[1] + ", *}"
+		}
+		if !slices.Contains(all, r) {
+			all = append(all, r)
+		}
+	}
+	slices.Sort(all)
+	return all
+}

@@ -1,0 +1,196 @@
+package lua_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// The expiries that tests tell apart: what a key has before a call, and what the call asks for.
+const (
+	short = 20 * time.Second
+	lease = 60 * time.Second
+	long  = 180 * time.Second
+
+	slack = 15 * time.Second // that a slow machine may take between two looks at an expiry
+)
+
+const (
+	me    = "11111111-2222-3333-4444-555555555555:7"
+	other = "11111111-2222-3333-4444-555555555555:8"
+)
+
+// lab is one lock on a server, and what becomes of it.
+type lab struct {
+	t       *testing.T
+	rdb     rueidis.Client
+	name    string
+	fence   string
+	channel string
+}
+
+func newLab(t *testing.T, rdb rueidis.Client) lab {
+	t.Helper()
+	name := redistest.Name(t)
+	return lab{t: t, rdb: rdb, name: name, fence: "fence:{" + name + "}", channel: "channel:{" + name + "}"}
+}
+
+func (l lab) do(cmd ...string) rueidis.RedisResult {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return l.rdb.Do(ctx, l.rdb.B().Arbitrary(cmd[0]).Keys(cmd[1]).Args(cmd[2:]...).Build())
+}
+
+func (l lab) must(cmd ...string) {
+	l.t.Helper()
+	require.NoError(l.t, l.do(cmd...).Error())
+}
+
+func (l lab) number(cmd ...string) int64 {
+	l.t.Helper()
+	n, err := l.do(cmd...).AsInt64()
+	require.NoError(l.t, err)
+	return n
+}
+
+// fields is the hash.
+func (l lab) fields() map[string]string {
+	l.t.Helper()
+	m, err := l.do("HGETALL", l.name).AsStrMap()
+	require.NoError(l.t, err)
+	return m
+}
+
+// ttl is the remaining time of the key as Redis says it: -1ms without expiry, -2ms without key.
+func (l lab) ttl() time.Duration {
+	l.t.Helper()
+	return time.Duration(l.number("PTTL", l.name)) * time.Millisecond
+}
+
+// requireTTL checks an expiry: exact for a negative one, else at most as long as wanted.
+func (l lab) requireTTL(want time.Duration) {
+	l.t.Helper()
+	got := l.ttl()
+	if want < 0 {
+		require.Equal(l.t, want, got)
+		return
+	}
+	require.LessOrEqual(l.t, got, want)
+	require.Greater(l.t, got, want-slack)
+}
+
+const (
+	noKey    = -2 * time.Millisecond
+	noExpiry = -time.Millisecond
+)
+
+// hold makes the hash {owner: count} with an expiry, or without one.
+func (l lab) hold(owner, count string, ttl time.Duration) {
+	l.t.Helper()
+	l.must("HSET", l.name, owner, count)
+	if ttl > 0 {
+		l.must("PEXPIRE", l.name, strconv.FormatInt(ttl.Milliseconds(), 10))
+	}
+}
+
+// A state is what a script may find at the key.
+type state func(l lab)
+
+func absent(lab) {}
+
+func holding(owner, count string, ttl time.Duration) state {
+	return func(l lab) {
+		l.t.Helper()
+		l.hold(owner, count, ttl)
+	}
+}
+
+// expired is a hold whose time ran out.
+func expired(owner string) state {
+	return func(l lab) {
+		l.t.Helper()
+		l.hold(owner, "2", time.Millisecond)
+		redistest.Eventually(l.t, 5*time.Second, func() bool { return l.number("EXISTS", l.name) == 0 }, "the key expires")
+	}
+}
+
+func text(l lab) {
+	l.t.Helper()
+	l.must("SET", l.name, "no lock")
+}
+
+// ear hears what is published on the lab's channel.
+type ear struct {
+	l       lab
+	sharded bool
+	heard   chan string
+}
+
+func (l lab) listen(sharded bool) *ear {
+	l.t.Helper()
+	e := &ear{l: l, sharded: sharded, heard: make(chan string, 100)}
+	confirmed := make(chan struct{}, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	l.t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	hooked := rueidis.WithOnSubscriptionHook(ctx, func(rueidis.PubSubSubscription) {
+		select {
+		case confirmed <- struct{}{}:
+		default:
+		}
+	})
+	subscribe := l.rdb.B().Subscribe().Channel(l.channel).Build()
+	if sharded {
+		subscribe = l.rdb.B().Ssubscribe().Channel(l.channel).Build()
+	}
+	go func() { // ended by cancel
+		defer close(ended)
+		_ = l.rdb.Receive(hooked, subscribe, func(m rueidis.PubSubMessage) { e.heard <- m.Message })
+	}()
+	select {
+	case <-confirmed:
+	case <-time.After(10 * time.Second):
+		l.t.Fatal("no subscription")
+	}
+	return e
+}
+
+const endMark = "end"
+
+// said returns what was published since the last call. A message of its own marks the end: Redis
+// delivers in the order of the publishing, and the script's was published before its reply.
+func (e *ear) said() []string {
+	e.l.t.Helper()
+	b, cmd := e.l.rdb.B(), rueidis.Completed{}
+	if e.sharded {
+		cmd = b.Spublish().Channel(e.l.channel).Message(endMark).Build()
+	} else {
+		cmd = b.Publish().Channel(e.l.channel).Message(endMark).Build()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	require.NoError(e.l.t, e.l.rdb.Do(ctx, cmd).Error())
+	var all []string
+	for {
+		select {
+		case m := <-e.heard:
+			if m == endMark {
+				return all
+			}
+			all = append(all, m)
+		case <-time.After(10 * time.Second):
+			e.l.t.Fatal("the end mark was not delivered")
+		}
+	}
+}
