@@ -92,15 +92,7 @@ func TestAcquireFromEveryState(t *testing.T) {
 							require.Zero(t, got.Token)
 						}
 					}
-					if row.err == "WRONGTYPE" {
-						kept, err := l.do("GET", l.name).ToString()
-						require.NoError(t, err)
-						require.Equal(t, "no lock", kept)
-					} else if row.fields == nil {
-						require.Empty(t, l.fields())
-					} else {
-						require.Equal(t, row.fields, l.fields())
-					}
+					l.requireFields(row.fields, row.err)
 					l.requireTTL(row.ttl)
 					if row.err == "" {
 						require.Equal(t, token, l.number("GET", l.fence))

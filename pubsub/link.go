@@ -301,8 +301,8 @@ func (l *link) finish(t *topic, err error) (again bool) {
 
 // refused reports whether asking again would be answered the same way.
 func refused(err *rueidis.RedisError) bool {
-	text := err.Error()
-	for _, prefix := range []string{"NOPERM", "NOAUTH", "WRONGPASS", "ERR unknown command"} {
+	text := strings.TrimPrefix(err.Error(), "ERR ")
+	for _, prefix := range []string{"NOPERM", "NOAUTH", "WRONGPASS", "unknown command"} {
 		if strings.HasPrefix(text, prefix) {
 			return true
 		}

@@ -28,7 +28,7 @@ type plan struct {
 func newPlan(cheats int) plan {
 	p := plan{
 		watchdog: 2 * time.Second, processes: 4, cheats: cheats,
-		before: 3 * time.Second, hold: time.Second, after: 2500 * time.Millisecond, patience: 10 * time.Second,
+		before: 3500 * time.Millisecond, hold: time.Second, after: 3 * time.Second, patience: 10 * time.Second,
 	}
 	if cheats > 0 {
 		p.before = 2 * time.Second
@@ -152,9 +152,9 @@ func (d *demo) perform(ctx context.Context) error {
 	d.ticker.Reset(time.Second)
 	pids := ""
 	for _, w := range d.processes {
-		pids += fmt.Sprintf(" %s %d", w.Letter, w.pid())
+		pids += fmt.Sprintf("  %s %d", w.Letter, w.pid())
 	}
-	d.say("processes%s open, %d clerks and a cashier each", pids, clerksPerWorker)
+	d.say("the shop opens; process ids%s", pids)
 	if err := d.tellAll(wordGo); err != nil {
 		return err
 	}

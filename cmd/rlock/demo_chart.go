@@ -57,7 +57,7 @@ func level(inside, slice time.Duration) int {
 		return 0
 	}
 	most := len(levels) - 1
-	return max(1, min(most, int(inside*time.Duration(most)/slice)))
+	return max(1, min(most, int((inside*time.Duration(most)+slice/2)/slice)))
 }
 
 // ruler marks the seconds.
@@ -83,8 +83,8 @@ func (r *record) closeUp(lock string, processes []string, from, column time.Dura
 				continue
 			}
 			for i := range row {
-				begin := from + time.Duration(i)*column
-				if s.from < begin+column && s.to > begin && row[i] < '0'+byte(s.depth) {
+				middle := from + time.Duration(i)*column + column/2
+				if s.from <= middle && middle < s.to && row[i] < '0'+byte(s.depth) {
 					row[i] = '0' + byte(s.depth)
 				}
 			}

@@ -17,6 +17,7 @@ type span struct {
 	want    time.Duration // when it asked; all times count from the start of the record
 	from    time.Duration
 	to      time.Duration // still inside: stillInside
+	cut     bool          // ended by the death of the process
 }
 
 const stillInside = time.Duration(1<<63 - 1)
@@ -86,7 +87,7 @@ func (r *record) died(process string, at time.Time) {
 	r.deaths[process] = death
 	for key, s := range r.open {
 		if key.process == process {
-			s.to = death
+			s.to, s.cut = death, true
 			delete(r.open, key)
 		}
 	}
@@ -140,7 +141,7 @@ func (r *record) handoffs(lock string, within bool) []handoff {
 	sections := r.sections(lock)
 	for i := 1; i < len(sections); i++ {
 		a, b := sections[i-1], sections[i]
-		if _, dead := r.deaths[a.process]; dead && a.to == r.deaths[a.process] {
+		if a.cut {
 			continue // that was no unlock
 		}
 		if b.want < a.to && b.from >= a.to && (a.process == b.process) == within {

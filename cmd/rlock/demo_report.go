@@ -13,6 +13,7 @@ func (d *demo) introduce() {
 	fmt.Fprintf(d.screen, `%s
 
 redis   %s
+staff   %d processes, in each %d clerks and a cashier (goroutines)
 locks   "%s" guards the stock, "%s" the payments; their lease is %v, and a
         watchdog renews it every third of that for as long as they are held
 code    Ship locks %s and calls Reserve and Charge, which lock %s again: their
@@ -21,7 +22,7 @@ code    Ship locks %s and calls Reserve and Charge, which lock %s again: their
         so without the lock updates would be lost.
 
 `, d.screen.bold("rlock demo: a shop, run by several processes at once"),
-		clip(d.server.about, 72), tea, till, d.plan.watchdog, tea, tea, till)
+		clip(d.server.about, 72), d.plan.processes, clerksPerWorker, tea, till, d.plan.watchdog, tea, tea, till)
 }
 
 // say puts a line into the list of what happens.
@@ -35,7 +36,7 @@ func (d *demo) progress() {
 	shipped := make(map[string]int)
 	total := 0
 	for _, s := range d.record.spans {
-		if s.lock == tea && s.depth == 1 && s.to != stillInside {
+		if s.lock == tea && s.depth == 1 && s.to != stillInside && !s.cut {
 			shipped[s.process]++
 			total++
 		}

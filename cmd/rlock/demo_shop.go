@@ -40,6 +40,7 @@ type clerk struct {
 // ship sells one packet of tea.
 func (c clerk) ship(ctx context.Context) error {
 	return c.inside(ctx, tea, "Ship", func(ctx context.Context) error {
+		pause(ctx, 1, 2) // some work of its own
 		if err := c.reserve(ctx); err != nil {
 			return err
 		}

@@ -72,7 +72,7 @@ func (p *process) ended() bool {
 // end sends sig and waits for the child's end. A child that does not obey is killed.
 func (p *process) end(sig syscall.Signal) {
 	_ = p.os.Signal(sig) // fails only if the child is gone already
-	_ = p.os.Signal(syscall.SIGCONT)
+	_ = p.os.Signal(sigResume)
 	select {
 	case <-p.done:
 	case <-time.After(stopTimeout):

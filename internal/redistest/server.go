@@ -209,10 +209,10 @@ func (s *Server) Restart() {
 }
 
 // Pause freezes the process (SIGSTOP): connections stay open, nothing answers.
-func (s *Server) Pause() { s.signal(syscall.SIGSTOP) }
+func (s *Server) Pause() { s.signal(sigPause) }
 
 // Resume ends a Pause. What was sent meanwhile is then served.
-func (s *Server) Resume() { s.signal(syscall.SIGCONT) }
+func (s *Server) Resume() { s.signal(sigResume) }
 
 func (s *Server) signal(sig syscall.Signal) {
 	s.mu.Lock()

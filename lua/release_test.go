@@ -1,0 +1,139 @@
+package lua_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/lua"
+)
+
+func TestReleaseFromEveryState(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	for _, row := range []struct {
+		name   string
+		at     state
+		count  int
+		held   bool
+		again  bool // what a repeat reports
+		err    string
+		fields map[string]string
+		ttl    time.Duration
+		said   []string
+	}{
+		{name: "absent", at: absent, ttl: noKey},
+		{name: "absent, partial", at: absent, count: 1, ttl: noKey},
+		{name: "expired", at: expired(me), ttl: noKey},
+		{name: "expired, partial", at: expired(me), count: 1, ttl: noKey},
+
+		{name: "mine ends", at: holding(me, "1", short), held: true, ttl: noKey, said: []string{"0"}},
+		{name: "mine twice ends", at: holding(me, "2", short), held: true, ttl: noKey, said: []string{"0"}},
+		{name: "mine without expiry ends", at: holding(me, "1", 0), held: true, ttl: noKey, said: []string{"0"}},
+		{name: "mine, garbage ends", at: holding(me, "x", short), held: true, ttl: noKey, said: []string{"0"}},
+
+		{name: "partial extends", at: holding(me, "2", short), count: 1, held: true, again: true, fields: mine(1), ttl: lease},
+		{name: "partial does not shorten", at: holding(me, "2", long), count: 1, held: true, again: true, fields: mine(1), ttl: long},
+		{name: "partial, two levels at once", at: holding(me, "3", long), count: 1, held: true, again: true, fields: mine(1), ttl: long},
+		{name: "partial, repeat", at: holding(me, "1", short), count: 1, held: true, again: true, fields: mine(1), ttl: lease},
+		{name: "partial never raises", at: holding(me, "1", long), count: 2, held: true, again: true, fields: mine(1), ttl: long},
+		{name: "partial without expiry gets one", at: holding(me, "2", 0), count: 1, held: true, again: true, fields: mine(1), ttl: lease},
+		{name: "partial, garbage", at: holding(me, "x", short), count: 1, err: "nil", fields: map[string]string{me: "x"}, ttl: short},
+
+		{name: "another's", at: holding(other, "1", short), fields: others("1"), ttl: short},
+		{name: "another's, partial", at: holding(other, "2", short), count: 1, fields: others("2"), ttl: short},
+		{name: "another's without expiry", at: holding(other, "1", 0), fields: others("1"), ttl: noExpiry},
+		{name: "wrong type", at: text, err: "WRONGTYPE", ttl: noExpiry},
+		{name: "wrong type, partial", at: text, count: 1, err: "WRONGTYPE", ttl: noExpiry},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t, rdb)
+			row.at(l)
+			ear := l.listen(false)
+			held, said := row.held, row.said
+			for range 3 { // the first call and two repeats
+				got, err := lua.Release(t.Context(), rdb, lua.ReleaseArgs{
+					Name: l.name, Owner: me, Count: row.count, Lease: lease, Publish: lua.Publish{Channel: l.channel},
+				})
+				if row.err != "" {
+					var redisErr *rueidis.RedisError
+					require.ErrorAs(t, err, &redisErr)
+					require.ErrorContains(t, err, row.err)
+					require.ErrorContains(t, err, "release script: ")
+				} else {
+					require.NoError(t, err)
+				}
+				require.Equal(t, held, got)
+				l.requireFields(row.fields, row.err)
+				l.requireTTL(row.ttl)
+				require.Equal(t, said, ear.said())
+				held, said = row.again, nil
+			}
+		})
+	}
+}
+
+// requireFields compares the hash, or looks whether a key of another type was left alone.
+func (l lab) requireFields(want map[string]string, err string) {
+	l.t.Helper()
+	switch {
+	case err == "WRONGTYPE":
+		kept, err := l.do("GET", l.name).ToString()
+		require.NoError(l.t, err)
+		require.Equal(l.t, "no lock", kept)
+	case want == nil:
+		require.Empty(l.t, l.fields())
+	default:
+		require.Equal(l.t, want, l.fields())
+	}
+}
+
+func TestForceFromEveryState(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	for _, row := range []struct {
+		name string
+		at   state
+		held bool
+		err  string
+		ttl  time.Duration
+	}{
+		{name: "absent", at: absent, ttl: noKey},
+		{name: "expired", at: expired(other), ttl: noKey},
+		{name: "mine", at: holding(me, "2", long), held: true, ttl: noKey},
+		{name: "another's", at: holding(other, "1", long), held: true, ttl: noKey},
+		{name: "without expiry", at: holding(other, "1", 0), held: true, ttl: noKey},
+		{name: "garbage", at: holding(other, "x", 0), held: true, ttl: noKey},
+		{name: "wrong type", at: text, err: "WRONGTYPE", ttl: noExpiry},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t, rdb)
+			row.at(l)
+			ear := l.listen(false)
+			held := row.held
+			for range 3 {
+				got, err := lua.Force(t.Context(), rdb, l.name, lua.Publish{Channel: l.channel})
+				if row.err != "" {
+					require.ErrorContains(t, err, row.err)
+					require.ErrorContains(t, err, "force script: ")
+				} else {
+					require.NoError(t, err)
+				}
+				require.Equal(t, held, got)
+				l.requireFields(nil, row.err)
+				l.requireTTL(row.ttl)
+				if held {
+					require.Equal(t, []string{"0"}, ear.said())
+				} else {
+					require.Empty(t, ear.said())
+				}
+				held = false
+			}
+		})
+	}
+}

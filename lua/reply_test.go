@@ -1,0 +1,259 @@
+package lua_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/lua"
+)
+
+// parrot is a server that answers every script with the same RESP value.
+type parrot struct {
+	mu    sync.Mutex // guards reply
+	reply string
+}
+
+func (p *parrot) say(reply string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.reply = reply
+}
+
+func (p *parrot) client(tb testing.TB) rueidis.Client {
+	tb.Helper()
+	c, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{"parrot:1"}, ForceSingleClient: true, DisableCache: true, DisableRetry: true,
+		DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+			here, there := net.Pipe()
+			go p.serve(there) // ended by the client, which closes its end
+			return here, nil
+		},
+	})
+	require.NoError(tb, err)
+	tb.Cleanup(c.Close)
+	return c
+}
+
+func (p *parrot) serve(conn net.Conn) {
+	defer func() { _ = conn.Close() }()
+	r := bufio.NewReader(conn)
+	for {
+		words, err := command(r)
+		if err != nil {
+			return
+		}
+		reply := "+OK\r\n"
+		switch words[0] {
+		case "HELLO":
+			reply = "%2\r\n+version\r\n+7.0.0\r\n+proto\r\n:3\r\n"
+		case "PING":
+			reply = "+PONG\r\n"
+		case "EVALSHA":
+			p.mu.Lock()
+			reply = p.reply
+			p.mu.Unlock()
+		}
+		if _, err := io.WriteString(conn, reply); err != nil {
+			return
+		}
+	}
+}
+
+// command reads an array of bulk strings.
+func command(r *bufio.Reader) ([]string, error) {
+	n, err := length(r)
+	if err != nil {
+		return nil, err
+	}
+	words := make([]string, n)
+	for i := range words {
+		size, err := length(r)
+		if err != nil {
+			return nil, err
+		}
+		word := make([]byte, size+len("\r\n"))
+		if _, err := io.ReadFull(r, word); err != nil {
+			return nil, err
+		}
+		words[i] = string(word[:size])
+	}
+	return words, nil
+}
+
+func length(r *bufio.Reader) (int, error) {
+	line, err := r.ReadString('\n')
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(strings.TrimSpace(line[1:]))
+}
+
+// outcome is what the four functions make of one reply.
+type outcome struct {
+	acquired           lua.AcquireReply
+	released, forced   bool
+	renewed            []lua.Renewal
+	err, rel, ren, frc error
+}
+
+func ask(ctx context.Context, c rueidis.Client) outcome {
+	var o outcome
+	o.acquired, o.err = lua.Acquire(ctx, c, lua.AcquireArgs{Name: "a", Fence: "f", Owner: me, Lease: lease, Count: 1})
+	o.released, o.rel = lua.Release(ctx, c, lua.ReleaseArgs{Name: "a", Owner: me})
+	o.renewed, o.ren = lua.Renew(ctx, c, lease, []lua.Hold{{"a", me}, {"b", me}})
+	o.forced, o.frc = lua.Force(ctx, c, "a", lua.Publish{})
+	return o
+}
+
+func TestEveryKnownReply(t *testing.T) {
+	t.Parallel()
+	p := &parrot{}
+	c := p.client(t)
+	for reply, want := range map[string]outcome{
+		"*2\r\n:1\r\n:7\r\n":   {acquired: lua.AcquireReply{Status: lua.Acquired, Token: 7}, released: true},
+		"*2\r\n:0\r\n:7\r\n":   {acquired: lua.AcquireReply{Status: lua.Held, TTL: 7 * time.Millisecond}},
+		"*2\r\n:0\r\n:-1\r\n":  {acquired: lua.AcquireReply{Status: lua.Held, TTL: -time.Millisecond}, renewed: []lua.Renewal{lua.Gone, lua.Refused}},
+		"*2\r\n:-1\r\n:0\r\n":  {acquired: lua.AcquireReply{Status: lua.Lost}, renewed: []lua.Renewal{lua.Refused, lua.Gone}},
+		"*2\r\n:1\r\n:1\r\n":   {acquired: lua.AcquireReply{Status: lua.Acquired, Token: 1}, released: true, renewed: []lua.Renewal{lua.Renewed, lua.Renewed}},
+		":0\r\n":               {},
+		":1\r\n":               {forced: true},
+		"*2\r\n:-1\r\n:-1\r\n": {acquired: lua.AcquireReply{Status: lua.Lost}, renewed: []lua.Renewal{lua.Refused, lua.Refused}},
+	} {
+		p.say(reply)
+		got := ask(t.Context(), c)
+		require.Equal(t, want.acquired, got.acquired, "%q", reply)
+		require.Equal(t, want.released, got.released, "%q", reply)
+		require.Equal(t, want.renewed, got.renewed, "%q", reply)
+		require.Equal(t, want.forced, got.forced, "%q", reply)
+		if pair := reply[0] == '*'; pair {
+			require.NoError(t, got.err, "%q", reply)
+			require.Error(t, got.frc, "%q", reply)
+			require.Equal(t, want.renewed == nil, got.ren != nil, "%q", reply)
+		} else {
+			require.Error(t, got.err, "%q", reply)
+			require.Error(t, got.rel, "%q", reply)
+			require.Error(t, got.ren, "%q", reply)
+			require.NoError(t, got.frc, "%q", reply)
+		}
+	}
+}
+
+// unknown are replies that no script has; each is an error, and none of them is one with which a
+// server says that it did nothing.
+var unknown = []string{
+	"_\r\n", "$-1\r\n", "*-1\r\n", "#t\r\n", "+OK\r\n", "$1\r\n1\r\n", ",1.0\r\n", "(1\r\n",
+	"*0\r\n", "*1\r\n:1\r\n", "*3\r\n:1\r\n:1\r\n:1\r\n",
+	"*2\r\n:2\r\n:0\r\n", "*2\r\n:-2\r\n:0\r\n",
+	"*2\r\n+1\r\n+1\r\n", "*2\r\n$1\r\n1\r\n$1\r\n0\r\n", "*2\r\n_\r\n_\r\n", "*2\r\n#t\r\n#t\r\n", "*2\r\n#f\r\n#f\r\n",
+	"*2\r\n*1\r\n:9\r\n*0\r\n", "*2\r\n:1\r\n_\r\n", "*2\r\n_\r\n:1\r\n", "*2\r\n-ERR no\r\n:1\r\n",
+	"*2\r\n,1\r\n,1\r\n", "%1\r\n:1\r\n:1\r\n", ":2\r\n", ":-1\r\n",
+}
+
+func TestUnknownReplies(t *testing.T) {
+	t.Parallel()
+	p := &parrot{}
+	c := p.client(t)
+	for _, reply := range unknown {
+		p.say(reply)
+		got := ask(t.Context(), c)
+		require.Zero(t, got.acquired, "%q", reply)
+		require.False(t, got.released, "%q", reply)
+		require.Nil(t, got.renewed, "%q", reply)
+		require.False(t, got.forced, "%q", reply)
+		for script, err := range map[string]error{"acquire": got.err, "release": got.rel, "renew": got.ren, "force": got.frc} {
+			var said *rueidis.RedisError
+			require.ErrorContains(t, err, script+" script: ", "%q", reply)
+			require.NotErrorAs(t, err, &said, "%q", reply)
+		}
+	}
+}
+
+func TestErrorReplies(t *testing.T) {
+	t.Parallel()
+	p := &parrot{}
+	c := p.client(t)
+	for _, reply := range []string{"-LOADING wait\r\n", "-BUSY wait\r\n", "!9\r\nERR\r\nline\r\n"} {
+		p.say(reply)
+		got := ask(t.Context(), c)
+		for script, err := range map[string]error{"acquire": got.err, "release": got.rel, "renew": got.ren, "force": got.frc} {
+			var said *rueidis.RedisError
+			require.ErrorAs(t, err, &said, "%q", reply)
+			require.ErrorContains(t, err, script+" script: ")
+		}
+	}
+}
+
+// FuzzReplies makes RESP values of the input, and compares what the functions make of them with
+// the only values that mean success.
+func FuzzReplies(f *testing.F) {
+	f.Add([]byte{':', 1, '*', 2, ':', 1, ':', 1})
+	f.Add([]byte{'*', 2, ':', 1, ':', 1})
+	f.Add([]byte{'*', 2, '*', 1, ':', 1, '#', 1})
+	f.Add([]byte{'_', 0})
+	p := &parrot{}
+	c := p.client(f)
+	f.Fuzz(func(t *testing.T, in []byte) {
+		reply, _ := value(in, 0)
+		p.say(reply)
+		got := ask(t.Context(), c)
+		var first, second int64
+		n, _ := fmt.Sscanf(reply, "*2\r\n:%d\r\n:%d\r\n", &first, &second)
+		pair := n == 2 && reply == fmt.Sprintf("*2\r\n:%d\r\n:%d\r\n", first, second)
+		if (got.acquired.Status == lua.Acquired) != (pair && first == 1) || (got.err == nil) != (pair && first >= -1 && first <= 1) {
+			t.Fatalf("acquire: %q is %+v, %v", reply, got.acquired, got.err)
+		}
+		if got.released != (pair && first == 1) || (got.rel == nil) != (pair && (first == 0 || first == 1)) {
+			t.Fatalf("release: %q is %v, %v", reply, got.released, got.rel)
+		}
+		if (got.ren == nil) != (pair && first >= -1 && first <= 1 && second >= -1 && second <= 1) {
+			t.Fatalf("renew: %q is %v, %v", reply, got.renewed, got.ren)
+		}
+		if got.forced != (reply == ":1\r\n") || (got.frc == nil) != (reply == ":1\r\n" || reply == ":0\r\n") {
+			t.Fatalf("force: %q is %v, %v", reply, got.forced, got.frc)
+		}
+	})
+}
+
+// value makes one RESP value of the front of in, and returns the rest of in.
+func value(in []byte, depth int) (string, []byte) {
+	if len(in) < 2 || depth > 3 {
+		return "_\r\n", nil
+	}
+	kind, n, in := in[0], int(int8(in[1])), in[2:]
+	switch kind {
+	case '*', '%':
+		items := max(n%5, 0)
+		reply := fmt.Sprintf("%c%d\r\n", kind, items)
+		if kind == '%' {
+			items *= 2
+		}
+		for range items {
+			var item string
+			item, in = value(in, depth+1)
+			reply += item
+		}
+		return reply, in
+	case '#':
+		return []string{"#f\r\n", "#t\r\n"}[n&1], in
+	case '$':
+		text := strconv.Itoa(n)
+		return fmt.Sprintf("$%d\r\n%s\r\n", len(text), text), in
+	case '+', '-', ',', '(':
+		return fmt.Sprintf("%c%d\r\n", kind, n), in
+	case '_':
+		return "_\r\n", in
+	}
+	return fmt.Sprintf(":%d\r\n", n), in
+}

@@ -1,0 +1,160 @@
+package rlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// connect stands for the set-up of a service. The examples run against an embedded server.
+func connect() (client *rlock.Client, closeAll func()) {
+	server, err := miniredis.Run()
+	if err != nil {
+		panic(err)
+	}
+	redis, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress:  []string{server.Addr()},
+		DisableCache: true, // the embedded server has no client-side caching; a real one needs no such option
+	})
+	if err != nil {
+		panic(err)
+	}
+	client, err = rlock.New(redis, rlock.Options{})
+	if err != nil {
+		panic(err)
+	}
+	return client, func() {
+		client.Close()
+		redis.Close()
+		server.Close()
+	}
+}
+
+func ExampleMutex_Do() {
+	client, closeAll := connect()
+	defer closeAll()
+
+	err := client.Mutex("order:42").Do(context.Background(), func(ctx context.Context) error {
+		fmt.Println("shipping order 42")
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// shipping order 42
+	// <nil>
+}
+
+// Layers lock what they need. Ship holds the order already when Charge locks it: it re-enters,
+// through ctx.
+func ExampleMutex_Do_nested() {
+	client, closeAll := connect()
+	defer closeAll()
+	order := client.Mutex("order:42")
+
+	charge := func(ctx context.Context) error {
+		return order.Do(ctx, func(ctx context.Context) error {
+			depth, err := order.HoldCount(ctx)
+			fmt.Println("charging, depth", depth)
+			return err
+		})
+	}
+	ship := func(ctx context.Context) error {
+		return order.Do(ctx, func(ctx context.Context) error {
+			fmt.Println("shipping")
+			return charge(ctx)
+		})
+	}
+	if err := ship(context.Background()); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// shipping
+	// charging, depth 2
+}
+
+func ExampleMutex_Lock() {
+	client, closeAll := connect()
+	defer closeAll()
+
+	section := func(ctx context.Context) (err error) {
+		ctx, unlock, err := client.Mutex("order:42").Lock(ctx)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, unlock()) }()
+		fmt.Println("in the section:", ctx.Err() == nil)
+		return nil
+	}
+	fmt.Println(section(context.Background()))
+	// Output:
+	// in the section: true
+	// <nil>
+}
+
+func ExampleMutex_TryLock() {
+	client, closeAll := connect()
+	defer closeAll()
+	ctx := context.Background()
+
+	_, unlock, err := client.Mutex("nightly-report").TryLock(ctx, 0)
+	fmt.Println("first:", err)
+	_, _, err = client.Mutex("nightly-report").TryLock(ctx, 10*time.Millisecond)
+	fmt.Println("second:", errors.Is(err, rlock.ErrNotAcquired))
+	fmt.Println(unlock())
+	// Output:
+	// first: <nil>
+	// second: true
+	// <nil>
+}
+
+func ExampleClient_FencedMutex() {
+	client, closeAll := connect()
+	defer closeAll()
+
+	for range 2 {
+		_ = client.FencedMutex("ledger").Do(context.Background(), func(ctx context.Context) error {
+			token, _ := rlock.FencingToken(ctx, "ledger")
+			fmt.Println("write with token", token)
+			return nil
+		})
+	}
+	// Output:
+	// write with token 1
+	// write with token 2
+}
+
+func ExampleDetach() {
+	client, closeAll := connect()
+	defer closeAll()
+	m := client.Mutex("order:42")
+
+	_ = m.Do(context.Background(), func(ctx context.Context) error {
+		_, _, err := m.TryLock(rlock.Detach(ctx), 0)
+		fmt.Println("competes:", errors.Is(err, rlock.ErrNotAcquired))
+		return nil
+	})
+	// Output: competes: true
+}
+
+// A holder hears of the loss of its lock through its ctx, and Do reports it.
+func ExampleWithLease() {
+	client, closeAll := connect()
+	defer closeAll()
+
+	err := client.Mutex("order:42", rlock.WithLease(20*time.Millisecond)).Do(context.Background(),
+		func(ctx context.Context) error {
+			<-ctx.Done() // work that takes too long
+			fmt.Println("told:", errors.Is(context.Cause(ctx), rlock.ErrLost))
+			return nil
+		})
+	fmt.Println("reported:", errors.Is(err, rlock.ErrLost))
+	// Output:
+	// told: true
+	// reported: true
+}
