@@ -282,6 +282,7 @@ func (r *Renewer) unplace(l *Lease) {
 		}
 	case inCall:
 		return // ended by finish only
+	case nowhere:
 	}
 	l.place = nowhere
 }

@@ -39,7 +39,7 @@ type Client struct {
 	mu      sync.Mutex
 	closed  bool
 	holds   *hold          // the live ones
-	running sync.WaitGroup // see background; Add under mu, so that none is added once closed
+	running sync.WaitGroup // see background; started under mu, so none is once closed
 }
 
 // closeGrace is how long Close waits for the replies of commands under way, so that what they
@@ -125,11 +125,7 @@ func (c *Client) background(f func()) bool {
 	if c.closed {
 		return false
 	}
-	c.running.Add(1)
-	go func() {
-		defer c.running.Done()
-		f()
-	}()
+	c.running.Go(f)
 	return true
 }
 
@@ -171,7 +167,8 @@ func (c *Client) renew(ctx context.Context, group any, ttl time.Duration, items 
 	for i, item := range items {
 		holds[i] = lua.Hold(item)
 	}
-	answers, err := group.(renewGroup).kind.renew(ctx, c.rdb, ttl, holds)
+	answers, err := group.(renewGroup).kind.renew( //nolint:errcheck // group says which groups there are
+		ctx, c.rdb, ttl, holds)
 	if err != nil {
 		return nil, err
 	}

@@ -94,13 +94,13 @@ func TestCloseRaces(t *testing.T) {
 		require.NoError(t, err)
 		var wg sync.WaitGroup
 		for j := range 8 {
-			ctx := context.Background()
-			if j%2 == 0 {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithCancel(ctx)
-				defer cancel()
-			}
 			wg.Go(func() {
+				ctx := context.Background()
+				if j%2 == 0 { // the commands of a ctx that can be cancelled run on goroutines of their own
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithCancel(ctx)
+					defer cancel()
+				}
 				for {
 					err := c.Mutex(b.name).Do(ctx, func(ctx context.Context) error {
 						return c.Mutex(b.name).Do(ctx, func(context.Context) error { return nil })

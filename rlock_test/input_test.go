@@ -2,6 +2,7 @@ package rlock_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,7 +74,7 @@ func TestNames(t *testing.T) {
 		waiter := lockAsync(t, m)
 		redistest.Eventually(t, 5*time.Second, func() bool {
 			n, err := b.do(t, "PUBSUB", "CHANNELS").AsStrSlice()
-			return err == nil && contains(n, channel)
+			return err == nil && slices.Contains(n, channel)
 		}, "subscribed")
 		require.NoError(t, unlock())
 		got := waiter.get(t, 2*time.Second)
@@ -82,15 +83,6 @@ func TestNames(t *testing.T) {
 		require.False(t, b.exists(t, name))
 		b.do(t, "DEL", token)
 	}
-}
-
-func contains(list []string, s string) bool {
-	for _, x := range list {
-		if x == s {
-			return true
-		}
-	}
-	return false
 }
 
 func TestLongNamesDoNotFillTheLog(t *testing.T) {

@@ -3,6 +3,7 @@ package rlock_test
 
 import (
 	"context"
+	"os"
 	"testing"
 
 	"github.com/redis/rueidis"
@@ -12,7 +13,12 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	if job := os.Getenv(soakEnv); job != "" {
+		os.Exit(soakWorker(job))
+	}
+	redistest.Main(m)
+}
 
 // bench is what most tests need: a lock client on the shared server, a bare client beside it, and a
 // name of its own.

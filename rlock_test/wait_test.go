@@ -87,9 +87,9 @@ func TestCancelAtTheMomentOfTheWakeUp(t *testing.T) {
 	for range 100 {
 		_, unlock, err := b.Mutex(b.name).Lock(context.Background())
 		require.NoError(t, err)
-		first, second := lockAsync(t, m), pending{}
+		first := lockAsync(t, m)
 		redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 1 }, "the first waits")
-		second = lockAsync(t, m)
+		second := lockAsync(t, m)
 		redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 2 }, "the second waits")
 		go func() {
 			for range rand.N(2000) {

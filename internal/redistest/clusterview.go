@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -54,14 +55,7 @@ func settled(views []view) []view {
 func (v view) myself() bool  { return v.has("myself") }
 func (v view) replica() bool { return v.has("slave") }
 
-func (v view) has(flag string) bool {
-	for _, f := range v.flags {
-		if f == flag {
-			return true
-		}
-	}
-	return false
-}
+func (v view) has(flag string) bool { return slices.Contains(v.flags, flag) }
 
 func (v view) served() int {
 	n := 0

@@ -176,12 +176,10 @@ func (p *Proxy) accept(ln net.Listener) {
 			return
 		}
 		if l := p.add(client); l != nil {
-			p.wg.Add(1)
-			go func() { // ended by l.close
-				defer p.wg.Done()
+			p.wg.Go(func() { // ended by l.close
 				defer p.remove(l)
 				l.run()
-			}()
+			})
 		}
 	}
 }

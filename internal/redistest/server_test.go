@@ -80,7 +80,8 @@ func TestPauseAndResume(t *testing.T) {
 
 func TestSharedIsOneServer(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, redistest.Shared(t), redistest.Shared(t))
+	first, second := redistest.Shared(t), redistest.Shared(t)
+	require.Equal(t, first, second)
 	c := redistest.Dial(t, redistest.Shared(t))
 	require.NoError(t, ping(t, c, time.Second))
 }

@@ -30,14 +30,17 @@ func Main(m *testing.M) {
 	shared.mu.Unlock()
 
 	code := m.Run()
+	stopShared()
+	os.Exit(code)
+}
 
+func stopShared() {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if shared.server != nil {
 		shared.server.Stop()
 		_ = os.RemoveAll(shared.server.dir)
 	}
-	os.Exit(code)
 }
 
 // Shared returns the address of a plain server that all tests of this binary
