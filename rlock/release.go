@@ -100,12 +100,6 @@ func (h *hold) releaseLost(m *Mutex, ended error) error {
 func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (sent time.Time, held bool, err error) {
 	c := h.client
 	until := c.leases.Until(&h.lease)
-	var ctx context.Context = &callContext{deadline: until, done: h.gone}
-	if c.isClosed() { // nobody watches the lease any more
-		deadline, cancel := context.WithDeadline(context.Background(), until)
-		defer cancel()
-		ctx = deadline
-	}
 	args := m.releaseArgs(h, count, ttl)
 	limit := time.Now().Add(patience)
 	if until.Before(limit) {
@@ -115,7 +109,7 @@ func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (sent time.Ti
 	ran := false
 	for {
 		sent = time.Now()
-		held, err = m.kind.release(ctx, c.rdb, args)
+		held, err = h.callRelease(m, args, until)
 		if err == nil {
 			// Not there after a call without a reply: that call has released it.
 			return sent, held || ran && count == 0, nil
@@ -124,6 +118,33 @@ func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (sent time.Ti
 		if !retry.wait(err, h.gone, nil) {
 			return sent, false, err
 		}
+	}
+}
+
+// callRelease makes one call, which is given up when the hold is lost. It runs on a goroutine of its
+// own, because rueidis heeds no ctx while somebody else connects.
+func (h *hold) callRelease(m *Mutex, args lua.ReleaseArgs, until time.Time) (bool, error) {
+	type result struct {
+		held bool
+		err  error
+	}
+	c := h.client
+	results := make(chan result, 1)
+	call := &callContext{deadline: until, done: h.gone}
+	if !c.background(func() {
+		held, err := m.kind.release(call, c.rdb, args)
+		results <- result{held, err}
+	}) {
+		// Closed: nobody watches the lease any more.
+		ctx, cancel := context.WithDeadline(context.Background(), until)
+		defer cancel()
+		return m.kind.release(ctx, c.rdb, args)
+	}
+	select {
+	case r := <-results:
+		return r.held, r.err
+	case <-h.gone:
+		return false, context.Canceled
 	}
 }
 

@@ -2,6 +2,7 @@ package rlock_test
 
 import (
 	"context"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -25,12 +26,17 @@ func ours() int {
 // awaitGone allows goroutines that have said they are done the moment that they need to end.
 func awaitGone(t *testing.T, before int) {
 	t.Helper()
-	redistest.Eventually(t, time.Second, func() bool { return ours() <= before }, "all goroutines are gone")
+	for deadline := time.Now().Add(time.Second); ours() > before; {
+		if time.Now().After(deadline) {
+			stacks := make([]byte, 1<<20)
+			require.FailNow(t, "goroutines are left", "%s", stacks[:runtime.Stack(stacks, true)])
+		}
+	}
 }
 
 func TestCloseWhileWaitingAndHolding(t *testing.T) {
-	b := newBench(t)
 	before := ours()
+	b := bareBench(t)
 	c := newClient(t, b.rdb)
 	held, unlock, err := c.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
@@ -87,8 +93,8 @@ func TestUseAfterClose(t *testing.T) {
 
 // Close at any moment of many calls: each ends, no key stays locked for nobody, nothing runs on.
 func TestCloseRaces(t *testing.T) {
-	b := newBench(t)
 	before := ours()
+	b := bareBench(t)
 	for i := range 30 {
 		c, err := rlock.New(b.rdb, rlock.Options{})
 		require.NoError(t, err)

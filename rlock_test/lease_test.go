@@ -155,19 +155,19 @@ func TestRenewedReentryInAFixedLease(t *testing.T) {
 // G7: after an unlock nothing renews the key: not when the same owner holds it again with a lease
 // of its own, and not when it belongs to somebody else.
 func TestNoGhostRenewal(t *testing.T) {
-	b := newBench(t, rlock.Options{WatchdogTimeout: 100 * time.Millisecond})
-	const lease = 10 * time.Second
+	const watchdog = 900 * time.Millisecond
+	b := newBench(t, rlock.Options{WatchdogTimeout: watchdog})
 	err := b.Mutex(b.name+":outer").Do(context.Background(), func(ctx context.Context) error {
-		for i := range 30 {
+		for i := range 12 {
 			_, unlock, err := b.Mutex(b.name).Lock(ctx)
 			require.NoError(t, err)
-			pass(25*time.Millisecond + time.Duration(i)*time.Millisecond) // around the moment of a renewal
+			pass(watchdog/3 - time.Duration(3*i)*time.Millisecond) // the renewal is due at about that time
 			require.NoError(t, unlock())
 			require.False(t, b.exists(t, b.name))
-			held, unlock, err := b.Mutex(b.name, rlock.WithLease(80*time.Millisecond)).Lock(ctx)
+			held, unlock, err := b.Mutex(b.name, rlock.WithLease(watchdog/2)).Lock(ctx)
 			require.NoError(t, err)
-			last := lease
-			for _, ttl := range b.watch(t, b.name, 40*time.Millisecond) {
+			last := watchdog / 2
+			for _, ttl := range b.watch(t, b.name, 30*time.Millisecond) {
 				require.LessOrEqual(t, ttl, last, "PTTL rose")
 				last = ttl
 			}

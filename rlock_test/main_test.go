@@ -30,9 +30,15 @@ type bench struct {
 
 func newBench(t testing.TB, o ...rlock.Options) bench {
 	t.Helper()
-	b := bench{rdb: redistest.Dial(t, redistest.Shared(t)), name: redistest.Name(t)}
+	b := bareBench(t)
 	b.Client = newClient(t, b.rdb, o...)
 	return b
+}
+
+// bareBench has no lock client.
+func bareBench(t testing.TB) bench {
+	t.Helper()
+	return bench{rdb: redistest.Dial(t, redistest.Shared(t)), name: redistest.Name(t)}
 }
 
 // newClient returns a lock client that is closed before rdb is.

@@ -58,6 +58,7 @@ import org.redisson.connection.ConnectionManager;
  * held NAME                        isHeldByCurrentThread                             true|false
  * locked NAME                      isLocked                                          true|false
  * ttl NAME                         remainTimeToLive                              a number of ms
+ * token NAME                       lockAndGetToken of a fenced lock                  a number
  * hammer NAME FILE MS [LEASE_MS]   for MS ms: lock, add 1 to the number in FILE, unlock;
  *                                  answers how often                                   a number
  * threadid                         the thread's id, the second half of its owner field  a number
@@ -72,8 +73,8 @@ import org.redisson.connection.ConnectionManager;
  *
  * NAME and FILE are encoded as by Go's {@code url.QueryEscape}: {@code a b:{c}} is
  * {@code a+b%3A%7Bc%7D}. NAME is a plain lock; {@code fair/NAME}, {@code read/NAME} and
- * {@code write/NAME} are the other kinds (a slash inside a name is always encoded). A thread keeps
- * one RLock object for each name.
+ * {@code write/NAME} are the other kinds, and {@code fenced/NAME} from Redisson 3.19 on (a slash
+ * inside a name is always encoded). A thread keeps one RLock object for each name.
  *
  * <h2>Reply</h2>
  *
@@ -253,6 +254,8 @@ public final class Peer {
                 return lock.isLocked();
             case "ttl":
                 return lock.remainTimeToLive();
+            case "token":
+                return Class.forName("org.redisson.api.RFencedLock").getMethod("lockAndGetToken").invoke(lock);
             default:
                 throw new IllegalArgumentException("unknown operation " + op);
         }
@@ -402,12 +405,22 @@ public final class Peer {
             return locks.get().computeIfAbsent(word(i), this::open);
         }
 
+        /** By reflection, because the oldest versions have no such lock. */
+        private RLock fenced(String name) {
+            try {
+                return (RLock) RedissonClient.class.getMethod("getFencedLock", String.class).invoke(redisson, name);
+            } catch (ReflectiveOperationException e) {
+                throw new IllegalArgumentException("no fenced locks", e);
+            }
+        }
+
         private RLock open(String word) {
             int slash = word.indexOf('/');
             String kind = slash < 0 ? "" : word.substring(0, slash);
             String name = URLDecoder.decode(word.substring(slash + 1), StandardCharsets.UTF_8);
             return switch (kind) {
                 case "" -> redisson.getLock(name);
+                case "fenced" -> fenced(name);
                 case "fair" -> redisson.getFairLock(name);
                 case "read" -> redisson.getReadWriteLock(name).readLock();
                 case "write" -> redisson.getReadWriteLock(name).writeLock();

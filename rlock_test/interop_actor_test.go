@@ -1,0 +1,161 @@
+//go:build interop
+
+package rlock_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// actor is an owner of locks on one side: a call chain in Go, a thread in Java. It does one thing
+// at a time.
+type actor interface {
+	// start begins to lock and returns at once. With a lease of 0 the watchdog renews.
+	start(t testing.TB, name string, lease time.Duration) <-chan event
+	unlock(t testing.TB, name string) event
+	// try makes one attempt, which must not succeed.
+	tryInVain(t testing.TB, name string)
+	force(t testing.TB, name string) event
+	// look returns what the actor is told of the lock: whether anybody holds it, how deep the actor
+	// itself does, and for how long the lock is still held.
+	look(t testing.TB, name string) (locked bool, count int, ttl time.Duration)
+	// field is the owner that the actor is in Redis while it holds the lock.
+	field(t testing.TB, name string) string
+	// requireNotHeld requires that err is what this side's users get for unlocking what they do not
+	// hold.
+	requireNotHeld(t testing.TB, err error)
+}
+
+// event is what a call came to. The times of both sides are of the same wall clock.
+type event struct {
+	began, ended time.Time
+	err          error
+}
+
+func await(t testing.TB, events <-chan event, within time.Duration) event {
+	t.Helper()
+	select {
+	case e := <-events:
+		require.NoError(t, e.err)
+		return e
+	case <-time.After(within):
+		require.FailNow(t, "not in", "within %v", within)
+		panic("unreachable")
+	}
+}
+
+func lock(t testing.TB, a actor, name string, lease time.Duration) {
+	t.Helper()
+	await(t, a.start(t, name, lease), 10*time.Second)
+}
+
+func unlock(t testing.TB, a actor, name string) event {
+	t.Helper()
+	e := a.unlock(t, name)
+	require.NoError(t, e.err)
+	return e
+}
+
+// requireWaiting requires that a lock that was begun is not held yet.
+func requireWaiting(t testing.TB, events <-chan event) {
+	t.Helper()
+	select {
+	case e := <-events:
+		require.FailNow(t, "it is in, or gave up", "%v", e.err)
+	default:
+	}
+}
+
+// goActor locks one name with the ctx of its innermost hold.
+type goActor struct {
+	client *rlock.Client
+
+	mu   sync.Mutex // guards the following
+	held []attempt  // outermost first
+}
+
+func newGoActor(c *rlock.Client) *goActor { return &goActor{client: c} }
+
+func (g *goActor) ctx() context.Context {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.held) == 0 {
+		return context.Background()
+	}
+	return g.held[len(g.held)-1].ctx
+}
+
+func (g *goActor) start(t testing.TB, name string, lease time.Duration) <-chan event {
+	m := g.client.Mutex(name)
+	if lease > 0 {
+		m = g.client.Mutex(name, rlock.WithLease(lease))
+	}
+	parent, cancel := context.WithCancel(g.ctx())
+	t.Cleanup(cancel) // ends the goroutine, if nothing did before
+	events := make(chan event, 1)
+	go func() {
+		began := time.Now()
+		ctx, unlock, err := m.Lock(parent)
+		ended := time.Now()
+		if err == nil {
+			g.mu.Lock()
+			g.held = append(g.held, attempt{ctx: ctx, unlock: unlock})
+			g.mu.Unlock()
+		}
+		events <- event{began, ended, err}
+	}()
+	return events
+}
+
+func (g *goActor) unlock(testing.TB, string) event {
+	g.mu.Lock()
+	last := g.held[len(g.held)-1]
+	g.held = g.held[:len(g.held)-1]
+	g.mu.Unlock()
+	began := time.Now()
+	err := last.unlock()
+	return event{began, time.Now(), err}
+}
+
+func (g *goActor) tryInVain(t testing.TB, name string) {
+	t.Helper()
+	_, _, err := g.client.Mutex(name).TryLock(g.ctx(), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+}
+
+func (g *goActor) force(t testing.TB, name string) event {
+	t.Helper()
+	began := time.Now()
+	was, err := g.client.Mutex(name).ForceUnlock(g.ctx())
+	require.True(t, was)
+	return event{began, time.Now(), err}
+}
+
+func (g *goActor) look(t testing.TB, name string) (locked bool, count int, ttl time.Duration) {
+	t.Helper()
+	m := g.client.Mutex(name)
+	locked, err := m.IsLocked(g.ctx())
+	require.NoError(t, err)
+	count, err = m.HoldCount(g.ctx())
+	require.NoError(t, err)
+	ttl, err = m.TTL(g.ctx())
+	require.NoError(t, err)
+	held, err := m.IsHeld(g.ctx())
+	require.NoError(t, err)
+	require.Equal(t, count > 0, held)
+	return locked, count, ttl
+}
+
+func (g *goActor) field(testing.TB, string) string { return rlock.Owner(g.ctx()) }
+
+func (g *goActor) requireNotHeld(t testing.TB, err error) {
+	t.Helper()
+	require.ErrorIs(t, err, rlock.ErrNotHeld)
+	require.ErrorIs(t, err, rlock.ErrLost) // every goActor had a hold
+}

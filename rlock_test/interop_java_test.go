@@ -1,0 +1,259 @@
+//go:build interop
+
+package rlock_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// redisson is a process with one Redisson in it, driven as redisson/src/main/java/interop/Peer.java
+// says.
+type redisson struct {
+	process *os.Process
+	uuid    string
+	in      io.WriteCloser
+	threads atomic.Int64
+	gone    chan struct{} // closed when the process has ended and all that it said was read
+
+	mu   sync.Mutex            // guards the following, and writes to in
+	last int                   // request
+	open map[string]chan reply // by the request's ID
+}
+
+// reply is one answer. The error is a javaError.
+type reply struct {
+	event
+
+	value string
+}
+
+type javaError struct{ class, message string }
+
+func (e *javaError) Error() string { return e.class + ": " + e.message }
+
+const makeInterop = "`make interop` builds it, and installs what that needs"
+
+// startJava runs a Redisson of the setting's version; the test's clean-up ends it, and so does the
+// end of this process.
+func (w *world) startJava(t testing.TB, watchdog time.Duration) *redisson {
+	t.Helper()
+	jar := filepath.Join("redisson", "target", w.version, "peer.jar")
+	if _, err := os.Stat(jar); err != nil {
+		t.Fatalf("%v: %s", err, makeInterop)
+	}
+	args := []string{"-jar", jar, fmt.Sprintf("--watchdog=%d", watchdog.Milliseconds())}
+	if w.cluster {
+		args = append(args, "--mode=cluster")
+	}
+	cmd := exec.Command("java", append(args, w.addrs...)...)
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	var log bytes.Buffer // read when the process has ended
+	cmd.Stderr = &log
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("%v: %s", err, makeInterop)
+	}
+	ready := make(chan reply, 1)
+	r := &redisson{
+		process: cmd.Process, in: in,
+		gone: make(chan struct{}),
+		open: map[string]chan reply{"ready": ready},
+	}
+	go func() { // until the process ends, which the clean-up sees to
+		defer close(r.gone)
+		r.read(out)
+		_ = cmd.Wait() // it was killed, or ended on request
+	}()
+	t.Cleanup(func() {
+		_ = in.Close() // it ends by that
+		select {
+		case <-r.gone:
+		case <-time.After(5 * time.Second):
+			r.kill()
+		}
+		if t.Failed() {
+			t.Logf("Redisson %s said on stderr:\n%s", w.version, log.String())
+		}
+	})
+	first := r.await(t, ready)
+	require.NoError(t, first.err, "connect")
+	r.uuid = first.value
+	return r
+}
+
+// kill is kill -9.
+func (r *redisson) kill() {
+	_ = r.process.Kill()
+	<-r.gone
+}
+
+// read hands out the replies until the process ends; then nobody gets one any more.
+func (r *redisson) read(out io.Reader) {
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		id, reply := parseReply(lines.Text())
+		r.mu.Lock()
+		ch := r.open[id]
+		delete(r.open, id)
+		r.mu.Unlock()
+		if ch != nil {
+			ch <- reply
+		}
+	}
+}
+
+// parseReply splits ID WALL_US TOOK_US ok VALUE, or err EXCEPTION MESSAGE.
+func parseReply(line string) (id string, r reply) {
+	words := strings.Fields(line)
+	if len(words) < 5 {
+		return "", r
+	}
+	wall, _ := strconv.ParseInt(words[1], 10, 64)
+	took, _ := strconv.ParseInt(words[2], 10, 64)
+	r.ended = time.UnixMicro(wall)
+	r.began = r.ended.Add(-time.Duration(took) * time.Microsecond)
+	r.value = words[4]
+	if words[3] != "ok" {
+		message := ""
+		if len(words) > 5 {
+			message, _ = url.QueryUnescape(words[5])
+		}
+		r.err = &javaError{class: words[4], message: message}
+	}
+	return words[0], r
+}
+
+// send hands a request to a thread.
+func (r *redisson) send(t testing.TB, thread, op string, args ...string) <-chan reply {
+	t.Helper()
+	ch := make(chan reply, 1)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last++
+	id := strconv.Itoa(r.last)
+	r.open[id] = ch
+	_, err := fmt.Fprintln(r.in, strings.Join(append([]string{id, thread, op}, args...), " "))
+	require.NoError(t, err, "Redisson's process has ended")
+	return ch
+}
+
+func (r *redisson) await(t testing.TB, ch <-chan reply) reply {
+	t.Helper()
+	select {
+	case got := <-ch:
+		return got
+	case <-r.gone:
+		require.FailNow(t, "Redisson's process has ended")
+	case <-time.After(time.Minute):
+		require.FailNow(t, "Redisson does not answer")
+	}
+	panic("unreachable")
+}
+
+// javaThread is a thread of a Redisson's process.
+type javaThread struct {
+	of   *redisson
+	name string
+}
+
+// thread starts one; it lives as long as its process.
+func (r *redisson) thread() *javaThread {
+	return &javaThread{of: r, name: fmt.Sprintf("t%d", r.threads.Add(1))}
+}
+
+func (j *javaThread) do(t testing.TB, op string, args ...string) reply {
+	t.Helper()
+	return j.of.await(t, j.of.send(t, j.name, op, args...))
+}
+
+// ask is do for what cannot fail.
+func (j *javaThread) ask(t testing.TB, op string, args ...string) string {
+	t.Helper()
+	got := j.do(t, op, args...)
+	require.NoError(t, got.err)
+	return got.value
+}
+
+func ms(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+
+func (j *javaThread) start(t testing.TB, name string, lease time.Duration) <-chan event {
+	t.Helper()
+	args := []string{url.QueryEscape(name)}
+	if lease > 0 {
+		args = append(args, ms(lease))
+	}
+	replies := j.of.send(t, j.name, "lock", args...)
+	events := make(chan event, 1)
+	go func() { // ends with the process at the latest
+		select {
+		case r := <-replies:
+			events <- r.event
+		case <-j.of.gone:
+		}
+	}()
+	return events
+}
+
+func (j *javaThread) unlock(t testing.TB, name string) event {
+	t.Helper()
+	return j.do(t, "unlock", url.QueryEscape(name)).event
+}
+
+func (j *javaThread) tryInVain(t testing.TB, name string) {
+	t.Helper()
+	require.Equal(t, "false", j.ask(t, "trylock", url.QueryEscape(name), "0"))
+}
+
+func (j *javaThread) force(t testing.TB, name string) event {
+	t.Helper()
+	r := j.do(t, "force", url.QueryEscape(name))
+	require.NoError(t, r.err)
+	require.Equal(t, "true", r.value)
+	return r.event
+}
+
+func (j *javaThread) look(t testing.TB, name string) (locked bool, count int, ttl time.Duration) {
+	t.Helper()
+	name = url.QueryEscape(name)
+	locked, err := strconv.ParseBool(j.ask(t, "locked", name))
+	require.NoError(t, err)
+	count, err = strconv.Atoi(j.ask(t, "count", name))
+	require.NoError(t, err)
+	left, err := strconv.ParseInt(j.ask(t, "ttl", name), 10, 64)
+	require.NoError(t, err)
+	require.Equal(t, strconv.FormatBool(count > 0), j.ask(t, "held", name))
+	if left == -2 { // the key is absent
+		left = 0
+	}
+	return locked, count, time.Duration(left) * time.Millisecond
+}
+
+func (j *javaThread) field(t testing.TB, _ string) string {
+	t.Helper()
+	return j.of.uuid + ":" + j.ask(t, "threadid")
+}
+
+func (j *javaThread) requireNotHeld(t testing.TB, err error) {
+	t.Helper()
+	var e *javaError
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, "IllegalMonitorStateException", e.class)
+	require.Equal(t, "attempt to unlock lock, not locked by current thread by node id: "+j.of.uuid+
+		" thread-id: "+j.ask(t, "threadid"), e.message)
+}

@@ -1,0 +1,213 @@
+//go:build interop
+
+package rlock_test
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Three deep, and out again; at each step both sides read the same.
+func (w *world) reentry(t *testing.T, s sides) {
+	holder, other, name := s.holder(), s.waiter(), redistest.Name(t)
+	check := func(count int) {
+		t.Helper()
+		w.holds(t, name, holder.field(t, name), int64(count))
+		for a, depth := range map[actor]int{holder: count, other: 0} {
+			locked, n, ttl := a.look(t, name)
+			require.True(t, locked)
+			require.Equal(t, depth, n)
+			require.LessOrEqual(t, ttl, rlock.DefaultWatchdogTimeout)
+			require.Greater(t, ttl, rlock.DefaultWatchdogTimeout-5*time.Second)
+		}
+		other.tryInVain(t, name)
+	}
+	for count := 1; count <= 3; count++ {
+		lock(t, holder, name, 0)
+		check(count)
+	}
+	in := other.start(t, name, atMost)
+	w.awaitSubscriber(t, name)
+	for count := 2; count >= 1; count-- {
+		unlock(t, holder, name)
+		w.holds(t, name, holder.field(t, name), int64(count))
+		requireWaiting(t, in)
+	}
+	unlocked := unlock(t, holder, name)
+	require.Less(t, await(t, in, 5*time.Second).ended.Sub(unlocked.began), late)
+	w.holds(t, name, other.field(t, name), 1)
+	unlock(t, other, name)
+	for _, a := range []actor{holder, other} {
+		locked, count, ttl := a.look(t, name)
+		require.False(t, locked)
+		require.Zero(t, count)
+		require.Zero(t, ttl)
+	}
+}
+
+func (w *world) watchdog(t *testing.T, s sides) {
+	holder, waiter, name := s.holder(), s.waiter(), redistest.Name(t)
+	lock(t, holder, name, 0)
+	in := waiter.start(t, name, atMost)
+	w.awaitSubscriber(t, name)
+	field := holder.field(t, name)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(3*shortLease + shortLease/2); time.Now().Before(end); <-tick.C {
+		w.holds(t, name, field, 1)
+		ttl := w.watch.pttl(t, name)
+		require.LessOrEqual(t, ttl, shortLease)
+		require.Greater(t, ttl, shortLease/4, "renewed every third")
+		requireWaiting(t, in)
+	}
+	unlocked := unlock(t, holder, name)
+	require.Less(t, await(t, in, 5*time.Second).ended.Sub(unlocked.began), late)
+	unlock(t, waiter, name)
+}
+
+// awaitRenewal waits until the hold's watchdog was seen at work.
+func (w *world) awaitRenewal(t testing.TB, name string) {
+	t.Helper()
+	last := w.watch.pttl(t, name)
+	redistest.Eventually(t, shortLease, func() bool {
+		before := last
+		last = w.watch.pttl(t, name)
+		return last > before
+	}, "renewed")
+}
+
+// inherits requires that a waiter is in when the lease of a holder that was just killed ends.
+func (w *world) inherits(t testing.TB, waiter actor, name string, in <-chan event) {
+	t.Helper()
+	left := w.watch.pttl(t, name)
+	require.Positive(t, left)
+	ends := time.Now().Add(left) // at the latest: Redis counted from earlier
+	took := await(t, in, 2*shortLease).ended
+	t.Logf("in %v after the lease", took.Sub(ends).Round(100*time.Microsecond))
+	require.Less(t, took.Sub(ends), late)
+	require.Greater(t, took.Sub(ends), -100*time.Millisecond)
+	w.holds(t, name, waiter.field(t, name), 1)
+	unlock(t, waiter, name)
+}
+
+func (w *world) goIsKilled(t *testing.T) {
+	t.Parallel()
+	name, waiter := redistest.Name(t), w.quickJava.thread()
+	p := w.startGo(t, goJob{Options: w.options(shortLease), Name: name})
+	p.begin(t)
+	w.holds(t, name, p.expect(t, "held", 10*time.Second), 1)
+	in := waiter.start(t, name, atMost)
+	w.awaitSubscriber(t, name)
+	w.awaitRenewal(t, name)
+	p.kill()
+	w.inherits(t, waiter, name, in)
+}
+
+func (w *world) javaIsKilled(t *testing.T) {
+	t.Parallel()
+	name, waiter := redistest.Name(t), newGoActor(w.quickGo)
+	p := w.startJava(t, shortLease)
+	holder := p.thread()
+	lock(t, holder, name, 0)
+	w.holds(t, name, holder.field(t, name), 1)
+	in := waiter.start(t, name, atMost)
+	w.awaitSubscriber(t, name)
+	w.awaitRenewal(t, name)
+	p.kill()
+	w.inherits(t, waiter, name, in)
+}
+
+// The lease ends in the section: the other side gets in, and the late unlock does it no harm.
+func (w *world) fixedLease(t *testing.T, s sides) {
+	const fixed = shortLease / 3
+	holder, waiter, name := s.holder(), s.waiter(), redistest.Name(t)
+	began := time.Now()
+	lock(t, holder, name, fixed)
+	in := waiter.start(t, name, atMost)
+	w.awaitSubscriber(t, name)
+	left := w.watch.pttl(t, name)
+	ends := time.Now().Add(left)
+	took := await(t, in, 5*time.Second).ended
+	require.GreaterOrEqual(t, took.Sub(began), fixed-time.Millisecond) // Java's clock reading is cut off
+	require.Less(t, took.Sub(ends), late)
+	w.lateUnlock(t, holder, waiter, name)
+	unlock(t, waiter, name)
+}
+
+// lateUnlock requires that the unlock of a former holder fails, and the new hold stays as it is.
+func (w *world) lateUnlock(t testing.TB, former, now actor, name string) {
+	t.Helper()
+	field := now.field(t, name)
+	w.holds(t, name, field, 1)
+	before := w.watch.pttl(t, name)
+	if g, ok := former.(*goActor); ok {
+		ctx := g.ctx()
+		select {
+		case <-ctx.Done():
+		case <-time.After(shortLease/3 + late/2):
+			require.Fail(t, "the former holder was not told by the next renewal")
+		}
+		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+	}
+	former.requireNotHeld(t, former.unlock(t, name).err)
+	w.holds(t, name, field, 1)
+	after := w.watch.pttl(t, name)
+	require.LessOrEqual(t, after, before)
+	require.Greater(t, after, before-shortLease)
+}
+
+func (w *world) forcedByHolder(t *testing.T, s sides) {
+	w.forced(t, s.holder(), s.waiter(), s.holder())
+}
+
+// The holder and who forces the lock open are of different sides, and the waiter is one more of the
+// holder's.
+func (w *world) forcedByStranger(t *testing.T, s sides) {
+	w.forced(t, s.holder(), s.holder(), s.waiter())
+}
+
+func (w *world) forced(t *testing.T, holder, waiter, by actor) {
+	name := redistest.Name(t)
+	lock(t, holder, name, 0)
+	in := waiter.start(t, name, atMost)
+	w.awaitSubscriber(t, name)
+	requireWaiting(t, in)
+	force := by.force(t, name)
+	require.Less(t, await(t, in, 5*time.Second).ended.Sub(force.began), late)
+	w.lateUnlock(t, holder, waiter, name)
+	unlock(t, waiter, name)
+}
+
+// Both sides draw their tokens from one counter.
+func (w *world) fencing(t *testing.T) {
+	name, java := redistest.Name(t), w.java.thread()
+	m, coded := w.watch.FencedMutex(name), "fenced/"+url.QueryEscape(name)
+	for last := int64(0); last < 6; last += 3 {
+		ctx, unlock, err := m.Lock(t.Context())
+		require.NoError(t, err)
+		token, ok := rlock.FencingToken(ctx, name)
+		require.True(t, ok)
+		require.Equal(t, last+1, token)
+		in := java.of.send(t, java.name, "token", coded)
+		w.awaitSubscriber(t, name)
+		require.NoError(t, unlock())
+		require.Equal(t, strconv.FormatInt(last+2, 10), java.of.await(t, in).value)
+
+		pending := lockAsync(t, m)
+		w.awaitSubscriber(t, name)
+		require.NoError(t, java.do(t, "unlock", coded).err)
+		got := pending.get(t, 5*time.Second)
+		require.NoError(t, got.err)
+		token, _ = rlock.FencingToken(got.ctx, name)
+		require.Equal(t, last+3, token)
+		require.NoError(t, got.unlock())
+	}
+}

@@ -1,0 +1,215 @@
+//go:build interop
+
+package rlock_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// goJob is what a second process of the Go side does: this test binary, run again with the job in
+// its environment. It prints "ready" when it is connected and begins when it is sent a line.
+type goJob struct {
+	Addrs   []string
+	Options rlock.Options
+	Name    string
+
+	// With a file, Threads goroutines lock, add 1 to the number in the file and unlock, For that
+	// long; how often is printed. Without, the lock is taken, "held" printed, and nothing more done.
+	File    string
+	Threads int
+	For     time.Duration
+}
+
+const goJobVariable = "RLOCK_INTEROP_JOB"
+
+// The job replaces the tests before they begin: TestMain belongs to all tests, not to these.
+func init() { //nolint:gochecknoinits // a test binary has no other way in than TestMain
+	text := os.Getenv(goJobVariable)
+	if text == "" {
+		return
+	}
+	var job goJob
+	err := json.Unmarshal([]byte(text), &job)
+	if err == nil {
+		err = job.run()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func (j goJob) run() error {
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: j.Addrs})
+	if err != nil {
+		return err
+	}
+	defer rdb.Close()
+	client, err := rlock.New(rdb, j.Options)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	in := bufio.NewReader(os.Stdin)
+	fmt.Fprintln(os.Stdout, "ready")
+	if _, err := in.ReadString('\n'); err != nil {
+		return nil // the parent has gone, or changed its mind
+	}
+	if j.File == "" {
+		ctx, unlock, err := client.Mutex(j.Name).Lock(context.Background())
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unlock() }()
+		fmt.Fprintln(os.Stdout, "held", rlock.Owner(ctx))
+		_, err = io.Copy(io.Discard, in) // until the parent closes it, or kills us
+		return err
+	}
+	n, err := j.hammer(client)
+	fmt.Fprintln(os.Stdout, "sections", n)
+	return err
+}
+
+// hammer does what Peer.java's does.
+func (j goJob) hammer(client *rlock.Client) (sections int64, err error) {
+	var (
+		n      atomic.Int64
+		wg     sync.WaitGroup
+		failed = make(chan error, j.Threads)
+		end    = time.Now().Add(j.For)
+	)
+	for range j.Threads {
+		wg.Go(func() {
+			for time.Now().Before(end) {
+				err := client.Mutex(j.Name).Do(context.Background(), func(context.Context) error { return addOne(j.File) })
+				if err != nil {
+					failed <- err
+					return
+				}
+				n.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	close(failed)
+	return n.Load(), <-failed
+}
+
+// addOne reads and writes in two steps on purpose: of two that were ever inside together, one
+// addition would be lost.
+func addOne(file string) error {
+	before, err := readNumber(file)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, []byte(strconv.FormatInt(before+1, 10)), 0o600)
+}
+
+func readNumber(file string) (int64, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+}
+
+// goProcess is a job under way.
+type goProcess struct {
+	process *os.Process
+	in      io.WriteCloser
+	lines   chan string // what it prints; closed at its end
+	status  error       // once lines is closed
+	log     bytes.Buffer
+}
+
+// startGo runs a job in a process of its own, which the test's clean-up ends, and so does the end
+// of this one.
+func (w *world) startGo(t testing.TB, job goJob) *goProcess {
+	t.Helper()
+	job.Addrs = w.addrs
+	text, err := json.Marshal(job)
+	require.NoError(t, err)
+	self, err := os.Executable()
+	require.NoError(t, err)
+	p := &goProcess{lines: make(chan string, 3)} // all that it ever prints
+	cmd := exec.Command(self)
+	cmd.Env = append(os.Environ(), goJobVariable+"="+string(text))
+	cmd.Stderr = &p.log
+	p.in, err = cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	p.process = cmd.Process
+	go func() { // ends with the process
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			p.lines <- lines.Text()
+		}
+		p.status = cmd.Wait()
+		close(p.lines)
+	}()
+	t.Cleanup(func() {
+		_ = p.process.Kill()
+		for range p.lines { // until it has ended
+		}
+	})
+	p.expect(t, "ready", time.Minute)
+	return p
+}
+
+func (p *goProcess) begin(t testing.TB) {
+	t.Helper()
+	_, err := fmt.Fprintln(p.in)
+	require.NoError(t, err)
+}
+
+// expect returns what follows the word in the next line.
+func (p *goProcess) expect(t testing.TB, word string, within time.Duration) string {
+	t.Helper()
+	select {
+	case line, more := <-p.lines:
+		if !more {
+			require.FailNow(t, "Go process has ended", "%v: %s", p.status, p.log.String())
+		}
+		require.True(t, strings.HasPrefix(line, word), line)
+		return strings.TrimSpace(strings.TrimPrefix(line, word))
+	case <-time.After(within):
+		require.FailNow(t, "Go process is silent", "waiting for %q", word)
+		panic("unreachable")
+	}
+}
+
+// end waits for a good end: a race that was found in the process is none.
+func (p *goProcess) end(t testing.TB) {
+	t.Helper()
+	_ = p.in.Close()
+	select {
+	case line, more := <-p.lines:
+		require.False(t, more, line)
+	case <-time.After(10 * time.Second):
+		require.FailNow(t, "Go process does not end")
+	}
+	require.NoError(t, p.status, p.log.String())
+}
+
+// kill is kill -9.
+func (p *goProcess) kill() { _ = p.process.Kill() }

@@ -1,0 +1,216 @@
+//go:build interop
+
+package rlock_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// TestInterop proves what docs/redisson.md promises: this library and the real Redisson, on one
+// Redis, exclude, wake and respect each other. `make interop` builds what it needs and runs it.
+//
+// What is said in time (wake-ups, the cost of waiting) is measured alone; what only lets time pass
+// runs together.
+func TestInterop(t *testing.T) {
+	for _, s := range settings(t) {
+		t.Run(s.String(), func(t *testing.T) {
+			w := newWorld(t, s)
+			t.Run("exclusion", w.exclusion)
+			w.bothWays(t, "wake-up", w.wakeUp)
+			t.Run("no polling", w.noPolling)
+			w.bothWays(t, "queue", w.queue)
+			w.bothWays(t, "names", w.names)
+			w.bothWays(t, "re-entry", w.reentry)
+			if s.fenced {
+				t.Run("fencing", w.fencing)
+			}
+			if s.cluster {
+				t.Run("odd braces", w.oddBraces)
+			}
+			t.Run("leases", func(t *testing.T) {
+				w.bothWaysAtOnce(t, "watchdog", w.watchdog)
+				w.bothWaysAtOnce(t, "fixed lease", w.fixedLease)
+				w.bothWaysAtOnce(t, "forced by the same side", w.forcedByHolder)
+				w.bothWaysAtOnce(t, "forced by the other side", w.forcedByStranger)
+				t.Run("Go is killed", w.goIsKilled)
+				t.Run("Java is killed", w.javaIsKilled)
+			})
+		})
+	}
+}
+
+// setting is one kind of deployment and one version of Redisson.
+type setting struct {
+	cluster bool // of three masters
+	version string
+	plain   bool // a cluster on which Redisson does not use sharded pub/sub
+	fenced  bool // Redisson has fenced locks
+}
+
+func (s setting) String() string {
+	kind := "standalone"
+	if s.cluster {
+		kind = "cluster"
+	}
+	if s.plain {
+		kind += ",plain"
+	}
+	return kind + "," + s.version
+}
+
+// settings says which versions are tried where. They are named by make, which builds them.
+func settings(t *testing.T) []setting {
+	t.Helper()
+	version := func(variable string) string {
+		v := os.Getenv(variable)
+		if v == "" {
+			t.Fatalf("%s is not set: run the interop tests by `make interop`", variable)
+		}
+		return v
+	}
+	newest := version("REDISSON_NEWEST")
+	sharded := version("REDISSON_SHARDED") // the oldest whose sharded pub/sub can be relied on
+	oldest := version("REDISSON_OLDEST")   // the oldest whose scripts mean the same
+	return []setting{
+		{version: newest, fenced: true},
+		{version: oldest},
+		{version: newest, fenced: true, cluster: true},
+		{version: sharded, fenced: true, cluster: true},
+		{version: oldest, cluster: true, plain: true},
+	}
+}
+
+// shortLease is the watchdog time where the end of a lease, or the next renewal, is waited for.
+const shortLease = 3 * time.Second
+
+// late is how much later than a message or the end of a lease a waiter may be in at the most.
+const late = time.Second
+
+// world is one deployment with a client of each side, and an eye on it.
+type world struct {
+	setting
+	addrs []string
+	watch bench // looks at Redis; its lock client is the Go side, with the usual watchdog time
+	java  *redisson
+
+	// With shortLease as their watchdog time.
+	quickGo   *rlock.Client
+	quickJava *redisson
+}
+
+func newWorld(t *testing.T, s setting) *world {
+	t.Helper()
+	w := &world{setting: s}
+	var rdb rueidis.Client
+	if s.cluster {
+		c := redistest.StartCluster(t, 3, 0)
+		w.addrs, rdb = c.Addrs(), c.Client(t)
+	} else {
+		server := redistest.Start(t)
+		w.addrs, rdb = []string{server.Addr()}, server.Client(t)
+	}
+	w.watch = bench{Client: newClient(t, rdb, w.options(0)), rdb: rdb}
+	w.quickGo = newClient(t, rdb, w.options(shortLease))
+	w.java = w.startJava(t, rlock.DefaultWatchdogTimeout)
+	w.quickJava = w.startJava(t, shortLease)
+	return w
+}
+
+func (w *world) options(watchdog time.Duration) rlock.Options {
+	return rlock.Options{WatchdogTimeout: watchdog, PlainPubSub: w.plain}
+}
+
+// sides are the two who meet in a test: who holds and who waits.
+type sides struct {
+	way            string
+	holder, waiter func() actor
+}
+
+func ways(goes *rlock.Client, java *redisson) [2]sides {
+	g := func() actor { return newGoActor(goes) }
+	j := func() actor { return java.thread() }
+	return [2]sides{{"Go holds", g, j}, {"Java holds", j, g}}
+}
+
+// bothWays runs a test with each side as the holder, one after the other, on clients that renew
+// seldom.
+func (w *world) bothWays(t *testing.T, name string, test func(*testing.T, sides)) {
+	t.Helper()
+	for _, s := range ways(w.watch.Client, w.java) {
+		t.Run(name+"/"+s.way, func(t *testing.T) { test(t, s) })
+	}
+}
+
+// bothWaysAtOnce is bothWays for tests that mostly let time pass, on clients with shortLease.
+func (w *world) bothWaysAtOnce(t *testing.T, name string, test func(*testing.T, sides)) {
+	t.Helper()
+	for _, s := range ways(w.quickGo, w.quickJava) {
+		t.Run(name+"/"+s.way, func(t *testing.T) {
+			t.Parallel()
+			test(t, s)
+		})
+	}
+}
+
+func unlockChannel(name string) string {
+	if strings.Contains(name, "{") {
+		return "redisson_lock__channel:" + name
+	}
+	return "redisson_lock__channel:{" + name + "}"
+}
+
+// subscribers counts the processes that are subscribed to the lock's channel in the way that this
+// deployment needs.
+func (w *world) subscribers(t testing.TB, name string) int64 {
+	t.Helper()
+	cmd := "NUMSUB"
+	if w.cluster && !w.plain {
+		cmd = "SHARDNUMSUB"
+	}
+	var sum int64
+	for _, node := range w.watch.rdb.Nodes() {
+		got, err := node.Do(t.Context(), node.B().Arbitrary("PUBSUB", cmd, unlockChannel(name)).Build()).ToArray()
+		require.NoError(t, err)
+		n, err := got[1].AsInt64()
+		require.NoError(t, err)
+		sum += n
+	}
+	return sum
+}
+
+func (w *world) awaitSubscriber(t testing.TB, name string) {
+	t.Helper()
+	redistest.Eventually(t, 10*time.Second, func() bool { return w.subscribers(t, name) == 1 },
+		"a subscriber of "+unlockChannel(name))
+}
+
+// scripts counts the script calls of all clients.
+func (w *world) scripts(t testing.TB) int64 {
+	t.Helper()
+	calls := redistest.Commands(t, w.watch.rdb)
+	return calls["eval"] + calls["evalsha"]
+}
+
+// awaitScripts waits until n more scripts than before were called. A waiter of either side calls
+// one, subscribes, calls another, and from then on only waits.
+func (w *world) awaitScripts(t testing.TB, before, n int64) {
+	t.Helper()
+	redistest.Eventually(t, 10*time.Second, func() bool { return w.scripts(t) >= before+n },
+		fmt.Sprintf("%d scripts", n))
+}
+
+// holds requires that the lock is held by field alone, count deep.
+func (w *world) holds(t testing.TB, name, field string, count int64) {
+	t.Helper()
+	require.Equal(t, map[string]int64{field: count}, w.watch.fields(t, name))
+}

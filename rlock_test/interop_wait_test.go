@@ -1,0 +1,239 @@
+//go:build interop
+
+package rlock_test
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// Two processes of each side, with two threads each, for 20 s in and out of one lock.
+func (w *world) exclusion(t *testing.T) {
+	const (
+		processes = 2 // of each side
+		threads   = 2 // in each process
+		long      = 20 * time.Second
+	)
+	name := redistest.Name(t)
+	file := filepath.Join(t.TempDir(), "counter")
+	require.NoError(t, os.WriteFile(file, []byte("0"), 0o600))
+
+	var goes [processes]*goProcess
+	var java [processes]*redisson
+	for i := range processes {
+		goes[i] = w.startGo(t, goJob{Options: w.options(0), Name: name, File: file, Threads: threads, For: long})
+		java[i] = w.startJava(t, 30*time.Second)
+	}
+	var replies []<-chan reply
+	for i := range processes {
+		goes[i].begin(t)
+		for thread := range threads {
+			replies = append(replies, java[i].send(t, strconv.Itoa(thread), "hammer", url.QueryEscape(name),
+				url.QueryEscape(file), ms(long)))
+		}
+	}
+	var inJava, inGo int64
+	for i, ch := range replies {
+		r := java[i/threads].await(t, ch)
+		require.NoError(t, r.err)
+		n, err := strconv.ParseInt(r.value, 10, 64)
+		require.NoError(t, err)
+		require.Positive(t, n)
+		inJava += n
+	}
+	for _, p := range goes {
+		n, err := strconv.ParseInt(p.expect(t, "sections", time.Minute), 10, 64)
+		require.NoError(t, err)
+		require.Positive(t, n)
+		inGo += n
+		p.end(t)
+	}
+	got, err := readNumber(file)
+	require.NoError(t, err)
+	require.Equal(t, inJava+inGo, got, "an addition was lost")
+	require.False(t, w.watch.exists(t, name))
+	t.Logf("%d sections in Go, %d in Java, %d in the file", inGo, inJava, got)
+}
+
+// From the moment that unlock is called on one side to the moment that lock has returned on the
+// other.
+func (w *world) wakeUp(t *testing.T, s sides) {
+	const warmUp, rounds = 50, 200
+	holder, waiter := s.holder(), s.waiter()
+	var names [8]string // on a cluster: some for each node
+	for i := range names {
+		names[i] = redistest.Name(t)
+	}
+	var took []time.Duration
+	for i := range warmUp + rounds {
+		name := names[i%len(names)]
+		// Fixed leases: Redisson's renewals, see docs/redisson.md, would blur the count of scripts.
+		lock(t, holder, name, atMost)
+		before := w.scripts(t)
+		in := waiter.start(t, name, atMost)
+		w.awaitScripts(t, before, 2)
+		w.awaitSubscriber(t, name)
+		requireWaiting(t, in)
+		unlocked := unlock(t, holder, name)
+		took = append(took, await(t, in, 5*time.Second).ended.Sub(unlocked.began))
+		unlock(t, waiter, name)
+	}
+	took = took[warmUp:]
+	slices.Sort(took)
+	t.Logf("wake-up: median %v, p99 %v, max %v", took[rounds/2], took[rounds*99/100], took[rounds-1])
+	require.LessOrEqual(t, took[rounds/2], 20*time.Millisecond, "median")
+	require.LessOrEqual(t, took[rounds-1], late, "max")
+}
+
+// While Go waits for Java, Redis is not asked anything.
+func (w *world) noPolling(t *testing.T) {
+	holder, name := w.java.thread(), redistest.Name(t)
+	lock(t, holder, name, atMost) // a fixed lease, so that Java does not renew
+	const n = 20
+	var waiters [n]*goActor
+	var in [n]<-chan event
+	for i := range waiters {
+		waiters[i] = newGoActor(w.watch.Client)
+		before := w.scripts(t)
+		in[i] = waiters[i].start(t, name, 0)
+		if i == 0 { // the first of a process asks, subscribes, and asks once more
+			w.awaitScripts(t, before, 2)
+			w.awaitSubscriber(t, name)
+		}
+		redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == i+1 }, "it waits")
+	}
+
+	before := redistest.Commands(t, w.watch.rdb)
+	pass(3 * time.Second)
+	after := redistest.Commands(t, w.watch.rdb)
+	for command, calls := range after {
+		switch command {
+		case "info": // the count itself
+		case "ping": // both clients look after their connections
+		case "cluster|nodes", "cluster|info", "cluster|slots", "cluster|shards": // and after the cluster
+		default:
+			assert.Equal(t, before[command], calls, command)
+		}
+	}
+
+	unlock(t, holder, name)
+	for i := range waiters { // first in, first out
+		await(t, in[i], 5*time.Second)
+		unlock(t, waiters[i], name)
+	}
+}
+
+// Fifty waiters of both sides behind one holder: each gets the lock once, alone, and by messages.
+func (w *world) queue(t *testing.T, s sides) {
+	const each = 25
+	name, first := redistest.Name(t), s.holder()
+	lock(t, first, name, atMost)
+	before := w.scripts(t)
+	var waiters []actor
+	var in []<-chan event
+	for range each {
+		for _, a := range []actor{newGoActor(w.watch.Client), w.java.thread()} {
+			waiters = append(waiters, a)
+			in = append(in, a.start(t, name, atMost))
+		}
+	}
+	// Every Java thread asks twice, in Go only the first waiter does.
+	w.awaitScripts(t, before, 2*each+2)
+	redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == each }, "all of Go wait")
+
+	began := time.Now()
+	unlock(t, first, name)
+	var inside, times atomic.Int64
+	var wg sync.WaitGroup
+	for i, a := range waiters {
+		wg.Go(func() {
+			select {
+			case e := <-in[i]:
+				assert.NoError(t, e.err)
+			case <-time.After(20 * time.Second):
+				assert.Fail(t, "never got in")
+				return
+			}
+			assert.EqualValues(t, 1, inside.Add(1), "alone")
+			times.Add(1)
+			inside.Add(-1)
+			assert.NoError(t, a.unlock(t, name).err)
+		})
+	}
+	wg.Wait()
+	require.EqualValues(t, 2*each, times.Load())
+	require.False(t, w.watch.exists(t, name))
+	t.Logf("%d waiters were served in %v", 2*each, time.Since(began).Round(time.Millisecond))
+}
+
+// interopNames are names on which naming rules could differ.
+var interopNames = []string{
+	"{tag}", "{tag}:rest", "rest:{tag}", "a{tag}b{other}", "a:b:c", ":", "with space", " ", "größe", "锁", "🔒",
+	"a/b?c=d&e", `"quoted" 'too' \`, "50%", "a+b", "*", "line\nbreak",
+}
+
+// oddNames have braces that are no hash tag, or one with the channel and another without.
+var oddNames = []string{"{}", "a{}b", "a{b", "}{", "{"}
+
+func (w *world) names(t *testing.T, s sides) {
+	names := interopNames
+	if !w.cluster {
+		names = append(slices.Clone(names), oddNames...)
+	}
+	holder, waiter := s.holder(), s.waiter()
+	for _, name := range names {
+		name += redistest.Name(t)
+		lock(t, holder, name, atMost)
+		w.holds(t, name, holder.field(t, name), 1)
+		waiter.tryInVain(t, name)
+		in := waiter.start(t, name, atMost)
+		w.awaitSubscriber(t, name)
+		requireWaiting(t, in)
+		unlocked := unlock(t, holder, name)
+		require.Less(t, await(t, in, 5*time.Second).ended.Sub(unlocked.began), late, name)
+		w.holds(t, name, waiter.field(t, name), 1)
+		unlock(t, waiter, name)
+		require.False(t, w.watch.exists(t, name), name)
+	}
+}
+
+// On a cluster a script may only name keys of one slot, and for Redisson's the channel is one; with
+// such a name it has another slot. Redisson takes these locks, and fails to unlock them; or it fails
+// to take them, an old one with a brace that is not closed. Ours work. Between the two sides they
+// exclude, no more.
+func (w *world) oddBraces(t *testing.T) {
+	goes, java := newGoActor(w.watch.Client), w.java.thread()
+	for i, name := range oddNames {
+		name += fmt.Sprint("odd", i)
+		lock(t, goes, name, atMost)
+		got := java.do(t, "trylock", url.QueryEscape(name), "0")
+		unlock(t, goes, name)
+		require.False(t, w.watch.exists(t, name))
+		if w.plain && got.err != nil {
+			require.ErrorContains(t, got.err, "StringIndexOutOfBoundsException")
+			continue
+		}
+		require.NoError(t, got.err)
+		require.Equal(t, "false", got.value)
+
+		lock(t, java, name, atMost)
+		goes.tryInVain(t, name)
+		require.ErrorContains(t, java.unlock(t, name).err, "CROSSSLOT")
+		w.holds(t, name, java.field(t, name), 1)
+		goes.force(t, name)
+		require.False(t, w.watch.exists(t, name))
+	}
+}
