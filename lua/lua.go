@@ -61,6 +61,9 @@ type AcquireArgs struct {
 	Owner string
 	Lease time.Duration // sent in whole milliseconds
 	Count int           // the owner's count after this call, 1 for a first acquire
+
+	Replicas    int           // wait for so many replicas to have it; 0: for none
+	ReplicaWait time.Duration // at most so long; sent in whole milliseconds
 }
 
 // AcquireReply is what Redis said.
@@ -68,6 +71,9 @@ type AcquireReply struct {
 	Status Status
 	Token  int64         // fencing token, if Acquired and AcquireArgs.Fence was given
 	TTL    time.Duration // remaining time of the other's hold, if Held; negative: it has no expiry
+
+	// Unconfirmed says why it is not known that enough replicas have what was Acquired.
+	Unconfirmed error
 }
 
 // Acquire takes the lock or re-enters it. If it was sent before and the reply was lost, sending it
@@ -77,13 +83,21 @@ func Acquire(ctx context.Context, c rueidis.Client, a AcquireArgs) (AcquireReply
 	if a.Fence == "" {
 		keys = keys[:1]
 	}
-	reply, err := pair(acquireScript.Exec(ctx, c, keys, []string{a.Owner, millis(a.Lease), strconv.Itoa(a.Count)}))
+	args := []string{a.Owner, millis(a.Lease), strconv.Itoa(a.Count)}
+	var result rueidis.RedisResult
+	var unconfirmed error
+	if a.Replicas > 0 {
+		result, unconfirmed = acquireAndWait(ctx, c, keys, args, a)
+	} else {
+		result = acquireScript.Exec(ctx, c, keys, args)
+	}
+	reply, err := pair(result)
 	if err != nil {
 		return AcquireReply{}, fmt.Errorf("acquire script: %w", err)
 	}
 	switch reply[0] {
 	case 1:
-		return AcquireReply{Status: Acquired, Token: reply[1]}, nil
+		return AcquireReply{Status: Acquired, Token: reply[1], Unconfirmed: unconfirmed}, nil
 	case 0:
 		return AcquireReply{Status: Held, TTL: duration(reply[1])}, nil
 	case -1:

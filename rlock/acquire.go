@@ -199,7 +199,10 @@ func (l *locking) entered(a answer) (*scope, error) {
 	until := a.sent.Add(ttl)
 	var s *scope
 	err := m.fail("lock", ErrLost, errSlow)
-	if time.Now().Before(until) {
+	switch {
+	case a.reply.Unconfirmed != nil:
+		err = m.fail("lock", ErrNotReplicated, a.reply.Unconfirmed)
+	case time.Now().Before(until):
 		s, err = h.open(l.ctx, m, until, a.reply.Token)
 	}
 	if err == nil {
@@ -317,6 +320,9 @@ func (l *locking) closeAsk(count int) {
 func (l *locking) send(count int, abandoned <-chan struct{}) answer {
 	h, m, c := l.hold, l.mutex, l.hold.client
 	args := lua.AcquireArgs{Name: m.name, Owner: h.field, Lease: m.ttl(), Count: count}
+	if count == 1 { // a re-entry adds nothing that a failover could let somebody else have
+		args.Replicas, args.ReplicaWait = c.options.Replicas, c.options.ReplicaTimeout
+	}
 	if m.kind.fence != nil {
 		args.Fence = m.kind.fence(m.name)
 	}

@@ -21,6 +21,10 @@ var (
 	// key, or the lock was forced open. From then on another owner may be in the section.
 	ErrLost = errors.New("rlock: lease lost")
 
+	// ErrNotReplicated means that the lock could have been had, but not enough replicas confirmed it in
+	// time (see [Options].Replicas), so it was given back.
+	ErrNotReplicated = errors.New("rlock: not replicated")
+
 	// ErrClosed means that the Client was closed.
 	ErrClosed = errors.New("rlock: client closed")
 )

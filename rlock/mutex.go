@@ -87,6 +87,7 @@ func (m *Mutex) Name() string { return m.name }
 //
 //   - [ErrNotAcquired] and ctx.Err(), if ctx was done before the lock was free,
 //   - [ErrLost], if ctx carries a hold on this lock that was lost,
+//   - [ErrNotReplicated], if replicas were asked for and too few confirmed,
 //   - [ErrClosed], if the Client is closed,
 //
 // or is what Redis or the connection to it said. Nothing is left in Redis by a Lock that failed, if

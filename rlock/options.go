@@ -20,6 +20,16 @@ type Options struct {
 	// is an error.
 	WatchdogTimeout time.Duration
 
+	// Replicas makes each first acquire wait until so many replicas have it, so that a failover to one
+	// of them keeps the lock. 0 means none.
+	//
+	// The acquire is then followed by WAIT on the same connection, one of rueidis' blocking pool. If
+	// too few confirm within ReplicaTimeout, or the server refuses WAIT, the hold is given back and
+	// Lock returns [ErrNotReplicated].
+	Replicas int
+	// ReplicaTimeout bounds the waiting for replicas. 0 means one second, Redisson's default too.
+	ReplicaTimeout time.Duration
+
 	// PlainPubSub makes a cluster client announce unlocks with PUBLISH and hear of them with
 	// SUBSCRIBE, where it otherwise uses SPUBLISH and SSUBSCRIBE if the servers are Redis 7 or later.
 	// All clients of a lock have to agree, or they exclude but do not wake each other: set it beside
@@ -34,6 +44,15 @@ func (o Options) validate() (Options, error) {
 	if o.WatchdogTimeout < MinWatchdogTimeout {
 		return o, fmt.Errorf("rlock: Options.WatchdogTimeout is %v, want 0 or at least %v",
 			o.WatchdogTimeout, MinWatchdogTimeout)
+	}
+	if o.ReplicaTimeout == 0 {
+		o.ReplicaTimeout = time.Second
+	}
+	if o.Replicas < 0 {
+		return o, fmt.Errorf("rlock: Options.Replicas is %d, want 0 or more", o.Replicas)
+	}
+	if o.ReplicaTimeout < time.Millisecond {
+		return o, fmt.Errorf("rlock: Options.ReplicaTimeout is %v, want 0 or at least 1ms", o.ReplicaTimeout)
 	}
 	return o, nil
 }

@@ -1,0 +1,94 @@
+package rlock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// withReplica starts a master with one replica that is in step.
+func withReplica(t *testing.T) (master, replica *redistest.Server) {
+	t.Helper()
+	fast := []string{"--repl-diskless-sync-delay", "0"}
+	master = redistest.Start(t, fast...)
+	host, port := "127.0.0.1", master.Addr()[len("127.0.0.1:"):]
+	replica = redistest.Start(t, append(fast, "--replicaof", host+" "+port)...)
+	b := bench{rdb: master.Client(t)}
+	redistest.Eventually(t, 20*time.Second, func() bool {
+		n, err := b.do(t, "WAIT", "1", "100").AsInt64()
+		return err == nil && n == 1
+	}, "the replica is in step")
+	return master, replica
+}
+
+func TestReplicas(t *testing.T) {
+	master, replica := withReplica(t)
+	rdb := master.Client(t)
+	b := bench{rdb: rdb, name: "replicated"}
+	b.Client = newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 200 * time.Millisecond})
+	m := b.Mutex(b.name)
+
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	require.True(t, bench{rdb: replica.Client(t)}.exists(t, b.name), "the replica has it when Lock returns")
+	_, unlockInner, err := m.Lock(ctx)
+	require.NoError(t, err)
+	require.NoError(t, unlockInner())
+	require.NoError(t, unlock())
+
+	replica.Pause()
+	for range 2 { // the second time the connection is one that has been used
+		_, noop, err := m.Lock(context.Background())
+		require.ErrorIs(t, err, rlock.ErrNotReplicated)
+		require.ErrorContains(t, err, "0 of 1 replicas within 200ms")
+		require.ErrorIs(t, noop(), rlock.ErrNotHeld)
+		require.False(t, b.exists(t, b.name), "given back")
+	}
+	replica.Resume()
+	redistest.Eventually(t, 10*time.Second, func() bool {
+		return m.Do(context.Background(), func(context.Context) error { return nil }) == nil
+	}, "confirmed again")
+
+	b.do(t, "SCRIPT", "FLUSH")
+	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
+}
+
+// A waiter behind a grant that was given back for want of replicas is woken.
+func TestNotReplicatedWakesTheNext(t *testing.T) {
+	master, replica := withReplica(t)
+	rdb := master.Client(t)
+	careful := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 500 * time.Millisecond})
+	replica.Pause()
+	first := lockAsync(t, careful.Mutex("next"))
+	b := bench{rdb: rdb}
+	redistest.Eventually(t, 5*time.Second, func() bool { return b.exists(t, "next") }, "granted, not confirmed")
+	second := lockAsync(t, newClient(t, rdb).Mutex("next"))
+	require.ErrorIs(t, first.get(t, 5*time.Second).err, rlock.ErrNotReplicated)
+	got := second.get(t, 2*time.Second)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+	replica.Resume()
+}
+
+func TestWaitRefused(t *testing.T) {
+	s := redistest.Start(t)
+	admin := bench{rdb: s.Client(t)}
+	require.NoError(t, admin.do(t, "ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-wait").Error())
+	rdb := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" })
+	c := newClient(t, rdb, rlock.Options{Replicas: 1})
+	_, _, err := c.Mutex("wait").Lock(context.Background())
+	require.ErrorIs(t, err, rlock.ErrNotReplicated)
+	require.ErrorContains(t, err, "'wait' command")
+	require.False(t, admin.exists(t, "wait"))
+
+	for _, o := range []rlock.Options{{Replicas: -1}, {Replicas: 1, ReplicaTimeout: -1}, {ReplicaTimeout: 1}} {
+		_, err := rlock.New(rdb, o)
+		require.ErrorContains(t, err, "Options.Replica")
+	}
+}
