@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -44,7 +45,7 @@ func (f findings) err() error {
 		faults = append(faults, fmt.Sprintf("%d overlaps", n))
 	}
 	if n := len(f.meetings); n > 0 {
-		faults = append(faults, fmt.Sprintf("%d meetings inside", n))
+		faults = append(faults, fmt.Sprintf("%d seen by the witness", n))
 	}
 	if f.lost != 0 {
 		faults = append(faults, fmt.Sprintf("%d lost updates", f.lost))
@@ -55,7 +56,7 @@ func (f findings) err() error {
 	if faults == nil {
 		return nil
 	}
-	return fmt.Errorf("%s in %d sections", strings.Join(faults, ", "), f.sections)
+	return errors.New(strings.Join(faults, ", "))
 }
 
 // round leaves three digits or so: enough for people.

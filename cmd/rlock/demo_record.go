@@ -135,10 +135,10 @@ type handoff struct {
 	took     time.Duration
 }
 
-// handoffs returns those of a lock, between processes or within one, the fastest first.
-func (r *record) handoffs(lock string, within bool) []handoff {
+// handoffs returns those of tea, between processes or within one, the fastest first.
+func (r *record) handoffs(within bool) []handoff {
 	var all []handoff
-	sections := r.sections(lock)
+	sections := r.sections(tea)
 	for i := 1; i < len(sections); i++ {
 		a, b := sections[i-1], sections[i]
 		if a.cut {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -41,11 +42,16 @@ func (d *demo) progress() {
 			total++
 		}
 	}
-	text := fmt.Sprintf("%4d shipped:", total)
-	for _, p := range d.letters() {
-		text += fmt.Sprintf("  %s %d", p, shipped[p])
+	d.say("%4d shipped:%s", total, d.each(func(w *process) int { return shipped[w.Letter] }))
+}
+
+// each lists a number per process.
+func (d *demo) each(number func(*process) int) string {
+	var b strings.Builder
+	for _, w := range d.processes {
+		fmt.Fprintf(&b, "  %s %d", w.Letter, number(w))
 	}
-	d.say("%s", text)
+	return b.String()
 }
 
 // explain draws what happened.
@@ -67,12 +73,12 @@ func (d *demo) explain() {
 
 	fmt.Fprintf(s, "\nre-entry  %d times a holder locked %s again. It never waits for itself; Redis\n"+
 		"          counts 1 2 1 2 1, and only the last unlock lets others in\n", r.reentries(), tea)
-	if all := r.handoffs(tea, false); len(all) > 0 {
+	if all := r.handoffs(false); len(all) > 0 {
 		fmt.Fprintf(s, "hand-off  %d times from one process to another: %v in the middle, 99 of\n"+
 			"          100 within %v, from the unlock to being inside. A waiter does\n"+
 			"          not poll: the unlock's message wakes it\n", len(all), quantile(all, 50), quantile(all, 99))
 	}
-	if all := r.handoffs(tea, true); len(all) > 0 {
+	if all := r.handoffs(true); len(all) > 0 {
 		fmt.Fprintf(s, "          %d times to a neighbour in the same process: %v\n", len(all), quantile(all, 50))
 	}
 	for _, p := range d.letters() {

@@ -112,7 +112,7 @@ func (p *program) run(args []string) int {
 	var s signalled
 	switch {
 	case err == nil:
-		return p.runHeld(e, held, unlock, signals)
+		return p.runHeld(held, e, unlock, signals)
 	case errors.As(err, &s):
 		return s.exitCode()
 	case errors.Is(err, rlock.ErrNotAcquired):
@@ -156,8 +156,8 @@ func (e errand) acquire(
 }
 
 // runHeld runs the command inside the lock.
-func (p *program) runHeld(e errand, held context.Context, unlock rlock.UnlockFunc, signals <-chan os.Signal) int {
-	code := 0
+func (p *program) runHeld(held context.Context, e errand, unlock rlock.UnlockFunc, signals <-chan os.Signal) int {
+	var code int
 	child, err := p.start(e.path, e.argv)
 	if err != nil {
 		code = p.fail(startCode(err), err)

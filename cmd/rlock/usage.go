@@ -4,7 +4,7 @@ import "fmt"
 
 const usage = `rlock is a re-entrant lock in Redis, the same one as Redisson's RLock.
 
-  rlock demo                           see it work: about ten seconds, needs only Go
+  rlock demo                           see it work, in about ten seconds
   rlock run [flags] NAME -- command…   run a command while holding the lock NAME
   rlock version                        print the version
   rlock help [command]                 print this, or more about a command
@@ -19,7 +19,7 @@ inside at once and that no update was lost. Takes about ten seconds.
 It uses the Redis at REDIS_ADDR if that is set (under keys of its own, which it
 removes), else a redis-server from PATH that it starts, else an embedded one.
 
-  -cheats N   N processes leave out the lock: see the checks fail (default 0)
+  -cheats N   that many processes leave out the lock: see the checks fail
 
 exit code  0 all is well   1 a check failed   2 usage   128+n ended by signal n
 `

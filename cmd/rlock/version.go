@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 )
 
 func (p *program) version(args []string) int {
@@ -24,14 +25,14 @@ func versionLine(info *debug.BuildInfo) string {
 	if version == "" {
 		version = "(devel)"
 	}
-	line := fmt.Sprintf("rlock %s, %s %s/%s", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	parts := []string{fmt.Sprintf("rlock %s, %s %s/%s", version, runtime.Version(), runtime.GOOS, runtime.GOARCH)}
 	for _, s := range info.Settings {
 		switch {
 		case s.Key == "vcs.revision":
-			line += ", revision " + s.Value
+			parts = append(parts, "revision "+s.Value)
 		case s.Key == "vcs.modified" && s.Value == "true":
-			line += ", modified"
+			parts = append(parts, "modified")
 		}
 	}
-	return line
+	return strings.Join(parts, ", ")
 }

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"bytes"
+	"runtime/debug"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestOverview(t *testing.T) {
+	t.Parallel()
+	// 72 columns of 100 ms: A has one and a half, B is killed in its third column, and C takes over in the sixth.
+	r := history(stay{"A", tea, 1, 0, 1, 150}, stay{"B", tea, 1, 0, 200, 0}, stay{"C", tea, 1, 0, 550, 600})
+	r.died("B", r.start.Add(450*ms))
+	require.Equal(t, []string{
+		"    0 s       1 s       2 s       3 s       4 s       5 s       6 s",
+		" A  █▄",
+		" B    ██×·",
+		" C       ▄",
+	}, r.overview(tea, []string{"A", "B", "C"}, 7200*ms-1))
+
+	r = history(stay{"B", tea, 1, 0, 0, 0}, stay{"C", tea, 1, 0, 650, 700})
+	r.died("B", r.start.Add(250*ms))
+	require.Equal(t, []string{" B  ██×····", " C        ▄"}, r.overview(tea, []string{"B", "C"}, 7200*ms-1)[1:])
+}
+
+func TestCloseUp(t *testing.T) {
+	t.Parallel()
+	r := history(stay{"A", tea, 1, 0, 10, 20}, stay{"A", tea, 2, 0, 12, 15}, stay{"B", tea, 1, 0, 21, 25})
+	require.Equal(t, []string{" A  1122211111", " B             1111"}, r.closeUp(tea, []string{"A", "B"}, 10*ms, ms))
+}
+
+func TestLiveliest(t *testing.T) {
+	t.Parallel()
+	r := history(
+		stay{"A", tea, 1, 0, 0, 10}, stay{"A", tea, 1, 0, 11, 20},
+		stay{"B", tea, 1, 0, 100, 110}, stay{"C", tea, 1, 0, 111, 120}, stay{"A", tea, 1, 0, 121, 130},
+		stay{"D", tea, 1, 0, 500, 510},
+	)
+	require.Equal(t, 100*ms, r.liveliest(tea, 50*ms, time.Second))
+	require.Equal(t, time.Duration(0), r.liveliest(tea, 50*ms, 90*ms))
+}
+
+func TestScreen(t *testing.T) {
+	t.Parallel()
+	var b bytes.Buffer
+	require.Equal(t, "x", screen{Writer: &b}.bad("x"))
+	require.Equal(t, "\x1b[1;31mx\x1b[0m", screen{Writer: &b, colour: true}.bad("x"))
+	require.Equal(t, "abc", clip("abc", 3))
+	require.Equal(t, "ab…", clip("abcd", 3))
+	require.Equal(t, 1230*time.Microsecond, round(1234567))
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args []string
+		code int
+		out  string
+		err  string
+	}{
+		{nil, 2, "", usage},
+		{[]string{"help"}, 0, usage, ""},
+		{[]string{"-h"}, 0, usage, ""},
+		{[]string{"help", "demo"}, 0, usageDemo, ""},
+		{[]string{"help", "run"}, 0, usageRun, ""},
+		{[]string{"help", "version"}, 0, usage, ""},
+		{[]string{"demo", "-h"}, 0, usageDemo, ""},
+		{[]string{"run", "--help"}, 0, usageRun, ""},
+		{[]string{"help", "me"}, 2, "", "rlock: unknown command \"me\"\n\n" + usage},
+		{[]string{"lock"}, 2, "", "rlock: unknown command \"lock\"\n\n" + usage},
+		{[]string{"version", "2"}, 2, "", "rlock: version takes no arguments\n\n" + usage},
+	} {
+		require.Equal(t, result{c.code, c.out, c.err}, call(t, "", c.args...), c.args)
+	}
+	for _, text := range []string{usage, usageDemo, usageRun} {
+		requirePlain(t, text)
+	}
+	require.Regexp(t, `^rlock \S+, go\S+ \w+/\w+`, call(t, "", "version").out)
+	info := &debug.BuildInfo{Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}}}
+	require.Regexp(t, `^rlock \(devel\), .*, revision abc, modified$`, versionLine(info))
+}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// binary is the program under test; TestMain builds it.
+var binary string
+
+func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
+
+func buildAndRun(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "rlock-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	binary = filepath.Join(dir, "rlock")
+	build := exec.Command("go", append(append([]string{"build", "-o", binary}, raceFlags()...), ".")...)
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build the program: %v\n%s", err, out)
+		return 1
+	}
+	return m.Run()
+}
+
+// patience bounds everything that a test waits for.
+const patience = 30 * time.Second
+
+// result is what a finished program leaves.
+type result struct {
+	code     int
+	out, err string
+}
+
+// call runs the program inside this process, with the one variable REDIS_ADDR.
+func call(t *testing.T, addr string, args ...string) result {
+	t.Helper()
+	runtime.LockOSThread() // as main does
+	defer runtime.UnlockOSThread()
+	null, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	defer func() { _ = null.Close() }()
+	file := func(name string) *os.File {
+		f, err := os.Create(filepath.Join(t.TempDir(), name))
+		require.NoError(t, err)
+		return f
+	}
+	p := &program{in: null, out: file("out"), err: file("err"), self: binary, getenv: func(name string) string {
+		if name == "REDIS_ADDR" {
+			return addr
+		}
+		return ""
+	}}
+	code := p.main(args)
+	text := func(f *os.File) string {
+		require.NoError(t, f.Close())
+		b, err := os.ReadFile(f.Name())
+		require.NoError(t, err)
+		return string(b)
+	}
+	return result{code, text(p.out), text(p.err)}
+}
+
+// running is the binary as a process of its own.
+type running struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	lines chan string // of stdout; closed when nobody can write there any more
+	err   bytes.Buffer
+}
+
+// start runs the binary with an environment. It is killed at the end of the test.
+func start(t *testing.T, env []string, args ...string) *running {
+	t.Helper()
+	r := &running{t: t, cmd: exec.CommandContext(t.Context(), binary, args...), lines: make(chan string, 10_000)}
+	r.cmd.Env = append(os.Environ(), env...)
+	r.cmd.Stderr = &r.err
+	r.cmd.WaitDelay = patience // a child that keeps stderr open
+	var err error
+	r.in, err = r.cmd.StdinPipe()
+	require.NoError(t, err)
+	out, in, err := os.Pipe()
+	require.NoError(t, err)
+	r.cmd.Stdout = in
+	require.NoError(t, r.cmd.Start())
+	require.NoError(t, in.Close())
+	t.Cleanup(func() { _ = out.Close() })
+	go func() { // ends when all writers have ended, or with the test
+		defer close(r.lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			r.lines <- s.Text()
+		}
+	}()
+	return r
+}
+
+// saw waits for a line with text, and returns it.
+func (r *running) saw(text string) string {
+	r.t.Helper()
+	for timeout := time.After(patience); ; {
+		select {
+		case line, ok := <-r.lines:
+			if !ok {
+				r.t.Fatalf("ended without a line %q; stderr: %s", text, r.err.String())
+			}
+			if strings.Contains(line, text) {
+				return line
+			}
+		case <-timeout:
+			r.t.Fatalf("no line %q within %v", text, patience)
+		}
+	}
+}
+
+func (r *running) signal(s syscall.Signal) {
+	r.t.Helper()
+	require.NoError(r.t, r.cmd.Process.Signal(s))
+}
+
+// rest waits for the end of the program and of all that it started. out is what was not seen yet.
+func (r *running) rest() result {
+	r.t.Helper()
+	var out []string
+	for timeout, open := time.After(patience), true; open; {
+		select {
+		case line, ok := <-r.lines:
+			if open = ok; ok {
+				out = append(out, line)
+			}
+		case <-timeout:
+			r.t.Fatalf("still running after %v; stderr: %s", patience, r.err.String())
+		}
+	}
+	_ = r.cmd.Wait() // the code tells
+	return result{exitCode(r.cmd.ProcessState), strings.Join(out, "\n"), r.err.String()}
+}
+
+// requireEmpty checks that a server has no keys and no subscriptions.
+func requireEmpty(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	c := s.Client(t)
+	keys, err := c.Do(t.Context(), c.B().Keys().Pattern("*").Build()).AsStrSlice()
+	require.NoError(t, err)
+	require.Empty(t, keys)
+	redistest.Eventually(t, patience, func() bool {
+		channels, err := c.Do(t.Context(), c.B().PubsubChannels().Build()).AsStrSlice()
+		return err == nil && len(channels) == 0
+	}, "no channels")
+}

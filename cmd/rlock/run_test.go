@@ -1,0 +1,258 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// Scripts for sh that say when they are inside, and then wait for the end of their stdin or for a signal.
+const (
+	untilEOF    = `echo inside; cat`
+	untilSignal = `trap 'echo ended by TERM; exit 11' TERM
+		trap 'echo ended by INT; exit 12' INT
+		trap 'echo ended by HUP; exit 13' HUP
+		trap 'echo ended by QUIT; exit 14' QUIT
+		echo inside; while :; do sleep 0.02; done`
+	stubborn = `trap '' TERM; echo inside; while :; do sleep 0.02; done`
+)
+
+// quick makes the loss of a lock known soon.
+const quick = "300ms"
+
+func TestRunPassesTheExitCodeOn(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	plain := filepath.Join(t.TempDir(), "plain")
+	require.NoError(t, os.WriteFile(plain, []byte("no program"), 0o600))
+	for name, c := range map[string]struct {
+		code int
+		argv []string
+	}{
+		"zero":           {0, []string{"true"}},
+		"seven":          {7, []string{"sh", "-c", "exit 7"}},
+		"signal":         {128 + 9, []string{"sh", "-c", "kill -9 $$"}},
+		"not found":      {exitNotFound, []string{"there-is-no-such-command"}},
+		"no such path":   {exitNotFound, []string{"./there-is-no-such-command"}},
+		"not executable": {exitCannotRun, []string{plain}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := call(t, s.Addr(), append([]string{"run", "job", "--"}, c.argv...)...)
+			require.Equal(t, c.code, r.code, r.err)
+			requireEmpty(t, s)
+		})
+	}
+}
+
+func TestRunPassesTheStreamsThrough(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	r := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", "cat; echo oops >&2")
+	_, err := r.in.Write([]byte("hello\n"))
+	require.NoError(t, err)
+	require.NoError(t, r.in.Close())
+	require.Equal(t, result{0, "hello", "oops\n"}, r.rest())
+}
+
+func TestRunExcludes(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	env := []string{"REDIS_ADDR=redis://" + s.Addr()}
+	first := start(t, env, "run", "job", "--", "sh", "-c", untilEOF)
+	first.saw("inside")
+
+	for _, c := range []struct {
+		code int
+		args []string
+	}{
+		{exitNotAcquired, []string{"-wait", "0"}},
+		{exitNotAcquired, []string{"-wait", "50ms"}},
+		{9, []string{"-wait", "0", "-E", "9"}},
+		{0, []string{"-wait", "0", "-E", "0"}},
+	} {
+		r := call(t, s.Addr(), append(append([]string{"run"}, c.args...), "job", "--", "echo", "inside")...)
+		require.Equal(t, c.code, r.code, r.err)
+		require.Empty(t, r.out, "ran without the lock")
+		require.Equal(t, "rlock: lock \"job\": not acquired\n", r.err)
+	}
+	require.Zero(t, call(t, s.Addr(), "run", "-wait", "0", "another job", "--", "true").code)
+
+	second := start(t, env, "run", "job", "--", "echo", "inside")
+	waitForWaiter(t, s)
+	require.NoError(t, first.in.Close())
+	require.Zero(t, first.rest().code)
+	second.saw("inside")
+	require.Zero(t, second.rest().code)
+	requireEmpty(t, s)
+}
+
+// waitForWaiter waits until somebody waits for a lock.
+func waitForWaiter(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	c := s.Client(t)
+	redistest.Eventually(t, patience, func() bool {
+		channels, err := c.Do(t.Context(), c.B().PubsubChannels().Build()).AsStrSlice()
+		return err == nil && len(channels) == 1
+	}, "somebody waits")
+}
+
+func TestRunLost(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for name, c := range map[string]struct{ script, says string }{
+		"gentle":   {untilSignal, "ended by TERM"},
+		"stubborn": {stubborn, ""},
+		// What the command started has to end as well, or rest would wait for it.
+		"left behind": {`(trap '' TERM; while :; do sleep 0.02; done) & echo inside; wait`, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, nil, "run", "-addr", s.Addr(), "-watchdog", quick, "-grace", "200ms", name, "--", "sh", "-c", c.script)
+			r.saw("inside")
+			rdb := s.Client(t)
+			require.NoError(t, rdb.Do(t.Context(), rdb.B().Del().Key(name).Build()).Error())
+			got := r.rest()
+			require.Equal(t, exitLost, got.code, got.err)
+			require.Equal(t, c.says, got.out)
+			require.Contains(t, got.err, "stopping the command")
+			require.Contains(t, got.err, "lost")
+		})
+	}
+}
+
+func TestRunLeaseEnds(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	r := call(t, s.Addr(), "run", "-lease", "1s", "job", "--", "sh", "-c", untilSignal)
+	require.Equal(t, exitLost, r.code, r.err)
+	require.Equal(t, "inside\nended by TERM\n", r.out)
+	requireEmpty(t, s)
+}
+
+func TestRunForwardsSignals(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for name, c := range map[string]struct {
+		signal syscall.Signal
+		code   int
+	}{
+		"TERM": {syscall.SIGTERM, 11},
+		"INT":  {syscall.SIGINT, 12},
+		"HUP":  {syscall.SIGHUP, 13},
+		"QUIT": {syscall.SIGQUIT, 14},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", untilSignal)
+			r.saw("inside")
+			r.signal(c.signal)
+			got := r.rest() // some shells write to stderr that their sleep was ended
+			require.Equal(t, c.code, got.code)
+			require.Equal(t, "ended by "+name, got.out)
+			requireEmpty(t, s)
+		})
+	}
+	t.Run("ends the command", func(t *testing.T) {
+		r := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", untilEOF)
+		r.saw("inside")
+		r.signal(syscall.SIGTERM)
+		require.Equal(t, result{128 + 15, "", ""}, r.rest())
+		requireEmpty(t, s)
+	})
+}
+
+func TestRunGivesUpWaitingOnASignal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	first := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", untilEOF)
+	first.saw("inside")
+	second := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "echo", "inside")
+	waitForWaiter(t, s)
+	second.signal(syscall.SIGINT)
+	require.Equal(t, result{128 + 2, "", ""}, second.rest())
+	require.NoError(t, first.in.Close())
+	require.Zero(t, first.rest().code)
+	requireEmpty(t, s)
+}
+
+// TestRunRedisGone: the command was alone, since its lease had not ended; that is what its code says.
+func TestRunRedisGone(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	r := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", "echo inside; cat; exit 5")
+	r.saw("inside")
+	s.Stop()
+	require.NoError(t, r.in.Close())
+	got := r.rest()
+	require.Equal(t, 5, got.code)
+	require.Contains(t, got.err, "the lock ends with its lease")
+}
+
+func TestRunErrors(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	secret := redistest.Start(t, "--requirepass", "secret")
+	rdb := s.Client(t)
+	require.NoError(t, rdb.Do(t.Context(), rdb.B().Set().Key("text").Value("x").Build()).Error())
+	down := redistest.Start(t)
+	down.Stop()
+	for name, c := range map[string]struct {
+		code int
+		says string
+		args []string
+	}{
+		"nothing":          {2, "run needs NAME", nil},
+		"no command":       {2, "run needs NAME", []string{"job", "--"}},
+		"no dashes":        {2, "run needs NAME", []string{"job", "true", "true"}},
+		"empty name":       {2, "NAME is empty", []string{"", "--", "true"}},
+		"unknown flag":     {2, "-nope", []string{"-nope", "job", "--", "true"}},
+		"negative wait":    {2, "negative", []string{"-wait", "-1s", "job", "--", "true"}},
+		"no duration":      {2, "-wait", []string{"-wait", "soon", "job", "--", "true"}},
+		"no lease":         {2, "-lease", []string{"-lease", "0", "job", "--", "true"}},
+		"bad code":         {2, "-E", []string{"-E", "256", "job", "--", "true"}},
+		"bad watchdog":     {2, "WatchdogTimeout", []string{"-watchdog", "1ms", "job", "--", "true"}},
+		"bad address":      {2, "address", []string{"-addr", "http://x", "job", "--", "true"}},
+		"redis is down":    {exitInternal, "refused", []string{"-addr", down.Addr(), "job", "--", "true"}},
+		"another type":     {exitInternal, "WRONGTYPE", []string{"text", "--", "true"}},
+		"no password":      {exitInternal, "NOAUTH", []string{"-addr", secret.Addr(), "job", "--", "true"}},
+		"a password":       {0, "", []string{"-addr", "redis://:secret@" + secret.Addr(), "job", "--", "true"}},
+		"misspelt command": {exitNotFound, "not found", []string{"-addr", down.Addr(), "job", "--", "there-is-no-such-command"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := call(t, s.Addr(), append([]string{"run"}, c.args...)...)
+			require.Equal(t, c.code, r.code, r.err)
+			require.Contains(t, r.err, c.says)
+			require.Empty(t, r.out)
+		})
+	}
+}
+
+// TestRunWaitTakesItsTime: the bound is not taken for an attempt.
+func TestRunWaitTakesItsTime(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	first := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", untilEOF)
+	first.saw("inside")
+	began := time.Now()
+	require.Equal(t, exitNotAcquired, call(t, s.Addr(), "run", "-wait", "250ms", "job", "--", "true").code)
+	require.GreaterOrEqual(t, time.Since(began), 250*time.Millisecond)
+}
+
+// TestRunOnCluster: the address of one node is enough.
+func TestRunOnCluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.StartCluster(t, 3, 0)
+	addr := c.Addrs()[0]
+	first := start(t, nil, "run", "-addr", addr, "job", "--", "sh", "-c", untilEOF)
+	first.saw("inside")
+	require.Equal(t, exitNotAcquired, call(t, addr, "run", "-wait", "20ms", "job", "--", "true").code)
+	second := start(t, nil, "run", "-addr", "redis://"+addr, "job", "--", "echo", "inside")
+	require.NoError(t, first.in.Close())
+	require.Equal(t, result{0, "", ""}, first.rest())
+	require.Equal(t, result{0, "inside", ""}, second.rest())
+}
