@@ -1,0 +1,15 @@
+package faults
+
+import (
+	"os"
+	"testing"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+func runRoleOrTests(m *testing.M) {
+	if role := os.Getenv(roleEnv); role != "" {
+		os.Exit(roles[role](os.Args[1:]))
+	}
+	redistest.Main(m)
+}
