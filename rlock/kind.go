@@ -1,7 +1,11 @@
 package rlock
 
 import (
+	"context"
 	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
@@ -16,9 +20,9 @@ type kind struct {
 	// suffix is what the owner field has behind the owner, to tell holds of one owner and name apart.
 	suffix string
 
-	acquire acquireScript
-	release releaseScript
-	renew   renewScript
+	acquire func(context.Context, rueidis.Client, lua.AcquireArgs) (lua.AcquireReply, error)
+	release func(context.Context, rueidis.Client, lua.ReleaseArgs) (bool, error)
+	renew   func(context.Context, rueidis.Client, time.Duration, []lua.Hold) ([]lua.Renewal, error)
 }
 
 // The keys and channels are Redisson's, see docs/protocol.md.

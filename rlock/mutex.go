@@ -10,12 +10,6 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-type (
-	acquireScript func(context.Context, rueidis.Client, lua.AcquireArgs) (lua.AcquireReply, error)
-	releaseScript func(context.Context, rueidis.Client, lua.ReleaseArgs) (bool, error)
-	renewScript   func(context.Context, rueidis.Client, time.Duration, []lua.Hold) ([]lua.Renewal, error)
-)
-
 // Mutex is a handle on a lock in Redis: exclusive, and re-entrant for the owner that a ctx carries.
 // It has no state of its own: any number of handles on one name are the same lock. Its methods are
 // safe for concurrent use.
@@ -93,7 +87,8 @@ func (m *Mutex) Name() string { return m.name }
 // or is what Redis or the connection to it said. Nothing is left in Redis by a Lock that failed, if
 // Redis can be reached.
 func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
-	return m.result(ctx)(m.lock(ctx, ctx, false))
+	s, err := m.lock(ctx, ctx, false)
+	return m.result(ctx, s, err)
 }
 
 // TryLock is Lock with a bound on the waiting: after wait it returns [ErrNotAcquired]. If wait is 0
@@ -101,20 +96,20 @@ func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 // already. The section that follows is not bounded by wait.
 func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	if wait <= 0 {
-		return m.result(ctx)(m.lock(ctx, ctx, true))
+		s, err := m.lock(ctx, ctx, true)
+		return m.result(ctx, s, err)
 	}
 	waitCtx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
-	return m.result(ctx)(m.lock(ctx, waitCtx, false))
+	s, err := m.lock(ctx, waitCtx, false)
+	return m.result(ctx, s, err)
 }
 
-func (m *Mutex) result(ctx context.Context) func(*scope, error) (context.Context, UnlockFunc, error) {
-	return func(s *scope, err error) (context.Context, UnlockFunc, error) {
-		if err != nil {
-			return ctx, func() error { return m.fail("unlock", ErrNotHeld) }, err
-		}
-		return s, s.unlock, nil
+func (m *Mutex) result(ctx context.Context, s *scope, err error) (context.Context, UnlockFunc, error) {
+	if err != nil {
+		return ctx, func() error { return m.fail("unlock", ErrNotHeld) }, err
 	}
+	return s, s.unlock, nil
 }
 
 // Do runs fn while it holds the lock: Lock, fn with the ctx of the hold, unlock. It returns the
