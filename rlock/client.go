@@ -197,37 +197,3 @@ func (c *Client) group(m *Mutex) renewGroup {
 	}
 	return g
 }
-
-// await runs a command that may be given up: it returns when ctx is done, though rueidis does not
-// while it waits for a connection.
-func await[T any](ctx context.Context, c *Client, command func(context.Context) (T, error)) (T, error) {
-	type result struct {
-		value T
-		err   error
-	}
-	var none T
-	if c.isClosed() {
-		return none, ErrClosed
-	}
-	if err := ctx.Err(); err != nil {
-		return none, err
-	}
-	if ctx.Done() == nil {
-		return command(c.call())
-	}
-	results := make(chan result, 1)
-	if !c.background(func() {
-		value, err := command(c.call())
-		results <- result{value, err}
-	}) {
-		return none, ErrClosed
-	}
-	select {
-	case r := <-results:
-		return r.value, r.err
-	case <-ctx.Done():
-		return none, ctx.Err()
-	case <-c.done:
-		return none, ErrClosed
-	}
-}

@@ -1,14 +1,6 @@
 package rlock
 
-import (
-	"context"
-	"errors"
-	"net"
-	"strings"
-	"time"
-
-	"github.com/redis/rueidis"
-)
+import "time"
 
 // Nothing may be left behind by a call that failed (G5), though a command that was sent can not be
 // called back. What a command without a reply may have done is found out and undone here:
@@ -18,103 +10,6 @@ import (
 //     found, or until the lease that the command could have started has ended.
 //
 // A swept field is not used by anybody: its owner is retired, or has another tag since (burn).
-
-const (
-	// patience is how long a call goes on trying when Redis can not be reached or is not ready, as
-	// long as the caller waits. It spans a reconnect, not a failover: who waits longer has a ctx to
-	// say so, and calls again.
-	patience = 3 * time.Second
-	// callTimeout bounds a single command on a connection that nobody else uses; then rueidis closes
-	// it. It is rueidis' own default for writes.
-	callTimeout = 10 * time.Second
-
-	minRetry = 10 * time.Millisecond
-	maxRetry = 500 * time.Millisecond
-)
-
-// callContext is the context of one command. It has a deadline because rueidis leaves its
-// synchronous path, which spares two goroutine switches, for a ctx that can be cancelled and has
-// none (pipe.Do in v1.0.79). What else would end the command is left to done.
-type callContext struct {
-	deadline time.Time
-	done     <-chan struct{}
-}
-
-func (c *callContext) Deadline() (time.Time, bool) { return c.deadline, true }
-func (c *callContext) Done() <-chan struct{}       { return c.done }
-func (c *callContext) Value(any) any               { return nil }
-func (c *callContext) Err() error {
-	select {
-	case <-c.done:
-		return context.Canceled
-	default:
-		return nil
-	}
-}
-
-// call is the context of a command that is to be answered even if its caller has gone. Close ends
-// it after a grace.
-func (c *Client) call() context.Context { return c.callAt(time.Now()) }
-
-func (c *Client) callAt(now time.Time) context.Context {
-	return &callContext{deadline: now.Add(callTimeout), done: c.stopped}
-}
-
-// retry spaces the repeats of a call.
-type retry struct {
-	limit time.Time
-	pause time.Duration
-}
-
-func newRetry(limit time.Time) *retry { return &retry{limit: limit, pause: minRetry} }
-
-// wait pauses before the next try. It reports false if there should be none: err will not pass, the
-// time is up, or one of the channels was closed.
-func (r *retry) wait(err error, stop1, stop2 <-chan struct{}) bool {
-	if !mayPass(err) || time.Now().Add(r.pause).After(r.limit) {
-		return false
-	}
-	timer := time.NewTimer(r.pause)
-	defer timer.Stop()
-	r.pause = min(2*r.pause, maxRetry)
-	select {
-	case <-timer.C:
-		return true
-	case <-stop1:
-	case <-stop2:
-	}
-	return false
-}
-
-// mayHaveRun reports whether the script may have run though the call failed.
-func mayHaveRun(err error) bool {
-	var redisErr *rueidis.RedisError
-	if errors.As(err, &redisErr) {
-		return false
-	}
-	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "dial" {
-		return false
-	}
-	return !errors.Is(err, rueidis.ErrClosing)
-}
-
-// mayPass reports whether it makes sense to try again: the connection failed, or the server says
-// that it is not ready.
-func mayPass(err error) bool {
-	var redisErr *rueidis.RedisError // rueidis.IsRedisErr does not look into wrapped errors
-	if !errors.As(err, &redisErr) {
-		return !errors.Is(err, rueidis.ErrClosing)
-	}
-	for _, prefix := range []string{
-		"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "MOVED", "ASK",
-	} {
-		if strings.HasPrefix(redisErr.Error(), prefix) {
-			return true
-		}
-	}
-	return false
-}
 
 // giveBack releases a hold that was granted to nobody. If that fails it is swept.
 func (c *Client) giveBack(m *Mutex, h *hold) {
@@ -156,7 +51,7 @@ func (c *Client) sweep(m *Mutex, h *hold, until time.Time, end sweepEnd) {
 			if err == nil && (released || end == firstAnswer) {
 				return
 			}
-			if !mayPass(err) && err != nil || time.Now().After(until) || c.isClosed() {
+			if err != nil && !mayPass(err) || time.Now().After(until) || c.isClosed() {
 				return
 			}
 			timer := time.NewTimer(pause)
