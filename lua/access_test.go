@@ -2,7 +2,6 @@ package lua_test
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -186,7 +185,7 @@ func TestServerGone(t *testing.T) {
 	for call, err := range calls(t.Context(), l.rdb, l) {
 		require.Error(t, err, call)
 		var said *rueidis.RedisError
-		require.False(t, errors.As(err, &said), "%s: %v", call, err)
+		require.NotErrorAs(t, err, &said, call)
 	}
 }
 

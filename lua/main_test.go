@@ -172,11 +172,9 @@ const endMark = "end"
 // delivers in the order of the publishing, and the script's was published before its reply.
 func (e *ear) said() []string {
 	e.l.t.Helper()
-	b, cmd := e.l.rdb.B(), rueidis.Completed{}
+	cmd := e.l.rdb.B().Publish().Channel(e.l.channel).Message(endMark).Build()
 	if e.sharded {
-		cmd = b.Spublish().Channel(e.l.channel).Message(endMark).Build()
-	} else {
-		cmd = b.Publish().Channel(e.l.channel).Message(endMark).Build()
+		cmd = e.l.rdb.B().Spublish().Channel(e.l.channel).Message(endMark).Build()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -13,7 +13,9 @@
 //  2. a message: "0" makes the first waiter due, "1" all of them,
 //  3. the confirmation of the subscription, the first one and each after a reconnect,
 //  4. the end of the remaining time that the last attempt was told,
-//  5. the turn of a waiter before it that left without an answer.
+//  5. the turn of a waiter before it that left without an answer,
+//  6. the news that its slot is served by a node of which the client has not heard: the attempt is
+//     what makes the client find that node.
 //
 // A wake-up is a hint, and several may merge into one: the waiter asks Redis, which knows. What
 // matters is that none is lost. A turn ends with [Waiter.Held] (keep waiting), [Waiter.Done] (got

@@ -138,17 +138,20 @@ func (l *link) run() {
 	}
 }
 
-var errFailover = errors.New("another node is the master now")
+var (
+	errFailover    = errors.New("another node is the master now")
+	errUnknownNode = errors.New("the client does not know the node")
+)
 
-// connectAndServe returns only in the following cases: the connection broke, the client follows
-// another master, or the hub closes. It leaves no connection behind.
+// connectAndServe returns only in the following cases: the connection broke, the client does not
+// know the node or follows another master, or the hub closes. It leaves no connection behind.
 func (l *link) connectAndServe() error {
 	h := l.hub
 	nodes := h.rdb.Nodes()
 	var client rueidis.Client = h.rdb
 	if l.addr != plainLink {
 		if client = nodes[l.addr]; client == nil {
-			return fmt.Errorf("node %s is not part of the cluster", l.addr)
+			return errUnknownNode
 		}
 	}
 	conn, _ := client.Dedicate()
@@ -292,11 +295,16 @@ func (l *link) finish(t *topic, err error) (again bool) {
 		return false
 	}
 	if refused(redisErr) {
-		t.fail(fmt.Errorf("subscribe to channel %q: %w", t.channel.Name, err))
-		t.sub.want = false
+		t.refuse(err)
 		return false
 	}
 	return true
+}
+
+// refuse gives up on a subscription: all that wait now are told, who joins later asks anew.
+func (t *topic) refuse(err error) {
+	t.fail(fmt.Errorf("subscribe to channel %q: %w", t.channel.Name, err))
+	t.sub.want = false
 }
 
 // refused reports whether asking again would be answered the same way.
@@ -363,8 +371,12 @@ func (l *link) down(err error) {
 		}
 		t.sub.on, t.sub.op, t.sub.queued = false, noOp, false
 		if redisErr != nil && refused(redisErr) {
-			t.fail(fmt.Errorf("subscribe to channel %q: %w", t.channel.Name, err))
-			t.sub.want = false
+			t.refuse(err)
+		}
+		if errors.Is(err, errUnknownNode) {
+			// It joined the cluster lately. What tells the client of it is a command for a key of
+			// the slot, and that is what the waiter sends.
+			t.wakeFirst()
 		}
 		t.reconcile()
 		t.settle()

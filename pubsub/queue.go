@@ -1,6 +1,9 @@
 package pubsub
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // topic is the queue of a channel and what is known of its subscription. Hub.mu guards all of it.
 //
@@ -196,7 +199,9 @@ func (t *topic) setTimer(ttl time.Duration) {
 		t.stopTimer()
 		return
 	}
-	ttl += time.Millisecond // Redis rounds the remaining time down
+	if ttl < math.MaxInt64-time.Millisecond {
+		ttl += time.Millisecond // Redis rounds the remaining time down
+	}
 	if t.timer == nil {
 		t.timer = time.AfterFunc(ttl, t.expired)
 	} else {

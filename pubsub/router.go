@@ -51,13 +51,17 @@ func (h *Hub) forget(addr string) {
 	}
 }
 
-// askRoutes asks the cluster until all wanted channels have a route; it ends with the hub at the
-// latest.
+// askRoutes asks the cluster until all wanted channels have a route, or it may not ask; it ends with
+// the hub at the latest.
 func (h *Hub) askRoutes() {
 	defer h.wg.Done()
 	for backoff := minBackoff; ; backoff = min(2*backoff, maxBackoff) {
 		addrs, err := h.clusterSlots()
 		if err == nil && h.adopt(addrs) {
+			return
+		}
+		if redisErr, ok := rueidis.IsRedisErr(err); ok && refused(redisErr) {
+			h.noRoutes(err)
 			return
 		}
 		select {
@@ -84,6 +88,18 @@ func (h *Hub) adopt(addrs map[uint16]string) bool {
 	}
 	h.router.busy = false
 	return true
+}
+
+// noRoutes tells those who wait for a route that there will be none.
+func (h *Hub) noRoutes(err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.router.busy = false
+	for _, t := range h.topics {
+		if s := &t.sub; s.want && !s.on && s.link == nil {
+			t.refuse(err)
+		}
+	}
 }
 
 func (h *Hub) clusterSlots() (map[uint16]string, error) {

@@ -1,0 +1,280 @@
+package pubsub
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+func TestShardedChannels(t *testing.T) {
+	cluster := redistest.StartCluster(t, 3, 0)
+	s := newSite(t, cluster.Client(t), cluster.Client(t))
+	queues := s.parkQueues(30, true)
+	require.Equal(t, 3, redistest.Goroutines("pubsub.(*link).run"), "one link a node")
+	require.Len(t, s.channels(true), 30)
+	for ch, ws := range queues {
+		s.publish(ch, "0")
+		awaitTurn(t, ws[0], soon)
+		ws[0].Leave()
+		awaitTurn(t, ws[1], soon)
+		ws[1].Leave()
+	}
+	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
+
+	churn(s, 2000, true)
+	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
+	redistest.Eventually(t, recovery, func() bool { return len(s.channels(true)) == 0 }, "no channel is left")
+	s.hub.Close()
+	awaitNoGoroutines(t)
+}
+
+// Redis before 7 has no sharded channels; any node serves.
+func TestPlainChannelsOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	s := newSite(t, cluster.Client(t), cluster.Client(t))
+	queues := s.parkQueues(5, false)
+	for _, node := range cluster.Nodes() {
+		c := node.Client(t, redistest.Single)
+		require.NoError(t, c.Do(t.Context(), c.B().ClientKill().TypePubsub().Build()).Error())
+	}
+	s.afterOutage(queues)
+}
+
+func TestSlotMigration(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	s := newSite(t, cluster.Client(t), cluster.Client(t))
+	queues := s.parkQueues(6, true)
+	moved := make(map[Channel][]*Waiter)
+	for ch, ws := range queues {
+		if len(moved) == 3 {
+			break
+		}
+		slot := cluster.Slot(t, ch.Name)
+		from, to := cluster.Owner(t, slot), cluster.Nodes()[0]
+		if from == to {
+			to = cluster.Nodes()[1]
+		}
+		cluster.MigrateSlot(t, slot, from, to)
+		moved[ch] = ws
+	}
+	s.afterMove(moved)
+	for ch, ws := range queues {
+		if moved[ch] == nil {
+			s.publish(ch, "0")
+			awaitTurn(t, ws[0], soon)
+			s.leaveMoved(ws)
+		}
+	}
+	s.hubEmpty()
+}
+
+func (s site) afterMove(queues map[Channel][]*Waiter) {
+	s.t.Helper()
+	for ch, ws := range queues {
+		awaitTurn(s.t, ws[0], recovery)
+		ws[0].Held(-1)
+		s.awaitSubscribers(ch, 1)
+		s.publish(ch, "0")
+		awaitTurn(s.t, ws[0], soon)
+		s.leaveMoved(ws)
+	}
+}
+
+func (s site) leaveMoved(ws []*Waiter) {
+	for _, w := range ws {
+		w.Leave()
+	}
+}
+
+func (s site) hubEmpty() {
+	s.t.Helper()
+	redistest.Eventually(s.t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
+	redistest.Eventually(s.t, recovery, func() bool { return len(s.channels(true)) == 0 }, "no channel is left")
+}
+
+func TestClusterMasterKilled(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 1)
+	s := newSite(t, cluster.Client(t), cluster.Client(t))
+	queues := s.parkQueues(6, true)
+	lost := make(map[Channel][]*Waiter)
+	var master *redistest.Server
+	for ch, ws := range queues {
+		owner := cluster.Owner(t, cluster.Slot(t, ch.Name))
+		if master == nil {
+			master = owner
+		}
+		if owner == master {
+			lost[ch] = ws
+		}
+	}
+	master.Kill()
+	cluster.AwaitOK(t)
+	for ch, ws := range lost {
+		awaitTurn(t, ws[0], recovery)
+		ws[0].Held(-1)
+		s.awaitSubscribers(ch, 1)
+		redistest.Eventually(t, recovery, func() bool {
+			cmd := s.rdb.B().Spublish().Channel(ch.Name).Message("0").Build()
+			return s.do(cmd).Error() == nil
+		}, "the test's client follows")
+		awaitTurn(t, ws[0], soon)
+		s.leaveMoved(ws)
+		delete(queues, ch)
+	}
+	for _, ws := range queues {
+		s.leaveMoved(ws)
+	}
+	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
+}
+
+// A slot moves to a node that joined the cluster since the client looked. The client learns of it
+// from the next command for the slot, so the waiters have to be the ones who send it.
+func TestSlotMovesToANewNode(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	s := newSite(t, cluster.Client(t), cluster.Client(t))
+	ch := Channel{Name: redistest.Name(t), Sharded: true}
+	ws := s.park(ch, 2)
+
+	slot := cluster.Slot(t, ch.Name)
+	node := redistest.Start(t, "--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf", "--cluster-announce-ip", "127.0.0.1")
+	newcomer, owner := node.Client(t, redistest.Single), cluster.Owner(t, slot).Client(t, redistest.Single)
+	host, port, err := net.SplitHostPort(node.Addr())
+	require.NoError(t, err)
+	await := func(c rueidis.Client, cmd ...string) (answer string) {
+		t.Helper()
+		redistest.Eventually(t, recovery, func() bool {
+			var err error
+			answer, err = s.ask(c, cmd...).ToString()
+			return err == nil
+		}, strings.Join(cmd, " "))
+		return answer
+	}
+	await(owner, "CLUSTER", "MEET", host, port)
+	from, to := await(owner, "CLUSTER", "MYID"), await(newcomer, "CLUSTER", "MYID")
+	n := strconv.Itoa(int(slot))
+	await(newcomer, "CLUSTER", "SETSLOT", n, "IMPORTING", from)
+	await(owner, "CLUSTER", "SETSLOT", n, "MIGRATING", to)
+	await(newcomer, "CLUSTER", "SETSLOT", n, "NODE", to)
+	await(owner, "CLUSTER", "SETSLOT", n, "NODE", to)
+
+	awaitTurn(t, ws[0], recovery)
+	// This is what the attempt to lock is for the client: a command with a key of the slot. Until
+	// then it has not heard of the node.
+	require.NotContains(t, s.hub.rdb.Nodes(), node.Addr())
+	require.NoError(t, s.ask(s.hub.rdb, "EXISTS", ch.Name).Error())
+	ws[0].Held(-1)
+	redistest.Eventually(t, recovery, func() bool {
+		n, err := newcomer.Do(t.Context(), newcomer.B().PubsubShardnumsub().Channel(ch.Name).Build()).AsIntMap()
+		return err == nil && n[ch.Name] == 1
+	}, "subscribed at the new node")
+	awaitTurn(t, ws[0], recovery)
+	s.leaveMoved(ws)
+	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
+}
+
+// ask sends a command whose first argument is a key if its name has no second word.
+func (s site) ask(c rueidis.Client, cmd ...string) rueidis.RedisResult {
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	if cmd[0] == "EXISTS" {
+		return c.Do(ctx, c.B().Exists().Key(cmd[1:]...).Build())
+	}
+	return c.Do(ctx, c.B().Arbitrary(cmd...).Build())
+}
+
+// Who may not ask for the routes can not wait on a sharded channel, and is told so.
+func TestForbiddenRoutes(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	for _, node := range cluster.Nodes() {
+		setUser(t, node.Client(t, redistest.Single), "allkeys", "allchannels", "+@all")
+	}
+	s := newSite(t, cluster.Client(t, asTester), cluster.Client(t))
+	for _, node := range cluster.Nodes() {
+		setUser(t, node.Client(t, redistest.Single), "-cluster|slots")
+	}
+	ch := Channel{Name: redistest.Name(t), Sharded: true}
+	a, late := &Waiter{}, &Waiter{}
+	require.True(t, s.hub.Join(a, ch))
+	a.Held(-1)
+	awaitRefusal(t, a, ch.Name, "NOPERM")
+	require.False(t, s.hub.Join(late, ch))
+	a.Leave()
+	awaitTurn(t, late, soon)
+	late.Leave()
+	require.Zero(t, s.hub.Len())
+	for _, node := range cluster.Nodes() {
+		setUser(t, node.Client(t, redistest.Single), "+cluster|slots")
+	}
+	ws := s.park(ch, 2)
+	s.leaveAll(ch, ws)
+}
+
+func TestForbiddenShardedChannel(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	for _, node := range cluster.Nodes() {
+		setUser(t, node.Client(t, redistest.Single), "allkeys", "&open*", "+@all")
+	}
+	s := newSite(t, cluster.Client(t, asTester), cluster.Client(t))
+	w := &Waiter{}
+	require.True(t, s.hub.Join(w, Channel{Name: "shut", Sharded: true}))
+	w.Held(-1)
+	awaitRefusal(t, w, `"shut"`, "NOPERM")
+	w.Leave()
+	open := Channel{Name: "open", Sharded: true}
+	s.leaveAll(open, s.park(open, 2))
+}
+
+func TestReadsOneRangeOfSlots(t *testing.T) {
+	t.Parallel()
+	s := sharedSite(t)
+	for reply, want := range map[string]string{
+		`{0, 16383, {'10.0.0.1', 7000, 'id'}, {'10.0.0.2', 7001, 'id'}}`: "10.0.0.1:7000 0 16383",
+		`{5, 5, {'::1', 7000}}`: "[::1]:7000 5 5",
+		`{5, 6, {'', 7000}}`:    "127.0.0.1:7000 5 6", // the node that was asked
+
+		`'text'`: "", `{0, 1}`: "", `{'a', 1, {'h', 1}}`: "", `{0, 'a', {'h', 1}}`: "", `{-1, 1, {'h', 1}}`: "",
+		`{0, 16384, {'h', 1}}`: "", `{0, 1, 'h'}`: "", `{0, 1, {'h'}}`: "", `{0, 1, {'h', 'a'}}`: "",
+	} {
+		msg, err := s.do(s.rdb.B().Eval().Script("return " + reply).Numkeys(0).Build()).ToMessage()
+		require.NoError(t, err)
+		addr, first, last, err := s.hub.parseRange(msg)
+		if want == "" {
+			require.ErrorIs(t, err, errBadSlots, reply)
+			continue
+		}
+		require.NoError(t, err, reply)
+		require.Equal(t, want, fmt.Sprint(addr, " ", first, " ", last))
+	}
+}
+
+// A cluster that is down for a while answers nothing useful; the waiters go on when it is back.
+func TestClusterRoutesUnknownForAWhile(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	var proxies []*redistest.Proxy
+	for _, node := range cluster.Nodes() {
+		p := redistest.StartProxy(t, node.Addr())
+		proxies = append(proxies, p)
+	}
+	s := newSite(t, cluster.Client(t, redistest.Via(proxies...)), cluster.Client(t))
+	for _, p := range proxies {
+		p.OnRequest(redistest.Nth(1, "CLUSTER SLOTS", redistest.Fail("LOADING wait")))
+		p.OnRequest(redistest.Nth(2, "CLUSTER SLOTS", redistest.Fail("CLUSTERDOWN wait")))
+	}
+	ch := Channel{Name: redistest.Name(t), Sharded: true}
+	s.leaveAll(ch, s.park(ch, 2))
+}

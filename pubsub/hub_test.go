@@ -1,0 +1,404 @@
+package pubsub
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// resp2 is an older server, or a proxy before it, that knows no push messages.
+func resp2(o *rueidis.ClientOption) { o.AlwaysRESP2, o.DisableCache = true, true }
+
+func TestUnlocksWakeInOrder(t *testing.T) {
+	t.Parallel()
+	for name, mod := range map[string][]func(*rueidis.ClientOption){"resp3": nil, "resp2": {resp2}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := sharedSite(t, mod...)
+			ch := plain(redistest.Name(t))
+			ws := s.park(ch, 5)
+			require.EqualValues(t, 1, s.subscribers(ch))
+			noTurn(t, ws...)
+			for len(ws) > 0 {
+				s.publish(ch, "0")
+				awaitTurn(t, ws[0], soon)
+				noTurn(t, ws[1:]...)
+				ws[0].Done(-1)
+				ws = ws[1:]
+			}
+			s.awaitGone(ch)
+
+			ws = s.park(ch, 5)
+			s.publish(ch, "1")
+			for i, w := range ws {
+				awaitTurn(t, w, soon)
+				noTurn(t, ws[i+1:]...)
+				w.Held(-1)
+			}
+			noTurn(t, ws...)
+			s.leaveAll(ch, ws)
+		})
+	}
+}
+
+// Channels with messages and waiters of their own share a connection.
+func TestManyChannelsShareOneConnection(t *testing.T) {
+	server := redistest.Start(t)
+	s := newSite(t, server.Client(t), server.Client(t))
+	prefix := redistest.Name(t)
+	const n = 3*subscribeBatch + 7
+	ws := make([]*Waiter, n)
+	channel := func(i int) Channel { return plain(fmt.Sprint(prefix, i)) }
+	for i := range ws {
+		ws[i] = &Waiter{}
+		require.True(t, s.hub.Join(ws[i], channel(i)))
+		ws[i].Held(-1)
+	}
+	for _, w := range ws {
+		awaitTurn(t, w, soon)
+		w.Held(-1)
+	}
+	require.Equal(t, n, s.hub.Len())
+	list, err := s.do(s.rdb.B().ClientList().TypePubsub().Build()).ToString()
+	require.NoError(t, err)
+	require.Contains(t, list, fmt.Sprintf(" sub=%d ", n))
+	require.Equal(t, 1, redistest.Goroutines("pubsub.(*link).run"))
+	for i, w := range ws {
+		s.publish(channel(i), "0")
+		awaitTurn(t, w, soon)
+		w.Leave()
+	}
+	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
+	s.hub.Close()
+	awaitNoGoroutines(t)
+}
+
+func TestIdleWaitersCostNothing(t *testing.T) {
+	server := redistest.Start(t)
+	noPings := func(o *rueidis.ClientOption) { o.Dialer.KeepAlive = time.Hour }
+	s := newSite(t, server.Client(t, noPings), server.Client(t, noPings))
+	ch := plain(redistest.Name(t))
+	before := redistest.Goroutines(mine)
+	ws := s.park(ch, 1000)
+	require.Equal(t, before+1, redistest.Goroutines(mine), "the link's")
+	first := redistest.Commands(t, s.rdb)
+	noTurn(t, ws...)
+	second := redistest.Commands(t, s.rdb)
+	second["info"]-- // the second look itself
+	require.Equal(t, first, second)
+
+	s.publish(ch, "1")
+	for _, w := range ws {
+		awaitTurn(t, w, soon)
+		w.Held(-1)
+	}
+	s.leaveAll(ch, ws)
+}
+
+// channels lists what is subscribed, on all nodes.
+func (s site) channels(sharded bool) []string {
+	s.t.Helper()
+	var all []string
+	for _, node := range s.rdb.Nodes() {
+		cmd := node.B().PubsubChannels().Build()
+		if sharded {
+			cmd = node.B().PubsubShardchannels().Build()
+		}
+		list, err := node.Do(s.t.Context(), cmd).AsStrSlice()
+		require.NoError(s.t, err)
+		all = append(all, list...)
+	}
+	return all
+}
+
+// churn lets many goroutines join, wait and give up at random, names of their own and shared ones.
+func churn(s site, names int, sharded bool) {
+	prefix := redistest.Name(s.t)
+	var wg sync.WaitGroup
+	const workers = 32
+	for worker := range workers {
+		wg.Go(func() { // ended by its share of the names
+			rnd := rand.New(rand.NewPCG(uint64(worker), 1))
+			for i := worker; i < names; i += workers {
+				name := i
+				if rnd.IntN(3) == 0 {
+					name = rnd.IntN(10)
+				}
+				one(s.hub, rnd, Channel{Name: fmt.Sprintf("%s{%d}", prefix, name), Sharded: sharded})
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// one joins, and is cancelled at a random moment.
+func one(hub *Hub, rnd *rand.Rand, ch Channel) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rnd.IntN(3000))*time.Microsecond)
+	defer cancel()
+	w := &Waiter{}
+	turn := hub.Join(w, ch)
+	for {
+		if !turn {
+			select {
+			case <-w.Turn():
+			case <-ctx.Done():
+				w.Leave()
+				return
+			}
+		}
+		turn = false
+		switch rnd.IntN(4) {
+		case 0:
+			w.Done(time.Duration(rnd.IntN(5)) * time.Millisecond)
+			return
+		case 1:
+			w.Leave()
+			return
+		default:
+			w.Held(time.Duration(rnd.IntN(5)-1) * time.Millisecond)
+		}
+	}
+}
+
+func TestChurnLeavesNothing(t *testing.T) {
+	server := redistest.Start(t)
+	s := newSite(t, server.Client(t), server.Client(t))
+	before := s.channels(false)
+	churn(s, 10000, false)
+	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
+	redistest.Eventually(t, recovery, func() bool { return len(s.channels(false)) == len(before) }, "no channel is left")
+	require.LessOrEqual(t, redistest.Goroutines(mine), 1)
+	ws := s.park(plain(redistest.Name(t)), 2) // it still works
+	s.leaveAll(ws[0].topic.channel, ws)
+	s.hub.Close()
+	awaitNoGoroutines(t)
+}
+
+// limited makes a user, and returns a client that acts as that user.
+func limited(t *testing.T, server *redistest.Server, rules ...string) rueidis.Client {
+	t.Helper()
+	setUser(t, server.Client(t), rules...)
+	return server.Client(t, asTester)
+}
+
+func asTester(o *rueidis.ClientOption) { o.Username, o.Password = "tester", "secret" }
+
+func setUser(t *testing.T, admin rueidis.Client, rules ...string) {
+	t.Helper()
+	cmd := admin.B().Arbitrary("ACL", "SETUSER", "tester", "on", ">secret").Args(rules...).Build()
+	require.NoError(t, admin.Do(t.Context(), cmd).Error())
+}
+
+// awaitRefusal waits for the news that the subscription can not be had.
+func awaitRefusal(t *testing.T, w *Waiter, says ...string) {
+	t.Helper()
+	select {
+	case <-w.Turn():
+	case <-time.After(soon):
+		t.Fatal("not told")
+	}
+	for _, text := range says {
+		require.ErrorContains(t, w.Err(), text)
+	}
+}
+
+func TestForbiddenChannel(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := newSite(t, limited(t, server, "~*", "+@all", "resetchannels", "&open"), server.Client(t))
+	shut := plain("shut")
+	open := s.park(plain("open"), 1)
+	for range 3 {
+		a, b, late := &Waiter{}, &Waiter{}, &Waiter{}
+		require.True(t, s.hub.Join(a, shut))
+		require.False(t, s.hub.Join(b, shut))
+		a.Held(-1)
+		awaitRefusal(t, a, `"shut"`, "NOPERM")
+		awaitRefusal(t, b, `"shut"`, "NOPERM")
+		require.False(t, s.hub.Join(late, shut))
+		a.Leave()
+		b.Leave()
+		awaitTurn(t, late, soon)
+		late.Leave()
+		redistest.Eventually(t, soon, func() bool { return s.hub.Len() == 1 }, "the topic is dropped")
+	}
+	s.publish(plain("open"), "0") // the connection serves the others as before
+	awaitTurn(t, open[0], soon)
+	open[0].Held(-1)
+	setUser(t, s.rdb, "allchannels")
+	s.leaveAll(shut, append(s.park(shut, 2), open...))
+}
+
+func TestForbiddenCommand(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, "--rename-command", "SUBSCRIBE", "")
+	s := newSite(t, server.Client(t), server.Client(t))
+	w := &Waiter{}
+	require.True(t, s.hub.Join(w, plain("c")))
+	w.Held(-1)
+	awaitRefusal(t, w, `"c"`, "unknown command")
+	w.Leave()
+	require.Zero(t, s.hub.Len())
+}
+
+// The password was changed: no connection can be made any more.
+func TestForbiddenLogin(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := newSite(t, limited(t, server, "allkeys", "allchannels", "+@all"), server.Client(t))
+	setUser(t, s.rdb, "resetpass", ">other")
+	w := &Waiter{}
+	require.True(t, s.hub.Join(w, plain("c")))
+	w.Held(-1)
+	awaitRefusal(t, w, `"c"`, "WRONGPASS")
+	w.Leave()
+	require.Zero(t, s.hub.Len())
+}
+
+// An answer that may be another one soon is asked for again. LOADING would not do: the client itself
+// repeats the commands then.
+func TestSubscribesAgainAfterAPassingError(t *testing.T) {
+	t.Parallel()
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	proxy.OnRequest(redistest.Nth(1, "SUBSCRIBE", redistest.Fail("MASTERDOWN wait")))
+	proxy.OnRequest(redistest.Nth(2, "SUBSCRIBE", redistest.Fail("TRYAGAIN wait")))
+	s := newSite(t, redistest.Dial(t, proxy.Addr()), redistest.Dial(t, redistest.Shared(t)))
+	ch := plain(redistest.Name(t))
+	other := plain(redistest.Name(t))
+	w := &Waiter{}
+	require.True(t, s.hub.Join(w, other))
+	w.Held(-1)
+	ws := append(s.park(ch, 1), w)
+	awaitTurn(t, w, soon)
+	w.Leave()
+	s.leaveAll(ch, ws[:1])
+	s.awaitGone(other)
+}
+
+func TestUnlockBeforeTheSubscriptionStands(t *testing.T) {
+	t.Parallel()
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	proxy.OnRequest(redistest.Each("SUBSCRIBE", redistest.Hold))
+	s := newSite(t, redistest.Dial(t, proxy.Addr()), redistest.Dial(t, redistest.Shared(t)))
+	ch := plain(redistest.Name(t))
+	a, b := &Waiter{}, &Waiter{}
+	require.True(t, s.hub.Join(a, ch))
+	require.False(t, s.hub.Join(b, ch))
+	a.Held(-1)
+	redistest.Eventually(t, soon, func() bool { return proxy.Held() == 1 }, "SUBSCRIBE is under way")
+	s.publish(ch, "0") // nobody hears it
+	noTurn(t, a, b)
+	proxy.Release()
+	awaitTurn(t, a, soon)
+	a.Leave()
+	awaitTurn(t, b, soon)
+	s.leaveAll(ch, []*Waiter{b})
+}
+
+func TestCloseWithWaiters(t *testing.T) {
+	for name, mod := range map[string][]func(*rueidis.ClientOption){"resp3": nil, "resp2": {resp2}} {
+		t.Run(name, func(t *testing.T) {
+			s := sharedSite(t, mod...)
+			ch := plain(redistest.Name(t))
+			ws := s.park(ch, 3)
+			s.hub.Close()
+			awaitNoGoroutines(t)
+			s.awaitSubscribers(ch, 0)
+			noTurn(t, ws...)
+			for _, w := range ws {
+				w.Leave()
+			}
+			s.hub.Close()
+		})
+	}
+}
+
+func TestCloseUnused(t *testing.T) {
+	t.Parallel()
+	sharedSite(t).hub.Close()
+}
+
+// within fails the test if f takes longer.
+func within(t *testing.T, d time.Duration, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() { // ended by f
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(d):
+		t.Fatalf("not within %v", d)
+	}
+}
+
+// The client's dial time-out, 5 s if it does not say, bounds what can't be cancelled.
+func TestCloseWhileConnecting(t *testing.T) {
+	for name, mod := range map[string]func(*rueidis.ClientOption){"resp3": func(*rueidis.ClientOption) {}, "resp2": resp2} {
+		t.Run(name, func(t *testing.T) {
+			proxy := redistest.StartProxy(t, redistest.Shared(t))
+			s := newSite(t, redistest.Dial(t, proxy.Addr(), mod, func(o *rueidis.ClientOption) { o.Dialer.Timeout = time.Second }),
+				redistest.Dial(t, redistest.Shared(t)))
+			conns := proxy.Conns()
+			proxy.BlackHole(true)
+			w := &Waiter{}
+			require.True(t, s.hub.Join(w, plain(redistest.Name(t))))
+			w.Held(-1)
+			redistest.Eventually(t, soon, func() bool { return proxy.Conns() > conns }, "it connects")
+			within(t, soon, s.hub.Close)
+			awaitNoGoroutines(t)
+			w.Leave()
+		})
+	}
+}
+
+func TestCloseWhileSubscribing(t *testing.T) {
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	proxy.OnRequest(redistest.Each("SUBSCRIBE", redistest.Drop))
+	s := newSite(t, redistest.Dial(t, proxy.Addr()), redistest.Dial(t, redistest.Shared(t)))
+	asked := make(chan struct{}, 1)
+	proxy.OnRequest(func(cmd []string) redistest.Action {
+		if cmd[0] == "SUBSCRIBE" {
+			asked <- struct{}{}
+		}
+		return redistest.Pass
+	})
+	w := &Waiter{}
+	require.True(t, s.hub.Join(w, plain(redistest.Name(t))))
+	w.Held(-1)
+	<-asked
+	within(t, soon, s.hub.Close)
+	awaitNoGoroutines(t)
+}
+
+func TestCloseWhileServerIsDown(t *testing.T) {
+	server := redistest.Start(t)
+	s := newSite(t, server.Client(t), redistest.Dial(t, redistest.Shared(t)))
+	ws := s.park(plain("c"), 2)
+	server.Kill()
+	require.NotEmpty(t, ws)
+	within(t, soon, s.hub.Close)
+	awaitNoGoroutines(t)
+}
+
+// Whoever closes the client before the hub gets an idle hub, no panic and no busy loop.
+func TestClientClosedBeforeTheHub(t *testing.T) {
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	s := newSite(t, rdb, redistest.Dial(t, redistest.Shared(t)))
+	rdb.Close()
+	w := &Waiter{}
+	require.True(t, s.hub.Join(w, plain(redistest.Name(t))))
+	w.Held(-1)
+	noTurn(t, w)
+	within(t, soon, s.hub.Close)
+	awaitNoGoroutines(t)
+}

@@ -1,0 +1,144 @@
+package pubsub
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+const (
+	// soon bounds what happens at once, on a machine that may be busy.
+	soon = 10 * time.Second
+	// recovery bounds what needs a new connection, an election, or both.
+	recovery = 30 * time.Second
+	// quiet is how long a test watches that nothing happens.
+	quiet = 100 * time.Millisecond
+)
+
+// site is a hub on a server, and a client that plays the other processes.
+type site struct {
+	t   *testing.T
+	hub *Hub
+	rdb rueidis.Client
+}
+
+// newSite makes a hub that uses one client, while the test uses another. Both end with the test,
+// the hub first.
+func newSite(t *testing.T, hub, test rueidis.Client) site {
+	t.Helper()
+	s := site{t: t, hub: New(hub), rdb: test}
+	t.Cleanup(s.hub.Close)
+	return s
+}
+
+func sharedSite(t *testing.T, mod ...func(*rueidis.ClientOption)) site {
+	t.Helper()
+	return newSite(t, redistest.Dial(t, redistest.Shared(t), mod...), redistest.Dial(t, redistest.Shared(t)))
+}
+
+func plain(name string) Channel { return Channel{Name: name} }
+
+func (s site) do(c rueidis.Completed) rueidis.RedisResult {
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	return s.rdb.Do(ctx, c)
+}
+
+func (s site) publish(ch Channel, text string) {
+	s.t.Helper()
+	cmd := s.rdb.B().Publish().Channel(ch.Name).Message(text).Build()
+	if ch.Sharded {
+		cmd = s.rdb.B().Spublish().Channel(ch.Name).Message(text).Build()
+	}
+	require.NoError(s.t, s.do(cmd).Error())
+}
+
+// subscribers counts those of a channel; on a cluster on all nodes.
+func (s site) subscribers(ch Channel) int64 {
+	s.t.Helper()
+	var all int64
+	for _, node := range s.rdb.Nodes() {
+		cmd := node.B().PubsubNumsub().Channel(ch.Name).Build()
+		if ch.Sharded {
+			cmd = node.B().PubsubShardnumsub().Channel(ch.Name).Build()
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		reply, err := node.Do(ctx, cmd).AsIntMap()
+		cancel()
+		if err == nil { // a node may be down
+			all += reply[ch.Name]
+		}
+	}
+	return all
+}
+
+func (s site) awaitSubscribers(ch Channel, n int64) {
+	s.t.Helper()
+	redistest.Eventually(s.t, recovery, func() bool { return s.subscribers(ch) == n }, "the number of subscriptions")
+}
+
+// awaitTurn waits for w's turn.
+func awaitTurn(t *testing.T, w *Waiter, within time.Duration) {
+	t.Helper()
+	select {
+	case <-w.Turn():
+		require.NoError(t, w.Err())
+	case <-time.After(within):
+		t.Fatalf("no turn within %v", within)
+	}
+}
+
+// noTurn watches for a while that w does not get the turn.
+func noTurn(t *testing.T, ws ...*Waiter) {
+	t.Helper()
+	time.Sleep(quiet)
+	for i, w := range ws {
+		require.Empty(t, w.turn, "waiter %d", i)
+	}
+}
+
+// park makes a queue of n waiters who know that the lock is held, with a subscription that stands.
+func (s site) park(ch Channel, n int) []*Waiter {
+	s.t.Helper()
+	ws := []*Waiter{{}}
+	require.True(s.t, s.hub.Join(ws[0], ch))
+	ws[0].Held(-1)
+	awaitTurn(s.t, ws[0], recovery) // the confirmation
+	ws[0].Held(-1)
+	for range n - 1 {
+		w := &Waiter{}
+		require.False(s.t, s.hub.Join(w, ch))
+		ws = append(ws, w)
+	}
+	return ws
+}
+
+// leaveAll empties a queue, and checks that nothing is left of it.
+func (s site) leaveAll(ch Channel, ws []*Waiter) {
+	s.t.Helper()
+	for _, w := range ws {
+		w.Leave()
+	}
+	s.awaitGone(ch)
+}
+
+func (s site) awaitGone(ch Channel) {
+	s.t.Helper()
+	redistest.Eventually(s.t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
+	s.awaitSubscribers(ch, 0)
+}
+
+// mine finds the goroutines of this package that no test started.
+const mine = "github.com/go-rlock/rlock/pubsub."
+
+func awaitNoGoroutines(t *testing.T) {
+	t.Helper()
+	redistest.Eventually(t, recovery, func() bool { return redistest.Goroutines(mine) == 0 }, "no goroutine is left")
+}

@@ -1,0 +1,338 @@
+package pubsub
+
+import (
+	"errors"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// desk is a hub whose only link is the test: it takes the commands, and says what came of them.
+type desk struct {
+	t    *testing.T
+	hub  *Hub
+	link *link
+	ch   Channel
+}
+
+func newDesk(t *testing.T) *desk {
+	t.Helper()
+	d := &desk{t: t, hub: New(nil), ch: Channel{Name: "c"}}
+	d.link = &link{hub: d.hub, work: make(chan struct{}, 1)}
+	d.hub.links[plainLink] = d.link
+	t.Cleanup(d.hub.Close)
+	return d
+}
+
+func (d *desk) topic() *topic { return d.hub.topics[d.ch] }
+
+// take returns the topic's next command, noOp if there is none.
+func (d *desk) take() op {
+	if batch := d.link.take(); len(batch) > 0 {
+		return batch[0].sub.op
+	}
+	return noOp
+}
+
+func (d *desk) confirm(kind string) {
+	d.link.confirmed(d.link.epoch, rueidis.PubSubSubscription{Kind: kind, Channel: d.ch.Name})
+}
+
+// finish ends the command under way with the server's answer.
+func (d *desk) finish(err error) (again bool) {
+	d.hub.mu.Lock()
+	defer d.hub.mu.Unlock()
+	return d.link.finish(d.topic(), err)
+}
+
+// obey carries out what the link is asked for, until nothing is left.
+func (d *desk) obey() {
+	for o := d.take(); o != noOp; o = d.take() {
+		d.confirm(map[op]string{subscribing: "subscribe", unsubscribing: "unsubscribe"}[o])
+		d.finish(nil)
+	}
+}
+
+// serverError is an error reply of a real server; only the client can make one.
+func serverError(t *testing.T, text string) error {
+	t.Helper()
+	c := redistest.Dial(t, redistest.Shared(t))
+	script := "return redis.error_reply(ARGV[1])"
+	err := c.Do(t.Context(), c.B().Eval().Script(script).Numkeys(0).Arg(text).Build()).Error()
+	_, ok := rueidis.IsRedisErr(err)
+	require.True(t, ok)
+	require.ErrorContains(t, err, text)
+	return err
+}
+
+// model drives a hub at random and knows what must never happen.
+//
+// Whatever may be news about the lock (a message, a confirmation, the end of the time, a wake-up
+// that somebody passed on) is an event. It is answered by a turn that begins after it. The
+// invariant I-wake is then: news without an answer has a waiter that is due; and without news
+// the subscription stands, or is being asked for.
+type model struct {
+	*desk
+	rnd     *rand.Rand
+	queue   []*Waiter // in the order of joining
+	turn    *Waiter   // whose turn began last, if it has not ended
+	joined  bool      // it began with Join, so that nothing was signalled
+	clock   int
+	news    int // when the last event was
+	began   int // when the last turn began
+	retry   bool
+	later   error // a server's answer: not now
+	pending op    // taken from the link, not finished
+	steps   []string
+}
+
+func (m *model) event() {
+	m.clock++
+	m.news = m.clock
+}
+
+func (m *model) step() {
+	var waiting []*Waiter
+	for _, w := range m.queue {
+		if w != m.turn {
+			waiting = append(waiting, w)
+		}
+	}
+	note := func(s string) { m.steps = append(m.steps, s) }
+	switch m.rnd.IntN(14) {
+	case 0, 1:
+		w := &Waiter{}
+		note("join")
+		if m.hub.Join(w, m.ch) {
+			require.Empty(m.t, m.queue, "a turn at once behind others")
+			m.turn, m.joined = w, true
+			m.event()
+			m.clock++
+			m.began = m.clock
+		}
+		m.queue = append(m.queue, w)
+	case 2:
+		note("join first")
+		w := &Waiter{}
+		got := m.hub.JoinFirst(w, m.ch)
+		require.Equal(m.t, len(m.queue) == 0, got)
+		if got {
+			m.queue, m.turn, m.joined = []*Waiter{w}, w, true
+			m.event()
+			m.clock++
+			m.began = m.clock
+		}
+	case 3, 4:
+		if m.turn != nil {
+			note("held")
+			w := m.turn
+			m.turn = nil
+			w.Held([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)])
+		}
+	case 5:
+		if w := m.turn; w != nil {
+			note("done")
+			m.turn = nil
+			m.drop(w)
+			w.Done([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)])
+		}
+	case 6:
+		if w := m.turn; w != nil {
+			note("leave in turn")
+			m.turn = nil
+			m.drop(w)
+			m.event()
+			w.Leave()
+		}
+	case 7:
+		if len(waiting) > 0 {
+			note("leave")
+			w := waiting[m.rnd.IntN(len(waiting))]
+			if w.due {
+				m.event()
+			}
+			m.drop(w)
+			w.Leave()
+		}
+	case 8:
+		note("message")
+		if t := m.topic(); t != nil && t.sub.on {
+			m.event()
+			m.hub.message(m.ch, []string{"0", "1", "?"}[m.rnd.IntN(3)])
+		}
+	case 9:
+		if m.pending == noOp {
+			note("take")
+			m.pending = m.take()
+		} else {
+			note("confirm")
+			m.confirmation()
+		}
+	case 10, 11:
+		if m.pending == noOp {
+			break
+		}
+		m.pending = noOp
+		switch t := m.topic(); {
+		case t.sub.op == subscribing && !t.sub.on:
+			note("try again later")
+			m.retry = m.finish(m.later) || m.retry
+		case t.sub.op == unsubscribing && t.sub.on:
+			note("not unsubscribed")
+			require.False(m.t, m.finish(m.later))
+		default:
+			note("finish")
+			require.False(m.t, m.finish(nil))
+		}
+	case 12:
+		if m.rnd.IntN(4) == 0 {
+			note("down")
+			m.pending = noOp
+			m.link.down(io.EOF)
+		}
+	case 13:
+		switch t := m.topic(); {
+		case m.retry:
+			note("retry")
+			m.retry = false
+			m.link.requeue()
+		case t != nil && len(m.queue) > 0 && m.rnd.IntN(2) == 0:
+			note("expired")
+			m.event()
+			t.expired()
+		case t != nil && len(m.queue) > 0 && m.rnd.IntN(4) == 0:
+			note("refused")
+			m.hub.mu.Lock()
+			t.fail(errors.New("refused"))
+			if t.sub.op == noOp && !t.sub.queued && !t.sub.on {
+				t.sub.want = false
+			}
+			m.hub.mu.Unlock()
+		}
+	}
+	m.check()
+}
+
+// confirmation of the pending command arrives.
+func (m *model) confirmation() {
+	switch m.pending {
+	case subscribing:
+		if len(m.queue) > 0 && !m.topic().sub.on {
+			m.event()
+		}
+		m.confirm("subscribe")
+	case unsubscribing:
+		m.confirm("unsubscribe")
+	case noOp:
+	}
+}
+
+func (m *model) drop(w *Waiter) {
+	m.queue = slices.DeleteFunc(m.queue, func(x *Waiter) bool { return x == w })
+}
+
+func (m *model) check() {
+	t := m.topic()
+	if t == nil {
+		require.Empty(m.t, m.queue, "waiters without a topic: %v", m.steps)
+		return
+	}
+	var inLine []*Waiter
+	due, dueable, failed := 0, 0, 0
+	for w := t.first; w != nil; w = w.next {
+		inLine = append(inLine, w)
+		if w.next == nil {
+			require.Same(m.t, t.last, w)
+		} else {
+			require.Same(m.t, w, w.next.prev)
+		}
+		if w.due {
+			due++
+		}
+		if w.due && w.err == nil {
+			dueable++
+		}
+		if w.err != nil {
+			failed++
+		}
+	}
+	require.True(m.t, slices.Equal(m.queue, inLine), "first in, first out: %v", m.steps)
+	require.Equal(m.t, due, t.due)
+
+	if t.busy != nil && m.turn == nil { // a turn began with this step
+		m.clock++
+		m.turn, m.joined, m.began = t.busy, false, m.clock
+		require.Len(m.t, t.busy.turn, 1, "a turn without a signal: %v", m.steps)
+		<-t.busy.turn
+	}
+	require.Equal(m.t, m.turn, t.busy, "one turn at a time, and only the waiter ends it: %v", m.steps)
+	for _, w := range m.queue {
+		if w != t.busy && w.err == nil {
+			require.Empty(m.t, w.turn, "signalled without a turn: %v", m.steps)
+		}
+		if w.err != nil && w != t.busy {
+			require.Len(m.t, w.turn, 1, "not told of the error: %v", m.steps)
+		}
+	}
+
+	if len(m.queue) == 0 {
+		require.False(m.t, t.sub.want, "an empty queue wants nothing: %v", m.steps)
+		require.False(m.t, t.sub.idle(), "a topic that nobody needs: %v", m.steps)
+		m.news, m.began = 0, 0
+		return
+	}
+	if failed > 0 {
+		return // they are told to leave, and hand on what there is
+	}
+	// A first turn may meet the subscription of a queue before, which is confirmed or given back
+	// meanwhile. Its end tells whether that matters; if so a confirmation is still to come.
+	first, anew := t.busy != nil && !t.sub.want, t.sub.want && (!t.sub.on || t.sub.op == unsubscribing)
+	if m.news > m.began && !first && !anew {
+		require.Positive(m.t, dueable, "news is lost: %v", m.steps)
+	}
+	if t.busy == nil {
+		require.Zero(m.t, dueable, "somebody is due and nobody has the turn: %v", m.steps)
+		require.True(m.t, t.sub.want, "asleep without a subscription: %v", m.steps)
+		asked := t.sub.queued || t.sub.op != noOp || m.retry
+		require.True(m.t, t.sub.on || asked, "asleep, and nobody subscribes: %v", m.steps)
+	}
+}
+
+func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
+	t.Parallel()
+	later := serverError(t, "TRYAGAIN later")
+	rounds := 600
+	if testing.Short() {
+		rounds = 100
+	}
+	for range rounds {
+		seed := rand.Uint64()
+		m := &model{desk: newDesk(t), rnd: rand.New(rand.NewPCG(seed, 0)), later: later}
+		for range 150 {
+			m.step()
+		}
+		m.drain()
+	}
+}
+
+// drain lets everybody leave; then nothing is left.
+func (m *model) drain() {
+	for len(m.queue) > 0 {
+		w := m.queue[0]
+		m.drop(w)
+		w.Leave()
+	}
+	if m.pending != noOp {
+		m.confirmation()
+		require.False(m.t, m.finish(nil))
+	}
+	m.obey()
+	require.Zero(m.t, m.hub.Len(), m.steps)
+}

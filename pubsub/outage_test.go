@@ -1,0 +1,164 @@
+package pubsub
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// impatient finds a connection that is silent within about a second.
+func impatient(o *rueidis.ClientOption) {
+	o.Dialer.KeepAlive = 200 * time.Millisecond
+	o.Dialer.Timeout = time.Second
+	o.ConnWriteTimeout = time.Second
+}
+
+// afterOutage checks that every queue that waited through an outage tries again, and then waits
+// and wakes as before.
+func (s site) afterOutage(queues map[Channel][]*Waiter) {
+	s.t.Helper()
+	for _, ws := range queues {
+		awaitTurn(s.t, ws[0], recovery)
+		ws[0].Held(-1)
+	}
+	for ch, ws := range queues {
+		s.awaitSubscribers(ch, 1)
+		// It may have been tried more than once: a message is heard when the one before was.
+		redistest.Eventually(s.t, recovery, func() bool {
+			select {
+			case <-ws[0].Turn():
+				require.NoError(s.t, ws[0].Err())
+				ws[0].Held(-1)
+				return false
+			case <-time.After(quiet):
+				return true
+			}
+		}, "no more turns")
+		s.publish(ch, "0")
+		awaitTurn(s.t, ws[0], soon)
+		ws[0].Leave()
+		awaitTurn(s.t, ws[1], soon)
+		ws[1].Leave()
+	}
+	redistest.Eventually(s.t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
+	for ch := range queues {
+		s.awaitSubscribers(ch, 0)
+	}
+}
+
+func (s site) parkQueues(n int, sharded bool) map[Channel][]*Waiter {
+	s.t.Helper()
+	queues := make(map[Channel][]*Waiter)
+	prefix := redistest.Name(s.t)
+	for i := range n {
+		ch := Channel{Name: fmt.Sprintf("%s{%d}", prefix, i), Sharded: sharded}
+		queues[ch] = s.park(ch, 2)
+	}
+	return queues
+}
+
+func TestReconnects(t *testing.T) {
+	t.Parallel()
+	for name, mod := range map[string]func(*rueidis.ClientOption){"resp3": impatient, "resp2": func(o *rueidis.ClientOption) {
+		impatient(o)
+		resp2(o)
+	}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			t.Run("client kill", func(t *testing.T) {
+				t.Parallel()
+				server := redistest.Start(t)
+				s := newSite(t, server.Client(t, mod), server.Client(t))
+				queues := s.parkQueues(5, false)
+				killed, err := s.do(s.rdb.B().ClientKill().TypePubsub().Build()).AsInt64()
+				require.NoError(t, err)
+				require.EqualValues(t, 1, killed)
+				s.afterOutage(queues)
+			})
+			t.Run("server restart", func(t *testing.T) {
+				t.Parallel()
+				server := redistest.Start(t)
+				s := newSite(t, server.Client(t, mod), server.Client(t))
+				queues := s.parkQueues(5, false)
+				server.Kill()
+				server.Restart()
+				s.afterOutage(queues)
+			})
+			t.Run("refused for a while", func(t *testing.T) {
+				t.Parallel()
+				proxy := redistest.StartProxy(t, redistest.Shared(t))
+				s := newSite(t, redistest.Dial(t, proxy.Addr(), mod), redistest.Dial(t, redistest.Shared(t)))
+				queues := s.parkQueues(5, false)
+				proxy.Refuse(true)
+				proxy.CutAll()
+				for ch := range queues {
+					s.awaitSubscribers(ch, 0)
+				}
+				for _, ws := range queues {
+					noTurn(t, ws...)
+				}
+				proxy.Refuse(false)
+				s.afterOutage(queues)
+			})
+			t.Run("black hole", func(t *testing.T) {
+				t.Parallel()
+				proxy := redistest.StartProxy(t, redistest.Shared(t))
+				s := newSite(t, redistest.Dial(t, proxy.Addr(), mod), redistest.Dial(t, redistest.Shared(t)))
+				queues := s.parkQueues(5, false)
+				conns := proxy.Conns()
+				proxy.BlackHole(true)
+				for ch := range queues {
+					s.publish(ch, "0") // lost
+				}
+				redistest.Eventually(t, recovery, func() bool { return proxy.Conns() != conns }, "the silence is noticed")
+				proxy.BlackHole(false)
+				s.afterOutage(queues)
+			})
+		})
+	}
+}
+
+// The connection breaks while commands are under way.
+func TestCutDuringSubscribe(t *testing.T) {
+	t.Parallel()
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	for n := 1; n <= 3; n++ {
+		proxy.OnRequest(redistest.Nth(n, "SUBSCRIBE", redistest.Cut))
+		proxy.OnReply(redistest.Nth(n, "UNSUBSCRIBE", redistest.Cut))
+	}
+	s := newSite(t, redistest.Dial(t, proxy.Addr()), redistest.Dial(t, redistest.Shared(t)))
+	ch := plain(redistest.Name(t))
+	for range 3 {
+		s.leaveAll(ch, s.park(ch, 2))
+	}
+}
+
+func TestSentinelFailover(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(*redistest.Server){
+		"killed": (*redistest.Server).Kill,
+		// Its connections stay open: only the sentinels know.
+		"paused": (*redistest.Server).Pause,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			set := redistest.StartSentinel(t)
+			s := newSite(t, set.Client(t, func(o *rueidis.ClientOption) { o.Dialer.Timeout = time.Second }), set.Client(t))
+			queues := s.parkQueues(3, false)
+			old := set.Master(t)
+			end(old)
+			redistest.Eventually(t, recovery, func() bool { return set.Master(t) != old }, "a replica is promoted")
+			// The test's own client follows by itself.
+			redistest.Eventually(t, recovery, func() bool {
+				_, there := s.rdb.Nodes()[old.Addr()]
+				return !there
+			}, "the client follows")
+			s.afterOutage(queues)
+		})
+	}
+}

@@ -1,0 +1,446 @@
+package pubsub
+
+import (
+	"errors"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+)
+
+// line makes a queue of n waiters behind a subscription that stands; nobody has the turn.
+func (d *desk) line(n int) []*Waiter {
+	d.t.Helper()
+	ws := []*Waiter{{}}
+	require.True(d.t, d.hub.Join(ws[0], d.ch))
+	for range n - 1 {
+		w := &Waiter{}
+		require.False(d.t, d.hub.Join(w, d.ch))
+		ws = append(ws, w)
+	}
+	ws[0].Held(-1)
+	d.obey()
+	d.turn(ws, 0)
+	ws[0].Held(-1)
+	d.turn(ws, -1)
+	return ws
+}
+
+// turn checks that just the i-th waiter got the turn; nobody if i is -1.
+func (d *desk) turn(ws []*Waiter, i int) {
+	d.t.Helper()
+	for j, w := range ws {
+		select {
+		case <-w.turn:
+			require.Equal(d.t, i, j, "got the turn")
+			require.NoError(d.t, w.Err())
+			i = -1
+		default:
+		}
+	}
+	require.Equal(d.t, -1, i, "did not get the turn")
+}
+
+func TestFirstWaiterHasTheTurnAtOnce(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	a, b, c := &Waiter{}, &Waiter{}, &Waiter{}
+	require.True(t, d.hub.Join(a, d.ch))
+	require.False(t, d.hub.Join(b, d.ch))
+	require.False(t, d.hub.JoinFirst(c, d.ch))
+	require.Equal(t, 1, d.hub.Len())
+	require.True(t, d.hub.JoinFirst(c, Channel{Name: "d"}), "channels are independent")
+	require.True(t, d.hub.Join(&Waiter{}, Channel{Name: "c", Sharded: true}), "also of one name")
+	c.Leave()
+	require.Equal(t, 2, d.hub.Len())
+	require.Equal(t, noOp, d.take(), "an attempt that is not over needs no subscription")
+	a.Leave()
+	d.turn([]*Waiter{b}, 0)
+	b.Leave()
+	require.Equal(t, 1, d.hub.Len())
+}
+
+func TestSubscribesWhenTheLockIsHeld(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	a, b := &Waiter{}, &Waiter{}
+	d.hub.Join(a, d.ch)
+	d.hub.Join(b, d.ch)
+	a.Held(-1)
+	d.turn([]*Waiter{a, b}, -1)
+	require.Equal(t, subscribing, d.take())
+	d.turn([]*Waiter{a, b}, -1)
+	d.confirm("subscribe")
+	d.turn([]*Waiter{a, b}, 0)
+	require.False(t, d.finish(nil))
+	a.Held(-1)
+	d.turn([]*Waiter{a, b}, -1)
+
+	a.Leave()
+	b.Leave()
+	require.Equal(t, 1, d.hub.Len(), "the subscription is still there")
+	require.Equal(t, unsubscribing, d.take())
+	d.confirm("unsubscribe")
+	require.False(t, d.finish(nil))
+	require.Zero(t, d.hub.Len())
+}
+
+func TestConfirmedDuringATurn(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	a, b := &Waiter{}, &Waiter{}
+	d.hub.Join(a, d.ch)
+	d.hub.Join(b, d.ch)
+	a.Held(-1)
+	d.take()
+	d.topic().expired() // a asks again
+	d.turn([]*Waiter{a, b}, 0)
+	d.confirm("subscribe")
+	d.turn([]*Waiter{a, b}, -1)
+	a.Held(-1) // was answered, maybe, before the subscription stood
+	d.turn([]*Waiter{a, b}, 0)
+	a.Done(-1)
+	d.turn([]*Waiter{b}, -1)
+}
+
+func TestMessages(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	ws := d.line(3)
+	for _, text := range []string{"0", "", "2"} { // what it does not know is at least a wake-up
+		d.hub.message(d.ch, text)
+		d.turn(ws, 0)
+		ws[0].Held(-1)
+		d.turn(ws, -1)
+	}
+	d.hub.message(d.ch, "1")
+	for i := range ws {
+		d.turn(ws, i)
+		ws[i].Held(-1)
+	}
+	d.turn(ws, -1)
+	d.hub.message(Channel{Name: "c", Sharded: true}, "1")
+	d.hub.message(plain("other"), "1")
+	d.turn(ws, -1)
+}
+
+func TestMessageDuringATurn(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"0", "1"} {
+		d := newDesk(t)
+		ws := d.line(2)
+		d.hub.message(d.ch, "0")
+		d.turn(ws, 0)
+		d.hub.message(d.ch, text)
+		d.hub.message(d.ch, text)
+		d.turn(ws, -1)
+		ws[0].Held(-1)
+		d.turn(ws, 0)
+		if text == "1" {
+			ws[0].Held(-1)
+			d.turn(ws, 1)
+			ws[1].Held(-1)
+			d.turn(ws, -1)
+			continue
+		}
+		ws[0].Leave()
+		d.turn(ws, 1)
+	}
+}
+
+// Whoever gets the lock may have been told of a later unlock than the one that it owes it to.
+func TestMessageBeforeDone(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	ws := d.line(3)
+	d.hub.message(d.ch, "0")
+	d.turn(ws, 0)
+	ws[0].Done(-1)
+	d.turn(ws, -1)
+	d.hub.message(d.ch, "0")
+	d.turn(ws, 1)
+	d.hub.message(d.ch, "0")
+	ws[1].Done(-1)
+	d.turn(ws, 2)
+	ws[2].Done(-1)
+	d.obey()
+	require.Zero(t, d.hub.Len())
+}
+
+func TestLeaving(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name    string
+		message string
+		leaves  []int
+		turn    int // who has it then
+	}{
+		{"in turn", "0", []int{0}, 1},
+		{"in turn, and the next", "0", []int{0, 1}, 2},
+		{"due, behind the turn", "1", []int{1}, 0},
+		{"due, then the one in turn", "1", []int{1, 0}, 2},
+		{"not due, behind the turn", "0", []int{1}, 0},
+		{"not due, then the one in turn", "0", []int{1, 0}, 2},
+		{"the last", "0", []int{3}, 0},
+	} {
+		d := newDesk(t)
+		ws := d.line(4)
+		d.hub.message(d.ch, row.message)
+		for _, i := range row.leaves {
+			ws[i].Leave()
+		}
+		require.Same(t, ws[row.turn], d.topic().busy, row.name)
+		require.Len(t, ws[row.turn].turn, 1, row.name)
+	}
+
+	d := newDesk(t)
+	ws := d.line(3)
+	ws[1].Leave() // neither in turn nor due
+	ws[0].Leave()
+	d.turn(ws, -1)
+	d.hub.message(d.ch, "0")
+	d.turn(ws, 2)
+}
+
+func TestTimer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		ws := d.line(2)
+		next := func(want time.Duration) {
+			t.Helper()
+			began := time.Now()
+			<-ws[0].turn
+			require.Equal(t, want, time.Since(began))
+		}
+		never := func() {
+			t.Helper()
+			time.Sleep(1000 * time.Hour)
+			synctest.Wait()
+			d.turn(ws, -1)
+		}
+		d.hub.message(d.ch, "0")
+		<-ws[0].turn
+		ws[0].Held(5 * time.Second)
+		next(5*time.Second + time.Millisecond)
+		ws[0].Held(0)
+		next(time.Millisecond)
+		ws[0].Held(time.Second)
+		next(time.Second + time.Millisecond)
+		ws[0].Held(-1)
+		never()
+		d.hub.message(d.ch, "0")
+		<-ws[0].turn
+		ws[0].Held(time.Minute)
+		d.hub.message(d.ch, "0")
+		<-ws[0].turn
+		ws[0].Held(-time.Millisecond) // now without expiry
+		never()
+
+		d.hub.message(d.ch, "0")
+		<-ws[0].turn
+		ws[0].Done(time.Minute) // got it: those behind wait as long as it lives
+		ws = ws[1:]
+		next(time.Minute + time.Millisecond)
+		ws[0].Held(math.MaxInt64)
+		never()
+		d.hub.message(d.ch, "0")
+		<-ws[0].turn
+		ws[0].Held(time.Minute)
+		ws[0].Leave()
+		d.obey()
+		require.Zero(t, d.hub.Len())
+		time.Sleep(time.Hour)
+		synctest.Wait()
+	})
+}
+
+func TestTimerOfAnEmptiedQueue(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	ws := d.line(1)
+	topic := d.topic()
+	ws[0].Leave()
+	d.obey()
+	topic.expired() // was under way
+	require.Zero(t, d.hub.Len())
+	require.Nil(t, topic.first)
+}
+
+func TestRefusal(t *testing.T) {
+	t.Parallel()
+	no := serverError(t, "NOPERM no such luck")
+	d := newDesk(t)
+	a, b, late := &Waiter{}, &Waiter{}, &Waiter{}
+	d.hub.Join(a, d.ch)
+	d.hub.Join(b, d.ch)
+	a.Held(-1)
+	require.Equal(t, subscribing, d.take())
+	require.False(t, d.finish(no))
+	for _, w := range []*Waiter{a, b} {
+		require.Len(t, w.turn, 1)
+		require.ErrorIs(t, w.Err(), no)
+		require.ErrorContains(t, w.Err(), `"c"`)
+	}
+	require.False(t, d.hub.Join(late, d.ch))
+	d.hub.message(d.ch, "1")
+	require.Len(t, late.turn, 1, "it is the first that can do something")
+	<-late.turn
+	late.Held(-1)
+	require.Equal(t, subscribing, d.take(), "asks anew")
+	a.Leave()
+	b.Leave()
+	require.NoError(t, late.Err())
+	d.confirm("subscribe")
+	d.finish(nil)
+	<-late.turn
+	late.Leave()
+	d.obey()
+	require.Zero(t, d.hub.Len())
+}
+
+func TestRefusalDuringATurn(t *testing.T) {
+	t.Parallel()
+	no := serverError(t, "NOPERM no such luck")
+	for _, end := range []string{"held", "done", "leave"} {
+		d := newDesk(t)
+		a, b, late := &Waiter{}, &Waiter{}, &Waiter{}
+		d.hub.Join(a, d.ch)
+		d.hub.Join(b, d.ch)
+		a.Held(-1)
+		require.Equal(t, subscribing, d.take())
+		d.topic().expired()
+		<-a.turn
+		d.finish(no)
+		require.Empty(t, a.turn)
+		require.Len(t, b.turn, 1)
+		d.hub.Join(late, d.ch)
+		b.Leave()
+		switch end {
+		case "held":
+			a.Held(-1)
+			require.Len(t, a.turn, 1)
+			require.ErrorIs(t, a.Err(), no)
+			a.Leave()
+			require.Len(t, late.turn, 1)
+		case "done":
+			a.Done(-1)
+			require.Equal(t, subscribing, d.take(), "for the one that joined since")
+			d.confirm("subscribe")
+			d.finish(nil)
+			require.Len(t, late.turn, 1)
+		case "leave":
+			a.Leave()
+			require.Len(t, late.turn, 1)
+		}
+		late.Leave()
+		d.obey()
+		require.Zero(t, d.hub.Len())
+	}
+}
+
+// A queue that comes back before its channel was given back.
+func TestRejoin(t *testing.T) {
+	t.Parallel()
+	rejoin := func(d *desk) *Waiter {
+		w := &Waiter{}
+		require.True(t, d.hub.Join(w, d.ch))
+		w.Held(-1)
+		return w
+	}
+	t.Run("before the command", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(t)
+		d.line(1)[0].Leave()
+		w := rejoin(d)
+		require.Len(t, w.turn, 1, "the subscription stands")
+		require.Equal(t, noOp, d.take())
+		require.True(t, d.topic().sub.on)
+	})
+	t.Run("during the command", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(t)
+		d.line(1)[0].Leave()
+		require.Equal(t, unsubscribing, d.take())
+		w := rejoin(d)
+		require.Empty(t, w.turn)
+		d.confirm("unsubscribe")
+		d.finish(nil)
+		require.Equal(t, subscribing, d.take())
+		d.confirm("subscribe")
+		require.Len(t, w.turn, 1)
+	})
+	t.Run("the command fails", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(t)
+		d.line(1)[0].Leave()
+		require.Equal(t, unsubscribing, d.take())
+		w := rejoin(d)
+		d.finish(serverError(t, "BUSY"))
+		require.Equal(t, subscribing, d.take())
+		d.confirm("subscribe")
+		require.Len(t, w.turn, 1)
+	})
+	t.Run("leaves while it subscribes", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(t)
+		w := rejoin(d)
+		require.Equal(t, subscribing, d.take())
+		w.Leave()
+		d.confirm("subscribe")
+		require.Empty(t, w.turn)
+		d.finish(nil)
+		require.Equal(t, unsubscribing, d.take())
+	})
+	t.Run("leaves before it subscribes", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(t)
+		rejoin(d).Leave()
+		require.Equal(t, noOp, d.take())
+		require.Zero(t, d.hub.Len())
+	})
+}
+
+func TestAfterClose(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	ws := d.line(2)
+	topic := d.topic()
+	d.hub.message(d.ch, "0")
+	d.turn(ws, 0)
+	ws[0].Held(time.Hour)
+	d.hub.Close()
+	d.hub.Close()
+	d.hub.message(d.ch, "1")
+	topic.expired()
+	d.confirm("subscribe")
+	d.turn(ws, -1)
+	late := &Waiter{}
+	d.hub.Join(late, d.ch)
+	late.Leave()
+	late = &Waiter{}
+	require.True(t, d.hub.Join(late, plain("new")))
+	late.Held(0)
+	require.Nil(t, d.hub.topics[plain("new")].timer, "no timer starts")
+	late.Leave()
+	ws[1].Leave()
+	ws[0].Leave()
+}
+
+func TestLateConfirmations(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	ws := d.line(1)
+	old := d.link.epoch
+	d.link.down(errors.New("broken"))
+	require.Equal(t, subscribing, d.take(), "asked for again")
+	d.link.epoch++
+	d.link.confirmed(old, rueidis.PubSubSubscription{Kind: "subscribe", Channel: "c"})
+	require.False(t, d.topic().sub.on, "a connection that is gone says nothing")
+	d.confirm("subscribe")
+	d.turn(ws, 0)
+	d.link.confirmed(d.link.epoch, rueidis.PubSubSubscription{Kind: "subscribe", Channel: "unknown"})
+}
