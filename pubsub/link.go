@@ -349,7 +349,7 @@ func (l *link) confirmed(epoch int, s rueidis.PubSubSubscription) {
 	case "unsubscribe", "sunsubscribe":
 		t.sub.on = false
 		if t.sub.op == noOp { // not ours: the slot moved to another node
-			h.forget(l.addr)
+			h.forgetSlot(t.channel)
 			t.reconcile()
 		}
 	}

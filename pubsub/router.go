@@ -42,7 +42,14 @@ func (h *Hub) slot(ch Channel) uint16 {
 // learn notes the node of a channel's slot from a MOVED answer.
 func (h *Hub) learn(ch Channel, addr string) { h.router.addrs[h.slot(ch)] = addr }
 
-// forget drops all routes to a node that we lost, or that lost a slot.
+// forgetSlot drops the route of a channel whose slot has moved.
+func (h *Hub) forgetSlot(ch Channel) {
+	if ch.Sharded {
+		delete(h.router.addrs, h.slot(ch))
+	}
+}
+
+// forget drops all routes to a node that we lost.
 func (h *Hub) forget(addr string) {
 	for slot, a := range h.router.addrs {
 		if a == addr {
