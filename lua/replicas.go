@@ -17,25 +17,24 @@ var acquireSHA = func() string {
 	return hex.EncodeToString(sum[:])
 }()
 
-// acquireAndWait sends WAIT behind the script. Redis counts the replicas that have everything
-// which this connection wrote, so both need a connection of their own for as long as it lasts.
+// acquireAndWait sends WAIT behind a script that acquired. Redis counts the replicas that have
+// everything which this connection wrote, so both need a connection of their own for as long as it
+// lasts.
 func acquireAndWait(ctx context.Context, c rueidis.Client, keys, args []string, a AcquireArgs) (
 	script rueidis.RedisResult, unconfirmed error,
 ) {
 	err := c.Dedicated(func(conn rueidis.DedicatedClient) error {
-		wait := func() rueidis.Completed {
-			return conn.B().Wait().Numreplicas(int64(a.Replicas)).Timeout(a.ReplicaWait.Milliseconds()).Build()
-		}
 		numkeys := int64(len(keys))
-		results := conn.DoMulti(ctx,
-			conn.B().Evalsha().Sha1(acquireSHA).Numkeys(numkeys).Key(keys...).Arg(args...).Build(), wait())
+		script = conn.Do(ctx, conn.B().Evalsha().Sha1(acquireSHA).Numkeys(numkeys).Key(keys...).Arg(args...).Build())
 		var redisErr *rueidis.RedisError
-		if errors.As(results[0].Error(), &redisErr) && redisErr.IsNoScript() {
-			results = conn.DoMulti(ctx,
-				conn.B().Eval().Script(acquireText).Numkeys(numkeys).Key(keys...).Arg(args...).Build(), wait())
+		if errors.As(script.Error(), &redisErr) && redisErr.IsNoScript() {
+			script = conn.Do(ctx, conn.B().Eval().Script(acquireText).Numkeys(numkeys).Key(keys...).Arg(args...).Build())
 		}
-		script = results[0]
-		n, err := results[1].AsInt64()
+		if reply, err := pair(script); err != nil || reply[0] != 1 {
+			return nil // the caller sees
+		}
+		n, err := conn.Do(ctx,
+			conn.B().Wait().Numreplicas(int64(a.Replicas)).Timeout(a.ReplicaWait.Milliseconds()).Build()).AsInt64()
 		if err == nil && n < int64(a.Replicas) {
 			err = fmt.Errorf("%d of %d replicas within %v", n, a.Replicas, a.ReplicaWait)
 		}

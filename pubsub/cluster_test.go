@@ -207,10 +207,10 @@ func TestForbiddenRoutes(t *testing.T) {
 	}
 	ch := Channel{Name: redistest.Name(t), Sharded: true}
 	a, late := &Waiter{}, &Waiter{}
-	require.True(t, s.hub.Join(a, ch))
+	require.True(t, s.hub.Join(a, queue(ch)))
 	a.Held(-1)
 	awaitRefusal(t, a, ch.Name, "NOPERM")
-	require.False(t, s.hub.Join(late, ch))
+	require.False(t, s.hub.Join(late, queue(ch)))
 	a.Leave()
 	awaitTurn(t, late, soon)
 	late.Leave()
@@ -230,7 +230,7 @@ func TestForbiddenShardedChannel(t *testing.T) {
 	}
 	s := newSite(t, cluster.Client(t, asTester), cluster.Client(t))
 	w := &Waiter{}
-	require.True(t, s.hub.Join(w, Channel{Name: "shut", Sharded: true}))
+	require.True(t, s.hub.Join(w, queue(Channel{Name: "shut", Sharded: true})))
 	w.Held(-1)
 	awaitRefusal(t, w, `"shut"`, "NOPERM")
 	w.Leave()

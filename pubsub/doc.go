@@ -2,8 +2,8 @@
 //
 // It is a building block of package rlock, outside its compatibility promise.
 //
-// A [Hub] keeps one [topic] for each channel somebody waits on. A topic is two things: a queue and
-// a subscription.
+// A [Hub] keeps a queue (a [topic]) for each lock that somebody waits for, and a [subscription] for
+// each channel on which unlocks are published. Mostly that is one of each.
 //
 // The queue is first in, first out, and gives the turn to one waiter at a time: whoever has the
 // turn may ask Redis for the lock, so that a process never has more than one attempt in flight for
@@ -23,7 +23,7 @@
 // the turn makes its waiter due again.
 //
 // The subscription is shared by the queue. It is asked for when an attempt was answered "held", and
-// given back when the queue is empty. All channels of a node share one dedicated connection, served
+// given back when no queue needs it. All channels of a node share one dedicated connection, served
 // by one goroutine (a [link]), however many channels and waiters there are; a waiter costs no
 // goroutine. Plain channels need one link; sharded ones need a link for each node, and a router
 // that knows which node serves which slot.

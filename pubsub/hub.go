@@ -13,6 +13,13 @@ type Channel struct {
 	Sharded bool // SSUBSCRIBE instead of SUBSCRIBE
 }
 
+// Queue names what its waiters wait for: a lock, whose unlocks are published on a channel. Two
+// locks may have one channel: Redisson's rule for names makes it the same for x and {x}.
+type Queue struct {
+	Lock    string
+	Channel Channel
+}
+
 // Hub queues the waiters of one process and keeps their subscriptions. It is safe for concurrent
 // use.
 type Hub struct {
@@ -24,9 +31,11 @@ type Hub struct {
 	// mu guards the following and all that is reachable from it: topics, waiters, links. It is
 	// held for memory operations only, and no other lock is taken under it.
 	mu     sync.Mutex
-	topics map[Channel]*topic
+	topics map[Queue]*topic
+	subs   map[Channel]*subscription
 	links  map[string]*link // by node address; plain channels use plainLink
 	router router
+	joins  uint64 // counts them
 	closed bool
 }
 
@@ -37,7 +46,8 @@ func New(rdb rueidis.Client) *Hub {
 		rdb:    rdb,
 		ctx:    ctx,
 		cancel: cancel,
-		topics: make(map[Channel]*topic),
+		topics: make(map[Queue]*topic),
+		subs:   make(map[Channel]*subscription),
 		links:  make(map[string]*link),
 		router: router{addrs: make(map[uint16]string)},
 	}
@@ -56,43 +66,49 @@ func (h *Hub) Close() {
 	h.wg.Wait()
 }
 
-// Join puts w at the end of the queue of ch. It reports true if w has the turn at once, because
+// Join puts w at the end of the queue q. It reports true if w has the turn at once, because
 // nobody else waits there. Otherwise w gets it through [Waiter.Turn].
 //
 // Each Join is followed by exactly one [Waiter.Done] or [Waiter.Leave].
-func (h *Hub) Join(w *Waiter, ch Channel) (turn bool) {
+func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.join(w, ch)
+	return h.join(w, q)
 }
 
 // JoinFirst is Join for a caller that does not want to wait: it reports false, and w has not
 // joined, if anybody else waits.
-func (h *Hub) JoinFirst(w *Waiter, ch Channel) bool {
+func (h *Hub) JoinFirst(w *Waiter, q Queue) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if t := h.topics[ch]; t != nil && t.first != nil {
+	if t := h.topics[q]; t != nil && t.first != nil {
 		return false
 	}
-	return h.join(w, ch)
+	return h.join(w, q)
 }
 
-func (h *Hub) join(w *Waiter, ch Channel) (turn bool) {
-	t := h.topics[ch]
+func (h *Hub) join(w *Waiter, q Queue) (turn bool) {
+	t := h.topics[q]
 	if t == nil {
-		t = &topic{hub: h, channel: ch}
-		h.topics[ch] = t
+		t = &topic{hub: h, sub: h.subs[q.Channel]}
+		if t.sub == nil {
+			t.sub = &subscription{hub: h, channel: q.Channel}
+			h.subs[q.Channel] = t.sub
+		}
+		t.sub.topics = append(t.sub.topics, member{q, t})
+		h.topics[q] = t
 	}
-	w.topic = t
+	h.joins++
+	w.topic, w.joined = t, h.joins
 	if t.push(w); t.first == w {
-		t.busy = w // nobody has asked Redis yet
+		t.busy, t.began = w, h.joins // nobody has asked Redis yet
 		return true
 	}
 	w.turn = make(chan struct{}, 1)
 	return false
 }
 
-// Len returns the number of channels that have waiters or a subscription.
+// Len returns the number of queues that have waiters or a subscription.
 func (h *Hub) Len() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -103,13 +119,15 @@ func (h *Hub) Len() int {
 func (h *Hub) message(ch Channel, payload string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t := h.topics[ch]
-	if t == nil || h.closed {
+	s := h.subs[ch]
+	if s == nil || h.closed {
 		return
 	}
-	if payload == "1" {
-		t.wakeAll()
-	} else {
-		t.wakeFirst()
+	for _, m := range s.topics {
+		if payload == "1" {
+			m.wakeAll()
+		} else {
+			m.wakeFirst()
+		}
 	}
 }

@@ -59,7 +59,7 @@ func TestManyChannelsShareOneConnection(t *testing.T) {
 	channel := func(i int) Channel { return plain(fmt.Sprint(prefix, i)) }
 	for i := range ws {
 		ws[i] = &Waiter{}
-		require.True(t, s.hub.Join(ws[i], channel(i)))
+		require.True(t, s.hub.Join(ws[i], queue(channel(i))))
 		ws[i].Held(-1)
 	}
 	for _, w := range ws {
@@ -144,7 +144,7 @@ func one(hub *Hub, rnd *rand.Rand, ch Channel) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rnd.IntN(3000))*time.Microsecond)
 	defer cancel()
 	w := &Waiter{}
-	turn := hub.Join(w, ch)
+	turn := hub.Join(w, queue(ch))
 	for {
 		if !turn {
 			select {
@@ -177,7 +177,7 @@ func TestChurnLeavesNothing(t *testing.T) {
 	redistest.Eventually(t, recovery, func() bool { return len(s.channels(false)) == len(before) }, "no channel is left")
 	require.LessOrEqual(t, redistest.Goroutines(mine), 1)
 	ws := s.park(plain(redistest.Name(t)), 2) // it still works
-	s.leaveAll(ws[0].topic.channel, ws)
+	s.leaveAll(ws[0].topic.sub.channel, ws)
 	s.hub.Close()
 	awaitNoGoroutines(t)
 }
@@ -218,12 +218,12 @@ func TestForbiddenChannel(t *testing.T) {
 	open := s.park(plain("open"), 1)
 	for range 3 {
 		a, b, late := &Waiter{}, &Waiter{}, &Waiter{}
-		require.True(t, s.hub.Join(a, shut))
-		require.False(t, s.hub.Join(b, shut))
+		require.True(t, s.hub.Join(a, queue(shut)))
+		require.False(t, s.hub.Join(b, queue(shut)))
 		a.Held(-1)
 		awaitRefusal(t, a, `"shut"`, "NOPERM")
 		awaitRefusal(t, b, `"shut"`, "NOPERM")
-		require.False(t, s.hub.Join(late, shut))
+		require.False(t, s.hub.Join(late, queue(shut)))
 		a.Leave()
 		b.Leave()
 		awaitTurn(t, late, soon)
@@ -242,7 +242,7 @@ func TestForbiddenCommand(t *testing.T) {
 	server := redistest.Start(t, "--rename-command", "SUBSCRIBE", "")
 	s := newSite(t, server.Client(t), server.Client(t))
 	w := &Waiter{}
-	require.True(t, s.hub.Join(w, plain("c")))
+	require.True(t, s.hub.Join(w, queue(plain("c"))))
 	w.Held(-1)
 	awaitRefusal(t, w, `"c"`, "unknown command")
 	w.Leave()
@@ -256,7 +256,7 @@ func TestForbiddenLogin(t *testing.T) {
 	s := newSite(t, limited(t, server, "allkeys", "allchannels", "+@all"), server.Client(t))
 	setUser(t, s.rdb, "resetpass", ">other")
 	w := &Waiter{}
-	require.True(t, s.hub.Join(w, plain("c")))
+	require.True(t, s.hub.Join(w, queue(plain("c"))))
 	w.Held(-1)
 	awaitRefusal(t, w, `"c"`, "WRONGPASS")
 	w.Leave()
@@ -274,7 +274,7 @@ func TestSubscribesAgainAfterAPassingError(t *testing.T) {
 	ch := plain(redistest.Name(t))
 	other := plain(redistest.Name(t))
 	w := &Waiter{}
-	require.True(t, s.hub.Join(w, other))
+	require.True(t, s.hub.Join(w, queue(other)))
 	w.Held(-1)
 	ws := append(s.park(ch, 1), w)
 	awaitTurn(t, w, soon)
@@ -290,8 +290,8 @@ func TestUnlockBeforeTheSubscriptionStands(t *testing.T) {
 	s := newSite(t, redistest.Dial(t, proxy.Addr()), redistest.Dial(t, redistest.Shared(t)))
 	ch := plain(redistest.Name(t))
 	a, b := &Waiter{}, &Waiter{}
-	require.True(t, s.hub.Join(a, ch))
-	require.False(t, s.hub.Join(b, ch))
+	require.True(t, s.hub.Join(a, queue(ch)))
+	require.False(t, s.hub.Join(b, queue(ch)))
 	a.Held(-1)
 	redistest.Eventually(t, soon, func() bool { return proxy.Held() == 1 }, "SUBSCRIBE is under way")
 	s.publish(ch, "0") // nobody hears it
@@ -351,7 +351,7 @@ func TestCloseWhileConnecting(t *testing.T) {
 			conns := proxy.Conns()
 			proxy.BlackHole(true)
 			w := &Waiter{}
-			require.True(t, s.hub.Join(w, plain(redistest.Name(t))))
+			require.True(t, s.hub.Join(w, queue(plain(redistest.Name(t)))))
 			w.Held(-1)
 			redistest.Eventually(t, soon, func() bool { return proxy.Conns() > conns }, "it connects")
 			within(t, soon, s.hub.Close)
@@ -373,7 +373,7 @@ func TestCloseWhileSubscribing(t *testing.T) {
 		return redistest.Pass
 	})
 	w := &Waiter{}
-	require.True(t, s.hub.Join(w, plain(redistest.Name(t))))
+	require.True(t, s.hub.Join(w, queue(plain(redistest.Name(t)))))
 	w.Held(-1)
 	<-asked
 	within(t, soon, s.hub.Close)
@@ -390,15 +390,20 @@ func TestCloseWhileServerIsDown(t *testing.T) {
 	awaitNoGoroutines(t)
 }
 
-// Whoever closes the client before the hub gets an idle hub, no panic and no busy loop.
+// Whoever closes the client before the hub gets waiters that know, no panic and no busy loop.
 func TestClientClosedBeforeTheHub(t *testing.T) {
 	rdb := redistest.Dial(t, redistest.Shared(t))
 	s := newSite(t, rdb, redistest.Dial(t, redistest.Shared(t)))
 	rdb.Close()
 	w := &Waiter{}
-	require.True(t, s.hub.Join(w, plain(redistest.Name(t))))
+	require.True(t, s.hub.Join(w, queue(plain(redistest.Name(t)))))
 	w.Held(-1)
-	noTurn(t, w)
+	select {
+	case <-w.Turn():
+		require.ErrorIs(t, w.Err(), rueidis.ErrClosing)
+	case <-time.After(soon):
+		t.Fatal("the waiter was not told")
+	}
 	within(t, soon, s.hub.Close)
 	awaitNoGoroutines(t)
 }

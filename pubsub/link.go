@@ -3,7 +3,6 @@ package pubsub
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"strings"
 	"time"
@@ -18,61 +17,10 @@ const (
 	subscribeTimeout = 10 * time.Second // then the connection counts as broken; rueidis' own write time-out
 	minBackoff       = 10 * time.Millisecond
 	maxBackoff       = time.Second
-	failoverCheck    = time.Second // how often a sentinel client's idea of the master is compared; sends nothing
+	failoverCheck    = time.Second     // how often a sentinel client's idea of the master is compared; sends nothing
+	maxIdle          = 5 * time.Second // then a connection without subscriptions is given back
+	closedThrice     = 3               // so often in a row ErrClosing is not a failover under way, but a closed client
 )
-
-// subscription is the state of a topic's subscription. Hub.mu guards it.
-type subscription struct {
-	want   bool  // the queue needs it
-	on     bool  // the server confirmed it
-	link   *link // which has it, or is asked to have it
-	queued bool  // the link will look at it
-	op     op    // the link's command about it that is under way
-}
-
-type op int8
-
-const (
-	noOp op = iota
-	subscribing
-	unsubscribing
-)
-
-func (s *subscription) idle() bool { return !s.want && !s.on && !s.queued && s.op == noOp }
-
-// subscribe asks for the subscription. When it is confirmed, the first waiter is woken.
-func (t *topic) subscribe() {
-	if t.sub.want {
-		return
-	}
-	t.sub.want = true
-	if t.sub.on && t.sub.op != unsubscribing {
-		t.wakeFirst() // still standing from the queue before
-		return
-	}
-	t.reconcile()
-}
-
-func (t *topic) unsubscribe() {
-	t.sub.want = false
-	t.reconcile()
-}
-
-// reconcile brings the link to look at the topic if what is differs from what is wanted. A command
-// under way is waited for: its end comes here again.
-func (t *topic) reconcile() {
-	s := &t.sub
-	if s.want == s.on || s.queued || s.op != noOp || t.hub.closed {
-		return
-	}
-	if s.want {
-		if s.link = t.hub.route(t.channel); s.link == nil {
-			return // the router comes here again when it knows the node
-		}
-	}
-	s.queued = true
-	s.link.enqueue(t)
-}
 
 // link is one connection for subscriptions and the goroutine that serves it; Hub.Close ends both.
 type link struct {
@@ -81,8 +29,8 @@ type link struct {
 	work chan struct{} // capacity 1: there may be something in dirty
 
 	// Guarded by Hub.mu.
-	dirty []*topic // to be looked at
-	epoch int      // counts connections, so that a late callback of an old one is known
+	dirty []*subscription // to be looked at
+	epoch int             // counts connections, so that a late callback of an old one is known
 }
 
 // linkTo returns the link to a node, and starts it if there is none yet. Hub.mu is held.
@@ -97,8 +45,8 @@ func (h *Hub) linkTo(addr string) *link {
 	return l
 }
 
-func (l *link) enqueue(t *topic) {
-	l.dirty = append(l.dirty, t)
+func (l *link) enqueue(s *subscription) {
+	l.dirty = append(l.dirty, s)
 	l.wake()
 }
 
@@ -113,7 +61,7 @@ func (l *link) wake() {
 // the hub closes.
 func (l *link) run() {
 	defer l.hub.wg.Done()
-	backoff := minBackoff
+	backoff, closings := minBackoff, 0
 	for {
 		select {
 		case <-l.work:
@@ -125,7 +73,12 @@ func (l *link) run() {
 		if l.hub.ctx.Err() != nil {
 			return
 		}
-		l.down(err)
+		if errors.Is(err, rueidis.ErrClosing) {
+			closings++
+		} else {
+			closings = 0
+		}
+		l.down(err, closings >= closedThrice)
 		if time.Since(began) > maxBackoff {
 			backoff = minBackoff
 		}
@@ -141,10 +94,12 @@ func (l *link) run() {
 var (
 	errFailover    = errors.New("another node is the master now")
 	errUnknownNode = errors.New("the client does not know the node")
+	errIdle        = errors.New("nobody waits")
 )
 
 // connectAndServe returns only in the following cases: the connection broke, the client does not
-// know the node or follows another master, or the hub closes. It leaves no connection behind.
+// know the node or follows another master, nobody has waited for a while, or the hub closes. It
+// leaves no connection behind.
 func (l *link) connectAndServe() error {
 	h := l.hub
 	nodes := h.rdb.Nodes()
@@ -154,7 +109,10 @@ func (l *link) connectAndServe() error {
 			return errUnknownNode
 		}
 	}
-	conn, _ := client.Dedicate()
+	conn := l.dedicate(client)
+	if conn == nil {
+		return h.ctx.Err()
+	}
 	defer conn.Close() // gives it back, too
 
 	h.mu.Lock()
@@ -178,8 +136,16 @@ func (l *link) connectAndServe() error {
 	for {
 		batch := l.take()
 		if len(batch) == 0 {
+			var idle <-chan time.Time
+			if l.unused() {
+				idle = time.After(maxIdle)
+			}
 			select {
 			case <-l.work:
+			case <-idle:
+				if l.unused() {
+					return errIdle
+				}
 			case <-retry:
 				retry = nil
 				l.requeue()
@@ -204,44 +170,76 @@ func (l *link) connectAndServe() error {
 	}
 }
 
+// dedicate takes a connection, or returns nil if the hub closes first. The goroutine that it may then
+// leave behind ends when rueidis has one for it to close: it offers no way to stop asking, so a pool
+// that others have exhausted would keep Close waiting for them.
+func (l *link) dedicate(client rueidis.Client) rueidis.DedicatedClient {
+	conns := make(chan rueidis.DedicatedClient)
+	go func() {
+		conn, _ := client.Dedicate()
+		select {
+		case conns <- conn:
+		case <-l.hub.ctx.Done():
+			conn.Close()
+		}
+	}()
+	select {
+	case conn := <-conns:
+		return conn
+	case <-l.hub.ctx.Done():
+		return nil
+	}
+}
+
+// unused reports whether no subscription needs the link.
+func (l *link) unused() bool {
+	l.hub.mu.Lock()
+	defer l.hub.mu.Unlock()
+	for _, s := range l.hub.subs {
+		if s.link == l {
+			return false
+		}
+	}
+	return true
+}
+
 func sameNodes(a, b map[string]rueidis.Client) bool {
 	return maps.EqualFunc(a, b, func(rueidis.Client, rueidis.Client) bool { return true })
 }
 
-// take returns topics with something to do, at most a batch of them, their op set.
-func (l *link) take() []*topic {
+// take returns subscriptions with something to do, at most a batch of them, their op set.
+func (l *link) take() []*subscription {
 	h := l.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var batch []*topic
+	var batch []*subscription
 	for len(l.dirty) > 0 && len(batch) < subscribeBatch {
-		t := l.dirty[0]
+		s := l.dirty[0]
 		l.dirty[0] = nil
 		l.dirty = l.dirty[1:]
-		s := &t.sub
 		s.queued = false
-		switch {
-		case s.want && !s.on:
+		switch want := s.want(); {
+		case want && !s.on:
 			s.op = subscribing
-		case !s.want && s.on:
+		case !want && s.on:
 			s.op = unsubscribing
 		default:
-			t.settle()
+			s.settle()
 			continue
 		}
-		batch = append(batch, t)
+		batch = append(batch, s)
 	}
 	return batch
 }
 
 // send carries out the ops of a batch. It reports whether some have to be tried again later, and
 // returns an error if the connection is broken.
-func (l *link) send(conn rueidis.DedicatedClient, batch []*topic) (again bool, err error) {
+func (l *link) send(conn rueidis.DedicatedClient, batch []*subscription) (again bool, err error) {
 	h := l.hub
 	cmds := make([]rueidis.Completed, len(batch))
 	h.mu.Lock()
-	for i, t := range batch {
-		cmds[i] = command(conn.B(), t.sub.op, t.channel)
+	for i, s := range batch {
+		cmds[i] = command(conn.B(), s.op, s.channel)
 	}
 	h.mu.Unlock()
 	ctx, cancel := context.WithTimeout(h.ctx, subscribeTimeout)
@@ -250,11 +248,11 @@ func (l *link) send(conn rueidis.DedicatedClient, batch []*topic) (again bool, e
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for i, t := range batch {
+	for i, s := range batch {
 		if err := results[i].NonRedisError(); err != nil {
 			return false, err // down puts the ops of all of them right
 		}
-		if l.finish(t, results[i].Error()) {
+		if l.finish(s, results[i].Error()) {
 			again = true
 		}
 	}
@@ -274,37 +272,31 @@ func command(b rueidis.Builder, op op, ch Channel) rueidis.Completed {
 	}
 }
 
-// finish ends a topic's op with the server's answer. It reports whether to try again later.
-func (l *link) finish(t *topic, err error) (again bool) {
-	op := t.sub.op
-	t.sub.op = noOp
-	defer t.settle()
+// finish ends an op with the server's answer. It reports whether to try again later.
+func (l *link) finish(s *subscription, err error) (again bool) {
+	op := s.op
+	s.op = noOp
+	defer s.settle()
 	if err == nil {
-		t.reconcile()
+		s.reconcile()
 		return false
 	}
 	if op == unsubscribing { // the server does not know the channel, or not here: nothing to give back
-		t.sub.on = false
-		t.reconcile()
+		s.on = false
+		s.reconcile()
 		return false
 	}
 	redisErr, _ := rueidis.IsRedisErr(err)
 	if addr, moved := redisErr.IsMoved(); moved {
-		l.hub.learn(t.channel, addr)
-		t.reconcile()
+		l.hub.learn(s.channel, addr)
+		s.reconcile()
 		return false
 	}
 	if refused(redisErr) {
-		t.refuse(err)
+		s.refuse(err)
 		return false
 	}
 	return true
-}
-
-// refuse gives up on a subscription: all that wait now are told, who joins later asks anew.
-func (t *topic) refuse(err error) {
-	t.fail(fmt.Errorf("subscribe to channel %q: %w", t.channel.Name, err))
-	t.sub.want = false
 }
 
 // refused reports whether asking again would be answered the same way.
@@ -318,46 +310,44 @@ func refused(err *rueidis.RedisError) bool {
 	return false
 }
 
-// requeue looks again at all topics of the link that are not as they should be.
+// requeue looks again at all subscriptions of the link that are not as they should be.
 func (l *link) requeue() {
 	h := l.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, t := range h.topics {
-		if t.sub.link == l {
-			t.reconcile()
+	for _, s := range h.subs {
+		if s.link == l {
+			s.reconcile()
 		}
 	}
 }
 
 // confirmed handles what the server says of a subscription. It runs on the reading goroutine of
 // the connection.
-func (l *link) confirmed(epoch int, s rueidis.PubSubSubscription) {
+func (l *link) confirmed(epoch int, event rueidis.PubSubSubscription) {
 	h := l.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t := h.topics[Channel{s.Channel, l.addr != plainLink}]
-	if t == nil || t.sub.link != l || l.epoch != epoch || h.closed {
+	s := h.subs[Channel{event.Channel, l.addr != plainLink}]
+	if s == nil || s.link != l || l.epoch != epoch || h.closed {
 		return
 	}
-	switch s.Kind {
+	switch event.Kind {
 	case "subscribe", "ssubscribe":
-		t.sub.on = true
-		if t.sub.want {
-			t.wakeFirst()
-		}
+		s.on = true
+		s.wakeFirst()
 	case "unsubscribe", "sunsubscribe":
-		t.sub.on = false
-		if t.sub.op == noOp { // not ours: the slot moved to another node
-			h.forgetSlot(t.channel)
-			t.reconcile()
+		s.on = false
+		if s.op == noOp { // not ours: the slot moved to another node
+			h.forgetSlot(s.channel)
+			s.reconcile()
 		}
 	}
 }
 
-// down puts the topics of a broken connection right: nothing is subscribed any more, and what is
-// still wanted is asked for anew, maybe at another node.
-func (l *link) down(err error) {
+// down puts the subscriptions of a broken connection right: none is standing any more, and what is
+// still wanted is asked for anew, maybe at another node, unless that is hopeless.
+func (l *link) down(err error, hopeless bool) {
 	h := l.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -365,20 +355,20 @@ func (l *link) down(err error) {
 	l.dirty = nil
 	h.forget(l.addr)
 	redisErr, _ := rueidis.IsRedisErr(err)
-	for _, t := range h.topics {
-		if t.sub.link != l {
+	for _, s := range h.subs {
+		if s.link != l {
 			continue
 		}
-		t.sub.on, t.sub.op, t.sub.queued = false, noOp, false
-		if redisErr != nil && refused(redisErr) {
-			t.refuse(err)
+		s.on, s.op, s.queued = false, noOp, false
+		if hopeless || redisErr != nil && refused(redisErr) {
+			s.refuse(err)
 		}
 		if errors.Is(err, errUnknownNode) {
 			// It joined the cluster lately. What tells the client of it is a command for a key of
 			// the slot, and that is what the waiter sends.
-			t.wakeFirst()
+			s.wakeFirst()
 		}
-		t.reconcile()
-		t.settle()
+		s.reconcile()
+		s.settle()
 	}
 }

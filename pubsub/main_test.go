@@ -43,6 +43,9 @@ func sharedSite(t *testing.T, mod ...func(*rueidis.ClientOption)) site {
 	return newSite(t, redistest.Dial(t, redistest.Shared(t), mod...), redistest.Dial(t, redistest.Shared(t)))
 }
 
+// queue is the only one of a channel.
+func queue(ch Channel) Queue { return Queue{Channel: ch} }
+
 func plain(name string) Channel { return Channel{Name: name} }
 
 func (s site) do(c rueidis.Completed) rueidis.RedisResult {
@@ -108,13 +111,13 @@ func noTurn(t *testing.T, ws ...*Waiter) {
 func (s site) park(ch Channel, n int) []*Waiter {
 	s.t.Helper()
 	ws := []*Waiter{{}}
-	require.True(s.t, s.hub.Join(ws[0], ch))
+	require.True(s.t, s.hub.Join(ws[0], queue(ch)))
 	ws[0].Held(-1)
 	awaitTurn(s.t, ws[0], recovery) // the confirmation
 	ws[0].Held(-1)
 	for range n - 1 {
 		w := &Waiter{}
-		require.False(s.t, s.hub.Join(w, ch))
+		require.False(s.t, s.hub.Join(w, queue(ch)))
 		ws = append(ws, w)
 	}
 	return ws

@@ -31,12 +31,12 @@ func newDesk(t *testing.T) *desk {
 	return d
 }
 
-func (d *desk) topic() *topic { return d.hub.topics[d.ch] }
+func (d *desk) topic() *topic { return d.hub.topics[queue(d.ch)] }
 
 // take returns the topic's next command, noOp if there is none.
 func (d *desk) take() op {
 	if batch := d.link.take(); len(batch) > 0 {
-		return batch[0].sub.op
+		return batch[0].op
 	}
 	return noOp
 }
@@ -49,7 +49,7 @@ func (d *desk) confirm(kind string) {
 func (d *desk) finish(err error) (again bool) {
 	d.hub.mu.Lock()
 	defer d.hub.mu.Unlock()
-	return d.link.finish(d.topic(), err)
+	return d.link.finish(d.topic().sub, err)
 }
 
 // obey carries out what the link is asked for, until nothing is left.
@@ -110,7 +110,7 @@ func (m *model) step() {
 	case 0, 1:
 		w := &Waiter{}
 		note("join")
-		if m.hub.Join(w, m.ch) {
+		if m.hub.Join(w, queue(m.ch)) {
 			require.Empty(m.t, m.queue, "a turn at once behind others")
 			m.turn, m.joined = w, true
 			m.event()
@@ -121,7 +121,7 @@ func (m *model) step() {
 	case 2:
 		note("join first")
 		w := &Waiter{}
-		got := m.hub.JoinFirst(w, m.ch)
+		got := m.hub.JoinFirst(w, queue(m.ch))
 		require.Equal(m.t, len(m.queue) == 0, got)
 		if got {
 			m.queue, m.turn, m.joined = []*Waiter{w}, w, true
@@ -195,7 +195,7 @@ func (m *model) step() {
 		if m.rnd.IntN(4) == 0 {
 			note("down")
 			m.pending = noOp
-			m.link.down(io.EOF)
+			m.link.down(io.EOF, false)
 		}
 	case 13:
 		switch t := m.topic(); {
@@ -212,7 +212,7 @@ func (m *model) step() {
 			m.hub.mu.Lock()
 			t.fail(errors.New("refused"))
 			if t.sub.op == noOp && !t.sub.queued && !t.sub.on {
-				t.sub.want = false
+				t.need = false
 			}
 			m.hub.mu.Unlock()
 		}
@@ -283,8 +283,9 @@ func (m *model) check() {
 	}
 
 	if len(m.queue) == 0 {
-		require.False(m.t, t.sub.want, "an empty queue wants nothing: %v", m.steps)
-		require.False(m.t, t.sub.idle(), "a topic that nobody needs: %v", m.steps)
+		require.False(m.t, t.need, "an empty queue wants nothing: %v", m.steps)
+		idle := !t.sub.on && !t.sub.queued && t.sub.op == noOp
+		require.False(m.t, idle, "a topic that nobody needs: %v", m.steps)
 		m.news, m.began = 0, 0
 		return
 	}
@@ -293,13 +294,13 @@ func (m *model) check() {
 	}
 	// A first turn may meet the subscription of a queue before, which is confirmed or given back
 	// meanwhile. Its end tells whether that matters; if so a confirmation is still to come.
-	first, anew := t.busy != nil && !t.sub.want, t.sub.want && (!t.sub.on || t.sub.op == unsubscribing)
+	first, anew := t.busy != nil && !t.need, t.need && (!t.sub.on || t.sub.op == unsubscribing)
 	if m.news > m.began && !first && !anew {
 		require.Positive(m.t, dueable, "news is lost: %v", m.steps)
 	}
 	if t.busy == nil {
 		require.Zero(m.t, dueable, "somebody is due and nobody has the turn: %v", m.steps)
-		require.True(m.t, t.sub.want, "asleep without a subscription: %v", m.steps)
+		require.True(m.t, t.need, "asleep without a subscription: %v", m.steps)
 		asked := t.sub.queued || t.sub.op != noOp || m.retry
 		require.True(m.t, t.sub.on || asked, "asleep, and nobody subscribes: %v", m.steps)
 	}

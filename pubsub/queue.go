@@ -5,22 +5,24 @@ import (
 	"time"
 )
 
-// topic is the queue of a channel and what is known of its subscription. Hub.mu guards all of it.
+// topic is the queue for a lock, and its share in the subscription of the lock's channel. Hub.mu
+// guards all of it.
 //
 // Invariant I-wake: while the queue is not empty, one of these holds, so that nobody sleeps through
 // an unlock: a waiter has the turn; or a waiter is due; or a subscription is being asked for; or
 // the subscription stands and an attempt made after its confirmation was answered "held".
 type topic struct {
-	hub     *Hub
-	channel Channel
+	hub *Hub
 
 	first, last *Waiter
 	busy        *Waiter // has the turn
+	began       uint64  // Hub.joins when it began
 	due         int     // how many waiters are due
 
 	timer *time.Timer // fires when the holder's remaining time has run out
 
-	sub subscription
+	sub  *subscription
+	need bool // the queue needs it
 }
 
 // Waiter is one place in a queue; its zero value is ready for [Hub.Join]. Its methods are for the
@@ -30,14 +32,15 @@ type Waiter struct {
 	prev, next *Waiter
 	turn       chan struct{} // capacity 1: whoever sends holds Hub.mu and never blocks
 	due        bool          // gets the turn when it is the first of those that are due
-	err        error         // why the subscription can not be had
+	err        error         // why waiting is in vain
+	joined     uint64        // Hub.joins then
 }
 
 // Turn is ready when the waiter has the turn, or when [Waiter.Err] says why waiting is in vain.
 func (w *Waiter) Turn() <-chan struct{} { return w.turn }
 
-// Err returns why the server refuses the subscription, or nil. The waiter then has no turn and has
-// to leave.
+// Err returns why waiting is in vain, or nil: the server refuses the subscription, or did not answer
+// the one that had the turn. The waiter then has no turn and has to leave.
 func (w *Waiter) Err() error {
 	h := w.topic.hub
 	h.mu.Lock()
@@ -98,6 +101,21 @@ func (w *Waiter) Leave() {
 	t.settle()
 }
 
+// Unanswered passes on why an attempt failed to all who were waiting when it began: what it did
+// not get for so long would only keep them waiting one after the other. The caller has the turn,
+// and leaves afterwards.
+func (w *Waiter) Unanswered(err error) {
+	t := w.topic
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
+	for x := t.first; x != nil; x = x.next {
+		if x != w && x.joined <= t.began {
+			x.err = err
+			x.signal()
+		}
+	}
+}
+
 func (w *Waiter) signal() {
 	select {
 	case w.turn <- struct{}{}:
@@ -143,7 +161,7 @@ func (t *topic) dispatch() {
 		if w.due && w.err == nil {
 			w.due = false
 			t.due--
-			t.busy = w
+			t.busy, t.began = w, t.hub.joins
 			w.signal()
 			return
 		}
@@ -181,17 +199,29 @@ func (t *topic) fail(err error) {
 	}
 }
 
-// settle drops what nobody needs any more: the subscription when the queue is empty, the topic when
-// the subscription is gone too.
+// settle drops what nobody needs any more: the need for the subscription when the queue is empty,
+// and with the last need the subscription and its topics.
 func (t *topic) settle() {
 	if t.first != nil {
 		return
 	}
 	t.stopTimer()
-	t.unsubscribe()
-	if t.sub.idle() {
-		delete(t.hub.topics, t.channel)
+	t.need = false
+	t.sub.reconcile()
+	t.sub.settle()
+}
+
+// subscribe asks for the subscription. When it is confirmed, the first waiter is woken.
+func (t *topic) subscribe() {
+	if t.need {
+		return
 	}
+	t.need = true
+	if t.sub.on && t.sub.op != unsubscribing {
+		t.wakeFirst() // still standing from the queue before, or for another lock
+		return
+	}
+	t.sub.reconcile()
 }
 
 func (t *topic) setTimer(ttl time.Duration) {

@@ -15,10 +15,10 @@ import (
 func (d *desk) line(n int) []*Waiter {
 	d.t.Helper()
 	ws := []*Waiter{{}}
-	require.True(d.t, d.hub.Join(ws[0], d.ch))
+	require.True(d.t, d.hub.Join(ws[0], queue(d.ch)))
 	for range n - 1 {
 		w := &Waiter{}
-		require.False(d.t, d.hub.Join(w, d.ch))
+		require.False(d.t, d.hub.Join(w, queue(d.ch)))
 		ws = append(ws, w)
 	}
 	ws[0].Held(-1)
@@ -48,12 +48,12 @@ func TestFirstWaiterHasTheTurnAtOnce(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	a, b, c := &Waiter{}, &Waiter{}, &Waiter{}
-	require.True(t, d.hub.Join(a, d.ch))
-	require.False(t, d.hub.Join(b, d.ch))
-	require.False(t, d.hub.JoinFirst(c, d.ch))
+	require.True(t, d.hub.Join(a, queue(d.ch)))
+	require.False(t, d.hub.Join(b, queue(d.ch)))
+	require.False(t, d.hub.JoinFirst(c, queue(d.ch)))
 	require.Equal(t, 1, d.hub.Len())
-	require.True(t, d.hub.JoinFirst(c, Channel{Name: "d"}), "channels are independent")
-	require.True(t, d.hub.Join(&Waiter{}, Channel{Name: "c", Sharded: true}), "also of one name")
+	require.True(t, d.hub.JoinFirst(c, queue(Channel{Name: "d"})), "channels are independent")
+	require.True(t, d.hub.Join(&Waiter{}, queue(Channel{Name: "c", Sharded: true})), "also of one name")
 	c.Leave()
 	require.Equal(t, 2, d.hub.Len())
 	require.Equal(t, noOp, d.take(), "an attempt that is not over needs no subscription")
@@ -67,8 +67,8 @@ func TestSubscribesWhenTheLockIsHeld(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	a, b := &Waiter{}, &Waiter{}
-	d.hub.Join(a, d.ch)
-	d.hub.Join(b, d.ch)
+	d.hub.Join(a, queue(d.ch))
+	d.hub.Join(b, queue(d.ch))
 	a.Held(-1)
 	d.turn([]*Waiter{a, b}, -1)
 	require.Equal(t, subscribing, d.take())
@@ -92,8 +92,8 @@ func TestConfirmedDuringATurn(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	a, b := &Waiter{}, &Waiter{}
-	d.hub.Join(a, d.ch)
-	d.hub.Join(b, d.ch)
+	d.hub.Join(a, queue(d.ch))
+	d.hub.Join(b, queue(d.ch))
 	a.Held(-1)
 	d.take()
 	d.topic().expired() // a asks again
@@ -275,8 +275,8 @@ func TestRefusal(t *testing.T) {
 	no := serverError(t, "NOPERM no such luck")
 	d := newDesk(t)
 	a, b, late := &Waiter{}, &Waiter{}, &Waiter{}
-	d.hub.Join(a, d.ch)
-	d.hub.Join(b, d.ch)
+	d.hub.Join(a, queue(d.ch))
+	d.hub.Join(b, queue(d.ch))
 	a.Held(-1)
 	require.Equal(t, subscribing, d.take())
 	require.False(t, d.finish(no))
@@ -285,7 +285,7 @@ func TestRefusal(t *testing.T) {
 		require.ErrorIs(t, w.Err(), no)
 		require.ErrorContains(t, w.Err(), `"c"`)
 	}
-	require.False(t, d.hub.Join(late, d.ch))
+	require.False(t, d.hub.Join(late, queue(d.ch)))
 	d.hub.message(d.ch, "1")
 	require.Len(t, late.turn, 1, "it is the first that can do something")
 	<-late.turn
@@ -308,8 +308,8 @@ func TestRefusalDuringATurn(t *testing.T) {
 	for _, end := range []string{"held", "done", "leave"} {
 		d := newDesk(t)
 		a, b, late := &Waiter{}, &Waiter{}, &Waiter{}
-		d.hub.Join(a, d.ch)
-		d.hub.Join(b, d.ch)
+		d.hub.Join(a, queue(d.ch))
+		d.hub.Join(b, queue(d.ch))
 		a.Held(-1)
 		require.Equal(t, subscribing, d.take())
 		d.topic().expired()
@@ -317,7 +317,7 @@ func TestRefusalDuringATurn(t *testing.T) {
 		d.finish(no)
 		require.Empty(t, a.turn)
 		require.Len(t, b.turn, 1)
-		d.hub.Join(late, d.ch)
+		d.hub.Join(late, queue(d.ch))
 		b.Leave()
 		switch end {
 		case "held":
@@ -347,7 +347,7 @@ func TestRejoin(t *testing.T) {
 	t.Parallel()
 	rejoin := func(d *desk) *Waiter {
 		w := &Waiter{}
-		require.True(t, d.hub.Join(w, d.ch))
+		require.True(t, d.hub.Join(w, queue(d.ch)))
 		w.Held(-1)
 		return w
 	}
@@ -419,12 +419,12 @@ func TestAfterClose(t *testing.T) {
 	d.confirm("subscribe")
 	d.turn(ws, -1)
 	late := &Waiter{}
-	d.hub.Join(late, d.ch)
+	d.hub.Join(late, queue(d.ch))
 	late.Leave()
 	late = &Waiter{}
-	require.True(t, d.hub.Join(late, plain("new")))
+	require.True(t, d.hub.Join(late, queue(plain("new"))))
 	late.Held(0)
-	require.Nil(t, d.hub.topics[plain("new")].timer, "no timer starts")
+	require.Nil(t, d.hub.topics[queue(plain("new"))].timer, "no timer starts")
 	late.Leave()
 	ws[1].Leave()
 	ws[0].Leave()
@@ -435,7 +435,7 @@ func TestLateConfirmations(t *testing.T) {
 	d := newDesk(t)
 	ws := d.line(1)
 	old := d.link.epoch
-	d.link.down(errors.New("broken"))
+	d.link.down(errors.New("broken"), false)
 	require.Equal(t, subscribing, d.take(), "asked for again")
 	d.link.epoch++
 	d.link.confirmed(old, rueidis.PubSubSubscription{Kind: "subscribe", Channel: "c"})

@@ -85,11 +85,11 @@ func (h *Hub) adopt(addrs map[uint16]string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.router.addrs = addrs
-	for _, t := range h.topics {
-		t.reconcile() // does not start this goroutine again, it is still marked as busy
+	for _, s := range h.subs {
+		s.reconcile() // does not start this goroutine again, it is still marked as busy
 	}
-	for _, t := range h.topics {
-		if s := &t.sub; s.want && !s.on && s.link == nil {
+	for _, s := range h.subs {
+		if s.want() && !s.on && s.link == nil {
 			return false
 		}
 	}
@@ -102,9 +102,9 @@ func (h *Hub) noRoutes(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.router.busy = false
-	for _, t := range h.topics {
-		if s := &t.sub; s.want && !s.on && s.link == nil {
-			t.refuse(err)
+	for _, s := range h.subs {
+		if s.want() && !s.on && s.link == nil {
+			s.refuse(err)
 		}
 	}
 }

@@ -14,28 +14,41 @@ import (
 // locking is one Lock on its way to a hold: either a first acquire, which waits in the process's
 // queue for the lock, or a re-entry, which passes it by.
 type locking struct {
-	mutex  *Mutex
-	hold   *hold
-	ctx    context.Context // the caller's; the scope's ctx will be its child
-	wait   context.Context // ends the waiting: ctx, or a child of it with the time-out of a TryLock
-	once   bool            // TryLock without waiting
+	mutex *Mutex
+	hold  *hold
+	ctx   context.Context // the caller's; the scope's ctx will be its child
+	bounds
 	waiter pubsub.Waiter
 	last   atomic.Pointer[error] // what went wrong when Redis was asked, if it did
 }
+
+// bounds say how long a Lock may take.
+type bounds struct {
+	wait    context.Context // ends the waiting: the caller's ctx, or a child of it with a time-out
+	attempt context.Context // ends an attempt that is under way; not before wait
+	once    bool            // no waiting: one attempt
+}
+
+// minAttempt is what an attempt is given at least, so that a TryLock with a wait that is shorter
+// than the way to Redis still asks once, as one without waiting does.
+const minAttempt = time.Second
 
 // errAgain says that the owner was retired, or its record of the hold has ended, since the call
 // looked: look again.
 var errAgain = errors.New("owner retired")
 
 // lock takes the lock for the owner that ctx carries, or for a new one.
-func (m *Mutex) lock(ctx, wait context.Context, once bool) (*scope, error) {
+func (m *Mutex) lock(ctx context.Context, b bounds) (*scope, error) {
 	switch c := m.client; {
 	case m.invalid != nil:
 		return nil, m.invalid
 	case c.isClosed():
 		return nil, m.fail("lock", ErrClosed)
-	case wait.Err() != nil:
-		return nil, m.notAcquired(wait, nil)
+	case ctx.Err() != nil:
+		return nil, m.notAcquired(ctx, nil)
+	}
+	if err := m.fits(); err != nil {
+		return nil, m.fail("lock", err)
 	}
 	var o *owner
 	if s := scopeOf(ctx); s != nil {
@@ -50,7 +63,7 @@ func (m *Mutex) lock(ctx, wait context.Context, once bool) (*scope, error) {
 			o = nil
 			continue
 		}
-		l := &locking{mutex: m, hold: h, ctx: ctx, wait: wait, once: once}
+		l := &locking{mutex: m, hold: h, ctx: ctx, bounds: b}
 		s, err := l.run()
 		if err == errAgain { //nolint:errorlint // never wrapped, never leaves the package
 			continue
@@ -66,10 +79,10 @@ func (l *locking) run() (*scope, error) {
 		return nil, err
 	}
 	h.owner.mu.Lock()
-	count, ended := h.count, h.ended
+	count, over := h.count, h.over
 	h.owner.mu.Unlock()
 	switch {
-	case ended != nil:
+	case over:
 		l.end()
 		return nil, errAgain
 	case count > 0:
@@ -110,8 +123,10 @@ func (l *locking) end() {
 	l.hold.owner.forget(l.hold)
 }
 
-// leave gives up the place in the queue and ends.
+// leave ends a first acquire that got nothing: its place in the queue goes to the next, and what it
+// may have left in Redis is swept.
 func (l *locking) leave() {
+	l.hold.client.sweepDoubt(l.mutex, l.hold)
 	l.waiter.Leave()
 	l.end()
 }
@@ -122,55 +137,65 @@ func (l *locking) given() error {
 	if p := l.last.Load(); p != nil {
 		last = *p
 	}
-	// l.ctx is not done if it was the time-out of a TryLock.
+	// ctx is not done if it was the time-out of a TryLock.
 	return l.mutex.notAcquired(l.ctx, last)
+}
+
+// failed is the error of a call that Redis did not answer as it should.
+func (l *locking) failed(err error) error {
+	if l.hold.client.isClosed() && !errors.Is(err, ErrClosed) {
+		return l.mutex.fail("lock", ErrClosed, err)
+	}
+	return l.mutex.fail("lock", err)
 }
 
 // enter takes the lock for an owner that does not hold it. Only the first waiter of the process
 // asks Redis, when it has the turn.
 func (l *locking) enter() (*scope, error) {
 	h, m, c := l.hold, l.mutex, l.hold.client
-	ch, err := c.channel(l.wait, m)
+	ch, err := c.channel(l.attempt, m)
 	if err != nil {
 		l.end()
-		return nil, m.fail("lock", err)
-	}
-	var turn bool
-	if l.once {
-		if turn = c.hub.JoinFirst(&l.waiter, ch); !turn {
-			l.end()
-			return nil, m.fail("lock", ErrNotAcquired)
+		if l.attempt.Err() != nil {
+			return nil, l.given()
 		}
-	} else {
-		turn = c.hub.Join(&l.waiter, ch)
+		return nil, l.failed(err)
+	}
+	queue := pubsub.Queue{Lock: m.name, Channel: ch}
+	var turn bool
+	if !l.once {
+		turn = c.hub.Join(&l.waiter, queue)
+	} else if turn = c.hub.JoinFirst(&l.waiter, queue); !turn {
+		l.end()
+		return nil, m.fail("lock", ErrNotAcquired)
 	}
 	for {
 		if !turn {
 			if err := l.awaitTurn(); err != nil {
-				c.sweepDoubt(m, h)
 				l.leave()
 				return nil, err
 			}
 		}
 		turn = false
 		if h.owner.isRetired() {
-			c.sweepDoubt(m, h)
 			l.leave()
 			return nil, errAgain
 		}
-		a, err := l.ask(1)
-		if err != nil {
-			return nil, err // ask has taken care of the rest
-		}
+		a, mine := l.ask(1)
 		switch {
+		case !mine && c.isClosed():
+			return nil, m.fail("lock", ErrClosed)
+		case !mine:
+			return nil, l.given()
 		case a.err != nil:
-			c.sweepDoubt(m, h)
+			if mayPass(a.err) { // it did not, for longer than anybody here should wait for their turn
+				l.waiter.Unanswered(a.err)
+			}
 			l.leave()
-			return nil, m.fail("lock", a.err)
+			return nil, l.failed(a.err)
 		case a.reply.Status == lua.Acquired:
 			return l.entered(a)
 		case l.once:
-			c.sweepDoubt(m, h)
 			l.leave()
 			return nil, m.fail("lock", ErrNotAcquired)
 		}
@@ -182,7 +207,7 @@ func (l *locking) awaitTurn() error {
 	select {
 	case <-l.waiter.Turn():
 		if err := l.waiter.Err(); err != nil {
-			return l.mutex.fail("lock", err)
+			return l.failed(err)
 		}
 		return nil
 	case <-l.wait.Done():
@@ -211,7 +236,8 @@ func (l *locking) entered(a answer) (*scope, error) {
 		return s, nil
 	}
 	h.client.giveBack(m, h)
-	l.leave()
+	l.waiter.Leave()
+	l.end()
 	if errors.Is(err, ErrClosed) {
 		err = m.fail("lock", ErrClosed)
 	}
@@ -223,16 +249,19 @@ var errSlow = errors.New("the reply took longer than the lease")
 // reenter adds a level to a live hold.
 func (l *locking) reenter(count int) (*scope, error) {
 	h, m := l.hold, l.mutex
-	a, err := l.ask(count)
-	if err != nil {
-		return nil, err
+	a, mine := l.ask(count)
+	switch {
+	case !mine && h.client.isClosed():
+		return nil, m.fail("lock", ErrClosed)
+	case !mine:
+		return nil, l.given()
 	}
 	defer l.end()
 	switch {
 	case a.err != nil:
 		// Redis may have counted this level. Nothing has to be done: each later call says which
 		// count it wants.
-		return nil, m.fail("lock", a.err)
+		return nil, l.failed(a.err)
 	case a.reply.Status != lua.Acquired:
 		h.lost(lease.ErrGone)
 	}
@@ -250,13 +279,13 @@ type answer struct {
 	err   error
 }
 
-// ask sends the acquire. It returns an error when the caller's wait ends first; what Redis answers
-// then is still waited for, and given back, and the call ended, by a goroutine that Close waits
-// for. Otherwise the caller goes on with the answer.
-func (l *locking) ask(count int) (answer, error) {
+// ask sends the acquire. It reports false when the caller's wait, or the client, ended first. What
+// Redis answers then is still waited for, and given back, and the call ended, by a goroutine that
+// Close waits for.
+func (l *locking) ask(count int) (a answer, mine bool) {
 	c := l.hold.client
-	if l.wait.Done() == nil {
-		return l.send(count, nil), nil
+	if l.attempt.Done() == nil {
+		return l.send(count, nil), true
 	}
 	answers := make(chan answer)
 	abandoned := make(chan struct{})
@@ -268,19 +297,16 @@ func (l *locking) ask(count int) (answer, error) {
 			l.undo(count, a)
 		}
 	}) {
-		l.closeAsk(count)
-		return answer{}, l.mutex.fail("lock", ErrClosed)
+		return answer{err: ErrClosed}, true
 	}
 	select {
 	case a := <-answers:
-		return a, nil
-	case <-l.wait.Done():
-		close(abandoned)
-		return answer{}, l.given()
+		return a, true
+	case <-l.attempt.Done():
 	case <-c.done:
-		close(abandoned)
-		return answer{}, l.mutex.fail("lock", ErrClosed)
 	}
+	close(abandoned)
+	return answer{}, false
 }
 
 // undo gives back what an abandoned ask may have got.
@@ -294,23 +320,14 @@ func (l *locking) undo(count int, a answer) {
 			ttl := h.ttl()
 			h.owner.mu.Unlock()
 			// If it fails the next call for this hold puts the count right.
-			_, _ = m.kind.release(c.call(), c.rdb, m.releaseArgs(h, count-1, ttl))
+			_, _ = c.releaseOnce(m, m.releaseArgs(h, count-1, ttl))
 		}
 		l.end()
 	case granted:
 		c.giveBack(m, h)
-		l.leave()
-	default:
-		c.sweepDoubt(m, h)
-		l.leave()
-	}
-}
-
-// closeAsk ends a call that found the client closed before it asked.
-func (l *locking) closeAsk(count int) {
-	if count > 1 {
+		l.waiter.Leave()
 		l.end()
-	} else {
+	default:
 		l.leave()
 	}
 }
@@ -329,13 +346,13 @@ func (l *locking) send(count int, abandoned <-chan struct{}) answer {
 	retry := newRetry(time.Now().Add(patience))
 	for {
 		sent := time.Now()
-		reply, err := m.kind.acquire(c.callAt(sent), c.rdb, args)
+		reply, err := m.kind.acquire(c.callAt(sent, args.ReplicaWait), c.rdb, args)
 		if err == nil {
 			l.last.Store(nil)
 			return answer{reply: reply, sent: sent}
 		}
 		if count == 1 && mayHaveRun(err) {
-			h.doubt = time.Now().Add(args.Lease)
+			h.doubt = time.Now().Add(min(args.Lease, maxSweep))
 		}
 		l.last.Store(&err)
 		if !retry.wait(err, abandoned, c.done) {

@@ -15,9 +15,10 @@ const (
 	// long as the caller waits. It spans a reconnect, not a failover: who waits longer has a ctx to
 	// say so, and calls again.
 	patience = 3 * time.Second
-	// callTimeout bounds a single command on a connection that nobody else uses; then rueidis closes
-	// it. It is rueidis' own default for writes.
-	callTimeout = 10 * time.Second
+	// callTimeout bounds a single command on a connection that nobody else uses: rueidis then closes
+	// the connection, and the command is sent on a new one. No ctx ends such a command earlier, so it
+	// also bounds Close.
+	callTimeout = 3 * time.Second
 
 	minRetry = 10 * time.Millisecond
 	maxRetry = 500 * time.Millisecond
@@ -46,10 +47,11 @@ func (c *callContext) Err() error {
 
 // call is the context of a command that is to be answered even if its caller has gone. Close ends
 // it after a grace.
-func (c *Client) call() context.Context { return c.callAt(time.Now()) }
+func (c *Client) call() context.Context { return c.callAt(time.Now(), 0) }
 
-func (c *Client) callAt(now time.Time) context.Context {
-	return &callContext{deadline: now.Add(callTimeout), done: c.stopped}
+// callAt is call for a command sent at now, which takes Redis a while longer.
+func (c *Client) callAt(now time.Time, longer time.Duration) context.Context {
+	return &callContext{deadline: now.Add(callTimeout + longer), done: c.stopped}
 }
 
 // retry spaces the repeats of a call.
@@ -100,6 +102,7 @@ func mayPass(err error) bool {
 	}
 	for _, prefix := range []string{
 		"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "MOVED", "ASK",
+		"ERR max number of clients", // said instead of taking the connection
 	} {
 		if strings.HasPrefix(redisErr.Error(), prefix) {
 			return true

@@ -42,13 +42,14 @@ type Client struct {
 
 // closeGrace is how long Close waits for the replies of commands under way, so that what they
 // acquire can be given back.
-const closeGrace = time.Second
+const closeGrace = callTimeout
 
 // New returns a Client that keeps its locks in the Redis of rdb: a standalone, sentinel or cluster
 // client of rueidis. It sends nothing. rdb stays the caller's to close, after the Client.
 //
-// While something waits for a lock, one connection of rdb's blocking pool is in use for each node
-// concerned (see [rueidis.ClientOption].BlockingPoolSize).
+// While something waits for a lock, and for a few seconds more, one connection of rdb's blocking
+// pool is in use for each node concerned (see BlockingPoolSize of [rueidis.ClientOption]). With
+// Options.Replicas, each acquire under way needs one more.
 //
 // It fails if rdb is nil or an option is out of range.
 func New(rdb rueidis.Client, o Options) (*Client, error) {
@@ -78,7 +79,8 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 	return c, nil
 }
 
-// Close ends everything that the Client does. Waiting calls return [ErrClosed], the contexts of
+// Close ends everything that the Client does, at once, or within some seconds if Redis does not
+// answer. Waiting calls return [ErrClosed], the contexts of
 // holders are cancelled with it, and when Close returns no goroutine and no subscription is left.
 // Calls after it return ErrClosed; it may be called more than once, and concurrently with
 // everything.

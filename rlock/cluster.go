@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -24,7 +25,7 @@ type topology struct {
 // version.
 func (c *Client) channel(ctx context.Context, m *Mutex) (pubsub.Channel, error) {
 	if c.cluster != nil {
-		if err := c.cluster.learn(ctx, c); err != nil {
+		if err := c.cluster.learn(ctx, m); err != nil {
 			return pubsub.Channel{}, err
 		}
 	}
@@ -55,30 +56,53 @@ func (t *topology) isSharded() bool {
 	return t.sharded
 }
 
-func (t *topology) learn(ctx context.Context, c *Client) error {
+// learn asks for the version once, the node that serves m.
+func (t *topology) learn(ctx context.Context, m *Mutex) error {
 	t.mu.Lock()
 	known := t.known
 	t.mu.Unlock()
 	if known {
 		return nil
 	}
+	c := m.client
+	retry := newRetry(time.Now().Add(patience))
+	for {
+		sharded, err := await(ctx, c, func(ctx context.Context) (bool, error) { return c.askSharded(ctx, m) })
+		if err == nil {
+			t.mu.Lock()
+			t.known, t.sharded = true, sharded
+			t.mu.Unlock()
+			return nil
+		}
+		if ctx.Err() != nil || !retry.wait(err, ctx.Done(), c.done) {
+			return fmt.Errorf("ask for the server's version: %w", err)
+		}
+	}
+}
+
+func (c *Client) askSharded(ctx context.Context, m *Mutex) (bool, error) {
 	// HELLO is allowed to every user, unlike INFO.
-	info, err := await(ctx, c, func(ctx context.Context) (map[string]rueidis.RedisMessage, error) {
-		return c.rdb.Do(ctx, c.rdb.B().Hello().Build()).AsMap()
-	})
+	info, err := c.rdb.Do(ctx, c.rdb.B().Hello().Build().SetSlot(m.name)).AsMap()
 	var redisErr *rueidis.RedisError
 	if errors.As(err, &redisErr) && !mayPass(err) {
-		info, err = nil, nil // an imitation of Redis that does not know this form of HELLO
+		return false, nil // an imitation of Redis that does not know this form of HELLO
 	}
 	if err != nil {
-		return fmt.Errorf("ask for the server's version: %w", err)
+		return false, err
 	}
 	version := info["version"]
 	text, _ := version.ToString()
 	major, _, _ := strings.Cut(text, ".")
 	n, _ := strconv.Atoi(major)
-	t.mu.Lock()
-	t.known, t.sharded = true, n >= 7
-	t.mu.Unlock()
-	return nil
+	return n >= 7, nil
+}
+
+// fits reports an error for a lock that a cluster can not have.
+func (m *Mutex) fits() error {
+	c := m.client
+	if c.cluster == nil || m.kind.fence == nil || c.slot(m.kind.fence(m.name)) == c.slot(m.name) {
+		return nil
+	}
+	return errors.New("on a cluster the name of a fenced lock may have braces only around what is hashed, " +
+		"or its counter would be in another slot")
 }

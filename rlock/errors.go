@@ -14,7 +14,7 @@ var (
 	ErrNotAcquired = errors.New("rlock: not acquired")
 
 	// ErrNotHeld means that the caller has nothing to unlock: this unlock was called before, or the
-	// hold was lost. Redis is unchanged.
+	// hold was lost. The holds of others are unchanged.
 	ErrNotHeld = errors.New("rlock: not held")
 
 	// ErrLost means that a hold ended before its unlock: its lease ran out, somebody deleted the

@@ -1,6 +1,14 @@
 package rlock
 
-import "time"
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/lua"
+)
 
 // Nothing may be left behind by a call that failed (G5), though a command that was sent can not be
 // called back. What a command without a reply may have done is found out and undone here:
@@ -11,12 +19,22 @@ import "time"
 //
 // A swept field is not used by anybody: its owner is retired, or has another tag since (burn).
 
-// giveBack releases a hold that was granted to nobody. If that fails it is swept.
+// maxSweep bounds the search for a hold that a lost acquire may have started: how long a network may
+// hold a request back and still deliver it.
+const maxSweep = time.Minute
+
+// lastCallTimeout is what a release is given while Close waits for it.
+const lastCallTimeout = time.Second
+
+// giveBack releases a hold that was granted to nobody. If that fails, or an earlier attempt may
+// still act, it is swept.
 func (c *Client) giveBack(m *Mutex, h *hold) {
-	h.owner.mu.Lock()
-	h.owner.burn()
-	h.owner.mu.Unlock()
-	if _, err := m.kind.release(c.call(), c.rdb, m.releaseArgs(h, 0, 0)); err != nil {
+	h.owner.disown(h)
+	_, err := c.releaseOnce(m, m.releaseArgs(h, 0, 0))
+	switch {
+	case !h.doubt.IsZero():
+		c.sweep(m, h, h.doubt, found)
+	case err != nil:
 		c.sweep(m, h, time.Now().Add(m.ttl()), firstAnswer)
 	}
 }
@@ -24,13 +42,10 @@ func (c *Client) giveBack(m *Mutex, h *hold) {
 // sweepDoubt sweeps the field of a hold that has ended, or did not come to be, if an acquire with
 // unknown outcome may still act.
 func (c *Client) sweepDoubt(m *Mutex, h *hold) {
-	if h.doubt.IsZero() {
-		return
+	if !h.doubt.IsZero() {
+		h.owner.disown(h)
+		c.sweep(m, h, h.doubt, found)
 	}
-	h.owner.mu.Lock()
-	h.owner.burn()
-	h.owner.mu.Unlock()
-	c.sweep(m, h, h.doubt, found)
 }
 
 // sweepEnd says which answer ends a sweep.
@@ -41,25 +56,39 @@ const (
 	found       sweepEnd = true  // an acquire may still be on its way to Redis: go on until it shows
 )
 
-// sweep releases the hold's field, in the background, until it is settled or the time is up, or the
-// client closes.
+// sweep releases the hold's field, in the background, until it is settled or the time is up. If the
+// client closes, it is tried once more.
 func (c *Client) sweep(m *Mutex, h *hold, until time.Time, end sweepEnd) {
 	args := m.releaseArgs(h, 0, 0)
-	c.background(func() {
+	if !c.background(func() {
 		for pause := minRetry; ; pause = min(2*pause, 4*maxRetry) {
-			released, err := m.kind.release(c.call(), c.rdb, args)
+			released, err := c.releaseOnce(m, args)
 			if err == nil && (released || end == firstAnswer) {
 				return
 			}
-			if err != nil && !mayPass(err) || time.Now().After(until) || c.isClosed() {
+			// Also after an error that does not pass by itself: a right or memory may be given back.
+			if errors.Is(err, rueidis.ErrClosing) || time.Now().After(until) || c.isClosed() {
 				return
 			}
 			timer := time.NewTimer(pause)
 			select {
 			case <-timer.C:
-			case <-c.done: // one last try
+			case <-c.done:
 				timer.Stop()
 			}
 		}
-	})
+	}) {
+		_, _ = c.releaseOnce(m, args)
+	}
+}
+
+// releaseOnce sends a release that is to arrive even if the client is closing.
+func (c *Client) releaseOnce(m *Mutex, args lua.ReleaseArgs) (bool, error) {
+	timeout := callTimeout
+	if c.isClosed() { // Close waits
+		timeout = lastCallTimeout
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	return m.kind.release(ctx, c.rdb, args)
 }

@@ -2,6 +2,7 @@ package rlock
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/go-rlock/rlock/lease"
@@ -24,9 +25,11 @@ type hold struct {
 
 	// Guarded by ops.
 	doubt time.Time // an acquire with unknown outcome may act until then; see giveback.go
+	late  bool      // the last release was repeated, so one may still reach Redis
 
 	// Guarded by owner.mu.
 	users  int    // who uses the record; see owner.hold
+	over   bool   // the owner has dropped the record: it makes no hold any more
 	count  int    // as in Redis
 	ended  error  // why a hold that was live was lost
 	scopes *scope // the open ones
@@ -49,6 +52,11 @@ type scope struct {
 	// Guarded by hold.owner.mu.
 	closed     bool
 	prev, next *scope
+}
+
+// String keeps fmt from reading the fields, which change. It is the form of package context.
+func (s *scope) String() string {
+	return fmt.Sprint(s.Context) + ".WithLock(" + quote(s.hold.key.name) + ")"
 }
 
 // Value makes the scope the innermost one of its context.
@@ -78,6 +86,10 @@ func (h *hold) open(ctx context.Context, m *Mutex, until time.Time, token int64)
 		o.mu.Unlock()
 		s.cancel(nil)
 		return nil, h.ended
+	case !first && h.client.isClosed(): // Close told the open scopes, and would miss this one
+		o.mu.Unlock()
+		s.cancel(nil)
+		return nil, ErrClosed
 	}
 	h.count++
 	if s.next = h.scopes; s.next != nil {

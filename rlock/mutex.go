@@ -56,6 +56,10 @@ func (c *Client) FencedMutex(name string, options ...Option) *Mutex {
 func (c *Client) mutex(k *kind, name string, options []Option) *Mutex {
 	m := &Mutex{client: c, kind: k, name: name}
 	for _, o := range options {
+		if o == nil {
+			m.invalid = m.fail("lock", errors.New("an option is nil"))
+			break
+		}
 		o.apply(m)
 	}
 	if name == "" {
@@ -72,6 +76,9 @@ func (m *Mutex) Name() string { return m.name }
 // then [context.Cause] is [ErrLost], or [ErrClosed], and the code in the section should stop. It
 // is never safe to assume that a lock is held until unlock: heed the ctx.
 //
+// If Redis can not be reached, or is not ready, for three seconds, Lock fails even if ctx leaves more
+// time.
+//
 // The lock is renewed in the background until unlock, unless the handle has a lease (see
 // [WithLease]). Waiters of one process get it in the order of their calls; between processes there
 // is no order.
@@ -87,21 +94,27 @@ func (m *Mutex) Name() string { return m.name }
 // or is what Redis or the connection to it said. Nothing is left in Redis by a Lock that failed, if
 // Redis can be reached.
 func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
-	s, err := m.lock(ctx, ctx, false)
+	s, err := m.lock(ctx, bounds{wait: ctx, attempt: ctx})
 	return m.result(ctx, s, err)
 }
 
 // TryLock is Lock with a bound on the waiting: after wait it returns [ErrNotAcquired]. If wait is 0
 // or less it makes one attempt, and none if other goroutines of this process wait for the lock
-// already. The section that follows is not bounded by wait.
+// already. A first attempt is given a second to be answered, also if wait is shorter. The section
+// that follows is not bounded by wait.
 func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
-	if wait <= 0 {
-		s, err := m.lock(ctx, ctx, true)
-		return m.result(ctx, s, err)
+	b := bounds{wait: ctx, attempt: ctx, once: wait <= 0}
+	if !b.once {
+		waiting, cancel := context.WithTimeout(ctx, wait)
+		defer cancel()
+		b.wait, b.attempt = waiting, waiting
 	}
-	waitCtx, cancel := context.WithTimeout(ctx, wait)
-	defer cancel()
-	s, err := m.lock(ctx, waitCtx, false)
+	if !b.once && wait < minAttempt {
+		attempting, cancel := context.WithTimeout(ctx, minAttempt)
+		defer cancel()
+		b.attempt = attempting
+	}
+	s, err := m.lock(ctx, b)
 	return m.result(ctx, s, err)
 }
 

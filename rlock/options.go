@@ -54,6 +54,7 @@ func (o Options) validate() (Options, error) {
 	if o.ReplicaTimeout < time.Millisecond {
 		return o, fmt.Errorf("rlock: Options.ReplicaTimeout is %v, want 0 or at least 1ms", o.ReplicaTimeout)
 	}
+	o.WatchdogTimeout = o.WatchdogTimeout.Truncate(time.Millisecond) // as Redis gets it
 	return o, nil
 }
 
@@ -63,9 +64,9 @@ type Option interface{ apply(*Mutex) }
 type leaseOption time.Duration
 
 func (d leaseOption) apply(m *Mutex) {
-	m.lease = time.Duration(d)
+	m.lease = time.Duration(d).Truncate(time.Millisecond) // as Redis gets it
 	if m.lease < time.Millisecond {
-		m.invalid = m.fail("lock", fmt.Errorf("lease is %v, want at least 1ms", m.lease))
+		m.invalid = m.fail("lock", fmt.Errorf("lease is %v, want at least 1ms", time.Duration(d)))
 	}
 }
 

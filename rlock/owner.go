@@ -15,7 +15,7 @@ import (
 // a hold.
 type owner struct {
 	// mu guards the following, and of each hold in the map what hold says. It is never held while
-	// waiting, and no other lock is taken under it but the renewer's.
+	// waiting, and no other lock is taken under it.
 	mu      sync.Mutex
 	tag     uint64 // plays Redisson's thread id in new holds
 	live    int    // holds with a count
@@ -84,8 +84,10 @@ func (o *owner) forget(h *hold) {
 	}
 }
 
-// drop takes the record out of the map. o.mu is held.
+// drop takes the record out of the map. Who waits for its ops finds it over and looks for another:
+// its lease has been used, and its field may be one on which a call still acts. o.mu is held.
 func (o *owner) drop(h *hold) {
+	h.over = true
 	if o.holds[h.key] == h {
 		delete(o.holds, h.key)
 	}
@@ -94,6 +96,14 @@ func (o *owner) drop(h *hold) {
 // burn gives the owner another tag for holds to come, because a command whose outcome is not known
 // may still act on the present one. o.mu is held.
 func (o *owner) burn() { o.tag = lastTag.Add(1) }
+
+// disown makes sure that nobody uses a record or its field any more.
+func (o *owner) disown(h *hold) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.burn()
+	o.drop(h)
+}
 
 func (o *owner) isRetired() bool {
 	o.mu.Lock()

@@ -44,8 +44,13 @@ func (h *hold) release(m *Mutex) error {
 		return h.releaseLost(m, h.ended)
 	case count > 0:
 		o.mu.Lock()
-		h.count = count // even if the call failed: the next one says which count it wants
+		if ended = h.ended; ended == nil {
+			h.count = count // even if the call failed: the next one says which count it wants
+		}
 		o.mu.Unlock()
+		if ended != nil { // lost while the release was on its way
+			return h.releaseLost(m, ended)
+		}
 		if err == nil {
 			c.leases.Update(&h.lease, sent.Add(ttl), renewed)
 			return nil
@@ -58,7 +63,7 @@ func (h *hold) release(m *Mutex) error {
 	if ended = h.ended; ended == nil {
 		h.count = 0
 		o.end(h)
-		if err != nil || !h.doubt.IsZero() {
+		if err != nil || h.late || !h.doubt.IsZero() {
 			o.burn()
 		}
 	}
@@ -109,12 +114,13 @@ func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (sent time.Ti
 	ran := false
 	for {
 		sent = time.Now()
-		held, err = h.callRelease(m, args, until)
+		held, err = h.callRelease(m, args)
 		if err == nil {
 			// Not there after a call without a reply: that call has released it.
 			return sent, held || ran && count == 0, nil
 		}
 		ran = ran || mayHaveRun(err)
+		h.late = ran
 		if !retry.wait(err, h.gone, nil) {
 			return sent, false, err
 		}
@@ -123,22 +129,18 @@ func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (sent time.Ti
 
 // callRelease makes one call, which is given up when the hold is lost. It runs on a goroutine of its
 // own, because rueidis heeds no ctx while somebody else connects.
-func (h *hold) callRelease(m *Mutex, args lua.ReleaseArgs, until time.Time) (bool, error) {
+func (h *hold) callRelease(m *Mutex, args lua.ReleaseArgs) (bool, error) {
 	type result struct {
 		held bool
 		err  error
 	}
 	c := h.client
 	results := make(chan result, 1)
-	call := &callContext{deadline: until, done: h.gone}
 	if !c.background(func() {
-		held, err := m.kind.release(call, c.rdb, args)
+		held, err := m.kind.release(c.call(), c.rdb, args)
 		results <- result{held, err}
 	}) {
-		// Closed: nobody watches the lease any more.
-		ctx, cancel := context.WithDeadline(context.Background(), until)
-		defer cancel()
-		return m.kind.release(ctx, c.rdb, args)
+		return c.releaseOnce(m, args)
 	}
 	select {
 	case r := <-results:
