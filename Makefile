@@ -14,6 +14,21 @@ GOLANGCI_VERSION = v2.15.0
 GOLANGCI_MODULE  = github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 GOLANGCI         = "bin/golangci-lint-$(GOLANGCI_VERSION)-$$($(GO) env GOVERSION)/golangci-lint"
 
+# The Redisson versions that interop is proved with. The newest is named in the pom, where a plain `mvn package` finds it, too.
+# In docs/redisson.md is why these.
+REDISSON         = rlock_test/redisson
+REDISSON_NEWEST  = $$(sed -n 's:.*<redisson.version>\(.*\)</redisson.version>.*:\1:p' $(REDISSON)/pom.xml)
+REDISSON_SHARDED = 3.28.0
+REDISSON_OLDEST  = 3.10.6
+# -parallel: tests that wait for leases to end wait together.
+INTEROPFLAGS    ?= -race -count=1 -parallel=16 -timeout=20m
+
+# The fault tests, a module of their own. SEED replays a run, DURATION lengthens what is random. The load tests have more
+# goroutines than the race detector can follow. CI runs the part of them that FAULTS_CI names, from a fixed seed.
+FAULTS       = rlock_test/faults
+FAULTSFLAGS ?= -v -count=1
+FAULTS_CI    = '^Test(History|Mix|Process)'
+
 # sudo only for those who are not root and have it.
 SUDO        = $$([ "$$(id -u)" = 0 ] || command -v sudo)
 # Old lists of packages name files that are gone, hence the update. Its failure alone (one broken source among many) is no
@@ -23,7 +38,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test cover lint fmt demo redis-server c-compiler golangci-lint
+.PHONY: help test interop faults faults-ci faketime cover lint fmt demo redis-server c-compiler jdk golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -32,6 +47,26 @@ test: redis-server c-compiler ## go vet and all tests, under the race detector a
 	$(GO) vet $(PKGS)
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) $(PKGS)
 
+interop: redis-server c-compiler jdk ## lock together with the real Redisson, from Maven Central, several versions of it
+	@$(JDK_PATH); newest=$(REDISSON_NEWEST); \
+	for version in "$$newest" $(REDISSON_SHARDED) $(REDISSON_OLDEST); do \
+		jar=$(REDISSON)/target/$$version/peer.jar; \
+		if [ -f "$$jar" ] && [ -z "$$(find $(REDISSON)/pom.xml $(REDISSON)/src -newer "$$jar")" ]; then continue; fi; \
+		echo "building the Java side with Redisson $$version"; \
+		mvn -B -q -Dstyle.color=never -f $(REDISSON)/pom.xml -Dredisson.version="$$version" package && touch "$$jar" || exit 1; \
+	done; \
+	set -x; REDISSON_NEWEST="$$newest" REDISSON_SHARDED=$(REDISSON_SHARDED) REDISSON_OLDEST=$(REDISSON_OLDEST) \
+		CGO_ENABLED=1 $(GO) test -tags interop -run '^TestInterop' $(INTEROPFLAGS) ./rlock_test
+
+faults: redis-server c-compiler faketime ## histories, single faults and mixed ones: make faults SEED=7 DURATION=1h
+	timeout=30m; [ -z '$(DURATION)' ] || timeout=0; \
+	export FAULTS_SEED='$(SEED)' FAULTS_DURATION='$(DURATION)'; cd $(FAULTS) && \
+		CGO_ENABLED=1 $(GO) test -race -skip '^TestLoad' -timeout="$$timeout" $(FAULTSFLAGS) ./... && \
+		$(GO) test -run '^TestLoad' -timeout="$$timeout" $(FAULTSFLAGS) ./...
+
+faults-ci: redis-server c-compiler faketime ## three minutes of them, the same ones each time
+	cd $(FAULTS) && FAULTS_SEED=1 FAULTS_DURATION=50s CGO_ENABLED=1 $(GO) test -race -run $(FAULTS_CI) -timeout=15m $(FAULTSFLAGS) ./...
+
 cover: redis-server c-compiler ## the same tests; what they cover of all packages goes to cover.out, the total is printed
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -covermode=atomic -coverpkg=./... -coverprofile=cover.out $(PKGS)
 	@$(GO) tool cover -func=cover.out | tail -n 1
@@ -39,6 +74,7 @@ cover: redis-server c-compiler ## the same tests; what they cover of all package
 lint: golangci-lint ## golangci-lint, formatting included, and whether go.mod is tidy; changes no file
 	$(GOLANGCI) run ./...
 	$(GO) mod tidy -diff
+	golangci="$$(pwd)/"$(GOLANGCI) && cd $(FAULTS) && "$$golangci" run ./... && $(GO) mod tidy -diff
 
 fmt: golangci-lint ## format the code as lint wants it
 	$(GOLANGCI) fmt ./...
@@ -54,6 +90,14 @@ redis-server: ## install redis-server if it is missing (apt-get or brew)
 	fi; \
 	command -v redis-server >/dev/null || { echo "install Redis 6.2 or later so that redis-server is on PATH"; exit 1; }
 
+faketime: ## install libfaketime if it is missing (apt-get or brew): clients whose clocks are wrong
+	@if command -v faketime >/dev/null; then exit 0; fi; \
+	echo "faketime is missing; the tests of clocks start processes with it"; \
+	if command -v apt-get >/dev/null; then $(APT_INSTALL) faketime; \
+	elif command -v brew >/dev/null; then brew install libfaketime; \
+	fi; \
+	command -v faketime >/dev/null || { echo "install libfaketime so that faketime is on PATH"; exit 1; }
+
 # gcc without the C headers is not enough, and apt-get's gcc only recommends them, so the probe includes one.
 c-compiler: ## install a C compiler if it is missing (apt-get): the race detector needs one
 	@probe() { echo '#include <stdlib.h>' | $$($(GO) env CC) -E -x c - >/dev/null 2>&1; }; \
@@ -61,6 +105,22 @@ c-compiler: ## install a C compiler if it is missing (apt-get): the race detecto
 	echo "a C compiler or its headers are missing; the race detector needs them"; \
 	if command -v apt-get >/dev/null; then $(APT_INSTALL) gcc libc6-dev; fi; \
 	probe || { echo "install a C compiler, the one that 'go env CC' names (macOS: xcode-select --install)"; exit 1; }
+
+# Homebrew keeps its JDK off the PATH.
+JDK_PATH = if command -v brew >/dev/null; then PATH="$$(brew --prefix openjdk)/bin:$$PATH"; export PATH; fi
+
+# Not any Java: a compiler that knows Java 17. The java beside it runs what it compiled.
+jdk: ## install a JDK and Maven if they are missing (apt-get or brew): interop needs them
+	@$(JDK_PATH); probe() { javac --release 17 -version >/dev/null 2>&1; }; \
+	if probe && command -v mvn >/dev/null; then exit 0; fi; \
+	echo "a JDK (17 or later) or Maven is missing; the interop tests build and run the real Redisson with them"; \
+	if command -v apt-get >/dev/null; then \
+		probe || { $(APT_INSTALL) openjdk-17-jdk-headless; } || { $(APT_INSTALL) default-jdk-headless; }; \
+		command -v mvn >/dev/null || { $(APT_INSTALL) maven; }; \
+	elif command -v brew >/dev/null; then brew install openjdk maven; \
+	fi; \
+	probe || { echo "install a JDK, 17 or later, so that its javac and java are on PATH"; exit 1; }; \
+	command -v mvn >/dev/null || { echo "install Maven so that mvn is on PATH"; exit 1; }
 
 golangci-lint: ## build the pinned linter if it is missing
 	@if [ -x $(GOLANGCI) ]; then exit 0; fi; \

@@ -34,8 +34,7 @@ func (w *world) reentry(t *testing.T, s sides) {
 		lock(t, holder, name, 0)
 		check(count)
 	}
-	in := other.start(t, name, atMost)
-	w.awaitSubscriber(t, name)
+	in := w.startWaiting(t, other, name)
 	for count := 2; count >= 1; count-- {
 		unlock(t, holder, name)
 		w.holds(t, name, holder.field(t, name), int64(count))
@@ -177,9 +176,7 @@ func (w *world) forcedByStranger(t *testing.T, s sides) {
 func (w *world) forced(t *testing.T, holder, waiter, by actor) {
 	name := redistest.Name(t)
 	lock(t, holder, name, 0)
-	in := waiter.start(t, name, atMost)
-	w.awaitSubscriber(t, name)
-	requireWaiting(t, in)
+	in := w.startWaiting(t, waiter, name)
 	force := by.force(t, name)
 	require.Less(t, await(t, in, 5*time.Second).ended.Sub(force.began), late)
 	w.lateUnlock(t, holder, waiter, name)
@@ -196,15 +193,15 @@ func (w *world) fencing(t *testing.T) {
 		token, ok := rlock.FencingToken(ctx, name)
 		require.True(t, ok)
 		require.Equal(t, last+1, token)
-		in := java.of.send(t, java.name, "token", coded)
-		w.awaitSubscriber(t, name)
+		var in <-chan reply
+		w.awaitWaiters(t, 1, func() { in = java.of.send(t, java.name, "token", coded) })
 		require.NoError(t, unlock())
 		require.Equal(t, strconv.FormatInt(last+2, 10), java.of.await(t, in).value)
 
-		pending := lockAsync(t, m)
-		w.awaitSubscriber(t, name)
+		var next pending
+		w.awaitWaiters(t, 1, func() { next = lockAsync(t, m) })
 		require.NoError(t, java.do(t, "unlock", coded).err)
-		got := pending.get(t, 5*time.Second)
+		got := next.get(t, 5*time.Second)
 		require.NoError(t, got.err)
 		token, _ = rlock.FencingToken(got.ctx, name)
 		require.Equal(t, last+3, token)

@@ -3,7 +3,6 @@
 package rlock_test
 
 import (
-	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -37,11 +36,11 @@ func TestInterop(t *testing.T) {
 			if s.cluster {
 				t.Run("odd braces", w.oddBraces)
 			}
+			w.quickly(t, "forced by the same side", w.forcedByHolder)
+			w.quickly(t, "forced by the other side", w.forcedByStranger)
 			t.Run("leases", func(t *testing.T) {
-				w.bothWaysAtOnce(t, "watchdog", w.watchdog)
-				w.bothWaysAtOnce(t, "fixed lease", w.fixedLease)
-				w.bothWaysAtOnce(t, "forced by the same side", w.forcedByHolder)
-				w.bothWaysAtOnce(t, "forced by the other side", w.forcedByStranger)
+				w.quickly(t, "watchdog", together(w.watchdog))
+				w.quickly(t, "fixed lease", together(w.fixedLease))
 				t.Run("Go is killed", w.goIsKilled)
 				t.Run("Java is killed", w.javaIsKilled)
 			})
@@ -142,8 +141,7 @@ func ways(goes *rlock.Client, java *redisson) [2]sides {
 	return [2]sides{{"Go holds", g, j}, {"Java holds", j, g}}
 }
 
-// bothWays runs a test with each side as the holder, one after the other, on clients that renew
-// seldom.
+// bothWays runs a test with each side as the holder, one after the other.
 func (w *world) bothWays(t *testing.T, name string, test func(*testing.T, sides)) {
 	t.Helper()
 	for _, s := range ways(w.watch.Client, w.java) {
@@ -151,14 +149,19 @@ func (w *world) bothWays(t *testing.T, name string, test func(*testing.T, sides)
 	}
 }
 
-// bothWaysAtOnce is bothWays for tests that mostly let time pass, on clients with shortLease.
-func (w *world) bothWaysAtOnce(t *testing.T, name string, test func(*testing.T, sides)) {
+// quickly is bothWays on the clients with shortLease.
+func (w *world) quickly(t *testing.T, name string, test func(*testing.T, sides)) {
 	t.Helper()
 	for _, s := range ways(w.quickGo, w.quickJava) {
-		t.Run(name+"/"+s.way, func(t *testing.T) {
-			t.Parallel()
-			test(t, s)
-		})
+		t.Run(name+"/"+s.way, func(t *testing.T) { test(t, s) })
+	}
+}
+
+// together makes of a test one that runs beside others.
+func together(test func(*testing.T, sides)) func(*testing.T, sides) {
+	return func(t *testing.T, s sides) {
+		t.Parallel()
+		test(t, s)
 	}
 }
 
@@ -188,25 +191,39 @@ func (w *world) subscribers(t testing.TB, name string) int64 {
 	return sum
 }
 
+// awaitSubscriber waits until somebody waits, or is about to.
 func (w *world) awaitSubscriber(t testing.TB, name string) {
 	t.Helper()
 	redistest.Eventually(t, 10*time.Second, func() bool { return w.subscribers(t, name) == 1 },
-		"a subscriber of "+unlockChannel(name))
+		"one subscriber of "+unlockChannel(name))
 }
 
-// scripts counts the script calls of all clients.
-func (w *world) scripts(t testing.TB) int64 {
+// refusals counts the attempts of all clients that found a lock held: the acquire scripts of both
+// sides then ask for its remaining time, by PTTL. Script calls would not do: a first EVALSHA that
+// the server does not know is called twice, and renewals are script calls, too.
+func (w *world) refusals(t testing.TB) int64 {
 	t.Helper()
-	calls := redistest.Commands(t, w.watch.rdb)
-	return calls["eval"] + calls["evalsha"]
+	return redistest.Commands(t, w.watch.rdb)["pttl"]
 }
 
-// awaitScripts waits until n more scripts than before were called. A waiter of either side calls
-// one, subscribes, calls another, and from then on only waits.
-func (w *world) awaitScripts(t testing.TB, before, n int64) {
+// awaitWaiters returns when the n waiters that start begins only wait: each is refused, has its
+// subscription confirmed, is refused again, and then does nothing. To look for the subscription
+// would not do: an unlock before the second attempt needs no message.
+func (w *world) awaitWaiters(t testing.TB, n int64, start func()) {
 	t.Helper()
-	redistest.Eventually(t, 10*time.Second, func() bool { return w.scripts(t) >= before+n },
-		fmt.Sprintf("%d scripts", n))
+	before := w.refusals(t)
+	start()
+	redistest.Eventually(t, 10*time.Second, func() bool { return w.refusals(t) >= before+2*n }, "they only wait")
+}
+
+// startWaiting begins to lock a lock that another holds, and returns when that only waits.
+func (w *world) startWaiting(t testing.TB, a actor, name string) <-chan event {
+	t.Helper()
+	var in <-chan event
+	// A fixed lease: Redisson's renewals multiply, see docs/redisson.md.
+	w.awaitWaiters(t, 1, func() { in = a.start(t, name, atMost) })
+	requireWaiting(t, in)
+	return in
 }
 
 // holds requires that the lock is held by field alone, count deep.

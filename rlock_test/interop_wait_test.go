@@ -80,13 +80,8 @@ func (w *world) wakeUp(t *testing.T, s sides) {
 	var took []time.Duration
 	for i := range warmUp + rounds {
 		name := names[i%len(names)]
-		// Fixed leases: Redisson's renewals, see docs/redisson.md, would blur the count of scripts.
 		lock(t, holder, name, atMost)
-		before := w.scripts(t)
-		in := waiter.start(t, name, atMost)
-		w.awaitScripts(t, before, 2)
-		w.awaitSubscriber(t, name)
-		requireWaiting(t, in)
+		in := w.startWaiting(t, waiter, name)
 		unlocked := unlock(t, holder, name)
 		took = append(took, await(t, in, 5*time.Second).ended.Sub(unlocked.began))
 		unlock(t, waiter, name)
@@ -107,11 +102,10 @@ func (w *world) noPolling(t *testing.T) {
 	var in [n]<-chan event
 	for i := range waiters {
 		waiters[i] = newGoActor(w.watch.Client)
-		before := w.scripts(t)
-		in[i] = waiters[i].start(t, name, 0)
-		if i == 0 { // the first of a process asks, subscribes, and asks once more
-			w.awaitScripts(t, before, 2)
-			w.awaitSubscriber(t, name)
+		if i == 0 { // the first of a process asks, those behind it rely on that
+			in[i] = w.startWaiting(t, waiters[i], name)
+		} else {
+			in[i] = waiters[i].start(t, name, atMost)
 		}
 		redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == i+1 }, "it waits")
 	}
@@ -141,17 +135,19 @@ func (w *world) queue(t *testing.T, s sides) {
 	const each = 25
 	name, first := redistest.Name(t), s.holder()
 	lock(t, first, name, atMost)
-	before := w.scripts(t)
 	var waiters []actor
 	var in []<-chan event
-	for range each {
-		for _, a := range []actor{newGoActor(w.watch.Client), w.java.thread()} {
-			waiters = append(waiters, a)
-			in = append(in, a.start(t, name, atMost))
-		}
+	join := func(a actor) {
+		waiters = append(waiters, a)
+		in = append(in, a.start(t, name, atMost))
 	}
-	// Every Java thread asks twice, in Go only the first waiter does.
-	w.awaitScripts(t, before, 2*each+2)
+	// In Go only the first waiter asks, and does so once for all, in Java each.
+	w.awaitWaiters(t, 1+each, func() {
+		for range each {
+			join(newGoActor(w.watch.Client))
+			join(w.java.thread())
+		}
+	})
 	redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == each }, "all of Go wait")
 
 	began := time.Now()
@@ -199,9 +195,8 @@ func (w *world) names(t *testing.T, s sides) {
 		lock(t, holder, name, atMost)
 		w.holds(t, name, holder.field(t, name), 1)
 		waiter.tryInVain(t, name)
-		in := waiter.start(t, name, atMost)
-		w.awaitSubscriber(t, name)
-		requireWaiting(t, in)
+		in := w.startWaiting(t, waiter, name)
+		require.EqualValues(t, 1, w.subscribers(t, name), name)
 		unlocked := unlock(t, holder, name)
 		require.Less(t, await(t, in, 5*time.Second).ended.Sub(unlocked.began), late, name)
 		w.holds(t, name, waiter.field(t, name), 1)
