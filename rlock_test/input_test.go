@@ -140,7 +140,7 @@ func TestForbiddenByACL(t *testing.T) {
 	admin := bench{rdb: s.Client(t)}
 	user := func(t *testing.T, rules ...string) *rlock.Client {
 		t.Helper()
-		cmd := append([]string{"ACL", "SETUSER", "app", "reset", "on", ">secret"}, rules...)
+		cmd := append([]string{"ACL", "SETUSER", "app", "reset", "resetchannels", "on", ">secret"}, rules...)
 		require.NoError(t, admin.do(t, cmd...).Error())
 		return newClient(t, s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" }))
 	}

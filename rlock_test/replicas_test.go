@@ -18,10 +18,18 @@ func withReplica(t *testing.T) (master, replica *redistest.Server) {
 	fast := []string{"--repl-diskless-sync-delay", "0"}
 	master = redistest.Start(t, fast...)
 	host, port := "127.0.0.1", master.Addr()[len("127.0.0.1:"):]
-	replica = redistest.Start(t, append(fast, "--replicaof", host+" "+port)...)
-	b := bench{rdb: master.Client(t)}
+	replica = redistest.Start(t, append(fast, "--replicaof", host, port)...)
+	rdb := master.Client(t)
 	redistest.Eventually(t, 20*time.Second, func() bool {
-		n, err := b.do(t, "WAIT", "1", "100").AsInt64()
+		var n int64
+		err := rdb.Dedicated(func(c rueidis.DedicatedClient) (err error) { // WAIT is about its own connection's writes
+			ctx := context.Background()
+			if err := c.Do(ctx, c.B().Incr().Key("in-step").Build()).Error(); err != nil {
+				return err
+			}
+			n, err = c.Do(ctx, c.B().Wait().Numreplicas(1).Timeout(100).Build()).AsInt64()
+			return err
+		})
 		return err == nil && n == 1
 	}, "the replica is in step")
 	return master, replica
@@ -91,4 +99,44 @@ func TestWaitRefused(t *testing.T) {
 		_, err := rlock.New(rdb, o)
 		require.ErrorContains(t, err, "Options.Replica")
 	}
+}
+
+// What is held by another has not to be replicated: the answer comes at once, though the replica, which
+// writes before it has not confirmed, would be waited for.
+func TestHeldIsNotReplicated(t *testing.T) {
+	master, replica := withReplica(t)
+	rdb := master.Client(t)
+	careful := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 20 * time.Second})
+	require.NoError(t, careful.Mutex("free").Do(context.Background(), func(context.Context) error { return nil }))
+	_, unlock, err := newClient(t, rdb).Mutex("held").Lock(context.Background())
+	require.NoError(t, err)
+	replica.Pause()
+	defer replica.Resume()
+	// An acquire that waits for the replica has written on the connection that the next one gets.
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	_, _, err = careful.Mutex("free").Lock(ctx)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	began := time.Now()
+	_, _, err = careful.Mutex("held").TryLock(context.Background(), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.Less(t, time.Since(began), 10*time.Second)
+	require.NoError(t, unlock())
+}
+
+// ReplicaTimeout may be longer than a command is given otherwise, by this library or by rueidis.
+func TestLongReplicaTimeout(t *testing.T) {
+	s := redistest.Start(t) // without a replica
+	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	const wait = 5 * time.Second
+	c := newClient(t, s.Client(t, func(o *rueidis.ClientOption) {
+		o.ConnWriteTimeout, o.Dialer.KeepAlive = wait/4, wait/4
+	}), rlock.Options{Replicas: 1, ReplicaTimeout: wait})
+	began := time.Now()
+	_, _, err := c.Mutex(b.name).Lock(context.Background())
+	require.ErrorIs(t, err, rlock.ErrNotReplicated)
+	require.ErrorContains(t, err, "0 of 1 replicas within 5s")
+	require.GreaterOrEqual(t, time.Since(began), wait)
+	require.Less(t, time.Since(began), wait+soon)
+	require.False(t, b.exists(t, b.name), "given back")
 }
