@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -194,7 +195,7 @@ func TestPoisonedItemFailsAlone(t *testing.T) {
 		bad := newHold(50)
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
 			if slices.Contains(q.items, bad.item) {
-				return nil, errors.New("NOPERM")
+				return nil, fmt.Errorf("NOPERM: %w", ErrRefused)
 			}
 			return all(Renewed, len(q.items)), nil
 		}
@@ -447,17 +448,25 @@ func TestQueuedLeases(t *testing.T) {
 // Leases that wait to be sent alone can leave their queue too.
 func TestQueuedAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
-		s.answer = stuck
-		hs := make([]*hold, 100)
+		s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
+			if len(q.items) > 1 {
+				return nil, ErrRefused
+			}
+			return stuck(ctx, q)
+		}
+		hs := make([]*hold, parallel*100+98)
 		until := time.Now().Add(watchdog)
 		for i := range hs {
 			hs[i] = newHold(i)
 			r.Keep(&hs[i].Lease, hs[i].item, "g", until, true, hs[i].lost)
 		}
-		sleep(17 * time.Second) // the batch has timed out, two probes are in flight
+		sleep(13 * time.Second) // the batches were refused, as many as may be are in flight alone
 		waiting := 0
 		for _, h := range hs {
-			if h.place == inQueue && h.alone {
+			r.mu.Lock()
+			queued := h.place == inQueue && h.alone
+			r.mu.Unlock()
+			if queued {
 				waiting++
 				r.Stop(&h.Lease)
 				s.forbid(h.item)
@@ -494,7 +503,7 @@ func TestUpdateAfterFailure(t *testing.T) {
 		bad, good := newHold(1), newHold(2)
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
 			if slices.Contains(q.items, bad.item) {
-				return nil, errors.New("cut")
+				return nil, ErrRefused
 			}
 			return all(Renewed, len(q.items)), nil
 		}

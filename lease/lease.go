@@ -15,6 +15,10 @@ var (
 	ErrGone = errors.New("lease: owner does not hold the name any more")
 )
 
+// ErrRefused is for a [RenewFunc] to return, also wrapped, when the store answered
+// that it will not carry out the call, which may be because of one of its items.
+var ErrRefused = errors.New("lease: renewal refused")
+
 // Item names one hold to the renew function.
 type Item struct{ Name, Owner string }
 
@@ -51,6 +55,8 @@ type Lease struct {
 	place   place
 	renewed bool
 	alone   bool // to be sent in a call of its own
+
+	releasing bool // see Renewer.Releasing
 }
 
 // state is the way of a lease: idle, kept, then at the most one step on each

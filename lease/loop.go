@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -194,14 +195,17 @@ func (r *Renewer) run(c *call) {
 	defer cancel()
 	sent := r.clock() // before anything can be sent: the origin of the new trusted time
 	verdicts, err := r.renew(ctx, c.g.key, r.ttl, c.items)
-	if err != nil || len(verdicts) != len(c.items) { // too few or too many: trust none of them
+	if err == nil && len(verdicts) != len(c.items) {
+		err = ErrRefused // too few or too many: trust none of them
+	}
+	if err != nil {
 		verdicts = nil
 	}
-	r.finish(c, sent, verdicts)
+	r.finish(c, sent, verdicts, errors.Is(err, ErrRefused))
 }
 
-// finish works the verdicts of a call in, nil for a call that failed.
-func (r *Renewer) finish(c *call, sent time.Duration, verdicts []Verdict) {
+// finish works the verdicts of a call in, nil for a call that failed, with or without an answer.
+func (r *Renewer) finish(c *call, sent time.Duration, verdicts []Verdict, refused bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if c.done != nil {
@@ -219,6 +223,8 @@ func (r *Renewer) finish(c *call, sent time.Duration, verdicts []Verdict) {
 			verdict = verdicts[i]
 		}
 		switch {
+		case l.releasing:
+			// Gone would be no news: the release may have got to the store first.
 		case verdict == Gone:
 			l.state = gone
 			r.ends.move(l, now) // the loop reports it
@@ -233,12 +239,14 @@ func (r *Renewer) finish(c *call, sent time.Duration, verdicts []Verdict) {
 			l.backoff, l.alone = 0, false
 			r.schedule(l, j)
 		default:
-			// When a whole call fails, one of its items may be the cause (a
+			// When a whole call is refused, one of its items may be the cause (a
 			// forbidden key, a key in a slot that is moving, a value that the
 			// script chokes on), and it would fail every batch that it is in
 			// until all of them are lost. Sent alone it fails alone. The others
-			// pay one small call, and batch again after it.
-			l.alone = verdicts == nil
+			// pay one small call, and batch again after it. A call without an
+			// answer says nothing about its items: they stay together, or an
+			// outage would multiply the calls when they can be afforded least.
+			l.alone = refused
 			r.retry(l, now, j)
 		}
 	}
@@ -247,7 +255,7 @@ func (r *Renewer) finish(c *call, sent time.Duration, verdicts []Verdict) {
 	}
 	c.g.calls--
 	c.g.items -= len(c.items)
-	c.g.failing = verdicts == nil
+	c.g.failing = verdicts == nil && !refused
 	if c.g.waiting() {
 		r.rouse(c.g)
 		r.poke(now)

@@ -10,7 +10,9 @@ import (
 
 // RenewFunc extends the expiry of all items (all of one group) to ttl from
 // now. It returns one Verdict per item, or an error that stands for Failed on
-// all. It must not shorten an expiry that is later than that.
+// all: [ErrRefused] if the store answered, so that the items should be tried one
+// by one, any other if it did not. It must not shorten an expiry that is later
+// than that.
 //
 // It's called on a goroutine of its own, several at a time, and must return
 // when ctx ends. It must not change items.
@@ -181,6 +183,21 @@ func (r *Renewer) Update(l *Lease, until time.Time, renewed bool) {
 		l.backoff = 0
 		r.schedule(l, newJitter())
 	}
+}
+
+// Releasing is for an owner who is about to release the name for good, and will
+// call Stop when it knows what became of that. No new renewal includes l, and
+// what a call in flight says of it doesn't count any more: Gone would be said
+// also if the release got to the store first, and isn't a loss then. The end of
+// the trusted time is.
+func (r *Renewer) Releasing(l *Lease) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || l.state != kept {
+		return
+	}
+	l.renewed, l.releasing = false, true
+	r.unplace(l)
 }
 
 // Until returns the trusted time of l, also after it was lost or stopped; the

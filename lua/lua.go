@@ -233,10 +233,11 @@ func unanswered(err error) error {
 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
 
-// duration is the longest that there is for an expiry more than 292 years away.
+// duration is the longest that there is for an expiry more than 292 years away, and of the negative
+// ones, which all mean that there is none, the one that Redis says.
 func duration(millis int64) time.Duration {
 	if millis > math.MaxInt64/int64(time.Millisecond) {
 		return math.MaxInt64
 	}
-	return time.Duration(millis) * time.Millisecond
+	return time.Duration(max(millis, -1)) * time.Millisecond
 }

@@ -12,6 +12,9 @@
 --
 -- A repeat of a call whose reply was lost changes nothing: the count never rises here, and a
 -- hold that has ended answers {0, 0}. A partial release never shortens the expiry.
+--
+-- A server without memory refuses hincrby, because it might need some, unless the script has
+-- written before. So the expiry is written first, also where it stays as it is.
 
 local held = redis.call('hget', KEYS[1], ARGV[1])
 if not held then
@@ -21,11 +24,15 @@ held = tonumber(held)
 
 local want = tonumber(ARGV[2])
 if want > 0 then
-  if held > want then
-    held = redis.call('hincrby', KEYS[1], ARGV[1], want - held)
-  end
-  if redis.call('pttl', KEYS[1]) < tonumber(ARGV[3]) then
+  local lower = held > want -- fails here, before anything is written, if held is no number
+  local left = redis.call('pttl', KEYS[1])
+  if left < tonumber(ARGV[3]) then
     redis.call('pexpire', KEYS[1], ARGV[3])
+  else
+    redis.pcall('pexpire', KEYS[1], left)
+  end
+  if lower then
+    held = redis.call('hincrby', KEYS[1], ARGV[1], want - held)
   end
   return {1, held}
 end

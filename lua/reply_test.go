@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"fmt"
 	"io"
 	"net"
 	"strconv"
@@ -193,67 +192,4 @@ func TestErrorReplies(t *testing.T) {
 			require.ErrorContains(t, err, script+" script: ")
 		}
 	}
-}
-
-// FuzzReplies makes RESP values of the input, and compares what the functions make of them with
-// the only values that mean success.
-func FuzzReplies(f *testing.F) {
-	f.Add([]byte{':', 1, '*', 2, ':', 1, ':', 1})
-	f.Add([]byte{'*', 2, ':', 1, ':', 1})
-	f.Add([]byte{'*', 2, '*', 1, ':', 1, '#', 1})
-	f.Add([]byte{'_', 0})
-	p := &parrot{}
-	c := p.client(f)
-	f.Fuzz(func(t *testing.T, in []byte) {
-		reply, _ := value(in, 0)
-		p.say(reply)
-		got := ask(t.Context(), c)
-		var first, second int64
-		n, _ := fmt.Sscanf(reply, "*2\r\n:%d\r\n:%d\r\n", &first, &second)
-		pair := n == 2 && reply == fmt.Sprintf("*2\r\n:%d\r\n:%d\r\n", first, second)
-		if (got.acquired.Status == lua.Acquired) != (pair && first == 1) || (got.err == nil) != (pair && first >= -1 && first <= 1) {
-			t.Fatalf("acquire: %q is %+v, %v", reply, got.acquired, got.err)
-		}
-		if got.released != (pair && first == 1) || (got.rel == nil) != (pair && (first == 0 || first == 1)) {
-			t.Fatalf("release: %q is %v, %v", reply, got.released, got.rel)
-		}
-		if (got.ren == nil) != (pair && first >= -1 && first <= 1 && second >= -1 && second <= 1) {
-			t.Fatalf("renew: %q is %v, %v", reply, got.renewed, got.ren)
-		}
-		if got.forced != (reply == ":1\r\n") || (got.frc == nil) != (reply == ":1\r\n" || reply == ":0\r\n") {
-			t.Fatalf("force: %q is %v, %v", reply, got.forced, got.frc)
-		}
-	})
-}
-
-// value makes one RESP value of the front of in, and returns the rest of in.
-func value(in []byte, depth int) (string, []byte) {
-	if len(in) < 2 || depth > 3 {
-		return "_\r\n", nil
-	}
-	kind, n, in := in[0], int(int8(in[1])), in[2:]
-	switch kind {
-	case '*', '%':
-		items := max(n%5, 0)
-		reply := fmt.Sprintf("%c%d\r\n", kind, items)
-		if kind == '%' {
-			items *= 2
-		}
-		for range items {
-			var item string
-			item, in = value(in, depth+1)
-			reply += item
-		}
-		return reply, in
-	case '#':
-		return []string{"#f\r\n", "#t\r\n"}[n&1], in
-	case '$':
-		text := strconv.Itoa(n)
-		return fmt.Sprintf("$%d\r\n%s\r\n", len(text), text), in
-	case '+', '-', ',', '(':
-		return fmt.Sprintf("%c%d\r\n", kind, n), in
-	case '_':
-		return "_\r\n", in
-	}
-	return fmt.Sprintf(":%d\r\n", n), in
 }

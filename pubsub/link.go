@@ -29,8 +29,9 @@ type link struct {
 	work chan struct{} // capacity 1: there may be something in dirty
 
 	// Guarded by Hub.mu.
-	dirty []*subscription // to be looked at
-	epoch int             // counts connections, so that a late callback of an old one is known
+	dirty     []*subscription // to be looked at
+	epoch     int             // counts connections, so that a late callback of an old one is known
+	suspected bool            // the node may be cut off, see cutoff.go
 }
 
 // linkTo returns the link to a node, and starts it if there is none yet. Hub.mu is held.
@@ -98,8 +99,8 @@ var (
 )
 
 // connectAndServe returns only in the following cases: the connection broke, the client does not
-// know the node or follows another master, nobody has waited for a while, or the hub closes. It
-// leaves no connection behind.
+// know the node or follows another master, the node is cut off, nobody has waited for a while, or
+// the hub closes. It leaves no connection behind.
 func (l *link) connectAndServe() error {
 	h := l.hub
 	nodes := h.rdb.Nodes()
@@ -132,8 +133,16 @@ func (l *link) connectAndServe() error {
 		defer ticker.Stop()
 		failover = ticker.C
 	}
+	if err := l.inTouch(conn); err != nil {
+		return err
+	}
 	var retry <-chan time.Time
 	for {
+		if l.suspicious() {
+			if err := l.inTouch(conn); err != nil {
+				return err
+			}
+		}
 		batch := l.take()
 		if len(batch) == 0 {
 			var idle <-chan time.Time
@@ -160,7 +169,7 @@ func (l *link) connectAndServe() error {
 			}
 			continue
 		}
-		again, err := l.send(conn, batch)
+		again, err := l.send(conn, lost, batch)
 		if err != nil {
 			return err
 		}
@@ -234,7 +243,10 @@ func (l *link) take() []*subscription {
 
 // send carries out the ops of a batch. It reports whether some have to be tried again later, and
 // returns an error if the connection is broken.
-func (l *link) send(conn rueidis.DedicatedClient, batch []*subscription) (again bool, err error) {
+//
+// With RESP2 the subscriptions have a connection of their own inside of conn; when that breaks,
+// rueidis sends the commands again and again on it until ctx is done, hence the look at lost.
+func (l *link) send(conn rueidis.DedicatedClient, lost <-chan error, batch []*subscription) (again bool, err error) {
 	h := l.hub
 	cmds := make([]rueidis.Completed, len(batch))
 	h.mu.Lock()
@@ -244,7 +256,21 @@ func (l *link) send(conn rueidis.DedicatedClient, batch []*subscription) (again 
 	h.mu.Unlock()
 	ctx, cancel := context.WithTimeout(h.ctx, subscribeTimeout)
 	defer cancel()
+	broken := make(chan error, 1)
+	h.wg.Go(func() { // ends with ctx
+		select {
+		case err := <-lost:
+			broken <- err
+			cancel()
+		case <-ctx.Done():
+		}
+	})
 	results := conn.DoMulti(ctx, cmds...)
+	select {
+	case err := <-broken:
+		return false, err
+	default:
+	}
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -352,7 +378,7 @@ func (l *link) down(err error, hopeless bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l.epoch++
-	l.dirty = nil
+	l.dirty, l.suspected = nil, false
 	h.forget(l.addr)
 	redisErr, _ := rueidis.IsRedisErr(err)
 	for _, s := range h.subs {

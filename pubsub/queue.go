@@ -249,6 +249,7 @@ func (t *topic) expired() {
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
 	if !t.hub.closed {
+		t.sub.suspect()
 		t.wakeFirst()
 	}
 }

@@ -353,6 +353,7 @@ func (l *locking) send(count int, abandoned <-chan struct{}) answer {
 		}
 		if count == 1 && mayHaveRun(err) {
 			h.doubt = time.Now().Add(min(args.Lease, maxSweep))
+			h.doubts++
 		}
 		l.last.Store(&err)
 		if !retry.wait(err, abandoned, c.done) {

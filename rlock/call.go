@@ -49,9 +49,10 @@ func (c *callContext) Err() error {
 // it after a grace.
 func (c *Client) call() context.Context { return c.callAt(time.Now(), 0) }
 
-// callAt is call for a command sent at now, which takes Redis a while longer.
+// callAt is call for a command sent at now, which takes Redis a while longer. The sum of the two could
+// be more than a Duration holds.
 func (c *Client) callAt(now time.Time, longer time.Duration) context.Context {
-	return &callContext{deadline: now.Add(callTimeout + longer), done: c.stopped}
+	return &callContext{deadline: now.Add(longer).Add(callTimeout), done: c.stopped}
 }
 
 // retry spaces the repeats of a call.

@@ -169,6 +169,10 @@ func (c *Client) renew(ctx context.Context, group any, ttl time.Duration, items 
 	}
 	answers, err := group.(renewGroup).kind.renew( //nolint:errcheck // group says which groups there are
 		ctx, c.rdb, ttl, holds)
+	var redisErr *rueidis.RedisError
+	if errors.As(err, &redisErr) && !mayPass(err) {
+		return nil, fmt.Errorf("%w: %w", lease.ErrRefused, err)
+	}
 	if err != nil {
 		return nil, err
 	}

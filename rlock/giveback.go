@@ -32,39 +32,41 @@ func (c *Client) giveBack(m *Mutex, h *hold) {
 	h.owner.disown(h)
 	_, err := c.releaseOnce(m, m.releaseArgs(h, 0, 0))
 	switch {
-	case !h.doubt.IsZero():
-		c.sweep(m, h, h.doubt, found)
 	case err != nil:
-		c.sweep(m, h, time.Now().Add(m.ttl()), firstAnswer)
+		c.sweep(m, h, latest(time.Now().Add(m.ttl()), h.doubt), h.doubts, true)
+	case h.doubts > 0:
+		c.sweep(m, h, h.doubt, h.doubts, false)
 	}
 }
 
 // sweepDoubt sweeps the field of a hold that has ended, or did not come to be, if an acquire with
 // unknown outcome may still act.
 func (c *Client) sweepDoubt(m *Mutex, h *hold) {
-	if !h.doubt.IsZero() {
+	if h.doubts > 0 {
 		h.owner.disown(h)
-		c.sweep(m, h, h.doubt, found)
+		c.sweep(m, h, h.doubt, h.doubts, false)
 	}
 }
 
-// sweepEnd says which answer ends a sweep.
-type sweepEnd bool
-
-const (
-	firstAnswer sweepEnd = false // the outcome of a release was unknown: any answer settles it
-	found       sweepEnd = true  // an acquire may still be on its way to Redis: go on until it shows
-)
-
 // sweep releases the hold's field, in the background, until it is settled or the time is up. If the
 // client closes, it is tried once more.
-func (c *Client) sweep(m *Mutex, h *hold, until time.Time, end sweepEnd) {
+//
+// Settled means two things. If held is true, the outcome of a release is unknown: any answer settles
+// that. Then there are late acquires that may still be on their way to Redis: each of them may show
+// alone, so it goes on until as many were found. What the first answer found may have been the known
+// hold, so it does not count.
+func (c *Client) sweep(m *Mutex, h *hold, until time.Time, late int, held bool) {
 	args := m.releaseArgs(h, 0, 0)
 	if !c.background(func() {
 		for pause := minRetry; ; pause = min(2*pause, 4*maxRetry) {
 			released, err := c.releaseOnce(m, args)
-			if err == nil && (released || end == firstAnswer) {
-				return
+			if err == nil {
+				if released && !held {
+					late--
+				}
+				if held = false; late <= 0 {
+					return
+				}
 			}
 			// Also after an error that does not pass by itself: a right or memory may be given back.
 			if errors.Is(err, rueidis.ErrClosing) || time.Now().After(until) || c.isClosed() {
@@ -80,6 +82,13 @@ func (c *Client) sweep(m *Mutex, h *hold, until time.Time, end sweepEnd) {
 	}) {
 		_, _ = c.releaseOnce(m, args)
 	}
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // releaseOnce sends a release that is to arrive even if the client is closing.

@@ -24,8 +24,9 @@ type hold struct {
 	lease lease.Lease // has a lock of its own
 
 	// Guarded by ops.
-	doubt time.Time // an acquire with unknown outcome may act until then; see giveback.go
-	late  bool      // the last release was repeated, so one may still reach Redis
+	doubts int       // first acquires with unknown outcome; see giveback.go
+	doubt  time.Time // they may act until then
+	late   bool      // the last release was repeated, so one may still reach Redis
 
 	// Guarded by owner.mu.
 	users  int    // who uses the record; see owner.hold

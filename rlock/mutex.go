@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -192,7 +193,7 @@ func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
 	case -1:
 		return NoExpiry, err
 	}
-	return time.Duration(n) * time.Millisecond, err
+	return time.Duration(min(n, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond, err // 292 years
 }
 
 // ForceUnlock frees the lock whoever holds it, and reports whether it was held. Its holder is told

@@ -35,7 +35,7 @@ func (h *hold) release(m *Mutex) error {
 	}
 	if count == 0 {
 		// No renewal starts from here on, but the end of the lease is still watched.
-		c.leases.Update(&h.lease, time.Time{}, false)
+		c.leases.Releasing(&h.lease)
 	}
 	sent, held, err := h.sendRelease(m, count, ttl)
 	switch {
@@ -63,7 +63,7 @@ func (h *hold) release(m *Mutex) error {
 	if ended = h.ended; ended == nil {
 		h.count = 0
 		o.end(h)
-		if err != nil || h.late || !h.doubt.IsZero() {
+		if err != nil || h.late || h.doubts > 0 {
 			o.burn()
 		}
 	}
@@ -80,7 +80,7 @@ func (h *hold) release(m *Mutex) error {
 		}
 	}
 	if err != nil {
-		c.sweep(m, h, until, firstAnswer)
+		c.sweep(m, h, latest(until, h.doubt), h.doubts, true)
 		return m.fail("unlock", err)
 	}
 	c.sweepDoubt(m, h)
@@ -95,7 +95,7 @@ func (h *hold) releaseLost(m *Mutex, ended error) error {
 	last := h.scopes == nil
 	h.owner.mu.Unlock()
 	if last && !errors.Is(ended, lease.ErrGone) {
-		h.client.sweep(m, h, time.Now().Add(m.ttl()), firstAnswer)
+		h.client.sweep(m, h, time.Now().Add(m.ttl()), 0, true)
 	}
 	return m.fail("unlock", ErrNotHeld, ended)
 }

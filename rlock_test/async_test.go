@@ -74,6 +74,25 @@ func (p pending) stillWaits(t testing.TB) {
 	}
 }
 
+// async runs f on a goroutine of its own, which ends with f, and hands its error on.
+func async(f func() error) <-chan error {
+	result := make(chan error, 1)
+	go func() { result <- f() }()
+	return result
+}
+
+// within returns the error of an async call.
+func within(t testing.TB, result <-chan error, d time.Duration) error {
+	t.Helper()
+	select {
+	case err := <-result:
+		return err
+	case <-time.After(d):
+		require.FailNow(t, "the call did not return", "within %v", d)
+		panic("unreachable")
+	}
+}
+
 func (b bench) awaitSubscribers(t testing.TB, name string, n int) {
 	t.Helper()
 	channel := "redisson_lock__channel:{" + name + "}"
@@ -89,6 +108,10 @@ func (b bench) awaitSubscribers(t testing.TB, name string, n int) {
 
 // waiting returns how many goroutines of this process wait in a queue for a lock.
 func waiting() int { return redistest.Goroutines("rlock.(*locking).awaitTurn") }
+
+// behind returns how many goroutines of this process wait for a call that their owner has under way
+// for the same lock.
+func behind() int { return redistest.Goroutines("rlock.(*locking).begin") }
 
 func protocol(resp2 bool) func(*rueidis.ClientOption) {
 	return func(o *rueidis.ClientOption) {

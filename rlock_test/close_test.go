@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -69,6 +70,153 @@ func TestCloseWhileWaitingAndHolding(t *testing.T) {
 	require.NoError(t, unlockInner())
 	require.NoError(t, unlock())
 	require.False(t, b.exists(t, b.name), "unlock after Close does")
+}
+
+// A level that Redis grants while Close runs has no one who would tell it of the end, so there is none.
+func TestReentryAnsweredDuringClose(t *testing.T) {
+	s := redistest.Start(t)
+	proxy := redistest.StartProxy(t, s.Addr())
+	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	c := newClient(t, redistest.Dial(t, proxy.Addr()))
+	m := c.Mutex(b.name)
+	loadScripts(t, c)
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+	inner := lockAsync(t, under{context.WithoutCancel(ctx), m})
+	redistest.Eventually(t, 5*time.Second, func() bool { return proxy.Held() == 1 }, "counted, not answered")
+	closed := async(func() error { c.Close(); return nil })
+	<-ctx.Done()
+	require.NoError(t, within(t, closed, 5*time.Second+soon))
+	proxy.Release()
+	got := inner.get(t, 5*time.Second)
+	require.ErrorIs(t, got.err, rlock.ErrClosed)
+	require.ErrorIs(t, got.unlock(), rlock.ErrNotHeld)
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
+	require.NoError(t, unlock())
+	require.False(t, b.exists(t, b.name))
+}
+
+// Close does not need an answer from Redis, and neither does any call that is under way.
+func TestCloseInABlackHole(t *testing.T) {
+	const bound = 5*time.Second + soon
+	s := redistest.Start(t)
+	proxy := redistest.StartProxy(t, s.Addr())
+	before := ours()
+	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	c := newClient(t, redistest.Dial(t, proxy.Addr()))
+	ctx, unlock, err := c.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	waiter := lockAsync(t, c.Mutex(b.name))
+	b.awaitSubscribers(t, b.name, 1)
+	proxy.BlackHole(true)
+	calls := []pending{
+		waiter,
+		lockAsync(t, c.Mutex(b.name+":cancellable")),
+		lockAsync(t, under{context.Background(), c.Mutex(b.name + ":background")}),
+		lockAsync(t, tryFor{c.Mutex(b.name + ":try"), 0}),
+		lockAsync(t, under{context.WithoutCancel(ctx), c.Mutex(b.name)}),
+	}
+	query := async(func() error {
+		_, err := c.Mutex(b.name).IsLocked(t.Context())
+		return err
+	})
+	under := func(f string) func() bool { return func() bool { return redistest.Goroutines(f) > 0 } }
+	redistest.Eventually(t, 5*time.Second, under("lua.Acquire"), "acquires are under way")
+	redistest.Eventually(t, 5*time.Second, under("rlock.(*Mutex).query"), "the query is under way")
+
+	began := time.Now()
+	closed := async(func() error { c.Close(); return nil })
+	<-ctx.Done()
+	unlocked := async(unlock)
+	require.NoError(t, within(t, closed, bound))
+	t.Logf("Close took %v", time.Since(began))
+	for _, p := range calls {
+		require.ErrorIs(t, p.get(t, bound).err, rlock.ErrClosed)
+	}
+	require.ErrorIs(t, within(t, query, bound), rlock.ErrClosed)
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
+	require.Error(t, within(t, unlocked, bound), "it could not tell Redis")
+	t.Logf("all calls took %v", time.Since(began))
+	require.Less(t, time.Since(began), 2*bound)
+	awaitGone(t, before)
+	proxy.BlackHole(false)
+}
+
+// G5: what Redis grants to a caller that Close has sent away is given back before Close returns.
+func TestLateGrantIsGivenBackByClose(t *testing.T) {
+	s := redistest.Start(t)
+	proxy := redistest.StartProxy(t, s.Addr())
+	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	c := newClient(t, redistest.Dial(t, proxy.Addr()))
+	loadScripts(t, c)
+	proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+	p := lockAsync(t, c.Mutex(b.name))
+	redistest.Eventually(t, 5*time.Second, func() bool { return b.exists(t, b.name) }, "granted, not answered")
+	closed := async(func() error { c.Close(); return nil })
+	require.ErrorIs(t, p.get(t, 5*time.Second).err, rlock.ErrClosed)
+	pass(1200 * time.Millisecond) // a slow network, but within what Close waits
+	proxy.Release()
+	require.NoError(t, within(t, closed, 5*time.Second+soon))
+	require.False(t, b.exists(t, b.name))
+}
+
+// Asking rueidis for a connection can not be stopped, so Close must not wait for it while others
+// have all that the pool holds.
+func TestCloseWhileThePoolIsExhausted(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
+	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	c := newClient(t, rdb)
+	conn, giveBack := rdb.Dedicate()
+	require.NoError(t, conn.Do(context.Background(), conn.B().Ping().Build()).Error())
+	require.NoError(t, b.do(t, "HSET", b.name, "java:1", "1").Error())
+	waiter := lockAsync(t, c.Mutex(b.name))
+	redistest.Eventually(t, 5*time.Second, func() bool {
+		return redistest.Goroutines("pubsub.(*link).dedicate") == 2 // the link, and the one that it waits for
+	}, "it wants a connection to subscribe")
+	require.NoError(t, within(t, async(func() error { c.Close(); return nil }), 5*time.Second))
+	require.ErrorIs(t, waiter.get(t, 5*time.Second).err, rlock.ErrClosed)
+	giveBack()
+	redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Goroutines("pubsub.") == 0 }, "all goroutines end")
+}
+
+// Whoever closes rdb first gets errors, and nobody waits for ever. The connection with the subscriptions
+// is not closed with rdb, so a waiter may hear of it only when it is woken, or when that connection ends.
+func TestRedisClientIsClosedFirst(t *testing.T) {
+	s := redistest.Start(t)
+	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	rdb := s.Client(t)
+	c := newClient(t, rdb, rlock.Options{WatchdogTimeout: time.Second})
+	ctx, unlock, err := c.Mutex(b.name + ":held").Lock(context.Background())
+	require.NoError(t, err)
+	waiters := make(map[string]pending)
+	for _, name := range []string{b.name + ":unlocked", b.name + ":one", b.name + ":two"} {
+		require.NoError(t, b.do(t, "HSET", name, "java:1", "1").Error())
+		waiters[name] = lockAsync(t, under{context.Background(), c.Mutex(name)})
+		b.awaitSubscribers(t, name, 1)
+	}
+	redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == len(waiters) }, "all wait")
+	told := func(name string) {
+		t.Helper()
+		require.ErrorIs(t, waiters[b.name+name].get(t, 5*time.Second).err, rueidis.ErrClosing)
+	}
+	rdb.Close()
+	b.do(t, "PUBLISH", "redisson_lock__channel:{"+b.name+":unlocked}", "0")
+	told(":unlocked")
+	select {
+	case <-ctx.Done():
+		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+	case <-time.After(time.Second + soon):
+		require.Fail(t, "the holder was not told")
+	}
+	require.Error(t, unlock())
+	_, _, err = c.Mutex(b.name).Lock(context.Background())
+	require.ErrorIs(t, err, rueidis.ErrClosing)
+
+	require.NoError(t, b.do(t, "CLIENT", "KILL", "TYPE", "pubsub").Error())
+	told(":one")
+	told(":two")
 }
 
 func TestUseAfterClose(t *testing.T) {

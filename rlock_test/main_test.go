@@ -35,10 +35,19 @@ func newBench(t testing.TB, o ...rlock.Options) bench {
 	return b
 }
 
+// benchOptions are those of the clients of benches; TestBasicsOverRESP2 has some.
+var benchOptions []func(*rueidis.ClientOption)
+
 // bareBench has no lock client.
 func bareBench(t testing.TB) bench {
 	t.Helper()
-	return bench{rdb: redistest.Dial(t, redistest.Shared(t)), name: redistest.Name(t)}
+	return bench{rdb: redistest.Dial(t, redistest.Shared(t), benchOptions...), name: redistest.Name(t)}
+}
+
+// loadScripts makes sure that no call of c is sent twice because Redis does not know its script.
+func loadScripts(t testing.TB, c *rlock.Client) {
+	t.Helper()
+	require.NoError(t, c.Mutex(redistest.Name(t)).Do(context.Background(), func(context.Context) error { return nil }))
 }
 
 // newClient returns a lock client that is closed before rdb is.

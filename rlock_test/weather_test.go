@@ -2,6 +2,8 @@ package rlock_test
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -43,6 +45,24 @@ func TestRedisDownAtNewAndAtLock(t *testing.T) {
 
 	_, err = c.Mutex("down").IsLocked(context.Background())
 	require.ErrorContains(t, err, "connection refused")
+}
+
+// Local waiters do not try one after the other. Who joined while the first was trying may take twice
+// its time, however many there are.
+func TestRedisDownForManyWaiters(t *testing.T) {
+	s := redistest.Start(t)
+	c := newClient(t, s.Client(t))
+	s.Stop()
+	began := time.Now()
+	var waiters []pending
+	for range 8 {
+		waiters = append(waiters, lockAsync(t, c.Mutex("down")))
+	}
+	for _, w := range waiters {
+		got := w.get(t, 2*3*time.Second+soon)
+		require.ErrorContains(t, got.err, "connection refused")
+		require.Less(t, got.at.Sub(began), 2*3*time.Second+soon)
+	}
 }
 
 func TestRedisComesBackDuringLock(t *testing.T) {
@@ -120,30 +140,40 @@ func TestWrongPassword(t *testing.T) {
 // once, and nothing stays held.
 func TestLostReplies(t *testing.T) {
 	s := redistest.Start(t)
-	for n, what := range []string{"", "acquire", "re-entry", "inner unlock", "outer unlock"} {
-		if what == "" {
-			continue
-		}
-		for _, action := range []struct {
-			name string
-			cut  redistest.Action
-		}{{"cut", redistest.Cut}} {
-			t.Run(what+"/"+action.name, func(t *testing.T) {
+	for _, resp2 := range []bool{false, true} {
+		for _, lost := range []struct {
+			what string
+			n    int // it is the n-th script call; there is a renewal only where it is waited for
+		}{{"acquire", 1}, {"re-entry", 2}, {"inner unlock", 3}, {"outer unlock", 4}, {"renewal", 3}} {
+			t.Run(fmt.Sprintf("resp2=%v/%s", resp2, lost.what), func(t *testing.T) {
+				const watchdog = 2 * time.Second
 				proxy := redistest.StartProxy(t, s.Addr())
 				b := bench{rdb: s.Client(t), name: redistest.Name(t)}
-				b.Client = newClient(t, redistest.Dial(t, proxy.Addr()))
+				b.Client = newClient(t, redistest.Dial(t, proxy.Addr(), protocol(resp2)), rlock.Options{WatchdogTimeout: watchdog})
+				loadScripts(t, b.Client)
 				m := b.Mutex(b.name)
-				require.NoError(t, m.Do(context.Background(), func(ctx context.Context) error { // loads the scripts
-					return m.Do(ctx, func(context.Context) error { return nil })
-				}))
-
-				proxy.OnReply(redistest.Nth(n, "EVALSHA", action.cut))
+				calls := 0
+				proxy.OnReply(func(cmd []string) redistest.Action {
+					if cmd[0] != "EVALSHA" || cmd[3] != b.name {
+						return redistest.Pass
+					}
+					if calls++; calls == lost.n {
+						return redistest.Cut
+					}
+					return redistest.Pass
+				})
 				ctx, unlock, err := m.Lock(context.Background())
 				require.NoError(t, err)
 				require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, b.name))
 				_, unlockInner, err := m.Lock(ctx)
 				require.NoError(t, err)
 				require.Equal(t, map[string]int64{rlock.Owner(ctx): 2}, b.fields(t, b.name))
+				if lost.what == "renewal" {
+					for _, ttl := range b.watch(t, b.name, watchdog+watchdog/2) {
+						require.Positive(t, ttl)
+					}
+					require.NoError(t, ctx.Err())
+				}
 				require.NoError(t, unlockInner())
 				require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, b.name))
 				require.NoError(t, unlock())
@@ -151,6 +181,60 @@ func TestLostReplies(t *testing.T) {
 				require.False(t, b.exists(t, b.name))
 			})
 		}
+	}
+}
+
+// Redis runs the second attempt and then the first, which was long on its way. The caller has gone, or
+// unlocked. Each of the two takes the lock, and each is taken off again, though the first release found
+// something.
+func TestFirstAttemptArrivesAfterTheSecondWasTakenOff(t *testing.T) {
+	s := redistest.Start(t)
+	for _, what := range []string{"answered, caller gone", "not answered, caller gone", "unlocked", "unlock failed"} {
+		t.Run(what, func(t *testing.T) {
+			far := redistest.StartProxy(t, s.Addr())    // holds the first request back
+			near := redistest.StartProxy(t, far.Addr()) // holds the reply to the second one back
+			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+			c := newClient(t, redistest.Dial(t, near.Addr()))
+			loadScripts(t, c)
+			far.OnRequest(redistest.Nth(1, "EVALSHA", redistest.Hold))
+			near.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+			p := lockAsync(t, c.Mutex(b.name))
+			redistest.Eventually(t, 5*time.Second, func() bool { return far.Held() == 1 }, "the first attempt is on its way")
+			near.CutAll()
+			redistest.Eventually(t, 5*time.Second, func() bool { return near.Held() == 1 }, "the second one is granted")
+			require.True(t, b.exists(t, b.name))
+			switch what {
+			case "answered, caller gone":
+				p.cancel()
+				require.ErrorIs(t, p.get(t, 5*time.Second).err, rlock.ErrNotAcquired)
+				near.Release()
+			case "not answered, caller gone":
+				p.cancel()
+				require.ErrorIs(t, p.get(t, 5*time.Second).err, rlock.ErrNotAcquired)
+				near.CutAll()
+			case "unlocked":
+				near.Release()
+				got := p.get(t, 5*time.Second)
+				require.NoError(t, got.err)
+				require.NoError(t, got.unlock())
+			case "unlock failed":
+				near.Release()
+				got := p.get(t, 5*time.Second)
+				require.NoError(t, got.err)
+				near.Refuse(true)
+				near.CutAll()
+				require.Error(t, got.unlock())
+				near.Refuse(false)
+			}
+			redistest.Eventually(t, 5*time.Second, func() bool { return !b.exists(t, b.name) }, "taken off")
+
+			before := redistest.Commands(t, b.rdb)["hincrby"] // called by scripts that take a lock
+			far.Release()
+			redistest.Eventually(t, 5*time.Second, func() bool {
+				return redistest.Commands(t, b.rdb)["hincrby"] > before
+			}, "the first attempt takes the lock for nobody")
+			redistest.Eventually(t, 10*time.Second, func() bool { return !b.exists(t, b.name) }, "well before the lease ends")
+		})
 	}
 }
 
@@ -239,14 +323,17 @@ func TestScriptsForgottenBeforeEveryCall(t *testing.T) {
 }
 
 func TestSentinelAndCluster(t *testing.T) {
+	cluster := func(t *testing.T) rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) }
 	for name, dial := range map[string]func(*testing.T) rueidis.Client{
-		"sentinel": func(t *testing.T) rueidis.Client { return redistest.StartSentinel(t).Client(t) },
-		"cluster":  func(t *testing.T) rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) },
+		"sentinel":                   func(t *testing.T) rueidis.Client { return redistest.StartSentinel(t).Client(t) },
+		"cluster":                    cluster,
+		"cluster with plain pub/sub": cluster,
 	} {
 		t.Run(name, func(t *testing.T) {
 			rdb := dial(t)
-			one := newClient(t, rdb, rlock.Options{WatchdogTimeout: shortWatchdog})
-			two := newClient(t, rdb)
+			plain := strings.Contains(name, "plain")
+			one := newClient(t, rdb, rlock.Options{WatchdogTimeout: shortWatchdog, PlainPubSub: plain})
+			two := newClient(t, rdb, rlock.Options{PlainPubSub: plain})
 			for _, key := range []string{"a", "b", "c", "d", "{tag}e", "x{}y", "{", "}{", "}"} {
 				ctx, unlock, err := one.Mutex(key).Lock(context.Background())
 				require.NoError(t, err)
@@ -267,5 +354,72 @@ func TestSentinelAndCluster(t *testing.T) {
 				require.False(t, locked)
 			}
 		})
+	}
+}
+
+// The first Lock on a cluster asks for the version of Redis before it does anything else. That does not
+// change what it says when it is cancelled meanwhile.
+func TestFirstLockOnAClusterIsCancelled(t *testing.T) {
+	cluster := redistest.StartCluster(t, 3, 0)
+	var proxies []*redistest.Proxy
+	for _, n := range cluster.Nodes() {
+		proxies = append(proxies, redistest.StartProxy(t, n.Addr()))
+	}
+	c := newClient(t, cluster.Client(t, redistest.Via(proxies...)))
+	for _, p := range proxies {
+		p.BlackHole(true)
+	}
+	p := lockAsync(t, c.Mutex("first"))
+	redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Goroutines("rlock.(*topology).learn") > 0 }, "it asks")
+	p.cancel()
+	err := p.get(t, soon).err
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, err, context.Canceled)
+
+	_, _, err = c.Mutex("first").TryLock(context.Background(), 100*time.Millisecond)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.NotErrorIs(t, err, context.DeadlineExceeded, "the caller's ctx has no deadline")
+	for _, p := range proxies {
+		p.BlackHole(false)
+	}
+	redistest.Eventually(t, 20*time.Second, func() bool {
+		return c.Mutex("first").Do(context.Background(), func(context.Context) error { return nil }) == nil
+	}, "it works when the network does")
+}
+
+// A lock needs the node of its slot and no other, from the first call on.
+func TestFirstLockOnAClusterWithADeadNode(t *testing.T) {
+	cluster := redistest.StartCluster(t, 3, 0)
+	rdb := cluster.Client(t)
+	nodes := cluster.Nodes()
+	name := redistest.Name(t)
+	for cluster.Owner(t, cluster.Slot(t, name)) != nodes[0] {
+		name = redistest.Name(t)
+	}
+	nodes[1].Pause()
+	defer nodes[1].Resume()
+	for range 8 { // a client that asked any node would meet the dead one with 1 - (2/3)^8
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		require.NoError(t, newClient(t, rdb).Mutex(name).Do(ctx, func(context.Context) error { return nil }))
+		cancel()
+	}
+}
+
+// A fenced lock has two keys. A name with which they can not share a slot is refused.
+func TestFencedNamesOnACluster(t *testing.T) {
+	c := newClient(t, redistest.StartCluster(t, 3, 0).Client(t))
+	for name, fits := range map[string]bool{"a": true, "a:{b}:c": true, "a{b": false, "{": false, "a{}b": false} {
+		m := c.FencedMutex(name)
+		err := m.Do(context.Background(), func(context.Context) error { return nil })
+		if fits {
+			require.NoError(t, err, name)
+		} else {
+			require.ErrorContains(t, err, "another slot", name)
+			_, _, err = m.TryLock(context.Background(), 0)
+			require.ErrorContains(t, err, "another slot", name)
+		}
+		locked, err := m.IsLocked(context.Background())
+		require.NoError(t, err)
+		require.False(t, locked, name)
 	}
 }

@@ -15,7 +15,10 @@ import (
 
 // roles are the programs that this test binary is when a test starts it again as a process of its
 // own: the environment variable roleEnv names the role, its arguments are the role's.
-var roles = map[string]func(args []string) int{}
+var roles = map[string]func(args []string) int{
+	"peer":    peerMain,
+	"history": historyRole,
+}
 
 const roleEnv = "RLOCK_FAULTS_ROLE"
 

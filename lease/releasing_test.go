@@ -1,0 +1,35 @@
+package lease
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// A renewal that is in flight while the owner releases the name may find it released: no loss. The
+// end of the trusted time still is one.
+func TestReleasingWhileInFlight(t *testing.T) {
+	for _, verdict := range []Verdict{Renewed, Failed, Gone} {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+				time.Sleep(2 * time.Second)
+				return all(verdict, len(q.items)), nil
+			}
+			stopped, slow, until := newHold(1), newHold(2), time.Now().Add(watchdog)
+			r.Keep(&stopped.Lease, stopped.item, nil, until, true, stopped.lost)
+			r.Keep(&slow.Lease, slow.item, nil, until, true, slow.lost)
+			sleep(10 * time.Second)
+			s.taken()
+			r.Releasing(&stopped.Lease)
+			r.Releasing(&slow.Lease)
+			sleep(3 * time.Second)
+			r.Stop(&stopped.Lease)
+			sleep(time.Hour)
+			stopped.wantKept(t)
+			slow.wantLost(t, until, ErrExpired)
+			if calls := s.taken(); len(calls) > 0 {
+				t.Errorf("%d calls after the first", len(calls))
+			}
+		})
+	}
+}

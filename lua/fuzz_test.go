@@ -1,0 +1,113 @@
+package lua_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/go-rlock/rlock/lua"
+)
+
+// FuzzReplies makes RESP values of the input, and compares what the functions make of them with
+// the only values that mean success.
+func FuzzReplies(f *testing.F) {
+	f.Add([]byte{':', 1, '*', 2, ':', 1, ':', 1})
+	f.Add([]byte{'*', 2, ':', 1, ':', 1})
+	f.Add([]byte{'*', 2, '*', 1, ':', 1, '#', 1})
+	f.Add([]byte{'_', 0})
+	for _, kind := range "~=!?%$+-,(#_" {
+		f.Add([]byte{byte(kind), 2, ':', 1, ':', 1, ':', 1, ':', 1})
+		f.Add([]byte{'*', 2, ':', 1, byte(kind), 1, ':', 1, ':', 1})
+	}
+	for _, n := range []int64{math.MaxInt64, math.MinInt64, math.MaxInt64/1_000_000 + 1} {
+		f.Add(binary.BigEndian.AppendUint64([]byte{'*', 2, ':', 0, 'i', 0}, uint64(n)))
+		f.Add(binary.BigEndian.AppendUint64([]byte{'*', 2, ':', 1, 'i', 0}, uint64(n)))
+	}
+	p := &parrot{}
+	c := p.client(f)
+	f.Fuzz(func(t *testing.T, in []byte) {
+		reply, _ := value(in, 0)
+		p.say(reply)
+		got := ask(t.Context(), c)
+		first, second, two := pair(reply)
+		if (got.acquired.Status == lua.Acquired) != (two && first == 1) || (got.err == nil) != (two && first >= -1 && first <= 1) {
+			t.Fatalf("acquire: %q is %+v, %v", reply, got.acquired, got.err)
+		}
+		if two && first == 0 && (got.acquired.TTL < 0) != (second < 0) {
+			t.Fatalf("acquire: %q is %+v", reply, got.acquired)
+		}
+		if got.released != (two && first == 1) || (got.rel == nil) != (two && (first == 0 || first == 1)) {
+			t.Fatalf("release: %q is %v, %v", reply, got.released, got.rel)
+		}
+		if (got.ren == nil) != (two && first >= -1 && first <= 1 && second >= -1 && second <= 1) {
+			t.Fatalf("renew: %q is %v, %v", reply, got.renewed, got.ren)
+		}
+		if got.forced != (reply == ":1\r\n") || (got.frc == nil) != (reply == ":1\r\n" || reply == ":0\r\n") {
+			t.Fatalf("force: %q is %v, %v", reply, got.forced, got.frc)
+		}
+	})
+}
+
+// pair reads a reply that is a list of two integers and nothing else. RESP3 has three ways to write
+// one, and rueidis does not tell them apart.
+func pair(reply string) (first, second int64, ok bool) {
+	for _, form := range []string{"*2\r\n:%d\r\n:%d\r\n", "~2\r\n:%d\r\n:%d\r\n", "*?\r\n:%d\r\n:%d\r\n.\r\n"} {
+		n, _ := fmt.Sscanf(reply, form, &first, &second)
+		if n == 2 && reply == fmt.Sprintf(form, first, second) {
+			return first, second, true
+		}
+	}
+	return 0, 0, false
+}
+
+// value makes one RESP value of the front of in, and returns the rest of in.
+func value(in []byte, depth int) (string, []byte) {
+	if len(in) < 2 || depth > 3 {
+		return "_\r\n", nil
+	}
+	kind, n, in := in[0], int(int8(in[1])), in[2:]
+	text := strconv.Itoa(n)
+	switch kind {
+	case '*', '%', '~':
+		return aggregate(string(kind)+strconv.Itoa(max(n%5, 0))+"\r\n", max(n%5, 0)*width(kind), in, depth)
+	case '?': // an array whose length is not told in advance
+		reply, in := aggregate("*?\r\n", max(n%5, 0), in, depth)
+		return reply + ".\r\n", in
+	case '#':
+		return []string{"#f\r\n", "#t\r\n"}[n&1], in
+	case '$', '!':
+		return fmt.Sprintf("%c%d\r\n%s\r\n", kind, len(text), text), in
+	case '=':
+		return fmt.Sprintf("=%d\r\ntxt:%s\r\n", len(text)+len("txt:"), text), in
+	case '+', '-', ',', '(':
+		return fmt.Sprintf("%c%d\r\n", kind, n), in
+	case '_':
+		return "_\r\n", in
+	case 'i': // any integer
+		if len(in) >= 8 {
+			return fmt.Sprintf(":%d\r\n", int64(binary.BigEndian.Uint64(in))), in[8:]
+		}
+	}
+	return ":" + text + "\r\n", in
+}
+
+func width(kind byte) int {
+	if kind == '%' {
+		return 2
+	}
+	return 1
+}
+
+func aggregate(head string, items int, in []byte, depth int) (string, []byte) {
+	var reply strings.Builder
+	reply.WriteString(head)
+	for range items {
+		var item string
+		item, in = value(in, depth+1)
+		reply.WriteString(item)
+	}
+	return reply.String(), in
+}

@@ -1,0 +1,281 @@
+package rlock_test
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// By Redisson's rule x and {x} publish their unlocks on one channel. They are two locks.
+func TestNamesThatShareAChannel(t *testing.T) {
+	b := newBench(t)
+	other := newClient(t, b.rdb)
+	plain, braced := b.name, "{"+b.name+"}"
+	_, unlockPlain, err := other.Mutex(plain).Lock(context.Background())
+	require.NoError(t, err)
+	first := lockAsync(t, b.Mutex(plain))
+	b.awaitSubscribers(t, b.name, 1)
+
+	ctx, cancel := context.WithTimeout(context.Background(), atMost)
+	defer cancel()
+	for _, l := range []locker{tryFor{b.Mutex(braced), 0}, b.Mutex(braced)} {
+		_, unlock, err := l.Lock(ctx)
+		require.NoError(t, err, "it is free, and nobody waits for it")
+		require.NoError(t, unlock())
+		first.stillWaits(t)
+	}
+
+	_, unlockBraced, err := other.Mutex(braced).Lock(context.Background())
+	require.NoError(t, err)
+	second, third := lockAsync(t, b.Mutex(braced)), lockAsync(t, b.Mutex(braced))
+	redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 3 }, "all wait")
+	require.NoError(t, unlockBraced())
+	serve := func(a, b pending) pending { // who of the two comes first is not said
+		t.Helper()
+		select {
+		case got := <-a.result:
+			require.NoError(t, got.err)
+			require.NoError(t, got.unlock())
+			return b
+		case got := <-b.result:
+			require.NoError(t, got.err)
+			require.NoError(t, got.unlock())
+			return a
+		case <-time.After(5 * time.Second): // well below the lease
+			require.FailNow(t, "nobody is woken")
+			panic("unreachable")
+		}
+	}
+	rest := serve(second, third).get(t, 5*time.Second)
+	require.NoError(t, rest.err)
+	first.stillWaits(t)
+
+	// The subscription stays as long as one of the two locks needs it.
+	fourth := lockAsync(t, b.Mutex(braced))
+	redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 2 }, "it waits")
+	fourth.cancel()
+	require.ErrorIs(t, fourth.get(t, 5*time.Second).err, context.Canceled)
+	require.NoError(t, rest.unlock())
+	b.awaitSubscribers(t, b.name, 1)
+	require.NoError(t, unlockPlain())
+	got := first.get(t, 5*time.Second)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+	b.awaitSubscribers(t, b.name, 0)
+}
+
+// A wait that is shorter than the way to Redis and back is a wait: a free lock is had, and one that is
+// held is not, for which the caller's ctx is not to blame.
+func TestTinyWaits(t *testing.T) {
+	b := newBench(t)
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	c := newClient(t, redistest.Dial(t, proxy.Addr()))
+	loadScripts(t, c)
+	proxy.Delay(20 * time.Millisecond)
+	for _, wait := range []time.Duration{1, time.Microsecond, time.Millisecond} {
+		_, unlock, err := c.Mutex(b.name).TryLock(context.Background(), wait)
+		require.NoError(t, err, wait)
+		_, _, err = newClient(t, b.rdb).Mutex(b.name).TryLock(context.Background(), wait)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired, wait)
+		require.NotErrorIs(t, err, context.DeadlineExceeded, wait)
+		require.NoError(t, unlock())
+	}
+}
+
+// A lease is sent in whole milliseconds, so no more than these are trusted in (G2).
+func TestLeaseInWholeMilliseconds(t *testing.T) {
+	t.Run("sent", func(t *testing.T) {
+		proxy := redistest.StartProxy(t, redistest.Shared(t))
+		var sent atomic.Pointer[[]string]
+		proxy.OnRequest(func(cmd []string) redistest.Action {
+			if cmd[0] == "EVALSHA" {
+				sent.Store(&cmd)
+			}
+			return redistest.Pass
+		})
+		b := bareBench(t)
+		const part = 999 * time.Microsecond
+		c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{WatchdogTimeout: 20*time.Second + part})
+		for want, o := range map[time.Duration][]rlock.Option{
+			20 * time.Second: nil,
+			50 * time.Second: {rlock.WithLease(50*time.Second + part)},
+			2 * time.Second:  {rlock.WithLease(2*time.Second + part)},
+		} {
+			_, unlock, err := c.Mutex(b.name, o...).Lock(context.Background())
+			require.NoError(t, err)
+			require.Contains(t, *sent.Load(), strconv.FormatInt(want.Milliseconds(), 10))
+			require.LessOrEqual(t, b.pttl(t, b.name), want)
+			require.NoError(t, unlock())
+		}
+	})
+	t.Run("trusted", func(t *testing.T) {
+		b := newBench(t)
+		const lease = 2999 * time.Microsecond
+		m := b.Mutex(b.name, rlock.WithLease(lease))
+		// No timer runs early: if it were trusted in for 2.999 ms the holder could not be told sooner,
+		// not even once. How late a loaded machine runs a timer does not matter then.
+		redistest.Eventually(t, 20*time.Second, func() bool {
+			began := time.Now()
+			ctx, unlock, err := m.Lock(context.Background())
+			if err != nil {
+				require.ErrorIs(t, err, rlock.ErrLost, "answered too late")
+				return false
+			}
+			<-ctx.Done()
+			told := time.Since(began)
+			require.GreaterOrEqual(t, told, 2*time.Millisecond)
+			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+			require.ErrorIs(t, unlock(), rlock.ErrLost)
+			return told < lease
+		}, "told before the part of a millisecond that was not sent")
+	})
+}
+
+func TestHugeLeasesAndWaits(t *testing.T) {
+	b := newBench(t, rlock.Options{WatchdogTimeout: math.MaxInt64})
+	m := b.Mutex(b.name, rlock.WithLease(math.MaxInt64))
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	const years = 290 * 365 * 24 * time.Hour
+	require.Greater(t, b.pttl(t, b.name), years)
+	inner, unlockInner, err := b.Mutex(b.name).Lock(ctx)
+	require.NoError(t, err)
+	waiter := lockAsync(t, tryFor{m, math.MaxInt64})
+	b.awaitSubscribers(t, b.name, 1)
+	require.NoError(t, inner.Err())
+	require.NoError(t, unlockInner())
+	require.Greater(t, b.pttl(t, b.name), years)
+	require.NoError(t, ctx.Err())
+	require.NoError(t, unlock())
+	got := waiter.get(t, 5*time.Second)
+	require.NoError(t, got.err)
+	require.NoError(t, got.ctx.Err())
+	require.NoError(t, got.unlock())
+	require.False(t, b.exists(t, b.name))
+}
+
+// G3: the remaining time of a hold may be more than a Duration can say.
+func TestHugeRemainingTimeIsNotPolled(t *testing.T) {
+	s := redistest.Start(t)
+	b := bench{Client: newClient(t, s.Client(t)), rdb: s.Client(t)}
+	loadScripts(t, b.Client)
+	const most = math.MaxInt64 / int64(time.Millisecond)
+	for _, ttl := range []int64{most - 1, most, most + 1, most + 1000, 100_000_000_000_000} {
+		name := redistest.Name(t)
+		require.NoError(t, b.do(t, "HSET", name, "java:1", "1").Error())
+		require.NoError(t, b.do(t, "PEXPIRE", name, strconv.FormatInt(ttl, 10)).Error())
+		before := redistest.Commands(t, b.rdb)["evalsha"]
+		asked := func() int64 { return redistest.Commands(t, b.rdb)["evalsha"] - before }
+		waiter := lockAsync(t, b.Mutex(name))
+		redistest.Eventually(t, 5*time.Second, func() bool { return asked() == 2 }, "when it came, and subscribed")
+		pass(200 * time.Millisecond)
+		require.EqualValues(t, 2, asked(), ttl)
+		require.NoError(t, b.do(t, "DEL", name).Error())
+		require.NoError(t, b.do(t, "PUBLISH", "redisson_lock__channel:{"+name+"}", "0").Error())
+		got := waiter.get(t, 5*time.Second)
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+	}
+}
+
+// Under the race detector: fmt must not read the fields of the ctx, which change with every level.
+func TestPrintingAContextThatIsInUse(t *testing.T) {
+	b := newBench(t)
+	m := b.Mutex(b.name)
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	stop := make(chan struct{})
+	printed := async(func() error {
+		for {
+			select {
+			case <-stop:
+				return nil
+			default:
+				_ = fmt.Sprintf("%v %+v %s", ctx, context.WithValue(ctx, bench{}, 1), ctx)
+			}
+		}
+	})
+	for range 50 {
+		require.NoError(t, m.Do(ctx, func(context.Context) error { return nil }))
+	}
+	close(stop)
+	require.NoError(t, within(t, printed, 5*time.Second))
+	require.Equal(t, `context.Background.WithCancel.WithLock("`+b.name+`")`, fmt.Sprint(ctx))
+	require.NoError(t, unlock())
+}
+
+func TestNilOption(t *testing.T) {
+	b := newBench(t)
+	for _, m := range []*rlock.Mutex{
+		b.Mutex(b.name, nil), b.FencedMutex(b.name, rlock.WithLease(time.Second), nil),
+	} {
+		_, noop, err := m.Lock(context.Background())
+		require.ErrorContains(t, err, "an option is nil")
+		require.ErrorIs(t, noop(), rlock.ErrNotHeld)
+		_, err = m.IsLocked(context.Background())
+		require.ErrorContains(t, err, "an option is nil")
+	}
+	require.False(t, b.exists(t, b.name))
+}
+
+func TestManyNestedLevels(t *testing.T) {
+	b := newBench(t)
+	const levels = 1000
+	ctx := context.Background()
+	unlocks := make([]rlock.UnlockFunc, levels)
+	for i := range levels {
+		m := b.Mutex(b.name)
+		if i%2 == 0 {
+			m = b.Mutex(b.name, rlock.WithLease(atMost))
+		}
+		var err error
+		ctx, unlocks[i], err = m.Lock(ctx)
+		require.NoError(t, err)
+	}
+	require.Equal(t, map[string]int64{rlock.Owner(ctx): levels}, b.fields(t, b.name))
+	require.Nil(t, ctx.Value(bench{}), "asked through all levels")
+	_, ok := rlock.FencingToken(ctx, b.name)
+	require.False(t, ok)
+	last := levels - 1
+	for i := range last { // from outside in
+		require.NoError(t, unlocks[i]())
+	}
+	require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, b.name))
+	require.NoError(t, unlocks[last]())
+	require.False(t, b.exists(t, b.name))
+}
+
+// Package context needs a goroutine for each child of a ctx that it does not recognise as its own.
+func TestChildContextsCostNoGoroutine(t *testing.T) {
+	b := newBench(t)
+	ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	nested, unlockNested, err := b.Mutex(b.name).Lock(ctx)
+	require.NoError(t, err)
+	before := redistest.Goroutines("context.")
+	var children []context.Context
+	for i := range 200 {
+		parent := ctx
+		if i%2 == 0 {
+			parent = nested
+		}
+		child, cancel := context.WithCancel(parent)
+		t.Cleanup(cancel)
+		children = append(children, child)
+	}
+	require.LessOrEqual(t, redistest.Goroutines("context."), before)
+	require.NoError(t, unlockNested())
+	require.NoError(t, unlock())
+	for _, child := range children {
+		require.ErrorIs(t, child.Err(), context.Canceled, "ended with its parent")
+	}
+}

@@ -1,0 +1,152 @@
+package faults
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// pubSubModes are the two ways in which the clients of a cluster announce unlocks.
+var pubSubModes = map[string]rlock.Options{
+	"sharded": {WatchdogTimeout: longWatchdog},
+	"plain":   {WatchdogTimeout: longWatchdog, PlainPubSub: true},
+}
+
+// clusterScene is a lock on a cluster that one client holds, with a waiter of another client.
+type clusterScene struct {
+	*redistest.Cluster
+	nodes  map[string]rueidis.Client // by address
+	rdb    rueidis.Client            // the holder's
+	name   string
+	slot   uint16
+	plain  bool
+	hold   granted
+	waiter waiter
+}
+
+func newClusterScene(t *testing.T, c *redistest.Cluster, o rlock.Options, name string) *clusterScene {
+	t.Helper()
+	s := &clusterScene{
+		Cluster: c, nodes: make(map[string]rueidis.Client), rdb: c.Client(t, quickToNotice),
+		name: name, slot: c.Slot(t, name), plain: o.PlainPubSub,
+	}
+	for _, n := range c.Nodes() {
+		s.nodes[n.Addr()] = n.Client(t, redistest.Single, quickToNotice)
+	}
+	s.hold.ctx, s.hold.unlock, s.hold.err = newClient(t, s.rdb, o).Mutex(name).Lock(context.Background())
+	require.NoError(t, s.hold.err)
+	s.waiter = startStubbornWaiter(t, newClient(t, c.Client(t, quickToNotice), o).Mutex(name))
+	s.awaitSubscriber(t, prompt)
+	return s
+}
+
+// quickToNotice is for clients that find a connection dead within seconds, rather than ten.
+func quickToNotice(o *rueidis.ClientOption) { o.ConnWriteTimeout = prompt }
+
+func (s *clusterScene) owner(t testing.TB) rueidis.Client { return s.nodes[s.Owner(t, s.slot).Addr()] }
+
+// subscribed returns the addresses of the nodes where the waiter has its subscription.
+func (s *clusterScene) subscribed(t testing.TB) (at []string) {
+	for addr, n := range s.nodes {
+		if subscribers(t, n, s.name, !s.plain) > 0 {
+			at = append(at, addr)
+		}
+	}
+	return at
+}
+
+// awaitSubscriber waits until the waiter is subscribed at one node, the owner of the slot if the
+// channel is sharded.
+func (s *clusterScene) awaitSubscriber(t testing.TB, within time.Duration) (addr string) {
+	t.Helper()
+	redistest.Eventually(t, within, func() bool {
+		at := s.subscribed(t)
+		if len(at) != 1 {
+			return false
+		}
+		addr = at[0]
+		return s.plain || addr == s.Owner(t, s.slot).Addr()
+	}, "the waiter is subscribed")
+	return addr
+}
+
+// handOver ends the scene: the waiter is woken by the unlock, and nothing is left.
+func (s *clusterScene) handOver(t testing.TB) { s.handOverWithin(t, prompt) }
+
+func (s *clusterScene) handOverWithin(t testing.TB, within time.Duration) {
+	t.Helper()
+	require.NoError(t, s.hold.ctx.Err())
+	require.Equal(t, map[string]int64{rlock.Owner(s.hold.ctx): 1}, owners(t, s.owner(t), s.name))
+	s.waiter.waits(t)
+	require.NoError(t, s.hold.unlock())
+	require.NoError(t, s.waiter.gets(t, within, "told of the unlock").unlock())
+	require.False(t, exists(t, s.owner(t), s.name))
+	redistest.Eventually(t, prompt, func() bool { return len(s.subscribed(t)) == 0 }, "no channel is left")
+}
+
+// Fault 4, G2 and G4: the master of the lock's slot is killed, or stands still until it was replaced,
+// under a holder and a waiter. The hold, which the replica has, goes on at the new master, and the
+// waiter hears of the unlock there.
+func TestClusterFailoverUnderHolderAndWaiter(t *testing.T) {
+	for mode, o := range pubSubModes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			c := redistest.StartCluster(t, 3, 1)
+			t.Run("killed", func(t *testing.T) {
+				s := newClusterScene(t, c, o, "killed")
+				old := s.Owner(t, s.slot)
+				s.replicate(t)
+				old.Kill()
+				s.AwaitOK(t)
+				delete(s.nodes, old.Addr())
+				s.awaitSubscriber(t, failover)
+				s.follow(t)
+				s.handOver(t)
+				old.Restart()
+				s.AwaitOK(t)
+			})
+			t.Run("paused", func(t *testing.T) {
+				s := newClusterScene(t, c, o, "paused")
+				old := s.Owner(t, s.slot)
+				s.replicate(t)
+				old.Pause()
+				redistest.Eventually(t, failover, func() bool { return s.Owner(t, s.slot) != old }, "a new master")
+				atOld := s.nodes[old.Addr()]
+				delete(s.nodes, old.Addr())
+				s.awaitSubscriber(t, failover)
+				s.follow(t)
+				// The message comes at once, but the waiter's client may not have noticed yet: its attempt
+				// waits in vain for the old master, and then for a look at the cluster, up to a second later.
+				s.handOverWithin(t, prompt+time.Second+prompt)
+				old.Resume()
+				s.AwaitOK(t)
+				awaitSubscribers(t, atOld, s.name, !s.plain, 0, prompt)
+			})
+		})
+	}
+}
+
+// follow waits until the holder's client finds the lock at the new master; an unlock before would
+// give up after some seconds, as it says, and go on in the background.
+func (s *clusterScene) follow(t testing.TB) {
+	t.Helper()
+	redistest.Eventually(t, failover, func() bool {
+		ctx, cancel := context.WithTimeout(context.Background(), prompt)
+		defer cancel()
+		n, err := s.rdb.Do(ctx, s.rdb.B().Exists().Key(s.name).Build()).AsInt64()
+		return err == nil && n == 1
+	}, "the holder's client follows")
+}
+
+// replicate waits until the replica has the hold: an acquire that waits for it says so.
+func (s *clusterScene) replicate(t testing.TB) {
+	t.Helper()
+	c := newClient(t, s.rdb, rlock.Options{Replicas: 1, PlainPubSub: s.plain})
+	require.NoError(t, c.Mutex("{"+s.name+"}later").Do(context.Background(), func(context.Context) error { return nil }))
+}

@@ -1,0 +1,134 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Fault 4, G1, G2 and G4: the slot of a lock moves to another node, and back, under a holder and a
+// waiter. The hold is kept and renewed, the waiter follows and hears of the unlock.
+func TestSlotMovesUnderHolderAndWaiter(t *testing.T) {
+	c := redistest.StartCluster(t, 3, 0)
+	for mode, o := range pubSubModes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			o.WatchdogTimeout = 3 * time.Second
+			s := newClusterScene(t, c, o, "moves:"+mode)
+			for range 2 {
+				from, to := s.Owner(t, s.slot), s.Nodes()[0]
+				if from == to {
+					to = s.Nodes()[1]
+				}
+				s.MigrateSlot(t, s.slot, from, to)
+				moved := time.Now()
+				s.awaitSubscriber(t, prompt)
+				// The renewal of a hold that nobody renewed for a third of its lease shows.
+				renewed := func() bool { return remaining(t, s.nodes[to.Addr()], s.name) > o.WatchdogTimeout*9/10 }
+				redistest.Eventually(t, prompt, func() bool { return !renewed() }, "time passes")
+				redistest.Eventually(t, o.WatchdogTimeout/3+prompt, renewed, "renewed at the new node")
+				require.Less(t, time.Since(moved), o.WatchdogTimeout+prompt)
+			}
+			s.handOver(t)
+		})
+	}
+}
+
+// Fault 4, G4: an unlock in the middle of a slot's migration, when the lock's key has moved and its
+// channel has not. With sharded pub/sub the message is published at the new node, of which the waiter
+// does not know yet; it tries again when the migration ends. Plain messages go everywhere.
+func TestUnlockWhileTheSlotMoves(t *testing.T) {
+	c := redistest.StartCluster(t, 3, 0)
+	for mode, o := range pubSubModes {
+		t.Run(mode, func(t *testing.T) {
+			s := newClusterScene(t, c, o, "moving:"+mode)
+			from, to := s.Owner(t, s.slot), s.Nodes()[0]
+			if from == to {
+				to = s.Nodes()[1]
+			}
+			src, dst, n := s.nodes[from.Addr()], s.nodes[to.Addr()], fmt.Sprint(s.slot)
+			id := func(node string) string {
+				v, err := do(t, s.nodes[node], "CLUSTER", "MYID").ToString()
+				require.NoError(t, err)
+				return v
+			}
+			require.NoError(t, do(t, dst, "CLUSTER", "SETSLOT", n, "IMPORTING", id(from.Addr())).Error())
+			require.NoError(t, do(t, src, "CLUSTER", "SETSLOT", n, "MIGRATING", id(to.Addr())).Error())
+			port := to.Addr()[len("127.0.0.1:"):]
+			require.NoError(t, do(t, src, "MIGRATE", "127.0.0.1", port, s.name, "0", "5000").Error())
+			require.NoError(t, s.hold.unlock())
+			if s.plain {
+				require.NoError(t, s.waiter.gets(t, prompt, "told of the unlock").unlock())
+			}
+			s.MigrateSlot(t, s.slot, from, to) // goes on from there
+			if !s.plain {
+				require.NoError(t, s.waiter.gets(t, prompt, "tries again at the new node").unlock())
+			}
+			redistest.Eventually(t, prompt, func() bool { return len(s.subscribed(t)) == 0 }, "no channel is left")
+		})
+	}
+}
+
+// Fault 4, G1, G2 and G4 under load: a slot goes back and forth while goroutines of several clients
+// count under a lock of that slot. No update is lost, no hold, and no wake-up: nobody waits long. The
+// lock is a fenced one, so that its two keys may be at different nodes for a moment, and its tokens
+// have to grow.
+func TestSlotGoesBackAndForthUnderLoad(t *testing.T) {
+	c := redistest.StartCluster(t, 3, 0)
+	for mode, o := range pubSubModes {
+		t.Run(mode, func(t *testing.T) {
+			name := "load:" + mode
+			slot := c.Slot(t, name)
+			end := time.Now().Add(6 * time.Second)
+			// All but sections are written by a holder alone, in two steps that others could come between.
+			var witness, last, longest, sections atomic.Int64
+			var wg sync.WaitGroup
+			for range 3 {
+				m := newClient(t, c.Client(t), o).FencedMutex(name)
+				for range 4 {
+					wg.Go(func() {
+						for time.Now().Before(end) {
+							began := time.Now()
+							ctx, unlock, err := m.Lock(context.Background())
+							if !assert.NoError(t, err) {
+								return
+							}
+							longest.Store(max(longest.Load(), int64(time.Since(began))))
+							seen := witness.Load()
+							token, _ := rlock.FencingToken(ctx, name)
+							assert.Greater(t, token, last.Swap(token))
+							<-time.After(time.Millisecond)
+							witness.Store(seen + 1)
+							sections.Add(1)
+							if !assert.NoError(t, unlock()) {
+								return
+							}
+						}
+					})
+				}
+			}
+			moves := 0
+			for ; time.Now().Before(end); moves++ {
+				from := c.Owner(t, slot)
+				to := c.Nodes()[moves%3]
+				if from != to {
+					c.MigrateSlot(t, slot, from, to)
+				}
+			}
+			wg.Wait()
+			t.Logf("%d sections, %d moves, longest wait %v", sections.Load(), moves, time.Duration(longest.Load()))
+			require.Equal(t, sections.Load(), witness.Load())
+			require.Greater(t, moves, 5)
+			require.Less(t, time.Duration(longest.Load()), longWatchdog/3, "no wake-up was lost: a waiter that sleeps through one sleeps till the lease ends")
+		})
+	}
+}

@@ -1,0 +1,172 @@
+package faults
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// histKind is what an entry of a history is about. A failed or cancelled Lock is no entry: it has
+// no effect, and what it may have in Redis until it is undone (G5) shows as a stranger in a look.
+type histKind int
+
+const (
+	histLock    histKind = iota // a Lock or TryLock that got the lock; Count is the level
+	histUnlock                  // unlock returned nil
+	histUnknown                 // unlock failed: its level is over, what Redis has is not known
+	histRefused                 // unlock returned ErrNotHeld, for a level that was never unlocked before
+	histLost                    // the holder was told that the hold is over
+	histLook                    // somebody read the key: Owner and Count, "" if there was none
+	histDelete                  // somebody deleted the key and found Owner in it, "" if there was none
+	histTold                    // a moment by which the hold that was deleted must have been told
+	histOver                    // a moment by which the hold must be over, as its trusted time is
+)
+
+// histEntry is one operation on the lock Name. It took effect at some moment from Call to Return.
+type histEntry struct {
+	Kind         histKind
+	Name, Owner  string
+	Count        int
+	Call, Return int64 // on the clock of histNow
+	Worker       int
+
+	// Unsure says that the outcome of some command for this owner was unknown to its client. Such a
+	// command may act late, so what others see in Redis says less about it: see docs/design.md, I2, I3.
+	Unsure bool
+}
+
+// histState is the state of one lock: who holds it in the eyes of its users, and what is known of Redis.
+type histState struct {
+	owner   string // of the live hold
+	count   int
+	leaves  string // an owner whose hold is over, that may still be there in Redis
+	deleted string // owners whose key was deleted and who have not been told yet; sorted
+}
+
+// histModel is a reentrant lock with leases. A hold is live from its Lock until its unlock, or until
+// its holder is told that it is lost: not before the trusted time has ended, unless somebody has
+// deleted the key. That is G1, G2, G6 and G8; what others see in Redis adds G5 and G7.
+var histModel = porcupine.Model{
+	Partition: func(all []porcupine.Operation) [][]porcupine.Operation {
+		byName := make(map[string][]porcupine.Operation)
+		for _, op := range all {
+			name := op.Input.(histEntry).Name
+			byName[name] = append(byName[name], op)
+		}
+		var parts [][]porcupine.Operation
+		for _, part := range byName {
+			parts = append(parts, part)
+		}
+		return parts
+	},
+	Init: func() any { return histState{} },
+	Step: func(state, input, _ any) (bool, any) {
+		next, ok := state.(histState).step(input.(histEntry))
+		return ok, next
+	},
+	DescribeOperation: func(input, _ any) string { return input.(histEntry).String() },
+	DescribeState:     func(state any) string { return fmt.Sprintf("%+v", state) },
+}
+
+func (s histState) step(e histEntry) (histState, bool) {
+	mine := s.owner == e.Owner
+	switch e.Kind {
+	case histLock:
+		if e.Count == 1 {
+			ok := s.owner == "" && !s.isDeleted(e.Owner)
+			return histState{owner: e.Owner, count: 1, deleted: s.deleted}, ok
+		}
+		ok := mine && s.count == e.Count-1
+		s.count++
+		return s, ok
+	case histUnlock, histUnknown:
+		return s.unlocked(e)
+	case histRefused:
+		return s, !mine
+	case histLost:
+		if s.isDeleted(e.Owner) {
+			return s.toldOf(e.Owner), true
+		}
+		return histState{leaves: e.Owner, deleted: s.deleted}, mine
+	case histLook:
+		return s, s.shows(e)
+	case histDelete:
+		ok := s.shows(e)
+		if s.owner != "" {
+			s.deleted = s.owner + " " + s.deleted
+			s.owner, s.count = "", 0
+		}
+		s.leaves = ""
+		return s, ok
+	case histTold:
+		return s, !s.isDeleted(e.Owner)
+	case histOver:
+		return s, !mine && !s.isDeleted(e.Owner)
+	}
+	return s, false
+}
+
+func (s histState) unlocked(e histEntry) (histState, bool) {
+	if s.owner != e.Owner {
+		// A release whose first reply was lost can't tell its own work from that of a DEL.
+		return s.toldOf(e.Owner), s.isDeleted(e.Owner) && (e.Unsure || e.Kind == histUnknown)
+	}
+	if s.count--; s.count == 0 {
+		s.owner = ""
+		if e.Kind == histUnknown {
+			s.leaves = e.Owner
+		}
+	}
+	return s, true
+}
+
+// shows reports whether Redis may have looked like that. The count is not compared before a DEL, and
+// never negative: a key with several owners is given as -1, and is always wrong.
+func (s histState) shows(e histEntry) bool {
+	switch {
+	case e.Count < 0:
+		return false
+	case e.Owner == "":
+		return s.owner == ""
+	case s.owner == e.Owner:
+		return s.count == e.Count || e.Unsure || e.Kind == histDelete
+	case s.owner != "":
+		return false
+	}
+	// Nobody's live hold: what is on its way out, or came late.
+	return e.Unsure || s.leaves == e.Owner
+}
+
+func (s histState) isDeleted(owner string) bool {
+	return slices.Contains(strings.Fields(s.deleted), owner)
+}
+
+func (s histState) toldOf(owner string) histState {
+	rest := slices.DeleteFunc(strings.Fields(s.deleted), func(o string) bool { return o == owner })
+	s.deleted = strings.Join(rest, " ")
+	return s
+}
+
+func (e histEntry) String() string {
+	what := [...]string{
+		"lock", "unlock", "unlock, unknown", "unlock, refused", "lost", "look", "delete", "told by", "over by",
+	}[e.Kind]
+	return fmt.Sprintf("%s %s (%d)", what, e.Owner, e.Count)
+}
+
+// histCheck reports whether a history can be explained by the model. It gives up after a while,
+// which is an error of the bench: the history is too long or too concurrent.
+func histCheck(entries []histEntry) porcupine.CheckResult {
+	return porcupine.CheckOperationsTimeout(histModel, histOperations(entries), 2*time.Minute)
+}
+
+func histOperations(entries []histEntry) []porcupine.Operation {
+	ops := make([]porcupine.Operation, len(entries))
+	for i, e := range entries {
+		ops[i] = porcupine.Operation{ClientId: e.Worker, Input: e, Call: e.Call, Return: e.Return}
+	}
+	return ops
+}

@@ -1,0 +1,152 @@
+package faults
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// histReturn is how long a caller may take to come back once the nemesis has stopped: the patience
+// of a call, and the wait that it was called with.
+const histReturn = 30 * time.Second
+
+// histPeer is another process of a run.
+type histPeer struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stdout *bufio.Reader
+}
+
+func startHistPeer(t *testing.T, plan histPlan) *histPeer {
+	t.Helper()
+	text, err := json.Marshal(plan)
+	require.NoError(t, err)
+	cmd := exec.Command(os.Args[0], string(text))
+	cmd.Env = append(os.Environ(), roleEnv+"=history")
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe() // its end ends the process, should this one die
+	require.NoError(t, err)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	p := &histPeer{cmd, stdin, bufio.NewReader(stdout)}
+	line, err := p.stdout.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "ready\n", line)
+	return p
+}
+
+func (p *histPeer) tell(t *testing.T) {
+	t.Helper()
+	_, err := io.WriteString(p.stdin, "go on\n")
+	require.NoError(t, err)
+}
+
+func (p *histPeer) report(t *testing.T) histReport {
+	t.Helper()
+	line, err := p.stdout.ReadBytes('\n')
+	require.NoError(t, err)
+	var r histReport
+	require.NoError(t, json.Unmarshal(line, &r))
+	return r
+}
+
+// historyRole is a process of workers: it begins when it is told to, ends when it is told again,
+// reports, and lives on until its stdin ends, so that what is left in Redis was left by calls.
+func historyRole(args []string) int {
+	var plan histPlan
+	if err := json.Unmarshal([]byte(args[0]), &plan); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{plan.Addr}})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer rdb.Close()
+	log := newHistLog()
+	client, err := rlock.New(histRedis{rdb, log}, rlock.Options{WatchdogTimeout: plan.Watchdog})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	crew := newHistCrew(plan, log, client)
+	in := bufio.NewReader(os.Stdin)
+	heard := func() bool { _, err := in.ReadString('\n'); return err == nil }
+	_, _ = os.Stdout.WriteString("ready\n")
+	if !heard() {
+		return 1
+	}
+	crew.start()
+	if !heard() {
+		return 1
+	}
+	report := crew.end()
+	report.Left = histLeft(1)
+	client.Close()
+	report.Left += histLeft(0)
+	text, err := json.Marshal(report)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	_, _ = os.Stdout.Write(append(text, '\n'))
+	_, _ = io.Copy(io.Discard, in)
+	return 0
+}
+
+// end stops the workers and waits for them: all callers return.
+func (c *histCrew) end() histReport {
+	close(c.stop)
+	done := make(chan struct{})
+	go func() { // ends with the workers
+		defer close(done)
+		c.wg.Wait()
+	}()
+	select {
+	case <-done:
+	case <-time.After(histReturn):
+		c.wrong(fmt.Errorf("%d of %d callers did not return", int64(c.plan.Workers)-c.returned.Load(), c.plan.Workers))
+	}
+	return c.report()
+}
+
+// histLeft counts the goroutines of the library that are there after a while, but for the renewer and
+// the subscription of each of the clients. What a call has left in the background may last for the
+// time-out of a command, and the lease.
+func histLeft(clients int) int {
+	left := func() int {
+		n := -2 * clients
+		for _, pkg := range []string{"rlock.", "lease.", "pubsub.", "lua."} {
+			n += redistest.Goroutines("github.com/go-rlock/rlock/" + pkg)
+		}
+		return max(n, 0)
+	}
+	deadline := time.After(20 * time.Second)
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for left() > 0 {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			return left()
+		}
+	}
+	return 0
+}

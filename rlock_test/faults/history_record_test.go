@@ -1,0 +1,192 @@
+package faults
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+	"golang.org/x/sys/unix"
+)
+
+// histNow is a clock that all processes of the machine share, and that nobody can set.
+func histNow() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err)
+	}
+	return ts.Nano()
+}
+
+// histKey is an owner's field in the hash of a lock.
+type histKey struct{ Name, Owner string }
+
+// histLog collects the history of one process, and what its clients know of their leases. It looks
+// over the shoulder of the library for that: see histRedis.
+type histLog struct {
+	mu      sync.Mutex // guards the following
+	entries []histEntry
+	trust   map[histKey]int64 // until when the last success guards the key in Redis
+	asked   map[histKey]bool  // an acquire was sent
+	unsure  map[histKey]bool  // the outcome of a command was unknown
+}
+
+func newHistLog() *histLog {
+	return &histLog{
+		trust: make(map[histKey]int64), asked: make(map[histKey]bool), unsure: make(map[histKey]bool),
+	}
+}
+
+func (l *histLog) add(e histEntry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.entries = append(l.entries, e)
+}
+
+func (l *histLog) doubt(k histKey) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unsure[k] = true
+}
+
+func (l *histLog) trusted(k histKey) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.trust[k]
+}
+
+// histRedis notes what the lock client sends and what comes back. The time is taken before a command
+// is handed on, so not before the library took its own, and not after Redis ran it: a key is safe
+// until that time plus the lease, and trusted in until then or a little less.
+type histRedis struct {
+	rueidis.Client
+
+	log *histLog
+}
+
+func (r histRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	words := slices.Clone(cmd.Commands()) // Do takes the command back
+	c, ok := parseHistScript(words)
+	if ok && c.what == "acquire" {
+		r.log.mu.Lock()
+		r.log.asked[c.keys[0]] = true
+		r.log.mu.Unlock()
+	}
+	sent := histNow()
+	result := r.Client.Do(ctx, cmd)
+	if ok {
+		r.log.answered(c, sent, result)
+	}
+	return result
+}
+
+// histScript is a script call of the library.
+type histScript struct {
+	what  string // acquire, release or renew
+	keys  []histKey
+	lease time.Duration
+}
+
+// parseHistScript tells the scripts apart by their arguments.
+func parseHistScript(words []string) (histScript, bool) {
+	if len(words) < 3 || (words[0] != "EVALSHA" && words[0] != "EVAL") {
+		return histScript{}, false
+	}
+	n, err := strconv.Atoi(words[2])
+	if err != nil || len(words) < 3+n {
+		return histScript{}, false
+	}
+	names, args := words[3:3+n], words[3+n:]
+	c := histScript{what: "renew"}
+	var lease string
+	switch {
+	case n == 1 && len(args) == 3: // owner, lease, count
+		c.what, lease = "acquire", args[1]
+		c.keys = []histKey{{names[0], args[0]}}
+	case n == 1 && len(args) == 5: // owner, count, lease, how and where to publish
+		c.what, lease = "release", args[2]
+		c.keys = []histKey{{names[0], args[0]}}
+		if args[1] == "0" {
+			lease = "0"
+		}
+	case n == len(args)-1: // lease, owners
+		lease = args[0]
+		for i, name := range names {
+			c.keys = append(c.keys, histKey{name, args[i+1]})
+		}
+	}
+	ms, err := strconv.Atoi(lease)
+	c.lease = time.Duration(ms) * time.Millisecond
+	return c, err == nil
+}
+
+func (l *histLog) answered(c histScript, sent int64, result rueidis.RedisResult) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	values, err := result.ToArray()
+	if err != nil {
+		// A renewal that comes late keeps a key or does nothing. NOSCRIPT is followed by the script.
+		redisErr, said := rueidis.IsRedisErr(err)
+		if c.what != "renew" && (!said || !redisErr.IsNoScript()) {
+			l.unsure[c.keys[0]] = true
+		}
+		return
+	}
+	for i, k := range c.keys {
+		done, err := values[i].AsInt64()
+		if err == nil && done == 1 && c.lease > 0 {
+			l.trust[k] = max(l.trust[k], sent+int64(c.lease))
+		}
+	}
+}
+
+// histReport is what a process has to say after a run; logs of several processes are merged.
+type histReport struct {
+	Entries []histEntry
+	Asked   []histKey
+	Unsure  []histKey
+	Tally   histTally
+	Left    int // goroutines of the library that no caller needs
+	Error   string
+}
+
+func (l *histLog) report() histReport {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := histReport{Entries: l.entries}
+	for k := range l.asked {
+		r.Asked = append(r.Asked, k)
+	}
+	for k := range l.unsure {
+		r.Unsure = append(r.Unsure, k)
+	}
+	return r
+}
+
+// histMerge makes one history of the reports. An owner that others saw but no Lock returned is what a
+// failed Lock left for a while; if nobody ever asked for it, the model will not have it.
+func histMerge(reports ...histReport) []histEntry {
+	var all []histEntry
+	unsure, asked, locked := make(map[histKey]bool), make(map[histKey]bool), make(map[histKey]bool)
+	for _, r := range reports {
+		all = append(all, r.Entries...)
+		for _, k := range r.Unsure {
+			unsure[k] = true
+		}
+		for _, k := range r.Asked {
+			asked[k] = true
+		}
+	}
+	for _, e := range all {
+		if e.Kind == histLock {
+			locked[histKey{e.Name, e.Owner}] = true
+		}
+	}
+	for i, e := range all {
+		k := histKey{e.Name, e.Owner}
+		all[i].Unsure = unsure[k] || asked[k] && !locked[k]
+	}
+	return all
+}

@@ -1,0 +1,217 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// histBench is one run: a server, proxies before it, workers of this process behind some of them and
+// other processes behind others, and an observer who reads the keys directly.
+type histBench struct {
+	t       *testing.T
+	plan    histPlan
+	server  *redistest.Server
+	proxies []*redistest.Proxy
+	crews   []*histCrew
+	clients []*rlock.Client
+	peers   []*histPeer
+	direct  rueidis.Client
+	log     *histLog // of the observer and the nemesis
+	watched func()   // ends the observer
+}
+
+// newHistBench starts a run, with clients of this process and so many other processes.
+func newHistBench(t *testing.T, plan histPlan, clients, processes int, args ...string) *histBench {
+	t.Helper()
+	b := &histBench{t: t, server: redistest.Start(t, args...), log: newHistLog()}
+	plan.Dir = t.TempDir()
+	b.direct = b.server.Client(t)
+	for i := range clients + processes {
+		proxy := redistest.StartProxy(t, b.server.Addr())
+		b.proxies = append(b.proxies, proxy)
+		mine := plan
+		mine.Addr, mine.First = proxy.Addr(), 1+i*plan.Workers
+		if i >= clients {
+			b.peers = append(b.peers, startHistPeer(t, mine))
+			continue
+		}
+		log := newHistLog()
+		c := newClient(t, histRedis{redistest.Dial(t, proxy.Addr()), log}, rlock.Options{WatchdogTimeout: plan.Watchdog})
+		b.clients = append(b.clients, c)
+		b.crews = append(b.crews, newHistCrew(mine, log, c))
+	}
+	b.plan = plan
+	for _, c := range b.crews {
+		c.start()
+	}
+	for _, p := range b.peers {
+		p.tell(t)
+	}
+	b.observe()
+	return b
+}
+
+// observe reads the keys, one after the other, until watched is called.
+func (b *histBench) observe() {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	b.watched = func() {
+		cancel()
+		<-done
+	}
+	b.t.Cleanup(b.watched)
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for i := 0; ; i++ {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+				b.look(ctx, b.plan.Names[i%len(b.plan.Names)])
+			}
+		}
+	}()
+}
+
+func (b *histBench) look(ctx context.Context, name string) {
+	e := histEntry{Kind: histLook, Name: name, Call: histNow()}
+	hash, err := b.direct.Do(ctx, b.direct.B().Hgetall().Key(name).Build()).AsIntMap()
+	e.Return = histNow()
+	if err != nil {
+		return // down, or the run is over
+	}
+	for owner, n := range hash {
+		e.Owner, e.Count = owner, int(n)
+	}
+	if len(hash) > 1 {
+		e.Count = -1
+	}
+	b.log.add(e)
+}
+
+// end stops the workers and hands out what they have to say.
+func (b *histBench) end() []histReport {
+	b.t.Helper()
+	for _, p := range b.peers {
+		p.tell(b.t)
+	}
+	var reports []histReport
+	for _, c := range b.crews {
+		reports = append(reports, c.end())
+	}
+	left := histLeft(len(b.clients))
+	require.Zero(b.t, left, "G5: goroutines of calls that have returned")
+	for _, p := range b.peers {
+		reports = append(reports, p.report(b.t))
+	}
+	b.watched()
+	for _, r := range reports {
+		require.Empty(b.t, r.Error)
+		require.Zero(b.t, r.Left, "G5, G9: goroutines in the other process")
+	}
+	return reports
+}
+
+// clean asserts that a run has left nothing, and that each lock can be had at once.
+func (b *histBench) clean() {
+	b.t.Helper()
+	// A release that could not be told is repeated until the lease has ended.
+	redistest.Eventually(b.t, 10*time.Second+2*b.plan.Watchdog, func() bool {
+		for _, name := range b.plan.Names {
+			if n, err := do(b.t, b.direct, "EXISTS", name).AsInt64(); err != nil || n != 0 {
+				return false
+			}
+		}
+		channels, err := do(b.t, b.direct, "PUBSUB", "CHANNELS").AsStrSlice()
+		return err == nil && len(channels) == 0
+	}, "G5: no keys, no channels")
+	for i, c := range b.clients {
+		for _, name := range b.plan.Names {
+			_, unlock, err := c.Mutex(name).TryLock(context.Background(), 0)
+			require.NoError(b.t, err, "client %d, %s: had at once", i, name)
+			require.NoError(b.t, unlock())
+		}
+	}
+	for _, c := range b.clients {
+		c.Close()
+	}
+	require.Zero(b.t, histLeft(0), "G9: goroutines after Close")
+}
+
+// check asserts that the history is one of a lock, and what the witness says.
+func (b *histBench) check(reports []histReport) {
+	b.t.Helper()
+	total := b.sum(reports)
+	history := histMerge(append(reports, b.log.report())...)
+	b.verdict(porcupine.Ok, history)
+	for i, name := range b.plan.Names {
+		counted, err := readHistCounter(filepath.Join(b.plan.Dir, strconv.Itoa(i)))
+		require.NoError(b.t, err)
+		if !slices.Contains(b.plan.Unguard, name) && total.Straddled == 0 {
+			require.Equal(b.t, total.Written[name], counted, "G1: lost updates of %s", name)
+		}
+	}
+	b.t.Logf("%d entries: %+v", len(history), total)
+}
+
+// verdict asserts what the checker says, and tells where a history went wrong that should not.
+func (b *histBench) verdict(want porcupine.CheckResult, history []histEntry) {
+	b.t.Helper()
+	got := histCheck(history)
+	if got != want && want == porcupine.Ok {
+		b.t.Log(histExplain(history))
+	}
+	require.Equal(b.t, want, got)
+}
+
+func (b *histBench) sum(reports []histReport) histTally {
+	total := histTally{Written: make(map[string]int64)}
+	for _, r := range reports {
+		total.Sections += r.Tally.Sections
+		total.Nested += r.Tally.Nested
+		total.Refused += r.Tally.Refused
+		total.Cancelled += r.Tally.Cancelled
+		total.Lost += r.Tally.Lost
+		total.Failed += r.Tally.Failed
+		total.Straddled += r.Tally.Straddled
+		for name, n := range r.Tally.Written {
+			total.Written[name] += n
+		}
+	}
+	return total
+}
+
+// lost is how many updates the witness misses.
+func (b *histBench) lost(total histTally) int64 {
+	b.t.Helper()
+	var lost int64
+	for i, name := range b.plan.Names {
+		counted, err := readHistCounter(filepath.Join(b.plan.Dir, strconv.Itoa(i)))
+		require.NoError(b.t, err)
+		lost += total.Written[name] - counted
+	}
+	return lost
+}
+
+func histNames(t *testing.T, n int) []string {
+	t.Helper()
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("%s:%d", redistest.Name(t), i)
+	}
+	return names
+}

@@ -1,0 +1,125 @@
+package faults
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+)
+
+// histFor lets a run go on for a while, doing something every so often.
+func histFor(d, every time.Duration, do func()) {
+	end := time.After(d)
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-end:
+			return
+		case <-tick.C:
+			do()
+		}
+	}
+}
+
+// No fault: the histories of many workers, of several clients and processes, are those of a lock, and
+// the witness misses nothing. G1, G2 (fixed leases end in long sections), G5, G6, G8, G9.
+func TestHistoryOfProcesses(t *testing.T) {
+	b := newHistBench(t, histPlan{
+		Names: histNames(t, 4), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
+		Pause: 3 * time.Millisecond,
+	}, 3, 2)
+	histFor(8*time.Second, time.Second, func() {})
+	reports := b.end()
+	b.clean()
+	b.check(reports)
+	total := b.sum(reports)
+	require.Positive(t, total.Nested)
+	require.Positive(t, total.Cancelled)
+	require.Positive(t, total.Refused)
+	require.Positive(t, total.Lost, "of fixed leases")
+	require.Zero(t, total.Failed)
+}
+
+// A worker that now and then skips the lock: the checker rejects the history, and the witness misses
+// updates. Without this the runs that pass would prove nothing.
+func TestHistoryRejectsWorkersWithoutLock(t *testing.T) {
+	b := newHistBench(t, histPlan{
+		Names: histNames(t, 2), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
+		Pause: 3 * time.Millisecond, Sabotage: histNoLock,
+	}, 2, 0)
+	histFor(3*time.Second, time.Second, func() {})
+	reports := b.end()
+	b.clean()
+	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
+	require.Positive(t, b.lost(b.sum(reports)), "updates lost")
+}
+
+// Keys are deleted under their holders: a loss that each holder is told of in time (G2), and no overlap
+// beyond that; without the entries that say so it is one, and the checker has to see it.
+func TestHistoryOfDeletedKeys(t *testing.T) {
+	names := histNames(t, 2)
+	b := newHistBench(t, histPlan{
+		Names: names, Unguard: names, Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
+		Pause: 30 * time.Millisecond,
+	}, 2, 1)
+	n := 0
+	rng := rand.New(rand.NewPCG(b.plan.Seed, 0))
+	histFor(6*time.Second, 100*time.Millisecond, func() {
+		if b.delete(names[rng.IntN(len(names))]) {
+			n++
+		}
+	})
+	reports := b.end()
+	b.clean()
+	b.check(reports)
+	require.Positive(t, n)
+	require.Positive(t, b.sum(reports).Lost)
+
+	var unsaid []histEntry
+	for _, e := range histMerge(append(reports, b.log.report())...) {
+		if e.Kind != histDelete && e.Kind != histTold {
+			unsaid = append(unsaid, e)
+		}
+	}
+	b.verdict(porcupine.Illegal, unsaid)
+}
+
+// The same with holders who do not heed their ctx: they are still inside when they should know
+// better, and the checker rejects that.
+func TestHistoryRejectsDeafHolders(t *testing.T) {
+	names := histNames(t, 1)
+	b := newHistBench(t, histPlan{
+		Names: names, Unguard: names, Workers: 1, Seed: faultsSeed(t), Watchdog: 600 * time.Millisecond,
+		Pause: 2 * time.Second, Sabotage: histDeaf,
+	}, 2, 0)
+	histFor(6*time.Second, 500*time.Millisecond, func() { b.delete(names[0]) })
+	reports := b.end()
+	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
+}
+
+// delete removes a key as a flush or an eviction does, and writes down whose it was and by when its
+// holder must know: when the longest lease that a worker asks for has run out.
+func (b *histBench) delete(name string) bool {
+	b.t.Helper()
+	const script = "local h = redis.call('hgetall', KEYS[1]) redis.call('del', KEYS[1]) return h"
+	e := histEntry{Kind: histDelete, Name: name, Call: histNow()}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	found, err := b.direct.Do(ctx, b.direct.B().Arbitrary("EVAL", script, "1", name).Build()).AsStrSlice()
+	e.Return = histNow()
+	if rueidis.IsRedisNil(err) || err == nil && len(found) == 0 {
+		b.log.add(e)
+		return false
+	}
+	require.NoError(b.t, err)
+	e.Owner = found[0]
+	b.log.add(e)
+	by := e.Return + int64(b.plan.Watchdog*3/2+histLate)
+	b.log.add(histEntry{Kind: histTold, Name: name, Owner: e.Owner, Call: by, Return: by})
+	return true
+}

@@ -1,0 +1,139 @@
+package faults
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// loadSeed is the seed of a load test, printed so that FAULTS_SEED can replay it.
+func loadSeed(t testing.TB) uint64 {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv("FAULTS_SEED"); text != "" {
+		var err error
+		seed, err = strconv.ParseUint(text, 10, 64)
+		require.NoError(t, err, "FAULTS_SEED")
+	}
+	t.Logf("FAULTS_SEED=%d", seed)
+	return seed
+}
+
+// loadFor is how long a load test runs: its own time, or FAULTS_DURATION.
+func loadFor(t testing.TB, own time.Duration) time.Duration {
+	t.Helper()
+	text := os.Getenv("FAULTS_DURATION")
+	if text == "" {
+		return own
+	}
+	d, err := time.ParseDuration(text)
+	require.NoError(t, err, "FAULTS_DURATION")
+	return d
+}
+
+// loadPass is a window for looking at what happens in it; nothing is synchronised by it.
+func loadPass(d time.Duration) { <-time.After(d) }
+
+// meter counts the script calls of a lock client that have ended, by what they are and what became
+// of them.
+type meter struct {
+	rueidis.Client
+	acquires, releases atomic.Int64
+	renewals           atomic.Int64 // calls, for any number of holds
+	renewed            atomic.Int64 // holds in them
+	failed             atomic.Int64 // holds in those of them that failed
+}
+
+// Do counts what comes by. How many words a call has behind its keys tells which script it is, see
+// docs/protocol.md: a renewal has one more than it has keys.
+func (m *meter) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	words := cmd.Commands() // not valid after the call
+	if words[0] != "EVALSHA" && words[0] != "EVAL" {
+		return m.Client.Do(ctx, cmd)
+	}
+	keys, _ := strconv.Atoi(words[2])
+	args := len(words) - 3 - keys
+	result := m.Client.Do(ctx, cmd)
+	switch {
+	case args == keys+1:
+		m.renewals.Add(1)
+		m.renewed.Add(int64(keys))
+		if result.Error() != nil {
+			m.failed.Add(int64(keys))
+		}
+	case args == 3:
+		m.acquires.Add(1)
+	default:
+		m.releases.Add(1)
+	}
+	return result
+}
+
+// memory is what the process has in use after a collection.
+type memory struct{ heap, stacks uint64 }
+
+func measure() memory {
+	runtime.GC()
+	runtime.GC() // what had a finalizer or a weak pointer goes with the second
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return memory{m.HeapAlloc, m.StackInuse}
+}
+
+// per is how much more there is than before for each of n; negative figures are noise.
+func (m memory) per(before memory, n int) (heap, stacks int64) {
+	return (int64(m.heap) - int64(before.heap)) / int64(n), (int64(m.stacks) - int64(before.stacks)) / int64(n)
+}
+
+// cpu is the processor time that this process has used.
+func cpu(t testing.TB) time.Duration {
+	t.Helper()
+	var u syscall.Rusage
+	require.NoError(t, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// libraryGoroutines counts the goroutines that run code of the library.
+func libraryGoroutines() int {
+	n := 0
+	for _, pkg := range []string{"rlock.", "lease.", "pubsub.", "lua."} {
+		n += redistest.Goroutines("github.com/go-rlock/rlock/" + pkg)
+	}
+	return n
+}
+
+// requireEmpty waits until a server of the test's own has neither keys nor channels.
+func requireEmpty(t testing.TB, rdb rueidis.Client, within time.Duration) {
+	t.Helper()
+	redistest.Eventually(t, within, func() bool {
+		keys, err := do(t, rdb, "DBSIZE").AsInt64()
+		channels, err2 := do(t, rdb, "PUBSUB", "CHANNELS").AsStrSlice()
+		return err == nil && err2 == nil && keys == 0 && len(channels) == 0
+	}, "no key and no channel is left")
+}
+
+// loadParallel calls f with 0 to n-1 on 64 goroutines.
+func loadParallel(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for range 64 {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				f(i)
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,168 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// mixNemesis carries a schedule out.
+type mixNemesis struct {
+	*histBench
+
+	gates  []*mixGate // one a proxy
+	number int        // of the key to delete next
+}
+
+// mixGate is what the hooks of a proxy do at the moment.
+type mixGate struct {
+	request, reply atomic.Pointer[mixStrike]
+}
+
+// mixStrike hits the n-th of the commands, or each one if n is 0.
+type mixStrike struct {
+	commands []string
+	n, seen  int // guarded by the proxy: it calls one hook at a time
+	act      redistest.Action
+}
+
+func (s *mixStrike) hook(cmd []string) redistest.Action {
+	if s == nil {
+		return redistest.Pass
+	}
+	for _, c := range s.commands {
+		if cmd[0] == c {
+			if s.seen++; s.n == 0 || s.seen == s.n {
+				return s.act
+			}
+		}
+	}
+	return redistest.Pass
+}
+
+func newMixNemesis(b *histBench) *mixNemesis {
+	n := &mixNemesis{histBench: b}
+	for _, p := range b.proxies {
+		g := &mixGate{}
+		p.OnRequest(func(cmd []string) redistest.Action { return g.request.Load().hook(cmd) })
+		p.OnReply(func(cmd []string) redistest.Action { return g.reply.Load().hook(cmd) })
+		n.gates = append(n.gates, g)
+	}
+	return n
+}
+
+// run goes through both schedules, and returns when both are over and nothing is broken any more.
+// Server faults are made here, by the test's goroutine, since they can fail the test.
+func (n *mixNemesis) run(network, server []mixStep) {
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for _, s := range network {
+			n.strikeNetwork(s)
+			mixPass(s.Rest)
+		}
+	})
+	for _, s := range server {
+		n.strikeServer(s)
+		mixPass(s.Rest)
+	}
+	wg.Wait()
+}
+
+var mixScripts = []string{"EVALSHA", "EVAL"}
+
+// strikeNetwork hits the connections of one client.
+func (n *mixNemesis) strikeNetwork(s mixStep) {
+	p, g := n.proxies[s.Proxy], n.gates[s.Proxy]
+	request := func(commands []string, nth int, a redistest.Action) {
+		g.request.Store(&mixStrike{commands: commands, n: nth, act: a})
+		mixPass(s.For)
+		g.request.Store(nil)
+	}
+	reply := func(a redistest.Action) {
+		g.reply.Store(&mixStrike{commands: mixScripts, n: s.N, act: a})
+		mixPass(s.For)
+		g.reply.Store(nil)
+	}
+	switch s.Fault {
+	case "delay":
+		p.Delay(time.Duration(s.N) * 5 * time.Millisecond)
+		mixPass(s.For)
+		p.Delay(0)
+	case "cut":
+		p.CutAll()
+	case "lost reply":
+		reply(redistest.Cut)
+	case "silent reply":
+		reply(redistest.Drop)
+		p.CutAll()
+	case "lost request":
+		request(mixScripts, s.N, redistest.Cut)
+	case "late request":
+		request(mixScripts, s.N, redistest.Hold)
+		p.Release()
+	case "late reply":
+		reply(redistest.Hold)
+		p.Release()
+	case "held subscribe":
+		request([]string{"SUBSCRIBE"}, 0, redistest.Hold)
+		p.Release()
+	case "black hole":
+		p.BlackHole(true)
+		mixPass(s.For)
+		p.BlackHole(false)
+	case "refused":
+		p.Refuse(true)
+		p.CutAll()
+		mixPass(s.For)
+		p.Refuse(false)
+	case "-LOADING":
+		request(mixScripts, 0, redistest.Fail("LOADING Redis is loading the dataset in memory"))
+	case "-BUSY":
+		request(mixScripts, 0, redistest.Fail("BUSY Redis is busy running a script."))
+	case "-READONLY":
+		request(mixScripts, 0, redistest.Fail("READONLY You can't write against a read only replica."))
+	default:
+		panic(fmt.Sprintf("no such fault: %s", s.Fault))
+	}
+}
+
+// strikeServer hits the server that all share.
+func (n *mixNemesis) strikeServer(s mixStep) {
+	n.t.Helper()
+	switch s.Fault {
+	case "kill clients":
+		n.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+	case "kill pubsub":
+		n.ask("CLIENT", "KILL", "TYPE", "pubsub")
+	case "script flush":
+		histFor(s.For, 5*time.Millisecond, func() { n.ask("SCRIPT", "FLUSH") })
+	case "short stop", "long stop":
+		n.server.Pause()
+		mixPass(s.For)
+		n.server.Resume()
+	case "crash":
+		n.server.Kill()
+		mixPass(s.For)
+		n.server.Restart()
+	case "delete":
+		redistest.Eventually(n.t, 10*time.Second, func() bool { return n.ask("PING") }, "the server answers")
+		n.delete(n.plan.Unguard[n.number%len(n.plan.Unguard)])
+		n.number++
+	default:
+		panic(fmt.Sprintf("no such fault: %s", s.Fault))
+	}
+}
+
+// ask reports whether the server took a command. It need not have: a connection may be broken.
+func (n *mixNemesis) ask(cmd ...string) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return n.direct.Do(ctx, n.direct.B().Arbitrary(cmd...).Build()).Error() == nil
+}
+
+// mixPass lets time go by where time itself is the fault.
+func mixPass(d time.Duration) { <-time.After(d) }

@@ -1,0 +1,52 @@
+package faults
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// mixRound is how long the nemesis strikes before the books are checked: histories of this length can
+// be checked in seconds.
+const mixRound = 25 * time.Second
+
+// The faults of the parts 1 to 3 mixed at random, over one server that keeps its data, on two
+// lanes, network and server, against workers of several clients and processes. G1 to G9: each history
+// is one of a lock, the witness misses nothing, each caller returns, and when peace is back nothing is
+// left and each lock can be had at once.
+//
+// A round has a seed of its own, which is printed: FAULTS_SEED with it replays the round's schedule.
+func TestMixOfFaults(t *testing.T) {
+	seed := faultsSeed(t)
+	rounds := max(1, int(faultsDuration(t, 3*mixRound)/mixRound))
+	for i := range rounds {
+		seed := seed + uint64(i)
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) { mixFaults(t, seed) })
+	}
+}
+
+func mixFaults(t *testing.T, seed uint64) {
+	const watchdog = time.Second
+	const clients, processes = 3, 2
+	names := histNames(t, 4)
+	network, server := mixLanes(watchdog)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	networkSteps := mixSchedule(rng, network, clients+processes, mixRound)
+	serverSteps := mixSchedule(rng, server, clients+processes, mixRound)
+	t.Logf("FAULTS_SEED=%d\nnetwork: %v\nserver: %v", seed, networkSteps, serverSteps)
+
+	b := newHistBench(t, histPlan{
+		Names: names, Unguard: names[3:], Workers: 5, Seed: seed, Watchdog: watchdog, Pause: 10 * time.Millisecond,
+	}, clients, processes, "--appendonly", "yes", "--appendfsync", "always")
+	newMixNemesis(b).run(networkSteps, serverSteps)
+	reports := b.end()
+	b.clean()
+	b.check(reports)
+	total := b.sum(reports)
+	require.Positive(t, total.Sections)
+	require.Positive(t, total.Nested)
+	require.Positive(t, total.Lost, "long stops must cost holds")
+}

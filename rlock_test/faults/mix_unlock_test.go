@@ -1,0 +1,46 @@
+package faults
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// A hold is lost while the unlock of one of its levels is under way (fault 2, black hole): that unlock
+// says so too, for the inner levels as for the outermost one. G2, G8. Found by the mix: an inner
+// unlock returned "context canceled", which nobody had done.
+func TestMixUnlockOfHoldThatIsLostMeanwhile(t *testing.T) {
+	s := redistest.Start(t)
+	for range 5 {
+		proxy := redistest.StartProxy(t, s.Addr())
+		c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{})
+		m := c.Mutex(redistest.Name(t), rlock.WithLease(700*time.Millisecond))
+		ctx, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		inner, unlockInner, err := m.Lock(ctx)
+		require.NoError(t, err)
+		proxy.BlackHole(true)
+		err = unlockInner()
+		require.ErrorIs(t, err, rlock.ErrLost)
+		require.ErrorIs(t, err, rlock.ErrNotHeld)
+		require.Error(t, inner.Err())
+		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost, "the outer level has been told")
+		err = unlock()
+		require.ErrorIs(t, err, rlock.ErrLost)
+		require.ErrorIs(t, err, rlock.ErrNotHeld)
+
+		proxy.BlackHole(false)
+		_, unlock, err = m.Lock(context.Background())
+		require.NoError(t, err)
+		proxy.BlackHole(true)
+		err = unlock()
+		require.ErrorIs(t, err, rlock.ErrLost)
+		require.ErrorIs(t, err, rlock.ErrNotHeld)
+		proxy.BlackHole(false)
+	}
+}

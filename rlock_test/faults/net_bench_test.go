@@ -1,0 +1,251 @@
+package faults
+
+import (
+	"context"
+	"crypto/sha1"
+	"crypto/tls"
+	"encoding/hex"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// netSlack is how much longer than its bound a call may take on a machine that has much to do.
+const netSlack = 2 * time.Second
+
+// netGivesUp is when rueidis gives a silent connection up; docs/guarantees.md calls it about 10 s.
+const netGivesUp = 10 * time.Second
+
+// netBench is a lock client behind a network that fails, and a witness beside it that sees Redis as
+// it is.
+type netBench struct {
+	server *redistest.Server
+	proxy  *redistest.Proxy
+	lock   *rlock.Client  // through the proxy
+	other  *rlock.Client  // past the proxy
+	direct rueidis.Client // past the proxy
+	conns  *netConns      // of lock
+	name   string
+}
+
+func newNetBench(t *testing.T, o rlock.Options, mod ...func(*rueidis.ClientOption)) *netBench {
+	t.Helper()
+	return netBenchOn(t, redistest.Start(t), o, mod...)
+}
+
+// netBenchOn is newNetBench on a server that is there already.
+func netBenchOn(t *testing.T, s *redistest.Server, o rlock.Options, mod ...func(*rueidis.ClientOption)) *netBench {
+	t.Helper()
+	b := &netBench{
+		server: s, proxy: redistest.StartProxy(t, s.Addr()), direct: s.Client(t), name: redistest.Name(t),
+		conns: &netConns{},
+	}
+	b.lock = newClient(t, redistest.Dial(t, b.proxy.Addr(), append(mod, b.conns.record)...), o)
+	b.other = newClient(t, b.direct, o)
+	b.warmUp(t)
+	return b
+}
+
+// warmUp runs each script that a lock needs, so that none is sent twice for want of it.
+func (b *netBench) warmUp(t *testing.T) {
+	t.Helper()
+	m := b.lock.Mutex(b.name + ":warm")
+	require.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
+		return m.Do(ctx, func(context.Context) error { return nil })
+	}))
+	text, err := os.ReadFile(filepath.Join("..", "..", "lua", "renew.lua"))
+	require.NoError(t, err)
+	require.NoError(t, do(t, b.direct, "SCRIPT", "LOAD", string(text)).Error())
+}
+
+// fields returns the lock's hash.
+func (b *netBench) fields(t testing.TB) map[string]int64 {
+	t.Helper()
+	m, err := do(t, b.direct, "HGETALL", b.name).AsIntMap()
+	require.NoError(t, err)
+	return m
+}
+
+func (b *netBench) free(t testing.TB) bool { return !exists(t, b.direct, b.name) }
+
+// excluded proves G1 with a second client: it does not get the lock now.
+func (b *netBench) excluded(t testing.TB) {
+	t.Helper()
+	_, _, err := b.other.Mutex(b.name).TryLock(context.Background(), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+}
+
+// becomesFree proves G5 with a second client: it gets the lock within a time.
+func (b *netBench) becomesFree(t testing.TB, within time.Duration) {
+	t.Helper()
+	_, unlock, err := b.other.Mutex(b.name).TryLock(context.Background(), within)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+}
+
+// subscribers returns how many connections listen for the lock's unlock.
+func (b *netBench) subscribers(t testing.TB) int64 {
+	t.Helper()
+	got, err := do(t, b.direct, "PUBSUB", "NUMSUB", "redisson_lock__channel:{"+b.name+"}").ToArray()
+	require.NoError(t, err)
+	require.Len(t, got, 2)
+	n, err := got[1].AsInt64()
+	require.NoError(t, err)
+	return n
+}
+
+func (b *netBench) awaitSubscribers(t testing.TB, n int64) {
+	t.Helper()
+	redistest.Eventually(t, netGivesUp+netSlack, func() bool { return b.subscribers(t) == n }, "subscribed")
+}
+
+// netConns are a client's own ends of its connections.
+type netConns struct {
+	mu  sync.Mutex // guards the following
+	all []net.Conn
+}
+
+func (c *netConns) record(o *rueidis.ClientOption) {
+	o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		conn, err := d.DialContext(ctx, "tcp", addr)
+		if err == nil {
+			c.mu.Lock()
+			c.all = append(c.all, conn)
+			c.mu.Unlock()
+		}
+		return conn, err
+	}
+}
+
+// close ends the connections that there are. What the client sent before is still on its way.
+func (c *netConns) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.all {
+		_ = conn.Close()
+	}
+	c.all = nil
+}
+
+// netLocked is what a Lock returned, and when.
+type netLocked struct {
+	ctx    context.Context
+	unlock rlock.UnlockFunc
+	err    error
+	at     time.Time
+}
+
+type netLocking chan netLocked
+
+// netLock calls Lock on a goroutine that ends with it.
+func netLock(ctx context.Context, m *rlock.Mutex) netLocking {
+	result := make(netLocking, 1)
+	go func() {
+		var l netLocked
+		l.ctx, l.unlock, l.err = m.Lock(ctx)
+		l.at = time.Now()
+		result <- l
+	}()
+	return result
+}
+
+// within returns what Lock returned, and fails the test if that takes longer.
+func (c netLocking) within(t testing.TB, d time.Duration) netLocked {
+	t.Helper()
+	select {
+	case l := <-c:
+		return l
+	case <-time.After(d):
+		require.FailNow(t, "Lock did not return", "within %v", d)
+		panic("unreachable")
+	}
+}
+
+func (c netLocking) waits(t testing.TB) {
+	t.Helper()
+	select {
+	case l := <-c:
+		require.FailNow(t, "Lock returned", "%v", l.err)
+	default:
+	}
+}
+
+// netCall runs f on a goroutine that ends with it, and hands its error on.
+func netCall(f func() error) <-chan error {
+	result := make(chan error, 1)
+	go func() { result <- f() }()
+	return result
+}
+
+// netWithin returns the result of a netCall.
+func netWithin(t testing.TB, c <-chan error, d time.Duration) error {
+	t.Helper()
+	select {
+	case err := <-c:
+		return err
+	case <-time.After(d):
+		require.FailNow(t, "the call did not return", "within %v", d)
+		panic("unreachable")
+	}
+}
+
+// netTold returns when ctx ended, as soon as it did.
+func netTold(ctx context.Context) <-chan time.Time {
+	told := make(chan time.Time, 1)
+	context.AfterFunc(ctx, func() { told <- time.Now() })
+	return told
+}
+
+// netScript is a hook's name for the calls of one script.
+func netScript(t testing.TB, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "..", "lua", name+".lua"))
+	require.NoError(t, err)
+	sum := sha1.Sum(text)
+	return "EVALSHA " + hex.EncodeToString(sum[:])
+}
+
+func netRESP2(o *rueidis.ClientOption) { o.AlwaysRESP2, o.DisableCache = true, true }
+
+// netProtocols are the two that a client may speak.
+var netProtocols = map[string]func(*rueidis.ClientOption){
+	"RESP3": func(*rueidis.ClientOption) {},
+	"RESP2": netRESP2,
+}
+
+// netContexts are the two kinds of ctx that take different ways through the library.
+var netContexts = map[string]func(testing.TB) context.Context{
+	"background": func(testing.TB) context.Context { return context.Background() },
+	"cancellable": func(t testing.TB) context.Context {
+		ctx, cancel := context.WithCancel(context.Background())
+		t.Cleanup(cancel)
+		return ctx
+	},
+}
+
+// netPass lets time go by where time itself is what is tested.
+func netPass(d time.Duration) { <-time.After(d) }
+
+// netInfo returns one field of INFO.
+func netInfo(t testing.TB, rdb rueidis.Client, field string) string {
+	t.Helper()
+	info, err := do(t, rdb, "INFO").ToString()
+	require.NoError(t, err)
+	for line := range strings.Lines(info) {
+		if v, ok := strings.CutPrefix(strings.TrimSpace(line), field+":"); ok {
+			return v
+		}
+	}
+	require.FailNow(t, "no such field", field)
+	return ""
+}

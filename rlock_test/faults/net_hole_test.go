@@ -1,0 +1,73 @@
+package faults
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Fault 2 (10 s of black hole), G2, G4, G5: everything that a client sends vanishes. Holders are told
+// before their keys expire; calls return within their ctx plus a little; a parked waiter has the lock
+// soon after the hole ends; what was not lost is still held; nothing is left.
+func TestNetBlackHole(t *testing.T) {
+	t.Parallel()
+	for name, protocol := range netProtocols {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newNetBench(t, rlock.Options{WatchdogTimeout: 3 * time.Second}, protocol)
+			ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
+			require.NoError(t, err)
+			told := netTold(ctx)
+			long, unlockLong, err := b.lock.Mutex(b.name+":long", rlock.WithLease(time.Minute)).Lock(context.Background())
+			require.NoError(t, err)
+			parked := &netBench{direct: b.direct, name: b.name + ":parked"}
+			_, unlockParked, err := b.other.Mutex(parked.name, rlock.WithLease(time.Minute)).Lock(context.Background())
+			require.NoError(t, err)
+			var asked atomic.Int64
+			acquire := redistest.Each(netScript(t, "acquire"), redistest.Drop)
+			b.proxy.OnReply(func(cmd []string) redistest.Action {
+				if acquire(cmd) == redistest.Drop {
+					asked.Add(1)
+				}
+				return redistest.Pass
+			})
+			waiter := netLock(context.Background(), b.lock.Mutex(parked.name))
+			redistest.Eventually(t, netSlack, func() bool { return asked.Load() == 2 }, "also since it has subscribed")
+			_, err = b.lock.Mutex(parked.name).IsLocked(context.Background()) // by the same connection
+			require.NoError(t, err)
+
+			b.proxy.BlackHole(true)
+			hole := time.After(10 * time.Second)
+			expiry := b.expiry(t)
+			short, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			require.ErrorIs(t, netLock(short, b.lock.Mutex(b.name+":short")).within(t, time.Second+netSlack).err,
+				context.DeadlineExceeded)
+			_, _, err = b.lock.Mutex(b.name+":try").TryLock(context.Background(), time.Second)
+			require.ErrorIs(t, err, rlock.ErrNotAcquired)
+			require.False(t, (<-told).After(expiry.Add(time.Second+netSlack/10)), "a renewal may have come between")
+			require.ErrorIs(t, unlock(), rlock.ErrLost)
+			require.NoError(t, unlockParked(), "the message vanishes")
+			(&netBench{other: b.other, name: b.name}).becomesFree(t, 3*time.Second+netSlack)
+			<-hole
+			waiter.waits(t)
+			b.proxy.BlackHole(false)
+
+			got := waiter.within(t, netWakeUp)
+			require.NoError(t, got.err)
+			require.NoError(t, got.unlock())
+			require.NoError(t, long.Err())
+			require.NoError(t, unlockLong())
+			for _, left := range []string{b.name, b.name + ":short", b.name + ":try", b.name + ":long", parked.name} {
+				(&netBench{other: b.other, name: left}).becomesFree(t, netWakeUp)
+			}
+			parked.awaitSubscribers(t, 0)
+		})
+	}
+}

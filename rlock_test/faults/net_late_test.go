@@ -1,0 +1,115 @@
+package faults
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Fault 1, G1, G2, G5: an acquire is answered when the lease that it started is over and another
+// holds the lock. The caller is told so, and what is given back is not the other's.
+func TestNetAcquireAnsweredAfterItsLease(t *testing.T) {
+	t.Parallel()
+	const lease = 700 * time.Millisecond
+	for name, protocol := range netProtocols {
+		for kind, newCtx := range netContexts {
+			for _, o := range [][]rlock.Option{nil, {rlock.WithLease(lease)}} {
+				t.Run(name+"/"+kind+"/"+map[bool]string{true: "watchdog", false: "lease"}[o == nil], func(t *testing.T) {
+					t.Parallel()
+					b := newNetBench(t, rlock.Options{WatchdogTimeout: lease}, protocol)
+					b.proxy.OnReply(redistest.Nth(1, netScript(t, "acquire"), redistest.Hold))
+					late := netLock(newCtx(t), b.lock.Mutex(b.name, o...))
+					redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "granted, not answered")
+					ctx, unlock, err := b.other.Mutex(b.name).TryLock(context.Background(), lease+netSlack)
+					require.NoError(t, err)
+					b.proxy.Release()
+					got := late.within(t, netSlack)
+					require.ErrorIs(t, got.err, rlock.ErrLost)
+					require.ErrorContains(t, got.err, "longer than the lease")
+					require.ErrorIs(t, got.unlock(), rlock.ErrNotHeld)
+					require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
+					require.NoError(t, ctx.Err())
+					require.NoError(t, unlock())
+					require.True(t, b.free(t))
+				})
+			}
+		}
+	}
+}
+
+// Fault 1, G5: a re-entry is answered when its caller has gone. The level is taken off again, and
+// the hold around it stays.
+func TestNetReentryAnsweredAfterItsCallerHasGone(t *testing.T) {
+	t.Parallel()
+	for name, protocol := range netProtocols {
+		for _, lost := range []bool{false, true} {
+			t.Run(name+"/"+map[bool]string{true: "lost", false: "late"}[lost], func(t *testing.T) {
+				t.Parallel()
+				b := newNetBench(t, rlock.Options{}, protocol)
+				m := b.lock.Mutex(b.name)
+				ctx, unlock, err := m.Lock(context.Background())
+				require.NoError(t, err)
+				b.proxy.OnReply(redistest.Nth(1, netScript(t, "acquire"), redistest.Hold))
+				short, cancel := context.WithCancel(ctx)
+				inner := netLock(short, m)
+				redistest.Eventually(t, netSlack, func() bool { return b.fields(t)[rlock.Owner(ctx)] == 2 }, "counted")
+				cancel()
+				got := inner.within(t, netSlack)
+				require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
+				require.ErrorIs(t, got.err, context.Canceled)
+				require.NoError(t, ctx.Err())
+				if lost {
+					b.proxy.CutAll()
+				} else {
+					b.proxy.Release()
+					redistest.Eventually(t, netSlack, func() bool { return b.fields(t)[rlock.Owner(ctx)] == 1 }, "taken off again")
+				}
+				b.excluded(t)
+				again, unlockAgain, err := m.Lock(ctx)
+				require.NoError(t, err)
+				require.Equal(t, map[string]int64{rlock.Owner(again): 2}, b.fields(t))
+				require.NoError(t, unlockAgain())
+				require.Equal(t, map[string]int64{rlock.Owner(again): 1}, b.fields(t))
+				require.NoError(t, unlock())
+				require.True(t, b.free(t))
+			})
+		}
+	}
+}
+
+// Fault 1, G2, G8: an unlock is answered after the lease. It returns an error, since it can not
+// know, when the trusted time ends; the next holder is not touched.
+func TestNetUnlockDelayedPastTheLease(t *testing.T) {
+	t.Parallel()
+	const lease = time.Second
+	for name, protocol := range netProtocols {
+		for lost, on := range map[string]func(*redistest.Proxy, redistest.Hook){
+			"request": (*redistest.Proxy).OnRequest, "reply": (*redistest.Proxy).OnReply,
+		} {
+			t.Run(name+"/"+lost, func(t *testing.T) {
+				t.Parallel()
+				b := newNetBench(t, rlock.Options{}, protocol)
+				m := b.lock.Mutex(b.name, rlock.WithLease(lease))
+				on(b.proxy, redistest.Nth(1, netScript(t, "release"), redistest.Hold))
+				_, unlock, err := m.Lock(context.Background())
+				require.NoError(t, err)
+				locked := time.Now()
+				require.Error(t, netWithin(t, netCall(unlock), lease+netSlack), "it does not know")
+				require.GreaterOrEqual(t, time.Since(locked), lease-netSlack/10)
+				ctx, unlockNext, err := b.other.Mutex(b.name).TryLock(context.Background(), netSlack)
+				require.NoError(t, err)
+				b.proxy.Release()
+				for end := time.Now().Add(lease); time.Now().Before(end); netPass(lease / 20) {
+					require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
+				}
+				require.NoError(t, unlockNext())
+				require.True(t, b.free(t))
+			})
+		}
+	}
+}

@@ -1,0 +1,194 @@
+package faults
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// netStep is a call in a section and one inside it; n counts the script calls from the first.
+var netSteps = []string{"first acquire", "re-entry", "inner unlock", "outer unlock"}
+
+// Fault 1, G1, G5, G6: the request or the reply of each call in turn is lost with its connection.
+// Every call succeeds, once; the count in Redis is never wrong; a second client is kept out, and let
+// in right after the end.
+func TestNetCallLostWithItsConnection(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for name, protocol := range netProtocols {
+		for kind, newCtx := range netContexts {
+			for lost, on := range map[string]func(*redistest.Proxy, redistest.Hook){
+				"request": (*redistest.Proxy).OnRequest, "reply": (*redistest.Proxy).OnReply,
+			} {
+				for n, step := range netSteps {
+					t.Run(name+"/"+kind+"/"+lost+" of "+step, func(t *testing.T) {
+						b := netBenchOn(t, s, rlock.Options{}, protocol)
+						on(b.proxy, redistest.Nth(n+1, "EVALSHA", redistest.Cut))
+						m := b.lock.Mutex(b.name)
+						ctx, unlock, err := m.Lock(newCtx(t))
+						require.NoError(t, err)
+						require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
+						b.excluded(t)
+						inner, unlockInner, err := m.Lock(ctx)
+						require.NoError(t, err)
+						require.Equal(t, map[string]int64{rlock.Owner(ctx): 2}, b.fields(t))
+						require.NoError(t, unlockInner())
+						require.Error(t, inner.Err())
+						require.ErrorIs(t, unlockInner(), rlock.ErrNotHeld)
+						require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
+						b.excluded(t)
+						require.NoError(t, ctx.Err())
+						require.NoError(t, unlock())
+						require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+						require.True(t, b.free(t))
+						b.becomesFree(t, 0)
+					})
+				}
+			}
+		}
+	}
+}
+
+// Fault 1, G5, G6: the reply of each call in turn never comes, and the connection stays silent.
+// rueidis gives it up after some 10 s, which is longer than a call is repeated: the call then fails,
+// and what it did is undone. The lease, 30 s, has no part in it.
+func TestNetCallOnASilentConnection(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for name, protocol := range netProtocols {
+		for kind, newCtx := range netContexts {
+			for n, step := range netSteps {
+				t.Run(name+"/"+kind+"/"+step, func(t *testing.T) {
+					t.Parallel()
+					b := netBenchOn(t, s, rlock.Options{}, protocol)
+					b.proxy.OnReply(redistest.Nth(n+1, "EVALSHA", redistest.Drop))
+					m := b.lock.Mutex(b.name)
+					steps := make(chan string, len(netSteps))
+					failed := netCall(func() error {
+						steps <- "first acquire"
+						ctx, unlock, err := m.Lock(newCtx(t))
+						if err != nil {
+							return err
+						}
+						steps <- "re-entry"
+						_, unlockInner, err := m.Lock(ctx)
+						if err != nil {
+							return joinUnlock(err, unlock)
+						}
+						steps <- "inner unlock"
+						if err := unlockInner(); err != nil {
+							return joinUnlock(err, unlock)
+						}
+						steps <- "outer unlock"
+						err = unlock()
+						if unlock() == nil {
+							return nil // twice is never right
+						}
+						return err
+					})
+					err := netWithin(t, failed, netGivesUp+netSlack)
+					require.Error(t, err)
+					require.NotErrorIs(t, err, rlock.ErrNotAcquired)
+					require.NotErrorIs(t, err, rlock.ErrNotHeld)
+					require.NotErrorIs(t, err, rlock.ErrLost)
+					require.Len(t, steps, n+1, "that step failed, not another")
+					b.becomesFree(t, netSlack)
+				})
+			}
+		}
+	}
+}
+
+// joinUnlock ends the hold around a call that failed. Only the call's error is of interest, unless
+// the unlock fails too.
+func joinUnlock(err error, unlock rlock.UnlockFunc) error {
+	if unlockErr := unlock(); unlockErr != nil {
+		return unlockErr
+	}
+	return err
+}
+
+// Fault 1, G2, G6, G7: the reply of a renewal is lost, with its connection and without. In both the
+// hold outlives its first lease if it can, or is told in time; and after the unlock nothing is left.
+func TestNetRenewalLost(t *testing.T) {
+	t.Parallel()
+	const watchdog = 1500 * time.Millisecond
+	s := redistest.Start(t)
+	for name, protocol := range netProtocols {
+		for lost, on := range map[string]func(*redistest.Proxy, redistest.Hook){
+			"request": (*redistest.Proxy).OnRequest, "reply": (*redistest.Proxy).OnReply,
+		} {
+			t.Run(name+"/"+lost, func(t *testing.T) {
+				t.Parallel()
+				b := netBenchOn(t, s, rlock.Options{WatchdogTimeout: watchdog}, protocol)
+				on(b.proxy, redistest.Nth(1, netScript(t, "renew"), redistest.Cut))
+				on(b.proxy, redistest.Nth(3, netScript(t, "renew"), redistest.Cut))
+				ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
+				require.NoError(t, err)
+				for end := time.Now().Add(3 * watchdog); time.Now().Before(end); netPass(watchdog / 10) {
+					require.NoError(t, ctx.Err())
+					require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
+					b.excluded(t)
+				}
+				require.NoError(t, unlock())
+				b.becomesFree(t, 0)
+				for end := time.Now().Add(watchdog); time.Now().Before(end); netPass(watchdog / 10) {
+					require.True(t, b.free(t), "nothing renews, nothing is made up for")
+				}
+			})
+		}
+	}
+}
+
+// Fault 1, G2: the connection with the renewals falls silent. The next try has another connection,
+// in time.
+func TestNetRenewalSurvivesASilentConnection(t *testing.T) {
+	t.Parallel()
+	const watchdog = 3 * time.Second
+	b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog})
+	b.proxy.OnReply(redistest.Nth(1, netScript(t, "renew"), redistest.Drop))
+	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	for end := time.Now().Add(2 * watchdog); time.Now().Before(end); netPass(watchdog / 20) {
+		require.NoError(t, ctx.Err())
+		b.excluded(t)
+	}
+	require.NoError(t, unlock())
+	require.True(t, b.free(t))
+}
+
+// Fault 1, G2: from the second renewal on all replies are lost, though Redis renews. The holder is
+// told before another has the lock, and does not renew from then on.
+func TestNetRenewalsUnanswered(t *testing.T) {
+	t.Parallel()
+	const watchdog = 1500 * time.Millisecond
+	b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog})
+	all, renewals := redistest.Each(netScript(t, "renew"), redistest.Drop), 0
+	b.proxy.OnReply(func(cmd []string) redistest.Action {
+		if all(cmd) == redistest.Pass {
+			return redistest.Pass
+		}
+		if renewals++; renewals == 1 {
+			return redistest.Pass
+		}
+		return redistest.Drop
+	})
+	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	told := netTold(ctx)
+	next := netLock(context.Background(), b.other.Mutex(b.name))
+	got := next.within(t, 3*watchdog+netSlack)
+	require.NoError(t, got.err)
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+	require.True(t, (<-told).Before(got.at), "told before another has it")
+	err = unlock()
+	require.ErrorIs(t, err, rlock.ErrLost)
+	require.ErrorIs(t, err, rlock.ErrNotHeld)
+	require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, b.fields(t), "G8")
+	require.NoError(t, got.unlock())
+}

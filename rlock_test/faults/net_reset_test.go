@@ -1,0 +1,151 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Where a connection is cut, in bytes from the start of a call: before the request, in it, behind
+// it; before the reply, in it, between the reply and what follows. A reply of two numbers has
+// 12 bytes.
+var netCuts = []struct {
+	upward bool
+	bytes  int
+}{
+	{true, 0}, {true, 1}, {true, 9}, {true, 60}, {true, 120},
+	{false, 0}, {false, 1}, {false, 3}, {false, 4}, {false, 7}, {false, 8}, {false, 11},
+}
+
+// Fault 2, G1, G5, G6: the connection is cut at every phase of each call in turn. The call succeeds,
+// once, and what Redis has is right.
+func TestNetResetAtEveryPhaseOfACall(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for name, protocol := range netProtocols {
+		for kind, newCtx := range netContexts {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				b := &netBench{server: s, direct: s.Client(t), name: redistest.Name(t)}
+				relay := newNetRelay(t, s.Addr())
+				b.lock = newClient(t, redistest.Dial(t, relay.ln.Addr().String(), protocol), rlock.Options{})
+				b.other = newClient(t, b.direct, rlock.Options{})
+				b.warmUp(t)
+				m := b.lock.Mutex(b.name)
+				for _, cut := range netCuts {
+					struck := 0
+					arm := func() { relay.arm(cut.upward, cut.bytes) }
+					disarm := func() {
+						if relay.disarm() {
+							struck++
+						}
+					}
+					what := fmt.Sprintf("upward=%v, %d bytes", cut.upward, cut.bytes)
+					has := func(ctx context.Context, n int64) {
+						t.Helper()
+						require.Equal(t, map[string]int64{rlock.Owner(ctx): n}, b.fields(t), what)
+						b.excluded(t)
+					}
+					arm()
+					ctx, unlock, err := m.Lock(newCtx(t))
+					disarm()
+					require.NoError(t, err, what)
+					has(ctx, 1)
+					arm()
+					inner, unlockInner, err := m.Lock(ctx)
+					disarm()
+					require.NoError(t, err, what)
+					has(inner, 2)
+					arm()
+					err = unlockInner()
+					disarm()
+					require.NoError(t, err, what)
+					has(ctx, 1)
+					arm()
+					err = unlock()
+					disarm()
+					require.NoError(t, err, what)
+					require.True(t, b.free(t), what)
+					require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+					b.becomesFree(t, 0)
+					require.Equal(t, 4, struck, what)
+				}
+			})
+		}
+	}
+}
+
+// Fault 2, G4: the connection of a waiter is cut at every phase of its SUBSCRIBE, and of the message
+// that wakes it.
+func TestNetResetAtEveryPhaseOfAWait(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for name, protocol := range netProtocols {
+		for _, phase := range []string{"subscribe", "message"} {
+			t.Run(name+"/"+phase, func(t *testing.T) {
+				t.Parallel()
+				b := &netBench{server: s, direct: s.Client(t), name: redistest.Name(t)}
+				relay := newNetRelay(t, s.Addr())
+				b.lock = newClient(t, redistest.Dial(t, relay.ln.Addr().String(), protocol), rlock.Options{})
+				b.other = newClient(t, b.direct, rlock.Options{})
+				b.warmUp(t)
+				for _, cut := range netCuts {
+					if phase == "message" && cut.upward {
+						continue
+					}
+					what := fmt.Sprintf("upward=%v, %d bytes", cut.upward, cut.bytes)
+					_, unlock, err := b.other.Mutex(b.name).Lock(context.Background())
+					require.NoError(t, err)
+					if phase == "subscribe" {
+						relay.armAt("\r\nSUBSCRIBE", cut.upward, cut.bytes)
+					}
+					waiter := netLock(context.Background(), b.lock.Mutex(b.name))
+					if phase == "subscribe" {
+						redistest.Eventually(t, netSlack, relay.struck, "it is cut")
+					} else {
+						b.awaitSubscribers(t, 1)
+						relay.arm(cut.upward, cut.bytes)
+					}
+					waiter.waits(t)
+					require.NoError(t, unlock())
+					got := waiter.within(t, netWakeUp)
+					require.NoError(t, got.err, what)
+					require.True(t, relay.disarm(), what)
+					require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, b.fields(t), what)
+					require.NoError(t, got.unlock())
+					b.awaitSubscribers(t, 0)
+				}
+			})
+		}
+	}
+}
+
+// Fault 2, G2, G7: the connection is reset at random bytes of the renewals' replies for the length of
+// some leases: the hold lasts.
+func TestNetResetDuringRenewals(t *testing.T) {
+	t.Parallel()
+	const watchdog = 2 * time.Second
+	s := redistest.Start(t)
+	b := &netBench{server: s, direct: s.Client(t), name: redistest.Name(t)}
+	relay := newNetRelay(t, s.Addr())
+	b.lock = newClient(t, redistest.Dial(t, relay.ln.Addr().String()), rlock.Options{WatchdogTimeout: watchdog})
+	b.other = newClient(t, b.direct, rlock.Options{})
+	b.warmUp(t)
+	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	for _, cut := range netCuts {
+		relay.arm(cut.upward, cut.bytes)
+		redistest.Eventually(t, 2*watchdog, relay.struck, "a renewal was cut")
+		expiry := b.expiry(t)
+		redistest.Eventually(t, watchdog, func() bool { return b.expiry(t).After(expiry) }, "renewed")
+		require.NoError(t, ctx.Err())
+		b.excluded(t)
+	}
+	require.NoError(t, unlock())
+	require.True(t, b.free(t))
+}

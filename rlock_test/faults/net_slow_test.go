@@ -1,0 +1,83 @@
+package faults
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/Shopify/toxiproxy/v2"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// newToxiproxy stands between clients and s, with one toxic each way.
+func newToxiproxy(t *testing.T, s *redistest.Server, toxic string) string {
+	t.Helper()
+	server := &toxiproxy.ApiServer{Metrics: toxiproxy.NewMetricsContainer(nil)}
+	netZero(&server.Logger) // writes nothing
+	p := toxiproxy.NewProxy(server, "redis", "127.0.0.1:0", s.Addr())
+	require.NoError(t, p.Start())
+	t.Cleanup(p.Stop)
+	for _, stream := range []string{"upstream", "downstream"} {
+		_, err := p.Toxics.AddToxicJson(strings.NewReader(strings.ReplaceAll(toxic, "STREAM", stream)))
+		require.NoError(t, err)
+	}
+	return p.Listen
+}
+
+// netZero makes a zero value of a type that belongs to somebody else's dependency.
+func netZero[T any](p **T) { *p = new(T) }
+
+// Fault 2 (100 ms and jitter each way; 1 KB/s each way), G2, G4, G6: a slow link. Locks, re-entries,
+// waits and renewals work; what the holder trusts in never ends later than its key.
+func TestNetSlowLink(t *testing.T) {
+	t.Parallel()
+	for kind, toxic := range map[string]string{
+		"latency":   `{"type":"latency","stream":"STREAM","attributes":{"latency":100,"jitter":50}}`,
+		"bandwidth": `{"type":"bandwidth","stream":"STREAM","attributes":{"rate":1}}`,
+	} {
+		for name, protocol := range netProtocols {
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				const watchdog = 6 * time.Second
+				s := redistest.Start(t)
+				b := &netBench{server: s, direct: s.Client(t), name: redistest.Name(t)}
+				b.other = newClient(t, b.direct, rlock.Options{})
+				b.lock = newClient(t, redistest.Dial(t, newToxiproxy(t, s, toxic), protocol), rlock.Options{WatchdogTimeout: watchdog})
+				m := b.lock.Mutex(b.name)
+
+				ctx, unlock, err := m.Lock(context.Background())
+				require.NoError(t, err)
+				_, unlockInner, err := m.Lock(ctx)
+				require.NoError(t, err)
+				require.Equal(t, map[string]int64{rlock.Owner(ctx): 2}, b.fields(t))
+				require.NoError(t, unlockInner())
+				for end := time.Now().Add(watchdog + watchdog/2); time.Now().Before(end); netPass(watchdog / 20) {
+					require.NoError(t, ctx.Err())
+					b.excluded(t)
+				}
+				require.NoError(t, unlock())
+				require.True(t, b.free(t))
+
+				_, unlockOther, err := b.other.Mutex(b.name).Lock(context.Background())
+				require.NoError(t, err)
+				waiter := netLock(context.Background(), m)
+				b.awaitSubscribers(t, 1)
+				require.NoError(t, unlockOther())
+				got := waiter.within(t, netWakeUp)
+				require.NoError(t, got.err)
+				require.NoError(t, got.unlock())
+
+				ctx, unlock, err = b.lock.Mutex(b.name, rlock.WithLease(2*time.Second)).Lock(context.Background())
+				require.NoError(t, err)
+				expiry := b.expiry(t)
+				at := <-netTold(ctx)
+				require.False(t, at.After(expiry.Add(netSlack/10)), "told in time")
+				require.ErrorIs(t, unlock(), rlock.ErrLost)
+			})
+		}
+	}
+}

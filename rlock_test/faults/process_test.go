@@ -1,0 +1,154 @@
+//go:build unix
+
+package faults
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+const peerWatchdog = 2 * time.Second
+
+// Fault 5, G2 and G8: a holder's process stands still past its lease. Somebody else gets the lock
+// when the lease ends; when the process goes on it is told at once, and its unlock is refused, also
+// if that is the first thing it does. The new holder is not touched.
+func TestProcessStoppedPastItsLease(t *testing.T) {
+	for _, lease := range []string{"", peerWatchdog.String()} {
+		for _, unlockFirst := range []bool{false, true} {
+			t.Run(fmt.Sprintf("lease=%s,unlock first=%v", lease, unlockFirst), func(t *testing.T) {
+				t.Parallel()
+				rdb := redistest.Dial(t, redistest.Shared(t))
+				name := redistest.Name(t)
+				p := startPeer(t, redistest.Shared(t), peerWatchdog)
+				p.send(t, "lock", name, lease)
+				p.expect(t, "locked", prompt)
+				w := startWaiter(t, newClient(t, rdb, rlock.Options{}).Mutex(name))
+				awaitSubscribers(t, rdb, name, false, 1, prompt)
+
+				require.NoError(t, p.Process.Signal(syscall.SIGSTOP))
+				got := w.gets(t, peerWatchdog+afterLease, "the lease of the stopped process has ended")
+				p.silent(t)
+				if unlockFirst {
+					p.send(t, "unlock")
+				}
+				require.NoError(t, p.Process.Signal(syscall.SIGCONT))
+				if !unlockFirst {
+					require.Contains(t, p.expect(t, "ended", prompt), rlock.ErrLost.Error(), "told at once")
+					p.send(t, "unlock")
+				}
+				refused := p.find(t, "refused", prompt)
+				require.Contains(t, refused, rlock.ErrLost.Error())
+				require.Contains(t, refused, rlock.ErrNotHeld.Error())
+
+				require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, owners(t, rdb, name))
+				require.NoError(t, got.ctx.Err())
+				require.NoError(t, got.unlock())
+			})
+		}
+	}
+}
+
+// Fault 5, G3: a holder's process is killed. The next one is in when the lease ends, not before and
+// not much later.
+func TestProcessKilledWhileHolding(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	name := redistest.Name(t)
+	p := startPeer(t, redistest.Shared(t), peerWatchdog)
+	p.send(t, "lock", name)
+	owner := p.expect(t, "locked", prompt)
+	w := startWaiter(t, newClient(t, rdb, rlock.Options{}).Mutex(name))
+	awaitSubscribers(t, rdb, name, false, 1, prompt)
+	p.kill()
+	asked := time.Now()
+	left := remaining(t, rdb, name)
+	require.Contains(t, owners(t, rdb, name), owner)
+	got := w.gets(t, left+afterLease, "the lease of the killed process has ended")
+	require.GreaterOrEqual(t, got.at.Sub(asked), left, "not before its end")
+	require.NoError(t, got.unlock())
+}
+
+// Fault 5, G4 and G5: a waiter's process is killed. Nothing is left of it, and others don't notice.
+func TestProcessKilledWhileWaiting(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	name := redistest.Name(t)
+	ctx, unlock, err := newClient(t, rdb, rlock.Options{}).Mutex(name).Lock(context.Background())
+	require.NoError(t, err)
+	killed, other := startPeer(t, redistest.Shared(t), peerWatchdog), startPeer(t, redistest.Shared(t), peerWatchdog)
+	killed.send(t, "lock", name)
+	other.send(t, "lock", name)
+	awaitSubscribers(t, rdb, name, false, 2, prompt)
+	killed.kill()
+	awaitSubscribers(t, rdb, name, false, 1, prompt)
+	require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, owners(t, rdb, name))
+	require.NoError(t, ctx.Err())
+	require.NoError(t, unlock())
+	other.expect(t, "locked", prompt)
+	other.send(t, "unlock")
+	other.expect(t, "ended", prompt)
+	other.expect(t, "unlocked", prompt)
+	require.False(t, exists(t, rdb, name))
+	awaitSubscribers(t, rdb, name, false, 0, prompt)
+}
+
+// Fault 5, G4: a process is killed between the message that wakes it and its attempt, or between the
+// attempt and the answer. In the first case waiters of other processes are in at once, in the second
+// one the lock is taken, by nobody, and they are in when that lease ends.
+func TestProcessKilledInTheHandOver(t *testing.T) {
+	for _, granted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("granted=%v", granted), func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.Dial(t, redistest.Shared(t))
+			name := redistest.Name(t)
+			_, unlock, err := newClient(t, rdb, rlock.Options{}).Mutex(name).Lock(context.Background())
+			require.NoError(t, err)
+
+			proxy := redistest.StartProxy(t, redistest.Shared(t))
+			var answers atomic.Int64
+			proxy.OnReply(func(cmd []string) redistest.Action {
+				if cmd[0] == "EVALSHA" {
+					answers.Add(1)
+				}
+				return redistest.Pass
+			})
+			p := startPeer(t, proxy.Addr(), peerWatchdog)
+			p.send(t, "lock", name)
+			redistest.Eventually(t, prompt, func() bool { return answers.Load() == 2 }, "subscribed, and tried again")
+			hold := redistest.Each("EVALSHA", redistest.Hold)
+			if granted {
+				proxy.OnReply(hold)
+			} else {
+				proxy.OnRequest(hold)
+			}
+
+			other := newClient(t, rdb, rlock.Options{}).Mutex(name)
+			var w waiter
+			if !granted {
+				w = startWaiter(t, other)
+				awaitSubscribers(t, rdb, name, false, 2, prompt)
+			}
+			require.NoError(t, unlock())
+			redistest.Eventually(t, prompt, func() bool { return proxy.Held() > 0 }, "woken")
+			within := prompt
+			if granted {
+				w = startWaiter(t, other)
+				awaitSubscribers(t, rdb, name, false, 2, prompt)
+				within = remaining(t, rdb, name) + afterLease
+			}
+			p.kill()
+			require.NoError(t, w.gets(t, within, "the other process").unlock())
+			require.False(t, exists(t, rdb, name))
+			awaitSubscribers(t, rdb, name, false, 0, prompt)
+		})
+	}
+}

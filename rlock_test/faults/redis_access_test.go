@@ -1,0 +1,153 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// newACLBench is a bench whose lock client acts as the user app, who may do everything at first.
+func newACLBench(t *testing.T, o rlock.Options) *netBench {
+	t.Helper()
+	s := redistest.Start(t)
+	admin := s.Client(t)
+	require.NoError(t, do(t, admin, "ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all").Error())
+	return netBenchOn(t, s, o, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" })
+}
+
+func (b *netBench) rules(t *testing.T, rules ...string) {
+	t.Helper()
+	require.NoError(t, do(t, b.direct, append([]string{"ACL", "SETUSER", "app"}, rules...)...).Error())
+}
+
+// expiry is when Redis lets the key go. Both ends of the tests have the same wall clock.
+func (b *netBench) expiry(t testing.TB) time.Time {
+	t.Helper()
+	ms, err := do(t, b.direct, "PEXPIRETIME", b.name).AsInt64()
+	require.NoError(t, err)
+	require.Positive(t, ms)
+	return time.UnixMilli(ms)
+}
+
+// Fault 3 (ACL), G2, G5: the right to run scripts is taken away in mid-hold. The holder is told before
+// the key can expire; Lock says at once why it fails.
+func TestRedisScriptsForbiddenInMidHold(t *testing.T) {
+	t.Parallel()
+	b := newACLBench(t, rlock.Options{WatchdogTimeout: 1500 * time.Millisecond})
+	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	told := netTold(ctx)
+	b.rules(t, "-evalsha")
+	expiry := b.expiry(t)
+	got := netLock(context.Background(), b.lock.Mutex(b.name+":new")).within(t, netSlack)
+	require.ErrorContains(t, got.err, "NOPERM")
+	require.False(t, (<-told).After(expiry.Add(netSlack/10)), "told in time")
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	b.becomesFree(t, 2*netSlack)
+}
+
+// Fault 3 (ACL), G5: the right is missing when the hold is unlocked, and comes back: what the unlock
+// could not tell Redis is made up for, long before the lease ends.
+func TestRedisUnlockForbiddenForAWhile(t *testing.T) {
+	t.Parallel()
+	b := newACLBench(t, rlock.Options{})
+	_, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	b.rules(t, "-evalsha")
+	require.ErrorContains(t, netWithin(t, netCall(unlock), netSlack), "NOPERM")
+	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	netPass(time.Second) // it is tried, and refused, a few times
+	b.excluded(t)
+	b.rules(t, "+evalsha")
+	b.becomesFree(t, 5*time.Second)
+}
+
+// Fault 3 (ACL), G2: one key is taken away from the user, and with it, since Redis checks keys before
+// it runs a script, each renewal that names it. Its holder is told in time; the others, who shared
+// their renewals with it, lose nothing.
+func TestRedisKeyForbiddenInMidHold(t *testing.T) {
+	t.Parallel()
+	const watchdog = 3 * time.Second
+	b := newACLBench(t, rlock.Options{WatchdogTimeout: watchdog})
+	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	told := netTold(ctx)
+	type hold struct {
+		ctx    context.Context
+		unlock rlock.UnlockFunc
+	}
+	var others []hold
+	for i := range 60 {
+		ctx, unlock, err := b.lock.Mutex(fmt.Sprintf("other:%d", i)).Lock(context.Background())
+		require.NoError(t, err)
+		others = append(others, hold{ctx, unlock})
+	}
+	b.rules(t, "resetkeys", "~other:*")
+	expiry := b.expiry(t) // final
+	require.False(t, (<-told).After(expiry.Add(netSlack/10)), "told in time")
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+	netPass(2 * watchdog)
+	for _, o := range others {
+		require.NoError(t, o.ctx.Err())
+		require.NoError(t, o.unlock())
+	}
+	require.Error(t, unlock())
+}
+
+// Fault 3 (ACL), G4, G5: the right to the channel is taken away. The unlock says that nobody was told
+// but is done; a waiter of the user is told why it waits in vain; another user's gets the lock, at the
+// latest when the lease would have ended.
+func TestRedisChannelForbiddenInMidHold(t *testing.T) {
+	t.Parallel()
+	const lease = 4 * time.Second
+	b := newACLBench(t, rlock.Options{})
+	_, unlock, err := b.lock.Mutex(b.name, rlock.WithLease(lease)).Lock(context.Background())
+	require.NoError(t, err)
+	mine := netLock(context.Background(), b.lock.Mutex(b.name))
+	b.awaitSubscribers(t, 1)
+	theirs := netLock(context.Background(), b.other.Mutex(b.name))
+	b.awaitSubscribers(t, 2)
+	b.rules(t, "resetchannels")
+	require.ErrorContains(t, mine.within(t, netSlack).err, "NOPERM")
+	require.Error(t, unlock(), "published to nobody")
+	require.True(t, b.free(t), "but released")
+	got := theirs.within(t, lease+netSlack)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+}
+
+// Fault 3 (WRONGPASS), G2, G5: the password is changed and all connections are ended. The holder is
+// told before the key can expire, a waiter and a new Lock at once. When the password is back, so is
+// the lock.
+func TestRedisPasswordChangedInMidHold(t *testing.T) {
+	t.Parallel()
+	const watchdog = 3 * time.Second
+	b := newACLBench(t, rlock.Options{WatchdogTimeout: watchdog})
+	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	_, unlockLater, err := b.lock.Mutex(b.name+":later", rlock.WithLease(time.Minute)).Lock(context.Background())
+	require.NoError(t, err)
+	told := netTold(ctx)
+	waiter := netLock(context.Background(), b.lock.Mutex(b.name))
+	b.awaitSubscribers(t, 1)
+	b.rules(t, "resetpass", ">changed")
+	require.NoError(t, do(t, b.direct, "CLIENT", "KILL", "USER", "app").Error())
+	expiry := b.expiry(t)
+	require.ErrorContains(t, waiter.within(t, 2*netSlack).err, "WRONGPASS")
+	got := netLock(context.Background(), b.lock.Mutex(b.name+":new")).within(t, netSlack)
+	require.ErrorContains(t, got.err, "WRONGPASS")
+	require.ErrorContains(t, netWithin(t, netCall(unlockLater), netSlack), "WRONGPASS")
+	require.False(t, (<-told).After(expiry.Add(netSlack/10)), "told in time")
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	b.rules(t, "resetpass", ">secret")
+	redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":later") }, "made up for")
+	require.NoError(t, b.lock.Mutex(b.name).Do(context.Background(), func(context.Context) error { return nil }))
+}

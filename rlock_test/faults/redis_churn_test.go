@@ -1,0 +1,84 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// churn lets clients take turns for a lock while something is done to the server every few
+// milliseconds. Lost updates of a plain counter show a broken exclusion; a Lock or unlock that fails
+// is passed on to fails.
+func (b *netBench) churn(t *testing.T, every time.Duration, cmd []string, fails func(error) bool) {
+	t.Helper()
+	stop := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(every):
+				_ = do(t, b.direct, cmd...).Error()
+			}
+		}
+	}()
+	clients := []*rlock.Client{b.lock, newClient(t, b.server.Client(t), rlock.Options{})}
+	var counter atomic.Int64
+	var sections, inside atomic.Int64
+	deadline := time.Now().Add(5 * time.Second)
+	var wg sync.WaitGroup
+	for _, c := range clients {
+		for range 5 {
+			wg.Go(func() {
+				for time.Now().Before(deadline) {
+					err := c.Mutex(b.name).Do(context.Background(), func(ctx context.Context) error {
+						assert.EqualValues(t, 1, inside.Add(1), "G1")
+						read := counter.Load()
+						netPass(time.Millisecond)
+						counter.Store(read + 1)
+						sections.Add(1)
+						inside.Add(-1)
+						return ctx.Err()
+					})
+					if err != nil {
+						assert.True(t, fails(err), "%v", err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	close(stop)
+	<-done
+	require.Equal(t, sections.Load(), counter.Load(), "lost updates")
+	require.Greater(t, sections.Load(), int64(10), "it goes on")
+	b.becomesFree(t, netWakeUp)
+	b.awaitSubscribers(t, 0)
+}
+
+// Fault 3 (SCRIPT FLUSH in a loop), G1, G4, G6: nobody notices.
+func TestRedisScriptsFlushedUnderLoad(t *testing.T) {
+	t.Parallel()
+	b := newNetBench(t, rlock.Options{})
+	b.churn(t, time.Millisecond, []string{"SCRIPT", "FLUSH"}, func(error) bool { return false })
+}
+
+// Fault 3 (CLIENT KILL in a loop), G1, G4, G5, G6: all connections are ended again and again. Calls
+// are repeated; one that had bad luck for seconds may fail, but not as if it had lost the lock.
+func TestRedisClientsKilledUnderLoad(t *testing.T) {
+	t.Parallel()
+	b := newNetBench(t, rlock.Options{})
+	b.churn(t, 250*time.Millisecond, []string{"CLIENT", "KILL", "SKIPME", "yes"}, func(err error) bool {
+		return !errors.Is(err, rlock.ErrLost) && !errors.Is(err, rlock.ErrNotHeld)
+	})
+}

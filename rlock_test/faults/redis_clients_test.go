@@ -1,0 +1,101 @@
+package faults
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// fill takes all connections that the server has left, and returns what gives them back.
+func (b *netBench) fill(t *testing.T) (empty func()) {
+	t.Helper()
+	require.NoError(t, do(t, b.direct, "CONFIG", "SET", "maxclients", "1").Error()) // those who are in stay
+	redistest.Eventually(t, netSlack, func() bool {
+		conn, err := net.Dial("tcp", b.server.Addr())
+		if err != nil {
+			return false
+		}
+		defer func() { _ = conn.Close() }()
+		_ = conn.SetDeadline(time.Now().Add(100 * time.Millisecond))
+		said := make([]byte, 8)
+		_, err = conn.Read(said)
+		return err == nil && string(said) == "-ERR max"
+	}, "no more clients are let in")
+	return func() { require.NoError(t, do(t, b.direct, "CONFIG", "SET", "maxclients", "1000").Error()) }
+}
+
+// Fault 3 (maxclients), G4: the connection for a waiter's subscription is refused. It goes on waiting,
+// and has the lock when the holder's lease ends, or soon after clients are let in again.
+func TestRedisSubscriptionRefusedForTooManyClients(t *testing.T) {
+	t.Parallel()
+	for _, ends := range []bool{true, false} {
+		t.Run(map[bool]string{true: "it ends", false: "it stays"}[ends], func(t *testing.T) {
+			t.Parallel()
+			b := newNetBench(t, rlock.Options{})
+			const lease = 4 * time.Second
+			_, unlock, err := b.other.Mutex(b.name, rlock.WithLease(lease)).Lock(context.Background())
+			require.NoError(t, err)
+			expiry := b.expiry(t)
+			empty := b.fill(t)
+			rejected := netInfo(t, b.direct, "rejected_connections")
+			waiter := netLock(context.Background(), b.lock.Mutex(b.name))
+			redistest.Eventually(t, netSlack, func() bool {
+				return netInfo(t, b.direct, "rejected_connections") != rejected
+			}, "the subscription is refused")
+			waiter.waits(t)
+			if ends {
+				empty()
+				b.awaitSubscribers(t, 1)
+				require.NoError(t, unlock())
+				got := waiter.within(t, netSlack)
+				require.NoError(t, got.err)
+				require.True(t, got.at.Before(expiry), "woken by the unlock")
+				require.NoError(t, got.unlock())
+				return
+			}
+			require.NoError(t, unlock())
+			got := waiter.within(t, time.Until(expiry)+netSlack)
+			require.NoError(t, got.err)
+			require.NoError(t, got.unlock())
+		})
+	}
+}
+
+// Fault 3 (maxclients), G2, G5: a client loses its connections and is not let in again for some
+// seconds. Its calls wait as they do when Redis is gone, and what an unlock can not tell in its time
+// is made up for.
+func TestRedisReconnectRefusedForTooManyClients(t *testing.T) {
+	t.Parallel()
+	b := newNetBench(t, rlock.Options{WatchdogTimeout: 5 * time.Second})
+	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	_, unlockLong, err := b.lock.Mutex(b.name+":long", rlock.WithLease(time.Minute)).Lock(context.Background())
+	require.NoError(t, err)
+
+	refuse := func() func() {
+		b.proxy.CutAll()
+		return b.fill(t)
+	}
+	empty := refuse()
+	fresh := netLock(context.Background(), b.lock.Mutex(b.name+":new"))
+	netPass(time.Second)
+	fresh.waits(t)
+	empty()
+	got := fresh.within(t, netSlack)
+	require.NoError(t, got.err, "let in during its patience")
+	require.NoError(t, got.unlock())
+	require.NoError(t, ctx.Err())
+
+	empty = refuse()
+	require.Error(t, netWithin(t, netCall(unlockLong), 3*time.Second+netSlack))
+	empty()
+	redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":long") }, "made up for")
+	require.NoError(t, ctx.Err(), "renewed in time")
+	require.NoError(t, unlock())
+}

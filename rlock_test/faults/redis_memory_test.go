@@ -1,0 +1,58 @@
+package faults
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Fault 3 (-OOM), G2, G6: the server has no memory left and may evict nothing. Lock and re-entry say
+// so at once. What is held stays held: it is renewed, and unlocked level by level.
+func TestRedisOutOfMemory(t *testing.T) {
+	t.Parallel()
+	const watchdog = 1500 * time.Millisecond
+	for name, protocol := range netProtocols {
+		for kind, o := range map[string][]rlock.Option{"watchdog": nil, "lease": {rlock.WithLease(20 * time.Second)}} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				t.Parallel()
+				b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog}, protocol)
+				m := b.lock.Mutex(b.name, o...)
+				ctx, unlock, err := m.Lock(context.Background())
+				require.NoError(t, err)
+				_, unlockInner, err := m.Lock(ctx)
+				require.NoError(t, err)
+				waiter := netLock(context.Background(), b.other.Mutex(b.name))
+				b.awaitSubscribers(t, 1)
+				require.NoError(t, do(t, b.direct, "CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "1mb").Error())
+
+				refused := func(ctx context.Context, m *rlock.Mutex) {
+					t.Helper()
+					got := netLock(ctx, m).within(t, netSlack)
+					require.ErrorContains(t, got.err, "OOM command not allowed")
+					require.NotErrorIs(t, got.err, rlock.ErrNotAcquired)
+					require.ErrorIs(t, got.unlock(), rlock.ErrNotHeld)
+				}
+				refused(context.Background(), b.lock.Mutex(b.name+":new"))
+				refused(context.Background(), b.lock.FencedMutex(b.name+":new"))
+				refused(ctx, m)
+				for end := time.Now().Add(2 * watchdog); time.Now().Before(end); netPass(watchdog / 10) {
+					require.NoError(t, ctx.Err())
+					require.Equal(t, map[string]int64{rlock.Owner(ctx): 2}, b.fields(t))
+				}
+				require.NoError(t, unlockInner())
+				require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
+				waiter.waits(t)
+				require.NoError(t, unlock())
+				require.True(t, b.free(t))
+				require.ErrorContains(t, waiter.within(t, netSlack).err, "OOM", "woken, and told why it can not have it")
+
+				require.NoError(t, do(t, b.direct, "CONFIG", "SET", "maxmemory", "0").Error())
+				b.becomesFree(t, 0)
+			})
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package faults
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Fault 3 (SIGSTOP), G1, G2, G4: Redis stands still for less than the leases. Nobody loses anything;
+// an unlock in the meantime takes as long as the pause, and the waiter gets the lock after it.
+func TestRedisPausedForLessThanTheLease(t *testing.T) {
+	t.Parallel()
+	const watchdog, pause = 4 * time.Second, 1200 * time.Millisecond
+	b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog})
+	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	fixed, unlockFixed, err := b.lock.Mutex(b.name+":fixed", rlock.WithLease(time.Minute)).Lock(context.Background())
+	require.NoError(t, err)
+	waiter := netLock(context.Background(), b.other.Mutex(b.name))
+	b.awaitSubscribers(t, 1)
+	for range 3 {
+		b.server.Pause()
+		netPass(pause)
+		b.server.Resume()
+		netPass(watchdog / 3)
+		require.NoError(t, ctx.Err())
+		require.NoError(t, fixed.Err())
+		require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
+		waiter.waits(t)
+	}
+	b.server.Pause()
+	unlocked := netCall(unlock)
+	netPass(pause)
+	require.Empty(t, unlocked, "not before Redis has answered")
+	waiter.waits(t)
+	b.server.Resume()
+	require.NoError(t, netWithin(t, unlocked, netSlack))
+	got := waiter.within(t, netSlack)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+	require.NoError(t, unlockFixed())
+}
+
+// Fault 3 (SIGSTOP), G1, G2, G8: Redis stands still for longer than the leases. Holders, renewed or
+// not, are told while it does, before their keys can expire; their unlocks change nothing; the
+// waiter gets the lock soon after, and keeps it.
+func TestRedisPausedForLongerThanTheLease(t *testing.T) {
+	t.Parallel()
+	const lease = 1500 * time.Millisecond
+	for kind, o := range map[string][]rlock.Option{"watchdog": nil, "lease": {rlock.WithLease(lease)}} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			b := newNetBench(t, rlock.Options{WatchdogTimeout: lease})
+			ctx, unlock, err := b.lock.Mutex(b.name, o...).Lock(context.Background())
+			require.NoError(t, err)
+			told := netTold(ctx)
+			// Its own lease outlasts the pause, in which it may well ask.
+			waiter := netLock(context.Background(), newClient(t, b.direct, rlock.Options{}).Mutex(b.name))
+			b.awaitSubscribers(t, 1)
+			expiry := b.expiry(t)
+			b.server.Pause()
+			at := <-told
+			require.False(t, at.After(expiry.Add(lease/3+netSlack/10)), "a renewal may have come between")
+			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+			err = netWithin(t, netCall(unlock), netSlack/2)
+			require.ErrorIs(t, err, rlock.ErrLost)
+			require.ErrorIs(t, err, rlock.ErrNotHeld)
+			netPass(lease)
+			waiter.waits(t)
+			b.server.Resume()
+			got := waiter.within(t, lease+netSlack)
+			require.NoError(t, got.err)
+			for end := time.Now().Add(2 * lease); time.Now().Before(end); netPass(lease / 20) {
+				require.NoError(t, got.ctx.Err())
+				require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, b.fields(t), "what the old holder sent late does no harm")
+			}
+			require.NoError(t, got.unlock())
+			require.True(t, b.free(t))
+		})
+	}
+}
+
+// Fault 3 (SIGSTOP), G5: unlocks and Locks are under way while Redis stands still for longer than
+// the lease, or their ctx. They return in time, and when Redis goes on nothing is held.
+func TestRedisPausedDuringCalls(t *testing.T) {
+	t.Parallel()
+	const lease = 1500 * time.Millisecond
+	for kind, newCtx := range netContexts {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			b := newNetBench(t, rlock.Options{WatchdogTimeout: lease})
+			_, unlock, err := b.lock.Mutex(b.name).Lock(newCtx(t))
+			require.NoError(t, err)
+			locked := time.Now()
+			b.server.Pause()
+			unlocked := netCall(unlock)
+			ctx, cancel := context.WithTimeout(newCtx(t), lease/2)
+			defer cancel()
+			short := netLock(ctx, b.lock.Mutex(b.name+":short"))
+			long := netLock(newCtx(t), b.lock.Mutex(b.name+":long"))
+			require.ErrorIs(t, short.within(t, lease/2+netSlack).err, context.DeadlineExceeded)
+			require.Error(t, netWithin(t, unlocked, time.Until(locked.Add(lease+netSlack))))
+			netPass(lease)
+			b.server.Resume()
+			// Answered after its lease, or by a repeat within it.
+			if got := long.within(t, netSlack); got.err == nil {
+				require.NoError(t, got.unlock())
+			} else {
+				require.NotErrorIs(t, got.err, rlock.ErrNotAcquired)
+			}
+			for _, name := range []string{b.name, b.name + ":short", b.name + ":long"} {
+				(&netBench{other: b.other, name: name}).becomesFree(t, lease+netSlack)
+			}
+		})
+	}
+}

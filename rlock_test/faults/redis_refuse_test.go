@@ -1,0 +1,168 @@
+package faults
+
+import (
+	"context"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// netRefusals are the answers of a server that is not ready, and may be soon.
+var netRefusals = []string{
+	"LOADING Redis is loading the dataset in memory",
+	"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+	"READONLY You can't write against a read only replica.",
+}
+
+// Fault 3 (-LOADING, -BUSY, -READONLY), G2, G4, G6: the server refuses each first three scripts and
+// subscriptions. Every call succeeds all the same, the holder keeps the lock, the waiter gets it.
+func TestRedisNotReadyForAMoment(t *testing.T) {
+	t.Parallel()
+	const watchdog = 3 * time.Second
+	for name, protocol := range netProtocols {
+		for _, line := range netRefusals {
+			t.Run(name+"/"+strings.Fields(line)[0], func(t *testing.T) {
+				t.Parallel()
+				b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog}, protocol)
+				seen := make(map[string]int)
+				b.proxy.OnRequest(func(cmd []string) redistest.Action {
+					if cmd[0] != "EVALSHA" && cmd[0] != "SUBSCRIBE" {
+						return redistest.Pass
+					}
+					call := cmd[0] + cmd[1] + strconv.Itoa(len(cmd))
+					if seen[call]++; seen[call] > 3 {
+						return redistest.Pass
+					}
+					return redistest.Fail(line)
+				})
+				m := b.lock.Mutex(b.name)
+				ctx, unlock, err := m.Lock(context.Background())
+				require.NoError(t, err)
+				netPass(2 * watchdog)
+				require.NoError(t, ctx.Err())
+				require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
+				waiter := netLock(context.Background(), m)
+				b.awaitSubscribers(t, 1)
+				require.NoError(t, unlock())
+				got := waiter.within(t, netSlack)
+				require.NoError(t, got.err)
+				require.NoError(t, got.unlock())
+				require.True(t, b.free(t))
+			})
+		}
+	}
+}
+
+// Fault 3 (-LOADING, -BUSY, -READONLY), G2, G5: the server goes on refusing. Lock and unlock say why
+// after some seconds, the holder is told when its lease ends; then the server is ready, and what
+// the unlock could not do is made up for.
+func TestRedisNotReadyForLong(t *testing.T) {
+	t.Parallel()
+	const patience = 3 * time.Second // docs/guarantees.md
+	for _, line := range netRefusals {
+		word := strings.Fields(line)[0]
+		t.Run(word, func(t *testing.T) {
+			t.Parallel()
+			b := newNetBench(t, rlock.Options{WatchdogTimeout: 2 * time.Second})
+			var refusing atomic.Bool
+			b.proxy.OnRequest(func(cmd []string) redistest.Action {
+				if refusing.Load() && cmd[0] == "EVALSHA" {
+					return redistest.Fail(line)
+				}
+				return redistest.Pass
+			})
+			ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
+			require.NoError(t, err)
+			_, unlockLong, err := b.lock.Mutex(b.name+":long", rlock.WithLease(time.Minute)).Lock(context.Background())
+			require.NoError(t, err)
+			told := netTold(ctx)
+			refusing.Store(true)
+			expiry := b.expiry(t)
+			long := netCall(unlockLong)
+			fresh := netLock(context.Background(), b.lock.Mutex(b.name+":new"))
+			require.False(t, (<-told).After(expiry.Add(netSlack/10)), "told in time")
+			require.ErrorIs(t, unlock(), rlock.ErrLost)
+			require.ErrorContains(t, netWithin(t, long, patience+netSlack), word)
+			require.ErrorContains(t, fresh.within(t, patience+netSlack).err, word)
+			require.True(t, exists(t, b.direct, b.name+":long"))
+			refusing.Store(false)
+			redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":long") }, "made up for")
+			b.becomesFree(t, 0)
+		})
+	}
+}
+
+// Fault 3 (-BUSY), G1, G2, G4: a script of somebody else's keeps the server busy for a while, shorter
+// than the lease. All that happens meanwhile is made up for; nobody is told anything.
+func TestRedisBusyWithAScript(t *testing.T) {
+	t.Parallel()
+	const watchdog = 4 * time.Second
+	s := redistest.Start(t, "--lua-time-limit", "50", "--enable-debug-command", "yes")
+	for name, block := range map[string][]string{
+		"script":      {"EVAL", "local t = redis.call('time') repeat local n = redis.call('time') until n[1] - t[1] > 1 return 1", "0"},
+		"debug sleep": {"DEBUG", "SLEEP", "1.5"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := netBenchOn(t, s, rlock.Options{WatchdogTimeout: watchdog})
+			m := b.lock.Mutex(b.name)
+			ctx, unlock, err := m.Lock(context.Background())
+			require.NoError(t, err)
+			_, unlockInner, err := m.Lock(ctx)
+			require.NoError(t, err)
+			blocker := s.Client(t)
+			for range 2 {
+				blocked := netCall(func() error { return do(t, blocker, block...).Error() })
+				awaitSilence(t, s)
+				inner := netCall(unlockInner)
+				waiter, cancel := context.WithCancel(context.Background())
+				waits := netLock(waiter, b.other.Mutex(b.name))
+				require.NoError(t, netWithin(t, inner, watchdog))
+				require.NoError(t, netWithin(t, blocked, watchdog))
+				require.NoError(t, ctx.Err())
+				require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
+				waits.waits(t)
+				cancel()
+				require.ErrorIs(t, waits.within(t, netSlack).err, context.Canceled)
+				_, unlockInner, err = m.Lock(ctx)
+				require.NoError(t, err)
+			}
+			waits := netLock(context.Background(), m)
+			require.NoError(t, unlockInner())
+			b.awaitSubscribers(t, 1)
+			blocked := netCall(func() error { return do(t, blocker, block...).Error() })
+			awaitSilence(t, s)
+			require.NoError(t, netWithin(t, netCall(unlock), watchdog))
+			got := waits.within(t, netSlack)
+			require.NoError(t, got.err)
+			require.NoError(t, got.unlock())
+			require.NoError(t, netWithin(t, blocked, watchdog))
+			require.True(t, b.free(t))
+		})
+	}
+}
+
+// awaitSilence returns when the server does not answer a PING with PONG any more.
+func awaitSilence(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	redistest.Eventually(t, netSlack, func() bool {
+		conn, err := net.Dial("tcp", s.Addr())
+		if err != nil {
+			return false
+		}
+		defer func() { _ = conn.Close() }()
+		_ = conn.SetDeadline(time.Now().Add(100 * time.Millisecond))
+		_, _ = conn.Write([]byte("PING\r\n"))
+		pong := make([]byte, 5)
+		_, err = io.ReadFull(conn, pong)
+		return err != nil || string(pong) != "+PONG"
+	}, "the server is busy")
+}

@@ -1,0 +1,120 @@
+package faults
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// crash kills the server and starts it again.
+func (b *netBench) crash(t *testing.T) {
+	t.Helper()
+	b.server.Kill()
+	b.server.Restart()
+	redistest.Eventually(t, netSlack, func() bool { return do(t, b.direct, "PING").Error() == nil }, "connected again")
+}
+
+// Fault 3 (kill -9 and restart with AOF, appendfsync always), G1, G2, G4: a Redis that keeps its
+// data. Holds survive its crash, renewed and not, several times; nobody else gets in; the waiter gets
+// the lock right after the unlock.
+func TestRedisKilledWithAOF(t *testing.T) {
+	t.Parallel()
+	const watchdog = 5 * time.Second
+	b := netBenchOn(t, redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always"),
+		rlock.Options{WatchdogTimeout: watchdog})
+	m := b.lock.Mutex(b.name)
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	fixed, unlockFixed, err := b.lock.Mutex(b.name+":fixed", rlock.WithLease(time.Minute)).Lock(context.Background())
+	require.NoError(t, err)
+	waiter := netLock(context.Background(), b.other.Mutex(b.name))
+	b.awaitSubscribers(t, 1)
+	for range 3 {
+		b.crash(t)
+		require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
+		b.excluded(t)
+		netPass(watchdog / 3)
+		require.NoError(t, ctx.Err())
+		require.NoError(t, fixed.Err())
+		waiter.waits(t)
+	}
+	b.awaitSubscribers(t, 1)
+	inner, unlockInner, err := m.Lock(ctx)
+	require.NoError(t, err)
+	b.crash(t)
+	require.Equal(t, map[string]int64{rlock.Owner(inner): 2}, b.fields(t))
+	require.NoError(t, unlockInner())
+	require.NoError(t, unlock())
+	got := waiter.within(t, netSlack)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+	require.NoError(t, unlockFixed())
+	require.True(t, b.free(t))
+}
+
+// Fault 3 (kill -9 with AOF), G2: Redis is down for longer than the lease. The holder is told while it
+// is, not later than the key's end.
+func TestRedisDownForLongerThanTheLease(t *testing.T) {
+	t.Parallel()
+	const watchdog = 1500 * time.Millisecond
+	b := netBenchOn(t, redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always"),
+		rlock.Options{WatchdogTimeout: watchdog})
+	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	told := netTold(ctx)
+	waiter := netLock(context.Background(), b.other.Mutex(b.name))
+	b.awaitSubscribers(t, 1)
+	expiry := b.expiry(t)
+	b.server.Kill()
+	require.False(t, (<-told).After(expiry.Add(watchdog/3+netSlack/10)), "a renewal may have come between")
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	b.server.Restart()
+	got := waiter.within(t, watchdog+netSlack)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+}
+
+// Fault 3 (kill -9 and restart empty): Redis forgets, so exclusion breaks. docs/guarantees.md, "Where
+// it ends": the holder is told when its next renewal finds the key gone, a third of the watchdog
+// time later at most. A hold with a lease is told by its end, or by its next call. The waiter does
+// not wait for a lease that Redis has forgotten.
+func TestRedisKilledAndEmpty(t *testing.T) {
+	t.Parallel()
+	const watchdog, lease = 4 * time.Second, 6 * time.Second
+	b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog})
+	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	told := netTold(ctx)
+	fixed, unlockFixed, err := b.lock.Mutex(b.name+":fixed", rlock.WithLease(lease)).Lock(context.Background())
+	require.NoError(t, err)
+	fixedUntil := time.Now().Add(lease)
+	fixedTold := netTold(fixed)
+	called, unlockCalled, err := b.lock.Mutex(b.name+":called", rlock.WithLease(lease)).Lock(context.Background())
+	require.NoError(t, err)
+	waiter := netLock(context.Background(), b.other.Mutex(b.name))
+	b.awaitSubscribers(t, 1)
+
+	b.crash(t)
+	back := time.Now()
+	_, _, err = b.lock.Mutex(b.name + ":called").Lock(called)
+	require.ErrorIs(t, err, rlock.ErrLost, "the next call tells it")
+	require.ErrorIs(t, context.Cause(called), rlock.ErrLost)
+	require.ErrorIs(t, unlockCalled(), rlock.ErrLost)
+
+	got := waiter.within(t, netSlack)
+	require.NoError(t, got.err, "woken by its new subscription")
+	require.Less(t, (<-told).Sub(back), watchdog/3+netSlack/4)
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+	err = unlock()
+	require.ErrorIs(t, err, rlock.ErrLost)
+	require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, b.fields(t), "G8")
+	require.NoError(t, got.unlock())
+	require.False(t, (<-fixedTold).After(fixedUntil.Add(netSlack/10)))
+	require.ErrorIs(t, unlockFixed(), rlock.ErrLost)
+}

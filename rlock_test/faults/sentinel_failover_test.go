@@ -1,0 +1,160 @@
+package faults
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+const (
+	// failover bounds the time from the death of a master to the clients' following its successor,
+	// on a machine under load. Leases that have to live through it are longer.
+	failover     = 15 * time.Second
+	longWatchdog = 2 * failover
+)
+
+// app is a user of its own, so that the default one, which sentinels and replicas are, can be locked
+// out. Its connections notice within seconds that a node does not answer.
+func app(o *rueidis.ClientOption) {
+	o.Username, o.Password = "app", "secret"
+	o.ConnWriteTimeout = prompt
+}
+
+func allowApp(t testing.TB, nodes []*redistest.Server) {
+	t.Helper()
+	for _, n := range nodes {
+		require.NoError(t, do(t, n.Client(t, redistest.Single), "ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all").Error())
+	}
+}
+
+// cutOff takes a master away from its sentinels and replicas, while the app still reaches it.
+func cutOff(t testing.TB, master rueidis.Client) {
+	t.Helper()
+	require.NoError(t, do(t, master, "ACL", "SETUSER", "default", "-@all").Error())
+	_ = do(t, master, "CLIENT", "KILL", "USER", "default") // answers with their number
+	redistest.Eventually(t, prompt, func() bool {
+		info, err := do(t, master, "ROLE").ToArray()
+		if err != nil || len(info) != 3 {
+			return false
+		}
+		replicas, err := info[2].ToArray()
+		return err == nil && len(replicas) == 0
+	}, "no replica is connected")
+}
+
+// follows waits until the client knows that another node is the master.
+func follows(t testing.TB, rdb rueidis.Client, old *redistest.Server) (master string) {
+	t.Helper()
+	redistest.Eventually(t, failover, func() bool {
+		for master = range rdb.Nodes() {
+			if master == old.Addr() {
+				return false
+			}
+		}
+		return true
+	}, "the client follows the new master")
+	return master
+}
+
+// replicated waits until the replicas of rdb's master have all that was written before.
+func replicated(t testing.TB, rdb rueidis.Client, replicas string) {
+	t.Helper()
+	redistest.Eventually(t, failover, func() bool {
+		n, err := do(t, rdb, "WAIT", replicas, "100").AsInt64()
+		return err == nil && n >= 1
+	}, "the replicas have it")
+}
+
+// Fault 4, G2 and G4: the master is killed, or cut off from its sentinels and replicas but alive for
+// the clients, while a holder holds and a waiter waits. The hold, which the replicas have, goes on at
+// the new master; the waiter moves there and hears of the unlock; a hold that only the old master
+// knows is lost, and its holder told. Nobody stays subscribed at the old master.
+func TestSentinelFailoverUnderHolderAndWaiter(t *testing.T) {
+	for _, cut := range []bool{false, true} {
+		t.Run(map[bool]string{false: "killed", true: "cut off"}[cut], func(t *testing.T) {
+			t.Parallel()
+			s := redistest.StartSentinel(t)
+			allowApp(t, s.Nodes())
+			old := s.Master(t)
+			atOld := old.Client(t, app)
+			holder, waiting := s.Client(t, app), s.Client(t, app)
+			ctx, unlock, err := newClient(t, holder, rlock.Options{WatchdogTimeout: longWatchdog}).
+				Mutex("kept").Lock(context.Background())
+			require.NoError(t, err)
+			w := startWaiter(t, newClient(t, waiting, rlock.Options{}).Mutex("kept"))
+			awaitSubscribers(t, atOld, "kept", false, 1, prompt)
+			replicated(t, holder, "2")
+
+			var lost granted
+			if cut {
+				cutOff(t, atOld)
+				lost.ctx, lost.unlock, err = newClient(t, holder, rlock.Options{WatchdogTimeout: longWatchdog / 3}).
+					Mutex("lost").Lock(context.Background())
+				require.NoError(t, err, "granted by the old master alone")
+			} else {
+				old.Kill()
+			}
+			follows(t, holder, old)
+			addr := follows(t, waiting, old)
+			followed := time.Now()
+			atNew := redistest.Dial(t, addr, app, redistest.Single)
+			// The look for another master, once a second, and the way to it.
+			awaitSubscribers(t, atNew, "kept", false, 1, time.Second+prompt)
+			if cut {
+				awaitSubscribers(t, atOld, "kept", false, 0, prompt)
+				// docs/guarantees.md: told by the next renewal.
+				ended(t, lost.ctx, longWatchdog)
+				require.Less(t, time.Since(followed), longWatchdog/3/3+prompt)
+				require.ErrorIs(t, lost.unlock(), rlock.ErrNotHeld)
+			}
+
+			require.NoError(t, ctx.Err())
+			require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, owners(t, atNew, "kept"))
+			w.waits(t)
+			require.NoError(t, unlock())
+			require.NoError(t, w.gets(t, prompt, "told by the new master").unlock())
+			require.False(t, exists(t, atNew, "kept"))
+			awaitSubscribers(t, atNew, "kept", false, 0, prompt)
+
+			if cut { // the old master comes back as a replica
+				require.NoError(t, do(t, atOld, "ACL", "SETUSER", "default", "+@all").Error())
+			}
+		})
+	}
+}
+
+// Fault 4, G1 where Redis forgets: the master dies with a hold that no replica has. Somebody else
+// gets the lock from the new master, and the first holder is told by its next renewal, as
+// docs/guarantees.md says.
+func TestSentinelFailoverForgetsAHold(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t)
+	const watchdog = 9 * time.Second
+	allowApp(t, s.Nodes())
+	first, second := s.Client(t, app), s.Client(t, app)
+	old := s.Master(t)
+	cutOff(t, old.Client(t, app)) // stopping the replicas is not enough: they would still find it in their sockets
+	ctx, unlock, err := newClient(t, first, rlock.Options{WatchdogTimeout: watchdog}).Mutex("m").Lock(context.Background())
+	require.NoError(t, err)
+	locked := time.Now()
+	old.Kill()
+	follows(t, second, old)
+	follows(t, first, old)
+	followed := time.Now()
+	ctx2, unlock2, err := newClient(t, second, rlock.Options{}).Mutex("m").TryLock(context.Background(), prompt)
+	require.NoError(t, err)
+	ended(t, ctx, watchdog+prompt)
+	told := time.Now()
+	require.True(t, told.Sub(followed) < watchdog/3+prompt && told.Sub(locked) < watchdog+watchdog/3+prompt,
+		"told %v after the failover, %v after the grant", told.Sub(followed), told.Sub(locked))
+	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	require.NoError(t, ctx2.Err())
+	require.Equal(t, map[string]int64{rlock.Owner(ctx2): 1}, owners(t, second, "m"))
+	require.NoError(t, unlock2())
+}
