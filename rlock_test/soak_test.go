@@ -162,7 +162,7 @@ func soakWorker(text string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	fmt.Println(string(report))
+	fmt.Fprintln(os.Stdout, string(report))
 
 	in := bufio.NewReader(os.Stdin)
 	if _, err := in.ReadString('\n'); err == nil {
@@ -171,7 +171,7 @@ func soakWorker(text string) int {
 		for deadline := time.Now().Add(5 * time.Second); rest > 0 && time.Now().Before(deadline); rest = ours() - 2 {
 			pass(time.Millisecond)
 		}
-		fmt.Println(max(rest, 0))
+		fmt.Fprintln(os.Stdout, max(rest, 0))
 	}
 	_, _ = io.Copy(io.Discard, in)
 	client.Close()
