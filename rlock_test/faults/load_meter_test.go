@@ -66,14 +66,14 @@ func (m *meter) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResu
 	keys, _ := strconv.Atoi(words[2])
 	args := len(words) - 3 - keys
 	result := m.Client.Do(ctx, cmd)
-	switch {
-	case args == keys+1:
+	switch args {
+	case keys + 1:
 		m.renewals.Add(1)
 		m.renewed.Add(int64(keys))
 		if result.Error() != nil {
 			m.failed.Add(int64(keys))
 		}
-	case args == 3:
+	case 3:
 		m.acquires.Add(1)
 	default:
 		m.releases.Add(1)

@@ -21,7 +21,7 @@ import (
 const (
 	manyWaiters = 10_000
 	waiterBytes = 4 << 10 // of heap; measured: half of it
-	// of the link, of rueidis and of the proxy; no more however many wait
+	// of the link, of rueidis and of the proxy; no more however many wait.
 	connectionGoroutines = 40
 
 	noRenewal     = 10 * time.Minute
@@ -75,13 +75,13 @@ func gather(t *testing.T, n int, mutex func(i int) *rlock.Mutex) *crowd {
 		mutexes[i] = mutex(i)
 		c.wg.Go(func() {
 			i := <-c.start
-			c.lock(t, i, ctxs[i], mutexes[i])
+			c.lock(ctxs[i], t, i, mutexes[i])
 		})
 	}
 	return c
 }
 
-func (c *crowd) lock(t *testing.T, i int, ctx context.Context, m *rlock.Mutex) {
+func (c *crowd) lock(ctx context.Context, t *testing.T, i int, m *rlock.Mutex) {
 	_, unlock, err := m.Lock(ctx)
 	if err != nil {
 		assert.ErrorIs(t, err, rlock.ErrNotAcquired)
