@@ -38,7 +38,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test interop faults faults-ci faketime cover lint fmt demo redis-server c-compiler jdk golangci-lint
+.PHONY: help test interop faults faults-ci cover lint fmt demo redis-server c-compiler jdk golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -58,13 +58,13 @@ interop: redis-server c-compiler jdk ## lock together with the real Redisson, fr
 	set -x; REDISSON_NEWEST="$$newest" REDISSON_SHARDED=$(REDISSON_SHARDED) REDISSON_OLDEST=$(REDISSON_OLDEST) \
 		CGO_ENABLED=1 $(GO) test -tags interop -run '^TestInterop' $(INTEROPFLAGS) ./rlock_test
 
-faults: redis-server c-compiler faketime ## histories, single faults and mixed ones: make faults SEED=7 DURATION=1h
+faults: redis-server c-compiler ## histories, single faults and mixed ones: make faults SEED=7 DURATION=1h
 	timeout=30m; [ -z '$(DURATION)' ] || timeout=0; \
 	export FAULTS_SEED='$(SEED)' FAULTS_DURATION='$(DURATION)'; cd $(FAULTS) && \
 		CGO_ENABLED=1 $(GO) test -race -skip '^TestLoad' -timeout="$$timeout" $(FAULTSFLAGS) ./... && \
 		$(GO) test -run '^TestLoad' -timeout="$$timeout" $(FAULTSFLAGS) ./...
 
-faults-ci: redis-server c-compiler faketime ## three minutes of them, the same ones each time
+faults-ci: redis-server c-compiler ## three minutes of them, the same ones each time
 	cd $(FAULTS) && FAULTS_SEED=1 FAULTS_DURATION=50s CGO_ENABLED=1 $(GO) test -race -run $(FAULTS_CI) -timeout=15m $(FAULTSFLAGS) ./...
 
 cover: redis-server c-compiler ## the same tests; what they cover of all packages goes to cover.out, the total is printed
@@ -89,14 +89,6 @@ redis-server: ## install redis-server if it is missing (apt-get or brew)
 	elif command -v brew >/dev/null; then brew install redis; \
 	fi; \
 	command -v redis-server >/dev/null || { echo "install Redis 6.2 or later so that redis-server is on PATH"; exit 1; }
-
-faketime: ## install libfaketime if it is missing (apt-get or brew): clients whose clocks are wrong
-	@if command -v faketime >/dev/null; then exit 0; fi; \
-	echo "faketime is missing; the tests of clocks start processes with it"; \
-	if command -v apt-get >/dev/null; then $(APT_INSTALL) faketime; \
-	elif command -v brew >/dev/null; then brew install libfaketime; \
-	fi; \
-	command -v faketime >/dev/null || { echo "install libfaketime so that faketime is on PATH"; exit 1; }
 
 # gcc without the C headers is not enough, and apt-get's gcc only recommends them, so the probe includes one.
 c-compiler: ## install a C compiler if it is missing (apt-get): the race detector needs one

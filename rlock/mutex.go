@@ -88,7 +88,8 @@ func (m *Mutex) Name() string { return m.name }
 // errors.Is for
 //
 //   - [ErrNotAcquired] and ctx.Err(), if ctx was done before the lock was free,
-//   - [ErrLost], if ctx carries a hold on this lock that was lost,
+//   - [ErrLost], if ctx carries a hold on this lock that was lost, or if Redis took longer than the
+//     lease to answer,
 //   - [ErrNotReplicated], if replicas were asked for and too few confirmed,
 //   - [ErrClosed], if the Client is closed,
 //

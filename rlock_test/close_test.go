@@ -2,6 +2,7 @@ package rlock_test
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"sync"
 	"testing"
@@ -97,14 +98,29 @@ func TestReentryAnsweredDuringClose(t *testing.T) {
 	require.False(t, b.exists(t, b.name))
 }
 
+// bothWays runs a test with the two ways in which rueidis sends a command: alone, when only its deadline
+// ends it, and in a pipeline beside others, when its ctx does.
+func bothWays(t *testing.T, test func(*testing.T, func(*rueidis.ClientOption))) {
+	t.Helper()
+	for _, pipelined := range []bool{false, true} {
+		t.Run(fmt.Sprintf("pipelined=%v", pipelined), func(t *testing.T) {
+			test(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = pipelined })
+		})
+	}
+}
+
 // Close does not need an answer from Redis, and neither does any call that is under way.
 func TestCloseInABlackHole(t *testing.T) {
+	bothWays(t, closeInABlackHole)
+}
+
+func closeInABlackHole(t *testing.T, way func(*rueidis.ClientOption)) {
 	const bound = 5*time.Second + soon
 	s := redistest.Start(t)
 	proxy := redistest.StartProxy(t, s.Addr())
 	before := ours()
 	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
-	c := newClient(t, redistest.Dial(t, proxy.Addr()))
+	c := newClient(t, redistest.Dial(t, proxy.Addr(), way))
 	ctx, unlock, err := c.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	waiter := lockAsync(t, c.Mutex(b.name))
@@ -145,10 +161,14 @@ func TestCloseInABlackHole(t *testing.T) {
 
 // G5: what Redis grants to a caller that Close has sent away is given back before Close returns.
 func TestLateGrantIsGivenBackByClose(t *testing.T) {
+	bothWays(t, lateGrantIsGivenBackByClose)
+}
+
+func lateGrantIsGivenBackByClose(t *testing.T, way func(*rueidis.ClientOption)) {
 	s := redistest.Start(t)
 	proxy := redistest.StartProxy(t, s.Addr())
 	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
-	c := newClient(t, redistest.Dial(t, proxy.Addr()))
+	c := newClient(t, redistest.Dial(t, proxy.Addr(), way))
 	loadScripts(t, c)
 	proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
 	p := lockAsync(t, c.Mutex(b.name))

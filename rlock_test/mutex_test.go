@@ -1,7 +1,11 @@
 package rlock_test
 
 import (
+	"bufio"
 	"context"
+	"io"
+	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -107,6 +111,61 @@ func TestUncontendedCostsTwoCommands(t *testing.T) {
 		}
 		require.Equal(t, inScripts[name], calls-before[name], name)
 	}
+}
+
+// What MONITOR shows of uncontended Locks and unlocks: the two script calls, in turn, and no other
+// command, however cheap. What the scripts call it shows as coming from "lua".
+func TestMonitorShowsTwoCommandsPerPair(t *testing.T) {
+	s := redistest.Start(t)
+	m := newClient(t, s.Client(t)).Mutex("monitored")
+	pair := func() {
+		_, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+	}
+	pair() // loads the scripts
+	conn, err := net.Dial("tcp", s.Addr())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, conn.Close()) }()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(20*time.Second)))
+	_, err = io.WriteString(conn, "MONITOR\r\n")
+	require.NoError(t, err)
+	lines := bufio.NewReader(conn)
+	line, err := lines.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "+OK\r\n", line)
+
+	const n = 50
+	for range n {
+		pair()
+	}
+	last := bench{rdb: s.Client(t)} // comes after them
+	require.NoError(t, last.do(t, "ECHO", "the end").Error())
+	var seen []string // command and script
+	for {
+		line, err := lines.ReadString('\n') // +1700000000.123456 [0 127.0.0.1:5000] "EVALSHA" "6b1b…" …
+		require.NoError(t, err)
+		from, command, ok := strings.Cut(line, "] ")
+		require.True(t, ok, line)
+		words := strings.Fields(command)
+		switch {
+		case strings.HasSuffix(from, " lua"):
+			continue
+		case strings.EqualFold(words[0], `"PING"`): // rueidis' own, one a second and connection
+			continue
+		case strings.EqualFold(words[0], `"EVALSHA"`):
+			seen = append(seen, words[1])
+			continue
+		case len(seen) < 2*n:
+			require.Fail(t, "another command", line)
+		}
+		break // the connection of last begins
+	}
+	require.Len(t, seen, 2*n)
+	for i, script := range seen {
+		require.Equal(t, seen[i%2], script, "an acquire, a release")
+	}
+	require.NotEqual(t, seen[0], seen[1])
 }
 
 func TestTryLock(t *testing.T) {

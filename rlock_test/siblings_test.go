@@ -120,14 +120,16 @@ func TestSweptFieldIsNotUsedByASibling(t *testing.T) {
 func TestFailedUnlockSparesTheOwnersNextHold(t *testing.T) {
 	f := newFamily(t)
 	m := f.lock.Mutex(f.name)
-	_, unlock, err := m.Lock(f.ctx)
+	ctx, unlock, err := m.Lock(f.ctx)
 	require.NoError(t, err)
 	f.proxy.Refuse(true)
 	f.proxy.CutAll()
 	require.Error(t, within(t, async(unlock), 3*time.Second+soon))
-	next := lockAsync(t, under{f.ctx, m})
 	f.proxy.Refuse(false)
-	f.stays(t, next.get(t, 5*time.Second))
+	got := lockAsync(t, under{f.ctx, m}).get(t, 10*time.Second)
+	require.NoError(t, got.err)
+	require.NotEqual(t, rlock.Owner(ctx), rlock.Owner(got.ctx), "the field that is released in the background")
+	f.stays(t, got)
 }
 
 // layers locks three names in nested sections, each with siblings inside that lock the next ones, in

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -110,40 +112,67 @@ func TestCancelAtTheMomentOfTheWakeUp(t *testing.T) {
 
 // G5: whenever a wait is cancelled, nothing is left of it.
 func TestCancelledWaitsLeaveNothing(t *testing.T) {
-	b := newBench(t)
-	const names = 10_000
-	held := newClient(t, b.rdb)
-	var unlocks []rlock.UnlockFunc
-	for i := range 100 {
-		_, unlock, err := held.Mutex(fmt.Sprintf("%s:%d", b.name, i)).Lock(context.Background())
-		require.NoError(t, err)
-		unlocks = append(unlocks, unlock)
+	for deployment, start := range map[string]func() rueidis.Client{
+		"server":  func() rueidis.Client { return redistest.Start(t).Client(t) },
+		"cluster": func() rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) },
+	} {
+		t.Run(deployment, func(t *testing.T) {
+			const names = 10_000
+			rdb := start()
+			c := newClient(t, rdb)
+			name := func(i int) string { return fmt.Sprintf("cancelled:%d", i) }
+			held := func(build func(key string) rueidis.Completed) { // every other one, by another
+				t.Helper()
+				var cmds rueidis.Commands
+				for i := 0; i < names; i += 2 {
+					cmds = append(cmds, build(name(i)))
+				}
+				for _, r := range rdb.DoMulti(context.Background(), cmds...) {
+					require.NoError(t, r.Error())
+				}
+			}
+			held(func(key string) rueidis.Completed {
+				return rdb.B().Hset().Key(key).FieldValue().FieldValue("java:1", "1").Build()
+			})
+			before := redistest.Goroutines("go-rlock/rlock/rlock.")
+			var subscribed atomic.Int64
+			inParallel(names, func(i int) {
+				ctx, cancel := context.WithTimeout(context.Background(), rand.N(20*time.Millisecond))
+				defer cancel()
+				began := time.Now()
+				_, unlock, err := c.Mutex(name(i)).Lock(ctx)
+				switch {
+				case err == nil:
+					assert.NoError(t, unlock())
+				case i%2 == 0 && time.Since(began) > 5*time.Millisecond:
+					subscribed.Add(1)
+				}
+			})
+			require.Greater(t, subscribed.Load(), int64(names/10), "waits that got as far as to subscribe")
+			held(func(key string) rueidis.Completed { return rdb.B().Del().Key(key).Build() })
+			redistest.Eventually(t, 20*time.Second, func() bool {
+				for _, node := range rdb.Nodes() {
+					for _, cmd := range [][]string{{"KEYS", "*"}, {"PUBSUB", "CHANNELS"}, {"PUBSUB", "SHARDCHANNELS"}} {
+						left, err := node.Do(context.Background(), node.B().Arbitrary(cmd...).Build()).AsStrSlice()
+						if _, refused := rueidis.IsRedisErr(err); refused { // SHARDCHANNELS, before Redis 7
+							continue
+						}
+						if err != nil || len(left) > 0 {
+							return false
+						}
+					}
+				}
+				return redistest.Goroutines("go-rlock/rlock/rlock.") <= before
+			}, "no keys, no channels, no goroutines")
+		})
 	}
-	goroutines := redistest.Goroutines("go-rlock/rlock/rlock.")
-	inParallel(names, func(i int) {
-		ctx, cancel := context.WithTimeout(context.Background(), rand.N(3*time.Millisecond))
-		defer cancel()
-		_, unlock, err := b.Mutex(fmt.Sprintf("%s:%d", b.name, i%200)).Lock(ctx)
-		if err == nil {
-			assert.NoError(t, unlock())
-		}
-	})
-	for _, unlock := range unlocks {
-		require.NoError(t, unlock())
-	}
-	redistest.Eventually(t, 10*time.Second, func() bool {
-		keys, err := b.do(t, "KEYS", b.name+"*").AsStrSlice()
-		channels, err2 := b.do(t, "PUBSUB", "CHANNELS", "*"+b.name+"*").AsStrSlice()
-		return err == nil && err2 == nil && len(keys) == 0 && len(channels) == 0 &&
-			redistest.Goroutines("go-rlock/rlock/rlock.") <= goroutines
-	}, "no keys, no channels, no goroutines")
 }
 
 func TestIdleWaitersSendNothing(t *testing.T) {
 	s := redistest.Start(t)
 	watch := s.Client(t)
 	holder, waiters := newClient(t, s.Client(t)), newClient(t, s.Client(t))
-	_, unlock, err := holder.Mutex("idle").Lock(context.Background())
+	_, unlock, err := holder.Mutex("idle", rlock.WithLease(atMost)).Lock(context.Background()) // not renewed
 	require.NoError(t, err)
 	before := redistest.Goroutines("go-rlock/rlock")
 
@@ -162,7 +191,7 @@ func TestIdleWaitersSendNothing(t *testing.T) {
 	redistest.Eventually(t, 20*time.Second, func() bool { return waiting() == n }, "all wait")
 	bench{rdb: watch}.awaitSubscribers(t, "idle", 1)
 	commands := redistest.Commands(t, watch)
-	pass(3 * time.Second)
+	pass(10 * time.Second)
 	after := redistest.Commands(t, watch)
 	for name := range after {
 		if name != "info" && name != "ping" && name != "pubsub|numsub" { // ping: rueidis' own, one a second and connection
@@ -173,6 +202,27 @@ func TestIdleWaitersSendNothing(t *testing.T) {
 	cancel()
 	wg.Wait()
 	require.NoError(t, unlock())
+}
+
+// The connection that waiting takes from rueidis' blocking pool is given back when nobody has waited
+// for 5 s.
+func TestConnectionOfWaitersIsGivenBack(t *testing.T) {
+	s := redistest.Start(t)
+	rdb := s.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
+	b := bench{Client: newClient(t, rdb), rdb: s.Client(t), name: "pool"}
+	require.NoError(t, b.do(t, "HSET", b.name, "java:1", "1").Error())
+	for range 2 { // the second time it has to be taken anew
+		waiter := lockAsync(t, b.Mutex(b.name))
+		b.awaitSubscribers(t, b.name, 1)
+		waiter.cancel()
+		require.ErrorIs(t, waiter.get(t, 5*time.Second).err, rlock.ErrNotAcquired)
+		dedicated := async(func() error {
+			conn, giveBack := rdb.Dedicate()
+			defer giveBack()
+			return conn.Do(context.Background(), conn.B().Ping().Build()).Error()
+		})
+		require.NoError(t, within(t, dedicated, 5*time.Second+soon))
+	}
 }
 
 // A holder that crashed is waited for as long as its lease lasts, and not much longer.
