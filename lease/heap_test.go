@@ -57,6 +57,7 @@ func TestHeap(t *testing.T) {
 // Callers wake the loop only for something earlier than what it sleeps for.
 func TestLoopIsNotWokenForNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		synctest.Wait() // the loop has looked around once, after it started
 		turns := 0
 		clock := r.clock
 		r.mu.Lock()
