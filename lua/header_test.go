@@ -16,7 +16,7 @@ func TestHeadersNameWhatBodiesUse(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.lua")
 	require.NoError(t, err)
-	require.Len(t, files, 4)
+	require.Len(t, files, 5)
 	for _, file := range files {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()

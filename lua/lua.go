@@ -17,6 +17,8 @@ var (
 	acquireText string
 	//go:embed release.lua
 	releaseText string
+	//go:embed handoff.lua
+	handOffText string
 	//go:embed renew.lua
 	renewText string
 	//go:embed force.lua
@@ -24,6 +26,7 @@ var (
 
 	acquireScript = rueidis.NewLuaScript(acquireText)
 	releaseScript = rueidis.NewLuaScript(releaseText)
+	handOffScript = rueidis.NewLuaScript(handOffText)
 	renewScript   = rueidis.NewLuaScript(renewText)
 	forceScript   = rueidis.NewLuaScript(forceText)
 )
@@ -130,6 +133,35 @@ func Release(ctx context.Context, c rueidis.Client, a ReleaseArgs) (bool, error)
 		return false, nil
 	}
 	return false, fmt.Errorf("release script: unknown reply %v", reply)
+}
+
+// HandOffArgs say who gives which lock to whom.
+type HandOffArgs struct {
+	Name  string
+	Fence string        // key of the fencing counter, "" if the next owner wants no token
+	Owner string        // who has it, for the last level
+	Next  string        // who gets it, with a count of 1
+	Lease time.Duration // of the next owner; sent in whole milliseconds
+}
+
+// HandOff moves the lock from one owner to the next without freeing it. Lost means that the first of
+// them does not hold it; then nothing was changed. So that is also the answer to a repeat.
+func HandOff(ctx context.Context, c rueidis.Client, a HandOffArgs) (AcquireReply, error) {
+	keys := []string{a.Name, a.Fence}
+	if a.Fence == "" {
+		keys = keys[:1]
+	}
+	reply, err := pair(handOffScript.Exec(ctx, c, keys, []string{a.Owner, a.Next, millis(a.Lease)}))
+	if err != nil {
+		return AcquireReply{}, fmt.Errorf("hand-off script: %w", err)
+	}
+	switch reply[0] {
+	case 1:
+		return AcquireReply{Status: Acquired, Token: reply[1]}, nil
+	case 0:
+		return AcquireReply{Status: Lost}, nil
+	}
+	return AcquireReply{}, fmt.Errorf("hand-off script: unknown reply %v", reply)
 }
 
 // Hold names an owner's hold on a lock.

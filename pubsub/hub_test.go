@@ -207,7 +207,7 @@ func awaitRefusal(t *testing.T, w *Waiter, says ...string) {
 		t.Fatal("not told")
 	}
 	for _, text := range says {
-		require.ErrorContains(t, w.Err(), text)
+		require.ErrorContains(t, refusal(w), text)
 	}
 }
 
@@ -401,7 +401,7 @@ func TestClientClosedBeforeTheHub(t *testing.T) {
 	w.Held(-1)
 	select {
 	case <-w.Turn():
-		require.ErrorIs(t, w.Err(), rueidis.ErrClosing)
+		require.ErrorIs(t, refusal(w), rueidis.ErrClosing)
 	case <-time.After(soon):
 		t.Fatal("the waiter was not told")
 	}

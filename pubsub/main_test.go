@@ -92,7 +92,7 @@ func awaitTurn(t *testing.T, w *Waiter, within time.Duration) {
 	t.Helper()
 	select {
 	case <-w.Turn():
-		require.NoError(t, w.Err())
+		require.NoError(t, refusal(w))
 	case <-time.After(within):
 		t.Fatalf("no turn within %v", within)
 	}
@@ -144,4 +144,10 @@ const mine = "github.com/go-rlock/rlock/pubsub."
 func awaitNoGoroutines(t *testing.T) {
 	t.Helper()
 	redistest.Eventually(t, recovery, func() bool { return redistest.Goroutines(mine) == 0 }, "no goroutine is left")
+}
+
+// refusal is why a waiter waits in vain.
+func refusal(w *Waiter) error {
+	_, err := w.News()
+	return err
 }

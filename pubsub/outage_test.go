@@ -32,7 +32,7 @@ func (s site) afterOutage(queues map[Channel][]*Waiter) {
 		redistest.Eventually(s.t, recovery, func() bool {
 			select {
 			case <-ws[0].Turn():
-				require.NoError(s.t, ws[0].Err())
+				require.NoError(s.t, refusal(ws[0]))
 				ws[0].Held(-1)
 				return false
 			case <-time.After(quiet):

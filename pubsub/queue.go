@@ -15,7 +15,7 @@ type topic struct {
 	hub *Hub
 
 	first, last *Waiter
-	busy        *Waiter // has the turn
+	busy        *Waiter // has the turn, or is claimed
 	began       uint64  // Hub.joins when it began
 	due         int     // how many waiters are due
 
@@ -28,24 +28,32 @@ type topic struct {
 // Waiter is one place in a queue; its zero value is ready for [Hub.Join]. Its methods are for the
 // goroutine that joined, except where they say otherwise.
 type Waiter struct {
+	// Value is for whoever claims the waiter. It is set before Join.
+	Value any
+
 	topic      *topic
 	prev, next *Waiter
 	turn       chan struct{} // capacity 1: whoever sends holds Hub.mu and never blocks
 	due        bool          // gets the turn when it is the first of those that are due
 	err        error         // why waiting is in vain
 	joined     uint64        // Hub.joins then
+	claim      claim
 }
 
-// Turn is ready when the waiter has the turn, or when [Waiter.Err] says why waiting is in vain.
+// Turn is ready when there is news for the waiter, see [Waiter.News].
 func (w *Waiter) Turn() <-chan struct{} { return w.turn }
 
-// Err returns why waiting is in vain, or nil: the server refuses the subscription, or did not answer
-// the one that had the turn. The waiter then has no turn and has to leave.
-func (w *Waiter) Err() error {
+// News says what Turn was ready for. Either the waiter has the turn; or it was granted the lock, and is
+// out of the queue; or waiting is in vain, because the server refuses the subscription or did not
+// answer the one that had the turn: then it has no turn and has to leave.
+func (w *Waiter) News() (granted bool, err error) {
 	h := w.topic.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return w.err
+	if w.claim == handed {
+		return true, nil
+	}
+	return false, w.err
 }
 
 // Held ends the turn of a waiter whose attempt found the lock held. The waiter keeps its place and
@@ -74,6 +82,11 @@ func (w *Waiter) Done(ttl time.Duration) {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
+	w.done(ttl)
+}
+
+func (w *Waiter) done(ttl time.Duration) {
+	t := w.topic
 	t.remove(w)
 	if t.first != nil {
 		t.subscribe()
@@ -89,16 +102,28 @@ func (w *Waiter) Done(ttl time.Duration) {
 // Leave takes a waiter that gives up out of the queue. If it had the turn, or was due to get it,
 // the next one gets it instead: a wake-up is never lost with a cancelled waiter. The same if it
 // leaves with an error, for somebody may have joined behind it since.
-func (w *Waiter) Leave() {
+//
+// If the waiter does not have the turn, somebody else may be about to get the lock for it: then it
+// may be too late to leave, or somebody else's to finish.
+func (w *Waiter) Leave() Leaving {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
+	switch w.claim {
+	case handed:
+		return Granted
+	case claimed, abandoned:
+		w.claim = abandoned
+		return Claimed
+	case unclaimed:
+	}
 	pass := t.busy == w || w.due || w.err != nil
 	t.remove(w)
 	if pass {
 		t.wakeFirst()
 	}
 	t.settle()
+	return Left
 }
 
 // Unanswered passes on why an attempt failed to all who were waiting when it began: what it did

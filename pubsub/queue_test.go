@@ -36,7 +36,7 @@ func (d *desk) turn(ws []*Waiter, i int) {
 		select {
 		case <-w.turn:
 			require.Equal(d.t, i, j, "got the turn")
-			require.NoError(d.t, w.Err())
+			require.NoError(d.t, refusal(w))
 			i = -1
 		default:
 		}
@@ -282,8 +282,8 @@ func TestRefusal(t *testing.T) {
 	require.False(t, d.finish(no))
 	for _, w := range []*Waiter{a, b} {
 		require.Len(t, w.turn, 1)
-		require.ErrorIs(t, w.Err(), no)
-		require.ErrorContains(t, w.Err(), `"c"`)
+		require.ErrorIs(t, refusal(w), no)
+		require.ErrorContains(t, refusal(w), `"c"`)
 	}
 	require.False(t, d.hub.Join(late, queue(d.ch)))
 	d.hub.message(d.ch, "1")
@@ -293,7 +293,7 @@ func TestRefusal(t *testing.T) {
 	require.Equal(t, subscribing, d.take(), "asks anew")
 	a.Leave()
 	b.Leave()
-	require.NoError(t, late.Err())
+	require.NoError(t, refusal(late))
 	d.confirm("subscribe")
 	d.finish(nil)
 	<-late.turn
@@ -323,7 +323,7 @@ func TestRefusalDuringATurn(t *testing.T) {
 		case "held":
 			a.Held(-1)
 			require.Len(t, a.turn, 1)
-			require.ErrorIs(t, a.Err(), no)
+			require.ErrorIs(t, refusal(a), no)
 			a.Leave()
 			require.Len(t, late.turn, 1)
 		case "done":

@@ -19,6 +19,7 @@ type locking struct {
 	ctx   context.Context // the caller's; the scope's ctx will be its child
 	bounds
 	waiter pubsub.Waiter
+	handed answer                // by another of this process, if the waiter was granted the lock
 	last   atomic.Pointer[error] // what went wrong when Redis was asked, if it did
 }
 
@@ -124,11 +125,19 @@ func (l *locking) end() {
 }
 
 // leave ends a first acquire that got nothing: its place in the queue goes to the next, and what it
-// may have left in Redis is swept.
-func (l *locking) leave() {
+// may have left in Redis is swept. It reports true, and has not ended, if it was granted the lock in this
+// moment.
+func (l *locking) leave() (granted bool) {
+	switch l.waiter.Leave() {
+	case pubsub.Granted:
+		return true
+	case pubsub.Claimed: // its claimant ends it
+		return false
+	case pubsub.Left:
+	}
 	l.hold.client.sweepDoubt(l.mutex, l.hold)
-	l.waiter.Leave()
 	l.end()
+	return false
 }
 
 // given is the error of a caller whose wait ended.
@@ -161,19 +170,23 @@ func (l *locking) enter() (*scope, error) {
 		}
 		return nil, l.failed(err)
 	}
-	queue := pubsub.Queue{Lock: m.name, Channel: ch}
+	h.queue = pubsub.Queue{Lock: m.name, Channel: ch}
+	l.waiter.Value = l
 	var turn bool
 	if !l.once {
-		turn = c.hub.Join(&l.waiter, queue)
-	} else if turn = c.hub.JoinFirst(&l.waiter, queue); !turn {
+		turn = c.hub.Join(&l.waiter, h.queue)
+	} else if turn = c.hub.JoinFirst(&l.waiter, h.queue); !turn {
 		l.end()
 		return nil, m.fail("lock", ErrNotAcquired)
 	}
 	for {
 		if !turn {
-			if err := l.awaitTurn(); err != nil {
-				l.leave()
+			granted, err := l.awaitTurn()
+			if err != nil && !l.leave() {
 				return nil, err
+			}
+			if granted || err != nil { // also if it wanted to leave, but was too late
+				return l.entered(l.handed)
 			}
 		}
 		turn = false
@@ -194,6 +207,8 @@ func (l *locking) enter() (*scope, error) {
 			l.leave()
 			return nil, l.failed(a.err)
 		case a.reply.Status == lua.Acquired:
+			h.run = run{}
+			l.waiter.Done(m.ttl())
 			return l.entered(a)
 		case l.once:
 			l.leave()
@@ -203,25 +218,26 @@ func (l *locking) enter() (*scope, error) {
 	}
 }
 
-func (l *locking) awaitTurn() error {
+// awaitTurn waits for the turn, or to be granted the lock.
+func (l *locking) awaitTurn() (granted bool, err error) {
 	select {
 	case <-l.waiter.Turn():
-		if err := l.waiter.Err(); err != nil {
-			return l.failed(err)
+		granted, err = l.waiter.News()
+		if err != nil {
+			err = l.failed(err)
 		}
-		return nil
+		return granted, err
 	case <-l.wait.Done():
-		return l.given()
+		return false, l.given()
 	case <-l.hold.client.done:
-		return l.mutex.fail("lock", ErrClosed)
+		return false, l.mutex.fail("lock", ErrClosed)
 	}
 }
 
-// entered turns a granted first acquire into a live hold, or gives it back.
+// entered turns a granted first acquire into a live hold, or gives it back. The waiter has left the queue.
 func (l *locking) entered(a answer) (*scope, error) {
 	h, m := l.hold, l.mutex
-	ttl := m.ttl()
-	until := a.sent.Add(ttl)
+	until := a.sent.Add(m.ttl())
 	var s *scope
 	err := m.fail("lock", ErrLost, errSlow)
 	switch {
@@ -231,12 +247,11 @@ func (l *locking) entered(a answer) (*scope, error) {
 		s, err = h.open(l.ctx, m, until, a.reply.Token)
 	}
 	if err == nil {
-		l.waiter.Done(ttl)
 		l.end()
 		return s, nil
 	}
 	h.client.giveBack(m, h)
-	l.waiter.Leave()
+	h.client.hub.Wake(h.queue) // those behind it, though that was no unlock they know of
 	l.end()
 	if errors.Is(err, ErrClosed) {
 		err = m.fail("lock", ErrClosed)
@@ -340,14 +355,13 @@ func (l *locking) send(count int, abandoned <-chan struct{}) answer {
 	if count == 1 { // a re-entry adds nothing that a failover could let somebody else have
 		args.Replicas, args.ReplicaWait = c.options.Replicas, c.options.ReplicaTimeout
 	}
-	if m.kind.fence != nil {
-		args.Fence = m.kind.fence(m.name)
-	}
+	args.Fence = m.fenceOf()
 	retry := newRetry(time.Now().Add(patience))
 	for {
 		sent := time.Now()
 		reply, err := m.kind.acquire(c.callAt(sent, args.ReplicaWait), c.rdb, args)
 		if err == nil {
+			h.unsure = false
 			l.last.Store(nil)
 			return answer{reply: reply, sent: sent}
 		}

@@ -40,11 +40,11 @@ func (c *Client) giveBack(m *Mutex, h *hold) {
 }
 
 // sweepDoubt sweeps the field of a hold that has ended, or did not come to be, if an acquire with
-// unknown outcome may still act.
+// unknown outcome may still act, or a hand-off may have made it a live one.
 func (c *Client) sweepDoubt(m *Mutex, h *hold) {
-	if h.doubts > 0 {
+	if h.doubts > 0 || h.unsure {
 		h.owner.disown(h)
-		c.sweep(m, h, h.doubt, h.doubts, false)
+		c.sweep(m, h, h.doubt, h.doubts, h.unsure)
 	}
 }
 
@@ -63,6 +63,9 @@ func (c *Client) sweep(m *Mutex, h *hold, until time.Time, late int, held bool) 
 			if err == nil {
 				if released && !held {
 					late--
+				}
+				if held && !released { // it may have been handed off in the last moment
+					c.hub.Wake(h.queue)
 				}
 				if held = false; late <= 0 {
 					return

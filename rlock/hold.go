@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/lease"
+	"github.com/go-rlock/rlock/pubsub"
 )
 
 // hold is what one owner has of one lock: one field of the hash in Redis. It is made before the
@@ -23,10 +24,12 @@ type hold struct {
 
 	lease lease.Lease // has a lock of its own
 
-	// Guarded by ops.
-	doubts int       // first acquires with unknown outcome; see giveback.go
-	doubt  time.Time // they may act until then
-	late   bool      // the last release was repeated, so one may still reach Redis
+	// Guarded by ops. While a waiter is claimed, its claimant stands for it; see handoff.go.
+	queue  pubsub.Queue // where it waits for the lock, and where its waiters are
+	doubts int          // first acquires with unknown outcome; see giveback.go
+	doubt  time.Time    // they may act until then
+	unsure bool         // a hand-off may have made it a live one: any answer of Redis settles that
+	run    run          // the hand-offs that led to it
 
 	// Guarded by owner.mu.
 	users  int    // who uses the record; see owner.hold

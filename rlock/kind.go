@@ -22,6 +22,7 @@ type kind struct {
 
 	acquire func(context.Context, rueidis.Client, lua.AcquireArgs) (lua.AcquireReply, error)
 	release func(context.Context, rueidis.Client, lua.ReleaseArgs) (bool, error)
+	handOff func(context.Context, rueidis.Client, lua.HandOffArgs) (lua.AcquireReply, error)
 	renew   func(context.Context, rueidis.Client, time.Duration, []lua.Hold) ([]lua.Renewal, error)
 }
 
@@ -29,12 +30,12 @@ type kind struct {
 var (
 	plain = &kind{
 		channel: prefixed("redisson_lock__channel"),
-		acquire: lua.Acquire, release: lua.Release, renew: lua.Renew,
+		acquire: lua.Acquire, release: lua.Release, handOff: lua.HandOff, renew: lua.Renew,
 	}
 	fenced = &kind{
 		channel: prefixed("redisson_lock__channel"),
 		fence:   prefixed("redisson_lock_token"),
-		acquire: lua.Acquire, release: lua.Release, renew: lua.Renew,
+		acquire: lua.Acquire, release: lua.Release, handOff: lua.HandOff, renew: lua.Renew,
 	}
 )
 
@@ -47,6 +48,14 @@ func prefixed(prefix string) func(string) string {
 		}
 		return prefix + ":{" + name + "}"
 	}
+}
+
+// fenceOf is the key of the fencing counter, "" if there is none.
+func (m *Mutex) fenceOf() string {
+	if m.kind.fence == nil {
+		return ""
+	}
+	return m.kind.fence(m.name)
 }
 
 func publish(ch pubsub.Channel) lua.Publish {

@@ -30,11 +30,51 @@ type Options struct {
 	// ReplicaTimeout bounds the waiting for replicas. 0 means one second, Redisson's default too.
 	ReplicaTimeout time.Duration
 
+	// HandOff bounds for how long a process may keep a lock to itself.
+	HandOff HandOff
+
 	// PlainPubSub makes a cluster client announce unlocks with PUBLISH and hear of them with
 	// SUBSCRIBE, where it otherwise uses SPUBLISH and SSUBSCRIBE if the servers are Redis 7 or later.
 	// All clients of a lock have to agree, or they exclude but do not wake each other: set it beside
 	// Redisson 3.27 or older, or one that has its ShardedSubscriptionMode set to OFF.
 	PlainPubSub bool
+}
+
+// HandOff bounds the hand-offs of a lock inside of one process. When a goroutine unlocks and others of the
+// same Client wait for the lock, it goes to the first of them directly: that takes one command for each
+// section instead of two or more, and other processes hear nothing of it. So that they get their turn, the
+// lock is freed and announced after a run of hand-offs.
+//
+// The zero value is what fits most. With Options.Replicas there are no hand-offs.
+type HandOff struct {
+	// Most is how many hand-offs may follow each other. 0 means DefaultHandOffMost; a negative number turns
+	// them off.
+	Most int
+	// For is for how long they may follow each other: a hand-off after it is none. 0 means
+	// DefaultHandOffFor.
+	For time.Duration
+}
+
+// The bounds of a run of hand-offs, see [HandOff].
+const (
+	DefaultHandOffMost = 64
+	DefaultHandOffFor  = 100 * time.Millisecond
+)
+
+func (h HandOff) validate() (HandOff, error) {
+	if h.For < 0 {
+		return h, fmt.Errorf("rlock: Options.HandOff.For is %v, want 0 or more", h.For)
+	}
+	switch {
+	case h.Most < 0:
+		h.Most = 0
+	case h.Most == 0:
+		h.Most = DefaultHandOffMost
+	}
+	if h.For == 0 {
+		h.For = DefaultHandOffFor
+	}
+	return h, nil
 }
 
 func (o Options) validate() (Options, error) {
@@ -54,6 +94,11 @@ func (o Options) validate() (Options, error) {
 	if o.ReplicaTimeout < time.Millisecond {
 		return o, fmt.Errorf("rlock: Options.ReplicaTimeout is %v, want 0 or at least 1ms", o.ReplicaTimeout)
 	}
+	handOff, err := o.HandOff.validate()
+	if err != nil {
+		return o, err
+	}
+	o.HandOff = handOff
 	o.WatchdogTimeout = o.WatchdogTimeout.Truncate(time.Millisecond) // as Redis gets it
 	return o, nil
 }

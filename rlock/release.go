@@ -37,9 +37,10 @@ func (h *hold) release(m *Mutex) error {
 		// No renewal starts from here on, but the end of the lease is still watched.
 		c.leases.Releasing(&h.lease)
 	}
-	sent, held, err := h.sendRelease(m, count, ttl)
+	r := h.callRelease(m, count, ttl)
+	err := r.err
 	switch {
-	case err == nil && !held:
+	case err == nil && !r.held:
 		h.lost(lease.ErrGone)
 		return h.releaseLost(m, h.ended)
 	case count > 0:
@@ -52,7 +53,7 @@ func (h *hold) release(m *Mutex) error {
 			return h.releaseLost(m, ended)
 		}
 		if err == nil {
-			c.leases.Update(&h.lease, sent.Add(ttl), renewed)
+			c.leases.Update(&h.lease, r.sent.Add(ttl), renewed)
 			return nil
 		}
 		c.leases.Update(&h.lease, time.Time{}, renewed)
@@ -63,7 +64,7 @@ func (h *hold) release(m *Mutex) error {
 	if ended = h.ended; ended == nil {
 		h.count = 0
 		o.end(h)
-		if err != nil || h.late || h.doubts > 0 {
+		if err != nil || r.late || h.doubts > 0 {
 			o.burn()
 		}
 	}
@@ -100,10 +101,41 @@ func (h *hold) releaseLost(m *Mutex, ended error) error {
 	return m.fail("unlock", ErrNotHeld, ended)
 }
 
-// sendRelease brings the count down to count, again if something went wrong that may pass. It
-// reports whether the owner held the lock. It returns when the lease has ended at the latest.
-func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (sent time.Time, held bool, err error) {
+// released is what came of a release.
+type released struct {
+	sent time.Time // before the call that was answered
+	held bool      // the owner held the lock
+	late bool      // a call without a reply may have run, or may still
+	err  error     // what the last call failed with
+}
+
+// callRelease brings the count down to count. It returns when the hold is lost at the latest. The calls
+// run on a goroutine of their own, because rueidis heeds no ctx while somebody else connects.
+func (h *hold) callRelease(m *Mutex, count int, ttl time.Duration) released {
+	results := make(chan released, 1)
+	if !h.client.background(func() { results <- h.sendRelease(m, count, ttl) }) {
+		return h.sendRelease(m, count, ttl)
+	}
+	select {
+	case r := <-results:
+		return r
+	case <-h.gone:
+		return released{late: true, err: context.Canceled}
+	}
+}
+
+// sendRelease sends the release, again if something went wrong that may pass and the lease lasts. A hold
+// that ends goes to a waiter of this process, if there is one.
+func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (r released) {
 	c := h.client
+	if count == 0 {
+		if next := h.claim(); next != nil {
+			if r = h.handOff(next); r.err == nil {
+				return r
+			}
+			defer func() { next.notHandedOff(r) }()
+		}
+	}
 	until := c.leases.Until(&h.lease)
 	args := m.releaseArgs(h, count, ttl)
 	limit := time.Now().Add(patience)
@@ -111,48 +143,28 @@ func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (sent time.Ti
 		limit = until
 	}
 	retry := newRetry(limit)
-	ran := false
 	for {
-		sent = time.Now()
-		held, err = h.callRelease(m, args)
-		if err == nil {
+		r.sent = time.Now()
+		if c.isClosed() {
+			r.held, r.err = c.releaseOnce(m, args)
+		} else {
+			r.held, r.err = m.kind.release(c.callAt(r.sent, 0), c.rdb, args)
+		}
+		if r.err == nil {
 			// Not there after a call without a reply: that call has released it.
-			return sent, held || ran && count == 0, nil
+			r.held = r.held || r.late && count == 0
+			return r
 		}
-		ran = ran || mayHaveRun(err)
-		h.late = ran
-		if !retry.wait(err, h.gone, nil) {
-			return sent, false, err
+		r.late = r.late || mayHaveRun(r.err)
+		if !retry.wait(r.err, h.gone, nil) {
+			return r
 		}
-	}
-}
-
-// callRelease makes one call, which is given up when the hold is lost. It runs on a goroutine of its
-// own, because rueidis heeds no ctx while somebody else connects.
-func (h *hold) callRelease(m *Mutex, args lua.ReleaseArgs) (bool, error) {
-	type result struct {
-		held bool
-		err  error
-	}
-	c := h.client
-	results := make(chan result, 1)
-	if !c.background(func() {
-		held, err := m.kind.release(c.call(), c.rdb, args)
-		results <- result{held, err}
-	}) {
-		return c.releaseOnce(m, args)
-	}
-	select {
-	case r := <-results:
-		return r.held, r.err
-	case <-h.gone:
-		return false, context.Canceled
 	}
 }
 
 func (m *Mutex) releaseArgs(h *hold, count int, ttl time.Duration) lua.ReleaseArgs {
 	return lua.ReleaseArgs{
 		Name: m.name, Owner: h.field, Count: count, Lease: ttl,
-		Publish: publish(h.client.knownChannel(m)),
+		Publish: publish(h.queue.Channel),
 	}
 }

@@ -1,0 +1,31 @@
+-- Moves a lock from an owner who is done with it to the next one; nobody is told, and nobody comes in between.
+--
+-- KEYS[1]  the lock: a hash, field = owner, value = count
+-- KEYS[2]  optional: the fencing counter, raised for the next owner
+-- ARGV[1]  owner field
+-- ARGV[2]  the next owner's field, which has 1 as its count then
+-- ARGV[3]  the next owner's lease in ms
+--
+-- Reply {1, token}   held by the next owner; token is 0 without KEYS[2]
+-- Reply {0, 0}       not held by the owner: nothing was changed
+--
+-- The owner's count is taken for the last one: whoever sends this knows it (see release.lua).
+--
+-- Redis does not roll back a script that fails, so what may fail comes first, and the owner's field goes last.
+
+if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
+  return {0, 0}
+end
+
+local token = 0
+if KEYS[2] then
+  token = redis.call('incr', KEYS[2])
+end
+redis.call('hset', KEYS[1], ARGV[2], 1)
+local failed = redis.pcall('pexpire', KEYS[1], ARGV[3])
+if failed ~= 1 then
+  redis.call('hdel', KEYS[1], ARGV[2])
+  return failed
+end
+redis.call('hdel', KEYS[1], ARGV[1])
+return {1, token}

@@ -1,0 +1,83 @@
+package rlock
+
+import (
+	"time"
+
+	"github.com/go-rlock/rlock/lua"
+)
+
+// An unlock gives the hold to the first goroutine of the same process that waits for it, with one script
+// call instead of two and without anybody else being told. The one that unlocks, the claimant, stands for
+// the waiter while its call is under way: it has the waiter's turn, and its right to make calls for its
+// hold (I-ops). A waiter that gives up meanwhile returns at once, and its claimant finishes for it.
+//
+// If the reply is lost, the release that follows tells: if the owner still had the lock, it was not handed off,
+// and can not be any more; if it had not, the waiter asks whether it has it.
+
+// run is how many hand-offs followed each other, and since when.
+type run struct {
+	length int
+	began  time.Time
+}
+
+// claim claims the waiter that gets the hold, nil if there is none or others should have the lock first.
+func (h *hold) claim() *locking {
+	c := h.client
+	now := time.Now()
+	if h.run.length == 0 {
+		h.run.began = now
+	}
+	if o := c.options.HandOff; c.options.Replicas > 0 || h.run.length >= o.Most || now.Sub(h.run.began) >= o.For {
+		return nil
+	}
+	w := c.hub.Claim(h.queue)
+	if w == nil {
+		return nil
+	}
+	return w.Value.(*locking) //nolint:errcheck // no other value is ever set
+}
+
+// handOff makes the one attempt to hand the hold off to a claimed waiter. Unless it fails, the claim is
+// over.
+func (h *hold) handOff(next *locking) released {
+	c, m := h.client, next.mutex
+	args := lua.HandOffArgs{Name: m.name, Fence: m.fenceOf(), Owner: h.field, Next: next.hold.field, Lease: m.ttl()}
+	sent := time.Now()
+	reply, err := m.kind.handOff(c.callAt(sent, 0), c.rdb, args)
+	switch {
+	case err != nil:
+		return released{late: mayHaveRun(err), err: err}
+	case reply.Status != lua.Acquired:
+		next.unclaim(true) // nobody knows who has the lock
+		return released{}
+	}
+	next.hold.run = run{length: h.run.length + 1, began: h.run.began}
+	next.handed = answer{reply: reply, sent: sent}
+	if !next.waiter.Grant(m.ttl()) {
+		next.undo(1, next.handed)
+	}
+	return released{sent: sent, held: true}
+}
+
+// notHandedOff ends the claim after an attempt that failed, when it is known what came of the release
+// instead.
+func (l *locking) notHandedOff(r released) {
+	h, ttl := l.hold, min(l.mutex.ttl(), maxSweep)
+	switch {
+	case !r.late: // it can not have run
+	case r.err != nil: // it may still
+		h.doubts++
+		h.doubt = latest(h.doubt, time.Now().Add(ttl))
+	default:
+		h.unsure = true
+		h.doubt = latest(h.doubt, time.Now().Add(ttl))
+	}
+	l.unclaim(r.late || r.err != nil)
+}
+
+// unclaim ends a claim that came to nothing. If turn is true, the waiter is to ask Redis.
+func (l *locking) unclaim(turn bool) {
+	if !l.waiter.Unclaim(turn) {
+		l.undo(1, answer{})
+	}
+}
