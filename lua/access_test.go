@@ -80,8 +80,9 @@ func TestForbiddenCalls(t *testing.T) {
 		{"the key", "~other &* +@all", "key", "acquire renew release force", mine(2)},
 		{"the channel", "~* resetchannels &other +@all", "channel", "release", map[string]string{}},
 		{"publish", everything + "-publish", "run this command", "release", map[string]string{}},
-		{"del", everything + "-del", "run this command", "release force", mine(2)},
-		{"hget", everything + "-hget", "run this command", "acquire release", map[string]string{}},
+		{"hdel", everything + "-hdel", "run this command", "release", map[string]string{}},
+		{"del", everything + "-del", "run this command", "force", map[string]string{}},
+		{"hget", everything + "-hget", "run this command", "acquire", map[string]string{}},
 		{"hlen", everything + "-hlen", "run this command", "force", map[string]string{}},
 	} {
 		t.Run(row.name, func(t *testing.T) {

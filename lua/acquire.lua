@@ -6,9 +6,9 @@
 -- ARGV[2]  lease in ms
 -- ARGV[3]  the count that the owner has once this call succeeded; 1 for a first acquire
 --
--- Reply {1, token}   held by the owner, ARGV[3] deep; token is 0 without KEYS[2]
--- Reply {0, ttl}     held by another for ttl more ms; -1: without expiry
--- Reply {-1, 0}      a re-entry, but the hold to re-enter is gone
+-- Reply token  held by the owner, ARGV[3] deep; a number from 0 on, and 0 without KEYS[2]
+-- Reply {ttl}  held by another for ttl more ms; -1: without expiry
+-- Reply -1     a re-entry, but the hold to re-enter is gone
 --
 -- A repeat of a call whose reply was lost finds the count already there and changes nothing but
 -- the expiry. The count never falls here, and a re-entry never shortens the expiry.
@@ -17,14 +17,15 @@
 -- counter, and a field that is no number.
 
 local want = tonumber(ARGV[3])
-local held = redis.call('hget', KEYS[1], ARGV[1])
+local ttl = redis.call('pttl', KEYS[1])
+local held = ttl ~= -2 and redis.call('hget', KEYS[1], ARGV[1]) -- false: absent, or of another
 
 if not held then
   if want > 1 then
-    return {-1, 0}
+    return -1
   end
-  if redis.call('exists', KEYS[1]) == 1 then
-    return {0, redis.call('pttl', KEYS[1])}
+  if ttl ~= -2 then
+    return {ttl}
   end
 end
 
@@ -45,7 +46,7 @@ if not held then
     redis.call('del', KEYS[1])
     return failed
   end
-elseif redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
+elseif ttl < tonumber(ARGV[2]) then
   redis.call('pexpire', KEYS[1], ARGV[2])
 end
-return {1, token}
+return token

@@ -23,7 +23,8 @@ func FuzzReplies(f *testing.F) {
 		f.Add([]byte{'*', 2, ':', 1, byte(kind), 1, ':', 1, ':', 1})
 	}
 	for _, n := range []int64{math.MaxInt64, math.MinInt64, math.MaxInt64/1_000_000 + 1} {
-		f.Add(binary.BigEndian.AppendUint64([]byte{'*', 2, ':', 0, 'i', 0}, uint64(n)))
+		f.Add(binary.BigEndian.AppendUint64([]byte{'*', 1, 'i', 0}, uint64(n)))
+		f.Add(binary.BigEndian.AppendUint64([]byte{'i', 0}, uint64(n)))
 		f.Add(binary.BigEndian.AppendUint64([]byte{'*', 2, ':', 1, 'i', 0}, uint64(n)))
 	}
 	p := &parrot{}
@@ -32,14 +33,19 @@ func FuzzReplies(f *testing.F) {
 		reply, _ := value(in, 0)
 		p.say(reply)
 		got := ask(t.Context(), c)
+		n, one := integer(reply)
+		ttl, list := single(reply)
 		first, second, two := pair(reply)
-		if (got.acquired.Status == lua.Acquired) != (two && first == 1) || (got.err == nil) != (two && first >= -1 && first <= 1) {
+		if (got.acquired.Status == lua.Acquired) != (one && n >= 0) || (got.err == nil) != (one && n >= -1 || list) {
 			t.Fatalf("acquire: %q is %+v, %v", reply, got.acquired, got.err)
 		}
-		if two && first == 0 && (got.acquired.TTL < 0) != (second < 0) {
+		if list && (got.acquired.TTL < 0) != (ttl < 0) {
 			t.Fatalf("acquire: %q is %+v", reply, got.acquired)
 		}
-		if got.released != (two && first == 1) || (got.rel == nil) != (two && (first == 0 || first == 1)) {
+		if (got.handed.Status == lua.Acquired) != (one && n >= 0) || (got.hnd == nil) != (one && n >= -1) {
+			t.Fatalf("hand-off: %q is %+v, %v", reply, got.handed, got.hnd)
+		}
+		if got.released != (one && n == 1) || (got.rel == nil) != (one && (n == 0 || n == 1)) {
 			t.Fatalf("release: %q is %v, %v", reply, got.released, got.rel)
 		}
 		if (got.ren == nil) != (two && first >= -1 && first <= 1 && second >= -1 && second <= 1) {
@@ -49,6 +55,22 @@ func FuzzReplies(f *testing.F) {
 			t.Fatalf("force: %q is %v, %v", reply, got.forced, got.frc)
 		}
 	})
+}
+
+func integer(reply string) (n int64, ok bool) {
+	_, _ = fmt.Sscanf(reply, ":%d\r\n", &n)
+	return n, reply == fmt.Sprintf(":%d\r\n", n)
+}
+
+// single is pair for a list of one integer.
+func single(reply string) (only int64, ok bool) {
+	for _, form := range []string{"*1\r\n:%d\r\n", "~1\r\n:%d\r\n", "*?\r\n:%d\r\n.\r\n"} {
+		n, _ := fmt.Sscanf(reply, form, &only)
+		if n == 1 && reply == fmt.Sprintf(form, only) {
+			return only, true
+		}
+	}
+	return 0, false
 }
 
 // pair reads a reply that is a list of two integers and nothing else. RESP3 has three ways to write

@@ -6,15 +6,15 @@
 -- ARGV[2]  the next owner's field, which has 1 as its count then
 -- ARGV[3]  the next owner's lease in ms
 --
--- Reply {1, token}   held by the next owner; token is 0 without KEYS[2]
--- Reply {0, 0}       not held by the owner: nothing was changed
+-- Reply token  held by the next owner; a number from 0 on, and 0 without KEYS[2]
+-- Reply -1     not held by the owner: nothing was changed
 --
 -- The owner's count is taken for the last one: whoever sends this knows it (see release.lua).
 --
 -- Redis does not roll back a script that fails, so what may fail comes first, and the owner's field goes last.
 
 if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
-  return {0, 0}
+  return -1
 end
 
 local token = 0
@@ -28,4 +28,4 @@ if failed ~= 1 then
   return failed
 end
 redis.call('hdel', KEYS[1], ARGV[1])
-return {1, token}
+return token

@@ -29,7 +29,7 @@ func TestHeadersNameWhatBodiesUse(t *testing.T) {
 			uses := regexp.MustCompile(`(?:KEYS|ARGV)\[[^]]+\]`)
 			require.Equal(t, used(uses.FindAllString(body, -1)), documented(entries, header), "KEYS and ARGV")
 
-			replies := regexp.MustCompile(`(?m)^-- Reply (\{[^}]*\}|-?\d+)  +\S`)
+			replies := regexp.MustCompile(`(?m)^-- Reply (\{[^}]*\}|-?\d+|token)  +\S`)
 			require.Equal(t, answers(body), shapes(replies, header), "replies")
 
 			for _, use := range uses.FindAllString(header, -1) { // also where the prose speaks of one

@@ -24,11 +24,11 @@ var (
 	//go:embed force.lua
 	forceText string
 
-	acquireScript = rueidis.NewLuaScript(acquireText)
-	releaseScript = rueidis.NewLuaScript(releaseText)
-	handOffScript = rueidis.NewLuaScript(handOffText)
-	renewScript   = rueidis.NewLuaScript(renewText)
-	forceScript   = rueidis.NewLuaScript(forceText)
+	acquireScript = newScript(acquireText)
+	releaseScript = newScript(releaseText)
+	handOffScript = newScript(handOffText)
+	renewScript   = newScript(renewText)
+	forceScript   = newScript(forceText)
 )
 
 // Publish says where an unlock is announced.
@@ -82,31 +82,35 @@ type AcquireReply struct {
 // Acquire takes the lock or re-enters it. If it was sent before and the reply was lost, sending it
 // again with the same arguments does not count twice.
 func Acquire(ctx context.Context, c rueidis.Client, a AcquireArgs) (AcquireReply, error) {
-	keys := []string{a.Name, a.Fence}
-	if a.Fence == "" {
-		keys = keys[:1]
-	}
-	args := []string{a.Owner, millis(a.Lease), strconv.Itoa(a.Count)}
 	var result rueidis.RedisResult
 	var unconfirmed error
 	if a.Replicas > 0 {
-		result, unconfirmed = acquireAndWait(ctx, c, keys, args, a)
+		result, unconfirmed = acquireAndWait(ctx, c, a)
 	} else {
-		result = acquireScript.Exec(ctx, c, keys, args)
+		result = a.send(ctx, c)
 	}
-	reply, err := pair(result)
+	if ttl, held, err := only(result); err != nil {
+		return AcquireReply{}, fmt.Errorf("acquire script: %w", err)
+	} else if held {
+		return AcquireReply{Status: Held, TTL: duration(ttl)}, nil
+	}
+	reply, err := granted(result)
+	if reply.Status == Lost && a.Count == 1 {
+		err = errors.New("unknown reply -1 to a first acquire")
+	}
 	if err != nil {
 		return AcquireReply{}, fmt.Errorf("acquire script: %w", err)
 	}
-	switch reply[0] {
-	case 1:
-		return AcquireReply{Status: Acquired, Token: reply[1], Unconfirmed: unconfirmed}, nil
-	case 0:
-		return AcquireReply{Status: Held, TTL: duration(reply[1])}, nil
-	case -1:
-		return AcquireReply{Status: Lost}, nil
+	reply.Unconfirmed = unconfirmed
+	return reply, nil
+}
+
+func (a AcquireArgs) send(ctx context.Context, c doer) rueidis.RedisResult {
+	lease, count := millis(a.Lease), strconv.Itoa(a.Count)
+	if a.Fence == "" {
+		return acquireScript.run(ctx, c, []string{a.Name}, a.Owner, lease, count)
 	}
-	return AcquireReply{}, fmt.Errorf("acquire script: unknown reply %v", reply)
+	return acquireScript.run(ctx, c, []string{a.Name, a.Fence}, a.Owner, lease, count)
 }
 
 // ReleaseArgs says who gives which lock back.
@@ -121,18 +125,16 @@ type ReleaseArgs struct {
 // Release lowers the owner's count. It reports false if the owner does not hold the lock, which is
 // also the answer to a repeat of a release that ended the hold.
 func Release(ctx context.Context, c rueidis.Client, a ReleaseArgs) (bool, error) {
-	reply, err := pair(releaseScript.Exec(ctx, c, []string{a.Name},
-		[]string{a.Owner, strconv.Itoa(a.Count), millis(a.Lease), a.Publish.command(), a.Publish.Channel}))
+	lease := "0"
+	if a.Count > 0 {
+		lease = millis(a.Lease)
+	}
+	held, err := yes(releaseScript.run(ctx, c, []string{a.Name},
+		a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Channel))
 	if err != nil {
 		return false, fmt.Errorf("release script: %w", err)
 	}
-	switch reply[0] {
-	case 1:
-		return true, nil
-	case 0:
-		return false, nil
-	}
-	return false, fmt.Errorf("release script: unknown reply %v", reply)
+	return held, nil
 }
 
 // HandOffArgs say who gives which lock to whom.
@@ -151,17 +153,11 @@ func HandOff(ctx context.Context, c rueidis.Client, a HandOffArgs) (AcquireReply
 	if a.Fence == "" {
 		keys = keys[:1]
 	}
-	reply, err := pair(handOffScript.Exec(ctx, c, keys, []string{a.Owner, a.Next, millis(a.Lease)}))
+	reply, err := granted(handOffScript.run(ctx, c, keys, a.Owner, a.Next, millis(a.Lease)))
 	if err != nil {
 		return AcquireReply{}, fmt.Errorf("hand-off script: %w", err)
 	}
-	switch reply[0] {
-	case 1:
-		return AcquireReply{Status: Acquired, Token: reply[1]}, nil
-	case 0:
-		return AcquireReply{Status: Lost}, nil
-	}
-	return AcquireReply{}, fmt.Errorf("hand-off script: unknown reply %v", reply)
+	return reply, nil
 }
 
 // Hold names an owner's hold on a lock.
@@ -188,7 +184,7 @@ func Renew(ctx context.Context, c rueidis.Client, lease time.Duration, holds []H
 	for i, h := range holds {
 		keys[i], args[i+1] = h.Name, h.Owner
 	}
-	reply, err := numbers(renewScript.Exec(ctx, c, keys, args))
+	reply, err := numbers(renewScript.run(ctx, c, keys, args...))
 	if err != nil {
 		return nil, fmt.Errorf("renew script: %w", err)
 	}
@@ -213,28 +209,69 @@ func Renew(ctx context.Context, c rueidis.Client, lease time.Duration, holds []H
 
 // Force frees the lock whoever holds it, and reports whether it was held.
 func Force(ctx context.Context, c rueidis.Client, name string, p Publish) (bool, error) {
-	n, err := forceScript.Exec(ctx, c, []string{name}, []string{p.command(), p.Channel}).ToInt64()
+	held, err := yes(forceScript.run(ctx, c, []string{name}, p.command(), p.Channel))
 	if err != nil {
-		return false, fmt.Errorf("force script: %w", unanswered(err))
+		return false, fmt.Errorf("force script: %w", err)
 	}
-	switch n {
-	case 1:
-		return true, nil
-	case 0:
-		return false, nil
-	}
-	return false, fmt.Errorf("force script: unknown reply %d", n)
+	return held, nil
 }
 
-func pair(r rueidis.RedisResult) ([2]int64, error) {
-	s, err := numbers(r)
+// granted reads the reply of a script that gives the lock to an owner: the token, or -1.
+func granted(r rueidis.RedisResult) (AcquireReply, error) {
+	n, err := number(r)
+	switch {
+	case err != nil:
+		return AcquireReply{}, err
+	case n >= 0:
+		return AcquireReply{Status: Acquired, Token: n}, nil
+	case n == -1:
+		return AcquireReply{Status: Lost}, nil
+	}
+	return AcquireReply{}, fmt.Errorf("unknown reply %d", n)
+}
+
+// yes reads a 1 or a 0.
+func yes(r rueidis.RedisResult) (bool, error) {
+	n, err := number(r)
+	switch {
+	case err != nil:
+		return false, err
+	case n == 1:
+		return true, nil
+	case n == 0:
+		return false, nil
+	}
+	return false, fmt.Errorf("unknown reply %d", n)
+}
+
+func number(r rueidis.RedisResult) (int64, error) {
+	m, err := r.ToMessage()
 	if err != nil {
-		return [2]int64{}, err
+		return 0, unanswered(err)
 	}
-	if len(s) != 2 {
-		return [2]int64{}, fmt.Errorf("reply %v has not two numbers", s)
+	if !m.IsInt64() { // ToInt64 would also take true, and other forms
+		return 0, errors.New("the reply is not a number")
 	}
-	return [2]int64(s), nil
+	return m.ToInt64()
+}
+
+// only reads a list of one number, if the reply is a list.
+func only(r rueidis.RedisResult) (n int64, ok bool, err error) {
+	m, err := r.ToMessage()
+	if err != nil {
+		return 0, false, unanswered(err)
+	}
+	if !m.IsArray() {
+		return 0, false, nil
+	}
+	s, err := numbers(r)
+	if err == nil && len(s) != 1 {
+		err = fmt.Errorf("reply %v has not one number", s)
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	return s[0], true, nil
 }
 
 // numbers reads an array of integers. AsIntSlice of rueidis would also take true for 1, a nil for 0

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -99,65 +100,85 @@ func length(r *bufio.Reader) (int, error) {
 	return strconv.Atoi(strings.TrimSpace(line[1:]))
 }
 
-// outcome is what the four functions make of one reply.
+// outcome is what the functions make of one reply.
 type outcome struct {
-	acquired           lua.AcquireReply
-	released, forced   bool
-	renewed            []lua.Renewal
-	err, rel, ren, frc error
+	acquired, handed        lua.AcquireReply
+	released, forced        bool
+	renewed                 []lua.Renewal
+	err, rel, hnd, ren, frc error
 }
 
 func ask(ctx context.Context, c rueidis.Client) outcome {
 	var o outcome
-	o.acquired, o.err = lua.Acquire(ctx, c, lua.AcquireArgs{Name: "a", Fence: "f", Owner: me, Lease: lease, Count: 1})
+	o.acquired, o.err = lua.Acquire(ctx, c, lua.AcquireArgs{Name: "a", Fence: "f", Owner: me, Lease: lease, Count: 2})
 	o.released, o.rel = lua.Release(ctx, c, lua.ReleaseArgs{Name: "a", Owner: me})
+	o.handed, o.hnd = lua.HandOff(ctx, c, lua.HandOffArgs{Name: "a", Fence: "f", Owner: me, Next: other, Lease: lease})
 	o.renewed, o.ren = lua.Renew(ctx, c, lease, []lua.Hold{{"a", me}, {"b", me}})
 	o.forced, o.frc = lua.Force(ctx, c, "a", lua.Publish{})
 	return o
+}
+
+func (o outcome) errors() map[string]error {
+	return map[string]error{"acquire": o.err, "release": o.rel, "hand-off": o.hnd, "renew": o.ren, "force": o.frc}
 }
 
 func TestEveryKnownReply(t *testing.T) {
 	t.Parallel()
 	p := &parrot{}
 	c := p.client(t)
-	for reply, want := range map[string]outcome{
-		"*2\r\n:1\r\n:7\r\n":   {acquired: lua.AcquireReply{Status: lua.Acquired, Token: 7}, released: true},
-		"*2\r\n:0\r\n:7\r\n":   {acquired: lua.AcquireReply{Status: lua.Held, TTL: 7 * time.Millisecond}},
-		"*2\r\n:0\r\n:-1\r\n":  {acquired: lua.AcquireReply{Status: lua.Held, TTL: -time.Millisecond}, renewed: []lua.Renewal{lua.Gone, lua.Refused}},
-		"*2\r\n:-1\r\n:0\r\n":  {acquired: lua.AcquireReply{Status: lua.Lost}, renewed: []lua.Renewal{lua.Refused, lua.Gone}},
-		"*2\r\n:1\r\n:1\r\n":   {acquired: lua.AcquireReply{Status: lua.Acquired, Token: 1}, released: true, renewed: []lua.Renewal{lua.Renewed, lua.Renewed}},
-		":0\r\n":               {},
-		":1\r\n":               {forced: true},
-		"*2\r\n:-1\r\n:-1\r\n": {acquired: lua.AcquireReply{Status: lua.Lost}, renewed: []lua.Renewal{lua.Refused, lua.Refused}},
+	acquired := func(token int64) lua.AcquireReply { return lua.AcquireReply{Status: lua.Acquired, Token: token} }
+	lost := lua.AcquireReply{Status: lua.Lost}
+	held := func(ttl time.Duration) lua.AcquireReply { return lua.AcquireReply{Status: lua.Held, TTL: ttl} }
+	const all = "acquire release hand-off force"
+	for reply, want := range map[string]struct {
+		outcome
+		known string // to which scripts
+	}{
+		":0\r\n":               {outcome{acquired: acquired(0), handed: acquired(0)}, all},
+		":1\r\n":               {outcome{acquired: acquired(1), handed: acquired(1), released: true, forced: true}, all},
+		":7\r\n":               {outcome{acquired: acquired(7), handed: acquired(7)}, "acquire hand-off"},
+		":-1\r\n":              {outcome{acquired: lost, handed: lost}, "acquire hand-off"},
+		"*1\r\n:7\r\n":         {outcome{acquired: held(7 * time.Millisecond)}, "acquire"},
+		"*1\r\n:0\r\n":         {outcome{acquired: held(0)}, "acquire"},
+		"*1\r\n:-1\r\n":        {outcome{acquired: held(-time.Millisecond)}, "acquire"},
+		"*2\r\n:0\r\n:-1\r\n":  {outcome{renewed: []lua.Renewal{lua.Gone, lua.Refused}}, "renew"},
+		"*2\r\n:-1\r\n:0\r\n":  {outcome{renewed: []lua.Renewal{lua.Refused, lua.Gone}}, "renew"},
+		"*2\r\n:1\r\n:1\r\n":   {outcome{renewed: []lua.Renewal{lua.Renewed, lua.Renewed}}, "renew"},
+		"*2\r\n:-1\r\n:-1\r\n": {outcome{renewed: []lua.Renewal{lua.Refused, lua.Refused}}, "renew"},
 	} {
 		p.say(reply)
 		got := ask(t.Context(), c)
 		require.Equal(t, want.acquired, got.acquired, "%q", reply)
+		require.Equal(t, want.handed, got.handed, "%q", reply)
 		require.Equal(t, want.released, got.released, "%q", reply)
 		require.Equal(t, want.renewed, got.renewed, "%q", reply)
 		require.Equal(t, want.forced, got.forced, "%q", reply)
-		if pair := reply[0] == '*'; pair {
-			require.NoError(t, got.err, "%q", reply)
-			require.Error(t, got.frc, "%q", reply)
-			require.Equal(t, want.renewed == nil, got.ren != nil, "%q", reply)
-		} else {
-			require.Error(t, got.err, "%q", reply)
-			require.Error(t, got.rel, "%q", reply)
-			require.Error(t, got.ren, "%q", reply)
-			require.NoError(t, got.frc, "%q", reply)
+		for script, err := range got.errors() {
+			require.Equal(t, slices.Contains(strings.Fields(want.known), script), err == nil, "%s: %q", script, reply)
 		}
 	}
+}
+
+// A first acquire has no hold that could be gone.
+func TestFirstAcquireLosesNothing(t *testing.T) {
+	t.Parallel()
+	p := &parrot{}
+	p.say(":-1\r\n")
+	got, err := lua.Acquire(t.Context(), p.client(t), lua.AcquireArgs{Name: "a", Owner: me, Lease: lease, Count: 1})
+	require.ErrorContains(t, err, "acquire script: unknown reply -1")
+	require.Zero(t, got)
 }
 
 // unknown are replies that no script has; each is an error, and none of them is one with which a
 // server says that it did nothing.
 var unknown = []string{
 	"_\r\n", "$-1\r\n", "*-1\r\n", "#t\r\n", "+OK\r\n", "$1\r\n1\r\n", ",1.0\r\n", "(1\r\n",
-	"*0\r\n", "*1\r\n:1\r\n", "*3\r\n:1\r\n:1\r\n:1\r\n",
+	":-2\r\n", ":-9223372036854775808\r\n",
+	"*0\r\n", "*1\r\n+1\r\n", "*1\r\n*1\r\n:1\r\n", "*1\r\n_\r\n", "*1\r\n#t\r\n", "*3\r\n:1\r\n:1\r\n:1\r\n",
 	"*2\r\n:2\r\n:0\r\n", "*2\r\n:-2\r\n:0\r\n",
 	"*2\r\n+1\r\n+1\r\n", "*2\r\n$1\r\n1\r\n$1\r\n0\r\n", "*2\r\n_\r\n_\r\n", "*2\r\n#t\r\n#t\r\n", "*2\r\n#f\r\n#f\r\n",
 	"*2\r\n*1\r\n:9\r\n*0\r\n", "*2\r\n:1\r\n_\r\n", "*2\r\n_\r\n:1\r\n", "*2\r\n-ERR no\r\n:1\r\n",
-	"*2\r\n,1\r\n,1\r\n", "%1\r\n:1\r\n:1\r\n", ":2\r\n", ":-1\r\n",
+	"*2\r\n,1\r\n,1\r\n", "%1\r\n:1\r\n:1\r\n",
 }
 
 func TestUnknownReplies(t *testing.T) {
@@ -171,7 +192,8 @@ func TestUnknownReplies(t *testing.T) {
 		require.False(t, got.released, "%q", reply)
 		require.Nil(t, got.renewed, "%q", reply)
 		require.False(t, got.forced, "%q", reply)
-		for script, err := range map[string]error{"acquire": got.err, "release": got.rel, "renew": got.ren, "force": got.frc} {
+		require.Zero(t, got.handed, "%q", reply)
+		for script, err := range got.errors() {
 			var said *rueidis.RedisError
 			require.ErrorContains(t, err, script+" script: ", "%q", reply)
 			require.NotErrorAs(t, err, &said, "%q", reply)
@@ -186,7 +208,7 @@ func TestErrorReplies(t *testing.T) {
 	for _, reply := range []string{"-LOADING wait\r\n", "-BUSY wait\r\n", "!9\r\nERR\r\nline\r\n"} {
 		p.say(reply)
 		got := ask(t.Context(), c)
-		for script, err := range map[string]error{"acquire": got.err, "release": got.rel, "renew": got.ren, "force": got.frc} {
+		for script, err := range got.errors() {
 			var said *rueidis.RedisError
 			require.ErrorAs(t, err, &said, "%q", reply)
 			require.ErrorContains(t, err, script+" script: ")
