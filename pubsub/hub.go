@@ -32,6 +32,7 @@ type Hub struct {
 	// held for memory operations only, and no other lock is taken under it.
 	mu     sync.Mutex
 	topics map[Queue]*topic
+	spare  []*topic // to be used again: most locks are free, and their queues end as they began
 	subs   map[Channel]*subscription
 	links  map[string]*link // by node address; plain channels use plainLink
 	router router
@@ -90,13 +91,7 @@ func (h *Hub) JoinFirst(w *Waiter, q Queue) bool {
 func (h *Hub) join(w *Waiter, q Queue) (turn bool) {
 	t := h.topics[q]
 	if t == nil {
-		t = &topic{hub: h, sub: h.subs[q.Channel]}
-		if t.sub == nil {
-			t.sub = &subscription{hub: h, channel: q.Channel}
-			h.subs[q.Channel] = t.sub
-		}
-		t.sub.topics = append(t.sub.topics, member{q, t})
-		h.topics[q] = t
+		t = h.newTopic(q)
 	}
 	h.joins++
 	w.topic, w.joined = t, h.joins
@@ -106,6 +101,30 @@ func (h *Hub) join(w *Waiter, q Queue) (turn bool) {
 	}
 	w.turn = make(chan struct{}, 1)
 	return false
+}
+
+// maxSpare is how many topics are kept. More queues at once than that are rare.
+const maxSpare = 128
+
+func (h *Hub) newTopic(q Queue) *topic {
+	var t *topic
+	if n := len(h.spare) - 1; n >= 0 {
+		t, h.spare = h.spare[n], h.spare[:n]
+	} else {
+		t = &topic{hub: h}
+	}
+	t.queue = q
+	h.topics[q] = t
+	return t
+}
+
+// drop forgets an empty topic.
+func (h *Hub) drop(t *topic) {
+	delete(h.topics, t.queue)
+	t.sub = nil
+	if t.timer == nil && len(h.spare) < maxSpare { // a timer that was stopped may be firing nevertheless
+		h.spare = append(h.spare, t)
+	}
 }
 
 // Len returns the number of queues that have waiters or a subscription.
@@ -123,11 +142,11 @@ func (h *Hub) message(ch Channel, payload string) {
 	if s == nil || h.closed {
 		return
 	}
-	for _, m := range s.topics {
+	for _, t := range s.topics {
 		if payload == "1" {
-			m.wakeAll()
+			t.wakeAll()
 		} else {
-			m.wakeFirst()
+			t.wakeFirst()
 		}
 	}
 }

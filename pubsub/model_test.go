@@ -33,6 +33,14 @@ func newDesk(t *testing.T) *desk {
 
 func (d *desk) topic() *topic { return d.hub.topics[queue(d.ch)] }
 
+// subOf returns the subscription of t, an idle one if it never needed any.
+func subOf(t *topic) *subscription {
+	if t.sub == nil {
+		return &subscription{hub: t.hub}
+	}
+	return t.sub
+}
+
 // take returns the topic's next command, noOp if there is none.
 func (d *desk) take() op {
 	if batch := d.link.take(); len(batch) > 0 {
@@ -49,7 +57,7 @@ func (d *desk) confirm(kind string) {
 func (d *desk) finish(err error) (again bool) {
 	d.hub.mu.Lock()
 	defer d.hub.mu.Unlock()
-	return d.link.finish(d.topic().sub, err)
+	return d.link.finish(subOf(d.topic()), err)
 }
 
 // obey carries out what the link is asked for, until nothing is left.
@@ -163,7 +171,7 @@ func (m *model) step() {
 		}
 	case 8:
 		note("message")
-		if t := m.topic(); t != nil && t.sub.on {
+		if t := m.topic(); t != nil && subOf(t).on {
 			m.event()
 			m.hub.message(m.ch, []string{"0", "1", "?"}[m.rnd.IntN(3)])
 		}
@@ -181,10 +189,10 @@ func (m *model) step() {
 		}
 		m.pending = noOp
 		switch t := m.topic(); {
-		case t.sub.op == subscribing && !t.sub.on:
+		case subOf(t).op == subscribing && !subOf(t).on:
 			note("try again later")
 			m.retry = m.finish(m.later) || m.retry
-		case t.sub.op == unsubscribing && t.sub.on:
+		case subOf(t).op == unsubscribing && subOf(t).on:
 			note("not unsubscribed")
 			require.False(m.t, m.finish(m.later))
 		default:
@@ -211,7 +219,7 @@ func (m *model) step() {
 			note("refused")
 			m.hub.mu.Lock()
 			t.fail(errors.New("refused"))
-			if t.sub.op == noOp && !t.sub.queued && !t.sub.on {
+			if subOf(t).op == noOp && !subOf(t).queued && !subOf(t).on {
 				t.need = false
 			}
 			m.hub.mu.Unlock()
@@ -224,7 +232,7 @@ func (m *model) step() {
 func (m *model) confirmation() {
 	switch m.pending {
 	case subscribing:
-		if len(m.queue) > 0 && !m.topic().sub.on {
+		if len(m.queue) > 0 && !subOf(m.topic()).on {
 			m.event()
 		}
 		m.confirm("subscribe")
@@ -284,7 +292,7 @@ func (m *model) check() {
 
 	if len(m.queue) == 0 {
 		require.False(m.t, t.need, "an empty queue wants nothing: %v", m.steps)
-		idle := !t.sub.on && !t.sub.queued && t.sub.op == noOp
+		idle := !subOf(t).on && !subOf(t).queued && subOf(t).op == noOp
 		require.False(m.t, idle, "a topic that nobody needs: %v", m.steps)
 		m.news, m.began = 0, 0
 		return
@@ -294,15 +302,15 @@ func (m *model) check() {
 	}
 	// A first turn may meet the subscription of a queue before, which is confirmed or given back
 	// meanwhile. Its end tells whether that matters; if so a confirmation is still to come.
-	first, anew := t.busy != nil && !t.need, t.need && (!t.sub.on || t.sub.op == unsubscribing)
+	first, anew := t.busy != nil && !t.need, t.need && (!subOf(t).on || subOf(t).op == unsubscribing)
 	if m.news > m.began && !first && !anew {
 		require.Positive(m.t, dueable, "news is lost: %v", m.steps)
 	}
 	if t.busy == nil {
 		require.Zero(m.t, dueable, "somebody is due and nobody has the turn: %v", m.steps)
 		require.True(m.t, t.need, "asleep without a subscription: %v", m.steps)
-		asked := t.sub.queued || t.sub.op != noOp || m.retry
-		require.True(m.t, t.sub.on || asked, "asleep, and nobody subscribes: %v", m.steps)
+		asked := subOf(t).queued || subOf(t).op != noOp || m.retry
+		require.True(m.t, subOf(t).on || asked, "asleep, and nobody subscribes: %v", m.steps)
 	}
 }
 

@@ -12,7 +12,8 @@ import (
 // an unlock: a waiter has the turn; or a waiter is due; or a subscription is being asked for; or
 // the subscription stands and an attempt made after its confirmation was answered "held".
 type topic struct {
-	hub *Hub
+	hub   *Hub
+	queue Queue
 
 	first, last *Waiter
 	busy        *Waiter // has the turn, or is claimed
@@ -21,8 +22,8 @@ type topic struct {
 
 	timer *time.Timer // fires when the holder's remaining time has run out
 
-	sub  *subscription
-	need bool // the queue needs it
+	sub  *subscription // nil until it was needed for the first time
+	need bool          // the queue needs it
 }
 
 // Waiter is one place in a queue; its zero value is ready for [Hub.Join]. Its methods are for the
@@ -232,6 +233,10 @@ func (t *topic) settle() {
 	}
 	t.stopTimer()
 	t.need = false
+	if t.sub == nil {
+		t.hub.drop(t)
+		return
+	}
 	t.sub.reconcile()
 	t.sub.settle()
 }
@@ -242,6 +247,10 @@ func (t *topic) subscribe() {
 		return
 	}
 	t.need = true
+	if t.sub == nil {
+		t.sub = t.hub.subscription(t.queue.Channel)
+		t.sub.topics = append(t.sub.topics, t)
+	}
 	if t.sub.on && t.sub.op != unsubscribing {
 		t.wakeFirst() // still standing from the queue before, or for another lock
 		return
@@ -273,8 +282,9 @@ func (t *topic) stopTimer() {
 func (t *topic) expired() {
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	if !t.hub.closed {
-		t.sub.suspect()
-		t.wakeFirst()
+	if t.hub.closed || t.sub == nil { // dropped since
+		return
 	}
+	t.sub.suspect()
+	t.wakeFirst()
 }

@@ -6,7 +6,7 @@ import "fmt"
 type subscription struct {
 	hub     *Hub
 	channel Channel
-	topics  []member // the queues for its messages, also the empty ones until it is idle
+	topics  []*topic // the queues for its messages, also the empty ones until it is idle
 
 	on     bool  // the server confirmed it
 	link   *link // which has it, or is asked to have it
@@ -14,10 +14,14 @@ type subscription struct {
 	op     op    // the link's command about it that is under way
 }
 
-// member is a queue and its name.
-type member struct {
-	Queue
-	*topic
+// subscription returns the one of a channel. Hub.mu is held.
+func (h *Hub) subscription(ch Channel) *subscription {
+	s := h.subs[ch]
+	if s == nil {
+		s = &subscription{hub: h, channel: ch}
+		h.subs[ch] = s
+	}
+	return s
 }
 
 type op int8
@@ -30,8 +34,8 @@ const (
 
 // want reports whether a queue needs the subscription.
 func (s *subscription) want() bool {
-	for _, m := range s.topics {
-		if m.need {
+	for _, t := range s.topics {
+		if t.need {
 			return true
 		}
 	}
@@ -59,13 +63,13 @@ func (s *subscription) settle() {
 	if s.on || s.queued || s.op != noOp {
 		return
 	}
-	for _, m := range s.topics {
-		if m.first != nil {
+	for _, t := range s.topics {
+		if t.first != nil {
 			return
 		}
 	}
-	for _, m := range s.topics {
-		delete(s.hub.topics, m.Queue)
+	for _, t := range s.topics {
+		s.hub.drop(t)
 	}
 	s.topics = nil
 	delete(s.hub.subs, s.channel)
@@ -73,17 +77,17 @@ func (s *subscription) settle() {
 
 // wakeFirst wakes the first waiter of each queue that needs the subscription.
 func (s *subscription) wakeFirst() {
-	for _, m := range s.topics {
-		if m.need {
-			m.wakeFirst()
+	for _, t := range s.topics {
+		if t.need {
+			t.wakeFirst()
 		}
 	}
 }
 
 // refuse gives up on a subscription: all that wait now are told, who joins later asks anew.
 func (s *subscription) refuse(err error) {
-	for _, m := range s.topics {
-		m.fail(fmt.Errorf("subscribe to channel %q: %w", s.channel.Name, err))
-		m.need = false
+	for _, t := range s.topics {
+		t.fail(fmt.Errorf("subscribe to channel %q: %w", s.channel.Name, err))
+		t.need = false
 	}
 }
