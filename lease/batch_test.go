@@ -19,7 +19,7 @@ func TestBatches(t *testing.T) {
 			until := time.Now().Add(watchdog)
 			for i := range hs {
 				hs[i] = newHold(i)
-				r.Keep(&hs[i].Lease, hs[i].item, nil, until, true, hs[i].lost)
+				r.Keep(&hs[i].Lease, keeper{hs[i].item, nil, hs[i].lost}, until, true)
 			}
 			sleep(10 * time.Second)
 			if calls := len(s.taken()); calls != n/100 {
@@ -40,7 +40,7 @@ func TestBatches(t *testing.T) {
 			hs := make([]*hold, n)
 			for i := range hs {
 				hs[i] = newHold(i)
-				r.Keep(&hs[i].Lease, hs[i].item, nil, time.Now().Add(watchdog), true, hs[i].lost)
+				r.Keep(&hs[i].Lease, keeper{hs[i].item, nil, hs[i].lost}, time.Now().Add(watchdog), true)
 				time.Sleep(rand.N(2 * time.Millisecond))
 			}
 			sleep(time.Minute) // merge
@@ -64,7 +64,7 @@ func TestBatches(t *testing.T) {
 				hs[i] = newHold(i)
 				g := slot{i % 2, i % 50}
 				want[hs[i].item] = g
-				r.Keep(&hs[i].Lease, hs[i].item, g, time.Now().Add(watchdog), true, hs[i].lost)
+				r.Keep(&hs[i].Lease, keeper{hs[i].item, g, hs[i].lost}, time.Now().Add(watchdog), true)
 			}
 			sleep(10 * time.Second)
 			qs := s.taken()
@@ -96,8 +96,8 @@ func TestSlack(t *testing.T) {
 	for gap, together := range map[time.Duration]bool{400 * time.Millisecond: true, 3 * time.Second: false} {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
 			a, b := newHold(1), newHold(2)
-			r.Keep(&a.Lease, a.item, nil, time.Now().Add(watchdog), true, a.lost)
-			r.Keep(&b.Lease, b.item, nil, time.Now().Add(watchdog+gap), true, b.lost)
+			r.Keep(&a.Lease, keeper{a.item, nil, a.lost}, time.Now().Add(watchdog), true)
+			r.Keep(&b.Lease, keeper{b.item, nil, b.lost}, time.Now().Add(watchdog+gap), true)
 			sleep(10 * time.Second)
 			if qs := s.taken(); len(qs) != 1 || (len(qs[0].items) == 2) != together {
 				t.Errorf("gap %v: %v", gap, qs)
@@ -113,7 +113,7 @@ func TestSmallGroupsMerge(t *testing.T) {
 		var hs []*hold
 		for i := range 6 {
 			h := newHold(i)
-			r.Keep(&h.Lease, h.item, "slot", time.Now().Add(watchdog), true, h.lost)
+			r.Keep(&h.Lease, keeper{h.item, "slot", h.lost}, time.Now().Add(watchdog), true)
 			hs = append(hs, h)
 			time.Sleep(1600 * time.Millisecond)
 		}
@@ -156,10 +156,10 @@ func TestFailingGroupIsNotFilled(t *testing.T) {
 			return all(Renewed, len(q.items)), nil
 		}
 		until := time.Now().Add(watchdog)
-		r.Keep(&other.Lease, other.item, "g", until, true, other.lost)
-		sleep(10 * time.Second)                                                                              // other has been renewed, and rests
-		r.Keep(&bad.Lease, bad.item, "g", time.Now().Add(watchdog), true, bad.lost)                          // not due yet
-		r.Keep(&late.Lease, late.item, "g", time.Now().Add(watchdog-8500*time.Millisecond), true, late.lost) // due within 1.5 s
+		r.Keep(&other.Lease, keeper{other.item, "g", other.lost}, until, true)
+		sleep(10 * time.Second)                                                                                      // other has been renewed, and rests
+		r.Keep(&bad.Lease, keeper{bad.item, "g", bad.lost}, time.Now().Add(watchdog), true)                          // not due yet
+		r.Keep(&late.Lease, keeper{late.item, "g", late.lost}, time.Now().Add(watchdog-8500*time.Millisecond), true) // due within 1.5 s
 		r.mu.Lock()
 		r.groups["g"].failing = true
 		r.mu.Unlock()
@@ -180,7 +180,7 @@ func TestBatchOption(t *testing.T) {
 		defer r.Close()
 		for i := range 70 {
 			h := newHold(i)
-			r.Keep(&h.Lease, h.item, nil, time.Now().Add(watchdog), true, h.lost)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
 		}
 		sleep(10 * time.Second)
 		if n := len(s.taken()); n != 10 {
@@ -208,7 +208,7 @@ func TestPoisonedItemFailsAlone(t *testing.T) {
 			} else {
 				good = append(good, h)
 			}
-			r.Keep(&h.Lease, h.item, nil, until, true, h.lost)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
 		}
 		sleep(watchdog)
 		bad.wantLost(t, until, ErrExpired)
@@ -253,7 +253,7 @@ func TestFailedVerdictDoesNotSplit(t *testing.T) {
 		}
 		for i := range 100 {
 			h := newHold(i)
-			r.Keep(&h.Lease, h.item, nil, time.Now().Add(watchdog), true, h.lost)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
 		}
 		sleep(11 * time.Second)
 		if qs := s.taken(); len(qs) != 2 || len(qs[1].items) != 100 {
@@ -275,7 +275,7 @@ func TestStuckGroupDelaysNoOther(t *testing.T) {
 		until := time.Now().Add(watchdog)
 		for i := range hs {
 			hs[i] = newHold(i)
-			r.Keep(&hs[i].Lease, hs[i].item, i%groups, until, true, hs[i].lost)
+			r.Keep(&hs[i].Lease, keeper{hs[i].item, i % groups, hs[i].lost}, until, true)
 		}
 		for range 20 {
 			sleep(10 * time.Second)
@@ -323,7 +323,7 @@ func TestCallsInFlightAreBounded(t *testing.T) {
 				until := time.Now().Add(watchdog)
 				for i := range hs {
 					hs[i] = newHold(i)
-					r.Keep(&hs[i].Lease, hs[i].item, "g", until, true, hs[i].lost)
+					r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, true)
 				}
 				sleep(10 * time.Second)
 				s.mu.Lock()
@@ -378,7 +378,7 @@ func TestRecoveryAfterOutage(t *testing.T) {
 				until := time.Now().Add(watchdog)
 				for i := range hs {
 					hs[i] = newHold(i)
-					r.Keep(&hs[i].Lease, hs[i].item, "g", until, true, hs[i].lost)
+					r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, true)
 				}
 				sleep(time.Minute)
 				for _, h := range hs {
@@ -402,7 +402,7 @@ func TestQueuedLeases(t *testing.T) {
 		until := time.Now().Add(watchdog)
 		for i := range hs {
 			hs[i] = newHold(i)
-			r.Keep(&hs[i].Lease, hs[i].item, "g", until, true, hs[i].lost)
+			r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, true)
 		}
 		sleep(10 * time.Second)
 		var queued []*hold
@@ -458,7 +458,7 @@ func TestQueuedAlone(t *testing.T) {
 		until := time.Now().Add(watchdog)
 		for i := range hs {
 			hs[i] = newHold(i)
-			r.Keep(&hs[i].Lease, hs[i].item, "g", until, true, hs[i].lost)
+			r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, true)
 		}
 		sleep(13 * time.Second) // the batches were refused, as many as may be are in flight alone
 		waiting := 0
@@ -485,9 +485,9 @@ func TestSlackEndsWithTheWakeUp(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		now := time.Now()
 		a, b := newHold(1), newHold(2)
-		r.Keep(&a.Lease, a.item, 1, now.Add(watchdog-10*time.Second), true, a.lost) // due now
+		r.Keep(&a.Lease, keeper{a.item, 1, a.lost}, now.Add(watchdog-10*time.Second), true) // due now
 		synctest.Wait()
-		r.Keep(&b.Lease, b.item, 2, now.Add(watchdog-8800*time.Millisecond), true, b.lost) // due in 0.2 to 1.2 s
+		r.Keep(&b.Lease, keeper{b.item, 2, b.lost}, now.Add(watchdog-8800*time.Millisecond), true) // due in 0.2 to 1.2 s
 		sleep(5 * time.Second)
 		qs := s.taken()
 		if len(qs) != 2 || !qs[0].at.Equal(now) || qs[1].at.Before(now.Add(200*time.Millisecond)) {
@@ -507,12 +507,12 @@ func TestUpdateAfterFailure(t *testing.T) {
 			}
 			return all(Renewed, len(q.items)), nil
 		}
-		r.Keep(&bad.Lease, bad.item, "g", time.Now().Add(watchdog), true, bad.lost)
+		r.Keep(&bad.Lease, keeper{bad.item, "g", bad.lost}, time.Now().Add(watchdog), true)
 		sleep(15 * time.Second) // several tries
 		again := time.Now()
 		r.Update(&bad.Lease, again.Add(watchdog), true)
 		s.taken()
-		r.Keep(&good.Lease, good.item, "g", again.Add(watchdog-10*time.Second), true, good.lost) // due now
+		r.Keep(&good.Lease, keeper{good.item, "g", good.lost}, again.Add(watchdog-10*time.Second), true) // due now
 		r.mu.Lock()
 		r.groups["g"].failing = false
 		r.mu.Unlock()

@@ -45,7 +45,7 @@ func BenchmarkPeriod(b *testing.B) {
 				leases := make([]Lease, n)
 				for i := range leases {
 					sent := r.epoch.Add(rand.N(r.period)) // acquired over one period
-					r.Keep(&leases[i], Item{"name", "owner"}, i%groups, sent.Add(r.ttl), true, func(err error) { b.Error(err) })
+					r.Keep(&leases[i], keeper{Item{"name", "owner"}, i % groups, func(err error) { b.Error(err) }}, sent.Add(r.ttl), true)
 				}
 				pass := func() { // a period, as it passes: from one due time to the next
 					for end := now + r.period; ; {
@@ -86,7 +86,7 @@ func BenchmarkKeepStop(b *testing.B) {
 			held := make([]Lease, n+1)
 			until := time.Now().Add(watchdog)
 			for i := range held {
-				r.Keep(&held[i], Item{"name", "owner"}, 1, until, true, func(error) {})
+				r.Keep(&held[i], keeper{Item{"name", "owner"}, 1, func(error) {}}, until, true)
 			}
 			lost := func(error) {}
 			var group any = 1
@@ -94,7 +94,7 @@ func BenchmarkKeepStop(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				l.state = idle // as a new one
-				r.Keep(&l, Item{"name", "owner"}, group, time.Now().Add(watchdog), true, lost)
+				r.Keep(&l, keeper{Item{"name", "owner"}, group, lost}, time.Now().Add(watchdog), true)
 				r.Stop(&l)
 			}
 		})
@@ -106,10 +106,10 @@ func TestKeepStopDoNotAllocate(t *testing.T) {
 	defer r.Close()
 	var l Lease
 	var group any = 1
-	lost := func(error) {}
+	var k Keeper = keeper{Item{"name", "owner"}, group, func(error) {}}
 	if n := testing.AllocsPerRun(1000, func() {
 		l.state = idle
-		r.Keep(&l, Item{"name", "owner"}, group, time.Now().Add(time.Hour), true, lost)
+		r.Keep(&l, k, time.Now().Add(time.Hour), true)
 		r.Stop(&l)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -136,7 +136,7 @@ func TestMemory(t *testing.T) {
 	before := heapInUse()
 	until, lost := time.Now().Add(watchdog), func(error) {}
 	for i := range leases {
-		r.Keep(&leases[i], Item{"name", "owner"}, 1, until, true, lost)
+		r.Keep(&leases[i], keeper{Item{"name", "owner"}, 1, lost}, until, true)
 	}
 	now = r.period
 	settle(r)

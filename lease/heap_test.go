@@ -65,7 +65,7 @@ func TestLoopIsNotWokenForNothing(t *testing.T) {
 		r.mu.Unlock()
 
 		first := newHold(0)
-		r.Keep(&first.Lease, first.item, nil, time.Now().Add(watchdog), true, first.lost)
+		r.Keep(&first.Lease, keeper{first.item, nil, first.lost}, time.Now().Add(watchdog), true)
 		synctest.Wait()
 		if turns != 1 {
 			t.Errorf("%d turns for the first lease", turns)
@@ -73,7 +73,7 @@ func TestLoopIsNotWokenForNothing(t *testing.T) {
 		sleep(2 * time.Second) // more than the jitter
 		for i := range 1000 {
 			h := newHold(i + 1)
-			r.Keep(&h.Lease, h.item, nil, time.Now().Add(watchdog), true, h.lost)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
 			r.Update(&h.Lease, time.Now().Add(watchdog+1), true)
 			r.Stop(&h.Lease)
 			synctest.Wait()
@@ -82,7 +82,7 @@ func TestLoopIsNotWokenForNothing(t *testing.T) {
 			t.Errorf("%d turns for later leases", turns)
 		}
 		early := newHold(-1)
-		r.Keep(&early.Lease, early.item, nil, time.Now().Add(time.Second), false, early.lost)
+		r.Keep(&early.Lease, keeper{early.item, nil, early.lost}, time.Now().Add(time.Second), false)
 		synctest.Wait()
 		if turns != 2 {
 			t.Errorf("%d turns after an earlier one", turns)

@@ -22,6 +22,18 @@ var ErrRefused = errors.New("lease: renewal refused")
 // Item names one hold to the renew function.
 type Item struct{ Name, Owner string }
 
+// Keeper is whoever keeps a lease: its names in the store, and whom to tell.
+type Keeper interface {
+	// Item names the hold. Group is what it may share a call with: renewals of leases with an equal one, which
+	// may be any comparable value, go together. Both are constant, and must not call the Renewer.
+	Item() Item
+	Group() any
+
+	// Lost is called at most once, on the renewer's goroutine, with the reason: ErrExpired or ErrGone. It must
+	// not block, since everyone's losses and renewals wait for it, but it may call any method except Close.
+	Lost(reason error)
+}
+
 // Verdict is what became of one item of a renew call.
 type Verdict int8
 
@@ -39,9 +51,7 @@ const (
 type Lease struct {
 	_ noCopy
 
-	item  Item
-	group any         // what the item may share a call with
-	lost  func(error) // told of the loss
+	keeper Keeper
 
 	until   time.Duration // trusted time, since the renewer's epoch
 	backoff time.Duration // the wait before the last retry; 0 when the last renewal succeeded

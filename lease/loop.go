@@ -69,7 +69,7 @@ func (r *Renewer) lose() (report func(error), reason error) {
 	}
 	l.state = lost
 	r.leave(l)
-	return l.lost, reason
+	return l.keeper.Lost, reason
 }
 
 // collect queues leases to be renewed now, and reports whether there were any.
@@ -98,9 +98,10 @@ func (r *Renewer) enqueue(l *Lease) {
 	if g == nil {
 		// Here, not in Keep: most leases end before they are due, and don't pay
 		// for the map.
-		if g = r.groups[l.group]; g == nil {
-			g = &group{key: l.group}
-			r.groups[l.group] = g
+		key := l.keeper.Group()
+		if g = r.groups[key]; g == nil {
+			g = &group{key: key}
+			r.groups[key] = g
 		}
 		g.members++
 		l.g = g
@@ -159,7 +160,7 @@ func (r *Renewer) call(g *group, now time.Duration) *call {
 	c.items = make([]Item, len(c.leases))
 	for i, l := range c.leases {
 		l.place, l.call = inCall, c
-		c.items[i] = l.item
+		c.items[i] = l.keeper.Item()
 	}
 	g.calls++
 	g.items += len(c.items)

@@ -40,12 +40,13 @@ func TestRandomLoad(t *testing.T) {
 		h.item.Owner = strconv.Itoa(int(serial.Load()))
 		began := make(chan error, 2)
 		sent := time.Now()
-		r.Keep(&h.Lease, h.item, rand.IntN(5), sent.Add(wd), rand.IntN(4) > 0, func(err error) {
+		lost := func(err error) {
 			if left := time.Until(r.Until(&h.Lease)); err == ErrExpired && left > 0 {
 				t.Errorf("lost %v early", left)
 			}
 			began <- err
-		})
+		}
+		r.Keep(&h.Lease, keeper{h.item, rand.IntN(5), lost}, sent.Add(wd), rand.IntN(4) > 0)
 		timer := time.NewTimer(rand.N(3 * wd))
 		defer timer.Stop()
 		for range rand.IntN(3) {
@@ -102,11 +103,11 @@ func TestCloseRaces(t *testing.T) {
 			wg.Go(func() {
 				for i := range 200 {
 					h := newHold(1000*g + i)
-					r.Keep(&h.Lease, h.item, i%3, time.Now().Add(rand.N(15*time.Millisecond)), i%2 == 0, func(error) {
+					r.Keep(&h.Lease, keeper{h.item, i % 3, func(error) {
 						if closed.Load() {
 							t.Error("lost after Close")
 						}
-					})
+					}}, time.Now().Add(rand.N(15*time.Millisecond)), i%2 == 0)
 					r.Update(&h.Lease, time.Now().Add(time.Millisecond), true)
 					if i%3 == 0 {
 						if done := r.Stop(&h.Lease); done != nil {

@@ -16,8 +16,8 @@ func TestReleasingWhileInFlight(t *testing.T) {
 				return all(verdict, len(q.items)), nil
 			}
 			stopped, slow, until := newHold(1), newHold(2), time.Now().Add(watchdog)
-			r.Keep(&stopped.Lease, stopped.item, nil, until, true, stopped.lost)
-			r.Keep(&slow.Lease, slow.item, nil, until, true, slow.lost)
+			r.Keep(&stopped.Lease, keeper{stopped.item, nil, stopped.lost}, until, true)
+			r.Keep(&slow.Lease, keeper{slow.item, nil, slow.lost}, until, true)
 			sleep(10 * time.Second)
 			s.taken()
 			r.Releasing(&stopped.Lease)

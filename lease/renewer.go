@@ -51,7 +51,7 @@ type Renewer struct {
 
 	// mu guards the following, all leases kept here, groups and calls. It is
 	// the only lock of the package, and a leaf: neither the renew function nor
-	// lost callbacks are called under it, so a caller may hold its own locks
+	// Lost is called under it, so a caller may hold its own locks
 	// when it calls in.
 	mu      sync.Mutex
 	closed  bool
@@ -107,7 +107,7 @@ func newRenewer(renew RenewFunc, o Options) *Renewer {
 
 // Close stops renewals and the reporting of losses, cancels the calls in
 // flight, and returns when all goroutines are gone. Leases aren't reported lost
-// by it. It may be called again, but not from a lost callback, for whose return
+// by it. It may be called again, but not from a Lost, for whose return
 // it waits.
 func (r *Renewer) Close() {
 	r.mu.Lock()
@@ -122,17 +122,12 @@ func (r *Renewer) Close() {
 	r.wg.Wait()
 }
 
-// Keep starts tracking l: it is trusted until `until`, and renewed or of fixed
-// length. Renewals keep it in calls with leases of an equal group, which can
-// be any comparable value.
-//
-// lost is called at most once, on the renewer's goroutine, with the reason:
-// ErrExpired or ErrGone. It must not block, since everyone's losses and
-// renewals wait for it, but it may call any method except Close.
+// Keep starts tracking l for k: it is trusted until `until`, and renewed or of fixed
+// length.
 //
 // A Lease is kept once: Keep panics when it is called with l again. After Close,
 // Keep tracks nothing; only Until will answer.
-func (r *Renewer) Keep(l *Lease, item Item, group any, until time.Time, renewed bool, lost func(error)) {
+func (r *Renewer) Keep(l *Lease, k Keeper, until time.Time, renewed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l.state != idle {
@@ -144,7 +139,7 @@ func (r *Renewer) Keep(l *Lease, item Item, group any, until time.Time, renewed 
 		return
 	}
 	l.state = kept
-	l.item, l.group, l.lost, l.renewed = item, group, lost, renewed
+	l.keeper, l.renewed = k, renewed
 	r.ends.push(l, l.until)
 	r.poke(l.until)
 	if renewed {
@@ -212,7 +207,7 @@ func (r *Renewer) Until(l *Lease) time.Time {
 }
 
 // Stop ends the tracking of l: after it returns, no new renewal includes l and
-// lost isn't called. Should the renewer be at calling lost in this moment, Stop
+// Lost isn't called. Should the renewer be at calling Lost in this moment, Stop
 // doesn't wait for it: the caller must bear that a loss and Stop cross.
 //
 // It returns nil, or, when a renew call that includes l is in flight, a

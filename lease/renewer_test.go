@@ -11,7 +11,7 @@ import (
 func TestRenewsEveryThird(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		h, last := newHold(1), time.Now()
-		r.Keep(&h.Lease, h.item, "g", last.Add(watchdog), true, h.lost)
+		r.Keep(&h.Lease, keeper{h.item, "g", h.lost}, last.Add(watchdog), true)
 		distinct := map[time.Duration]bool{}
 		for range 100 {
 			sleep(10 * time.Second)
@@ -42,7 +42,7 @@ func TestFixedEndsAtItsTime(t *testing.T) {
 		var untils []time.Time
 		for i := range 100 {
 			h, until := newHold(i), time.Now().Add(time.Duration(i*37%100)*time.Second)
-			r.Keep(&h.Lease, h.item, nil, until, false, h.lost)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, false)
 			hs, untils = append(hs, h), append(untils, until)
 		}
 		for i, h := range hs {
@@ -82,7 +82,7 @@ func TestLossIsOnTimeWhileCallsAreStuck(t *testing.T) {
 				var untils []time.Time
 				for i := range 2000 {
 					h, until := newHold(i), time.Now().Add(watchdog)
-					r.Keep(&h.Lease, h.item, i%7, until, true, h.lost)
+					r.Keep(&h.Lease, keeper{h.item, i % 7, h.lost}, until, true)
 					hs, untils = append(hs, h), append(untils, until)
 					time.Sleep(7 * time.Millisecond)
 				}
@@ -105,7 +105,7 @@ func TestSlowReplyDoesNotStretch(t *testing.T) {
 			return all(Renewed, len(q.items)), nil
 		}
 		h := newHold(1)
-		r.Keep(&h.Lease, h.item, nil, time.Now().Add(watchdog), true, h.lost)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
 		sleep(14 * time.Second) // one call, sent after 9 to 10 s
 		qs := s.taken()
 		if len(qs) != 1 {
@@ -130,7 +130,7 @@ func TestReplyAfterLossIsIgnored(t *testing.T) {
 				return all(v, len(q.items)), nil
 			}
 			h, until := newHold(1), time.Now().Add(watchdog)
-			r.Keep(&h.Lease, h.item, nil, until, true, h.lost)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
 			sleep(time.Hour)
 			h.wantLost(t, until, ErrExpired)
 			if got := r.Until(&h.Lease); !got.Equal(until) {
@@ -156,7 +156,7 @@ func TestFailuresAreRetriedUntilTheEnd(t *testing.T) {
 			bubble(t, func(t *testing.T, r *Renewer, s *store) {
 				s.answer = func(_ context.Context, q request) ([]Verdict, error) { return fail(q) }
 				h, until := newHold(1), time.Now().Add(watchdog)
-				r.Keep(&h.Lease, h.item, nil, until, true, h.lost)
+				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
 				sleep(watchdog)
 				h.wantLost(t, until, ErrExpired)
 				qs := s.taken()
@@ -189,7 +189,7 @@ func TestLateSuccessSavesTheLease(t *testing.T) {
 			return all(Renewed, len(q.items)), nil
 		}
 		h := newHold(1)
-		r.Keep(&h.Lease, h.item, nil, time.Now().Add(watchdog), true, h.lost)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
 		sleep(watchdog)
 		qs := s.taken()
 		if got, want := r.Until(&h.Lease), qs[len(qs)-1].at.Add(watchdog); !got.Equal(want) {
@@ -213,10 +213,10 @@ func TestBackoffIsNotCutShortByOthers(t *testing.T) {
 			return all(Renewed, len(q.items)), nil
 		}
 		h := newHold(0)
-		r.Keep(&h.Lease, h.item, "bad", time.Now().Add(watchdog), true, h.lost)
+		r.Keep(&h.Lease, keeper{h.item, "bad", h.lost}, time.Now().Add(watchdog), true)
 		for i := range 300 {
 			o := newHold(i + 1)
-			r.Keep(&o.Lease, o.item, i, time.Now().Add(watchdog), true, o.lost)
+			r.Keep(&o.Lease, keeper{o.item, i, o.lost}, time.Now().Add(watchdog), true)
 			time.Sleep(100 * time.Millisecond)
 		}
 		n := 0
@@ -246,11 +246,11 @@ func TestGone(t *testing.T) {
 		}
 		var good []*hold
 		until := time.Now().Add(watchdog)
-		r.Keep(&bad.Lease, bad.item, nil, until, true, bad.lost)
+		r.Keep(&bad.Lease, keeper{bad.item, nil, bad.lost}, until, true)
 		for i := range 10 {
 			h := newHold(i + 1)
 			good = append(good, h)
-			r.Keep(&h.Lease, h.item, nil, until, true, h.lost)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
 		}
 		sleep(time.Hour)
 		bad.wantLost(t, s.taken()[0].at.Add(time.Second), ErrGone)
@@ -272,19 +272,19 @@ func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
 			return all(Gone, len(q.items)), nil
 		}
 		a, b, c, until := newHold(1), newHold(2), newHold(3), time.Now().Add(watchdog)
-		r.Keep(&a.Lease, a.item, nil, until, true, a.lost)
-		r.Keep(&b.Lease, b.item, nil, until, true, b.lost)
+		r.Keep(&a.Lease, keeper{a.item, nil, a.lost}, until, true)
+		r.Keep(&b.Lease, keeper{b.item, nil, b.lost}, until, true)
 		// The callback of c keeps the loop busy over the moment of the verdict.
 		sleep(9 * time.Second)
 		for len(s.taken()) == 0 {
 			sleep(time.Millisecond)
 		}
 		sent := time.Now()
-		r.Keep(&c.Lease, c.item, nil, sent.Add(999*time.Millisecond), false, func(error) {
+		r.Keep(&c.Lease, keeper{c.item, nil, func(error) {
 			time.Sleep(time.Second)
 			r.Update(&a.Lease, until.Add(time.Hour), true)
 			r.Stop(&b.Lease)
-		})
+		}}, sent.Add(999*time.Millisecond), false)
 		sleep(time.Hour)
 		a.mu.Lock()
 		if len(a.loss) != 1 || a.loss[0] != ErrGone || a.at.After(sent.Add(2*time.Second)) {
@@ -298,7 +298,7 @@ func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
 func TestUpdate(t *testing.T) {
 	keep := func(r *Renewer, renewed bool) (*hold, time.Time) {
 		h, until := newHold(1), time.Now().Add(watchdog)
-		r.Keep(&h.Lease, h.item, nil, until, renewed, h.lost)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, renewed)
 		return h, until
 	}
 	t.Run("off", func(t *testing.T) {
@@ -417,7 +417,7 @@ func TestUpdateWhileInFlight(t *testing.T) {
 				return all(o.verdict, len(q.items)), nil
 			}
 			h, until := newHold(1), time.Now().Add(watchdog)
-			r.Keep(&h.Lease, h.item, nil, until, true, h.lost)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
 			sleep(10 * time.Second)
 			sent := s.taken()[0].at
 			for _, on := range o.switches {
@@ -446,7 +446,7 @@ func TestUpdateWhileInFlight(t *testing.T) {
 				return all(Renewed, len(q.items)), nil
 			}
 			h := newHold(1)
-			r.Keep(&h.Lease, h.item, nil, time.Now().Add(watchdog), true, h.lost)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
 			sleep(10 * time.Second)
 			until := time.Now().Add(10 * time.Minute)
 			r.Update(&h.Lease, until, true)
@@ -469,8 +469,8 @@ func TestStop(t *testing.T) {
 		}
 		until := time.Now().Add(watchdog)
 		h, f := newHold(1), newHold(2)
-		r.Keep(&h.Lease, h.item, nil, until, true, h.lost)
-		r.Keep(&f.Lease, f.item, nil, until, false, f.lost)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
+		r.Keep(&f.Lease, keeper{f.item, nil, f.lost}, until, false)
 		if r.Stop(&h.Lease) != nil || r.Stop(&f.Lease) != nil || r.Stop(&h.Lease) != nil {
 			t.Error("nothing was in flight")
 		}
@@ -497,7 +497,7 @@ func TestStopWithCallInFlight(t *testing.T) {
 					return all(v, len(q.items)), nil
 				}
 				h, until := newHold(1), time.Now().Add(watchdog)
-				r.Keep(&h.Lease, h.item, nil, until, true, h.lost)
+				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
 				sleep(10 * time.Second)
 				if when == "lost" {
 					sleep(watchdog)
@@ -540,7 +540,7 @@ func TestCloseWithStuckCalls(t *testing.T) {
 		var hs []*hold
 		for i := range 500 {
 			h := newHold(i)
-			r.Keep(&h.Lease, h.item, i%20, time.Now().Add(watchdog), i%3 > 0, h.lost)
+			r.Keep(&h.Lease, keeper{h.item, i % 20, h.lost}, time.Now().Add(watchdog), i%3 > 0)
 			hs = append(hs, h)
 		}
 		sleep(10 * time.Second)
@@ -560,7 +560,7 @@ func TestCloseWithStuckCalls(t *testing.T) {
 			t.Error("no call was in flight")
 		}
 		late, until := newHold(-1), time.Now().Add(time.Second)
-		r.Keep(&late.Lease, late.item, nil, until, true, late.lost)
+		r.Keep(&late.Lease, keeper{late.item, nil, late.lost}, until, true)
 		if got := r.Until(&late.Lease); !got.Equal(until) {
 			t.Errorf("Until of a lease kept after Close: %v", got)
 		}
@@ -586,7 +586,7 @@ func TestCloseWhileCallsEnd(t *testing.T) {
 			return all(Gone, len(q.items)), nil
 		}
 		h := newHold(1)
-		r.Keep(&h.Lease, h.item, nil, time.Now().Add(watchdog), true, h.lost)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
 		sleep(10 * time.Second)
 		before := time.Now()
 		r.Close()
@@ -601,12 +601,12 @@ func TestCloseWhileCallsEnd(t *testing.T) {
 func TestCallbackMayCallIn(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		a, b, until := newHold(1), newHold(2), time.Now().Add(time.Second)
-		r.Keep(&a.Lease, a.item, nil, until, false, func(err error) {
+		r.Keep(&a.Lease, keeper{a.item, nil, func(err error) {
 			a.lost(err)
 			r.Stop(&a.Lease)
 			r.Update(&a.Lease, until.Add(time.Hour), true)
-			r.Keep(&b.Lease, b.item, nil, r.Until(&a.Lease).Add(time.Second), false, b.lost)
-		})
+			r.Keep(&b.Lease, keeper{b.item, nil, b.lost}, r.Until(&a.Lease).Add(time.Second), false)
+		}}, until, false)
 		sleep(time.Hour)
 		a.wantLost(t, until, ErrExpired)
 		b.wantLost(t, until.Add(time.Second), ErrExpired)
@@ -630,8 +630,8 @@ func TestPanics(t *testing.T) {
 	r := NewRenewer(s.renew, Options{Watchdog: watchdog})
 	defer r.Close()
 	var l Lease
-	r.Keep(&l, Item{}, nil, time.Now().Add(time.Hour), false, nil)
-	wantPanic("kept twice", func() { r.Keep(&l, Item{}, nil, time.Now(), false, nil) })
+	r.Keep(&l, keeper{Item{}, nil, nil}, time.Now().Add(time.Hour), false)
+	wantPanic("kept twice", func() { r.Keep(&l, keeper{Item{}, nil, nil}, time.Now(), false) })
 	if r.Stop(&l) != nil { // the mutex is free
 		t.Error("channel")
 	}

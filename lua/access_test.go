@@ -15,7 +15,7 @@ import (
 
 // calls runs each script once, on a lock that the owner holds twice.
 func calls(ctx context.Context, c rueidis.Client, l lab) map[string]error {
-	p := lua.Publish{Channel: l.channel}
+	p := lua.Publish{Name: l.channel}
 	errs := make(map[string]error)
 	_, errs["acquire"] = lua.Acquire(ctx, c, lua.AcquireArgs{Name: l.name, Fence: l.fence, Owner: me, Lease: lease, Count: 2})
 	_, errs["renew"] = lua.Renew(ctx, c, lease, []lua.Hold{{l.name, me}})
@@ -29,7 +29,7 @@ func TestServerWithoutTheScripts(t *testing.T) {
 	l := newLab(t, redistest.Start(t).Client(t))
 	flush := func() { require.NoError(t, l.rdb.Do(t.Context(), l.rdb.B().ScriptFlush().Build()).Error()) }
 	ear := l.listen(false)
-	p := lua.Publish{Channel: l.channel}
+	p := lua.Publish{Name: l.channel}
 	for range 2 {
 		for count := 1; count <= 2; count++ {
 			flush()
@@ -211,7 +211,7 @@ func TestShardedPublishOnACluster(t *testing.T) {
 		l := newLab(t, rdb)
 		require.Equal(t, cluster.Slot(t, l.name), cluster.Slot(t, l.channel))
 		sharded, plain := l.listen(true), l.listen(false)
-		p := lua.Publish{Channel: l.channel, Sharded: true}
+		p := lua.Publish{Name: l.channel, Sharded: true}
 
 		got, err := lua.Acquire(t.Context(), rdb, lua.AcquireArgs{Name: l.name, Fence: l.fence, Owner: me, Lease: lease, Count: 1})
 		require.NoError(t, err)

@@ -33,8 +33,8 @@ var (
 
 // Publish says where an unlock is announced.
 type Publish struct {
-	Channel string
-	Sharded bool // SPUBLISH instead of PUBLISH: the channel then has to hash to the slot of the lock
+	Name    string // of the channel
+	Sharded bool   // SPUBLISH instead of PUBLISH: the channel then has to hash to the slot of the lock
 }
 
 func (p Publish) command() string {
@@ -130,7 +130,7 @@ func Release(ctx context.Context, c rueidis.Client, a ReleaseArgs) (bool, error)
 		lease = millis(a.Lease)
 	}
 	held, err := yes(releaseScript.run(ctx, c, []string{a.Name},
-		a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Channel))
+		a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Name))
 	if err != nil {
 		return false, fmt.Errorf("release script: %w", err)
 	}
@@ -209,7 +209,7 @@ func Renew(ctx context.Context, c rueidis.Client, lease time.Duration, holds []H
 
 // Force frees the lock whoever holds it, and reports whether it was held.
 func Force(ctx context.Context, c rueidis.Client, name string, p Publish) (bool, error) {
-	held, err := yes(forceScript.run(ctx, c, []string{name}, p.command(), p.Channel))
+	held, err := yes(forceScript.run(ctx, c, []string{name}, p.command(), p.Name))
 	if err != nil {
 		return false, fmt.Errorf("force script: %w", err)
 	}

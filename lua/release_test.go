@@ -57,7 +57,7 @@ func TestReleaseFromEveryState(t *testing.T) {
 			held, said := row.held, row.said
 			for range 3 { // the first call and two repeats
 				got, err := lua.Release(t.Context(), rdb, lua.ReleaseArgs{
-					Name: l.name, Owner: me, Count: row.count, Lease: lease, Publish: lua.Publish{Channel: l.channel},
+					Name: l.name, Owner: me, Count: row.count, Lease: lease, Publish: lua.Publish{Name: l.channel},
 				})
 				if row.err != "" {
 					var redisErr *rueidis.RedisError
@@ -117,7 +117,7 @@ func TestForceFromEveryState(t *testing.T) {
 			ear := l.listen(false)
 			held := row.held
 			for range 3 {
-				got, err := lua.Force(t.Context(), rdb, l.name, lua.Publish{Channel: l.channel})
+				got, err := lua.Force(t.Context(), rdb, l.name, lua.Publish{Name: l.channel})
 				if row.err != "" {
 					require.ErrorContains(t, err, row.err)
 					require.ErrorContains(t, err, "force script: ")

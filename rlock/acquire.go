@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,8 +20,31 @@ type locking struct {
 	ctx   context.Context // the caller's; the scope's ctx will be its child
 	bounds
 	waiter pubsub.Waiter
-	handed answer                // by another of this process, if the waiter was granted the lock
+	answer answer                // of Redis, to whoever asked for this Lock: a goroutine of its own, or a claimant
+	fate   atomic.Int32          // of the question of that goroutine
+	done   chan struct{}         // capacity 1: the question was answered
 	last   atomic.Pointer[error] // what went wrong when Redis was asked, if it did
+	shared bool                  // the Lock has returned, but somebody ends it in its place
+}
+
+// The fates of a question: whoever is first, the goroutine with the answer or the caller who gives up,
+// decides.
+const (
+	asked int32 = iota
+	answered
+	abandoned
+)
+
+// lockings are used again, since the uncontended Lock needs one only until it returns.
+var lockings = sync.Pool{New: func() any { return &locking{done: make(chan struct{}, 1)} }}
+
+// free gives the memory back, unless somebody still needs it.
+func (l *locking) free() {
+	if l.shared {
+		return
+	}
+	*l = locking{done: l.done} //nolint:govet // nobody else knows it any more
+	lockings.Put(l)
 }
 
 // bounds say how long a Lock may take.
@@ -64,8 +88,10 @@ func (m *Mutex) lock(ctx context.Context, b bounds) (*scope, error) {
 			o = nil
 			continue
 		}
-		l := &locking{mutex: m, hold: h, ctx: ctx, bounds: b}
+		l := lockings.Get().(*locking) //nolint:errcheck // see New
+		l.mutex, l.hold, l.ctx, l.bounds = m, h, ctx, b
 		s, err := l.run()
+		l.free()
 		if err == errAgain { //nolint:errorlint // never wrapped, never leaves the package
 			continue
 		}
@@ -95,32 +121,29 @@ func (l *locking) run() (*scope, error) {
 // begin waits for the right to make calls for the hold (I-ops).
 func (l *locking) begin() error {
 	h := l.hold
-	select {
-	case h.ops <- struct{}{}:
-		return nil
-	default:
-	}
-	if l.once {
-		h.owner.mu.Lock()
-		entering := h.count == 0
-		h.owner.mu.Unlock()
-		if entering { // a sibling waits for the lock itself, who knows how long
+	for first := true; ; first = false {
+		ok, changed := h.begin()
+		switch {
+		case ok:
+			return nil
+		case changed == nil: // lost
+			return errAgain
+		case first && l.once && h.isEntering(): // a sibling waits for the lock itself, who knows how long
 			return l.mutex.fail("lock", ErrNotAcquired)
 		}
-	}
-	select {
-	case h.ops <- struct{}{}:
-		return nil
-	case <-l.wait.Done():
-		return l.given()
-	case <-h.client.done:
-		return l.mutex.fail("lock", ErrClosed)
+		select {
+		case <-changed:
+		case <-l.wait.Done():
+			return l.given()
+		case <-l.mutex.client.done:
+			return l.mutex.fail("lock", ErrClosed)
+		}
 	}
 }
 
 // end gives the right to make calls back. It is the last that is done for the call.
 func (l *locking) end() {
-	<-l.hold.ops
+	l.hold.end()
 	l.hold.owner.forget(l.hold)
 }
 
@@ -132,10 +155,11 @@ func (l *locking) leave() (granted bool) {
 	case pubsub.Granted:
 		return true
 	case pubsub.Claimed: // its claimant ends it
+		l.shared = true
 		return false
 	case pubsub.Left:
 	}
-	l.hold.client.sweepDoubt(l.mutex, l.hold)
+	l.mutex.client.sweepDoubt(l.mutex, l.hold)
 	l.end()
 	return false
 }
@@ -152,7 +176,7 @@ func (l *locking) given() error {
 
 // failed is the error of a call that Redis did not answer as it should.
 func (l *locking) failed(err error) error {
-	if l.hold.client.isClosed() && !errors.Is(err, ErrClosed) {
+	if l.mutex.client.isClosed() && !errors.Is(err, ErrClosed) {
 		return l.mutex.fail("lock", ErrClosed, err)
 	}
 	return l.mutex.fail("lock", err)
@@ -161,7 +185,7 @@ func (l *locking) failed(err error) error {
 // enter takes the lock for an owner that does not hold it. Only the first waiter of the process
 // asks Redis, when it has the turn.
 func (l *locking) enter() (*scope, error) {
-	h, m, c := l.hold, l.mutex, l.hold.client
+	h, m, c := l.hold, l.mutex, l.mutex.client
 	ch, err := c.channel(l.attempt, m)
 	if err != nil {
 		l.end()
@@ -170,12 +194,12 @@ func (l *locking) enter() (*scope, error) {
 		}
 		return nil, l.failed(err)
 	}
-	h.queue = pubsub.Queue{Lock: m.name, Channel: ch}
+	queue := pubsub.Queue{Lock: m.name, Channel: ch}
 	l.waiter.Value = l
 	var turn bool
 	if !l.once {
-		turn = c.hub.Join(&l.waiter, h.queue)
-	} else if turn = c.hub.JoinFirst(&l.waiter, h.queue); !turn {
+		turn = c.hub.Join(&l.waiter, queue)
+	} else if turn = c.hub.JoinFirst(&l.waiter, queue); !turn {
 		l.end()
 		return nil, m.fail("lock", ErrNotAcquired)
 	}
@@ -186,7 +210,7 @@ func (l *locking) enter() (*scope, error) {
 				return nil, err
 			}
 			if granted || err != nil { // also if it wanted to leave, but was too late
-				return l.entered(l.handed)
+				return l.entered(l.answer)
 			}
 		}
 		turn = false
@@ -229,7 +253,7 @@ func (l *locking) awaitTurn() (granted bool, err error) {
 		return granted, err
 	case <-l.wait.Done():
 		return false, l.given()
-	case <-l.hold.client.done:
+	case <-l.mutex.client.done:
 		return false, l.mutex.fail("lock", ErrClosed)
 	}
 }
@@ -239,19 +263,21 @@ func (l *locking) entered(a answer) (*scope, error) {
 	h, m := l.hold, l.mutex
 	until := a.sent.Add(m.ttl())
 	var s *scope
-	err := m.fail("lock", ErrLost, errSlow)
+	var err error
 	switch {
 	case a.reply.Unconfirmed != nil:
 		err = m.fail("lock", ErrNotReplicated, a.reply.Unconfirmed)
 	case time.Now().Before(until):
 		s, err = h.open(l.ctx, m, until, a.reply.Token)
+	default:
+		err = m.fail("lock", ErrLost, errSlow)
 	}
 	if err == nil {
 		l.end()
 		return s, nil
 	}
-	h.client.giveBack(m, h)
-	h.client.hub.Wake(h.queue) // those behind it, though that was no unlock they know of
+	m.client.giveBack(m, h)
+	m.client.hub.Wake(m.queue()) // those behind it, though that was no unlock they know of
 	l.end()
 	if errors.Is(err, ErrClosed) {
 		err = m.fail("lock", ErrClosed)
@@ -266,7 +292,7 @@ func (l *locking) reenter(count int) (*scope, error) {
 	h, m := l.hold, l.mutex
 	a, mine := l.ask(count)
 	switch {
-	case !mine && h.client.isClosed():
+	case !mine && m.client.isClosed():
 		return nil, m.fail("lock", ErrClosed)
 	case !mine:
 		return nil, l.given()
@@ -298,35 +324,42 @@ type answer struct {
 // Redis answers then is still waited for, and given back, and the call ended, by a goroutine that
 // Close waits for.
 func (l *locking) ask(count int) (a answer, mine bool) {
-	c := l.hold.client
+	c := l.mutex.client
 	if l.attempt.Done() == nil {
-		return l.send(count, nil), true
+		return l.send(count), true
 	}
-	answers := make(chan answer)
-	abandoned := make(chan struct{})
-	if !c.background(func() {
-		a := l.send(count, abandoned)
-		select {
-		case answers <- a:
-		case <-abandoned:
-			l.undo(count, a)
-		}
-	}) {
+	l.fate.Store(asked)
+	if !c.background(func() { l.question(count) }) {
 		return answer{err: ErrClosed}, true
 	}
 	select {
-	case a := <-answers:
-		return a, true
+	case <-l.done:
+		return l.answer, true
 	case <-l.attempt.Done():
 	case <-c.done:
 	}
-	close(abandoned)
-	return answer{}, false
+	if l.fate.CompareAndSwap(asked, abandoned) {
+		l.shared = true
+		return answer{}, false
+	}
+	<-l.done
+	return l.answer, true
+}
+
+// question sends the acquire for a caller who may give up meanwhile.
+func (l *locking) question(count int) {
+	a := l.send(count)
+	if l.fate.CompareAndSwap(asked, answered) {
+		l.answer = a
+		l.done <- struct{}{}
+		return
+	}
+	l.undo(count, a)
 }
 
 // undo gives back what an abandoned ask may have got.
 func (l *locking) undo(count int, a answer) {
-	h, m, c := l.hold, l.mutex, l.hold.client
+	h, m, c := l.hold, l.mutex, l.mutex.client
 	granted := a.err == nil && a.reply.Status == lua.Acquired
 	switch {
 	case count > 1:
@@ -349,8 +382,8 @@ func (l *locking) undo(count int, a answer) {
 
 // send asks Redis, again if something went wrong that may pass: the script recognises a repeat. It
 // stops early when the caller has gone.
-func (l *locking) send(count int, abandoned <-chan struct{}) answer {
-	h, m, c := l.hold, l.mutex, l.hold.client
+func (l *locking) send(count int) answer {
+	h, m, c := l.hold, l.mutex, l.mutex.client
 	args := lua.AcquireArgs{Name: m.name, Owner: h.field, Lease: m.ttl(), Count: count}
 	if count == 1 { // a re-entry adds nothing that a failover could let somebody else have
 		args.Replicas, args.ReplicaWait = c.options.Replicas, c.options.ReplicaTimeout
@@ -361,16 +394,17 @@ func (l *locking) send(count int, abandoned <-chan struct{}) answer {
 		sent := time.Now()
 		reply, err := m.kind.acquire(c.callAt(sent, args.ReplicaWait), c.rdb, args)
 		if err == nil {
-			h.unsure = false
+			if h.doubt != nil {
+				h.doubt.unsure = false
+			}
 			l.last.Store(nil)
 			return answer{reply: reply, sent: sent}
 		}
 		if count == 1 && mayHaveRun(err) {
-			h.doubt = time.Now().Add(min(args.Lease, maxSweep))
-			h.doubts++
+			h.doubted(time.Now().Add(min(args.Lease, maxSweep))).late++
 		}
 		l.last.Store(&err)
-		if !retry.wait(err, abandoned, c.done) {
+		if !retry.wait(err, l.attempt.Done(), c.done) {
 			return answer{err: err}
 		}
 	}

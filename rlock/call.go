@@ -50,7 +50,7 @@ func (c *callContext) Err() error {
 func (c *Client) call() context.Context { return c.callAt(time.Now(), 0) }
 
 // callAt is call for a command sent at now, which takes Redis a while longer. The sum of the two could
-// be more than a Duration holds.
+// be more than a Duration holds. It is made anew for each command: rueidis may look at it after the command.
 func (c *Client) callAt(now time.Time, longer time.Duration) context.Context {
 	return &callContext{deadline: now.Add(longer).Add(callTimeout), done: c.stopped}
 }

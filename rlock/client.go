@@ -120,12 +120,25 @@ func (c *Client) isClosed() bool {
 // background runs f on a goroutine that Close waits for. It reports false, and f does not run, if
 // the client is closed.
 func (c *Client) background(f func()) bool {
+	if !c.start() {
+		return false
+	}
+	go func() {
+		defer c.running.Done()
+		f()
+	}()
+	return true
+}
+
+// start counts a goroutine that Close waits for, and that calls running.Done at its end. It reports false if
+// the client is closed.
+func (c *Client) start() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return false
 	}
-	c.running.Go(f)
+	c.running.Add(1)
 	return true
 }
 
@@ -167,8 +180,7 @@ func (c *Client) renew(ctx context.Context, group any, ttl time.Duration, items 
 	for i, item := range items {
 		holds[i] = lua.Hold(item)
 	}
-	answers, err := group.(renewGroup).kind.renew( //nolint:errcheck // group says which groups there are
-		ctx, c.rdb, ttl, holds)
+	answers, err := kindOf(group).renew(ctx, c.rdb, ttl, holds)
 	var redisErr *rueidis.RedisError
 	if errors.As(err, &redisErr) && !mayPass(err) {
 		return nil, fmt.Errorf("%w: %w", lease.ErrRefused, err)
@@ -190,16 +202,22 @@ func (c *Client) renew(ctx context.Context, group any, ttl time.Duration, items 
 	return verdicts, nil
 }
 
-// renewGroup says which holds can be renewed by one call: one script, and on a cluster one slot.
-type renewGroup struct {
+// A group says which holds can be renewed by one call: one script, the *kind, and on a cluster one slot.
+type slotGroup struct {
 	kind *kind
 	slot uint16
 }
 
-func (c *Client) group(m *Mutex) renewGroup {
-	g := renewGroup{kind: m.kind}
-	if c.cluster != nil {
-		g.slot = c.slot(m.name)
+func (c *Client) group(m *Mutex) any {
+	if c.cluster == nil {
+		return m.kind
 	}
-	return g
+	return slotGroup{kind: m.kind, slot: c.slot(m.name)}
+}
+
+func kindOf(group any) *kind {
+	if g, ok := group.(slotGroup); ok {
+		return g.kind
+	}
+	return group.(*kind) //nolint:errcheck // there are no other groups
 }

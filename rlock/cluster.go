@@ -38,11 +38,16 @@ func (c *Client) channel(ctx context.Context, m *Mutex) (pubsub.Channel, error) 
 // keys. It does, except for names with an empty or misplaced pair of braces, where prefixing
 // changes what is hashed. These use plain pub/sub; Redisson fails to unlock them.
 func (c *Client) knownChannel(m *Mutex) pubsub.Channel {
-	ch := pubsub.Channel{Name: m.kind.channel(m.name)}
+	ch := pubsub.Channel{Name: m.channel}
 	if c.cluster != nil && c.cluster.isSharded() {
 		ch.Sharded = c.slot(ch.Name) == c.slot(m.name)
 	}
 	return ch
+}
+
+// queue is where goroutines of this process wait for a lock that has been asked for before.
+func (m *Mutex) queue() pubsub.Queue {
+	return pubsub.Queue{Lock: m.name, Channel: m.client.knownChannel(m)}
 }
 
 func (c *Client) slot(key string) uint16 {

@@ -31,48 +31,48 @@ const lastCallTimeout = time.Second
 func (c *Client) giveBack(m *Mutex, h *hold) {
 	h.owner.disown(h)
 	_, err := c.releaseOnce(m, m.releaseArgs(h, 0, 0))
-	switch {
-	case err != nil:
-		c.sweep(m, h, latest(time.Now().Add(m.ttl()), h.doubt), h.doubts, true)
-	case h.doubts > 0:
-		c.sweep(m, h, h.doubt, h.doubts, false)
+	if err != nil {
+		h.doubted(time.Now().Add(m.ttl())).unsure = true
+	} else if h.doubt != nil {
+		h.doubt.unsure = false
 	}
+	c.sweepDoubt(m, h)
 }
 
 // sweepDoubt sweeps the field of a hold that has ended, or did not come to be, if an acquire with
 // unknown outcome may still act, or a hand-off may have made it a live one.
 func (c *Client) sweepDoubt(m *Mutex, h *hold) {
-	if h.doubts > 0 || h.unsure {
+	if d := h.doubt; d != nil && (d.late > 0 || d.unsure) {
 		h.owner.disown(h)
-		c.sweep(m, h, h.doubt, h.doubts, h.unsure)
+		c.sweep(m, h, *d)
 	}
 }
 
 // sweep releases the hold's field, in the background, until it is settled or the time is up. If the
 // client closes, it is tried once more.
 //
-// Settled means two things. If held is true, the outcome of a release is unknown: any answer settles
+// Settled means two things. If it is not known whether there is a hold: any answer settles
 // that. Then there are late acquires that may still be on their way to Redis: each of them may show
-// alone, so it goes on until as many were found. What the first answer found may have been the known
-// hold, so it does not count.
-func (c *Client) sweep(m *Mutex, h *hold, until time.Time, late int, held bool) {
+// alone, so it goes on until as many were found. What the first answer found may have been the hold
+// in question, so it does not count.
+func (c *Client) sweep(m *Mutex, h *hold, d doubt) {
 	args := m.releaseArgs(h, 0, 0)
 	if !c.background(func() {
 		for pause := minRetry; ; pause = min(2*pause, 4*maxRetry) {
 			released, err := c.releaseOnce(m, args)
 			if err == nil {
-				if released && !held {
-					late--
+				if released && !d.unsure {
+					d.late--
 				}
-				if held && !released { // it may have been handed off in the last moment
-					c.hub.Wake(h.queue)
+				if d.unsure && !released { // it may have been handed off in the last moment
+					c.hub.Wake(m.queue())
 				}
-				if held = false; late <= 0 {
+				if d.unsure = false; d.late <= 0 {
 					return
 				}
 			}
 			// Also after an error that does not pass by itself: a right or memory may be given back.
-			if errors.Is(err, rueidis.ErrClosing) || time.Now().After(until) || c.isClosed() {
+			if errors.Is(err, rueidis.ErrClosing) || time.Now().After(d.until) || c.isClosed() {
 				return
 			}
 			timer := time.NewTimer(pause)

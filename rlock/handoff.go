@@ -22,7 +22,7 @@ type run struct {
 
 // claim claims the waiter that gets the hold, nil if there is none or others should have the lock first.
 func (h *hold) claim() *locking {
-	c := h.client
+	c := h.mutex.client
 	now := time.Now()
 	if h.run.length == 0 {
 		h.run.began = now
@@ -30,7 +30,7 @@ func (h *hold) claim() *locking {
 	if o := c.options.HandOff; c.options.Replicas > 0 || h.run.length >= o.Most || now.Sub(h.run.began) >= o.For {
 		return nil
 	}
-	w := c.hub.Claim(h.queue)
+	w := c.hub.Claim(h.mutex.queue())
 	if w == nil {
 		return nil
 	}
@@ -40,7 +40,7 @@ func (h *hold) claim() *locking {
 // handOff makes the one attempt to hand the hold off to a claimed waiter. Unless it fails, the claim is
 // over.
 func (h *hold) handOff(next *locking) released {
-	c, m := h.client, next.mutex
+	c, m := h.mutex.client, next.mutex
 	args := lua.HandOffArgs{Name: m.name, Fence: m.fenceOf(), Owner: h.field, Next: next.hold.field, Lease: m.ttl()}
 	sent := time.Now()
 	reply, err := m.kind.handOff(c.callAt(sent, 0), c.rdb, args)
@@ -52,9 +52,9 @@ func (h *hold) handOff(next *locking) released {
 		return released{}
 	}
 	next.hold.run = run{length: h.run.length + 1, began: h.run.began}
-	next.handed = answer{reply: reply, sent: sent}
+	next.answer = answer{reply: reply, sent: sent}
 	if !next.waiter.Grant(m.ttl()) {
-		next.undo(1, next.handed)
+		next.undo(1, next.answer)
 	}
 	return released{sent: sent, held: true}
 }
@@ -62,15 +62,13 @@ func (h *hold) handOff(next *locking) released {
 // notHandedOff ends the claim after an attempt that failed, when it is known what came of the release
 // instead.
 func (l *locking) notHandedOff(r released) {
-	h, ttl := l.hold, min(l.mutex.ttl(), maxSweep)
-	switch {
-	case !r.late: // it can not have run
-	case r.err != nil: // it may still
-		h.doubts++
-		h.doubt = latest(h.doubt, time.Now().Add(ttl))
-	default:
-		h.unsure = true
-		h.doubt = latest(h.doubt, time.Now().Add(ttl))
+	if r.late { // else it can not have run
+		doubt := l.hold.doubted(time.Now().Add(min(l.mutex.ttl(), maxSweep)))
+		if r.err != nil { // it may still
+			doubt.late++
+		} else {
+			doubt.unsure = true
+		}
 	}
 	l.unclaim(r.late || r.err != nil)
 }

@@ -6,40 +6,55 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/lease"
-	"github.com/go-rlock/rlock/pubsub"
 )
 
 // hold is what one owner has of one lock: one field of the hash in Redis. It is made before the
 // first acquire, with a count of 0, and is live while its count is above 0.
 //
 // Invariant I-ops: all script calls for a hold, acquires, re-entries and releases, are made by
-// whoever has put a token into ops, so the count that a call is sent with is the count in Redis.
+// whoever has the right to, one at a time (begin, end), so the count that a call is sent with is the
+// count in Redis.
 type hold struct {
-	client *Client
-	owner  *owner
-	key    holdKey
-	field  string        // the owner as Redis has it
-	ops    chan struct{} // capacity 1: a token in it is the right to make calls
-	gone   chan struct{} // closed when a live hold is lost: ends calls that are under way for it
+	owner *owner
+	mutex *Mutex // one handle on the lock
+	field string // the owner as Redis has it
 
 	lease lease.Lease // has a lock of its own
 
-	// Guarded by ops. While a waiter is claimed, its claimant stands for it; see handoff.go.
-	queue  pubsub.Queue // where it waits for the lock, and where its waiters are
-	doubts int          // first acquires with unknown outcome; see giveback.go
-	doubt  time.Time    // they may act until then
-	unsure bool         // a hand-off may have made it a live one: any answer of Redis settles that
-	run    run          // the hand-offs that led to it
+	// For whoever has the right to make calls. While a waiter is claimed, that is its claimant, see handoff.go.
+	doubt *doubt // nil most of the time
+	run   run    // the hand-offs that led to it
 
 	// Guarded by owner.mu.
-	users  int    // who uses the record; see owner.hold
-	over   bool   // the owner has dropped the record: it makes no hold any more
-	count  int    // as in Redis
-	ended  error  // why a hold that was live was lost
-	scopes *scope // the open ones
-	listed bool   // in the client's list
-	prev   *hold  // guarded by the client's mu, with next
-	next   *hold
+	busy      bool          // the right to make calls is taken
+	over      bool          // the owner has dropped the record: it makes no hold any more
+	users     int32         // who uses the record; see owner.hold
+	count     int           // as in Redis
+	changed   chan struct{} // closed when busy or ended changes; nil until somebody waits for that
+	unlocking *unlocking    // an unlock under way
+	ended     error         // why a hold that was live was lost
+	scopes    *scope        // the open ones
+	first     scope         // the first of them; the others have memory of their own
+
+	// Guarded by the client's mu: its list.
+	listed     bool
+	prev, next *hold
+}
+
+// doubt is what is not known of a field in Redis; see giveback.go.
+type doubt struct {
+	late   int       // first acquires with unknown outcome
+	until  time.Time // they may act until then
+	unsure bool      // a hand-off may have made it a live hold: any answer of Redis settles that
+}
+
+// doubted returns the hold's doubt, which lasts until then at least.
+func (h *hold) doubted(until time.Time) *doubt {
+	if h.doubt == nil {
+		h.doubt = new(doubt)
+	}
+	h.doubt.until = latest(h.doubt.until, until)
+	return h.doubt
 }
 
 // scope is one level of a hold, opened by a Lock and closed by its unlock. It is the context that
@@ -60,7 +75,7 @@ type scope struct {
 
 // String keeps fmt from reading the fields, which change. It is the form of package context.
 func (s *scope) String() string {
-	return fmt.Sprint(s.Context) + ".WithLock(" + quote(s.hold.key.name) + ")"
+	return fmt.Sprint(s.Context) + ".WithLock(" + quote(s.mutex.name) + ")"
 }
 
 // Value makes the scope the innermost one of its context.
@@ -75,26 +90,29 @@ func (s *scope) Value(key any) any {
 // level. It fails if the owner was retired, the hold lost or the client closed since the call was
 // sent.
 func (h *hold) open(ctx context.Context, m *Mutex, until time.Time, token int64) (*scope, error) {
-	s := &scope{mutex: m, hold: h, outer: scopeOf(ctx), token: token}
-	s.Context, s.cancel = context.WithCancelCause(ctx)
-
-	o := h.owner
+	inner, cancel := context.WithCancelCause(ctx)
+	c, o := m.client, h.owner
 	o.mu.Lock()
 	first := h.count == 0
 	switch {
 	case first && o.retired:
 		o.mu.Unlock()
-		s.cancel(nil)
+		cancel(nil)
 		return nil, errAgain
 	case !first && h.ended != nil:
 		o.mu.Unlock()
-		s.cancel(nil)
+		cancel(nil)
 		return nil, h.ended
-	case !first && h.client.isClosed(): // Close told the open scopes, and would miss this one
+	case !first && c.isClosed(): // Close told the open scopes, and would miss this one
 		o.mu.Unlock()
-		s.cancel(nil)
+		cancel(nil)
 		return nil, ErrClosed
 	}
+	s := &h.first
+	if !first {
+		s = new(scope)
+	}
+	s.Context, s.cancel, s.mutex, s.hold, s.outer, s.token = inner, cancel, m, h, scopeOf(ctx), token
 	h.count++
 	if s.next = h.scopes; s.next != nil {
 		s.next.prev = s
@@ -107,16 +125,55 @@ func (h *hold) open(ctx context.Context, m *Mutex, until time.Time, token int64)
 	o.mu.Unlock()
 
 	if !first {
-		h.client.leases.Update(&h.lease, until, renewed)
+		c.leases.Update(&h.lease, until, renewed)
 		return s, nil
 	}
-	if !h.client.list(h) {
+	if !c.list(h) {
 		h.lose(ErrClosed)
 		return nil, ErrClosed
 	}
-	item := lease.Item{Name: m.name, Owner: h.field}
-	h.client.leases.Keep(&h.lease, item, h.client.group(m), until, renewed, h.lost)
+	c.leases.Keep(&h.lease, keeper{h}, until, renewed)
 	return s, nil
+}
+
+// begin takes the right to make calls for the hold (I-ops). If somebody has it, it returns what to wait for
+// before trying again; nil if the hold was lost, for that ends the need.
+func (h *hold) begin() (ok bool, changed <-chan struct{}) {
+	h.owner.mu.Lock()
+	defer h.owner.mu.Unlock()
+	switch {
+	case !h.busy:
+		h.busy = true
+		return true, nil
+	case h.ended != nil:
+		return false, nil
+	case h.changed == nil:
+		h.changed = make(chan struct{})
+	}
+	return false, h.changed
+}
+
+// isEntering reports whether whoever has the right waits for the lock itself.
+func (h *hold) isEntering() bool {
+	h.owner.mu.Lock()
+	defer h.owner.mu.Unlock()
+	return h.count == 0
+}
+
+// end gives the right to make calls back.
+func (h *hold) end() {
+	h.owner.mu.Lock()
+	defer h.owner.mu.Unlock()
+	h.busy = false
+	h.wake()
+}
+
+// wake has those try again who wait in begin. owner.mu is held.
+func (h *hold) wake() {
+	if h.changed != nil {
+		close(h.changed)
+		h.changed = nil
+	}
 }
 
 // renewed reports whether the watchdog keeps the hold: if any open scope has no lease of its own.
@@ -133,7 +190,7 @@ func (h *hold) renewed() bool {
 // ttl is the lease that the open scopes ask for. owner.mu is held.
 func (h *hold) ttl() time.Duration {
 	if h.renewed() {
-		return h.client.options.WatchdogTimeout
+		return h.mutex.client.options.WatchdogTimeout
 	}
 	var longest time.Duration
 	for s := h.scopes; s != nil; s = s.next {
@@ -164,9 +221,17 @@ func (s *scope) close() bool {
 	return true
 }
 
-// lost is called by the renewer when nobody may trust in the hold any more.
+// keeper is the hold as the renewer sees it.
+type keeper struct{ *hold }
+
+func (k keeper) Item() lease.Item { return lease.Item{Name: k.mutex.name, Owner: k.field} }
+func (k keeper) Group() any       { return k.mutex.client.group(k.mutex) }
+
+// Lost is called when nobody may trust in the hold any more.
+func (k keeper) Lost(reason error) { k.lost(reason) }
+
 func (h *hold) lost(reason error) {
-	h.lose(&opError{op: "hold", name: h.key.name, causes: []error{ErrLost, reason}})
+	h.lose(&opError{op: "hold", name: h.mutex.name, causes: []error{ErrLost, reason}})
 }
 
 // lose ends a live hold against the will of its owner: everybody inside is told.
@@ -183,14 +248,17 @@ func (h *hold) lose(why error) {
 	}
 	o.end(h)
 	o.burn() // the field may still be there in Redis
+	h.wake()
+	if h.unlocking != nil {
+		h.unlocking.signal()
+	}
 	o.mu.Unlock()
-	close(h.gone)
-	h.client.unlist(h)
+	h.mutex.client.unlist(h)
 }
 
 // cancel ends the contexts of all levels of a hold that stays as it is in Redis.
 func (h *hold) cancel(why error) {
-	why = &opError{op: "hold", name: h.key.name, causes: []error{why}}
+	why = &opError{op: "hold", name: h.mutex.name, causes: []error{why}}
 	h.owner.mu.Lock()
 	defer h.owner.mu.Unlock()
 	for s := h.scopes; s != nil; s = s.next {

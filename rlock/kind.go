@@ -8,7 +8,6 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/lua"
-	"github.com/go-rlock/rlock/pubsub"
 )
 
 // kind is what tells one kind of lock from another; the engine is the same for all of them.
@@ -56,8 +55,4 @@ func (m *Mutex) fenceOf() string {
 		return ""
 	}
 	return m.kind.fence(m.name)
-}
-
-func publish(ch pubsub.Channel) lua.Publish {
-	return lua.Publish{Channel: ch.Name, Sharded: ch.Sharded}
 }

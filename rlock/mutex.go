@@ -22,6 +22,7 @@ type Mutex struct {
 	client  *Client
 	kind    *kind
 	name    string
+	channel string        // unlocks are published there
 	lease   time.Duration // 0: the watchdog renews
 	invalid error         // what is wrong with the handle; returned by Lock
 }
@@ -55,7 +56,7 @@ func (c *Client) FencedMutex(name string, options ...Option) *Mutex {
 }
 
 func (c *Client) mutex(k *kind, name string, options []Option) *Mutex {
-	m := &Mutex{client: c, kind: k, name: name}
+	m := &Mutex{client: c, kind: k, name: name, channel: k.channel(name)}
 	for _, o := range options {
 		if o == nil {
 			m.invalid = m.fail("lock", errors.New("an option is nil"))
@@ -208,7 +209,7 @@ func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 		return false, m.fail("force unlock", err)
 	}
 	ok, err := await(ctx, m.client, func(ctx context.Context) (bool, error) {
-		return lua.Force(ctx, m.client.rdb, m.name, publish(ch))
+		return lua.Force(ctx, m.client.rdb, m.name, lua.Publish(ch))
 	})
 	if err != nil {
 		return false, m.fail("force unlock", err)

@@ -14,13 +14,15 @@ import (
 // from its section finds its owner retired and mints a new one, so that two stragglers never share
 // a hold.
 type owner struct {
-	// mu guards the following, and of each hold in the map what hold says. It is never held while
+	// mu guards the following, and of each hold what hold says. It is never held while
 	// waiting, and no other lock is taken under it.
 	mu      sync.Mutex
 	tag     uint64 // plays Redisson's thread id in new holds
 	live    int    // holds with a count
 	retired bool
-	holds   map[holdKey]*hold
+	unused  *hold             // for the first record
+	only    *hold             // most owners have one record
+	others  map[holdKey]*hold // the rest of them
 }
 
 // holdKey names a hold of an owner: one owner may hold many locks, through several Clients.
@@ -32,8 +34,14 @@ type holdKey struct {
 
 var lastTag atomic.Uint64
 
+// newOwner returns an owner, and memory for its first hold with it.
 func newOwner() *owner {
-	return &owner{tag: lastTag.Add(1)}
+	both := &struct {
+		owner owner
+		hold  hold
+	}{}
+	both.owner.tag, both.owner.unused = lastTag.Add(1), &both.hold
+	return &both.owner
 }
 
 // hold returns the owner's record for m, a new one if there is none, and notes that the caller
@@ -44,31 +52,40 @@ func (o *owner) hold(m *Mutex) *hold {
 	if o.retired {
 		return nil
 	}
-	key := m.key()
-	h := o.holds[key]
+	h := o.find(m)
 	if h == nil {
-		h = &hold{
-			client: m.client,
-			owner:  o,
-			key:    key,
-			field:  m.client.field(o.tag) + m.kind.suffix,
-			ops:    make(chan struct{}, 1),
-			gone:   make(chan struct{}),
+		if h = o.unused; h == nil {
+			h = new(hold)
 		}
-		if o.holds == nil {
-			o.holds = make(map[holdKey]*hold, 1)
+		o.unused = nil
+		h.owner, h.mutex, h.field = o, m, m.client.field(o.tag, m.kind)
+		switch {
+		case o.only == nil:
+			o.only = h
+		case o.others == nil:
+			o.others = make(map[holdKey]*hold)
+			fallthrough
+		default:
+			o.others[m.key()] = h
 		}
-		o.holds[key] = h
 	}
 	h.users++
 	return h
+}
+
+// find returns the record for m, or nil. o.mu is held.
+func (o *owner) find(m *Mutex) *hold {
+	if h := o.only; h != nil && h.mutex.key() == m.key() {
+		return h
+	}
+	return o.others[m.key()]
 }
 
 // heldField returns the owner's field in the lock of m, if it has a live hold on it.
 func (o *owner) heldField(m *Mutex) (field string, held bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if h := o.holds[m.key()]; h != nil && h.count > 0 {
+	if h := o.find(m); h != nil && h.count > 0 {
 		return h.field, true
 	}
 	return "", false
@@ -84,12 +101,14 @@ func (o *owner) forget(h *hold) {
 	}
 }
 
-// drop takes the record out of the map. Who waits for its ops finds it over and looks for another:
+// drop takes the record out. Who waits for its ops finds it over and looks for another:
 // its lease has been used, and its field may be one on which a call still acts. o.mu is held.
 func (o *owner) drop(h *hold) {
 	h.over = true
-	if o.holds[h.key] == h {
-		delete(o.holds, h.key)
+	if o.only == h {
+		o.only = nil
+	} else if key := h.mutex.key(); o.others[key] == h {
+		delete(o.others, key)
 	}
 }
 
@@ -111,8 +130,10 @@ func (o *owner) isRetired() bool {
 	return o.retired
 }
 
-func (c *Client) field(tag uint64) string {
-	return c.id + ":" + strconv.FormatUint(tag, 10)
+func (c *Client) field(tag uint64, k *kind) string {
+	var b [64]byte // room for a UUID and any number
+	field := strconv.AppendUint(append(append(b[:0], c.id...), ':'), tag, 10)
+	return string(append(field, k.suffix...))
 }
 
 // ctxKey is the key of the innermost *scope in a context.
@@ -146,7 +167,7 @@ func Owner(ctx context.Context) string {
 // know yet that they lost the lock.
 func FencingToken(ctx context.Context, name string) (token int64, ok bool) {
 	for s := scopeOf(ctx); s != nil; s = s.outer {
-		if s.hold.key.name == name && s.token != 0 {
+		if s.mutex.name == name && s.token != 0 {
 			return s.token, true
 		}
 	}

@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/go-rlock/rlock/lease"
@@ -16,16 +17,20 @@ func (s *scope) unlock() error {
 	}
 	h := s.hold
 	// The scope's ctx may be cancelled long ago; what bounds the calls is the lease.
-	select {
-	case h.ops <- struct{}{}:
-		defer func() { <-h.ops }()
-	case <-h.gone:
+	for {
+		ok, changed := h.begin()
+		if ok {
+			defer h.end()
+		}
+		if changed == nil {
+			return h.release(s.mutex)
+		}
+		<-changed
 	}
-	return h.release(s.mutex)
 }
 
 func (h *hold) release(m *Mutex) error {
-	c, o := h.client, h.owner
+	c, o := m.client, h.owner
 	o.mu.Lock()
 	ended, count := h.ended, h.count-1
 	ttl, renewed := h.ttl(), h.renewed()
@@ -64,7 +69,7 @@ func (h *hold) release(m *Mutex) error {
 	if ended = h.ended; ended == nil {
 		h.count = 0
 		o.end(h)
-		if err != nil || r.late || h.doubts > 0 {
+		if err != nil || r.late || h.doubt != nil {
 			o.burn()
 		}
 	}
@@ -81,7 +86,8 @@ func (h *hold) release(m *Mutex) error {
 		}
 	}
 	if err != nil {
-		c.sweep(m, h, latest(until, h.doubt), h.doubts, true)
+		h.doubted(until).unsure = true
+		c.sweepDoubt(m, h)
 		return m.fail("unlock", err)
 	}
 	c.sweepDoubt(m, h)
@@ -96,7 +102,7 @@ func (h *hold) releaseLost(m *Mutex, ended error) error {
 	last := h.scopes == nil
 	h.owner.mu.Unlock()
 	if last && !errors.Is(ended, lease.ErrGone) {
-		h.client.sweep(m, h, time.Now().Add(m.ttl()), 0, true)
+		m.client.sweep(m, h, doubt{until: time.Now().Add(m.ttl()), unsure: true})
 	}
 	return m.fail("unlock", ErrNotHeld, ended)
 }
@@ -109,25 +115,70 @@ type released struct {
 	err  error     // what the last call failed with
 }
 
-// callRelease brings the count down to count. It returns when the hold is lost at the latest. The calls
-// run on a goroutine of their own, because rueidis heeds no ctx while somebody else connects.
+// unlocking is a release on a goroutine of its own: rueidis heeds no ctx while somebody else connects, and a
+// loss of the hold ends the unlock.
+type unlocking struct {
+	hold  *hold
+	mutex *Mutex
+	count int
+	ttl   time.Duration
+
+	result released
+	done   chan struct{} // capacity 1: there is a result, or the hold was lost
+	run    func()        // made once, since a go statement would make one each time
+}
+
+// unlockings are used again by those whose goroutine has ended.
+var unlockings = sync.Pool{New: func() any {
+	u := &unlocking{done: make(chan struct{}, 1)}
+	u.run = func() {
+		c := u.mutex.client
+		u.result = u.hold.sendRelease(u.mutex, u.count, u.ttl)
+		u.signal()
+		c.running.Done()
+	}
+	return u
+}}
+
+func (u *unlocking) signal() {
+	select {
+	case u.done <- struct{}{}:
+	default:
+	}
+}
+
+// callRelease brings the count down to count. It returns when the hold is lost at the latest.
 func (h *hold) callRelease(m *Mutex, count int, ttl time.Duration) released {
-	results := make(chan released, 1)
-	if !h.client.background(func() { results <- h.sendRelease(m, count, ttl) }) {
+	if !m.client.start() {
 		return h.sendRelease(m, count, ttl)
 	}
-	select {
-	case r := <-results:
-		return r
-	case <-h.gone:
+	u := unlockings.Get().(*unlocking) //nolint:errcheck // see New
+	u.hold, u.mutex, u.count, u.ttl = h, m, count, ttl
+	h.owner.mu.Lock()
+	h.unlocking = u
+	ended := h.ended
+	h.owner.mu.Unlock()
+	go u.run() // ends when Redis has answered, or with the calls' time-out; Close waits for it
+	if ended == nil {
+		<-u.done
+	}
+	h.owner.mu.Lock()
+	h.unlocking = nil
+	ended = h.ended
+	h.owner.mu.Unlock()
+	if ended != nil { // the goroutine may still run
 		return released{late: true, err: context.Canceled}
 	}
+	r := u.result
+	u.hold, u.mutex = nil, nil
+	unlockings.Put(u)
+	return r
 }
 
 // sendRelease sends the release, again if something went wrong that may pass and the lease lasts. A hold
 // that ends goes to a waiter of this process, if there is one.
 func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (r released) {
-	c := h.client
+	c := m.client
 	if count == 0 {
 		if next := h.claim(); next != nil {
 			if r = h.handOff(next); r.err == nil {
@@ -156,7 +207,7 @@ func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (r released) 
 			return r
 		}
 		r.late = r.late || mayHaveRun(r.err)
-		if !retry.wait(r.err, h.gone, nil) {
+		if !retry.wait(r.err, nil, nil) {
 			return r
 		}
 	}
@@ -165,6 +216,6 @@ func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (r released) 
 func (m *Mutex) releaseArgs(h *hold, count int, ttl time.Duration) lua.ReleaseArgs {
 	return lua.ReleaseArgs{
 		Name: m.name, Owner: h.field, Count: count, Lease: ttl,
-		Publish: publish(h.queue.Channel),
+		Publish: lua.Publish(m.client.knownChannel(m)),
 	}
 }

@@ -1,0 +1,12 @@
+package lease
+
+// keeper is a Keeper of its parts.
+type keeper struct {
+	item  Item
+	group any
+	lost  func(error)
+}
+
+func (k keeper) Item() Item        { return k.item }
+func (k keeper) Group() any        { return k.group }
+func (k keeper) Lost(reason error) { k.lost(reason) }
