@@ -54,7 +54,11 @@ func (h *hold) handOff(next *locking) released {
 	next.hold.run = run{length: h.run.length + 1, began: h.run.began}
 	next.handed = answer{reply: reply, sent: sent}
 	if !next.waiter.Grant(m.ttl()) {
-		next.undo(1, next.handed)
+		// Not here: the hold that was handed off has ended well, however long this takes.
+		undo := func() { next.undo(1, next.handed) }
+		if !c.background(undo) {
+			undo()
+		}
 	}
 	return released{sent: sent, held: true}
 }
