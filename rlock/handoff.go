@@ -66,16 +66,13 @@ func (h *hold) handOff(next *locking) released {
 // notHandedOff ends the claim after an attempt that failed, when it is known what came of the release
 // instead.
 func (l *locking) notHandedOff(r released) {
-	h, ttl := l.hold, min(l.mutex.ttl(), maxSweep)
-	switch {
-	case !r.late: // it can not have run
-	case r.err != nil: // it may still
+	h := l.hold
+	if r.late && r.err != nil { // it may still run
 		h.doubts++
-		h.doubt = latest(h.doubt, time.Now().Add(ttl))
-	default:
+	} else { // also a script that was refused: it may have been half-way
 		h.unsure = true
-		h.doubt = latest(h.doubt, time.Now().Add(ttl))
 	}
+	h.doubt = latest(h.doubt, time.Now().Add(min(l.mutex.ttl(), maxSweep)))
 	l.unclaim(r.late || r.err != nil)
 }
 

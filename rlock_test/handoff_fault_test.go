@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -195,4 +196,30 @@ func TestUnlockFailsAfterItsHandOff(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Redis does not roll back what a script did before it failed: here the waiter's field is there already, and nobody
+// may take it away for now. When the right is given back nothing is left, though the waiter has gone.
+func TestHandOffFailsHalfWay(t *testing.T) {
+	s := redistest.Start(t)
+	r := newRelayOn(t, s)
+	acl := func(rules ...string) {
+		require.NoError(t, r.do(t, append([]string{"ACL", "SETUSER", "limited"}, rules...)...).Error())
+	}
+	acl("on", ">secret", "~*", "&*", "+@all")
+	r.Client = newClient(t, redistest.Dial(t, r.proxy.Addr(), func(o *rueidis.ClientOption) {
+		o.Username, o.Password = "limited", "secret"
+	}))
+	a, line := r.line(t, r.Mutex(r.name))
+	acl("-hdel")
+	r.proxy.OnReply(redistest.Nth(1, r.handOff, redistest.Hold))
+	unlocked := r.flying(t, a)
+	require.Len(t, r.fields(t, r.name), 2, "it went half-way")
+	line[0].cancel()
+	require.ErrorIs(t, line[0].get(t, soon).err, context.Canceled)
+	r.proxy.Release()
+	require.ErrorContains(t, within(t, unlocked, atMost), "run this command")
+	acl("+hdel")
+	redistest.Eventually(t, 10*time.Second, func() bool { return !r.exists(t, r.name) }, "free before the lease ends")
+	r.clear(t)
 }
