@@ -13,11 +13,15 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// calls runs each script once, on a lock that the owner holds twice.
+// calls runs each script, on a lock that the owner holds twice. What is handed off is handed back.
 func calls(ctx context.Context, c rueidis.Client, l lab) map[string]error {
 	p := lua.Publish{Name: l.channel}
 	errs := make(map[string]error)
 	_, errs["acquire"] = lua.Acquire(ctx, c, lua.AcquireArgs{Name: l.name, Fence: l.fence, Owner: me, Lease: lease, Count: 2})
+	_, errs["hand-off"] = lua.HandOff(ctx, c, l.handOff(true))
+	if errs["hand-off"] == nil {
+		_, errs["hand-off"] = lua.HandOff(ctx, c, lua.HandOffArgs{Name: l.name, Owner: next, Next: me, Lease: lease})
+	}
 	_, errs["renew"] = lua.Renew(ctx, c, lease, []lua.Hold{{l.name, me}})
 	_, errs["release"] = lua.Release(ctx, c, lua.ReleaseArgs{Name: l.name, Owner: me, Publish: p})
 	_, errs["force"] = lua.Force(ctx, c, l.name, p)
@@ -38,6 +42,14 @@ func TestServerWithoutTheScripts(t *testing.T) {
 			require.Equal(t, lua.Acquired, got.Status)
 			require.Equal(t, mine(count), l.fields())
 		}
+		flush()
+		_, err := lua.HandOff(t.Context(), l.rdb, l.handOff(true))
+		require.NoError(t, err)
+		require.Equal(t, nexts("1"), l.fields())
+		flush()
+		back, err := lua.HandOff(t.Context(), l.rdb, lua.HandOffArgs{Name: l.name, Owner: next, Next: me, Lease: lease})
+		require.NoError(t, err)
+		require.Equal(t, lua.AcquireReply{Status: lua.Acquired}, back)
 		flush()
 		renewed, err := lua.Renew(t.Context(), l.rdb, lease, []lua.Hold{{l.name, me}})
 		require.NoError(t, err)
@@ -75,12 +87,12 @@ func TestForbiddenCalls(t *testing.T) {
 		fail        string // the calls that fail
 		fields      map[string]string
 	}{
-		{"evalsha", everything + "-evalsha", "evalsha", "acquire renew release force", mine(2)},
+		{"evalsha", everything + "-evalsha", "evalsha", "acquire hand-off renew release force", mine(2)},
 		// Redis checks the keys before it starts the script, so there are no verdicts for single keys.
-		{"the key", "~other &* +@all", "key", "acquire renew release force", mine(2)},
+		{"the key", "~other &* +@all", "key", "acquire hand-off renew release force", mine(2)},
 		{"the channel", "~* resetchannels &other +@all", "channel", "release", map[string]string{}},
 		{"publish", everything + "-publish", "run this command", "release", map[string]string{}},
-		{"hdel", everything + "-hdel", "run this command", "release", map[string]string{}},
+		{"hdel", everything + "-hdel", "run this command", "hand-off release", map[string]string{}},
 		{"del", everything + "-del", "run this command", "force", map[string]string{}},
 		{"hget", everything + "-hget", "run this command", "acquire", map[string]string{}},
 		{"hlen", everything + "-hlen", "run this command", "force", map[string]string{}},
@@ -216,12 +228,15 @@ func TestShardedPublishOnACluster(t *testing.T) {
 		got, err := lua.Acquire(t.Context(), rdb, lua.AcquireArgs{Name: l.name, Fence: l.fence, Owner: me, Lease: lease, Count: 1})
 		require.NoError(t, err)
 		require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: 1}, got)
-		renewed, err := lua.Renew(t.Context(), rdb, lease, []lua.Hold{{l.name, me}})
+		handed, err := lua.HandOff(t.Context(), rdb, l.handOff(true))
+		require.NoError(t, err)
+		require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: 2}, handed)
+		renewed, err := lua.Renew(t.Context(), rdb, lease, []lua.Hold{{l.name, next}})
 		require.NoError(t, err)
 		require.Equal(t, []lua.Renewal{lua.Renewed}, renewed)
 		require.Empty(t, sharded.said())
 
-		held, err := lua.Release(t.Context(), rdb, lua.ReleaseArgs{Name: l.name, Owner: me, Publish: p})
+		held, err := lua.Release(t.Context(), rdb, lua.ReleaseArgs{Name: l.name, Owner: next, Publish: p})
 		require.NoError(t, err)
 		require.True(t, held)
 		require.Equal(t, []string{"0"}, sharded.said())

@@ -92,6 +92,8 @@ type model struct {
 	queue   []*Waiter // in the order of joining
 	turn    *Waiter   // whose turn began last, if it has not ended
 	joined  bool      // it began with Join, so that nothing was signalled
+	claimed bool      // it is no turn but a claim
+	gave    bool      // the claimed one gave up
 	clock   int
 	news    int // when the last event was
 	began   int // when the last turn began
@@ -114,7 +116,7 @@ func (m *model) step() {
 		}
 	}
 	note := func(s string) { m.steps = append(m.steps, s) }
-	switch m.rnd.IntN(14) {
+	switch m.rnd.IntN(16) {
 	case 0, 1:
 		w := &Waiter{}
 		note("join")
@@ -138,26 +140,23 @@ func (m *model) step() {
 			m.began = m.clock
 		}
 	case 3, 4:
-		if m.turn != nil {
+		if m.turn != nil && !m.claimed {
 			note("held")
 			w := m.turn
 			m.turn = nil
 			w.Held([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)])
 		}
 	case 5:
-		if w := m.turn; w != nil {
+		if w := m.turn; w != nil && !m.claimed {
 			note("done")
 			m.turn = nil
 			m.drop(w)
 			w.Done([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)])
 		}
 	case 6:
-		if w := m.turn; w != nil {
+		if m.turn != nil && !m.claimed {
 			note("leave in turn")
-			m.turn = nil
-			m.drop(w)
-			m.event()
-			w.Leave()
+			m.leaveInTurn()
 		}
 	case 7:
 		if len(waiting) > 0 {
@@ -224,6 +223,8 @@ func (m *model) step() {
 			}
 			m.hub.mu.Unlock()
 		}
+	case 14, 15:
+		note(m.claimStep())
 	}
 	m.check()
 }
@@ -333,6 +334,9 @@ func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 
 // drain lets everybody leave; then nothing is left.
 func (m *model) drain() {
+	if m.claimed {
+		m.unclaim(false)
+	}
 	for len(m.queue) > 0 {
 		w := m.queue[0]
 		m.drop(w)

@@ -54,7 +54,11 @@ func (h *hold) handOff(next *locking) released {
 	next.hold.run = run{length: h.run.length + 1, began: h.run.began}
 	next.answer = answer{reply: reply, sent: sent}
 	if !next.waiter.Grant(m.ttl()) {
-		next.undo(1, next.answer)
+		// Not here: the hold that was handed off has ended well, however long this takes.
+		undo := func() { next.undo(1, next.answer) }
+		if !c.background(undo) {
+			undo()
+		}
 	}
 	return released{sent: sent, held: true}
 }
@@ -62,13 +66,11 @@ func (h *hold) handOff(next *locking) released {
 // notHandedOff ends the claim after an attempt that failed, when it is known what came of the release
 // instead.
 func (l *locking) notHandedOff(r released) {
-	if r.late { // else it can not have run
-		doubt := l.hold.doubted(time.Now().Add(min(l.mutex.ttl(), maxSweep)))
-		if r.err != nil { // it may still
-			doubt.late++
-		} else {
-			doubt.unsure = true
-		}
+	doubt := l.hold.doubted(time.Now().Add(min(l.mutex.ttl(), maxSweep)))
+	if r.late && r.err != nil { // it may still run
+		doubt.late++
+	} else { // also a script that was refused: it may have been half-way
+		doubt.unsure = true
 	}
 	l.unclaim(r.late || r.err != nil)
 }

@@ -1,0 +1,357 @@
+package pubsub
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// claimed is a line of n waiters, the first of them claimed.
+func (d *desk) claimed(n int) []*Waiter {
+	d.t.Helper()
+	ws := d.line(n)
+	require.Same(d.t, ws[0], d.hub.Claim(queue(d.ch)))
+	d.turn(ws, -1)
+	return ws
+}
+
+func requireGranted(t *testing.T, w *Waiter) {
+	t.Helper()
+	require.Len(t, w.turn, 1, "not told")
+	granted, err := w.News()
+	require.True(t, granted)
+	require.NoError(t, err)
+	require.Equal(t, Granted, w.Leave(), "too late to leave")
+}
+
+func TestClaimTakesTheFirstThatWaits(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	q := queue(d.ch)
+	require.Nil(t, d.hub.Claim(q), "no queue")
+	a := &Waiter{}
+	d.hub.Join(a, q)
+	require.Nil(t, d.hub.Claim(q), "it has the turn")
+	b := &Waiter{Value: "b"}
+	d.hub.Join(b, q)
+	require.Nil(t, d.hub.Claim(q), "the first has the turn")
+	a.Done(-1)
+	require.Same(t, b, d.hub.Claim(q), "though the subscription does not stand yet")
+	require.Equal(t, "b", b.Value)
+	require.Nil(t, d.hub.Claim(q), "claimed already")
+	require.Nil(t, d.hub.Claim(Queue{Lock: "other", Channel: d.ch}))
+	require.Nil(t, d.hub.Claim(queue(Channel{Name: d.ch.Name, Sharded: true})))
+	require.False(t, d.hub.JoinFirst(&Waiter{}, q), "somebody waits")
+	require.True(t, b.Grant(-1))
+	requireGranted(t, b)
+	d.obey()
+	require.Zero(t, d.hub.Len())
+}
+
+// A line is handed through without a turn: nobody asks.
+func TestGrants(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	ws := d.line(4)
+	for i, w := range ws {
+		require.Same(t, w, d.hub.Claim(queue(d.ch)))
+		require.True(t, w.Grant(-1))
+		requireGranted(t, w)
+		<-w.turn
+		d.turn(ws[i+1:], -1)
+	}
+	require.Nil(t, d.hub.Claim(queue(d.ch)))
+	d.obey()
+	require.Zero(t, d.hub.Len())
+}
+
+// I6: what comes during a claim is not lost, however the claim ends.
+func TestNewsDuringAClaim(t *testing.T) {
+	t.Parallel()
+	for name, news := range map[string]func(d *desk, ws []*Waiter){
+		"message":   func(d *desk, _ []*Waiter) { d.hub.message(d.ch, "0") },
+		"messages":  func(d *desk, _ []*Waiter) { d.hub.message(d.ch, "0"); d.hub.message(d.ch, "?") },
+		"timer":     func(d *desk, _ []*Waiter) { d.topic().expired() },
+		"wake":      func(d *desk, _ []*Waiter) { d.hub.Wake(queue(d.ch)) },
+		"confirmed": func(d *desk, _ []*Waiter) { d.confirm("subscribe") },
+	} {
+		for end, row := range map[string]struct {
+			do   func(w *Waiter)
+			turn int // who has it then
+		}{
+			"granted":                {func(w *Waiter) { require.True(t, w.Grant(-1)); requireGranted(t, w); <-w.turn }, 1},
+			"unclaimed":              {func(w *Waiter) { require.True(t, w.Unclaim(false)) }, 0},
+			"unclaimed with a turn":  {func(w *Waiter) { require.True(t, w.Unclaim(true)) }, 0},
+			"gave up, not granted":   {func(w *Waiter) { abandon(t, w); require.False(t, w.Grant(-1)); require.Equal(t, Left, w.Leave()) }, 1},
+			"gave up, not unclaimed": {func(w *Waiter) { abandon(t, w); require.False(t, w.Unclaim(false)); require.Equal(t, Left, w.Leave()) }, 1},
+		} {
+			t.Run(name+"/"+end, func(t *testing.T) {
+				d := newDesk(t)
+				ws := d.claimed(3)
+				news(d, ws)
+				d.turn(ws, -1) // I7
+				row.do(ws[0])
+				d.turn(ws, row.turn)
+				require.Same(t, ws[row.turn], d.topic().busy)
+				ws[row.turn].Held(-1)
+				d.turn(ws, -1)
+			})
+		}
+	}
+}
+
+func abandon(t *testing.T, w *Waiter) {
+	t.Helper()
+	require.Equal(t, Claimed, w.Leave())
+	require.Equal(t, Claimed, w.Leave(), "still")
+}
+
+// Without news a claim that ends leaves everybody asleep: what the claimant does then is published.
+func TestClaimEnds(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	ws := d.claimed(3)
+	require.True(t, ws[0].Unclaim(false))
+	d.turn(ws, -1)
+	require.Same(t, ws[0], d.hub.Claim(queue(d.ch)), "it keeps its place")
+	require.True(t, ws[0].Unclaim(true))
+	d.turn(ws, 0)
+	ws[0].Held(-1)
+	d.turn(ws, -1)
+	require.Same(t, ws[0], d.hub.Claim(queue(d.ch)))
+	require.True(t, ws[0].Unclaim(false))
+	require.Equal(t, Left, ws[0].Leave())
+	d.turn(ws, -1)
+	require.Same(t, ws[1], d.hub.Claim(queue(d.ch)))
+	require.Equal(t, Left, ws[2].Leave(), "behind a claim")
+	require.True(t, ws[1].Grant(-1))
+	require.Equal(t, Granted, ws[1].Leave())
+	d.obey()
+	require.Zero(t, d.hub.Len())
+}
+
+// A waiter that gave up keeps the place of a turn until its claimant leaves for it (I10), and then the
+// next one is woken: what the claim came to may be an unlock that only the claimant knows of.
+func TestClaimedWaiterGivesUp(t *testing.T) {
+	t.Parallel()
+	for _, end := range []func(w *Waiter) bool{
+		func(w *Waiter) bool { return w.Grant(time.Hour) },
+		func(w *Waiter) bool { return w.Unclaim(false) },
+		func(w *Waiter) bool { return w.Unclaim(true) },
+	} {
+		d := newDesk(t)
+		ws := d.claimed(3)
+		abandon(t, ws[0])
+		require.False(t, end(ws[0]))
+		require.Nil(t, d.hub.Claim(queue(d.ch)))
+		d.hub.message(d.ch, "0")
+		d.turn(ws, -1)
+		require.Equal(t, Left, ws[0].Leave())
+		d.turn(ws, 1)
+		ws[1].Leave()
+		d.turn(ws, 2)
+		ws[2].Leave()
+		d.obey()
+		require.Zero(t, d.hub.Len())
+	}
+}
+
+func TestTimerAfterAGrant(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		ws := d.claimed(3)
+		require.True(t, ws[0].Grant(time.Minute))
+		<-ws[0].turn
+		began := time.Now()
+		<-ws[1].turn
+		require.Equal(t, time.Minute+time.Millisecond, time.Since(began), "the lease of the one that was granted")
+		ws[1].Held(time.Minute)
+		require.Same(t, ws[1], d.hub.Claim(queue(d.ch)))
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		d.turn(ws, -1) // the time was up during the claim
+		require.True(t, ws[1].Grant(time.Hour))
+		<-ws[1].turn
+		require.Len(t, ws[2].turn, 1)
+		<-ws[2].turn
+		ws[2].Leave()
+		d.obey()
+		require.Zero(t, d.hub.Len())
+	})
+}
+
+func TestRefusalDuringAClaim(t *testing.T) {
+	t.Parallel()
+	no := serverError(t, "NOPERM no such luck")
+	for _, end := range []string{"grant", "unclaim", "turn", "give up"} {
+		d := newDesk(t)
+		a, b, late := &Waiter{}, &Waiter{}, &Waiter{}
+		d.hub.Join(a, queue(d.ch))
+		d.hub.Join(b, queue(d.ch))
+		a.Held(-1)
+		require.Equal(t, subscribing, d.take())
+		require.Same(t, a, d.hub.Claim(queue(d.ch)))
+		d.finish(no)
+		require.Empty(t, a.turn, "it may still get the lock")
+		require.Len(t, b.turn, 1)
+		d.hub.Join(late, queue(d.ch))
+		b.Leave()
+		switch end {
+		case "grant":
+			require.True(t, a.Grant(-1))
+			requireGranted(t, a)
+			d.obey() // for the one that joined since
+		case "unclaim", "turn":
+			require.True(t, a.Unclaim(end == "turn"))
+			require.Len(t, a.turn, 1)
+			require.ErrorIs(t, refusal(a), no)
+			require.Equal(t, Left, a.Leave())
+		case "give up":
+			abandon(t, a)
+			require.False(t, a.Unclaim(false))
+			a.Leave()
+		}
+		require.Len(t, late.turn, 1, end)
+		<-late.turn
+		late.Leave()
+		d.obey()
+		require.Zero(t, d.hub.Len())
+	}
+}
+
+// Who was told to leave is not claimed; who joined behind it is.
+func TestClaimPassesByTheRefused(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	a, b := &Waiter{}, &Waiter{}
+	d.hub.Join(a, queue(d.ch))
+	a.Held(-1)
+	require.Equal(t, subscribing, d.take())
+	d.finish(serverError(t, "NOPERM no such luck"))
+	require.Nil(t, d.hub.Claim(queue(d.ch)))
+	d.hub.Join(b, queue(d.ch))
+	require.Same(t, b, d.hub.Claim(queue(d.ch)))
+	require.Equal(t, Left, a.Leave())
+	d.turn([]*Waiter{b}, -1)
+	require.True(t, b.Unclaim(false))
+	d.turn([]*Waiter{b}, 0) // passed on by a
+	b.Leave()
+	d.obey()
+	require.Zero(t, d.hub.Len())
+}
+
+func TestClaimsOfSeveralQueues(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	ws := d.claimed(2)
+	q := Queue{Lock: "{x}", Channel: d.ch} // has the same channel
+	a, b := &Waiter{}, &Waiter{}
+	require.True(t, d.hub.Join(a, q))
+	d.hub.Join(b, q)
+	a.Held(-1)
+	d.turn([]*Waiter{a}, 0) // the subscription stands
+	a.Held(-1)
+	require.Same(t, a, d.hub.Claim(q))
+	d.hub.message(d.ch, "0")
+	d.turn([]*Waiter{ws[0], ws[1], a, b}, -1)
+	require.True(t, a.Grant(-1))
+	<-a.turn
+	d.turn([]*Waiter{ws[0], ws[1], b}, 2)
+	require.True(t, ws[0].Unclaim(false))
+	d.turn(ws, 0)
+	b.Leave()
+	ws[0].Leave()
+	ws[1].Leave()
+	d.obey()
+	require.Zero(t, d.hub.Len())
+}
+
+func TestClaimAndClose(t *testing.T) {
+	t.Parallel()
+	for _, end := range []func(w *Waiter){
+		func(w *Waiter) { require.True(t, w.Grant(time.Hour)); require.Equal(t, Granted, w.Leave()) },
+		func(w *Waiter) { require.True(t, w.Unclaim(false)); require.Equal(t, Left, w.Leave()) },
+		func(w *Waiter) { require.True(t, w.Unclaim(true)); require.Equal(t, Left, w.Leave()) },
+		func(w *Waiter) { abandon(t, w); require.False(t, w.Grant(time.Hour)); w.Leave() },
+		func(w *Waiter) { abandon(t, w); require.False(t, w.Unclaim(true)); w.Leave() },
+	} {
+		d := newDesk(t)
+		ws := d.claimed(2)
+		topic := d.topic()
+		d.hub.Close()
+		d.hub.Wake(queue(d.ch))
+		topic.expired()
+		d.turn(ws, -1)
+		end(ws[0])
+		require.Nil(t, d.hub.Claim(queue(d.ch)))
+		require.Nil(t, topic.timer, "no timer starts")
+		ws[1].Leave()
+	}
+}
+
+// claimStep is a step of the model that has to do with claims.
+func (m *model) claimStep() string {
+	if !m.claimed {
+		w := m.hub.Claim(queue(m.ch))
+		if w == nil {
+			for _, x := range m.queue {
+				require.True(m.t, m.turn != nil || x.err != nil, "not claimed: %v", m.steps)
+			}
+			return "nobody to claim"
+		}
+		require.Nil(m.t, m.turn, "claimed past a turn: %v", m.steps)
+		m.turn, m.joined, m.claimed, m.gave = w, false, true, false
+		return "claim"
+	}
+	switch m.rnd.IntN(4) {
+	case 0:
+		m.gave = true
+		require.Equal(m.t, Claimed, m.turn.Leave())
+		return "claimed one gives up"
+	case 1:
+		w := m.turn
+		granted := w.Grant([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)])
+		require.Equal(m.t, !m.gave, granted)
+		if granted {
+			<-w.turn
+			require.Equal(m.t, Granted, w.Leave())
+			m.turn, m.claimed = nil, false
+			m.drop(w)
+			return "grant"
+		}
+		m.claimed = false
+		m.leaveInTurn()
+		return "grant of one that gave up"
+	case 2:
+		m.unclaim(false)
+		return "unclaim"
+	default:
+		m.unclaim(true)
+		return "unclaim with a turn"
+	}
+}
+
+func (m *model) unclaim(turn bool) {
+	w := m.turn
+	m.claimed = false
+	if turn {
+		m.event()
+	}
+	require.Equal(m.t, !m.gave, w.Unclaim(turn))
+	if m.gave {
+		m.leaveInTurn()
+		return
+	}
+	m.turn = nil
+}
+
+func (m *model) leaveInTurn() {
+	w := m.turn
+	m.turn = nil
+	m.drop(w)
+	m.event()
+	w.Leave()
+}

@@ -1,0 +1,225 @@
+package rlock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Fault 1, G1, G4 to G6: the request or the reply of a hand-off is lost, with its connection or without. The
+// unlock finds out what came of it, and so does the waiter; one that has gone leaves nothing.
+func TestHandOffLost(t *testing.T) {
+	s := redistest.Start(t)
+	for leg, on := range legs {
+		for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
+			for _, goes := range []bool{false, true} {
+				t.Run(leg+"/"+string(action)+"/"+map[bool]string{false: "waits", true: "goes"}[goes], func(t *testing.T) {
+					before := ours()
+					r := newRelayOn(t, s, rlock.Options{HandOff: never})
+					m := r.FencedMutex(r.name)
+					a, line := r.line(t, m, m, m)
+					struck := make(chan struct{})
+					strike := redistest.Nth(2, r.handOff, action)
+					on(r.proxy, func(cmd []string) redistest.Action {
+						action := strike(cmd)
+						if action != redistest.Pass {
+							if goes {
+								line[1].cancel()
+							}
+							close(struck)
+						}
+						return action
+					})
+					require.NoError(t, a.unlock())
+					a = r.gets(t, line[0])
+					token, ok := rlock.FencingToken(a.ctx, r.name)
+					require.True(t, ok)
+
+					began := time.Now()
+					unlocked := async(a.unlock)
+					<-struck
+					if goes {
+						require.ErrorIs(t, line[1].get(t, soon).err, context.Canceled)
+					}
+					require.NoError(t, within(t, unlocked, atMost), "it was released, or handed off")
+					require.ErrorIs(t, a.unlock(), rlock.ErrNotHeld)
+					stay := line[1:]
+					if goes {
+						stay = line[2:]
+					}
+					for _, p := range stay {
+						a = r.gets(t, p)
+						last := token
+						token, _ = rlock.FencingToken(a.ctx, r.name)
+						require.Greater(t, token, last)
+						require.NoError(t, a.unlock())
+					}
+					require.Less(t, time.Since(began), 10*time.Second, "nobody waits for the end of a lease")
+					r.clear(t)
+					r.Close()
+					awaitGone(t, before+2)
+				})
+			}
+		}
+	}
+}
+
+// Fault 2, G2, G4 to G8: the network is gone from the hand-off on, for longer than calls are repeated or than the
+// lease lasts. Whatever the calls return, the lock is free soon after, and nobody has it twice.
+func TestHandOffInABlackHole(t *testing.T) {
+	for name, row := range map[string]struct {
+		watchdog, hole time.Duration
+		reached        bool // the hand-off reaches Redis, its reply does not come back
+	}{
+		"longer than patience, before it":     {30 * time.Second, 8 * time.Second, false},
+		"longer than patience, after it":      {30 * time.Second, 8 * time.Second, true},
+		"longer than the lease, before it":    {time.Second, 3 * time.Second, false},
+		"longer than the lease, after it":     {time.Second, 3 * time.Second, true},
+		"shorter than the timeout, before it": {30 * time.Second, time.Second, false},
+		"shorter than the timeout, after it":  {30 * time.Second, time.Second, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRelay(t, rlock.Options{WatchdogTimeout: row.watchdog, HandOff: never})
+			m := r.Mutex(r.name)
+			var a attempt
+			a.ctx, a.unlock, a.err = m.Lock(context.Background())
+			require.NoError(t, a.err)
+			first := lockAsync(t, m)
+			r.awaitSubscribers(t, r.name, 1)
+			second := lockAsync(t, m)
+			r.settle(t)
+			flown := make(chan struct{})
+			on := r.proxy.OnRequest
+			if row.reached {
+				on = r.proxy.OnReply
+			}
+			hook := redistest.Nth(1, r.handOff, redistest.Hold)
+			on(func(cmd []string) redistest.Action {
+				action := hook(cmd)
+				if action != redistest.Pass {
+					close(flown)
+				}
+				return action
+			})
+			unlocked := async(a.unlock)
+			<-flown
+			r.proxy.BlackHole(true)
+			r.proxy.Release()
+			pass(row.hole)
+			r.proxy.BlackHole(false)
+			err := within(t, unlocked, atMost)
+			if row.watchdog < row.hole {
+				require.ErrorIs(t, err, rlock.ErrLost)
+			} else if row.hole < 3*time.Second {
+				require.NoError(t, err)
+			}
+			for _, p := range []pending{first, second} {
+				got := p.get(t, atMost)
+				if got.err != nil {
+					require.NotErrorIs(t, got.err, rlock.ErrNotAcquired, "nobody gave up")
+					continue
+				}
+				r.held(t, got, 1)
+				require.NoError(t, got.unlock())
+			}
+			redistest.Eventually(t, atMost, func() bool { return !r.exists(t, r.name) }, "free, without the end of a long lease")
+			r.awaitSubscribers(t, r.name, 0)
+			_, unlock, err := r.other.Mutex(r.name).TryLock(context.Background(), 0)
+			require.NoError(t, err)
+			require.NoError(t, unlock())
+		})
+	}
+}
+
+// Fault 3: Redis refuses the hand-off. The lock is released as without it.
+func TestHandOffRefused(t *testing.T) {
+	for _, line := range []string{
+		"OOM command not allowed when used memory > 'maxmemory'.", "LOADING Redis is loading the dataset in memory",
+		"NOPERM this user has no permissions to run the 'evalsha' command", "ERR unknown", "BUSY", "READONLY",
+	} {
+		t.Run(line, func(t *testing.T) {
+			r := newRelay(t)
+			a, waiters := r.line(t, same(r.Mutex(r.name), 3)...)
+			r.proxy.OnRequest(redistest.Each(r.handOff, redistest.Fail(line)))
+			for _, p := range waiters {
+				require.NoError(t, a.unlock())
+				a = r.gets(t, p)
+			}
+			require.NoError(t, a.unlock())
+			r.clear(t)
+		})
+	}
+}
+
+// The hand-off fails, and then the release does: unlock says so, and it is made up for.
+func TestUnlockFailsAfterItsHandOff(t *testing.T) {
+	for name, first := range map[string]redistest.Action{
+		"refused": redistest.Fail("ERR no"), "lost": redistest.Cut, "not ready": redistest.Fail("LOADING wait"),
+	} {
+		for leg, on := range legs {
+			if leg == "reply" && name != "lost" {
+				continue // an error that Redis did not say
+			}
+			for _, goes := range []bool{false, true} {
+				t.Run(name+"/"+leg+"/"+map[bool]string{false: "waits", true: "goes"}[goes], func(t *testing.T) {
+					r := newRelay(t)
+					release := "EVALSHA " + r.load(t, "release")
+					a, line := r.line(t, same(r.Mutex(r.name), 2)...)
+					r.proxy.OnRequest(redistest.Nth(1, release, redistest.Fail("ERR not now")))
+					strike := redistest.Nth(1, r.handOff, first)
+					on(r.proxy, func(cmd []string) redistest.Action {
+						action := strike(cmd)
+						if goes && action != redistest.Pass {
+							line[0].cancel()
+						}
+						return action
+					})
+					require.ErrorContains(t, a.unlock(), "not now")
+					if goes {
+						if got := line[0].get(t, atMost); got.err == nil { // it was granted first
+							require.NoError(t, got.unlock())
+						}
+						line = line[1:]
+					}
+					for _, p := range line {
+						require.NoError(t, r.gets(t, p).unlock())
+					}
+					r.clear(t)
+				})
+			}
+		}
+	}
+}
+
+// Redis does not roll back what a script did before it failed: here the waiter's field is there already, and nobody
+// may take it away for now. When the right is given back nothing is left, though the waiter has gone.
+func TestHandOffFailsHalfWay(t *testing.T) {
+	s := redistest.Start(t)
+	r := newRelayOn(t, s)
+	acl := func(rules ...string) {
+		require.NoError(t, r.do(t, append([]string{"ACL", "SETUSER", "limited"}, rules...)...).Error())
+	}
+	acl("on", ">secret", "~*", "&*", "+@all")
+	r.Client = newClient(t, redistest.Dial(t, r.proxy.Addr(), func(o *rueidis.ClientOption) {
+		o.Username, o.Password = "limited", "secret"
+	}))
+	a, line := r.line(t, r.Mutex(r.name))
+	acl("-hdel")
+	r.proxy.OnReply(redistest.Nth(1, r.handOff, redistest.Hold))
+	unlocked := r.flying(t, a)
+	require.Len(t, r.fields(t, r.name), 2, "it went half-way")
+	line[0].cancel()
+	require.ErrorIs(t, line[0].get(t, soon).err, context.Canceled)
+	r.proxy.Release()
+	require.ErrorContains(t, within(t, unlocked, atMost), "run this command")
+	acl("+hdel")
+	redistest.Eventually(t, 10*time.Second, func() bool { return !r.exists(t, r.name) }, "free before the lease ends")
+	r.clear(t)
+}

@@ -1,0 +1,86 @@
+package rlock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// legs are the two halves of a call's way.
+var legs = map[string]func(*redistest.Proxy, redistest.Hook){
+	"request": (*redistest.Proxy).OnRequest, "reply": (*redistest.Proxy).OnReply,
+}
+
+// flying unlocks a, and returns when the hand-off is held back on its way there or back.
+func (r *relay) flying(t testing.TB, a attempt) <-chan error {
+	t.Helper()
+	unlocked := async(a.unlock)
+	redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() > 0 }, "the hand-off is under way")
+	return unlocked
+}
+
+// G5: a waiter goes while the hand-off to it is under way. It returns at once; the hold goes to the next
+// one, or nothing is left. The unlock is none of its business.
+func TestWaiterGoesDuringAHandOff(t *testing.T) {
+	const patient = 300 * time.Millisecond
+	s := redistest.Start(t)
+	for leg, on := range legs {
+		for _, how := range []string{"cancelled", "time-out"} {
+			for _, behind := range []int{0, 2} {
+				t.Run(leg+"/"+how+"/"+[]string{"alone", "", "others behind"}[behind], func(t *testing.T) {
+					before := ours()
+					r := newRelayOn(t, s, rlock.Options{HandOff: never})
+					m := r.Mutex(r.name)
+					on(r.proxy, redistest.Nth(1, r.handOff, redistest.Hold))
+					first := []locker{m}
+					if how == "time-out" {
+						first[0] = tryFor{m, patient}
+					}
+					a, line := r.line(t, append(first, same(m, behind)...)...)
+					if how == "time-out" {
+						line[0].stillWaits(t)
+					}
+					unlocked := r.flying(t, a)
+					if how == "cancelled" {
+						line[0].cancel()
+					}
+					got := line[0].get(t, patient+soon)
+					require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
+					require.Equal(t, how == "cancelled", errors.Is(got.err, context.Canceled))
+					r.proxy.Release()
+					require.NoError(t, within(t, unlocked, atMost))
+					for _, p := range line[1:] {
+						require.NoError(t, r.gets(t, p).unlock())
+					}
+					r.clear(t)
+					r.Close()
+					awaitGone(t, before+2) // those of the other client
+				})
+			}
+		}
+	}
+}
+
+// What is given back for a waiter that has gone is no part of the unlock: that has been answered.
+func TestUnlockDoesNotWaitForWhatItsWaiterLeft(t *testing.T) {
+	const watchdog = time.Second
+	r := newRelay(t, rlock.Options{WatchdogTimeout: watchdog})
+	release := "EVALSHA " + r.load(t, "release")
+	r.proxy.OnReply(redistest.Nth(1, r.handOff, redistest.Hold))
+	a, line := r.line(t, r.Mutex(r.name))
+	r.proxy.OnReply(redistest.Nth(1, release, redistest.Hold))
+	unlocked := r.flying(t, a)
+	line[0].cancel()
+	require.ErrorIs(t, line[0].get(t, soon).err, context.Canceled)
+	r.proxy.Release()
+	require.NoError(t, within(t, unlocked, watchdog+soon))
+	redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() > 0 }, "the give-back is under way")
+	r.proxy.Release()
+	r.clear(t)
+}

@@ -1,0 +1,376 @@
+package rlock_test
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// relay is a process whose goroutines hand a lock on, behind a network that fails, and another process
+// beside it.
+type relay struct {
+	bench   // Client is behind the network, rdb is not
+	server  *redistest.Server
+	proxy   *redistest.Proxy
+	other   *rlock.Client
+	handOff string // a hook's name for its script
+}
+
+func newRelay(t testing.TB, o ...rlock.Options) *relay {
+	t.Helper()
+	return newRelayOn(t, redistest.Start(t), o...)
+}
+
+func newRelayOn(t testing.TB, s *redistest.Server, o ...rlock.Options) *relay {
+	t.Helper()
+	r := &relay{server: s, proxy: redistest.StartProxy(t, s.Addr())}
+	r.rdb, r.name = s.Client(t), redistest.Name(t)
+	r.other = newClient(t, r.rdb, o...)
+	r.Client = newClient(t, redistest.Dial(t, r.proxy.Addr()), o...)
+	for _, script := range []string{"acquire", "release", "renew", "handoff"} { // so that none is sent twice
+		r.handOff = "EVALSHA " + r.load(t, script)
+	}
+	return r
+}
+
+// load makes Redis know a script, and returns its name there.
+func (r *relay) load(t testing.TB, script string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("..", "lua", script+".lua"))
+	require.NoError(t, err)
+	require.NoError(t, r.do(t, "SCRIPT", "LOAD", string(text)).Error())
+	sum := sha1.Sum(text)
+	return hex.EncodeToString(sum[:])
+}
+
+// line takes the lock, and lets others wait behind each other for it; all of them know that it is held.
+func (r *relay) line(t testing.TB, behind ...locker) (attempt, []pending) {
+	t.Helper()
+	var a attempt
+	a.ctx, a.unlock, a.err = r.Mutex(r.name).Lock(context.Background())
+	require.NoError(t, a.err)
+	return a, r.queue(t, behind...)
+}
+
+// queue lets others wait for a lock that is held.
+func (r *relay) queue(t testing.TB, behind ...locker) []pending {
+	t.Helper()
+	before := waiting()
+	var line []pending
+	for i, l := range behind {
+		line = append(line, lockAsync(t, l))
+		redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == before+i+1 }, "it waits")
+	}
+	r.awaitSubscribers(t, r.name, 1)
+	r.settle(t)
+	return line
+}
+
+// settle waits until the first waiter has asked again, which it does when its subscription stands.
+func (r *relay) settle(t testing.TB) {
+	t.Helper()
+	require.NoError(t, r.do(t, "PUBLISH", "redisson_lock__channel:{"+r.name+"}", "0").Error())
+	last := int64(-1)
+	for quiet := time.Now(); time.Since(quiet) < 50*time.Millisecond; { // nothing is under way any more
+		if n := redistest.Commands(t, r.rdb)["evalsha"]; n != last {
+			last, quiet = n, time.Now()
+		}
+		pass(time.Millisecond)
+	}
+}
+
+// held says that the lock is one owner's, and how deep.
+func (r *relay) held(t testing.TB, a attempt, depth int64) {
+	t.Helper()
+	require.NoError(t, a.ctx.Err())
+	require.Equal(t, map[string]int64{rlock.Owner(a.ctx): depth}, r.fields(t, r.name))
+}
+
+// gets is get for a waiter that has to get the lock.
+func (r *relay) gets(t testing.TB, p pending) attempt {
+	t.Helper()
+	a := p.get(t, atMost)
+	require.NoError(t, a.err)
+	r.held(t, a, 1)
+	return a
+}
+
+// clear proves that nothing is left of the lock: no key, no subscription, no waiter.
+func (r *relay) clear(t testing.TB) {
+	t.Helper()
+	redistest.Eventually(t, atMost, func() bool { return !r.exists(t, r.name) }, "the lock is free")
+	r.awaitSubscribers(t, r.name, 0)
+	require.Zero(t, waiting())
+	_, unlock, err := r.other.Mutex(r.name).TryLock(context.Background(), 0)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+}
+
+// never is a bound that no test reaches.
+var never = rlock.HandOff{Most: math.MaxInt, For: math.MaxInt64}
+
+func same(l locker, n int) []locker {
+	var all []locker
+	for range n {
+		all = append(all, l)
+	}
+	return all
+}
+
+// One command for each of a line of waiters, and one more for the last unlock: nobody asks, and nobody
+// is told before.
+func TestHandOffCosts(t *testing.T) {
+	r := newRelay(t, rlock.Options{HandOff: never})
+	const n = 20
+	a, line := r.line(t, same(r.Mutex(r.name), n)...)
+	before := redistest.Commands(t, r.rdb)
+	for _, p := range line {
+		require.NoError(t, a.unlock())
+		a = p.get(t, atMost)
+		require.NoError(t, a.err)
+	}
+	during := redistest.Commands(t, r.rdb)
+	require.EqualValues(t, n, during["evalsha"]-before["evalsha"])
+	require.EqualValues(t, n, during["hset"]-before["hset"])
+	require.EqualValues(t, n, during["hdel"]-before["hdel"])
+	for _, name := range []string{"eval", "publish", "del", "subscribe", "unsubscribe"} {
+		require.Equal(t, before[name], during[name], name)
+	}
+	require.NoError(t, a.unlock())
+	after := redistest.Commands(t, r.rdb)
+	require.EqualValues(t, 1, after["evalsha"]-during["evalsha"])
+	require.EqualValues(t, 1, after["publish"]-during["publish"])
+	r.clear(t)
+}
+
+// Others see the owner change, never a lock that is free or has two owners, and hear of the end alone.
+func TestHandOffAsOthersSeeIt(t *testing.T) {
+	s := redistest.Start(t, "--notify-keyspace-events", "KA")
+	r := newRelayOn(t, s, rlock.Options{HandOff: never})
+	const n = 10
+	a, line := r.line(t, same(r.Mutex(r.name), n)...)
+	events, heard := make(chan string, 10*n), make(chan string, n)
+	listening, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 2)
+	ready := make(chan struct{}, 2)
+	hooked := rueidis.WithOnSubscriptionHook(listening, func(rueidis.PubSubSubscription) { ready <- struct{}{} })
+	for channel, to := range map[string]chan string{
+		"__keyspace@0__:" + r.name: events, "redisson_lock__channel:{" + r.name + "}": heard,
+	} {
+		go func() { // ended by stop
+			ended <- r.rdb.Receive(hooked, r.rdb.B().Subscribe().Channel(channel).Build(), func(m rueidis.PubSubMessage) { to <- m.Message })
+		}()
+		<-ready
+	}
+	for _, p := range line {
+		require.NoError(t, a.unlock())
+		a = r.gets(t, p)
+	}
+	require.Empty(t, heard)
+	require.NoError(t, a.unlock())
+	for range n {
+		for _, want := range []string{"hset", "expire", "hdel"} {
+			require.Equal(t, want, <-events)
+		}
+	}
+	require.Equal(t, "del", <-events)
+	require.Equal(t, "0", <-heard)
+	stop()
+	<-ended
+	<-ended
+	require.Empty(t, events)
+	require.Empty(t, heard)
+}
+
+func TestHandOffBounds(t *testing.T) {
+	for name, row := range map[string]struct {
+		bound    rlock.HandOff
+		hold     time.Duration // how long each section takes
+		handOffs int64
+		releases int64 // published
+	}{
+		"off":             {bound: rlock.HandOff{Most: -1}, releases: 11},
+		"off, far":        {bound: rlock.HandOff{Most: math.MinInt, For: math.MaxInt64}, releases: 11},
+		"most 1":          {bound: rlock.HandOff{Most: 1, For: time.Hour}, handOffs: 5, releases: 6},
+		"most 3":          {bound: rlock.HandOff{Most: 3, For: time.Hour}, handOffs: 8, releases: 3},
+		"most 10":         {bound: rlock.HandOff{Most: 10, For: time.Hour}, handOffs: 10, releases: 1},
+		"long sections":   {bound: rlock.HandOff{For: time.Millisecond}, hold: 3 * time.Millisecond, handOffs: 5, releases: 6},
+		"defaults":        {handOffs: 10, releases: 1, bound: rlock.HandOff{For: time.Hour}},
+		"a sum too large": {bound: never, handOffs: 10, releases: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRelay(t, rlock.Options{HandOff: row.bound})
+			a, line := r.line(t, same(r.Mutex(r.name), 10)...)
+			before := redistest.Commands(t, r.rdb)
+			for _, p := range line {
+				pass(row.hold)
+				require.NoError(t, a.unlock())
+				a = r.gets(t, p)
+			}
+			pass(row.hold)
+			require.NoError(t, a.unlock())
+			after := redistest.Commands(t, r.rdb)
+			require.Equal(t, row.handOffs, after["hset"]-before["hset"], "hand-offs")
+			require.Equal(t, row.releases, after["publish"]-before["publish"], "releases")
+			r.clear(t)
+		})
+	}
+}
+
+func TestHandOffOptions(t *testing.T) {
+	b := bareBench(t)
+	for _, o := range []rlock.HandOff{{For: -1}, {For: math.MinInt64, Most: -1}, {For: -time.Nanosecond, Most: 1}} {
+		_, err := rlock.New(b.rdb, rlock.Options{HandOff: o})
+		require.ErrorContains(t, err, "Options.HandOff.For", "%+v", o)
+		require.ErrorContains(t, err, fmt.Sprint(o.For))
+	}
+}
+
+// With Replicas each hold has to be confirmed, which a hand-off does not.
+func TestNoHandOffWithReplicas(t *testing.T) {
+	master, _ := withReplica(t)
+	r := newRelayOn(t, master, rlock.Options{Replicas: 1})
+	a, line := r.line(t, same(r.Mutex(r.name), 3)...)
+	for _, p := range line {
+		require.NoError(t, a.unlock())
+		a = r.gets(t, p)
+	}
+	require.NoError(t, a.unlock())
+	require.Zero(t, redistest.Commands(t, r.rdb)["hset"])
+	r.clear(t)
+}
+
+// Another process that waits gets its turn, though a process has waiters all the time: after a number of
+// hand-offs, or after a time; and without a bound it would not.
+func TestOtherProcessesGetTheirTurn(t *testing.T) {
+	for name, row := range map[string]struct {
+		bound rlock.HandOff
+		turn  bool
+	}{
+		"most":     {rlock.HandOff{Most: 2, For: time.Hour}, true},
+		"for":      {rlock.HandOff{Most: math.MaxInt, For: time.Millisecond}, true},
+		"off":      {rlock.HandOff{Most: -1}, true},
+		"defaults": {rlock.HandOff{}, true},
+		"no bound": {never, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRelay(t, rlock.Options{HandOff: row.bound})
+			m := r.Mutex(r.name)
+			a, line := r.line(t, same(m, 4)...)
+			stranger := lockAsync(t, r.other.Mutex(r.name))
+			r.awaitSubscribers(t, r.name, 2)
+			r.settle(t)
+
+			var sections atomic.Int64
+			var stop atomic.Bool
+			var wg sync.WaitGroup
+			for _, p := range line { // each is in line again before its turn comes
+				wg.Go(func() {
+					a := p.get(t, atMost)
+					for {
+						if !assert.NoError(t, a.err) {
+							return
+						}
+						sections.Add(1)
+						redistest.Eventually(t, atMost, func() bool { return stop.Load() || waiting() > 1 }, "others wait")
+						assert.NoError(t, a.unlock())
+						if stop.Load() {
+							return
+						}
+						a.ctx, a.unlock, a.err = m.Lock(context.Background())
+					}
+				})
+			}
+			require.NoError(t, a.unlock())
+			if row.turn {
+				got := r.gets(t, stranger)
+				t.Logf("after %d sections", sections.Load())
+				stop.Store(true)
+				require.NoError(t, got.unlock())
+			} else {
+				redistest.Eventually(t, atMost, func() bool { return sections.Load() > 300 }, "it goes on")
+				stranger.stillWaits(t)
+				stop.Store(true)
+				require.NoError(t, r.gets(t, stranger).unlock())
+			}
+			wg.Wait()
+			r.clear(t)
+		})
+	}
+}
+
+// What a section writes before its unlock is seen by the next one, and no two overlap.
+func TestHandOffExcludes(t *testing.T) {
+	r := newRelay(t, rlock.Options{HandOff: never})
+	n := 0
+	var wg sync.WaitGroup
+	for i := range 8 {
+		m := []*rlock.Mutex{r.Mutex(r.name), r.FencedMutex(r.name), r.Mutex(r.name, rlock.WithLease(time.Minute))}[i%3]
+		wg.Go(func() {
+			for range 100 {
+				assert.NoError(t, m.Do(context.Background(), func(context.Context) error { n++; return nil }))
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, 800, n)
+	r.clear(t)
+}
+
+// The server forgets its scripts all the time.
+func TestHandOffWithoutScripts(t *testing.T) {
+	r := newRelay(t, rlock.Options{HandOff: never})
+	a, line := r.line(t, same(r.Mutex(r.name), 5)...)
+	before := redistest.Commands(t, r.rdb)
+	for _, p := range line {
+		require.NoError(t, r.do(t, "SCRIPT", "FLUSH").Error())
+		require.NoError(t, a.unlock())
+		a = r.gets(t, p)
+	}
+	require.NoError(t, a.unlock())
+	after := redistest.Commands(t, r.rdb)
+	require.EqualValues(t, 5, after["hset"]-before["hset"])
+	require.EqualValues(t, 1, after["publish"]-before["publish"])
+	r.clear(t)
+}
+
+// Who may not do what a hand-off does, gives the lock back as without it.
+func TestHandOffForbidden(t *testing.T) {
+	for _, command := range []string{"hexists", "hset"} {
+		t.Run(command, func(t *testing.T) {
+			s := redistest.Start(t)
+			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+			rules := strings.Fields("ACL SETUSER limited on >secret ~* &* +@all -" + command)
+			require.NoError(t, b.do(t, rules...).Error())
+			b.Client = newClient(t, s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "limited", "secret" }))
+			var wg sync.WaitGroup
+			n := 0
+			for range 4 {
+				wg.Go(func() {
+					for range 10 {
+						assert.NoError(t, b.Mutex(b.name).Do(t.Context(), func(context.Context) error { n++; return nil }))
+					}
+				})
+			}
+			wg.Wait()
+			require.Equal(t, 40, n)
+			require.False(t, b.exists(t, b.name))
+		})
+	}
+}
