@@ -3,7 +3,9 @@ package lease
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -30,12 +32,12 @@ func TestFailuresAreRetriedUntilTheEnd(t *testing.T) {
 					if gap := qs[i+1].at.Sub(qs[i].at); gap < want*9/10 || gap > want {
 						t.Errorf("try %d after %v, want %v less a tenth", i+2, gap, want)
 					}
-					backoff = min(2*backoff, 5*time.Second)
+					backoff = min(2*backoff, time.Second)
 				}
 				if left := until.Sub(qs[len(qs)-1].at); left > 300*time.Millisecond {
 					t.Errorf("gave up %v before the end", left)
 				}
-				if len(qs) < 8 || len(qs) > 15 {
+				if len(qs) < 22 || len(qs) > 28 {
 					t.Errorf("%d tries", len(qs))
 				}
 			})
@@ -89,7 +91,7 @@ func TestBackoffIsNotCutShortByOthers(t *testing.T) {
 				n++
 			}
 		}
-		if n < 8 || n > 15 {
+		if n < 22 || n > 28 {
 			t.Errorf("%d tries", n)
 		}
 	})
@@ -126,4 +128,101 @@ func TestRecoveryAfterOutage(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The backoff stays so short that a recovery of a moment saves the lease, whenever it comes and
+// however the renewals failed before it.
+func TestShortRecoveryIsUsed(t *testing.T) {
+	const recovery = watchdog/30 + 100*time.Millisecond
+	fail := func(err error) func(context.Context, time.Duration) error {
+		return func(context.Context, time.Duration) error { return err }
+	}
+	paused := func(ctx context.Context, d time.Duration) error { // what is under way at the end of it is answered
+		if d <= 0 {
+			d = time.Hour
+		}
+		select {
+		case <-time.After(d):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	for name, c := range map[string]struct {
+		fail   func(ctx context.Context, d time.Duration) error // with d to go until the recovery
+		others int                                              // in the same group, renewed all the time
+	}{
+		"unanswered":             {fail(errors.New("connection refused")), 0},
+		"paused":                 {paused, 0},
+		"refused":                {fail(ErrRefused), 0},
+		"refused, unlike others": {fail(ErrRefused), 150},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for after := 10 * time.Second; after < watchdog-recovery; after += 700 * time.Millisecond {
+				bubble(t, func(t *testing.T, r *Renewer, s *store) {
+					h, from := newHold(0), time.Now().Add(after)
+					s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
+						d := time.Until(from)
+						if slices.Contains(q.items, h.item) && (d > 0 || d <= -recovery) {
+							if err := c.fail(ctx, d); err != nil {
+								return nil, err
+							}
+						}
+						return all(Renewed, len(q.items)), nil
+					}
+					r.Keep(&h.Lease, h.item, nil, time.Now().Add(watchdog), true, h.lost)
+					for i := range c.others {
+						o := newHold(i + 1)
+						r.Keep(&o.Lease, o.item, nil, time.Now().Add(watchdog), true, o.lost)
+					}
+					sleep(watchdog)
+					h.wantKept(t)
+				})
+			}
+		})
+	}
+}
+
+// A store that refuses all of many leases is not asked for each of them as often.
+func TestStoreThatRefusesAllIsSpared(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		s.answer = func(context.Context, request) ([]Verdict, error) { return nil, ErrRefused }
+		const n = 1000
+		until := time.Now().Add(watchdog)
+		for i := range n {
+			h := newHold(i)
+			r.Keep(&h.Lease, h.item, nil, until, true, h.lost)
+		}
+		sleep(watchdog)
+		if calls := len(s.taken()); calls > 15*n {
+			t.Errorf("%d calls for %d leases", calls, n)
+		}
+	})
+}
+
+// A lease whose renewal failed has less time left than those that are due for the first time, and
+// goes before them.
+func TestRetryGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		s.batch = 1
+		old, heal := newHold(0), time.Now().Add(21*time.Second)
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			if q.items[0] == old.item && time.Now().Before(heal) {
+				return nil, errors.New("cut")
+			}
+			time.Sleep(2 * time.Second)
+			return all(Renewed, len(q.items)), nil
+		}
+		r := NewRenewer(s.renew, Options{Watchdog: watchdog, Batch: 1})
+		defer r.Close()
+		r.Keep(&old.Lease, old.item, nil, time.Now().Add(watchdog), true, old.lost)
+		sleep(10 * time.Second)
+		for i := range 10 * parallel { // due when old still fails, and 20 s of calls
+			h := newHold(i + 1)
+			r.Keep(&h.Lease, h.item, nil, time.Now().Add(watchdog), true, h.lost)
+		}
+		sleep(watchdog - 10*time.Second)
+		old.wantKept(t)
+	})
 }
