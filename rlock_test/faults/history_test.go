@@ -33,7 +33,7 @@ func TestHistoryOfProcesses(t *testing.T) {
 		Names: histNames(t, 4), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
 		Pause: 3 * time.Millisecond,
 	}, 3, 2)
-	histFor(8*time.Second, time.Second, func() {})
+	pass(8 * time.Second)
 	reports := b.end()
 	b.clean()
 	b.check(reports)
@@ -52,7 +52,7 @@ func TestHistoryRejectsWorkersWithoutLock(t *testing.T) {
 		Names: histNames(t, 2), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
 		Pause: 3 * time.Millisecond, Sabotage: histNoLock,
 	}, 2, 0)
-	histFor(3*time.Second, time.Second, func() {})
+	pass(3 * time.Second)
 	reports := b.end()
 	b.clean()
 	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
@@ -99,6 +99,7 @@ func TestHistoryRejectsDeafHolders(t *testing.T) {
 	}, 2, 0)
 	histFor(6*time.Second, 500*time.Millisecond, func() { b.delete(names[0]) })
 	reports := b.end()
+	b.clean()
 	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
 }
 

@@ -46,7 +46,7 @@ func TestRedisSubscriptionRefusedForTooManyClients(t *testing.T) {
 			expiry := b.expiry(t)
 			empty := b.fill(t)
 			rejected := netInfo(t, b.direct, "rejected_connections")
-			waiter := netLock(context.Background(), b.lock.Mutex(b.name))
+			waiter := startLock(context.Background(), b.lock.Mutex(b.name))
 			redistest.Eventually(t, netSlack, func() bool {
 				return netInfo(t, b.direct, "rejected_connections") != rejected
 			}, "the subscription is refused")
@@ -96,8 +96,8 @@ func TestRedisReconnectRefusedForTooManyClients(t *testing.T) {
 				return b.fill(t)
 			}
 			empty := refuse()
-			fresh := netLock(context.Background(), b.lock.Mutex(b.name+":new"))
-			netPass(time.Second)
+			fresh := startLock(context.Background(), b.lock.Mutex(b.name+":new"))
+			pass(time.Second)
 			fresh.waits(t)
 			empty()
 			got := fresh.within(t, netSlack)
@@ -106,7 +106,7 @@ func TestRedisReconnectRefusedForTooManyClients(t *testing.T) {
 			require.NoError(t, ctx.Err())
 
 			empty = refuse()
-			err = netWithin(t, netCall(unlockLong), 3*time.Second+netSlack)
+			err = returned(t, call(unlockLong), 3*time.Second+netSlack)
 			require.Error(t, err)
 			require.Equal(t, kind == "told why", strings.Contains(err.Error(), "max number of clients"), err)
 			empty()

@@ -15,6 +15,11 @@ import (
 func (b *netBench) crash(t *testing.T) {
 	t.Helper()
 	b.server.Kill()
+	b.restart(t)
+}
+
+func (b *netBench) restart(t *testing.T) {
+	t.Helper()
 	b.server.Restart()
 	redistest.Eventually(t, netSlack, func() bool { return do(t, b.direct, "PING").Error() == nil }, "connected again")
 }
@@ -32,13 +37,13 @@ func TestRedisKilledWithAOF(t *testing.T) {
 	require.NoError(t, err)
 	fixed, unlockFixed, err := b.lock.Mutex(b.name+":fixed", rlock.WithLease(time.Minute)).Lock(context.Background())
 	require.NoError(t, err)
-	waiter := netLock(context.Background(), b.other.Mutex(b.name))
+	waiter := startLock(context.Background(), b.other.Mutex(b.name))
 	b.awaitSubscribers(t, 1)
 	for range 3 {
 		b.crash(t)
 		require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
 		b.excluded(t)
-		netPass(watchdog / 3)
+		pass(watchdog / 3)
 		require.NoError(t, ctx.Err())
 		require.NoError(t, fixed.Err())
 		waiter.waits(t)
@@ -66,8 +71,8 @@ func TestRedisDownForLongerThanTheLease(t *testing.T) {
 		rlock.Options{WatchdogTimeout: watchdog})
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
-	told := netTold(ctx)
-	waiter := netLock(context.Background(), b.other.Mutex(b.name))
+	told := toldAt(ctx)
+	waiter := startLock(context.Background(), b.other.Mutex(b.name))
 	b.awaitSubscribers(t, 1)
 	expiry := b.expiry(t)
 	b.server.Kill()
@@ -90,14 +95,14 @@ func TestRedisKilledAndEmpty(t *testing.T) {
 	b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog})
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
-	told := netTold(ctx)
+	told := toldAt(ctx)
 	fixed, unlockFixed, err := b.lock.Mutex(b.name+":fixed", rlock.WithLease(lease)).Lock(context.Background())
 	require.NoError(t, err)
 	fixedUntil := time.Now().Add(lease)
-	fixedTold := netTold(fixed)
+	fixedTold := toldAt(fixed)
 	called, unlockCalled, err := b.lock.Mutex(b.name+":called", rlock.WithLease(lease)).Lock(context.Background())
 	require.NoError(t, err)
-	waiter := netLock(context.Background(), b.other.Mutex(b.name))
+	waiter := startLock(context.Background(), b.other.Mutex(b.name))
 	b.awaitSubscribers(t, 1)
 
 	b.crash(t)

@@ -87,7 +87,7 @@ func TestSentinelFailoverUnderHolderAndWaiter(t *testing.T) {
 			ctx, unlock, err := newClient(t, holder, rlock.Options{WatchdogTimeout: longWatchdog}).
 				Mutex("kept").Lock(context.Background())
 			require.NoError(t, err)
-			w := startWaiter(t, newClient(t, waiting, rlock.Options{}).Mutex("kept"))
+			w := startLock(context.Background(), newClient(t, waiting, rlock.Options{}).Mutex("kept"))
 			awaitSubscribers(t, atOld, "kept", false, 1, prompt)
 			replicated(t, holder, "2")
 
