@@ -100,11 +100,25 @@ func returned(t testing.TB, c <-chan error, within time.Duration) error {
 	}
 }
 
-// toldAt returns when ctx ended, as soon as it did.
-func toldAt(ctx context.Context) <-chan time.Time {
-	at := make(chan time.Time, 1)
-	context.AfterFunc(ctx, func() { at <- time.Now() })
-	return at
+// tidings are when the ctx of a hold ended.
+type tidings chan time.Time
+
+// tellOf returns when ctx ends, as soon as it does.
+func tellOf(ctx context.Context) tidings {
+	c := make(tidings, 1)
+	context.AfterFunc(ctx, func() { c <- time.Now() })
+	return c
+}
+
+// by requires that the ctx has ended by then, which is G2 if that is when the lease is over.
+func (c tidings) by(t testing.TB, then time.Time) {
+	t.Helper()
+	select {
+	case at := <-c:
+		require.False(t, at.After(then), "told %v too late", at.Sub(then))
+	case <-time.After(time.Until(then) + prompt):
+		require.FailNow(t, "not told", "%v after it was time", prompt)
+	}
 }
 
 // ended waits until the ctx of a hold ends, which has to be because the hold is lost.

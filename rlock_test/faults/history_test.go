@@ -59,7 +59,7 @@ func TestHistoryRejectsWorkersWithoutLock(t *testing.T) {
 	require.Positive(t, b.lost(b.sum(reports)), "updates lost")
 }
 
-// Keys are deleted under their holders: a loss that each holder is told of in time (G2), and no overlap
+// Keys are deleted under their holders: a loss that each holder is told of in time (G2, G8), and no overlap
 // beyond that; without the entries that say so it is one, and the checker has to see it.
 func TestHistoryOfDeletedKeys(t *testing.T) {
 	names := histNames(t, 2)

@@ -23,7 +23,7 @@ func TestNetBlackHole(t *testing.T) {
 			b := newNetBench(t, rlock.Options{WatchdogTimeout: 3 * time.Second}, protocol)
 			ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 			require.NoError(t, err)
-			told := toldAt(ctx)
+			told := tellOf(ctx)
 			long, unlockLong, err := b.lock.Mutex(b.name+":long", rlock.WithLease(time.Minute)).Lock(context.Background())
 			require.NoError(t, err)
 			parked := &netBench{direct: b.direct, name: b.name + ":parked"}
@@ -51,7 +51,7 @@ func TestNetBlackHole(t *testing.T) {
 				context.DeadlineExceeded)
 			_, _, err = b.lock.Mutex(b.name+":try").TryLock(context.Background(), time.Second)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)
-			require.False(t, (<-told).After(expiry.Add(time.Second+netSlack/10)), "a renewal may have come between")
+			told.by(t, expiry.Add(time.Second+netSlack/10)) // a renewal may have come between
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
 			require.NoError(t, unlockParked(), "the message vanishes")
 			(&netBench{other: b.other, name: b.name}).becomesFree(t, 3*time.Second+netSlack)

@@ -36,7 +36,7 @@ func TestNetResetAtEveryPhaseOfACall(t *testing.T) {
 				m := b.lock.Mutex(b.name)
 				for _, cut := range netCuts {
 					struck := 0
-					arm := func() { relay.arm(cut.upward, cut.bytes) }
+					arm := func() { relay.armAt("\r\nEVALSHA", cut.upward, cut.bytes) }
 					disarm := func() {
 						if relay.disarm() {
 							struck++
@@ -100,7 +100,8 @@ func TestNetResetAtEveryPhaseOfAWait(t *testing.T) {
 					}
 					waiter := startLock(context.Background(), b.lock.Mutex(b.name))
 					if phase == "subscribe" {
-						redistest.Eventually(t, netSlack, relay.struck, "it is cut")
+						// What follows the request are the client's PINGs, one a second.
+						redistest.Eventually(t, netGivesUp, relay.struck, "it is cut")
 					} else {
 						b.awaitSubscribers(t, 1)
 						relay.arm(cut.upward, cut.bytes)
@@ -130,7 +131,7 @@ func TestNetResetDuringRenewals(t *testing.T) {
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	for _, cut := range netCuts {
-		relay.arm(cut.upward, cut.bytes)
+		relay.armAt("\r\nEVALSHA", cut.upward, cut.bytes)
 		redistest.Eventually(t, 2*watchdog, relay.struck, "a renewal was cut")
 		expiry := b.expiry(t)
 		redistest.Eventually(t, watchdog, func() bool { return b.expiry(t).After(expiry) }, "renewed")

@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Fault 1, G1, G6: two goroutines are the same owner, by a lock around both. One's call for an inner
+// Here two goroutines are the same owner, by a lock around both. One's call for an inner
 // lock is slow, so the other's Lock waits behind it, and then gets a hold of its own. What the slow
 // call leaves behind must not touch that.
 
@@ -45,6 +45,7 @@ func (b *netBench) solid(t *testing.T, l granted) {
 	require.True(t, b.free(t))
 }
 
+// Fault 1, G1, G6: the slow call is an unlock, which is answered late.
 func TestNetSiblingBehindASlowUnlock(t *testing.T) {
 	b := newNetBench(t, rlock.Options{})
 	around := b.siblings(t)
@@ -61,6 +62,7 @@ func TestNetSiblingBehindASlowUnlock(t *testing.T) {
 	b.solid(t, sibling.within(t, netSlack))
 }
 
+// Fault 1, G1, G5, G6: the slow call is an acquire that is given up, and reaches Redis later still.
 func TestNetSiblingBehindAnAbandonedAcquire(t *testing.T) {
 	b := newNetBench(t, rlock.Options{})
 	around := b.siblings(t)

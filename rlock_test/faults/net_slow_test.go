@@ -75,8 +75,7 @@ func TestNetSlowLink(t *testing.T) {
 				ctx, unlock, err = b.lock.Mutex(b.name, rlock.WithLease(2*time.Second)).Lock(context.Background())
 				require.NoError(t, err)
 				expiry := b.expiry(t)
-				at := <-toldAt(ctx)
-				require.False(t, at.After(expiry.Add(netSlack/10)), "told in time")
+				tellOf(ctx).by(t, expiry.Add(netSlack/10))
 				require.ErrorIs(t, unlock(), rlock.ErrLost)
 			})
 		}

@@ -104,17 +104,17 @@ func TestNetSubscribeLost(t *testing.T) {
 					b := netBenchOn(t, s, rlock.Options{}, protocol)
 					_, unlock, err := b.other.Mutex(b.name).Lock(context.Background())
 					require.NoError(t, err)
-					seen := make(chan struct{})
+					var seen atomic.Bool
 					hit := redistest.Nth(1, "SUBSCRIBE", fault)
 					on(b.proxy, func(cmd []string) redistest.Action {
 						act := hit(cmd)
 						if act == fault {
-							close(seen)
+							seen.Store(true)
 						}
 						return act
 					})
 					waiter := startLock(context.Background(), b.lock.Mutex(b.name))
-					<-seen
+					redistest.Eventually(t, netSlack, seen.Load, "it is lost")
 					require.NoError(t, unlock())
 					got := waiter.within(t, netGivesUp+netWakeUp)
 					require.NoError(t, got.err)
@@ -143,6 +143,7 @@ func TestNetPubSubKilledRepeatedly(t *testing.T) {
 			pass(20 * time.Millisecond)
 		}
 	}()
+	t.Cleanup(func() { cancel(); <-killed })
 	for range 10 {
 		_, unlock, err := b.other.Mutex(b.name).Lock(context.Background())
 		require.NoError(t, err)

@@ -43,12 +43,12 @@ func TestRedisScriptsForbiddenInMidHold(t *testing.T) {
 	b := newACLBench(t, rlock.Options{WatchdogTimeout: 1500 * time.Millisecond})
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
-	told := toldAt(ctx)
+	told := tellOf(ctx)
 	b.rules(t, "-evalsha")
 	expiry := b.expiry(t)
 	got := startLock(context.Background(), b.lock.Mutex(b.name+":new")).within(t, netSlack)
 	require.ErrorContains(t, got.err, "NOPERM")
-	require.False(t, (<-told).After(expiry.Add(netSlack/10)), "told in time")
+	told.by(t, expiry.Add(netSlack/10))
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 	b.becomesFree(t, 2*netSlack)
@@ -79,7 +79,7 @@ func TestRedisKeyForbiddenInMidHold(t *testing.T) {
 	b := newACLBench(t, rlock.Options{WatchdogTimeout: watchdog})
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
-	told := toldAt(ctx)
+	told := tellOf(ctx)
 	type hold struct {
 		ctx    context.Context
 		unlock rlock.UnlockFunc
@@ -92,7 +92,7 @@ func TestRedisKeyForbiddenInMidHold(t *testing.T) {
 	}
 	b.rules(t, "resetkeys", "~other:*")
 	expiry := b.expiry(t) // final
-	require.False(t, (<-told).After(expiry.Add(netSlack/10)), "told in time")
+	told.by(t, expiry.Add(netSlack/10))
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 	pass(2 * watchdog)
 	for _, o := range others {
@@ -135,7 +135,7 @@ func TestRedisPasswordChangedInMidHold(t *testing.T) {
 	require.NoError(t, err)
 	_, unlockLater, err := b.lock.Mutex(b.name+":later", rlock.WithLease(time.Minute)).Lock(context.Background())
 	require.NoError(t, err)
-	told := toldAt(ctx)
+	told := tellOf(ctx)
 	waiter := startLock(context.Background(), b.lock.Mutex(b.name))
 	b.awaitSubscribers(t, 1)
 	b.rules(t, "resetpass", ">changed")
@@ -145,7 +145,7 @@ func TestRedisPasswordChangedInMidHold(t *testing.T) {
 	got := startLock(context.Background(), b.lock.Mutex(b.name+":new")).within(t, netSlack)
 	require.ErrorContains(t, got.err, "WRONGPASS")
 	require.ErrorContains(t, returned(t, call(unlockLater), netSlack), "WRONGPASS")
-	require.False(t, (<-told).After(expiry.Add(netSlack/10)), "told in time")
+	told.by(t, expiry.Add(netSlack/10))
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 	b.rules(t, "resetpass", ">secret")
 	redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":later") }, "made up for")
