@@ -79,8 +79,9 @@ func TestDocsNameTheTests(t *testing.T) {
 		if strings.HasPrefix(line, "### ") {
 			faults = strings.Contains(line, "(rlock_test/faults)")
 		}
+		row := docName.FindAllStringSubmatch(line, -1)
 		var says []string // the promises of the row's tests
-		for _, m := range docName.FindAllStringSubmatch(line, -1) {
+		for _, m := range row {
 			name, prefix := strings.CutSuffix(m[1], "…")
 			found := false
 			for test, at := range tests {
@@ -99,7 +100,7 @@ func TestDocsNameTheTests(t *testing.T) {
 			}
 			assert.True(t, found, "docs/testing.md names %s, which is not there", m[1])
 		}
-		if cells := strings.Split(line, "|"); faults && len(cells) == 6 && len(says) > 0 {
+		if cells := strings.Split(line, "|"); faults && len(cells) == 6 && len(row) > 0 {
 			slices.Sort(says)
 			assert.Equal(t, docPromises(cells[2]), slices.Compact(says), "the promises of%sand what its tests name", cells[1])
 		}

@@ -45,7 +45,7 @@ func TestHistoryOfProcesses(t *testing.T) {
 	require.Zero(t, total.Failed)
 }
 
-// A worker that now and then skips the lock: the checker rejects the history, and the witness misses
+// A worker that now and then skips the lock (G1): the checker rejects the history, and the witness misses
 // updates. Without this the runs that pass would prove nothing.
 func TestHistoryRejectsWorkersWithoutLock(t *testing.T) {
 	b := newHistBench(t, histPlan{
@@ -89,7 +89,7 @@ func TestHistoryOfDeletedKeys(t *testing.T) {
 	b.verdict(porcupine.Illegal, unsaid)
 }
 
-// The same with holders who do not heed their ctx: they are still inside when they should know
+// The same with holders who do not heed their ctx (G2): they are still inside when they should know
 // better, and the checker rejects that.
 func TestHistoryRejectsDeafHolders(t *testing.T) {
 	names := histNames(t, 1)

@@ -22,6 +22,7 @@ const peerWatchdog = 2 * time.Second
 // when the lease ends; when the process goes on it is told at once, and its unlock is refused, also
 // if that is the first thing it does. The new holder is not touched.
 func TestProcessStoppedPastItsLease(t *testing.T) {
+	t.Parallel()
 	for _, lease := range []string{"", peerWatchdog.String()} {
 		for _, unlockFirst := range []bool{false, true} {
 			t.Run(fmt.Sprintf("lease=%s,unlock first=%v", lease, unlockFirst), func(t *testing.T) {
@@ -104,6 +105,7 @@ func TestProcessKilledWhileWaiting(t *testing.T) {
 // attempt and the answer. In the first case waiters of other processes are in at once, in the second
 // one the lock is taken, by nobody, and they are in when that lease ends.
 func TestProcessKilledInTheHandOver(t *testing.T) {
+	t.Parallel()
 	for _, granted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("granted=%v", granted), func(t *testing.T) {
 			t.Parallel()

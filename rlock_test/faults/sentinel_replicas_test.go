@@ -114,7 +114,7 @@ func furthest(t testing.TB, replicas []*redistest.Server, admin func(*redistest.
 	return replicas[0]
 }
 
-// Fault 4, Options.Replicas: a replica that stands still does not count. With Replicas at 2 the hold
+// Fault 4, Options.Replicas and G5: a replica that stands still does not count. With Replicas at 2 the hold
 // is refused and given back, with 1 it is granted.
 func TestReplicaPausedDuringAcquire(t *testing.T) {
 	t.Parallel()
