@@ -72,4 +72,10 @@
 // left in it goes to leases of the group that are due later. Leases that were
 // sent together are due together from then on, so batches form by themselves,
 // and n leases of one group cost about n/Batch calls a period.
+//
+// A renewal that failed is tried again after a hundredth of the watchdog time,
+// then after twice that, and at last every thirtieth of it: a store that
+// answers for that long between two outages saves what is left of the leases.
+// Only a store that refuses every one of many leases is asked less often, every
+// sixth. Leases whose renewal failed go before those that are due.
 package lease

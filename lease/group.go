@@ -1,17 +1,22 @@
 package lease
 
+import "time"
+
 // group is what the renewer knows of the leases that may share a call. All
 // fields are guarded by the mutex of the Renewer.
 type group struct {
 	key     any
 	members int   // leases that point here; the group is forgotten with the last of them
 	many    queue // due, to be sent in batches
+	again   queue // the same, after a failure: before those, having less time left
 	alone   queue // due, to be sent each in a call of its own
 	resting queue // in Renewer.dues, nearly in the order of their dues
 	calls   int   // in flight
 	items   int   // in flight, over all calls
 	failing bool  // the call that ended last got no answer
 	ready   bool  // is in Renewer.ready
+
+	renewed time.Duration // when a call last ended with verdicts
 }
 
 // queue is a list of leases, first in, first out, linked through the leases
@@ -74,7 +79,20 @@ func (g *group) full(batch int) bool {
 }
 
 // waiting reports whether a lease waits to be sent.
-func (g *group) waiting() bool { return g.alone.head != nil || g.many.head != nil }
+func (g *group) waiting() bool {
+	return g.alone.head != nil || g.again.head != nil || g.many.head != nil
+}
+
+// queue is the one in which l waits. What it is chosen by does not change as long as l does.
+func (g *group) queue(l *Lease) *queue {
+	switch {
+	case l.alone:
+		return &g.alone
+	case l.backoff > 0:
+		return &g.again
+	}
+	return &g.many
+}
 
 // take moves the leases of the next call from the queues to dst, which has room
 // for a batch.
@@ -87,9 +105,11 @@ func (g *group) take(dst []*Lease) []*Lease {
 		g.alone.remove(l)
 		return append(dst, l)
 	}
-	for l := g.many.head; l != nil && len(dst) < cap(dst); l = g.many.head {
-		g.many.remove(l)
-		dst = append(dst, l)
+	for _, q := range []*queue{&g.again, &g.many} {
+		for l := q.head; l != nil && len(dst) < cap(dst); l = q.head {
+			q.remove(l)
+			dst = append(dst, l)
+		}
 	}
 	return dst
 }

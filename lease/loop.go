@@ -107,11 +107,7 @@ func (r *Renewer) enqueue(l *Lease) {
 		l.g = g
 	}
 	l.place = inQueue
-	if l.alone {
-		g.alone.push(l)
-	} else {
-		g.many.push(l)
-	}
+	g.queue(l).push(l)
 	r.rouse(g)
 }
 
@@ -213,6 +209,9 @@ func (r *Renewer) finish(c *call, sent time.Duration, verdicts []Verdict, refuse
 		close(c.done)
 	}
 	now := r.clock()
+	if verdicts != nil {
+		c.g.renewed = now
+	}
 	j := newJitter() // one for all: they stay together, and batches stay full
 	for i, l := range c.leases {
 		l.call, l.place = nil, nowhere
@@ -266,7 +265,11 @@ func (r *Renewer) finish(c *call, sent time.Duration, verdicts []Verdict, refuse
 
 // retry schedules the next try of a lease whose renewal failed.
 func (r *Renewer) retry(l *Lease, now time.Duration, j jitter) {
-	l.backoff = min(max(2*l.backoff, r.retryMin), r.retryMax)
+	longest := r.retryMax
+	if l.alone && l.g.members > r.batch && now-l.g.renewed > r.period {
+		longest = r.spareMax // nobody of many is renewed, and all of them would come alone
+	}
+	l.backoff = min(max(2*l.backoff, r.retryMin), longest)
 	// Near the end a full backoff would give away the last chance.
 	wait := min(l.backoff, max((l.until-now)/2, r.retryMin))
 	due := now + j.of(wait)

@@ -39,6 +39,7 @@ type Renewer struct {
 	timeout  time.Duration // of one call
 	retryMin time.Duration // first backoff
 	retryMax time.Duration // last backoff
+	spareMax time.Duration // the same of a store that refuses everything
 
 	// epoch is the origin of all instants inside the package: a Duration since
 	// epoch takes a third of the room of a Time, and is always monotonic.
@@ -99,7 +100,10 @@ func newRenewer(renew RenewFunc, o Options) *Renewer {
 	if r.batch == 0 {
 		r.batch = 100
 	}
-	r.retryMax = max(o.Watchdog/6, r.retryMin)
+	// Short, since whoever waits longer sleeps through a store that recovers only for a moment. It costs
+	// little: while there are no answers a group has few calls under way, of a whole batch each.
+	r.retryMax = max(o.Watchdog/30, r.retryMin)
+	r.spareMax = max(o.Watchdog/6, r.retryMin)
 	r.clock = func() time.Duration { return time.Since(r.epoch) }
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
@@ -287,11 +291,7 @@ func (r *Renewer) unplace(l *Lease) {
 	case inRetries:
 		r.retries.remove(l)
 	case inQueue:
-		if l.alone {
-			l.g.alone.remove(l)
-		} else {
-			l.g.many.remove(l)
-		}
+		l.g.queue(l).remove(l)
 	case inCall:
 		return // ended by finish only
 	case nowhere:

@@ -103,7 +103,7 @@ func mayPass(err error) bool {
 	}
 	for _, prefix := range []string{
 		"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "MOVED", "ASK",
-		"ERR max number of clients", // said instead of taking the connection
+		"max number of clients", // said instead of taking the connection; rueidis cuts the ERR off
 	} {
 		if strings.HasPrefix(redisErr.Error(), prefix) {
 			return true

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,6 +29,45 @@ type clusterScene struct {
 	plain  bool
 	hold   granted
 	waiter waiter
+	asks   *asks  // what the waiter's client hears
+	at     string // where it was subscribed before the fault
+}
+
+// asks is a client that remembers how its commands went.
+type asks struct {
+	rueidis.Client
+
+	mu      sync.Mutex // guards the following
+	open    int        // commands under way
+	answers int        // commands that were answered, since look
+	err     error      // of the one that returned last
+}
+
+func (a *asks) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	a.mu.Lock()
+	a.open++
+	a.mu.Unlock()
+	result := a.Client.Do(ctx, cmd)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.open--
+	if a.err = result.Error(); a.err == nil {
+		a.answers++
+	}
+	return result
+}
+
+func (a *asks) look() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.answers = 0
+}
+
+// settled reports whether something was asked since look, and the last question was answered.
+func (a *asks) settled() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.open == 0 && a.err == nil && a.answers > 0
 }
 
 func newClusterScene(t *testing.T, c *redistest.Cluster, o rlock.Options, name string) *clusterScene {
@@ -41,7 +81,8 @@ func newClusterScene(t *testing.T, c *redistest.Cluster, o rlock.Options, name s
 	}
 	s.hold.ctx, s.hold.unlock, s.hold.err = newClient(t, s.rdb, o).Mutex(name).Lock(context.Background())
 	require.NoError(t, s.hold.err)
-	s.waiter = startStubbornWaiter(t, newClient(t, c.Client(t, quickToNotice), o).Mutex(name))
+	s.asks = &asks{Client: c.Client(t, quickToNotice)}
+	s.waiter = startStubbornLock(newClient(t, s.asks, o).Mutex(name))
 	s.awaitSubscriber(t, prompt)
 	return s
 }
@@ -121,8 +162,8 @@ func TestClusterFailoverUnderHolderAndWaiter(t *testing.T) {
 				delete(s.nodes, old.Addr())
 				s.awaitSubscriber(t, failover)
 				s.follow(t)
-				// The message comes at once, but the waiter's client may not have noticed yet: its attempt
-				// waits in vain for the old master, and then for a look at the cluster, up to a second later.
+				// The message comes at once, but a waiter that was subscribed elsewhere has not noticed yet: its
+				// attempt waits in vain for the old master, and then for a look at the cluster, up to a second later.
 				s.handOverWithin(t, prompt+time.Second+prompt)
 				old.Resume()
 				s.AwaitOK(t)
@@ -132,8 +173,9 @@ func TestClusterFailoverUnderHolderAndWaiter(t *testing.T) {
 	}
 }
 
-// follow waits until the holder's client finds the lock at the new master; an unlock before would
-// give up after some seconds, as it says, and go on in the background.
+// follow waits until the holder's client finds the lock at the new master; an unlock before would give up
+// after some seconds, as it says, and go on in the background. So has the waiter's, if it had to subscribe
+// anew: it tries again then, and may have to ask the cluster more than once where to.
 func (s *clusterScene) follow(t testing.TB) {
 	t.Helper()
 	redistest.Eventually(t, failover, func() bool {
@@ -142,11 +184,18 @@ func (s *clusterScene) follow(t testing.TB) {
 		n, err := s.rdb.Do(ctx, s.rdb.B().Exists().Key(s.name).Build()).AsInt64()
 		return err == nil && n == 1
 	}, "the holder's client follows")
+	redistest.Eventually(t, failover, func() bool {
+		at := s.subscribed(t)
+		return len(at) == 1 && (at[0] == s.at || s.asks.settled())
+	}, "the waiter has asked, and was answered")
 }
 
-// replicate waits until the replica has the hold: an acquire that waits for it says so.
+// replicate waits until the replica has the hold: an acquire that waits for it says so. What the waiter's
+// client hears from then on is about the fault that follows.
 func (s *clusterScene) replicate(t testing.TB) {
 	t.Helper()
 	c := newClient(t, s.rdb, rlock.Options{Replicas: 1, PlainPubSub: s.plain})
 	require.NoError(t, c.Mutex("{"+s.name+"}later").Do(context.Background(), func(context.Context) error { return nil }))
+	s.asks.look()
+	s.at = s.awaitSubscriber(t, prompt)
 }

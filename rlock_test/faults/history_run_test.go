@@ -161,7 +161,7 @@ func (b *histBench) check(reports []histReport) {
 	for i, name := range b.plan.Names {
 		counted, err := readHistCounter(filepath.Join(b.plan.Dir, strconv.Itoa(i)))
 		require.NoError(b.t, err)
-		if !slices.Contains(b.plan.Unguard, name) && total.Straddled == 0 {
+		if !slices.Contains(b.plan.Unguard, name) && total.Straddled[name] == 0 {
 			require.Equal(b.t, total.Written[name], counted, "G1: lost updates of %s", name)
 		}
 	}
@@ -179,7 +179,7 @@ func (b *histBench) verdict(want porcupine.CheckResult, history []histEntry) {
 }
 
 func (b *histBench) sum(reports []histReport) histTally {
-	total := histTally{Written: make(map[string]int64)}
+	total := newHistTally()
 	for _, r := range reports {
 		total.Sections += r.Tally.Sections
 		total.Nested += r.Tally.Nested
@@ -187,9 +187,11 @@ func (b *histBench) sum(reports []histReport) histTally {
 		total.Cancelled += r.Tally.Cancelled
 		total.Lost += r.Tally.Lost
 		total.Failed += r.Tally.Failed
-		total.Straddled += r.Tally.Straddled
 		for name, n := range r.Tally.Written {
 			total.Written[name] += n
+		}
+		for name, n := range r.Tally.Straddled {
+			total.Straddled[name] += n
 		}
 	}
 	return total

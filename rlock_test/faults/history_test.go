@@ -33,7 +33,7 @@ func TestHistoryOfProcesses(t *testing.T) {
 		Names: histNames(t, 4), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
 		Pause: 3 * time.Millisecond,
 	}, 3, 2)
-	histFor(8*time.Second, time.Second, func() {})
+	pass(8 * time.Second)
 	reports := b.end()
 	b.clean()
 	b.check(reports)
@@ -45,21 +45,21 @@ func TestHistoryOfProcesses(t *testing.T) {
 	require.Zero(t, total.Failed)
 }
 
-// A worker that now and then skips the lock: the checker rejects the history, and the witness misses
+// A worker that now and then skips the lock (G1): the checker rejects the history, and the witness misses
 // updates. Without this the runs that pass would prove nothing.
 func TestHistoryRejectsWorkersWithoutLock(t *testing.T) {
 	b := newHistBench(t, histPlan{
 		Names: histNames(t, 2), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
 		Pause: 3 * time.Millisecond, Sabotage: histNoLock,
 	}, 2, 0)
-	histFor(3*time.Second, time.Second, func() {})
+	pass(3 * time.Second)
 	reports := b.end()
 	b.clean()
 	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
 	require.Positive(t, b.lost(b.sum(reports)), "updates lost")
 }
 
-// Keys are deleted under their holders: a loss that each holder is told of in time (G2), and no overlap
+// Keys are deleted under their holders: a loss that each holder is told of in time (G2, G8), and no overlap
 // beyond that; without the entries that say so it is one, and the checker has to see it.
 func TestHistoryOfDeletedKeys(t *testing.T) {
 	names := histNames(t, 2)
@@ -89,7 +89,7 @@ func TestHistoryOfDeletedKeys(t *testing.T) {
 	b.verdict(porcupine.Illegal, unsaid)
 }
 
-// The same with holders who do not heed their ctx: they are still inside when they should know
+// The same with holders who do not heed their ctx (G2): they are still inside when they should know
 // better, and the checker rejects that.
 func TestHistoryRejectsDeafHolders(t *testing.T) {
 	names := histNames(t, 1)
@@ -99,6 +99,7 @@ func TestHistoryRejectsDeafHolders(t *testing.T) {
 	}, 2, 0)
 	histFor(6*time.Second, 500*time.Millisecond, func() { b.delete(names[0]) })
 	reports := b.end()
+	b.clean()
 	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
 }
 

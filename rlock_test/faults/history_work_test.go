@@ -37,8 +37,13 @@ const (
 
 // histTally counts what happened, so that a test can tell that it happened at all.
 type histTally struct {
-	Sections, Nested, Refused, Cancelled, Lost, Failed, Straddled int64
-	Written                                                       map[string]int64 // by the witness
+	Sections, Nested, Refused, Cancelled, Lost, Failed int64
+	Written                                            map[string]int64 // by the witness
+	Straddled                                          map[string]int64 // of these, those that the loss of their lock overtook
+}
+
+func newHistTally() histTally {
+	return histTally{Written: make(map[string]int64), Straddled: make(map[string]int64)}
 }
 
 // histCrew is the workers of one process.
@@ -59,7 +64,7 @@ type histCrew struct {
 func newHistCrew(plan histPlan, log *histLog, client *rlock.Client) *histCrew {
 	return &histCrew{
 		plan: plan, log: log, client: client, stop: make(chan struct{}),
-		tally: histTally{Written: make(map[string]int64)},
+		tally: newHistTally(),
 	}
 }
 
@@ -149,7 +154,7 @@ func (w *histWorker) pretend(name string) {
 // lock is a Lock or TryLock, or a re-entry if outer is of the same name. It returns nil on failure.
 func (w *histWorker) lock(ctx context.Context, cancel context.CancelFunc, name string, outer *histHold) *histHold {
 	m := w.client.Mutex(name)
-	if w.chance(25) {
+	if w.chance(40) {
 		m = w.client.Mutex(name, rlock.WithLease(w.plan.Watchdog/4+w.duration(w.plan.Watchdog)))
 	}
 	var held context.Context
@@ -269,7 +274,7 @@ func (w *histWorker) write(ctx context.Context, name string) {
 	w.count(func(t *histTally) {
 		t.Written[name]++
 		if ctx.Err() != nil {
-			t.Straddled++
+			t.Straddled[name]++
 		}
 	})
 }

@@ -62,12 +62,12 @@ func (n *mixNemesis) run(network, server []mixStep) {
 	wg.Go(func() {
 		for _, s := range network {
 			n.strikeNetwork(s)
-			mixPass(s.Rest)
+			pass(s.Rest)
 		}
 	})
 	for _, s := range server {
 		n.strikeServer(s)
-		mixPass(s.Rest)
+		pass(s.Rest)
 	}
 	wg.Wait()
 }
@@ -79,18 +79,18 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 	p, g := n.proxies[s.Proxy], n.gates[s.Proxy]
 	request := func(commands []string, nth int, a redistest.Action) {
 		g.request.Store(&mixStrike{commands: commands, n: nth, act: a})
-		mixPass(s.For)
+		pass(s.For)
 		g.request.Store(nil)
 	}
 	reply := func(a redistest.Action) {
 		g.reply.Store(&mixStrike{commands: mixScripts, n: s.N, act: a})
-		mixPass(s.For)
+		pass(s.For)
 		g.reply.Store(nil)
 	}
 	switch s.Fault {
 	case "delay":
 		p.Delay(time.Duration(s.N) * 5 * time.Millisecond)
-		mixPass(s.For)
+		pass(s.For)
 		p.Delay(0)
 	case "cut":
 		p.CutAll()
@@ -112,12 +112,12 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 		p.Release()
 	case "black hole":
 		p.BlackHole(true)
-		mixPass(s.For)
+		pass(s.For)
 		p.BlackHole(false)
 	case "refused":
 		p.Refuse(true)
 		p.CutAll()
-		mixPass(s.For)
+		pass(s.For)
 		p.Refuse(false)
 	case "-LOADING":
 		request(mixScripts, 0, redistest.Fail("LOADING Redis is loading the dataset in memory"))
@@ -142,11 +142,11 @@ func (n *mixNemesis) strikeServer(s mixStep) {
 		histFor(s.For, 5*time.Millisecond, func() { n.ask("SCRIPT", "FLUSH") })
 	case "short stop", "long stop":
 		n.server.Pause()
-		mixPass(s.For)
+		pass(s.For)
 		n.server.Resume()
 	case "crash":
 		n.server.Kill()
-		mixPass(s.For)
+		pass(s.For)
 		n.server.Restart()
 	case "delete":
 		redistest.Eventually(n.t, 10*time.Second, func() bool { return n.ask("PING") }, "the server answers")
@@ -163,6 +163,3 @@ func (n *mixNemesis) ask(cmd ...string) bool {
 	defer cancel()
 	return n.direct.Do(ctx, n.direct.B().Arbitrary(cmd...).Build()).Error() == nil
 }
-
-// mixPass lets time go by where time itself is the fault.
-func mixPass(d time.Duration) { <-time.After(d) }

@@ -15,6 +15,7 @@ import (
 // says so too, for the inner levels as for the outermost one. G2, G8. Found by the mix: an inner
 // unlock returned "context canceled", which nobody had done.
 func TestMixUnlockOfHoldThatIsLostMeanwhile(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	for range 5 {
 		proxy := redistest.StartProxy(t, s.Addr())

@@ -30,11 +30,11 @@ const netGivesUp = 10 * time.Second
 // it is.
 type netBench struct {
 	server *redistest.Server
-	proxy  *redistest.Proxy
-	lock   *rlock.Client  // through the proxy
-	other  *rlock.Client  // past the proxy
-	direct rueidis.Client // past the proxy
-	conns  *netConns      // of lock
+	proxy  *redistest.Proxy // nil if the test has a network of its own
+	lock   *rlock.Client    // through the network
+	other  *rlock.Client    // past it
+	direct rueidis.Client   // past it
+	conns  *netConns        // of lock
 	name   string
 }
 
@@ -46,13 +46,20 @@ func newNetBench(t *testing.T, o rlock.Options, mod ...func(*rueidis.ClientOptio
 // netBenchOn is newNetBench on a server that is there already.
 func netBenchOn(t *testing.T, s *redistest.Server, o rlock.Options, mod ...func(*rueidis.ClientOption)) *netBench {
 	t.Helper()
-	b := &netBench{
-		server: s, proxy: redistest.StartProxy(t, s.Addr()), direct: s.Client(t), name: redistest.Name(t),
-		conns: &netConns{},
-	}
-	b.lock = newClient(t, redistest.Dial(t, b.proxy.Addr(), append(mod, b.conns.record)...), o)
+	proxy := redistest.StartProxy(t, s.Addr())
+	b := netBenchVia(t, s, proxy.Addr(), o, mod...)
+	b.proxy = proxy
+	return b
+}
+
+// netBenchVia is netBenchOn with a network of the caller's between addr and the server.
+func netBenchVia(t *testing.T, s *redistest.Server, addr string, o rlock.Options, mod ...func(*rueidis.ClientOption)) *netBench {
+	t.Helper()
+	b := &netBench{server: s, direct: s.Client(t), name: redistest.Name(t), conns: &netConns{}}
+	b.lock = newClient(t, redistest.Dial(t, addr, append(mod, b.conns.record)...), o)
 	b.other = newClient(t, b.direct, o)
 	b.warmUp(t)
+	t.Cleanup(func() { b.leavesNothing(t) }) // while both clients are still there
 	return b
 }
 
@@ -71,9 +78,7 @@ func (b *netBench) warmUp(t *testing.T) {
 // fields returns the lock's hash.
 func (b *netBench) fields(t testing.TB) map[string]int64 {
 	t.Helper()
-	m, err := do(t, b.direct, "HGETALL", b.name).AsIntMap()
-	require.NoError(t, err)
-	return m
+	return owners(t, b.direct, b.name)
 }
 
 func (b *netBench) free(t testing.TB) bool { return !exists(t, b.direct, b.name) }
@@ -93,20 +98,25 @@ func (b *netBench) becomesFree(t testing.TB, within time.Duration) {
 	require.NoError(t, unlock())
 }
 
-// subscribers returns how many connections listen for the lock's unlock.
-func (b *netBench) subscribers(t testing.TB) int64 {
+// awaitSubscribers waits until so many connections listen for the lock's unlock.
+func (b *netBench) awaitSubscribers(t testing.TB, n int) {
 	t.Helper()
-	got, err := do(t, b.direct, "PUBSUB", "NUMSUB", "redisson_lock__channel:{"+b.name+"}").ToArray()
-	require.NoError(t, err)
-	require.Len(t, got, 2)
-	n, err := got[1].AsInt64()
-	require.NoError(t, err)
-	return n
+	awaitSubscribers(t, b.direct, b.name, false, n, netGivesUp+netSlack)
 }
 
-func (b *netBench) awaitSubscribers(t testing.TB, n int64) {
-	t.Helper()
-	redistest.Eventually(t, netGivesUp+netSlack, func() bool { return b.subscribers(t) == n }, "subscribed")
+// leavesNothing proves G5 for all locks of a bench: no key, no subscription. What could not be told to
+// Redis is made up for within seconds, or ends with its lease.
+func (b *netBench) leavesNothing(t testing.TB) {
+	if t.Failed() {
+		return
+	}
+	none := func(what ...string) bool {
+		list, err := do(t, b.direct, append(what, "*"+b.name+"*")...).AsStrSlice()
+		return err == nil && len(list) == 0
+	}
+	redistest.Eventually(t, netGivesUp+netSlack, func() bool {
+		return none("KEYS") && none("PUBSUB", "CHANNELS")
+	}, "no key or channel is left")
 }
 
 // netConns are a client's own ends of its connections.
@@ -137,75 +147,6 @@ func (c *netConns) close() {
 	c.all = nil
 }
 
-// netLocked is what a Lock returned, and when.
-type netLocked struct {
-	ctx    context.Context
-	unlock rlock.UnlockFunc
-	err    error
-	at     time.Time
-}
-
-type netLocking chan netLocked
-
-// netLock calls Lock on a goroutine that ends with it.
-func netLock(ctx context.Context, m *rlock.Mutex) netLocking {
-	result := make(netLocking, 1)
-	go func() {
-		var l netLocked
-		l.ctx, l.unlock, l.err = m.Lock(ctx)
-		l.at = time.Now()
-		result <- l
-	}()
-	return result
-}
-
-// within returns what Lock returned, and fails the test if that takes longer.
-func (c netLocking) within(t testing.TB, d time.Duration) netLocked {
-	t.Helper()
-	select {
-	case l := <-c:
-		return l
-	case <-time.After(d):
-		require.FailNow(t, "Lock did not return", "within %v", d)
-		panic("unreachable")
-	}
-}
-
-func (c netLocking) waits(t testing.TB) {
-	t.Helper()
-	select {
-	case l := <-c:
-		require.FailNow(t, "Lock returned", "%v", l.err)
-	default:
-	}
-}
-
-// netCall runs f on a goroutine that ends with it, and hands its error on.
-func netCall(f func() error) <-chan error {
-	result := make(chan error, 1)
-	go func() { result <- f() }()
-	return result
-}
-
-// netWithin returns the result of a netCall.
-func netWithin(t testing.TB, c <-chan error, d time.Duration) error {
-	t.Helper()
-	select {
-	case err := <-c:
-		return err
-	case <-time.After(d):
-		require.FailNow(t, "the call did not return", "within %v", d)
-		panic("unreachable")
-	}
-}
-
-// netTold returns when ctx ended, as soon as it did.
-func netTold(ctx context.Context) <-chan time.Time {
-	told := make(chan time.Time, 1)
-	context.AfterFunc(ctx, func() { told <- time.Now() })
-	return told
-}
-
 // netScript is a hook's name for the calls of one script.
 func netScript(t testing.TB, name string) string {
 	t.Helper()
@@ -232,9 +173,6 @@ var netContexts = map[string]func(testing.TB) context.Context{
 		return ctx
 	},
 }
-
-// netPass lets time go by where time itself is what is tested.
-func netPass(d time.Duration) { <-time.After(d) }
 
 // netInfo returns one field of INFO.
 func netInfo(t testing.TB, rdb rueidis.Client, field string) string {

@@ -23,7 +23,7 @@ func TestNetBlackHole(t *testing.T) {
 			b := newNetBench(t, rlock.Options{WatchdogTimeout: 3 * time.Second}, protocol)
 			ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 			require.NoError(t, err)
-			told := netTold(ctx)
+			told := tellOf(ctx)
 			long, unlockLong, err := b.lock.Mutex(b.name+":long", rlock.WithLease(time.Minute)).Lock(context.Background())
 			require.NoError(t, err)
 			parked := &netBench{direct: b.direct, name: b.name + ":parked"}
@@ -37,7 +37,7 @@ func TestNetBlackHole(t *testing.T) {
 				}
 				return redistest.Pass
 			})
-			waiter := netLock(context.Background(), b.lock.Mutex(parked.name))
+			waiter := startLock(context.Background(), b.lock.Mutex(parked.name))
 			redistest.Eventually(t, netSlack, func() bool { return asked.Load() == 2 }, "also since it has subscribed")
 			_, err = b.lock.Mutex(parked.name).IsLocked(context.Background()) // by the same connection
 			require.NoError(t, err)
@@ -47,11 +47,11 @@ func TestNetBlackHole(t *testing.T) {
 			expiry := b.expiry(t)
 			short, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
-			require.ErrorIs(t, netLock(short, b.lock.Mutex(b.name+":short")).within(t, time.Second+netSlack).err,
+			require.ErrorIs(t, startLock(short, b.lock.Mutex(b.name+":short")).within(t, time.Second+netSlack).err,
 				context.DeadlineExceeded)
 			_, _, err = b.lock.Mutex(b.name+":try").TryLock(context.Background(), time.Second)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)
-			require.False(t, (<-told).After(expiry.Add(time.Second+netSlack/10)), "a renewal may have come between")
+			told.by(t, expiry.Add(time.Second+netSlack/10)) // a renewal may have come between
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
 			require.NoError(t, unlockParked(), "the message vanishes")
 			(&netBench{other: b.other, name: b.name}).becomesFree(t, 3*time.Second+netSlack)

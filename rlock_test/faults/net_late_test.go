@@ -23,7 +23,7 @@ func TestNetAcquireAnsweredAfterItsLease(t *testing.T) {
 					t.Parallel()
 					b := newNetBench(t, rlock.Options{WatchdogTimeout: lease}, protocol)
 					b.proxy.OnReply(redistest.Nth(1, netScript(t, "acquire"), redistest.Hold))
-					late := netLock(newCtx(t), b.lock.Mutex(b.name, o...))
+					late := startLock(newCtx(t), b.lock.Mutex(b.name, o...))
 					redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "granted, not answered")
 					ctx, unlock, err := b.other.Mutex(b.name).TryLock(context.Background(), lease+netSlack)
 					require.NoError(t, err)
@@ -42,6 +42,33 @@ func TestNetAcquireAnsweredAfterItsLease(t *testing.T) {
 	}
 }
 
+// Fault 1, G2, G5: an acquire reaches Redis when the lease that it asks for would be over, counted from
+// its sending. The caller is told so, though it was granted, and it is given back at once.
+func TestNetAcquireArrivesAfterItsLease(t *testing.T) {
+	t.Parallel()
+	const lease = 2 * time.Second
+	for name, protocol := range netProtocols {
+		for kind, newCtx := range netContexts {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				t.Parallel()
+				b := newNetBench(t, rlock.Options{}, protocol)
+				b.proxy.OnRequest(redistest.Nth(1, netScript(t, "acquire"), redistest.Hold))
+				late := startLock(newCtx(t), b.lock.Mutex(b.name, rlock.WithLease(lease)))
+				redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "on its way")
+				pass(lease)
+				late.waits(t)
+				require.True(t, b.free(t))
+				b.deliver(t)
+				got := late.within(t, lease/2)
+				require.ErrorIs(t, got.err, rlock.ErrLost)
+				require.ErrorContains(t, got.err, "longer than the lease")
+				require.ErrorIs(t, got.unlock(), rlock.ErrNotHeld)
+				b.becomesFree(t, lease/2)
+			})
+		}
+	}
+}
+
 // Fault 1, G5: a re-entry is answered when its caller has gone. The level is taken off again, and
 // the hold around it stays.
 func TestNetReentryAnsweredAfterItsCallerHasGone(t *testing.T) {
@@ -56,7 +83,7 @@ func TestNetReentryAnsweredAfterItsCallerHasGone(t *testing.T) {
 				require.NoError(t, err)
 				b.proxy.OnReply(redistest.Nth(1, netScript(t, "acquire"), redistest.Hold))
 				short, cancel := context.WithCancel(ctx)
-				inner := netLock(short, m)
+				inner := startLock(short, m)
 				redistest.Eventually(t, netSlack, func() bool { return b.fields(t)[rlock.Owner(ctx)] == 2 }, "counted")
 				cancel()
 				got := inner.within(t, netSlack)
@@ -82,6 +109,38 @@ func TestNetReentryAnsweredAfterItsCallerHasGone(t *testing.T) {
 	}
 }
 
+// Fault 1, G2, G7, G8: all renewals reach Redis after the lease. The holder is told when its trusted time
+// ends, and what comes late does nothing to the next hold or for the old one.
+func TestNetRenewalDelayedPastTheLease(t *testing.T) {
+	t.Parallel()
+	const watchdog = 1500 * time.Millisecond
+	const short = watchdog * 2 / 3 // the lease of the next hold: a renewal for the old one would prolong it
+	for name, protocol := range netProtocols {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog}, protocol)
+			b.proxy.OnRequest(redistest.Each(netScript(t, "renew"), redistest.Hold))
+			ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
+			require.NoError(t, err)
+			told, expiry := tellOf(ctx), b.expiry(t)
+			next, unlockNext, err := b.other.Mutex(b.name, rlock.WithLease(short)).
+				TryLock(context.Background(), watchdog+netSlack)
+			require.NoError(t, err)
+			told.by(t, expiry.Add(netSlack/10))
+			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+			expiry = b.expiry(t)
+			b.deliver(t)
+			require.ErrorIs(t, unlock(), rlock.ErrLost)
+			for end := time.Now().Add(short / 2); time.Now().Before(end); pass(short / 20) {
+				require.Equal(t, map[string]int64{rlock.Owner(next): 1}, b.fields(t))
+				require.Equal(t, expiry, b.expiry(t))
+			}
+			require.NoError(t, next.Err())
+			require.NoError(t, unlockNext())
+		})
+	}
+}
+
 // Fault 1, G2, G8: an unlock is answered after the lease. It returns an error, since it can not
 // know, when the trusted time ends; the next holder is not touched.
 func TestNetUnlockDelayedPastTheLease(t *testing.T) {
@@ -99,12 +158,12 @@ func TestNetUnlockDelayedPastTheLease(t *testing.T) {
 				_, unlock, err := m.Lock(context.Background())
 				require.NoError(t, err)
 				locked := time.Now()
-				require.Error(t, netWithin(t, netCall(unlock), lease+netSlack), "it does not know")
+				require.Error(t, returned(t, call(unlock), lease+netSlack), "it does not know")
 				require.GreaterOrEqual(t, time.Since(locked), lease-netSlack/10)
 				ctx, unlockNext, err := b.other.Mutex(b.name).TryLock(context.Background(), netSlack)
 				require.NoError(t, err)
 				b.proxy.Release()
-				for end := time.Now().Add(lease); time.Now().Before(end); netPass(lease / 20) {
+				for end := time.Now().Add(lease); time.Now().Before(end); pass(lease / 20) {
 					require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
 				}
 				require.NoError(t, unlockNext())

@@ -69,7 +69,7 @@ func TestNetCallOnASilentConnection(t *testing.T) {
 					b.proxy.OnReply(redistest.Nth(n+1, "EVALSHA", redistest.Drop))
 					m := b.lock.Mutex(b.name)
 					steps := make(chan string, len(netSteps))
-					failed := netCall(func() error {
+					failed := call(func() error {
 						steps <- "first acquire"
 						ctx, unlock, err := m.Lock(newCtx(t))
 						if err != nil {
@@ -91,7 +91,7 @@ func TestNetCallOnASilentConnection(t *testing.T) {
 						}
 						return err
 					})
-					err := netWithin(t, failed, netGivesUp+netSlack)
+					err := returned(t, failed, netGivesUp+netSlack)
 					require.Error(t, err)
 					require.NotErrorIs(t, err, rlock.ErrNotAcquired)
 					require.NotErrorIs(t, err, rlock.ErrNotHeld)
@@ -130,14 +130,14 @@ func TestNetRenewalLost(t *testing.T) {
 				on(b.proxy, redistest.Nth(3, netScript(t, "renew"), redistest.Cut))
 				ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 				require.NoError(t, err)
-				for end := time.Now().Add(3 * watchdog); time.Now().Before(end); netPass(watchdog / 10) {
+				for end := time.Now().Add(3 * watchdog); time.Now().Before(end); pass(watchdog / 10) {
 					require.NoError(t, ctx.Err())
 					require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
 					b.excluded(t)
 				}
 				require.NoError(t, unlock())
 				b.becomesFree(t, 0)
-				for end := time.Now().Add(watchdog); time.Now().Before(end); netPass(watchdog / 10) {
+				for end := time.Now().Add(watchdog); time.Now().Before(end); pass(watchdog / 10) {
 					require.True(t, b.free(t), "nothing renews, nothing is made up for")
 				}
 			})
@@ -154,7 +154,7 @@ func TestNetRenewalSurvivesASilentConnection(t *testing.T) {
 	b.proxy.OnReply(redistest.Nth(1, netScript(t, "renew"), redistest.Drop))
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
-	for end := time.Now().Add(2 * watchdog); time.Now().Before(end); netPass(watchdog / 20) {
+	for end := time.Now().Add(2 * watchdog); time.Now().Before(end); pass(watchdog / 20) {
 		require.NoError(t, ctx.Err())
 		b.excluded(t)
 	}
@@ -162,7 +162,7 @@ func TestNetRenewalSurvivesASilentConnection(t *testing.T) {
 	require.True(t, b.free(t))
 }
 
-// Fault 1, G2: from the second renewal on all replies are lost, though Redis renews. The holder is
+// Fault 1, G2, G8: from the second renewal on all replies are lost, though Redis renews. The holder is
 // told before another has the lock, and does not renew from then on.
 func TestNetRenewalsUnanswered(t *testing.T) {
 	t.Parallel()
@@ -180,12 +180,12 @@ func TestNetRenewalsUnanswered(t *testing.T) {
 	})
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
-	told := netTold(ctx)
-	next := netLock(context.Background(), b.other.Mutex(b.name))
+	told := tellOf(ctx)
+	next := startLock(context.Background(), b.other.Mutex(b.name))
 	got := next.within(t, 3*watchdog+netSlack)
 	require.NoError(t, got.err)
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-	require.True(t, (<-told).Before(got.at), "told before another has it")
+	told.by(t, got.at)
 	err = unlock()
 	require.ErrorIs(t, err, rlock.ErrLost)
 	require.ErrorIs(t, err, rlock.ErrNotHeld)

@@ -44,18 +44,19 @@ func TestNetSlowLink(t *testing.T) {
 				t.Parallel()
 				const watchdog = 6 * time.Second
 				s := redistest.Start(t)
-				b := &netBench{server: s, direct: s.Client(t), name: redistest.Name(t)}
+				b := netBenchVia(t, s, newToxiproxy(t, s, toxic), rlock.Options{WatchdogTimeout: watchdog}, protocol)
 				b.other = newClient(t, b.direct, rlock.Options{})
-				b.lock = newClient(t, redistest.Dial(t, newToxiproxy(t, s, toxic), protocol), rlock.Options{WatchdogTimeout: watchdog})
 				m := b.lock.Mutex(b.name)
 
+				began := time.Now()
 				ctx, unlock, err := m.Lock(context.Background())
 				require.NoError(t, err)
+				require.Greater(t, time.Since(began), 75*time.Millisecond, "the link is slow")
 				_, unlockInner, err := m.Lock(ctx)
 				require.NoError(t, err)
 				require.Equal(t, map[string]int64{rlock.Owner(ctx): 2}, b.fields(t))
 				require.NoError(t, unlockInner())
-				for end := time.Now().Add(watchdog + watchdog/2); time.Now().Before(end); netPass(watchdog / 20) {
+				for end := time.Now().Add(watchdog + watchdog/2); time.Now().Before(end); pass(watchdog / 20) {
 					require.NoError(t, ctx.Err())
 					b.excluded(t)
 				}
@@ -64,7 +65,7 @@ func TestNetSlowLink(t *testing.T) {
 
 				_, unlockOther, err := b.other.Mutex(b.name).Lock(context.Background())
 				require.NoError(t, err)
-				waiter := netLock(context.Background(), m)
+				waiter := startLock(context.Background(), m)
 				b.awaitSubscribers(t, 1)
 				require.NoError(t, unlockOther())
 				got := waiter.within(t, netWakeUp)
@@ -74,8 +75,7 @@ func TestNetSlowLink(t *testing.T) {
 				ctx, unlock, err = b.lock.Mutex(b.name, rlock.WithLease(2*time.Second)).Lock(context.Background())
 				require.NoError(t, err)
 				expiry := b.expiry(t)
-				at := <-netTold(ctx)
-				require.False(t, at.After(expiry.Add(netSlack/10)), "told in time")
+				tellOf(ctx).by(t, expiry.Add(netSlack/10))
 				require.ErrorIs(t, unlock(), rlock.ErrLost)
 			})
 		}

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,13 +30,13 @@ func TestNetAcquireAfterTheWakeUpLost(t *testing.T) {
 				b := netBenchOn(t, s, rlock.Options{}, protocol)
 				_, unlock, err := b.other.Mutex(b.name).Lock(context.Background())
 				require.NoError(t, err)
-				first := netLock(context.Background(), b.lock.Mutex(b.name))
+				first := startLock(context.Background(), b.lock.Mutex(b.name))
 				b.awaitSubscribers(t, 1)
-				second := netLock(context.Background(), b.lock.Mutex(b.name))
+				second := startLock(context.Background(), b.lock.Mutex(b.name))
 				on(b.proxy, redistest.Nth(1, netScript(t, "acquire"), redistest.Cut))
 				require.NoError(t, unlock())
 				for range 2 {
-					var got netLocked
+					var got granted
 					select {
 					case got = <-first:
 					case got = <-second:
@@ -65,12 +66,12 @@ func TestNetWokenWaiterGoesWithoutAnAnswer(t *testing.T) {
 			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
-			first := netLock(ctx, b.lock.Mutex(b.name))
+			first := startLock(ctx, b.lock.Mutex(b.name))
 			b.awaitSubscribers(t, 1)
 			b.proxy.OnReply(redistest.Nth(1, netScript(t, "acquire"), redistest.Hold))
 			require.NoError(t, unlock())
 			redistest.Eventually(t, netWakeUp, func() bool { return b.proxy.Held() == 1 }, "granted, not answered")
-			second := netLock(context.Background(), b.lock.Mutex(b.name))
+			second := startLock(context.Background(), b.lock.Mutex(b.name))
 			cancel()
 			require.ErrorIs(t, first.within(t, netSlack).err, context.Canceled)
 			if lost {
@@ -103,17 +104,17 @@ func TestNetSubscribeLost(t *testing.T) {
 					b := netBenchOn(t, s, rlock.Options{}, protocol)
 					_, unlock, err := b.other.Mutex(b.name).Lock(context.Background())
 					require.NoError(t, err)
-					seen := make(chan struct{})
+					var seen atomic.Bool
 					hit := redistest.Nth(1, "SUBSCRIBE", fault)
 					on(b.proxy, func(cmd []string) redistest.Action {
 						act := hit(cmd)
 						if act == fault {
-							close(seen)
+							seen.Store(true)
 						}
 						return act
 					})
-					waiter := netLock(context.Background(), b.lock.Mutex(b.name))
-					<-seen
+					waiter := startLock(context.Background(), b.lock.Mutex(b.name))
+					redistest.Eventually(t, netSlack, seen.Load, "it is lost")
 					require.NoError(t, unlock())
 					got := waiter.within(t, netGivesUp+netWakeUp)
 					require.NoError(t, got.err)
@@ -125,29 +126,35 @@ func TestNetSubscribeLost(t *testing.T) {
 	}
 }
 
-// Fault 2, G1, G4: the connection with the subscriptions is killed again and again, while two clients
-// take turns. Nobody sleeps through an unlock.
+// Fault 2, G1, G4: the connection with the subscriptions is killed again and again, at least once while
+// each waiter waits. Nobody sleeps through an unlock.
 func TestNetPubSubKilledRepeatedly(t *testing.T) {
 	t.Parallel()
 	b := newNetBench(t, rlock.Options{})
 	ctx, cancel := context.WithCancel(context.Background())
 	killed := make(chan struct{})
+	var kills atomic.Int64
 	go func() {
 		defer close(killed)
 		for ctx.Err() == nil {
-			assert.NoError(t, do(t, b.direct, "CLIENT", "KILL", "TYPE", "pubsub").Error())
-			netPass(20 * time.Millisecond)
+			n, err := do(t, b.direct, "CLIENT", "KILL", "TYPE", "pubsub").AsInt64()
+			assert.NoError(t, err)
+			kills.Add(n)
+			pass(20 * time.Millisecond)
 		}
 	}()
+	t.Cleanup(func() { cancel(); <-killed })
 	for range 10 {
 		_, unlock, err := b.other.Mutex(b.name).Lock(context.Background())
 		require.NoError(t, err)
-		waiter := netLock(context.Background(), b.lock.Mutex(b.name))
-		netPass(300 * time.Millisecond) // some ten kills
+		before := kills.Load()
+		waiter := startLock(context.Background(), b.lock.Mutex(b.name))
+		redistest.Eventually(t, netSlack, func() bool { return kills.Load() > before }, "its connection is killed")
 		waiter.waits(t)
 		require.NoError(t, unlock())
 		got := waiter.within(t, netWakeUp)
 		require.NoError(t, got.err)
+		require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, b.fields(t))
 		require.NoError(t, got.unlock())
 	}
 	cancel()

@@ -21,10 +21,10 @@ func (b *netBench) strand(t *testing.T, script string, f func() error) error {
 	t.Helper()
 	held := b.proxy.Held()
 	b.proxy.OnRequest(redistest.Nth(1, netScript(t, script), redistest.Hold))
-	result := netCall(f)
+	result := call(f)
 	redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == held+1 }, "the request is on hold")
 	b.conns.close()
-	return netWithin(t, result, netGivesUp+netSlack)
+	return returned(t, result, netGivesUp+netSlack)
 }
 
 // deliver lets the zombie go, and returns when Redis has run it.
@@ -123,7 +123,7 @@ func TestNetLateAcquireAfterItsCallerHasGone(t *testing.T) {
 			b.proxy.OnRequest(redistest.Nth(1, netScript(t, "acquire"), redistest.Hold))
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
-			p := netLock(ctx, b.lock.Mutex(b.name))
+			p := startLock(ctx, b.lock.Mutex(b.name))
 			redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "on hold")
 			cancel()
 			got := p.within(t, netSlack)
@@ -133,7 +133,7 @@ func TestNetLateAcquireAfterItsCallerHasGone(t *testing.T) {
 				b.conns.close()
 			}
 			// The same process is not kept from the lock by its own doubt.
-			next := netLock(context.Background(), b.lock.Mutex(b.name))
+			next := startLock(context.Background(), b.lock.Mutex(b.name))
 			if cut {
 				got = next.within(t, netSlack)
 				require.NoError(t, got.err)

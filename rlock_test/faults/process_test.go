@@ -22,6 +22,7 @@ const peerWatchdog = 2 * time.Second
 // when the lease ends; when the process goes on it is told at once, and its unlock is refused, also
 // if that is the first thing it does. The new holder is not touched.
 func TestProcessStoppedPastItsLease(t *testing.T) {
+	t.Parallel()
 	for _, lease := range []string{"", peerWatchdog.String()} {
 		for _, unlockFirst := range []bool{false, true} {
 			t.Run(fmt.Sprintf("lease=%s,unlock first=%v", lease, unlockFirst), func(t *testing.T) {
@@ -31,7 +32,7 @@ func TestProcessStoppedPastItsLease(t *testing.T) {
 				p := startPeer(t, redistest.Shared(t), peerWatchdog)
 				p.send(t, "lock", name, lease)
 				p.expect(t, "locked", prompt)
-				w := startWaiter(t, newClient(t, rdb, rlock.Options{}).Mutex(name))
+				w := startLock(context.Background(), newClient(t, rdb, rlock.Options{}).Mutex(name))
 				awaitSubscribers(t, rdb, name, false, 1, prompt)
 
 				require.NoError(t, p.Process.Signal(syscall.SIGSTOP))
@@ -66,7 +67,7 @@ func TestProcessKilledWhileHolding(t *testing.T) {
 	p := startPeer(t, redistest.Shared(t), peerWatchdog)
 	p.send(t, "lock", name)
 	owner := p.expect(t, "locked", prompt)
-	w := startWaiter(t, newClient(t, rdb, rlock.Options{}).Mutex(name))
+	w := startLock(context.Background(), newClient(t, rdb, rlock.Options{}).Mutex(name))
 	awaitSubscribers(t, rdb, name, false, 1, prompt)
 	p.kill()
 	asked := time.Now()
@@ -95,8 +96,7 @@ func TestProcessKilledWhileWaiting(t *testing.T) {
 	require.NoError(t, unlock())
 	other.expect(t, "locked", prompt)
 	other.send(t, "unlock")
-	other.expect(t, "ended", prompt)
-	other.expect(t, "unlocked", prompt)
+	other.find(t, "unlocked", prompt)
 	require.False(t, exists(t, rdb, name))
 	awaitSubscribers(t, rdb, name, false, 0, prompt)
 }
@@ -105,6 +105,7 @@ func TestProcessKilledWhileWaiting(t *testing.T) {
 // attempt and the answer. In the first case waiters of other processes are in at once, in the second
 // one the lock is taken, by nobody, and they are in when that lease ends.
 func TestProcessKilledInTheHandOver(t *testing.T) {
+	t.Parallel()
 	for _, granted := range []bool{false, true} {
 		t.Run(fmt.Sprintf("granted=%v", granted), func(t *testing.T) {
 			t.Parallel()
@@ -134,14 +135,14 @@ func TestProcessKilledInTheHandOver(t *testing.T) {
 			other := newClient(t, rdb, rlock.Options{}).Mutex(name)
 			var w waiter
 			if !granted {
-				w = startWaiter(t, other)
+				w = startLock(context.Background(), other)
 				awaitSubscribers(t, rdb, name, false, 2, prompt)
 			}
 			require.NoError(t, unlock())
 			redistest.Eventually(t, prompt, func() bool { return proxy.Held() > 0 }, "woken")
 			within := prompt
 			if granted {
-				w = startWaiter(t, other)
+				w = startLock(context.Background(), other)
 				awaitSubscribers(t, rdb, name, false, 2, prompt)
 				within = remaining(t, rdb, name) + afterLease
 			}

@@ -3,9 +3,11 @@ package faults
 import (
 	"context"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -44,7 +46,7 @@ func TestRedisSubscriptionRefusedForTooManyClients(t *testing.T) {
 			expiry := b.expiry(t)
 			empty := b.fill(t)
 			rejected := netInfo(t, b.direct, "rejected_connections")
-			waiter := netLock(context.Background(), b.lock.Mutex(b.name))
+			waiter := startLock(context.Background(), b.lock.Mutex(b.name))
 			redistest.Eventually(t, netSlack, func() bool {
 				return netInfo(t, b.direct, "rejected_connections") != rejected
 			}, "the subscription is refused")
@@ -67,35 +69,51 @@ func TestRedisSubscriptionRefusedForTooManyClients(t *testing.T) {
 	}
 }
 
+// oneWordOfWelcome makes a client's handshake a single command. Only then does rueidis hand on what a
+// server says that refuses a connection; of a longer handshake it tells that the connection has ended.
+func oneWordOfWelcome(o *rueidis.ClientOption) {
+	o.DisableCache, o.ClientSetInfo = true, rueidis.DisableClientSetInfo
+}
+
 // Fault 3 (maxclients), G2, G5: a client loses its connections and is not let in again for some
-// seconds. Its calls wait as they do when Redis is gone, and what an unlock can not tell in its time
-// is made up for.
+// seconds. Its calls wait as they do when Redis is gone, whether or not they are told why, and what an
+// unlock can not tell in its time is made up for.
 func TestRedisReconnectRefusedForTooManyClients(t *testing.T) {
 	t.Parallel()
-	b := newNetBench(t, rlock.Options{WatchdogTimeout: 5 * time.Second})
-	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
-	require.NoError(t, err)
-	_, unlockLong, err := b.lock.Mutex(b.name+":long", rlock.WithLease(time.Minute)).Lock(context.Background())
-	require.NoError(t, err)
+	for kind, handshake := range map[string]func(*rueidis.ClientOption){
+		"not told why": netProtocols["RESP3"], "told why": oneWordOfWelcome,
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			b := newNetBench(t, rlock.Options{WatchdogTimeout: 5 * time.Second}, handshake)
+			ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
+			require.NoError(t, err)
+			_, unlockLong, err := b.lock.Mutex(b.name+":long", rlock.WithLease(time.Minute)).Lock(context.Background())
+			require.NoError(t, err)
 
-	refuse := func() func() {
-		b.proxy.CutAll()
-		return b.fill(t)
+			refuse := func() func() {
+				b.proxy.CutAll()
+				return b.fill(t)
+			}
+			empty := refuse()
+			fresh := startLock(context.Background(), b.lock.Mutex(b.name+":new"))
+			pass(time.Second)
+			fresh.waits(t)
+			empty()
+			got := fresh.within(t, netSlack)
+			require.NoError(t, got.err, "let in during its patience")
+			require.NoError(t, got.unlock())
+			require.NoError(t, ctx.Err())
+
+			empty = refuse()
+			err = returned(t, call(unlockLong), 3*time.Second+netSlack)
+			require.Error(t, err)
+			require.Equal(t, kind == "told why", strings.Contains(err.Error(), "max number of clients"), err)
+			empty()
+			redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":long") }, "made up for")
+			require.NoError(t, ctx.Err(), "renewed in time")
+			require.NoError(t, unlock())
+			require.True(t, b.free(t))
+		})
 	}
-	empty := refuse()
-	fresh := netLock(context.Background(), b.lock.Mutex(b.name+":new"))
-	netPass(time.Second)
-	fresh.waits(t)
-	empty()
-	got := fresh.within(t, netSlack)
-	require.NoError(t, got.err, "let in during its patience")
-	require.NoError(t, got.unlock())
-	require.NoError(t, ctx.Err())
-
-	empty = refuse()
-	require.Error(t, netWithin(t, netCall(unlockLong), 3*time.Second+netSlack))
-	empty()
-	redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":long") }, "made up for")
-	require.NoError(t, ctx.Err(), "renewed in time")
-	require.NoError(t, unlock())
 }

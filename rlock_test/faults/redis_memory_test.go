@@ -25,13 +25,13 @@ func TestRedisOutOfMemory(t *testing.T) {
 				require.NoError(t, err)
 				_, unlockInner, err := m.Lock(ctx)
 				require.NoError(t, err)
-				waiter := netLock(context.Background(), b.other.Mutex(b.name))
+				waiter := startLock(context.Background(), b.other.Mutex(b.name))
 				b.awaitSubscribers(t, 1)
 				require.NoError(t, do(t, b.direct, "CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "1mb").Error())
 
 				refused := func(ctx context.Context, m *rlock.Mutex) {
 					t.Helper()
-					got := netLock(ctx, m).within(t, netSlack)
+					got := startLock(ctx, m).within(t, netSlack)
 					require.ErrorContains(t, got.err, "OOM command not allowed")
 					require.NotErrorIs(t, got.err, rlock.ErrNotAcquired)
 					require.ErrorIs(t, got.unlock(), rlock.ErrNotHeld)
@@ -39,7 +39,7 @@ func TestRedisOutOfMemory(t *testing.T) {
 				refused(context.Background(), b.lock.Mutex(b.name+":new"))
 				refused(context.Background(), b.lock.FencedMutex(b.name+":new"))
 				refused(ctx, m)
-				for end := time.Now().Add(2 * watchdog); time.Now().Before(end); netPass(watchdog / 10) {
+				for end := time.Now().Add(2 * watchdog); time.Now().Before(end); pass(watchdog / 10) {
 					require.NoError(t, ctx.Err())
 					require.Equal(t, map[string]int64{rlock.Owner(ctx): 2}, b.fields(t))
 				}

@@ -87,7 +87,7 @@ func TestSentinelFailoverUnderHolderAndWaiter(t *testing.T) {
 			ctx, unlock, err := newClient(t, holder, rlock.Options{WatchdogTimeout: longWatchdog}).
 				Mutex("kept").Lock(context.Background())
 			require.NoError(t, err)
-			w := startWaiter(t, newClient(t, waiting, rlock.Options{}).Mutex("kept"))
+			w := startLock(context.Background(), newClient(t, waiting, rlock.Options{}).Mutex("kept"))
 			awaitSubscribers(t, atOld, "kept", false, 1, prompt)
 			replicated(t, holder, "2")
 
@@ -129,7 +129,7 @@ func TestSentinelFailoverUnderHolderAndWaiter(t *testing.T) {
 	}
 }
 
-// Fault 4, G1 where Redis forgets: the master dies with a hold that no replica has. Somebody else
+// Fault 4, G2 where Redis forgets: the master dies with a hold that no replica has. Somebody else
 // gets the lock from the new master, and the first holder is told by its next renewal, as
 // docs/guarantees.md says.
 func TestSentinelFailoverForgetsAHold(t *testing.T) {

@@ -3,7 +3,6 @@ package faults
 import (
 	"context"
 	"math/rand/v2"
-	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,7 +22,7 @@ import (
 // granted.
 func TestMasterKilledRightAfterAReplicatedGrant(t *testing.T) {
 	t.Parallel()
-	rng := seeded(t)
+	rng := rand.New(rand.NewPCG(faultsSeed(t), 0))
 	nodes := []*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)} // the master first
 	admin := func(n *redistest.Server) rueidis.Client { return n.Client(t, redistest.Single, quickToNotice) }
 	granted, refused := 0, 0
@@ -115,20 +114,7 @@ func furthest(t testing.TB, replicas []*redistest.Server, admin func(*redistest.
 	return replicas[0]
 }
 
-// seeded returns random numbers that FAULTS_SEED repeats.
-func seeded(t testing.TB) *rand.Rand {
-	t.Helper()
-	seed := rand.Uint64()
-	if s := os.Getenv("FAULTS_SEED"); s != "" {
-		var err error
-		seed, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err)
-	}
-	t.Logf("FAULTS_SEED=%d", seed)
-	return rand.New(rand.NewPCG(seed, 0))
-}
-
-// Fault 4, Options.Replicas: a replica that stands still does not count. With Replicas at 2 the hold
+// Fault 4, Options.Replicas and G5: a replica that stands still does not count. With Replicas at 2 the hold
 // is refused and given back, with 1 it is granted.
 func TestReplicaPausedDuringAcquire(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,152 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+)
+
+// One key that fails whatever call it is in takes no other with it.
+func TestPoisonedItemFailsAlone(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		bad := newHold(50)
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			if slices.Contains(q.items, bad.item) {
+				return nil, fmt.Errorf("NOPERM: %w", ErrRefused)
+			}
+			return all(Renewed, len(q.items)), nil
+		}
+		var good []*hold
+		until := time.Now().Add(watchdog)
+		for i := range 100 {
+			h := newHold(i)
+			if i == 50 {
+				h = bad
+			} else {
+				good = append(good, h)
+			}
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
+		}
+		sleep(watchdog)
+		bad.wantLost(t, until, ErrExpired)
+		qs := s.taken()
+		if len(qs[0].items) != 100 {
+			t.Fatalf("first call of %d", len(qs[0].items))
+		}
+		for i, q := range qs[1:] {
+			if i < 100 && len(q.items) != 1 {
+				t.Errorf("retry %d is a call of %d", i, len(q.items))
+			}
+			if i >= 100 && len(q.items) > 1 && slices.Contains(q.items, bad.item) {
+				t.Error("the bad one was batched again")
+			}
+		}
+		sleep(time.Minute)
+		s.taken()
+		sleep(10 * time.Minute)
+		calls, items := 0, 0
+		for _, q := range s.taken() {
+			calls, items = calls+1, items+len(q.items)
+		}
+		if items < 99*60 || calls > items/50 {
+			t.Errorf("%d calls for %d items: not batched again", calls, items)
+		}
+		for _, h := range good {
+			h.wantKept(t)
+		}
+	})
+}
+
+// Verdicts are answers: a batch of which one item failed stays a batch.
+func TestFailedVerdictDoesNotSplit(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		first := true
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			v := Renewed
+			if first {
+				v, first = Failed, false
+			}
+			return all(v, len(q.items)), nil
+		}
+		for i := range 100 {
+			h := newHold(i)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+		}
+		sleep(11 * time.Second)
+		if qs := s.taken(); len(qs) != 2 || len(qs[1].items) != 100 {
+			t.Errorf("%d calls", len(qs))
+		}
+	})
+}
+
+// Leases that wait to be sent alone can leave their queue too.
+func TestQueuedAlone(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
+			if len(q.items) > 1 {
+				return nil, ErrRefused
+			}
+			return stuck(ctx, q)
+		}
+		hs := make([]*hold, parallel*100+98)
+		until := time.Now().Add(watchdog)
+		for i := range hs {
+			hs[i] = newHold(i)
+			r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, true)
+		}
+		sleep(13 * time.Second) // the batches were refused, as many as may be are in flight alone
+		waiting := 0
+		for _, h := range hs {
+			r.mu.Lock()
+			queued := h.place == inQueue && h.alone
+			r.mu.Unlock()
+			if queued {
+				waiting++
+				r.Stop(&h.Lease)
+				s.forbid(h.item)
+			}
+		}
+		if waiting != 98 {
+			t.Errorf("%d wait", waiting)
+		}
+		sleep(time.Hour)
+	})
+}
+
+// An extension by other means ends a backoff, but the lease that failed by
+// itself isn't batched again before a call of its own has succeeded.
+func TestUpdateAfterFailure(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		bad, good := newHold(1), newHold(2)
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			if slices.Contains(q.items, bad.item) {
+				return nil, ErrRefused
+			}
+			return all(Renewed, len(q.items)), nil
+		}
+		r.Keep(&bad.Lease, keeper{bad.item, "g", bad.lost}, time.Now().Add(watchdog), true)
+		sleep(15 * time.Second) // several tries
+		again := time.Now()
+		r.Update(&bad.Lease, again.Add(watchdog), true)
+		s.taken()
+		r.Keep(&good.Lease, keeper{good.item, "g", good.lost}, again.Add(watchdog-10*time.Second), true) // due now
+		r.mu.Lock()
+		r.groups["g"].failing = false
+		r.mu.Unlock()
+		sleep(11 * time.Second)
+		var tries []time.Time
+		for _, q := range s.taken() {
+			if len(q.items) != 1 {
+				t.Errorf("%v together", q.items)
+			}
+			if q.items[0] == bad.item {
+				tries = append(tries, q.at)
+			}
+		}
+		if len(tries) < 2 || tries[0].Sub(again) < 9*time.Second || tries[1].Sub(tries[0]) > 300*time.Millisecond {
+			t.Errorf("tries %v after %v", tries, again)
+		}
+	})
+}

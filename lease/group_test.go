@@ -1,0 +1,188 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestStuckGroupDelaysNoOther(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
+			if q.group.(int)%3 == 0 {
+				return stuck(ctx, q)
+			}
+			return all(Renewed, len(q.items)), nil
+		}
+		const groups = 3000
+		hs := make([]*hold, 2*groups)
+		until := time.Now().Add(watchdog)
+		for i := range hs {
+			hs[i] = newHold(i)
+			r.Keep(&hs[i].Lease, keeper{hs[i].item, i % groups, hs[i].lost}, until, true)
+		}
+		for range 20 {
+			sleep(10 * time.Second)
+			seen := map[any]bool{}
+			for _, q := range s.taken() {
+				seen[q.group] = true
+			}
+			for g := range groups {
+				if g%3 != 0 && !seen[g] {
+					t.Fatalf("group %d was not renewed in time", g)
+				}
+			}
+		}
+		for i, h := range hs {
+			if i%groups%3 == 0 {
+				h.wantLost(t, until, ErrExpired)
+			} else {
+				h.wantKept(t)
+			}
+		}
+	})
+}
+
+func TestCallsInFlightAreBounded(t *testing.T) {
+	const n = 20_000
+	for name, c := range map[string]struct {
+		most   int
+		answer func(ctx context.Context, q request) ([]Verdict, error)
+		kept   bool
+	}{
+		"slow": {64, func(_ context.Context, q request) ([]Verdict, error) {
+			time.Sleep(time.Second)
+			return all(Renewed, len(q.items)), nil
+		}, true},
+		"stuck": {64, stuck, false},
+		"failing": {64, func(_ context.Context, q request) ([]Verdict, error) {
+			time.Sleep(time.Second)
+			return nil, errors.New("cut")
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *Renewer, s *store) {
+				s.answer = c.answer
+				hs := make([]*hold, n)
+				until := time.Now().Add(watchdog)
+				for i := range hs {
+					hs[i] = newHold(i)
+					r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, true)
+				}
+				sleep(10 * time.Second)
+				s.mu.Lock()
+				most := s.most
+				s.mu.Unlock()
+				if most != c.most {
+					t.Errorf("%d calls in flight, want %d", most, c.most)
+				}
+				sleep(6 * time.Second)
+				s.mu.Lock()
+				calls := s.calls["g"]
+				s.mu.Unlock()
+				if !c.kept && calls > probes {
+					t.Errorf("%d calls in flight to a group that doesn't answer", calls)
+				}
+				if c.kept {
+					sleep(time.Minute)
+				} else {
+					sleep(14 * time.Second)
+				}
+				for _, h := range hs {
+					if c.kept {
+						h.wantKept(t)
+					} else {
+						h.wantLost(t, until, ErrExpired)
+					}
+				}
+			})
+		})
+	}
+}
+
+// Nothing is drawn into the calls of a group that gets no answer.
+func TestFailingGroupIsNotFilled(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		bad, other, late := newHold(1), newHold(2), newHold(3)
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			if slices.Contains(q.items, bad.item) {
+				return nil, errors.New("cut")
+			}
+			return all(Renewed, len(q.items)), nil
+		}
+		until := time.Now().Add(watchdog)
+		r.Keep(&other.Lease, keeper{other.item, "g", other.lost}, until, true)
+		sleep(10 * time.Second)                                                                                      // other has been renewed, and rests
+		r.Keep(&bad.Lease, keeper{bad.item, "g", bad.lost}, time.Now().Add(watchdog), true)                          // not due yet
+		r.Keep(&late.Lease, keeper{late.item, "g", late.lost}, time.Now().Add(watchdog-8500*time.Millisecond), true) // due within 1.5 s
+		r.mu.Lock()
+		r.groups["g"].failing = true
+		r.mu.Unlock()
+		s.taken()
+		sleep(1500 * time.Millisecond)
+		qs := s.taken()
+		if len(qs) != 1 || len(qs[0].items) != 1 || qs[0].items[0] != late.item {
+			t.Errorf("%v", qs)
+		}
+	})
+}
+
+// A lease that waits for room in its group can be stopped, switched off and on,
+// and lost.
+func TestQueuedLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		s.batch = 1
+		s.answer = stuck
+		r := NewRenewer(s.renew, Options{Watchdog: watchdog, Batch: 1})
+		defer r.Close()
+		hs := make([]*hold, 64+30)
+		until := time.Now().Add(watchdog)
+		for i := range hs {
+			hs[i] = newHold(i)
+			r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, true)
+		}
+		sleep(10 * time.Second)
+		var queued []*hold
+		for _, h := range hs {
+			if h.place == inQueue { // all goroutines sleep
+				queued = append(queued, h)
+			}
+		}
+		if len(queued) != 30 {
+			t.Fatalf("%d wait", len(queued))
+		}
+		var stopped, off []*hold
+		for i, j := range rand.Perm(len(queued)) {
+			switch h := queued[j]; i % 3 {
+			case 0:
+				if r.Stop(&h.Lease) != nil {
+					t.Error("not in flight, but a channel")
+				}
+				s.forbid(h.item)
+				stopped = append(stopped, h)
+			case 1:
+				r.Update(&h.Lease, until, false)
+				s.forbid(h.item)
+				off = append(off, h)
+			case 2:
+				r.Update(&h.Lease, until, false)
+				r.Update(&h.Lease, until, true)
+			}
+		}
+		sleep(time.Hour)
+		for _, h := range stopped {
+			h.wantKept(t)
+		}
+		for _, h := range off {
+			h.wantLost(t, until, ErrExpired)
+		}
+		if len(r.groups) != 0 {
+			t.Errorf("%d groups are left", len(r.groups))
+		}
+	})
+}

@@ -1,0 +1,126 @@
+package lease
+
+import (
+	"context"
+	"testing"
+	"time"
+)
+
+// G2: on time, also when the renew function breaks its promise to return.
+func TestLossIsOnTimeWhileCallsAreStuck(t *testing.T) {
+	for _, kind := range []string{"until their ctx ends", "for ever"} {
+		t.Run(kind, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *Renewer, s *store) {
+				release := make(chan struct{})
+				defer close(release)
+				s.answer = stuck
+				if kind == "for ever" {
+					s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+						<-release
+						return all(Renewed, len(q.items)), nil
+					}
+				}
+				var hs []*hold
+				var untils []time.Time
+				for i := range 2000 {
+					h, until := newHold(i), time.Now().Add(watchdog)
+					r.Keep(&h.Lease, keeper{h.item, i % 7, h.lost}, until, true)
+					hs, untils = append(hs, h), append(untils, until)
+					time.Sleep(7 * time.Millisecond)
+				}
+				sleep(2 * watchdog)
+				for i, h := range hs {
+					h.wantLost(t, untils[i], ErrExpired)
+				}
+				if len(s.taken()) == 0 {
+					t.Error("no call was made")
+				}
+			})
+		})
+	}
+}
+
+func TestReplyAfterLossIsIgnored(t *testing.T) {
+	for _, v := range []Verdict{Renewed, Gone, Failed} {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+				time.Sleep(time.Minute)
+				return all(v, len(q.items)), nil
+			}
+			h, until := newHold(1), time.Now().Add(watchdog)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
+			sleep(time.Hour)
+			h.wantLost(t, until, ErrExpired)
+			if got := r.Until(&h.Lease); !got.Equal(until) {
+				t.Errorf("trusted until %v, want %v", got, until)
+			}
+			if n := len(s.taken()); n != 1 {
+				t.Errorf("%d calls", n)
+			}
+		})
+	}
+}
+
+func TestGone(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		bad := newHold(0)
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			time.Sleep(time.Second)
+			vs := all(Renewed, len(q.items))
+			for i, it := range q.items {
+				if it == bad.item {
+					vs[i] = Gone
+				}
+			}
+			return vs, nil
+		}
+		var good []*hold
+		until := time.Now().Add(watchdog)
+		r.Keep(&bad.Lease, keeper{bad.item, nil, bad.lost}, until, true)
+		for i := range 10 {
+			h := newHold(i + 1)
+			good = append(good, h)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
+		}
+		sleep(time.Hour)
+		bad.wantLost(t, s.taken()[0].at.Add(time.Second), ErrGone)
+		if got := r.Until(&bad.Lease); !got.Equal(until) {
+			t.Errorf("trusted until %v, want %v", got, until)
+		}
+		for _, h := range good {
+			h.wantKept(t)
+		}
+	})
+}
+
+// Between the word of the store and the callback, the lease can't come back,
+// but it can be stopped.
+func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			time.Sleep(time.Second)
+			return all(Gone, len(q.items)), nil
+		}
+		a, b, c, until := newHold(1), newHold(2), newHold(3), time.Now().Add(watchdog)
+		r.Keep(&a.Lease, keeper{a.item, nil, a.lost}, until, true)
+		r.Keep(&b.Lease, keeper{b.item, nil, b.lost}, until, true)
+		// The callback of c keeps the loop busy over the moment of the verdict.
+		sleep(9 * time.Second)
+		for len(s.taken()) == 0 {
+			sleep(time.Millisecond)
+		}
+		sent := time.Now()
+		r.Keep(&c.Lease, keeper{c.item, nil, func(error) {
+			time.Sleep(time.Second)
+			r.Update(&a.Lease, until.Add(time.Hour), true)
+			r.Stop(&b.Lease)
+		}}, sent.Add(999*time.Millisecond), false)
+		sleep(time.Hour)
+		a.mu.Lock()
+		if len(a.loss) != 1 || a.loss[0] != ErrGone || a.at.After(sent.Add(2*time.Second)) {
+			t.Errorf("lost %v at %v", a.loss, a.at)
+		}
+		a.mu.Unlock()
+		b.wantKept(t)
+	})
+}

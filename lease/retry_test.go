@@ -1,0 +1,228 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestFailuresAreRetriedUntilTheEnd(t *testing.T) {
+	failures := map[string]func(q request) ([]Verdict, error){
+		"error":   func(request) ([]Verdict, error) { return nil, errors.New("cut") },
+		"both":    func(q request) ([]Verdict, error) { return all(Renewed, len(q.items)), errors.New("cut") },
+		"verdict": func(q request) ([]Verdict, error) { return all(Failed, len(q.items)), nil },
+		"few":     func(request) ([]Verdict, error) { return nil, nil },
+		"many":    func(q request) ([]Verdict, error) { return all(Renewed, len(q.items)+1), nil },
+	}
+	for name, fail := range failures {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *Renewer, s *store) {
+				s.answer = func(_ context.Context, q request) ([]Verdict, error) { return fail(q) }
+				h, until := newHold(1), time.Now().Add(watchdog)
+				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
+				sleep(watchdog)
+				h.wantLost(t, until, ErrExpired)
+				qs := s.taken()
+				backoff := 300 * time.Millisecond
+				for i := range len(qs) - 1 {
+					want := min(backoff, max(until.Sub(qs[i].at)/2, 300*time.Millisecond))
+					if gap := qs[i+1].at.Sub(qs[i].at); gap < want*9/10 || gap > want {
+						t.Errorf("try %d after %v, want %v less a tenth", i+2, gap, want)
+					}
+					backoff = min(2*backoff, time.Second)
+				}
+				if left := until.Sub(qs[len(qs)-1].at); left > 300*time.Millisecond {
+					t.Errorf("gave up %v before the end", left)
+				}
+				if len(qs) < 22 || len(qs) > 28 {
+					t.Errorf("%d tries", len(qs))
+				}
+			})
+		})
+	}
+}
+
+func TestLateSuccessSavesTheLease(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		heal := time.Now().Add(watchdog - time.Second)
+		s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
+			if time.Now().Before(heal) {
+				return nil, errors.New("LOADING")
+			}
+			return all(Renewed, len(q.items)), nil
+		}
+		h := newHold(1)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+		sleep(watchdog)
+		qs := s.taken()
+		if got, want := r.Until(&h.Lease), qs[len(qs)-1].at.Add(watchdog); !got.Equal(want) {
+			t.Errorf("trusted until %v, want %v", got, want)
+		}
+		sleep(time.Hour)
+		h.wantKept(t)
+		if n := len(s.taken()); n < 360 || n > 400 {
+			t.Errorf("%d calls in the hour after", n)
+		}
+	})
+}
+
+// The retries of a lease keep their backoff when others come due around them.
+func TestBackoffIsNotCutShortByOthers(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			if q.group == "bad" {
+				return nil, errors.New("cut")
+			}
+			return all(Renewed, len(q.items)), nil
+		}
+		h := newHold(0)
+		r.Keep(&h.Lease, keeper{h.item, "bad", h.lost}, time.Now().Add(watchdog), true)
+		for i := range 300 {
+			o := newHold(i + 1)
+			r.Keep(&o.Lease, keeper{o.item, i, o.lost}, time.Now().Add(watchdog), true)
+			time.Sleep(100 * time.Millisecond)
+		}
+		n := 0
+		for _, q := range s.taken() {
+			if q.group == "bad" {
+				n++
+			}
+		}
+		if n < 22 || n > 28 {
+			t.Errorf("%d tries", n)
+		}
+	})
+}
+
+// After an outage everything is saved in the time that is left, though it is
+// sent piece by piece.
+func TestRecoveryAfterOutage(t *testing.T) {
+	for _, outage := range []string{"errors", "silence"} {
+		t.Run(outage, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *Renewer, s *store) {
+				heal := time.Now().Add(20 * time.Second)
+				s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
+					if time.Now().Before(heal) {
+						if outage == "silence" {
+							return stuck(ctx, q)
+						}
+						time.Sleep(time.Millisecond)
+						return nil, errors.New("connection refused")
+					}
+					time.Sleep(50 * time.Millisecond)
+					return all(Renewed, len(q.items)), nil
+				}
+				hs := make([]*hold, 10_000)
+				until := time.Now().Add(watchdog)
+				for i := range hs {
+					hs[i] = newHold(i)
+					r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, true)
+				}
+				sleep(time.Minute)
+				for _, h := range hs {
+					h.wantKept(t)
+				}
+			})
+		})
+	}
+}
+
+// The backoff stays so short that a recovery of a moment saves the lease, whenever it comes and
+// however the renewals failed before it.
+func TestShortRecoveryIsUsed(t *testing.T) {
+	const recovery = watchdog/30 + 100*time.Millisecond
+	fail := func(err error) func(context.Context, time.Duration) error {
+		return func(context.Context, time.Duration) error { return err }
+	}
+	paused := func(ctx context.Context, d time.Duration) error { // what is under way at the end of it is answered
+		if d <= 0 {
+			d = time.Hour
+		}
+		select {
+		case <-time.After(d):
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	for name, c := range map[string]struct {
+		fail   func(ctx context.Context, d time.Duration) error // with d to go until the recovery
+		others int                                              // in the same group, renewed all the time
+	}{
+		"unanswered":             {fail(errors.New("connection refused")), 0},
+		"paused":                 {paused, 0},
+		"refused":                {fail(ErrRefused), 0},
+		"refused, unlike others": {fail(ErrRefused), 150},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for after := 10 * time.Second; after < watchdog-recovery; after += 700 * time.Millisecond {
+				bubble(t, func(t *testing.T, r *Renewer, s *store) {
+					h, from := newHold(0), time.Now().Add(after)
+					s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
+						d := time.Until(from)
+						if slices.Contains(q.items, h.item) && (d > 0 || d <= -recovery) {
+							if err := c.fail(ctx, d); err != nil {
+								return nil, err
+							}
+						}
+						return all(Renewed, len(q.items)), nil
+					}
+					r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+					for i := range c.others {
+						o := newHold(i + 1)
+						r.Keep(&o.Lease, keeper{o.item, nil, o.lost}, time.Now().Add(watchdog), true)
+					}
+					sleep(watchdog)
+					h.wantKept(t)
+				})
+			}
+		})
+	}
+}
+
+// A store that refuses all of many leases is not asked for each of them as often.
+func TestStoreThatRefusesAllIsSpared(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		s.answer = func(context.Context, request) ([]Verdict, error) { return nil, ErrRefused }
+		const n = 1000
+		until := time.Now().Add(watchdog)
+		for i := range n {
+			h := newHold(i)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
+		}
+		sleep(watchdog)
+		if calls := len(s.taken()); calls > 15*n {
+			t.Errorf("%d calls for %d leases", calls, n)
+		}
+	})
+}
+
+// A lease whose renewal failed has less time left than those that are due for the first time, and
+// goes before them.
+func TestRetryGoesFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		s.batch = 1
+		old, heal := newHold(0), time.Now().Add(21*time.Second)
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			if q.items[0] == old.item && time.Now().Before(heal) {
+				return nil, errors.New("cut")
+			}
+			time.Sleep(2 * time.Second)
+			return all(Renewed, len(q.items)), nil
+		}
+		r := NewRenewer(s.renew, Options{Watchdog: watchdog, Batch: 1})
+		defer r.Close()
+		r.Keep(&old.Lease, keeper{old.item, nil, old.lost}, time.Now().Add(watchdog), true)
+		sleep(10 * time.Second)
+		for i := range 10 * parallel { // due when old still fails, and 20 s of calls
+			h := newHold(i + 1)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+		}
+		sleep(watchdog - 10*time.Second)
+		old.wantKept(t)
+	})
+}

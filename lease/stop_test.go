@@ -1,0 +1,145 @@
+package lease
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestStop(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		var zero Lease
+		if r.Stop(&zero) != nil || !r.Until(&zero).IsZero() {
+			t.Error("a lease never kept")
+		}
+		until := time.Now().Add(watchdog)
+		h, f := newHold(1), newHold(2)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
+		r.Keep(&f.Lease, keeper{f.item, nil, f.lost}, until, false)
+		if r.Stop(&h.Lease) != nil || r.Stop(&f.Lease) != nil || r.Stop(&h.Lease) != nil {
+			t.Error("nothing was in flight")
+		}
+		sleep(time.Hour)
+		h.wantKept(t)
+		f.wantKept(t)
+		if len(s.taken()) != 0 {
+			t.Error("renewed after Stop")
+		}
+		if got := r.Until(&h.Lease); !got.Equal(until) {
+			t.Errorf("trusted until %v, want %v", got, until)
+		}
+	})
+}
+
+// G7: the channel closes when the call that may still renew the key has ended.
+func TestStopWithCallInFlight(t *testing.T) {
+	for _, when := range []string{"kept", "lost"} {
+		for _, v := range []Verdict{Renewed, Gone, Failed} {
+			bubble(t, func(t *testing.T, r *Renewer, s *store) {
+				release := make(chan struct{})
+				s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+					<-release
+					return all(v, len(q.items)), nil
+				}
+				h, until := newHold(1), time.Now().Add(watchdog)
+				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
+				sleep(10 * time.Second)
+				if when == "lost" {
+					sleep(watchdog)
+				}
+				done := r.Stop(&h.Lease)
+				if done == nil || r.Stop(&h.Lease) != done {
+					t.Fatal("no channel, or another")
+				}
+				s.forbid(h.item)
+				sleep(time.Minute)
+				select {
+				case <-done:
+					t.Error("closed while the call is in flight")
+				default:
+				}
+				close(release)
+				synctest.Wait()
+				select {
+				case <-done:
+				default:
+					t.Error("not closed when the call had ended")
+				}
+				if r.Stop(&h.Lease) != nil {
+					t.Error("a channel after the call has ended")
+				}
+				sleep(time.Hour)
+				if when == "lost" {
+					h.wantLost(t, until, ErrExpired)
+				} else {
+					h.wantKept(t)
+				}
+			})
+		}
+	}
+}
+
+func TestCloseWithStuckCalls(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		s.answer = stuck
+		var hs []*hold
+		for i := range 500 {
+			h := newHold(i)
+			r.Keep(&h.Lease, keeper{h.item, i % 20, h.lost}, time.Now().Add(watchdog), i%3 > 0)
+			hs = append(hs, h)
+		}
+		sleep(10 * time.Second)
+		done := r.Stop(&hs[1].Lease)
+		before := time.Now()
+		r.Close() // the bubble reports goroutines left behind
+		r.Close()
+		if d := time.Since(before); d != 0 {
+			t.Errorf("Close took %v", d)
+		}
+		select {
+		case <-done:
+		default:
+			t.Error("the call has ended, but its channel is open")
+		}
+		if len(s.taken()) == 0 {
+			t.Error("no call was in flight")
+		}
+		late, until := newHold(-1), time.Now().Add(time.Second)
+		r.Keep(&late.Lease, keeper{late.item, nil, late.lost}, until, true)
+		if got := r.Until(&late.Lease); !got.Equal(until) {
+			t.Errorf("Until of a lease kept after Close: %v", got)
+		}
+		r.Update(&hs[2].Lease, time.Now().Add(time.Hour), true)
+		if r.Stop(&late.Lease) != nil || r.Stop(&hs[2].Lease) != nil {
+			t.Error("Stop after Close")
+		}
+		sleep(time.Hour)
+		for _, h := range append(hs, late) {
+			h.wantKept(t)
+		}
+		if len(s.taken()) != 0 {
+			t.Error("renewed after Close")
+		}
+	})
+}
+
+// Close while calls end on their own: what they report is dropped.
+func TestCloseWhileCallsEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			time.Sleep(time.Second)
+			return all(Gone, len(q.items)), nil
+		}
+		h := newHold(1)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+		sleep(10 * time.Second)
+		before := time.Now()
+		r.Close()
+		if time.Since(before) == 0 {
+			t.Error("Close did not wait for the call")
+		}
+		sleep(time.Hour)
+		h.wantKept(t)
+	})
+}

@@ -1,0 +1,175 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestUpdate(t *testing.T) {
+	keep := func(r *Renewer, renewed bool) (*hold, time.Time) {
+		h, until := newHold(1), time.Now().Add(watchdog)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, renewed)
+		return h, until
+	}
+	t.Run("off", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			h, until := keep(r, true)
+			r.Update(&h.Lease, until, false)
+			sleep(time.Hour)
+			h.wantLost(t, until, ErrExpired)
+			if len(s.taken()) != 0 {
+				t.Error("renewed")
+			}
+		})
+	})
+	t.Run("off during a backoff", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			s.answer = func(context.Context, request) ([]Verdict, error) { return nil, errors.New("cut") }
+			h, until := keep(r, true)
+			sleep(10 * time.Second)
+			r.Update(&h.Lease, until, false)
+			s.taken()
+			sleep(time.Hour)
+			h.wantLost(t, until, ErrExpired)
+			if len(s.taken()) != 0 {
+				t.Error("renewed")
+			}
+		})
+	})
+	t.Run("on", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			h, until := keep(r, false)
+			sleep(20 * time.Second)
+			r.Update(&h.Lease, until, true)
+			synctest.Wait()
+			if len(s.taken()) != 1 {
+				t.Error("not renewed at once, though overdue")
+			}
+			if got, want := r.Until(&h.Lease), time.Now().Add(watchdog); !got.Equal(want) {
+				t.Errorf("trusted until %v, want %v", got, want)
+			}
+			sleep(time.Hour)
+			h.wantKept(t)
+		})
+	})
+	t.Run("on, with a long lease", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			h, _ := keep(r, false)
+			until := time.Now().Add(10 * time.Minute)
+			r.Update(&h.Lease, until, true)
+			sleep(9 * time.Minute)
+			if len(s.taken()) != 0 {
+				t.Error("renewed when that would have shortened the lease")
+			}
+			sleep(time.Hour)
+			h.wantKept(t)
+		})
+	})
+	t.Run("later", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			h, _ := keep(r, true)
+			for range 100 { // re-entries, each of which extends the expiry
+				sleep(8 * time.Second)
+				r.Update(&h.Lease, time.Now().Add(watchdog), true)
+			}
+			if n := len(s.taken()); n != 0 {
+				t.Errorf("%d renewals in between", n)
+			}
+			sleep(10 * time.Second)
+			if n := len(s.taken()); n != 1 {
+				t.Errorf("%d renewals after", n)
+			}
+			h.wantKept(t)
+		})
+	})
+	t.Run("earlier", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			h, until := keep(r, false)
+			r.Update(&h.Lease, until.Add(-time.Second), false)
+			if got := r.Until(&h.Lease); !got.Equal(until) {
+				t.Errorf("trusted until %v, want %v", got, until)
+			}
+			sleep(time.Hour)
+			h.wantLost(t, until, ErrExpired)
+		})
+	})
+	t.Run("after loss or stop", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			h, until := keep(r, false)
+			g, _ := keep(r, false)
+			r.Stop(&g.Lease)
+			sleep(watchdog)
+			r.Update(&h.Lease, until.Add(time.Hour), true)
+			r.Update(&g.Lease, until.Add(time.Hour), true)
+			sleep(2 * time.Hour)
+			h.wantLost(t, until, ErrExpired)
+			g.wantKept(t)
+			if len(s.taken()) != 0 || !r.Until(&h.Lease).Equal(until) || !r.Until(&g.Lease).Equal(until) {
+				t.Error("came back")
+			}
+		})
+	})
+}
+
+// Update while a call is in flight: what the end of the call makes of it.
+func TestUpdateWhileInFlight(t *testing.T) {
+	type outcome struct {
+		switches []bool // of renewed, during the call
+		verdict  Verdict
+	}
+	for _, o := range []outcome{
+		{[]bool{false}, Renewed}, {[]bool{false}, Failed}, {[]bool{false}, Gone},
+		{[]bool{false, true}, Renewed}, {[]bool{false, true}, Failed}, {[]bool{false, true}, Gone},
+	} {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+				time.Sleep(2 * time.Second)
+				return all(o.verdict, len(q.items)), nil
+			}
+			h, until := newHold(1), time.Now().Add(watchdog)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
+			sleep(10 * time.Second)
+			sent := s.taken()[0].at
+			for _, on := range o.switches {
+				r.Update(&h.Lease, until, on)
+			}
+			sleep(watchdog - 10*time.Second)
+			n := len(s.taken())
+			on := o.switches[len(o.switches)-1]
+			switch {
+			case o.verdict == Gone:
+				h.wantLost(t, sent.Add(2*time.Second), ErrGone)
+			case !on || o.verdict == Failed:
+				h.wantLost(t, until, ErrExpired)
+			default:
+				h.wantKept(t)
+			}
+			if renewed := on && o.verdict != Gone; renewed != (n > 0) {
+				t.Errorf("%v: %d calls after the first", o, n)
+			}
+		})
+	}
+	t.Run("later", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+				time.Sleep(2 * time.Second)
+				return all(Renewed, len(q.items)), nil
+			}
+			h := newHold(1)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+			sleep(10 * time.Second)
+			until := time.Now().Add(10 * time.Minute)
+			r.Update(&h.Lease, until, true)
+			s.taken()
+			sleep(9 * time.Minute)
+			if got := r.Until(&h.Lease); !got.Equal(until) || len(s.taken()) != 0 {
+				t.Errorf("trusted until %v, want %v", got, until)
+			}
+			sleep(time.Hour)
+			h.wantKept(t)
+		})
+	})
+}

@@ -1,0 +1,51 @@
+package faults
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// subscribers asks one node how many subscribe to the unlock channel of a lock there; -1 if it does
+// not answer.
+func subscribers(t testing.TB, node rueidis.Client, name string, sharded bool) int {
+	t.Helper()
+	what := "NUMSUB"
+	if sharded {
+		what = "SHARDNUMSUB"
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), prompt)
+	defer cancel()
+	channel := "redisson_lock__channel:{" + name + "}"
+	n, err := node.Do(ctx, node.B().Arbitrary("PUBSUB", what, channel).Build()).AsIntMap()
+	if err != nil {
+		return -1
+	}
+	return int(n[channel])
+}
+
+func awaitSubscribers(t testing.TB, node rueidis.Client, name string, sharded bool, n int, within time.Duration) {
+	t.Helper()
+	redistest.Eventually(t, within, func() bool { return subscribers(t, node, name, sharded) == n }, "subscribers")
+}
+
+// owners returns the lock's hash.
+func owners(t testing.TB, rdb rueidis.Client, name string) map[string]int64 {
+	t.Helper()
+	m, err := do(t, rdb, "HGETALL", name).AsIntMap()
+	require.NoError(t, err)
+	return m
+}
+
+// remaining is the time that the hold of a lock has left in Redis.
+func remaining(t testing.TB, rdb rueidis.Client, name string) time.Duration {
+	t.Helper()
+	ms, err := do(t, rdb, "PTTL", name).AsInt64()
+	require.NoError(t, err)
+	return time.Duration(ms) * time.Millisecond
+}

@@ -1,0 +1,73 @@
+package faults
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// What redis_refuse_test.go imitates, the server says by itself here.
+
+// livesThrough has a holder and a waiter live through a time from begin to end in which the server is
+// not ready, and an unlock and a Lock called in it. That is shorter than the leases, and than the time
+// for which calls are repeated.
+func (b *netBench) livesThrough(t *testing.T, refusal string, begin, end func()) {
+	t.Helper()
+	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	_, unlockNow, err := b.lock.Mutex(b.name + ":now").Lock(context.Background())
+	require.NoError(t, err)
+	waits := startLock(context.Background(), b.lock.Mutex(b.name))
+	b.awaitSubscribers(t, 1)
+
+	begin()
+	unlocked := call(unlockNow)
+	fresh := startLock(context.Background(), b.lock.Mutex(b.name+":new"))
+	end()
+	require.NoError(t, returned(t, unlocked, netSlack))
+	require.NoError(t, fresh.gets(t, netSlack, "repeated").unlock())
+	require.NotEmpty(t, netInfo(t, b.direct, "errorstat_"+refusal), "it was said")
+
+	require.NoError(t, ctx.Err())
+	require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
+	b.excluded(t)
+	waits.waits(t)
+	require.NoError(t, unlock())
+	require.NoError(t, waits.gets(t, netWakeUp, "told of the unlock").unlock())
+	require.True(t, b.free(t))
+}
+
+// Fault 3 (-READONLY), G1, G2, G4, G6: the server is a replica for a second, of a master that is not
+// there, and keeps its data.
+func TestRedisIsAReplicaForAWhile(t *testing.T) {
+	t.Parallel()
+	b := newNetBench(t, rlock.Options{WatchdogTimeout: 5 * time.Second})
+	nobody, err := net.Listen("tcp4", "127.0.0.1:0") // whoever connects is never answered
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = nobody.Close() })
+	_, port, err := net.SplitHostPort(nobody.Addr().String())
+	require.NoError(t, err)
+	b.livesThrough(t, "READONLY", func() {
+		require.NoError(t, do(t, b.direct, "REPLICAOF", "127.0.0.1", port).Error())
+	}, func() {
+		pass(time.Second)
+		require.NoError(t, do(t, b.direct, "REPLICAOF", "NO", "ONE").Error())
+	})
+}
+
+// Fault 3 (-LOADING), G1, G2, G4, G6: the server was killed, and takes a second to read its data.
+func TestRedisLoadsForAWhile(t *testing.T) {
+	t.Parallel()
+	b := netBenchOn(t, redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always", "--key-load-delay", "300"),
+		rlock.Options{WatchdogTimeout: 8 * time.Second})
+	// It answers between every thousand of these, and takes some 0.3 ms for each.
+	const fill = "for i = 1, 2100 do redis.call('hset', KEYS[1], i, i) end return 1"
+	require.NoError(t, do(t, b.direct, "EVAL", fill, "1", "much").Error())
+	b.livesThrough(t, "LOADING", b.server.Kill, func() { b.restart(t) })
+}
