@@ -43,7 +43,7 @@ func (l *locking) free() {
 	if l.shared {
 		return
 	}
-	*l = locking{done: l.done} //nolint:govet // nobody else knows it any more
+	*l = locking{done: l.done}
 	lockings.Put(l)
 }
 

@@ -17,16 +17,15 @@ func (s *scope) unlock() error {
 	}
 	h := s.hold
 	// The scope's ctx may be cancelled long ago; what bounds the calls is the lease.
-	for {
-		ok, changed := h.begin()
-		if ok {
-			defer h.end()
-		}
-		if changed == nil {
-			return h.release(s.mutex)
-		}
+	ok, changed := h.begin()
+	for changed != nil {
 		<-changed
+		ok, changed = h.begin()
 	}
+	if ok {
+		defer h.end()
+	}
+	return h.release(s.mutex)
 }
 
 func (h *hold) release(m *Mutex) error {

@@ -89,7 +89,7 @@ func TestHandOffInABlackHole(t *testing.T) {
 			r := newRelay(t, rlock.Options{WatchdogTimeout: row.watchdog, HandOff: never})
 			m := r.Mutex(r.name)
 			var a attempt
-			a.ctx, a.unlock, a.err = m.Lock(context.Background())
+			_, a.unlock, a.err = m.Lock(context.Background())
 			require.NoError(t, a.err)
 			first := lockAsync(t, m)
 			r.awaitSubscribers(t, r.name, 1)

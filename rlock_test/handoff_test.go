@@ -293,7 +293,7 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 						if stop.Load() {
 							return
 						}
-						a.ctx, a.unlock, a.err = m.Lock(context.Background())
+						_, a.unlock, a.err = m.Lock(context.Background())
 					}
 				})
 			}
