@@ -178,6 +178,11 @@ func (h *hold) callRelease(m *Mutex, count int, ttl time.Duration) released {
 // that ends goes to a waiter of this process, if there is one.
 func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (r released) {
 	c := m.client
+	until := c.leases.Until(&h.lease)
+	limit := time.Now().Add(patience) // also if a hand-off takes its part: the release is still tried once
+	if until.Before(limit) {
+		limit = until
+	}
 	if count == 0 {
 		if next := h.claim(); next != nil {
 			if r = h.handOff(next); r.err == nil {
@@ -186,12 +191,7 @@ func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (r released) 
 			defer func() { next.notHandedOff(r) }()
 		}
 	}
-	until := c.leases.Until(&h.lease)
 	args := m.releaseArgs(h, count, ttl)
-	limit := time.Now().Add(patience)
-	if until.Before(limit) {
-		limit = until
-	}
 	retry := newRetry(limit)
 	for {
 		r.sent = time.Now()

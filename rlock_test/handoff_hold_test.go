@@ -1,0 +1,235 @@
+package rlock_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// G2: who is handed a lock gets its own lease, not that of the owner before, and is told of its end in time:
+// counted from before the hand-off was sent, however late its reply came.
+func TestHandOffLease(t *testing.T) {
+	const short, long, late = 900 * time.Millisecond, 20 * time.Second, 500 * time.Millisecond
+	for _, late := range []time.Duration{0, late} {
+		for name, row := range map[string]struct{ from, to []rlock.Option }{
+			"shorter":           {nil, []rlock.Option{rlock.WithLease(short)}},
+			"longer":            {[]rlock.Option{rlock.WithLease(short)}, []rlock.Option{rlock.WithLease(long)}},
+			"the watchdog's":    {[]rlock.Option{rlock.WithLease(short)}, nil},
+			"as long":           {[]rlock.Option{rlock.WithLease(short)}, []rlock.Option{rlock.WithLease(short)}},
+			"sooner renewed":    {[]rlock.Option{rlock.WithLease(long)}, nil},
+			"fixed and shorter": {[]rlock.Option{rlock.WithLease(long)}, []rlock.Option{rlock.WithLease(short)}},
+		} {
+			t.Run(fmt.Sprintf("%s/late=%v", name, late), func(t *testing.T) {
+				t.Parallel()
+				r := newRelay(t, rlock.Options{WatchdogTimeout: 5 * time.Second})
+				var a attempt
+				a.ctx, a.unlock, a.err = r.Mutex(r.name, row.from...).Lock(context.Background())
+				require.NoError(t, a.err)
+				waiter := lockAsync(t, r.Mutex(r.name, row.to...))
+				r.awaitSubscribers(t, r.name, 1)
+				r.settle(t)
+				if late > 0 {
+					r.proxy.OnReply(redistest.Nth(1, r.handOff, redistest.Hold))
+				}
+				unlocked := async(a.unlock)
+				before := rlock.Owner(a.ctx)
+				redistest.Eventually(t, atMost, func() bool { return r.fields(t, r.name)[before] == 0 }, "handed off")
+				sentBefore := time.Now()
+				ttl := r.pttl(t, r.name)
+				lease := 5 * time.Second
+				switch {
+				case row.to != nil && (name == "shorter" || name == "as long" || name == "fixed and shorter"):
+					lease = short
+				case row.to != nil:
+					lease = long
+				}
+				require.LessOrEqual(t, ttl, lease)
+				require.Greater(t, ttl, lease-late-short/2)
+				if late > 0 {
+					waiter.stillWaits(t)
+					pass(late)
+					r.proxy.Release()
+				}
+				require.NoError(t, within(t, unlocked, soon))
+				got := waiter.get(t, soon)
+				require.NoError(t, got.err)
+				if row.to == nil { // renewed for longer than it was handed over for
+					pass(lease + lease/4)
+					r.held(t, got, 1)
+				}
+				if lease == short {
+					<-got.ctx.Done()
+					require.ErrorIs(t, context.Cause(got.ctx), rlock.ErrLost)
+					require.Less(t, time.Since(sentBefore), short+100*time.Millisecond)
+					require.ErrorIs(t, got.unlock(), rlock.ErrLost)
+				} else {
+					require.NoError(t, got.unlock())
+				}
+				redistest.Eventually(t, soon, func() bool { return !r.exists(t, r.name) }, "free")
+			})
+		}
+	}
+}
+
+// G2: a reply that comes after the lease that it is about is no hold.
+func TestHandOffAnsweredAfterItsLease(t *testing.T) {
+	r := newRelay(t)
+	a, line := r.line(t, r.Mutex(r.name, rlock.WithLease(200*time.Millisecond)), r.Mutex(r.name))
+	r.proxy.OnReply(redistest.Nth(1, r.handOff, redistest.Hold))
+	unlocked := r.flying(t, a)
+	redistest.Eventually(t, atMost, func() bool { return !r.exists(t, r.name) }, "the lease ends in Redis")
+	r.proxy.Release()
+	require.NoError(t, within(t, unlocked, soon))
+	require.ErrorIs(t, line[0].get(t, soon).err, rlock.ErrLost)
+	require.NoError(t, r.gets(t, line[1]).unlock())
+	r.clear(t)
+}
+
+// G2, G8: the hold that is handed off is lost meanwhile: its key deleted, forced open and taken by another
+// process, or its lease over. Nothing is handed off then, the unlock tells, and the waiter gets its turn.
+func TestHoldLostDuringItsHandOff(t *testing.T) {
+	const watchdog = time.Second
+	for name, lose := range map[string]func(t *testing.T, r *relay) (next rlock.UnlockFunc){
+		"deleted": func(t *testing.T, r *relay) rlock.UnlockFunc {
+			require.NoError(t, r.do(t, "DEL", r.name).Error())
+			return nil
+		},
+		"forced": func(t *testing.T, r *relay) rlock.UnlockFunc {
+			ok, err := r.other.Mutex(r.name).ForceUnlock(context.Background())
+			require.NoError(t, err)
+			require.True(t, ok)
+			return nil
+		},
+		"taken": func(t *testing.T, r *relay) rlock.UnlockFunc {
+			_, err := r.other.Mutex(r.name).ForceUnlock(context.Background())
+			require.NoError(t, err)
+			_, unlock, err := r.other.Mutex(r.name).TryLock(context.Background(), 0)
+			require.NoError(t, err)
+			return unlock
+		},
+		"over": func(t *testing.T, r *relay) rlock.UnlockFunc {
+			redistest.Eventually(t, atMost, func() bool { return !r.exists(t, r.name) }, "the lease ends")
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRelay(t, rlock.Options{WatchdogTimeout: watchdog})
+			a, line := r.line(t, same(r.Mutex(r.name), 2)...)
+			r.proxy.OnRequest(redistest.Nth(1, r.handOff, redistest.Hold))
+			unlocked := r.flying(t, a)
+			unlockTaken := lose(t, r)
+			r.proxy.Release()
+			err := within(t, unlocked, watchdog+soon)
+			require.ErrorIs(t, err, rlock.ErrNotHeld)
+			require.ErrorIs(t, err, rlock.ErrLost)
+			if unlockTaken != nil {
+				pass(watchdog / 2)
+				for _, p := range line {
+					p.stillWaits(t)
+				}
+				require.NoError(t, unlockTaken())
+			}
+			for _, p := range line {
+				require.NoError(t, r.gets(t, p).unlock())
+			}
+			r.clear(t)
+		})
+	}
+}
+
+// A hold of a run is forced open, and taken by another process.
+func TestForcedOpenDuringARun(t *testing.T) {
+	r := newRelay(t, rlock.Options{HandOff: never})
+	a, line := r.line(t, same(r.Mutex(r.name), 3)...)
+	require.NoError(t, a.unlock())
+	a = r.gets(t, line[0])
+	stranger := lockAsync(t, r.other.Mutex(r.name))
+	r.awaitSubscribers(t, r.name, 2)
+	_, err := r.other.Mutex(r.name).ForceUnlock(context.Background())
+	require.NoError(t, err)
+	err = a.unlock()
+	require.ErrorIs(t, err, rlock.ErrNotHeld)
+	require.ErrorIs(t, err, rlock.ErrLost)
+	waiters := append(line[1:], stranger) // whoever of the two processes is first
+	for len(waiters) > 0 {
+		served := -1
+		redistest.Eventually(t, atMost, func() bool {
+			for i, p := range waiters {
+				if len(p.result) > 0 {
+					served = i
+				}
+			}
+			return served >= 0
+		}, "somebody gets it")
+		require.NoError(t, r.gets(t, waiters[served]).unlock())
+		waiters = append(waiters[:served], waiters[served+1:]...)
+	}
+	r.clear(t)
+}
+
+// Levels inside of a hold end as ever, and only the last unlock hands off; and a hold that was handed on is
+// one like others.
+func TestHandOffOfTheLastLevel(t *testing.T) {
+	r := newRelay(t, rlock.Options{HandOff: never})
+	m := r.Mutex(r.name)
+	a, line := r.line(t, m, m)
+	for _, p := range append(line, pending{}) {
+		inner, unlockInner, err := m.Lock(a.ctx)
+		require.NoError(t, err)
+		r.held(t, a, 2)
+		require.NoError(t, unlockInner())
+		require.Error(t, inner.Err())
+		require.ErrorIs(t, unlockInner(), rlock.ErrNotHeld)
+		r.held(t, a, 1)
+		if p.result == nil {
+			break
+		}
+		p.stillWaits(t)
+		require.NoError(t, a.unlock())
+		require.ErrorIs(t, a.unlock(), rlock.ErrNotHeld)
+		require.Error(t, a.ctx.Err())
+		n, err := m.HoldCount(a.ctx)
+		require.NoError(t, err)
+		require.Zero(t, n)
+		a = r.gets(t, p)
+		n, err = m.HoldCount(a.ctx)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+	}
+	require.NoError(t, a.unlock())
+	r.clear(t)
+}
+
+// Tokens rise through hand-offs among fenced holders, with plain ones in between, and past them.
+func TestHandOffTokens(t *testing.T) {
+	r := newRelay(t, rlock.Options{HandOff: rlock.HandOff{Most: 3, For: time.Hour}})
+	var all []locker
+	for i := range 12 {
+		all = append(all, []locker{r.FencedMutex(r.name), r.Mutex(r.name), r.FencedMutex(r.name, rlock.WithLease(time.Minute))}[i%3])
+	}
+	a, line := r.line(t, all...)
+	last := int64(0)
+	for i, p := range line {
+		require.NoError(t, a.unlock())
+		a = r.gets(t, p)
+		token, fenced := rlock.FencingToken(a.ctx, r.name)
+		require.Equal(t, i%3 != 1, fenced)
+		if fenced {
+			require.Equal(t, last+1, token)
+			last = token
+		}
+	}
+	require.NoError(t, a.unlock())
+	ctx, unlock, err := r.other.FencedMutex(r.name).Lock(context.Background())
+	require.NoError(t, err)
+	token, _ := rlock.FencingToken(ctx, r.name)
+	require.Equal(t, last+1, token)
+	require.NoError(t, unlock())
+	r.clear(t)
+}
