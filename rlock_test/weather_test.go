@@ -254,7 +254,8 @@ func TestAbandonedAcquireIsGivenBack(t *testing.T) {
 				_, _, err := c.Mutex(b.name).Lock(ctx)
 				p <- err
 			}()
-			redistest.Eventually(t, 5*time.Second, func() bool { return b.exists(t, b.name) }, "acquired, not answered")
+			redistest.Eventually(t, 5*time.Second, func() bool { return proxy.Held() == 1 }, "acquired, not answered")
+			require.True(t, b.exists(t, b.name))
 			cancel()
 			require.ErrorIs(t, <-p, rlock.ErrNotAcquired)
 			if late {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -54,6 +55,8 @@ type meter struct {
 	renewals           atomic.Int64 // calls, for any number of holds
 	renewed            atomic.Int64 // holds in them
 	failed             atomic.Int64 // holds in those of them that failed
+
+	onGranted func(name string, sent time.Time) // may be nil; told of each hold that was acquired or renewed
 }
 
 // Do counts what comes by. How many words a call has behind its keys tells which script it is, see
@@ -65,16 +68,31 @@ func (m *meter) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResu
 	}
 	keys, _ := strconv.Atoi(words[2])
 	args := len(words) - 3 - keys
+	var names []string
+	if m.onGranted != nil {
+		names = slices.Clone(words[3 : 3+keys])
+	}
+	sent := time.Now()
 	result := m.Client.Do(ctx, cmd)
 	switch args {
 	case keys + 1:
 		m.renewals.Add(1)
 		m.renewed.Add(int64(keys))
-		if result.Error() != nil {
+		verdicts, err := result.AsIntSlice()
+		if err != nil {
 			m.failed.Add(int64(keys))
+			break
+		}
+		for i, name := range names {
+			if verdicts[i] == 1 {
+				m.onGranted(name, sent)
+			}
 		}
 	case 3:
 		m.acquires.Add(1)
+		if reply, err := result.AsIntSlice(); err == nil && names != nil && reply[0] == 1 {
+			m.onGranted(names[0], sent)
+		}
 	default:
 		m.releases.Add(1)
 	}

@@ -192,3 +192,20 @@ func TestNetRenewalsUnanswered(t *testing.T) {
 	require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, b.fields(t), "G8")
 	require.NoError(t, got.unlock())
 }
+
+// Fault 1, G2, G5: all answers to renewals are lost with their connections, though Redis renews. The hold
+// is lost for its holder long before it is over in Redis; its unlock says so, and ends it there too.
+func TestNetUnlockOfALostHoldFreesIt(t *testing.T) {
+	t.Parallel()
+	const watchdog = 4 * time.Second
+	b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog})
+	b.proxy.OnReply(redistest.Each(netScript(t, "renew"), redistest.Cut))
+	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	tellOf(ctx).by(t, b.expiry(t).Add(netSlack/10))
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+	require.Greater(t, time.Until(b.expiry(t)), watchdog/2, "renewed shortly before")
+	b.excluded(t)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	b.becomesFree(t, watchdog/4)
+}
