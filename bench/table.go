@@ -1,0 +1,151 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// row is one library in a table.
+type row struct {
+	lib     *library
+	samples []*sample
+	value   float64 // median of the metric
+	ok      bool    // false if all rounds failed
+}
+
+// table compares the libraries in one workload and size.
+type table struct {
+	workload workload
+	title    string
+	rows     []row
+}
+
+// floorFor is the floor with the same kind of context, if there is one.
+func (t *table) floorFor(r row) (row, bool) {
+	return t.find(func(f row) bool {
+		return f.lib.name == floorName && r.lib.ctx == background ||
+			f.lib.floor && f.lib.ctx == r.lib.ctx && r.lib.ctx != background
+	})
+}
+
+// bestPeer is the best that a user could take instead, for a peer the best but itself.
+func (t *table) bestPeer(r row) (row, bool) {
+	var best row
+	found := false
+	for _, p := range t.rows {
+		if !p.ok || !p.lib.peer() || p.lib == r.lib {
+			continue
+		}
+		if !found || t.workload.metric.more && p.value > best.value || !t.workload.metric.more && p.value < best.value {
+			best, found = p, true
+		}
+	}
+	return best, found
+}
+
+func (t *table) find(match func(row) bool) (row, bool) {
+	i := slices.IndexFunc(t.rows, func(r row) bool { return r.ok && match(r) })
+	if i < 0 {
+		return row{}, false
+	}
+	return t.rows[i], true
+}
+
+// ratio is r's value over that of other.
+func ratio(r, other row, has bool) string {
+	if !has || other.value == 0 || r.lib == other.lib {
+		return ""
+	}
+	return fmt.Sprintf("%.2f", r.value/other.value)
+}
+
+// tables returns all tables as Markdown.
+func (r *results) tables() string {
+	var b strings.Builder
+	m := &r.Machine
+	fmt.Fprintf(&b, "%s, %d cores, %s/%s, %s, Redis %s, %s\n", m.CPU, m.Cores, m.GOOS, m.Arch, m.Go, m.Redis, m.Time.Format("2006-01-02"))
+	for _, t := range r.byTitle() {
+		b.WriteByte('\n')
+		t.write(&b)
+	}
+	return b.String()
+}
+
+// byTitle returns the tables in the order of the workloads; the points of the curves follow.
+func (r *results) byTitle() []*table {
+	var all []*table
+	index := make(map[string]*table)
+	for _, c := range r.cells() {
+		lib, err := findLibrary(c.Lib)
+		if err != nil {
+			continue // of an older bench
+		}
+		w, title := workloadOf(c)
+		t := index[title]
+		if t == nil {
+			t = &table{workload: w, title: title}
+			index[title] = t
+			all = append(all, t)
+		}
+		next := row{lib: lib, samples: r.of(c)}
+		next.value, next.ok = median(next.samples, w.metric.value)
+		t.rows = append(t.rows, next)
+	}
+	for _, t := range all {
+		slices.SortFunc(t.rows, func(a, b row) int {
+			return slices.Index(libraryNames(), a.lib.name) - slices.Index(libraryNames(), b.lib.name)
+		})
+	}
+	return all
+}
+
+func libraryNames() []string {
+	names := make([]string, len(libraries))
+	for i := range libraries {
+		names[i] = libraries[i].name
+	}
+	return names
+}
+
+func (t *table) write(b *strings.Builder) {
+	w := &t.workload
+	fmt.Fprintf(b, "### %s\n\n%s.\n\n", t.title, w.about)
+	heads := []string{"library", w.metric.head, "/ floor", "/ best peer"}
+	for _, c := range w.columns {
+		heads = append(heads, c.head)
+	}
+	heads = append(heads, "violations")
+	fmt.Fprintf(b, "| %s |\n|%s\n", strings.Join(heads, " | "), strings.Repeat(" --- |", len(heads)))
+	for _, r := range t.rows {
+		fmt.Fprintf(b, "| %s |\n", strings.Join(t.cells(r), " | "))
+	}
+	for _, r := range t.rows {
+		for _, s := range r.samples {
+			if s.Error != "" {
+				fmt.Fprintf(b, "\n%s, round %d, failed: %s\n", r.lib.name, s.Round, s.Error)
+			}
+		}
+	}
+}
+
+func (t *table) cells(r row) []string {
+	w := &t.workload
+	if !r.ok {
+		cells := make([]string, len(w.columns)+5)
+		cells[0], cells[1] = r.lib.name, "FAILED"
+		return cells
+	}
+	floor, hasFloor := t.floorFor(r)
+	peer, hasPeer := t.bestPeer(r)
+	cells := []string{r.lib.name, fmt.Sprintf(w.metric.format, r.value), ratio(r, floor, hasFloor), ratio(r, peer, hasPeer)}
+	for _, c := range w.columns {
+		v, _ := median(r.samples, c.value)
+		cells = append(cells, fmt.Sprintf(c.format, v))
+	}
+	var violations int64
+	for _, s := range r.samples {
+		violations += s.Violations
+	}
+	return append(cells, fmt.Sprint(violations))
+}
