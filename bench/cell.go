@@ -39,6 +39,9 @@ func (c cell) title() string {
 	return t
 }
 
+// quiet reports whether nothing happens in the window but waiting and renewing.
+func (c cell) quiet() bool { return c.Workload == "waiters" || c.Workload == "holds" }
+
 // slots is how many locks the witness sees.
 func (c cell) slots() int {
 	if c.Workload == "names" {
@@ -53,10 +56,11 @@ type sample struct {
 	Round int `json:"round"`
 
 	Ops       int64   `json:"ops"`
+	Sections  int64   `json:"sections"` // Ops and those outside of the window
 	ElapsedNs int64   `json:"elapsed_ns"`
 	Latency   latency `json:"latency_ns"`
 
-	// Commands are those of the window, Sent how many of them came over a connection.
+	// Commands are those from the start of the window on, Sent how many of them came over a connection.
 	Commands commands `json:"commands,omitempty"`
 	Sent     int64    `json:"sent"`
 
@@ -71,6 +75,15 @@ type sample struct {
 	Extra       map[string]float64 `json:"extra,omitempty"`
 
 	Error string `json:"error,omitempty"`
+}
+
+// sentPerOp is how many commands it took to pass a section once.
+func (s *sample) sentPerOp() float64 {
+	n := s.Sections
+	if s.Workload == "handoff" {
+		n = s.Ops // its sections begin before the window
+	}
+	return float64(s.Sent) / float64(max(n, 1))
 }
 
 // perSecond is the throughput of the window.
@@ -165,11 +178,13 @@ func (b *bench) run(s *sample) (err error) {
 	for _, w := range witnesses {
 		counted += w.counted()
 	}
-	s.check(reports, counted)
+	s.check(counted)
 	return nil
 }
 
-// window lets the workers go, and counts commands from then until their time is up.
+// window lets the workers go, and counts commands: where sections are passed, until the last of them has
+// come to its end, also those that the worker's window does not count; where nothing is to happen, until the
+// time is up, and the workers wait for that.
 func (b *bench) window(s *sample, lib *library, workers []*process) ([]report, error) {
 	before, err := b.server.commands()
 	if err != nil {
@@ -178,24 +193,37 @@ func (b *bench) window(s *sample, lib *library, workers []*process) ([]report, e
 	timer := time.NewTimer(s.Duration)
 	defer timer.Stop()
 	for _, p := range workers {
-		if err := p.begin(); err != nil {
+		if err := p.say("go"); err != nil {
 			return nil, err
 		}
 	}
-	<-timer.C
-	after, err := b.server.commands()
-	if err != nil {
-		return nil, err
+	count := func() error {
+		after, err := b.server.commands()
+		s.Commands = after.since(before)
+		s.Sent = s.Commands.sent(lib.direct)
+		return err
 	}
-	s.Commands = after.since(before)
-	s.Sent = s.Commands.sent(lib.direct)
+	if s.quiet() {
+		<-timer.C
+		if err := count(); err != nil {
+			return nil, err
+		}
+		for _, p := range workers {
+			if err := p.say("counted"); err != nil {
+				return nil, err
+			}
+		}
+	}
 	reports := make([]report, len(workers))
 	for i, p := range workers {
 		if reports[i], err = p.report(reportTimeout); err != nil {
 			return nil, err
 		}
 	}
-	return reports, nil
+	if s.quiet() {
+		return reports, nil
+	}
+	return reports, count()
 }
 
 // command is the command line of the i-th worker.
@@ -236,6 +264,7 @@ func (s *sample) merge(reports []report) {
 	s.Extra = make(map[string]float64)
 	for _, r := range reports {
 		s.Ops += r.Ops
+		s.Sections += r.Sections
 		s.ElapsedNs = max(s.ElapsedNs, r.ElapsedNs)
 		s.Violations += r.Violations
 		perGoroutine = append(perGoroutine, r.PerGoroutine...)
@@ -264,12 +293,8 @@ func (s *sample) merge(reports []report) {
 }
 
 // check compares what the workers say with the traces that their sections left.
-func (s *sample) check(reports []report, counted uint64) {
-	var sections int64
-	for _, r := range reports {
-		sections += r.Sections
-	}
-	if lost := sections - int64(counted); lost != 0 {
+func (s *sample) check(counted uint64) {
+	if lost := s.Sections - int64(counted); lost != 0 {
 		s.Violations += max(lost, -lost)
 	}
 }

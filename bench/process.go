@@ -103,8 +103,9 @@ func (p *process) ready(timeout time.Duration) error {
 	return nil
 }
 
-func (p *process) begin() error {
-	_, err := io.WriteString(p.stdin, "go\n")
+// say tells the worker what it waits for.
+func (p *process) say(signal string) error {
+	_, err := io.WriteString(p.stdin, signal+"\n")
 	return err
 }
 

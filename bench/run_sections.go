@@ -23,6 +23,11 @@ var runs = map[string]func(*job) (report, error){
 // warmups is how many pairs are made before the window, by all goroutines together.
 const warmups = 400
 
+// longSection says that each so many sections let others run while they are inside. Without, a section is
+// over in nanoseconds, and two of them would rarely meet on a machine with few cores, however
+// broken the lock is.
+const longSection = 16
+
 // runOwnNames locks and unlocks, each goroutine a name of its own. Its latency is that of the pair.
 func runOwnNames(j *job) (report, error) {
 	return j.sections(j.lockName, func(g int) int { return g }, true)
@@ -85,6 +90,9 @@ func (j *job) sections(nameOf func(g int) string, slotOf func(g int) int, wholeP
 				v, ok := s.enter(j.id(g))
 				if !ok {
 					bad++
+				}
+				if all%longSection == 0 {
+					runtime.Gosched()
 				}
 				if !v.leave() {
 					bad++

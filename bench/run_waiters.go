@@ -88,7 +88,9 @@ func runWaiters(j *job) (report, error) {
 	if err := j.begin(); err != nil {
 		return report{}, err
 	}
-	<-time.After(j.duration)
+	if err := j.quiet(); err != nil {
+		return report{}, err
+	}
 	if err := j.end(); err != nil {
 		return report{}, err
 	}

@@ -29,12 +29,16 @@ func (t *table) floorFor(r row) (row, bool) {
 	})
 }
 
-// bestPeer is the best that a user could take instead, for a peer the best but itself.
-func (t *table) bestPeer(r row) (row, bool) {
+// bestPeer is the best that a user could take instead, for a peer the best but itself. If it is to be fair, those are
+// left out that starve goroutines: to let one have the lock again and again is fast, and no use.
+func (t *table) bestPeer(r row, fair bool) (row, bool) {
 	var best row
 	found := false
 	for _, p := range t.rows {
 		if !p.ok || !p.lib.peer() || p.lib == r.lib {
+			continue
+		}
+		if n, _ := median(p.samples, starved.value); fair && n > 0 {
 			continue
 		}
 		if !found || t.workload.metric.more && p.value > best.value || !t.workload.metric.more && p.value < best.value {
@@ -112,6 +116,9 @@ func (t *table) write(b *strings.Builder) {
 	w := &t.workload
 	fmt.Fprintf(b, "### %s\n\n%s.\n\n", t.title, w.about)
 	heads := []string{"library", w.metric.head, "/ floor", "/ best peer"}
+	if w.shared {
+		heads = append(heads, "/ best that starves nobody")
+	}
 	for _, c := range w.columns {
 		heads = append(heads, c.head)
 	}
@@ -132,13 +139,15 @@ func (t *table) write(b *strings.Builder) {
 func (t *table) cells(r row) []string {
 	w := &t.workload
 	if !r.ok {
-		cells := make([]string, len(w.columns)+5)
-		cells[0], cells[1] = r.lib.name, "FAILED"
-		return cells
+		return []string{r.lib.name, "FAILED"}
 	}
 	floor, hasFloor := t.floorFor(r)
-	peer, hasPeer := t.bestPeer(r)
+	peer, hasPeer := t.bestPeer(r, false)
 	cells := []string{r.lib.name, fmt.Sprintf(w.metric.format, r.value), ratio(r, floor, hasFloor), ratio(r, peer, hasPeer)}
+	if w.shared {
+		fair, hasFair := t.bestPeer(r, true)
+		cells = append(cells, ratio(r, fair, hasFair))
+	}
 	for _, c := range w.columns {
 		v, _ := median(r.samples, c.value)
 		cells = append(cells, fmt.Sprintf(c.format, v))

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -111,8 +110,8 @@ func (j *job) begin() error {
 	if err := j.out.Flush(); err != nil {
 		return err
 	}
-	if line, err := j.in.ReadString('\n'); err != nil || line != "go\n" {
-		return fmt.Errorf("want go, got %q: %w", line, errors.Join(err, io.ErrUnexpectedEOF))
+	if err := j.await("go"); err != nil {
+		return err
 	}
 	if j.cpuProfile == "" {
 		return nil
@@ -122,6 +121,25 @@ func (j *job) begin() error {
 		return err
 	}
 	return pprof.StartCPUProfile(j.profile)
+}
+
+// await waits for a signal of the harness.
+func (j *job) await(signal string) error {
+	line, err := j.in.ReadString('\n')
+	if err == nil && line != signal+"\n" {
+		err = fmt.Errorf("got %q", line)
+	}
+	if err != nil {
+		return fmt.Errorf("the harness did not say %q: %w", signal, err)
+	}
+	return nil
+}
+
+// quiet is a window in which nothing happens but what the library does by itself. The commands have been counted when it
+// returns.
+func (j *job) quiet() error {
+	<-time.After(j.duration)
+	return j.await("counted")
 }
 
 // end closes the window.

@@ -7,9 +7,10 @@ import (
 
 // workload is one kind of work, in its usual size.
 type workload struct {
-	name  string
-	about string
-	cell  cell // without a library
+	name   string
+	about  string
+	cell   cell // without a library
+	shared bool // many want one lock
 	// metric is what libraries are compared by.
 	metric metric
 	// columns are what the table shows beside it.
@@ -32,7 +33,7 @@ var (
 	waitP99    = metric{"wait p99 ms", func(s *sample) float64 { return float64(s.Latency.P99) / 1e6 }, "%.2f", false}
 	allocs     = metric{"allocs/op", func(s *sample) float64 { return s.AllocsPerOp }, "%.1f", false}
 	allocBytes = metric{"B/op", func(s *sample) float64 { return s.BytesPerOp }, "%.0f", false}
-	sentPerOp  = metric{"commands/op", func(s *sample) float64 { return float64(s.Sent) / float64(max(s.Ops, 1)) }, "%.2f", false}
+	sentPerOp  = metric{"commands/op", (*sample).sentPerOp, "%.2f", false}
 	slowest    = metric{"slowest/mean", func(s *sample) float64 { return s.Slowest }, "%.2f", true}
 	starved    = metric{"starved", func(s *sample) float64 { return float64(s.Starved) }, "%.0f", false}
 
@@ -57,42 +58,42 @@ func workloads(o *options) []workload {
 	return []workload{
 		{
 			"pair", "one goroutine locks and unlocks a lock that nobody else wants",
-			cell{Workload: "pair", Processes: 1, Goroutines: 1, Duration: d},
+			cell{Workload: "pair", Processes: 1, Goroutines: 1, Duration: d}, false,
 			p50, []metric{p99, sentPerOp, allocs, allocBytes},
 		},
 		{
 			"names", "64 goroutines of one process, each with a lock of its own",
-			cell{Workload: "names", Processes: 1, Goroutines: 64, Duration: d},
+			cell{Workload: "names", Processes: 1, Goroutines: 64, Duration: d}, false,
 			perSecond, usual,
 		},
 		{
 			"handoff", "from the unlock call of one client to the return of the other's blocked lock call",
-			cell{Workload: "handoff", Processes: 1, Goroutines: 2, Duration: d},
+			cell{Workload: "handoff", Processes: 1, Goroutines: 2, Duration: d}, false,
 			p50, []metric{p99, sentPerOp},
 		},
 		{
 			"contended", "one lock, 4 processes with 25 goroutines each",
-			cell{Workload: "contended", Processes: 4, Goroutines: 25, Duration: d},
+			cell{Workload: "contended", Processes: 4, Goroutines: 25, Duration: d}, true,
 			perSecond, shared,
 		},
 		{
 			"contended-1ms", "the same, with 1 ms more for each round trip",
-			cell{Workload: "contended", Processes: 4, Goroutines: 25, RTT: time.Millisecond, Duration: d},
+			cell{Workload: "contended", Processes: 4, Goroutines: 25, RTT: time.Millisecond, Duration: d}, true,
 			perSecond, shared,
 		},
 		{
 			"local", "one lock, 100 goroutines of one process",
-			cell{Workload: "local", Processes: 1, Goroutines: 100, Duration: d},
+			cell{Workload: "local", Processes: 1, Goroutines: 100, Duration: d}, true,
 			perSecond, shared,
 		},
 		{
 			"waiters", "1,000 goroutines of one process wait for a lock that another client holds, and then get it in turn",
-			cell{Workload: "waiters", Processes: 1, Goroutines: 1000, Duration: long},
+			cell{Workload: "waiters", Processes: 1, Goroutines: 1000, Duration: long}, false,
 			drain, []metric{sentPerSecond, heap, stack, goroutines},
 		},
 		{
 			"holds", "one process holds 1,000 locks, which are renewed",
-			cell{Workload: "holds", Processes: 1, Goroutines: 1000, Duration: long},
+			cell{Workload: "holds", Processes: 1, Goroutines: 1000, Duration: long}, false,
 			cpu, []metric{sentPerSecond, heap, stack, goroutines},
 		},
 	}
