@@ -73,16 +73,19 @@ func (o *options) hasJava() bool {
 
 // runAll measures all cells once a round, so that what changes on the machine meanwhile meets all of them. In each round the
 // libraries of a workload take their turns in another order, which is the same in each run.
-func (b *bench) runAll(cells [][]cell) {
+func (b *bench) runAll(groups []group) {
 	start, done, total := time.Now(), 0, 0
-	for _, group := range cells {
-		total += len(group) * b.rounds
+	for _, g := range groups {
+		total += len(g.cells) * g.rounds
 	}
 	for round := 1; round <= b.rounds; round++ {
 		rng := rand.New(rand.NewPCG(uint64(round), 0))
-		for _, group := range cells {
-			for _, i := range rng.Perm(len(group)) {
-				c := group[i]
+		for _, g := range groups {
+			if round > g.rounds {
+				continue
+			}
+			for _, i := range rng.Perm(len(g.cells)) {
+				c := g.cells[i]
 				s := b.measure(c, round)
 				b.samples = append(b.samples, s)
 				done++

@@ -242,6 +242,9 @@ func (b *bench) command(s *sample, addr, witness string, i int) []string {
 		cmd = append(cmd, "--rtt", s.RTT.String())
 	}
 	if s.Lib == redissonName {
+		if b.quick {
+			cmd = append(cmd, "--warm-up", "100ms")
+		}
 		return cmd
 	}
 	if s.Holds > 0 {

@@ -4,9 +4,9 @@ import "time"
 
 // curve is a workload of which one size changes.
 type curve struct {
-	name     string // of its plot
-	workload string
-	about    string // what changes
+	name     string // of its plots
+	workload string // the name by which the command line selects it
+	axis     string // what changes
 	cell     cell
 	values   []int
 	set      func(c *cell, v int)
@@ -17,25 +17,51 @@ type curve struct {
 // curveLibs are rlock, its floor, and the peers that do best.
 var curveLibs = []string{floorName, rlockName, "rueidislock-1", "bsm"}
 
+// holderLibs are those that keep a hold alive.
+var holderLibs = []string{rlockName, "rueidislock-1"}
+
+// curves are all. Their windows are shorter, since there are so many of them.
 func curves(o *options) []curve {
 	tens := []int{1, 10, 100, 1000, 10000}
+	rtts := []int{0, 1, 10}
 	goroutinesOf := func(c *cell, v int) { c.Goroutines = v }
 	rtt := func(c *cell, v int) { c.RTT = time.Duration(v) * time.Millisecond }
+	const added = "added round trip time, ms"
 	one := func(workload string, n int) cell {
-		return cell{Workload: workload, Processes: 1, Goroutines: n, Duration: o.duration}
+		return cell{Workload: workload, Processes: 1, Goroutines: n, Duration: o.duration / 2}
 	}
 	four := one("contended", 25)
 	four.Processes = 4
-	throughput := []metric{perSecond, p99}
+	waiting, holding, beside := one("waiters", 1), one("holds", 1), one("pair", 1)
+	waiting.Duration, holding.Duration = o.long/2, o.long
+	beside.Duration = max(beside.Duration, holdsLease/3) // so that renewals happen in it
+	speed := []metric{perSecond, p99}
 	return []curve{
-		{"names", "names", "names, each with a goroutine", one("names", 64), []int{1, 8, 64, 512, 4096}, goroutinesOf, curveLibs, throughput},
-		{"local", "local", "goroutines of one process that share a lock", one("local", 100), tens, goroutinesOf, curveLibs, throughput},
-		{"contended", "contended", "goroutines that share a lock, in 4 processes", four, []int{4, 100, 1000, 10000},
-			func(c *cell, v int) { c.Goroutines = v / 4 }, curveLibs, throughput},
-		{"pair-rtt", "pair", "added round trip time, ms", one("pair", 1), []int{0, 1, 10}, rtt, curveLibs, throughput},
-		{"names-rtt", "names", "added round trip time, ms", one("names", 64), []int{0, 1, 10}, rtt, curveLibs, throughput},
-		{"handoff-rtt", "handoff", "added round trip time, ms", one("handoff", 2), []int{0, 1, 10}, rtt, curveLibs, []metric{p50, p99}},
-		{"contended-rtt", "contended", "added round trip time, ms", four, []int{0, 1, 10}, rtt, curveLibs, throughput},
+		{"names", "names", "names, each with a goroutine", one("names", 64), []int{1, 8, 64, 512, 4096}, goroutinesOf, curveLibs, speed},
+		{"local", "local", "goroutines of one process that share a lock", one("local", 100), tens, goroutinesOf, curveLibs, speed},
+		{
+			"contended", "contended", "goroutines of 4 processes that share a lock", four,
+			[]int{4, 100, 1000, 10000},
+			func(c *cell, v int) { c.Goroutines = v / c.Processes },
+			curveLibs, speed,
+		},
+		{"pair-rtt", "pair", added, one("pair", 1), rtts, rtt, curveLibs, []metric{p50, p99}},
+		{"names-rtt", "names", added, one("names", 64), rtts, rtt, curveLibs, speed},
+		{"handoff-rtt", "handoff", added, one("handoff", 2), rtts, rtt, curveLibs, []metric{p50, p99}},
+		{"contended-rtt", "contended", added, four, rtts, rtt, curveLibs, speed},
+		{
+			"waiters", "waiters", "waiters", waiting, tens, goroutinesOf,
+			[]string{rlockName, "rueidislock-1"},
+			[]metric{drain, sentPerSecond, heap},
+		},
+		{"holds", "holds", "holds", holding, append(tens, 100000), goroutinesOf, holderLibs, []metric{cpu, sentPerSecond, heap}},
+		{
+			"pair-holds", "pair", "holds kept meanwhile", beside,
+			append(tens, 100000),
+			func(c *cell, v int) { c.Holds = v },
+			holderLibs,
+			[]metric{p50, p99},
+		},
 	}
 }
 

@@ -27,7 +27,7 @@ func runHarness(args []string, stdout, stderr io.Writer) int {
 	fs.DurationVar(&o.duration, "duration", time.Second, "how long a cell is measured")
 	libs := fs.String("libs", "", "libraries, separated by commas; all by default")
 	names := fs.String("workloads", "", "workloads, separated by commas; all by default")
-	fs.BoolVar(&o.curves, "curves", true, "also measure the curves: more and fewer waiters, names, holds, round trip times")
+	fs.BoolVar(&o.curves, "curves", true, "also measure the curves: fewer and more waiters, names, holds, and longer ways")
 	fs.StringVar(&o.out, "out", "", "folder for raw results, tables and plots")
 	fs.StringVar(&o.jar, "jar", "", "the Java worker; without it Redisson is left out")
 	fs.StringVar(&o.cpuProfile, "cpuprofile", "", "folder for CPU profiles of the windows, a file for each Go worker")
@@ -43,7 +43,7 @@ func runHarness(args []string, stdout, stderr io.Writer) int {
 		}
 		return 0
 	}
-	o.libs, o.workloads, o.long = list(*libs), list(*names), 5*time.Second
+	o.libs, o.workloads, o.long = list(*libs), list(*names), 2*time.Second
 	if o.quick {
 		o.rounds, o.duration, o.long, o.curves = 1, 100*time.Millisecond, 200*time.Millisecond, false
 	}
@@ -66,7 +66,7 @@ func list(s string) []string {
 }
 
 func measureAndTell(o options, stdout, stderr io.Writer) (ok bool, err error) {
-	cells, err := plan(&o)
+	groups, err := plan(&o)
 	if err != nil {
 		return false, err
 	}
@@ -86,7 +86,7 @@ func measureAndTell(o options, stdout, stderr io.Writer) (ok bool, err error) {
 	if r.Machine, err = b.machine(); err != nil {
 		return false, err
 	}
-	b.runAll(cells)
+	b.runAll(groups)
 	r.samples = b.samples
 	if o.out != "" {
 		if err := r.write(o.out); err != nil {

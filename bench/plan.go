@@ -5,8 +5,14 @@ import (
 	"slices"
 )
 
-// plan returns the cells of each workload, those of the curves after the others.
-func plan(o *options) ([][]cell, error) {
+// group is what is compared: cells that differ only in their libraries.
+type group struct {
+	cells  []cell
+	rounds int
+}
+
+// plan returns the groups of the tables, and then those of the curves.
+func plan(o *options) ([]group, error) {
 	all := workloads(o)
 	for _, name := range o.workloads {
 		if !slices.ContainsFunc(all, func(w workload) bool { return w.name == name }) {
@@ -18,9 +24,9 @@ func plan(o *options) ([][]cell, error) {
 			return nil, err
 		}
 	}
-	var groups [][]cell
+	var groups []group
 	for _, w := range named(all, o.workloads) {
-		groups = append(groups, o.forEachLibrary(w.cell, nil))
+		groups = append(groups, group{o.forEachLibrary(w.cell, nil), o.rounds})
 	}
 	if o.curves {
 		for _, c := range curves(o) {
@@ -28,22 +34,29 @@ func plan(o *options) ([][]cell, error) {
 				continue
 			}
 			for _, point := range c.cells() {
-				if !slices.ContainsFunc(groups, func(g []cell) bool { return sameSize(g, point) }) {
-					groups = append(groups, o.forEachLibrary(point, c.libs))
+				if !slices.ContainsFunc(groups, func(g group) bool { return g.measures(point) }) {
+					groups = append(groups, group{o.forEachLibrary(point, c.libs), min(o.rounds, curveRounds)})
 				}
 			}
 		}
 	}
-	return slices.DeleteFunc(groups, func(g []cell) bool { return len(g) == 0 }), nil
+	return slices.DeleteFunc(groups, func(g group) bool { return len(g.cells) == 0 }), nil
 }
 
-// sameSize reports whether the group measures what the point of a curve asks for already.
-func sameSize(group []cell, point cell) bool {
-	if len(group) == 0 {
+// curveRounds are fewer: a curve has many points, and shows a course, not a number.
+const curveRounds = 3
+
+// measures reports whether the group measures what the point of a curve asks for already, and for as long.
+func (g group) measures(point cell) bool {
+	if len(g.cells) == 0 {
 		return false
 	}
-	c := group[0]
+	c := g.cells[0]
 	c.Lib, point.Lib = "", ""
+	if c.Duration < point.Duration {
+		return false
+	}
+	point.Duration = c.Duration
 	return c == point
 }
 
