@@ -94,8 +94,10 @@ func (s *sample) perSecond() float64 {
 const (
 	// A JVM starts slowly, and a hundred thousand holds take a while.
 	readyTimeout = 2 * time.Minute
-	// What is on its way when the window closes has to come to its end, also for those who poll.
-	reportTimeout = 2 * time.Minute
+	// What is on its way when the window closes has to come to its end, also for those who poll: beyond the
+	// window. Who was not woken by then never will be.
+	reportTimeout      = 30 * time.Second
+	reportTimeoutQuick = 10 * time.Second
 )
 
 // measure runs a cell once. What went wrong is in the sample.
@@ -214,9 +216,13 @@ func (b *bench) window(s *sample, lib *library, workers []*process) ([]report, e
 			}
 		}
 	}
+	timeout := s.Duration + reportTimeout
+	if b.quick {
+		timeout = s.Duration + reportTimeoutQuick
+	}
 	reports := make([]report, len(workers))
 	for i, p := range workers {
-		if reports[i], err = p.report(reportTimeout); err != nil {
+		if reports[i], err = p.report(timeout); err != nil {
 			return nil, err
 		}
 	}

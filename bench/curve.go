@@ -1,6 +1,9 @@
 package main
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // curve is a workload of which one size changes.
 type curve struct {
@@ -14,11 +17,15 @@ type curve struct {
 	metrics  []metric
 }
 
-// curveLibs are rlock, its floor, and the peers that do best.
-var curveLibs = []string{floorName, rlockName, "rueidislock-1", "bsm"}
+// curveLibs are rlock, its floor, and the peers that do best: one that is woken, one that polls.
+var curveLibs = []string{floorName, rlockName, tunedName, "bsm"}
 
-// holderLibs are those that keep a hold alive.
-var holderLibs = []string{rlockName, "rueidislock-1"}
+// holderLibs are those of them that keep a hold alive.
+var holderLibs = []string{rlockName, tunedName}
+
+// peersUpTo is where the curves of the peers end: with 10,000 goroutines that want one lock, or 100,000 holds, some need
+// minutes to come to an end after the window, or never do.
+const peersUpTo = 1000
 
 // curves are all. Their windows are shorter, since there are so many of them.
 func curves(o *options) []curve {
@@ -51,7 +58,7 @@ func curves(o *options) []curve {
 		{"contended-rtt", "contended", added, four, rtts, rtt, curveLibs, speed},
 		{
 			"waiters", "waiters", "waiters", waiting, tens, goroutinesOf,
-			[]string{rlockName, "rueidislock-1"},
+			holderLibs,
 			[]metric{drain, sentPerSecond, heap},
 		},
 		{"holds", "holds", "holds", holding, append(tens, 100000), goroutinesOf, holderLibs, []metric{cpu, sentPerSecond, heap}},
@@ -63,6 +70,17 @@ func curves(o *options) []curve {
 			[]metric{p50, p99},
 		},
 	}
+}
+
+// libsAt are the libraries that are measured at a point.
+func (c *curve) libsAt(point cell) []string {
+	if max(point.Processes*point.Goroutines, point.Holds) <= peersUpTo {
+		return c.libs
+	}
+	return slices.DeleteFunc(slices.Clone(c.libs), func(name string) bool {
+		lib, err := findLibrary(name)
+		return err == nil && lib.peer()
+	})
 }
 
 // cells returns the points of the curve, without libraries.

@@ -88,18 +88,27 @@ type chunk struct {
 
 // pipe reads from src without ever waiting for dst, and a second goroutine writes what is due.
 func (d *delayLine) pipe(dst, src net.Conn) {
+	clock, err := newAlarm()
+	if err != nil { // the connection shows it
+		_, _ = src.Close(), dst.Close()
+		return
+	}
 	// More chunks than are on their way in practice; a full one would only hold the sender back, as
 	// a full socket does.
 	way := make(chan chunk, 16<<10)
 	d.wg.Go(func() { // ends when way is closed
 		defer dst.Close()
+		defer clock.close()
 		broken := false
 		for c := range way {
 			if broken {
 				continue // drain, so that the reader does not block
 			}
-			sleepUntil(c.due)
-			if _, err := dst.Write(c.bytes); err != nil {
+			err := clock.until(c.due)
+			if err == nil {
+				_, err = dst.Write(c.bytes)
+			}
+			if err != nil {
 				broken = true
 				_ = src.Close()
 			}

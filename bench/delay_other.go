@@ -4,5 +4,15 @@ package main
 
 import "time"
 
-// sleepUntil returns at t or a little later.
-func sleepUntil(t time.Time) { <-time.After(time.Until(t)) }
+// alarm wakes one goroutine at given times.
+type alarm struct{}
+
+func newAlarm() (*alarm, error) { return &alarm{}, nil }
+
+// until returns at t or a little later.
+func (a *alarm) until(t time.Time) error {
+	<-time.After(time.Until(t))
+	return nil
+}
+
+func (a *alarm) close() {}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -11,20 +12,24 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// echo answers with what it gets, at once. It serves one connection.
+// echo answers with what it gets, at once.
 func echo(t *testing.T) (addr string) {
 	t.Helper()
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
 	done := make(chan struct{})
-	go func() {
+	go func() { // ends with the listener; the others with their connections
 		defer close(done)
-		c, err := ln.Accept()
-		if err != nil {
-			return
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				_, _ = io.Copy(c, c)
+				_ = c.Close()
+			}()
 		}
-		_, _ = io.Copy(c, c)
-		_ = c.Close()
 	}()
 	t.Cleanup(func() {
 		_ = ln.Close()
@@ -60,6 +65,39 @@ func TestDelayLineDelays(t *testing.T) {
 		fastest = min(fastest, took)
 	}
 	assert.Less(t, fastest, 2*rtt)
+}
+
+// Many connections at once do not make it longer, though there are more of them than processors.
+func TestDelayLineDelaysManyAlike(t *testing.T) {
+	const rtt, conns, times = 10 * time.Millisecond, 24, 20
+	d, err := startDelayLine(echo(t), rtt)
+	require.NoError(t, err)
+	t.Cleanup(d.close)
+	var hist histogram
+	var wg sync.WaitGroup
+	for range conns {
+		c, err := net.Dial("tcp4", d.addr)
+		require.NoError(t, err)
+		wg.Go(func() {
+			defer c.Close()
+			buf := make([]byte, 4)
+			for range times {
+				start := time.Now()
+				_, err := c.Write([]byte("ping"))
+				if !assert.NoError(t, err) {
+					return
+				}
+				_, err = io.ReadFull(c, buf)
+				if !assert.NoError(t, err) {
+					return
+				}
+				hist.record(time.Since(start))
+			}
+		})
+	}
+	wg.Wait()
+	assert.GreaterOrEqual(t, hist.quantile(0.01), rtt*98/100) // to the exactness of the histogram
+	assert.Less(t, hist.quantile(0.5), rtt*3/2)
 }
 
 // What is sent together arrives together: 200 messages one after the other would take 4 s.

@@ -2,6 +2,7 @@ module github.com/go-rlock/rlock/bench
 
 go 1.26.0
 
+// Not every module proxy has it; redsync's pool works with the version below as well.
 exclude github.com/redis/rueidis/rueidiscompat v1.0.79
 
 replace github.com/go-rlock/rlock => ..
@@ -14,6 +15,7 @@ require (
 	github.com/redis/rueidis v1.0.79
 	github.com/redis/rueidis/rueidiscompat v1.0.69
 	github.com/stretchr/testify v1.12.1
+	golang.org/x/sys v0.48.0
 	gonum.org/v1/plot v0.17.0
 )
 
@@ -29,6 +31,5 @@ require (
 	go.uber.org/atomic v1.12.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/image v0.30.0 // indirect
-	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/text v0.41.0 // indirect
 )

@@ -8,13 +8,15 @@ import (
 )
 
 // openRueidislock opens it for so many keys of a majority: 2 of 3 is its default, 1 of 1 is what is
-// enough on one server, and cheaper.
-func openRueidislock(majority int32) func(o openOptions) (*client, error) {
+// enough on one server, and cheaper. With noLoop the server does not tell it of what it did itself; without, each
+// extension of a hold is told to it, and makes it extend the hold again.
+func openRueidislock(majority int32, noLoop bool) func(o openOptions) (*client, error) {
 	return func(o openOptions) (*client, error) {
 		locker, err := rueidislock.NewLocker(rueidislock.LockerOption{
-			ClientOption: rueidis.ClientOption{InitAddress: []string{o.addr}},
-			KeyMajority:  majority,
-			KeyValidity:  o.lease,
+			ClientOption:   rueidis.ClientOption{InitAddress: []string{o.addr}},
+			KeyMajority:    majority,
+			KeyValidity:    o.lease,
+			NoLoopTracking: noLoop,
 		})
 		if err != nil {
 			return nil, err

@@ -74,6 +74,7 @@ const (
 	floorName    = "floor"
 	rlockName    = "rlock"
 	redissonName = "redisson"
+	tunedName    = "rueidislock-1-noloop"
 )
 
 // pairOnly are the workloads that the variants by context take part in.
@@ -90,8 +91,9 @@ var libraries = []library{
 	{name: rlockName, open: openRlock},
 	{name: "rlock-cancel", open: openRlock, only: pairOnly, ctx: cancellable},
 	{name: "rlock-deadline", open: openRlock, only: pairOnly, ctx: deadline},
-	{name: "rueidislock", open: openRueidislock(2)},
-	{name: "rueidislock-1", open: openRueidislock(1)},
+	{name: "rueidislock", open: openRueidislock(2, false)},
+	{name: "rueidislock-1", open: openRueidislock(1, false)},
+	{name: tunedName, open: openRueidislock(1, true)},
 	{name: "redsync", open: openRedsync, direct: []string{"set"}, never: []string{"holds"}},
 	{name: "redsync-rueidis", open: openRedsyncRueidis, direct: []string{"set"}, never: []string{"holds"}},
 	{name: "bsm", open: openBsm, never: []string{"holds"}},

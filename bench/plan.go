@@ -35,7 +35,7 @@ func plan(o *options) ([]group, error) {
 			}
 			for _, point := range c.cells() {
 				if !slices.ContainsFunc(groups, func(g group) bool { return g.measures(point) }) {
-					groups = append(groups, group{o.forEachLibrary(point, c.libs), min(o.rounds, curveRounds)})
+					groups = append(groups, group{o.forEachLibrary(point, c.libsAt(point)), min(o.rounds, curveRounds)})
 				}
 			}
 		}

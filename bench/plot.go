@@ -20,10 +20,8 @@ import (
 // draw writes the tables, a plot for each of them, and one for each metric of each curve.
 func (r *results) draw(dir string) error {
 	errs := []error{os.WriteFile(filepath.Join(dir, tableFile), []byte(r.tables()), 0o644)}
-	for _, t := range r.byTitle() {
-		if t.title == t.workload.name {
-			errs = append(errs, t.plot(filepath.Join(dir, t.title+".svg")))
-		}
+	for _, t := range r.byWorkload() {
+		errs = append(errs, t.plot(filepath.Join(dir, t.workload.name+".svg")))
 	}
 	for _, c := range curves(&options{}) {
 		for _, m := range c.metrics {
@@ -46,11 +44,11 @@ func fileName(head string) string {
 	}, head), "-")
 }
 
-// colours tell the libraries apart, the same in all plots; the darkest is rlock's.
-var colours = map[string]color.Color{
-	"floor":   color.Gray{Y: 0x99},
-	rlockName: color.RGBA{R: 0xc0, G: 0x1c, B: 0x28, A: 0xff},
-}
+// Colours tell the libraries apart, the same in all plots.
+var (
+	grey = color.Gray{Y: 0x99}                            // floors
+	red  = color.RGBA{R: 0xc0, G: 0x1c, B: 0x28, A: 0xff} // rlock
+)
 
 // others are given to the rest in turn.
 var others = []color.Color{
@@ -62,9 +60,9 @@ var others = []color.Color{
 func colourOf(l *library) color.Color {
 	switch {
 	case l.floor:
-		return colours[floorName]
+		return grey
 	case !l.peer():
-		return colours[rlockName]
+		return red
 	}
 	n := 0
 	for i := range libraries {
@@ -132,7 +130,7 @@ func spread(values []float64) (from, to float64, ok bool) {
 // plot draws the metric of the table, a dot for each library: bars have no place to begin on a logarithmic
 // axis.
 func (t *table) plot(path string) error {
-	p := newPlot(t.title)
+	p := newPlot(t.workload.name + ": " + t.workload.about)
 	better := "less is better"
 	if t.workload.metric.more {
 		better = "more is better"
@@ -157,6 +155,7 @@ func (t *table) plot(path string) error {
 		return nil
 	}
 	p.NominalY(names...)
+	p.Y.Label.Text = " " // a margin: the longest name does not quite fit without
 	p.Y.Min, p.Y.Max = -0.5, float64(len(names))-0.5
 	logarithmic(&p.X, from, to)
 	p.Add(plotter.NewGrid())
@@ -165,7 +164,7 @@ func (t *table) plot(path string) error {
 
 // plotCurve draws one metric of a curve, a line for each library. Without samples there is no plot.
 func (r *results) plotCurve(c *curve, m metric, path string) error {
-	p := newPlot(c.name)
+	p := newPlot(c.workload)
 	p.X.Label.Text, p.Y.Label.Text = c.axis, m.head
 	var xs, ys []float64
 	for _, name := range c.libs {
@@ -197,6 +196,9 @@ func (r *results) plotCurve(c *curve, m metric, path string) error {
 	if !ok {
 		return nil
 	}
+	if left == right { // the usual size alone
+		return nil
+	}
 	low, high, _ := spread(ys)
 	logarithmic(&p.X, left, right)
 	if c.values[0] == 0 {
@@ -220,17 +222,8 @@ func place(v int) float64 {
 type zeroFirst struct{}
 
 // Ticks implements plot.Ticker.
-func (zeroFirst) Ticks(from, to float64) []plot.Tick {
-	ticks := plot.LogTicks{Prec: -1}.Ticks(from, to)
-	for i := range ticks {
-		if v := ticks[i].Value; v < 0.99 {
-			ticks[i].Label = ""
-			if v < 0.101 {
-				ticks[i].Label = "0"
-			}
-		}
-	}
-	return ticks
+func (zeroFirst) Ticks(_, to float64) []plot.Tick {
+	return append([]plot.Tick{{Value: place(0), Label: "0"}}, plot.LogTicks{Prec: -1}.Ticks(1, to)...)
 }
 
 // at returns the samples of a library in that size, however long its windows were. Where a size is both a point of a curve and

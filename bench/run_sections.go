@@ -20,8 +20,12 @@ var runs = map[string]func(*job) (report, error){
 	"holds":     runHolds,
 }
 
-// warmups is how many pairs are made before the window, by all goroutines together.
-const warmups = 400
+const (
+	// warmups is how many pairs are made before the window, by all goroutines together.
+	warmups = 400
+	// warmupTime is when they end at the latest, if the way is long.
+	warmupTime = 500 * time.Millisecond
+)
 
 // longSection says that each so many sections let others run while they are inside. Without, a section is
 // over in nanoseconds, and two of them would rarely meet on a machine with few cores, however
@@ -147,10 +151,14 @@ func (j *job) warmUp(c *client) error {
 	n := min(j.goroutines, 64)
 	errs := make([]error, n)
 	var wg sync.WaitGroup
+	start := time.Now()
 	for g := range n {
 		lock := c.mutex("warm:" + j.lockName(g))
 		wg.Go(func() {
-			for range max(warmups/n, 2) {
+			for i := range max(warmups/n, 2) {
+				if i >= 2 && time.Since(start) > warmupTime {
+					return
+				}
 				unlock, err := lock(j.ctx)
 				if err == nil {
 					err = unlock()

@@ -17,7 +17,6 @@ type row struct {
 // table compares the libraries in one workload and size.
 type table struct {
 	workload workload
-	title    string
 	rows     []row
 }
 
@@ -64,44 +63,78 @@ func ratio(r, other row, has bool) string {
 	return fmt.Sprintf("%.2f", r.value/other.value)
 }
 
-// tables returns all tables as Markdown.
+// tables returns all tables as Markdown, those of the curves last.
 func (r *results) tables() string {
 	var b strings.Builder
 	m := &r.Machine
 	fmt.Fprintf(&b, "%s, %d cores, %s/%s, %s, Redis %s, %s\n", m.CPU, m.Cores, m.GOOS, m.Arch, m.Go, m.Redis, m.Time.Format("2006-01-02"))
-	for _, t := range r.byTitle() {
-		b.WriteByte('\n')
+	for _, t := range r.byWorkload() {
 		t.write(&b)
+	}
+	for _, c := range curves(&options{}) {
+		for _, metric := range c.metrics {
+			r.writeCurve(&b, &c, metric)
+		}
 	}
 	return b.String()
 }
 
-// byTitle returns the tables in the order of the workloads; the points of the curves follow.
-func (r *results) byTitle() []*table {
+// byWorkload returns the tables of the workloads in their usual sizes.
+func (r *results) byWorkload() []*table {
 	var all []*table
 	index := make(map[string]*table)
 	for _, c := range r.cells() {
 		lib, err := findLibrary(c.Lib)
-		if err != nil {
-			continue // of an older bench
+		w, usual := workloadOf(c)
+		if err != nil || !usual { // err: of an older bench
+			continue
 		}
-		w, title := workloadOf(c)
-		t := index[title]
+		t := index[w.name]
 		if t == nil {
-			t = &table{workload: w, title: title}
-			index[title] = t
+			t = &table{workload: w}
+			index[w.name] = t
 			all = append(all, t)
 		}
 		next := row{lib: lib, samples: r.of(c)}
 		next.value, next.ok = median(next.samples, w.metric.value)
 		t.rows = append(t.rows, next)
 	}
+	names := libraryNames()
 	for _, t := range all {
-		slices.SortFunc(t.rows, func(a, b row) int {
-			return slices.Index(libraryNames(), a.lib.name) - slices.Index(libraryNames(), b.lib.name)
-		})
+		slices.SortFunc(t.rows, func(a, b row) int { return slices.Index(names, a.lib.name) - slices.Index(names, b.lib.name) })
 	}
 	return all
+}
+
+// writeCurve writes a table with a row for each library and a column for each point, if there is any.
+func (r *results) writeCurve(b *strings.Builder, c *curve, m metric) {
+	lines := make([]string, 0, len(c.libs))
+	measured := make(map[cell]bool)
+	for _, name := range c.libs {
+		line := []string{name}
+		for _, point := range c.cells() {
+			samples := r.at(point, name)
+			v, ok := median(samples, m.value)
+			switch {
+			case ok:
+				line = append(line, fmt.Sprintf(m.format, v))
+				measured[point] = true
+			case len(samples) > 0:
+				line = append(line, "FAILED")
+			default:
+				line = append(line, "")
+			}
+		}
+		lines = append(lines, "| "+strings.Join(line, " | ")+" |")
+	}
+	if len(measured) < 2 { // no curve: the usual size alone
+		return
+	}
+	fmt.Fprintf(b, "\n### curve %s: %s\n\n| %s |", c.name, m.head, c.axis)
+	for _, v := range c.values {
+		fmt.Fprintf(b, " %d |", v)
+	}
+	fmt.Fprintf(b, "\n|%s\n%s\n", strings.Repeat(" --- |", len(c.values)+1), strings.Join(lines, "\n"))
 }
 
 func libraryNames() []string {
@@ -114,7 +147,7 @@ func libraryNames() []string {
 
 func (t *table) write(b *strings.Builder) {
 	w := &t.workload
-	fmt.Fprintf(b, "### %s\n\n%s.\n\n", t.title, w.about)
+	fmt.Fprintf(b, "\n### %s\n\n%s.\n\n", w.name, w.about)
 	heads := []string{"library", w.metric.head, "/ floor", "/ best peer"}
 	if w.shared {
 		heads = append(heads, "/ best that starves nobody")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"slices"
 	"time"
 )
@@ -53,6 +54,10 @@ func extra(name string, unit float64) func(*sample) float64 {
 func workloads(o *options) []workload {
 	d := o.duration
 	long := max(d, o.long)
+	many := 1000
+	if o.quick {
+		many = 100
+	}
 	usual := []metric{p50, p99, sentPerOp, allocs, allocBytes}
 	shared := []metric{waitP99, sentPerOp, slowest, starved}
 	return []workload{
@@ -87,13 +92,13 @@ func workloads(o *options) []workload {
 			perSecond, shared,
 		},
 		{
-			"waiters", "1,000 goroutines of one process wait for a lock that another client holds, and then get it in turn",
-			cell{Workload: "waiters", Processes: 1, Goroutines: 1000, Duration: long}, false,
+			"waiters", fmt.Sprint(many, " goroutines of one process wait for a lock that another client holds, and then get it in turn"),
+			cell{Workload: "waiters", Processes: 1, Goroutines: many, Duration: long}, false,
 			drain, []metric{sentPerSecond, heap, stack, goroutines},
 		},
 		{
-			"holds", "one process holds 1,000 locks, which are renewed",
-			cell{Workload: "holds", Processes: 1, Goroutines: 1000, Duration: long}, false,
+			"holds", fmt.Sprint("one process holds ", many, " locks, which are renewed"),
+			cell{Workload: "holds", Processes: 1, Goroutines: many, Duration: long}, false,
 			cpu, []metric{sentPerSecond, heap, stack, goroutines},
 		},
 	}
@@ -107,18 +112,16 @@ func named(all []workload, names []string) []workload {
 	return slices.DeleteFunc(all, func(w workload) bool { return !slices.Contains(names, w.name) })
 }
 
-// workloadOf returns the workload that a cell belongs to, and the title of its table.
-func workloadOf(c cell) (workload, string) {
+// workloadOf returns the workload that the cell is one of in its usual size; false for a point of a curve.
+func workloadOf(c cell) (workload, bool) {
 	c.Lib = ""
-	o := options{duration: c.Duration, long: c.Duration}
-	var found workload
-	for _, w := range workloads(&o) {
-		if w.cell == c {
-			return w, w.name
-		}
-		if w.cell.Workload == c.Workload && found.name == "" {
-			found = w
+	for _, quick := range []bool{false, true} {
+		o := options{duration: c.Duration, long: c.Duration, quick: quick}
+		for _, w := range workloads(&o) {
+			if w.cell == c {
+				return w, true
+			}
 		}
 	}
-	return found, c.title()
+	return workload{}, false
 }

@@ -59,9 +59,7 @@ final class Holds extends Workload {
 
     @Override
     Result run() throws InterruptedException {
-        double cpu = Footprint.cpuNs();
-        Thread.sleep(options.duration().toMillis());
-        extra.put("cpu_ns", Footprint.cpuNs() - cpu);
+        extra.put("cpu_ns", quiet());
         release.countDown();
         Crew.join(crew);
         return result(n, options.duration().toNanos(), latency, new long[0], extra);

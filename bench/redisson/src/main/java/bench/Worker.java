@@ -40,7 +40,8 @@ import java.util.stream.Collectors;
  *
  * <ol>
  *   <li>The worker connects, warms up and prints {@code ready}.
- *   <li>At the line {@code go} on stdin it begins, and prints one line of JSON when it is done.
+ *   <li>At the line {@code go} on stdin it begins, and prints one line of JSON when it is done. Waiters
+ *       and holds wait for the line {@code counted} before they end what they were told to do.
  *   <li>At the end of stdin it exits, with 0 if it is done. If it is not it exits as well, with 1, so
  *       that it never outlives the harness; the locks then stay until their leases end.
  * </ol>
@@ -157,6 +158,9 @@ public final class Worker {
     private static final PrintStream OUT =
             new PrintStream(new FileOutputStream(FileDescriptor.out), true, StandardCharsets.UTF_8);
 
+    /** Opened when the harness has counted the commands of a window in which nothing else happens. */
+    static final CountDownLatch COUNTED = new CountDownLatch(1);
+
     /** Whether the last line is printed; guarded by OUT. */
     private static boolean done;
 
@@ -190,8 +194,12 @@ public final class Worker {
             go.countDown();
             line = in.readLine();
         }
+        if ("counted".equals(line)) {
+            COUNTED.countDown();
+            line = in.readLine();
+        }
         if (line != null) {
-            throw new IllegalArgumentException("want: go, then the end; got: " + line);
+            throw new IllegalArgumentException("want: go, counted, then the end; got: " + line);
         }
         synchronized (OUT) {
             Runtime.getRuntime().halt(done ? 0 : 1);

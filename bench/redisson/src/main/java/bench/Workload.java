@@ -110,6 +110,19 @@ abstract class Workload {
         Crew.join(crew);
     }
 
+    /**
+     * A window in which nothing happens but what Redisson does by itself; it ends when the harness has
+     * counted the commands. Returns the CPU time of the process in it, for the duration that was asked
+     * for.
+     */
+    final double quiet() throws InterruptedException {
+        long start = System.nanoTime();
+        double cpu = Footprint.cpuNs();
+        Thread.sleep(options.duration().toMillis());
+        Worker.COUNTED.await();
+        return (Footprint.cpuNs() - cpu) * options.duration().toNanos() / (System.nanoTime() - start);
+    }
+
     final Result result(long ops, long elapsedNs, Histogram latency, long[] perGoroutine,
             Map<String, Double> extra) {
         return new Result(ops, elapsedNs, latency, perGoroutine,
