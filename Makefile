@@ -30,6 +30,10 @@ FAULTS       = rlock_test/faults
 FAULTS_LOAD  = '^TestLoad'
 FAULTSFLAGS ?= -v -count=1 -parallel=16
 
+# The bench, a module of its own, and its Java worker. BENCHFLAGS: see "cd bench && go run . -h".
+BENCH     = bench
+BENCH_JAR = redisson/target/worker.jar
+
 # sudo only for those who are not root and have it.
 SUDO        = $$([ "$$(id -u)" = 0 ] || command -v sudo)
 # Old lists of packages name files that are gone, hence the update. Its failure alone (one broken source among many) is no
@@ -39,7 +43,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test interop faults faults-ci cover lint fmt demo redis-server c-compiler jdk golangci-lint
+.PHONY: help test interop faults faults-ci bench bench-quick cover lint fmt demo redis-server c-compiler jdk golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -68,6 +72,18 @@ faults: redis-server c-compiler ## histories, single faults and mixed ones: make
 faults-ci: redis-server c-compiler ## all but the load, with one round of the mix: three minutes
 	cd $(FAULTS) && FAULTS_SEED=1 FAULTS_DURATION=25s CGO_ENABLED=1 $(GO) test -race -skip $(FAULTS_LOAD) -timeout=15m $(FAULTSFLAGS) ./...
 
+bench: redis-server jdk ## rlock, its floors and its peers, Redisson too, side by side; rewrites docs/bench
+	@$(JDK_PATH); jar=$(BENCH)/$(BENCH_JAR); \
+	if [ ! -f "$$jar" ] || [ -n "$$(find $(BENCH)/redisson/pom.xml $(BENCH)/redisson/src -newer "$$jar")" ]; then \
+		echo "building the Java side"; \
+		mvn -B -q -Dstyle.color=never -f $(BENCH)/redisson/pom.xml package && touch "$$jar" || exit 1; \
+	fi; \
+	set -x; cd $(BENCH) && $(GO) run . -jar $(BENCH_JAR) -out ../docs/bench $(BENCHFLAGS)
+
+bench-quick: redis-server ## the same in a minute, without Java unless it is built: shows that the bench works
+	@$(JDK_PATH); set -x; cd $(BENCH) && $(GO) vet ./... && $(GO) test -count=1 ./... && \
+		$(GO) run . -quick -jar $(BENCH_JAR) $(BENCHFLAGS)
+
 cover: redis-server c-compiler ## the same tests; what they cover of all packages goes to cover.out, the total is printed
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -covermode=atomic -coverpkg=./... -coverprofile=cover.out $(PKGS)
 	@$(GO) tool cover -func=cover.out | tail -n 1
@@ -75,7 +91,9 @@ cover: redis-server c-compiler ## the same tests; what they cover of all package
 lint: golangci-lint ## golangci-lint, formatting included, and whether go.mod is tidy; changes no file
 	$(GOLANGCI) run ./...
 	$(GO) mod tidy -diff
-	golangci="$$(pwd)/"$(GOLANGCI) && cd $(FAULTS) && "$$golangci" run ./... && $(GO) mod tidy -diff
+	golangci="$$(pwd)/"$(GOLANGCI) && for module in $(FAULTS) $(BENCH); do \
+		( cd "$$module" && "$$golangci" run ./... && $(GO) mod tidy -diff ) || exit 1; \
+	done
 
 fmt: golangci-lint ## format the code as lint wants it
 	$(GOLANGCI) fmt ./...

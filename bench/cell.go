@@ -1,0 +1,309 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// cell is one measurement: a workload, its size, and a library.
+type cell struct {
+	Workload   string        `json:"workload"`
+	Lib        string        `json:"lib"`
+	Processes  int           `json:"processes"`
+	Goroutines int           `json:"goroutines"` // in each process; waiters or holds in those workloads
+	Holds      int           `json:"holds,omitempty"`
+	RTT        time.Duration `json:"rtt_ns"`
+	Duration   time.Duration `json:"duration_ns"`
+}
+
+// title is the workload and what differs from its usual size.
+func (c cell) title() string {
+	t := c.Workload
+	switch c.Workload {
+	case "pair", "handoff":
+	default:
+		t += fmt.Sprintf("/n=%d", c.Processes*c.Goroutines)
+	}
+	if c.Holds > 0 {
+		t += fmt.Sprintf("/holds=%d", c.Holds)
+	}
+	if c.RTT > 0 {
+		t += "/rtt=" + c.RTT.String()
+	}
+	return t
+}
+
+// quiet reports whether nothing happens in the window but waiting and renewing.
+func (c cell) quiet() bool { return c.Workload == "waiters" || c.Workload == "holds" }
+
+// slots is how many locks the witness sees.
+func (c cell) slots() int {
+	if c.Workload == "names" {
+		return c.Goroutines
+	}
+	return 1
+}
+
+// sample is what one round of a cell gave.
+type sample struct {
+	cell
+	Round int `json:"round"`
+
+	Ops       int64   `json:"ops"`
+	Sections  int64   `json:"sections"` // Ops and those outside of the window
+	ElapsedNs int64   `json:"elapsed_ns"`
+	Latency   latency `json:"latency_ns"`
+
+	// Commands are those from the start of the window on, Sent how many of them came over a connection.
+	Commands commands `json:"commands,omitempty"`
+	Sent     int64    `json:"sent"`
+
+	// Slowest is the ops of the goroutine with the fewest, as a part of the mean. Starved are those without any.
+	Slowest float64 `json:"slowest"`
+	Starved int     `json:"starved"`
+	// Violations of exclusion: overlaps that a worker saw, and updates that were lost.
+	Violations int64 `json:"violations"`
+
+	AllocsPerOp float64            `json:"allocs_per_op,omitempty"`
+	BytesPerOp  float64            `json:"bytes_per_op,omitempty"`
+	Extra       map[string]float64 `json:"extra,omitempty"`
+
+	Error string `json:"error,omitempty"`
+}
+
+// sentPerOp is how many commands it took to pass a section once.
+func (s *sample) sentPerOp() float64 {
+	n := s.Sections
+	if s.Workload == "handoff" {
+		n = s.Ops // its sections begin before the window
+	}
+	return float64(s.Sent) / float64(max(n, 1))
+}
+
+// perSecond is the throughput of the window.
+func (s *sample) perSecond() float64 {
+	return float64(s.Ops) / cmp.Or(time.Duration(s.ElapsedNs).Seconds(), 1)
+}
+
+const (
+	// A JVM starts slowly, and a hundred thousand holds take a while.
+	readyTimeout = 2 * time.Minute
+	// What is on its way when the window closes has to come to its end, also for those who poll: beyond the
+	// window. Who was not woken by then never will be.
+	reportTimeout      = 30 * time.Second
+	reportTimeoutQuick = 10 * time.Second
+)
+
+// measure runs a cell once. What went wrong is in the sample.
+func (b *bench) measure(c cell, round int) sample {
+	s := sample{cell: c, Round: round}
+	if err := b.run(&s); err != nil {
+		s.Error = err.Error()
+	}
+	return s
+}
+
+func (b *bench) run(s *sample) (err error) {
+	if err := b.server.clear(); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(b.dir, "cell-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	addr := b.server.addr
+	if s.RTT > 0 {
+		line, err := startDelayLine(addr, s.RTT)
+		if err != nil {
+			return err
+		}
+		defer line.close()
+		addr = line.addr
+	}
+	var (
+		workers   []*process
+		witnesses []*witness
+	)
+	defer func() {
+		for _, p := range workers {
+			p.end()
+		}
+		for _, w := range witnesses {
+			err = errors.Join(err, w.close())
+		}
+	}()
+	lib, err := findLibrary(s.Lib)
+	if err != nil {
+		return err
+	}
+	var path string
+	for i := range lib.processes(s.cell) {
+		// Workers with locks of their own have witnesses of their own.
+		if i == 0 || s.slots() > 1 {
+			sub := filepath.Join(dir, strconv.Itoa(i))
+			if err := os.Mkdir(sub, 0o700); err != nil {
+				return err
+			}
+			if path, err = createWitness(sub, s.slots()); err != nil {
+				return err
+			}
+			w, err := openWitness(path)
+			if err != nil {
+				return err
+			}
+			witnesses = append(witnesses, w)
+		}
+		p, err := startProcess(b.command(s, addr, path, i))
+		if err != nil {
+			return err
+		}
+		workers = append(workers, p)
+	}
+	for _, p := range workers {
+		if err := p.ready(readyTimeout); err != nil {
+			return err
+		}
+	}
+	reports, err := b.window(s, lib, workers)
+	if err != nil {
+		return err
+	}
+	s.merge(reports)
+	var counted uint64
+	for _, w := range witnesses {
+		counted += w.counted()
+	}
+	s.check(counted)
+	return nil
+}
+
+// window lets the workers go, and counts commands: where sections are passed, until the last of them has
+// come to its end, also those that the worker's window does not count; where nothing is to happen, until the
+// time is up, and the workers wait for that.
+func (b *bench) window(s *sample, lib *library, workers []*process) ([]report, error) {
+	before, err := b.server.commands()
+	if err != nil {
+		return nil, err
+	}
+	timer := time.NewTimer(s.Duration)
+	defer timer.Stop()
+	for _, p := range workers {
+		if err := p.say("go"); err != nil {
+			return nil, err
+		}
+	}
+	count := func() error {
+		after, err := b.server.commands()
+		s.Commands = after.since(before)
+		s.Sent = s.Commands.sent(lib.direct)
+		return err
+	}
+	if s.quiet() {
+		<-timer.C
+		if err := count(); err != nil {
+			return nil, err
+		}
+		for _, p := range workers {
+			if err := p.say("counted"); err != nil {
+				return nil, err
+			}
+		}
+	}
+	timeout := s.Duration + reportTimeout
+	if b.quick {
+		timeout = s.Duration + reportTimeoutQuick
+	}
+	reports := make([]report, len(workers))
+	for i, p := range workers {
+		if reports[i], err = p.report(timeout); err != nil {
+			return nil, err
+		}
+	}
+	if s.quiet() {
+		return reports, nil
+	}
+	return reports, count()
+}
+
+// command is the command line of the i-th worker.
+func (b *bench) command(s *sample, addr, witness string, i int) []string {
+	cmd := []string{b.self, "worker"}
+	if s.Lib == redissonName {
+		// The JVM's own choices, but for the memory: its default, a quarter of the machine for each
+		// of four, is more than the heap of a small service.
+		cmd = []string{"java", "-Xmx1g", "-jar", b.jar, "worker"}
+	}
+	cmd = append(cmd,
+		"--lib", s.Lib, "--workload", s.Workload, "--addr", addr, "--name", "lock",
+		"--goroutines", strconv.Itoa(s.Goroutines), "--duration", s.Duration.String(),
+		"--witness", witness, "--worker", strconv.Itoa(i))
+	if s.RTT > 0 {
+		cmd = append(cmd, "--rtt", s.RTT.String())
+	}
+	if s.Lib == redissonName {
+		if b.quick {
+			cmd = append(cmd, "--warm-up", "100ms")
+		}
+		return cmd
+	}
+	if s.Holds > 0 {
+		cmd = append(cmd, "--holds", strconv.Itoa(s.Holds))
+	}
+	profile := func(dir, kind string) {
+		if dir != "" {
+			name := strings.NewReplacer("/", "-", "=", "").Replace(s.title())
+			cmd = append(cmd, "--"+kind, filepath.Join(dir, fmt.Sprintf("%s-%s-worker%d-round%d.%s", name, s.Lib, i, s.Round, kind)))
+		}
+	}
+	profile(b.cpuProfile, "cpuprofile")
+	profile(b.memProfile, "memprofile")
+	return cmd
+}
+
+// merge makes one of what the workers say.
+func (s *sample) merge(reports []report) {
+	var perGoroutine []int64
+	s.Extra = make(map[string]float64)
+	for _, r := range reports {
+		s.Ops += r.Ops
+		s.Sections += r.Sections
+		s.ElapsedNs = max(s.ElapsedNs, r.ElapsedNs)
+		s.Violations += r.Violations
+		perGoroutine = append(perGoroutine, r.PerGoroutine...)
+		// The workers do the same, so the mean of their medians is near the common one. For the
+		// tail the worst one counts.
+		s.Latency.P50 += r.Latency.P50 / int64(len(reports))
+		s.Latency.P99 = max(s.Latency.P99, r.Latency.P99)
+		s.Latency.Max = max(s.Latency.Max, r.Latency.Max)
+		s.AllocsPerOp += r.AllocsPerOp / float64(len(reports))
+		s.BytesPerOp += r.BytesPerOp / float64(len(reports))
+		for name, value := range r.Extra {
+			s.Extra[name] += value / float64(len(reports))
+		}
+	}
+	s.Slowest = 1
+	if s.Ops == 0 || len(perGoroutine) == 0 {
+		return
+	}
+	mean := float64(s.Ops) / float64(len(perGoroutine))
+	for _, n := range perGoroutine {
+		s.Slowest = min(s.Slowest, float64(n)/mean)
+		if n == 0 {
+			s.Starved++
+		}
+	}
+}
+
+// check compares what the workers say with the traces that their sections left.
+func (s *sample) check(counted uint64) {
+	if lost := s.Sections - int64(counted); lost != 0 {
+		s.Violations += max(lost, -lost)
+	}
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func contended(lib string, processes int) cell {
+	return cell{Workload: "contended", Lib: lib, Processes: processes, Goroutines: 4, Duration: 200 * time.Millisecond}
+}
+
+// A bench that can not see a broken lock proves nothing about the others.
+func TestBrokenLocksAreReported(t *testing.T) {
+	b := startBench(t, options{})
+	for _, c := range []cell{contended("none", 1), contended("none", 4), contended("per-process", 4)} {
+		s := b.measure(c, 1)
+		require.Empty(t, s.Error, c)
+		assert.Positive(t, s.Violations, "%v: two were inside, and nobody saw it", c)
+	}
+	s := b.measure(contended("per-process", 1), 1)
+	require.Empty(t, s.Error)
+	assert.Zero(t, s.Violations, "it excludes in a process")
+	assert.Positive(t, s.Ops)
+}
+
+func TestFailuresAreTold(t *testing.T) {
+	b := startBench(t, options{})
+	for lib, want := range map[string]string{
+		"unreachable": "cannot be opened",
+		"fails-later": "nothing more to give",
+		"dies":        "exit status 3",
+	} {
+		s := b.measure(contended(lib, 2), 1)
+		assert.Contains(t, s.Error, want)
+		b.samples = []sample{s}
+		assert.True(t, b.failed())
+	}
+}
+
+// Each workload once, in a small size, with what is measured and what it is measured against.
+func TestWorkloads(t *testing.T) {
+	b := startBench(t, options{duration: 100 * time.Millisecond})
+	for _, w := range workloads(&b.options) {
+		c := w.cell
+		c.Goroutines = min(c.Goroutines, 50)
+		for _, lib := range []string{floorName, rlockName} {
+			if c.Lib = lib; lib == floorName && (w.name == "waiters" || w.name == "holds") {
+				continue
+			}
+			s := b.measure(c, 1)
+			require.Empty(t, s.Error, "%s %s", w.name, lib)
+			assert.Zero(t, s.Violations, "%s %s", w.name, lib)
+			assert.Positive(t, s.Ops, "%s %s", w.name, lib)
+			assert.Positive(t, s.ElapsedNs, "%s %s", w.name, lib)
+			switch w.name {
+			case "pair", "names":
+				assert.InDelta(t, 2, s.sentPerOp(), 0.01, "%s %s sends two commands for a pair: %v", w.name, lib, s.Commands)
+				assert.Positive(t, s.AllocsPerOp)
+			case "waiters":
+				assert.Zero(t, s.Sent, "waiters send nothing: %v", s.Commands)
+				assert.EqualValues(t, c.Goroutines, s.Ops)
+			case "contended-1ms":
+				assert.GreaterOrEqual(t, s.Latency.P50, time.Millisecond.Nanoseconds(), "%s is farther away", lib)
+			}
+			if w.name == "handoff" && lib == floorName {
+				assert.Less(t, s.Latency.P50, (2 * time.Millisecond).Nanoseconds(), "the pause before a hand-off does not count")
+			}
+		}
+	}
+}
+
+func TestPairBesideHolds(t *testing.T) {
+	b := startBench(t, options{})
+	s := b.measure(cell{
+		Workload: "pair", Lib: rlockName, Processes: 1, Goroutines: 1, Holds: 500, Duration: 1200 * time.Millisecond,
+	}, 1)
+	require.Empty(t, s.Error)
+	require.Positive(t, s.Ops)
+	assert.GreaterOrEqual(t, s.Commands["hexists"], int64(500), "they were renewed meanwhile")
+}
+
+func TestMergeFindsWhoStarves(t *testing.T) {
+	var s sample
+	s.merge([]report{
+		{Ops: 30, ElapsedNs: 5, Latency: latency{P50: 10, P99: 20, Max: 30}, PerGoroutine: []int64{10, 20}, Extra: map[string]float64{"x": 1}},
+		{Ops: 10, ElapsedNs: 9, Latency: latency{P50: 30, P99: 10, Max: 40}, PerGoroutine: []int64{10, 0}, Violations: 2, Extra: map[string]float64{"x": 3}},
+	})
+	assert.EqualValues(t, 40, s.Ops)
+	assert.EqualValues(t, 9, s.ElapsedNs)
+	assert.Equal(t, latency{P50: 20, P99: 20, Max: 40}, s.Latency)
+	assert.Equal(t, 1, s.Starved)
+	assert.Zero(t, s.Slowest)
+	assert.EqualValues(t, 2, s.Violations)
+	assert.InDelta(t, 2, s.Extra["x"], 0)
+
+	s = sample{}
+	s.merge([]report{{Ops: 12, PerGoroutine: []int64{2, 4, 6}}})
+	assert.InDelta(t, 0.5, s.Slowest, 1e-9)
+	assert.Zero(t, s.Starved)
+}
+
+func TestLostUpdatesAreViolations(t *testing.T) {
+	s := sample{Sections: 15}
+	s.check(15)
+	assert.Zero(t, s.Violations)
+	s.check(12)
+	assert.EqualValues(t, 3, s.Violations)
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"slices"
+	"time"
+)
+
+// curve is a workload of which one size changes.
+type curve struct {
+	name     string // of its plots
+	workload string // the name by which the command line selects it
+	axis     string // what changes
+	cell     cell
+	values   []int
+	set      func(c *cell, v int)
+	libs     []string
+	metrics  []metric
+}
+
+// curveLibs are rlock, its floor, and the peers that do best: one that is woken, one that polls.
+var curveLibs = []string{floorName, rlockName, tunedName, "bsm"}
+
+// holderLibs are those of them that keep a hold alive.
+var holderLibs = []string{rlockName, tunedName}
+
+// peersUpTo is where the curves of the peers end: with 10,000 goroutines that want one lock, or 100,000 holds, some need
+// minutes to come to an end after the window, or never do.
+const peersUpTo = 1000
+
+// curves are all. Their windows are shorter, since there are so many of them.
+func curves(o *options) []curve {
+	tens := []int{1, 10, 100, 1000, 10000}
+	rtts := []int{0, 1, 10}
+	goroutinesOf := func(c *cell, v int) { c.Goroutines = v }
+	rtt := func(c *cell, v int) { c.RTT = time.Duration(v) * time.Millisecond }
+	const added = "added round trip time, ms"
+	one := func(workload string, n int) cell {
+		return cell{Workload: workload, Processes: 1, Goroutines: n, Duration: o.duration / 2}
+	}
+	four := one("contended", 25)
+	four.Processes = 4
+	waiting, holding, beside := one("waiters", 1), one("holds", 1), one("pair", 1)
+	waiting.Duration, holding.Duration = o.long/2, o.long
+	beside.Duration = max(beside.Duration, holdsLease/3) // so that renewals happen in it
+	speed := []metric{perSecond, p99}
+	return []curve{
+		{"names", "names", "names, each with a goroutine", one("names", 64), []int{1, 8, 64, 512, 4096}, goroutinesOf, curveLibs, speed},
+		{"local", "local", "goroutines of one process that share a lock", one("local", 100), tens, goroutinesOf, curveLibs, speed},
+		{
+			"contended", "contended", "goroutines of 4 processes that share a lock", four,
+			[]int{4, 100, 1000, 10000},
+			func(c *cell, v int) { c.Goroutines = v / c.Processes },
+			curveLibs, speed,
+		},
+		{"pair-rtt", "pair", added, one("pair", 1), rtts, rtt, curveLibs, []metric{p50, p99}},
+		{"names-rtt", "names", added, one("names", 64), rtts, rtt, curveLibs, speed},
+		{"handoff-rtt", "handoff", added, one("handoff", 2), rtts, rtt, curveLibs, []metric{p50, p99}},
+		{"contended-rtt", "contended", added, four, rtts, rtt, curveLibs, speed},
+		{
+			"waiters", "waiters", "waiters", waiting, tens, goroutinesOf,
+			holderLibs,
+			[]metric{drain, sentPerSecond, heap},
+		},
+		{"holds", "holds", "holds", holding, append(tens, 100000), goroutinesOf, holderLibs, []metric{cpu, sentPerSecond, heap}},
+		{
+			"pair-holds", "pair", "holds kept meanwhile", beside,
+			append(tens, 100000),
+			func(c *cell, v int) { c.Holds = v },
+			holderLibs,
+			[]metric{p50, p99},
+		},
+	}
+}
+
+// libsAt are the libraries that are measured at a point.
+func (c *curve) libsAt(point cell) []string {
+	if max(point.Processes*point.Goroutines, point.Holds) <= peersUpTo {
+		return c.libs
+	}
+	return slices.DeleteFunc(slices.Clone(c.libs), func(name string) bool {
+		lib, err := findLibrary(name)
+		return err == nil && lib.peer()
+	})
+}
+
+// cells returns the points of the curve, without libraries.
+func (c *curve) cells() []cell {
+	all := make([]cell, len(c.values))
+	for i, v := range c.values {
+		all[i] = c.cell
+		c.set(&all[i], v)
+	}
+	return all
+}

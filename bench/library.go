@@ -1,0 +1,130 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// library is a lock that is measured. To add one, write a function that opens it, and add a row to
+// libraries.
+type library struct {
+	name string
+	open func(o openOptions) (*client, error) // nil: another program is the worker
+
+	// direct are the commands that it sends as such, not in a script. Those that are never called by
+	// scripts (see wire) need not be named.
+	direct []string
+	// runs replaces workloads, for a floor that has nothing to wait for.
+	runs map[string]func(*job) (report, error)
+	// only limits it to these workloads.
+	only []string
+	// never keeps it from these workloads, because its API can not do them.
+	never []string
+	// ctx says what kind of context its calls get.
+	ctx ctxKind
+	// floor marks what is no library, but a bound.
+	floor bool
+}
+
+// openOptions are the same for all libraries.
+type openOptions struct {
+	addr  string
+	lease time.Duration // of each hold; renewed by those who renew
+}
+
+// client is one instance of a library, with connections of its own.
+type client struct {
+	// mutex returns what locks the name. It may be called, and what it returned used, from any goroutine.
+	mutex func(name string) lockFunc
+	close func()
+}
+
+// lockFunc waits until the lock is held or ctx is done.
+type lockFunc func(ctx context.Context) (unlock func() error, err error)
+
+// ctxKind is a kind of context that callers have. rueidis treats them differently.
+type ctxKind int
+
+const (
+	background ctxKind = iota
+	cancellable
+	deadline
+)
+
+// context returns a context of the kind, as a caller has one for many calls.
+func (k ctxKind) context() (context.Context, context.CancelFunc) {
+	switch k {
+	case cancellable:
+		return context.WithCancel(context.Background())
+	case deadline:
+		return context.WithTimeout(context.Background(), time.Hour)
+	default:
+		return context.Background(), func() {}
+	}
+}
+
+// defaultLease is so long that nothing is renewed while the short workloads run.
+const defaultLease = 30 * time.Second
+
+// The names that the harness itself speaks of.
+const (
+	floorName    = "floor"
+	rlockName    = "rlock"
+	redissonName = "redisson"
+	tunedName    = "rueidislock-1-noloop"
+)
+
+// pairOnly are the workloads that the variants by context take part in.
+var pairOnly = []string{"pair"}
+
+// libraries are all that can be measured, in the order of the tables.
+var libraries = []library{
+	{name: floorName, open: openFloor, floor: true, runs: map[string]func(*job) (report, error){
+		"handoff": runHandoffFloor, "contended": runChain, "local": runChain,
+	}, never: []string{"waiters", "holds"}},
+	{name: "floor-cancel", open: openFloor, floor: true, only: pairOnly, ctx: cancellable},
+	{name: "floor-deadline", open: openFloor, floor: true, only: pairOnly, ctx: deadline},
+	{name: "floor-scripts", open: openScripts, floor: true, only: []string{"pair", "names"}},
+	{name: rlockName, open: openRlock},
+	{name: "rlock-cancel", open: openRlock, only: pairOnly, ctx: cancellable},
+	{name: "rlock-deadline", open: openRlock, only: pairOnly, ctx: deadline},
+	{name: "rueidislock", open: openRueidislock(2, false)},
+	{name: "rueidislock-1", open: openRueidislock(1, false)},
+	{name: tunedName, open: openRueidislock(1, true)},
+	{name: "redsync", open: openRedsync, direct: []string{"set"}, never: []string{"holds"}},
+	{name: "redsync-rueidis", open: openRedsyncRueidis, direct: []string{"set"}, never: []string{"holds"}},
+	{name: "bsm", open: openBsm, never: []string{"holds"}},
+	{name: redissonName},
+}
+
+// takesPart reports whether the library is measured in the workload.
+func (l *library) takesPart(workload string) bool {
+	if len(l.only) > 0 {
+		return slices.Contains(l.only, workload)
+	}
+	return !slices.Contains(l.never, workload)
+}
+
+// processes is how many of the cell's processes take part: what replaces a workload is one that has nobody to
+// share with.
+func (l *library) processes(c cell) int {
+	if l.runs[c.Workload] != nil {
+		return 1
+	}
+	return c.Processes
+}
+
+// peer reports whether it is a library that a user could take instead of rlock.
+func (l *library) peer() bool { return !l.floor && !strings.HasPrefix(l.name, rlockName) }
+
+func findLibrary(name string) (*library, error) {
+	for i := range libraries {
+		if libraries[i].name == name {
+			return &libraries[i], nil
+		}
+	}
+	return nil, fmt.Errorf("no library is called %q", name)
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"testing"
+)
+
+// TestMain makes the test binary a worker as well, which also knows libraries that are no good.
+func TestMain(m *testing.M) {
+	libraries = append(libraries,
+		library{name: "none", open: openNone},
+		library{name: "per-process", open: openPerProcess},
+		library{name: "unreachable", open: func(openOptions) (*client, error) { return nil, errors.New("cannot be opened") }},
+		library{name: "fails-later", open: openFailsLater},
+		library{name: "dies", open: func(openOptions) (*client, error) { os.Exit(3); return nil, nil }},
+	)
+	if len(os.Args) > 1 && os.Args[1] == "worker" {
+		os.Exit(runWorker(os.Args[2:], os.Stdin, os.Stdout, os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+// openNone excludes nobody.
+func openNone(openOptions) (*client, error) {
+	return &client{
+		mutex: func(string) lockFunc {
+			return func(context.Context) (func() error, error) { return func() error { return nil }, nil }
+		},
+		close: func() {},
+	}, nil
+}
+
+// openPerProcess excludes within a process only.
+func openPerProcess(openOptions) (*client, error) {
+	var mutexes sync.Map
+	return &client{
+		mutex: func(name string) lockFunc {
+			m, _ := mutexes.LoadOrStore(name, new(sync.Mutex))
+			return func(context.Context) (func() error, error) {
+				m.(*sync.Mutex).Lock()
+				return func() error { m.(*sync.Mutex).Unlock(); return nil }, nil
+			}
+		},
+		close: func() {},
+	}, nil
+}
+
+// openFailsLater survives the warm-up.
+func openFailsLater(openOptions) (*client, error) {
+	c, err := openNone(openOptions{})
+	if err != nil {
+		return nil, err
+	}
+	lock := c.mutex("")
+	c.mutex = func(name string) lockFunc {
+		if name != "lock" {
+			return lock
+		}
+		return func(context.Context) (func() error, error) { return nil, errors.New("nothing more to give") }
+	}
+	return c, nil
+}
+
+// startBench returns a run whose workers are this test binary.
+func startBench(t *testing.T, o options) *bench {
+	t.Helper()
+	b, stop, err := newBench(o, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(stop)
+	return b
+}

@@ -1,0 +1,46 @@
+package bench;
+
+import java.util.List;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.locks.LockSupport;
+
+/** Threads whose failure ends the process: one that stops early would leave the others waiting. */
+final class Crew {
+
+    /** What a thread does. */
+    interface Body {
+        void run() throws Exception;
+    }
+
+    private Crew() {}
+
+    /** Starts a thread that ends with its body, or with the process. */
+    static Thread start(String name, Body body) {
+        Thread thread = new Thread(() -> {
+            try {
+                body.run();
+            } catch (Throwable e) {
+                Worker.fail(e);
+            }
+        }, name);
+        thread.setDaemon(true);
+        thread.start();
+        return thread;
+    }
+
+    static void join(List<Thread> crew) throws InterruptedException {
+        for (Thread thread : crew) {
+            thread.join();
+        }
+    }
+
+    /**
+     * Whether a thread inside RLock.lock has tried in vain, has subscribed and now waits for the
+     * message: only there it is parked on a semaphore. While a command is under way it is parked on a
+     * future.
+     */
+    static boolean waits(Thread thread) {
+        Object blocker = LockSupport.getBlocker(thread);
+        return blocker != null && blocker.getClass().getEnclosingClass() == Semaphore.class;
+    }
+}

@@ -1,0 +1,102 @@
+package bench;
+
+import java.io.IOException;
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.VarHandle;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
+import java.nio.channels.FileChannel;
+import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
+import java.util.concurrent.atomic.LongAdder;
+
+/**
+ * Memory that every critical section writes to, shared by all processes, so that two of them inside
+ * together leave a trace. Each name has a slot of 64 bytes: the word of who is inside, 0 for nobody,
+ * and a counter that only the lock protects. Words are of 64 bits in the machine's byte order.
+ */
+final class Witness {
+
+    private static final int SLOT = 64;
+    private static final int COUNTER = 8;
+    private static final VarHandle WORD =
+            MethodHandles.byteBufferViewVarHandle(long[].class, ByteOrder.nativeOrder());
+
+    private final ByteBuffer memory;
+    private final int process;
+    private final LongAdder sections = new LongAdder();
+    private final LongAdder violations = new LongAdder();
+
+    private Witness(ByteBuffer memory, int process) {
+        this.memory = memory;
+        this.process = process;
+    }
+
+    /** Maps the file at its size. The number of this process differs from that of all others. */
+    static Witness open(String file, int process) throws IOException {
+        try (FileChannel channel =
+                FileChannel.open(Path.of(file), StandardOpenOption.READ, StandardOpenOption.WRITE)) {
+            // The map lives on when the channel is closed.
+            return new Witness(channel.map(FileChannel.MapMode.READ_WRITE, 0, channel.size()), process);
+        }
+    }
+
+    /** One that no other process sees. */
+    static Witness ofThisProcess(int slots) {
+        return new Witness(ByteBuffer.allocateDirect(slots * SLOT), 0);
+    }
+
+    /** How many sections have left a trace, which the harness compares with the counters. */
+    long sections() {
+        return sections.sum();
+    }
+
+    /** How often another was inside. */
+    long violations() {
+        return violations.sum();
+    }
+
+    /** Each thread of this process has its own number, from 0. */
+    Visitor visitor(int slot, int thread) {
+        if ((slot + 1) * SLOT > memory.capacity()) {
+            throw new IllegalArgumentException("the witness has no slot " + slot);
+        }
+        return new Visitor(slot * SLOT, (process + 1L) << 32 | (thread + 1L));
+    }
+
+    /** Somebody who goes in and out of one slot's section, one visit at a time. */
+    final class Visitor {
+        private final int slot;
+
+        /** Never 0. */
+        private final long id;
+
+        private boolean alone;
+        private long seen;
+
+        private Visitor(int slot, long id) {
+            this.slot = slot;
+            this.id = id;
+        }
+
+        void enter() {
+            alone = (long) WORD.compareAndExchangeAcquire(memory, slot, 0L, id) == 0;
+            if (!alone) {
+                violations.increment();
+            }
+            seen = (long) WORD.get(memory, slot + COUNTER);
+        }
+
+        /**
+         * Writes one more than was read at the entry: of two inside together, one addition is lost.
+         * Who was not alone at the entry leaves the owner to the one who was.
+         */
+        void leave() {
+            WORD.set(memory, slot + COUNTER, seen + 1);
+            sections.increment();
+            if (alone && (long) WORD.compareAndExchangeRelease(memory, slot, id, 0L) != id) {
+                violations.increment();
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+package bench;
+
+import java.io.IOException;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.TimeUnit;
+
+import org.redisson.Redisson;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.config.Config;
+
+import bench.Worker.Options;
+import bench.Worker.Result;
+
+/**
+ * What is measured, the same as by the workers written in Go.
+ *
+ * <pre>
+ * pair, names  each of --goroutines threads locks and unlocks a name of its own. The latency is of both.
+ * contended,
+ * local        they share one name. The latency is of lock alone.
+ * handoff      one thread each of two clients, one name; the holder keeps the lock until the other
+ *              surely waits. The latency is from the call of unlock to the return of the other's lock,
+ *              the elapsed time the sum of them.
+ * waiters      --goroutines threads wait for a lock that another client holds through the window. ops,
+ *              elapsed time and latency are those of the drain that follows.
+ * holds        --goroutines names are held through the window; they are the ops. Unlocking them
+ *              afterwards fails if one was lost.
+ * </pre>
+ *
+ * Extra numbers: "cpu_ns" of the process in the window; and for one waiter (its own thread not
+ * counted) or one hold, "heap_bytes" and "goroutines", which are threads.
+ *
+ * <p>Both methods of a workload run in one thread, as locks belong to threads.
+ */
+abstract class Workload {
+    final Options options;
+    final Witness witness;
+    final RedissonClient redisson;
+
+    Workload(Options options) throws IOException {
+        this.options = options;
+        this.witness = options.witness().isEmpty()
+                ? Witness.ofThisProcess(options.goroutines())
+                : Witness.open(options.witness(), options.worker());
+        this.redisson = connect();
+    }
+
+    static Workload open(Options options) throws IOException {
+        return switch (options.workload()) {
+            case "pair", "names" -> new Repeat(options, true);
+            case "contended", "local" -> new Repeat(options, false);
+            case "handoff" -> new Handoff(options);
+            case "waiters" -> new Waiters(options);
+            case "holds" -> new Holds(options);
+            default -> throw new IllegalArgumentException("unknown workload " + options.workload());
+        };
+    }
+
+    /** Everything that is not to be measured. */
+    abstract void prepare() throws Exception;
+
+    /** The window. */
+    abstract Result run() throws Exception;
+
+    /** Redisson as it comes: all but address and watchdog are its defaults. */
+    final RedissonClient connect() {
+        Config config = new Config();
+        config.setLockWatchdogTimeout(options.watchdog().toMillis());
+        config.useSingleServer().setAddress("redis://" + options.addr());
+        return Redisson.create(config);
+    }
+
+    /**
+     * Locks without waiting and with, by turns, until the compiler is done. That takes CPU time, of
+     * which several processes on few cores get less. The client is one of its own: in Redisson 4.7.0
+     * each watchdog timer that a short hold leaves behind renews again and again the long holds that
+     * come later.
+     */
+    final void warmUp(RedissonClient... measured) throws InterruptedException {
+        int threads = Math.max(2, Math.min(options.goroutines(), 64));
+        String name = "warm:" + options.name() + ":" + ProcessHandle.current().pid();
+        RedissonClient client = connect();
+        double end = Footprint.cpuNs() + options.warmUp().toNanos();
+        for (boolean ownNames = true; Footprint.cpuNs() < end; ownNames = !ownNames) {
+            new Sections(client, Witness.ofThisProcess(threads), threads, ownNames, name)
+                    .during(Duration.ofMillis(250));
+        }
+        client.shutdown(0, 10, TimeUnit.SECONDS);
+        for (RedissonClient next : measured) {
+            fillPools(next, threads, name);
+        }
+    }
+
+    /** A few pairs on many connections. A hold with a lease leaves no timer behind. */
+    private static void fillPools(RedissonClient client, int threads, String name) throws InterruptedException {
+        List<Thread> crew = new ArrayList<>();
+        for (int i = 0; i < threads; i++) {
+            RLock lock = client.getLock(name + ":" + i);
+            crew.add(Crew.start("pool-" + i, () -> {
+                for (int pairs = 0; pairs < 10; pairs++) {
+                    lock.lock(30, TimeUnit.SECONDS);
+                    lock.unlock();
+                }
+            }));
+        }
+        Crew.join(crew);
+    }
+
+    /**
+     * A window in which nothing happens but what Redisson does by itself; it ends when the harness has
+     * counted the commands. Returns the CPU time of the process in it, for the duration that was asked
+     * for.
+     */
+    final double quiet() throws InterruptedException {
+        long start = System.nanoTime();
+        double cpu = Footprint.cpuNs();
+        Thread.sleep(options.duration().toMillis());
+        Worker.COUNTED.await();
+        return (Footprint.cpuNs() - cpu) * options.duration().toNanos() / (System.nanoTime() - start);
+    }
+
+    final Result result(long ops, long elapsedNs, Histogram latency, long[] perGoroutine,
+            Map<String, Double> extra) {
+        return new Result(ops, elapsedNs, latency, perGoroutine,
+                witness.sections(), witness.violations(), extra);
+    }
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// pending is how long a holder lets the other one wait before it unlocks: a wait is then surely one that
+// has to be woken. The round trips are those of a waiter's first attempts.
+func (j *job) pending() time.Duration { return 2*time.Millisecond + 6*j.rtt }
+
+// warmHandoffs are made before the window.
+const warmHandoffs = 5
+
+// runHandoff lets two clients take the lock from each other in turns. Its latency is the time from the
+// call of the one's unlock to the return of the other's lock.
+func runHandoff(j *job) (report, error) {
+	a, err := j.open(defaultLease)
+	if err != nil {
+		return report{}, err
+	}
+	defer a.close()
+	b, err := j.open(defaultLease)
+	if err != nil {
+		return report{}, err
+	}
+	defer b.close()
+	locks := [2]lockFunc{a.mutex(j.name), b.mutex(j.name)}
+	first, err := locks[0](j.ctx)
+	if err != nil {
+		return report{}, err
+	}
+	return j.pingPong(locks, first)
+}
+
+// taken is how a lock call ended, and when.
+type taken struct {
+	unlock func() error
+	at     time.Time
+	err    error
+}
+
+// pingPong measures hand-offs from the holder, who is the first of the two at the start, to the other.
+func (j *job) pingPong(locks [2]lockFunc, unlock func() error) (report, error) {
+	var (
+		hist   histogram
+		rep    report
+		s      = j.witness.slot(0)
+		holder = 0
+		got    = make(chan taken)
+		called = make(chan struct{})
+		timer  = time.NewTimer(time.Hour)
+	)
+	defer timer.Stop()
+	v, _ := s.enter(j.id(holder))
+	handOff := func() (time.Duration, error) {
+		lock := locks[1-holder]
+		go func() { // ends with the lock call
+			called <- struct{}{}
+			unlock, err := lock(j.ctx)
+			got <- taken{unlock, time.Now(), err}
+		}()
+		<-called
+		timer.Reset(j.pending())
+		select {
+		case <-timer.C:
+		case t := <-got:
+			if t.err == nil {
+				rep.Violations++
+				t.err = fmt.Errorf("got a lock that is held")
+			}
+			return 0, t.err
+		}
+		if !v.leave() {
+			rep.Violations++
+		}
+		rep.Sections++
+		before := time.Now()
+		if err := unlock(); err != nil {
+			return 0, fmt.Errorf("unlock: %w", err)
+		}
+		t := <-got
+		if t.err != nil {
+			return 0, fmt.Errorf("lock: %w", t.err)
+		}
+		holder, unlock = 1-holder, t.unlock
+		var alone bool
+		if v, alone = s.enter(j.id(holder)); !alone {
+			rep.Violations++
+		}
+		return t.at.Sub(before), nil
+	}
+	for range warmHandoffs {
+		if _, err := handOff(); err != nil {
+			return report{}, fmt.Errorf("warm-up: %w", err)
+		}
+	}
+	if err := j.begin(); err != nil {
+		return report{}, err
+	}
+	for end := time.Now().Add(j.duration); time.Now().Before(end); {
+		d, err := handOff()
+		if err != nil {
+			return report{}, err
+		}
+		hist.record(d)
+		rep.Ops++
+		rep.ElapsedNs += d.Nanoseconds() // what the hand-offs took, without the pauses before them
+	}
+	if err := j.end(); err != nil {
+		return report{}, err
+	}
+	if !v.leave() {
+		rep.Violations++
+	}
+	rep.Sections++
+	rep.Latency = hist.latency()
+	return rep, unlock()
+}
+
+// announceRelease is the least that an unlock which wakes has to do.
+const announceRelease = `redis.call('del', KEYS[1]) return redis.call('publish', ARGV[1], '0')`
+
+// runHandoffFloor is the shortest way that there is without a queue in Redis: one script that deletes
+// and publishes, the message on a connection that does nothing else, one script that acquires.
+func runHandoffFloor(j *job) (report, error) {
+	a, err := dial(j.addr)
+	if err != nil {
+		return report{}, err
+	}
+	defer a.Close()
+	b, err := dial(j.addr)
+	if err != nil {
+		return report{}, err
+	}
+	defer b.Close()
+	var locks [2]lockFunc
+	for i, rdb := range []rueidis.Client{a, b} {
+		if locks[i], err = j.listen(rdb, i); err != nil {
+			return report{}, err
+		}
+	}
+	// The first one waits for a message, too.
+	if err := a.Do(j.ctx, a.B().Publish().Channel(j.channel(0)).Message("0").Build()).Error(); err != nil {
+		return report{}, err
+	}
+	first, err := locks[0](j.ctx)
+	if err != nil {
+		return report{}, err
+	}
+	return j.pingPong(locks, first)
+}
+
+// channel is where the i-th of the two is woken: each has its own, so that nobody wakes himself.
+func (j *job) channel(i int) string { return fmt.Sprintf("%s:%d", j.name, i) }
+
+// listen subscribes for the i-th of the two, and returns a lock that waits for its message before it asks for the
+// first time.
+func (j *job) listen(rdb rueidis.Client, i int) (lockFunc, error) {
+	scripts, err := loadScripts(rdb, floorAcquire, announceRelease)
+	if err != nil {
+		return nil, err
+	}
+	acquire, release := scripts[0], scripts[1]
+	conn, _ := rdb.Dedicate() // ends with the client
+	messages := make(chan struct{}, 1)
+	subscribed := make(chan struct{}, 1)
+	broken := conn.SetPubSubHooks(rueidis.PubSubHooks{
+		OnMessage:      func(rueidis.PubSubMessage) { messages <- struct{}{} },
+		OnSubscription: func(rueidis.PubSubSubscription) { subscribed <- struct{}{} },
+	})
+	if err := conn.Do(j.ctx, conn.B().Subscribe().Channel(j.channel(i)).Build()).Error(); err != nil {
+		return nil, err
+	}
+	<-subscribed
+	owner, lease := fmt.Sprint("floor:", i), millis(defaultLease)
+	return func(ctx context.Context) (func() error, error) {
+		select {
+		case <-messages:
+		case err := <-broken:
+			return nil, fmt.Errorf("subscription: %w", err)
+		}
+		if err := acquire.call(ctx, j.name, owner, lease).Error(); err != nil {
+			return nil, err
+		}
+		return func() error { return release.call(ctx, j.name, j.channel(1-i)).Error() }, nil
+	}, nil
+}

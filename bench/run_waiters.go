@@ -1,0 +1,113 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// footprint is what a process has on its heap, and its goroutines.
+type footprint struct{ heap, stack, goroutines float64 }
+
+// measure collects garbage first, twice, since what has a finalizer outlives the first time.
+func measure() footprint {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return footprint{float64(m.HeapAlloc), float64(m.StackInuse), float64(runtime.NumGoroutine())}
+}
+
+// perUnit is what each of n things costs, if they are all that came between before and f.
+func (f footprint) perUnit(before footprint, n int) map[string]float64 {
+	return map[string]float64{
+		"heap_bytes":  (f.heap - before.heap) / float64(n),
+		"stack_bytes": (f.stack - before.stack) / float64(n),
+		"goroutines":  (f.goroutines - before.goroutines) / float64(n),
+	}
+}
+
+// settle is how long n waiters get to become waiters. Nothing tells when those who poll have done so.
+func settle(n int) time.Duration { return 500*time.Millisecond + time.Duration(n)*300*time.Microsecond }
+
+// runWaiters has another client hold the lock while many goroutines wait for it: what do they cost, and how
+// long does it take until all of them had it after the unlock. In the window nothing happens but the waiting. Its
+// ops are the waiters, its time is that of the draining.
+func runWaiters(j *job) (report, error) {
+	holder, err := j.open(defaultLease)
+	if err != nil {
+		return report{}, err
+	}
+	defer holder.close()
+	c, err := j.open(defaultLease)
+	if err != nil {
+		return report{}, err
+	}
+	defer c.close()
+	if err := j.warmUp(c); err != nil {
+		return report{}, err
+	}
+	unlock, err := holder.mutex(j.name)(j.ctx)
+	if err != nil {
+		return report{}, err
+	}
+
+	var (
+		wg         sync.WaitGroup
+		hist       histogram
+		violations atomic.Int64
+		start      = make(chan struct{})
+		released   time.Time // written before unlock
+		errs       = make([]error, j.goroutines)
+		lock, s    = c.mutex(j.name), j.witness.slot(0)
+	)
+	held, _ := s.enter(j.id(j.goroutines))
+	for g := range j.goroutines {
+		wg.Go(func() {
+			<-start
+			unlock, err := lock(j.ctx)
+			if err != nil {
+				errs[g] = fmt.Errorf("lock: %w", err)
+				return
+			}
+			hist.record(time.Since(released))
+			v, alone := s.enter(j.id(g))
+			if !v.leave() || !alone {
+				violations.Add(1)
+			}
+			errs[g] = unlock()
+		})
+	}
+	before := measure()
+	close(start)
+	<-time.After(settle(j.goroutines))
+	rep := report{Extra: measure().perUnit(before, j.goroutines)}
+	if err := j.begin(); err != nil {
+		return report{}, err
+	}
+	if err := j.quiet(); err != nil {
+		return report{}, err
+	}
+	if err := j.end(); err != nil {
+		return report{}, err
+	}
+	if !held.leave() {
+		violations.Add(1)
+	}
+	released = time.Now()
+	if err := unlock(); err != nil {
+		return report{}, fmt.Errorf("unlock: %w", err)
+	}
+	wg.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return report{}, err
+	}
+	rep.ElapsedNs = time.Since(released).Nanoseconds()
+	rep.Ops, rep.Sections = int64(j.goroutines), int64(j.goroutines)+1
+	rep.Violations = violations.Load()
+	rep.Latency = hist.latency()
+	return rep, nil
+}

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/pprof"
+	"time"
+)
+
+// job is what one worker process has to do: one workload with one library, between the signals
+// of the harness.
+type job struct {
+	library    *library
+	workload   string
+	addr       string
+	name       string // of the lock, or the start of the names
+	goroutines int    // also waiters, or holds
+	holds      int    // that are kept beside
+	duration   time.Duration
+	witness    *witness
+	index      int           // of the process in its cell
+	rtt        time.Duration // that the harness adds
+	ctx        context.Context
+
+	in, out    *bufio.ReadWriter
+	cpuProfile string
+	memProfile string
+	profile    *os.File
+}
+
+// runWorker is the worker process. It connects and warms up, says "ready", waits for "go", measures, says its
+// report, and ends when its input does.
+func runWorker(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	rep, err := work(args, stdin, stdout, stderr)
+	if err != nil {
+		rep = report{Error: err.Error()}
+	}
+	line, jsonErr := json.Marshal(rep)
+	if jsonErr != nil {
+		fmt.Fprintln(stderr, jsonErr)
+		return 1
+	}
+	fmt.Fprintf(stdout, "%s\n", line)
+	if err != nil {
+		return 1
+	}
+	// The connections stay open until the harness has counted.
+	_, _ = io.Copy(io.Discard, stdin)
+	return 0
+}
+
+func work(args []string, stdin io.Reader, stdout, stderr io.Writer) (report, error) {
+	fs := flag.NewFlagSet("worker", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	j := &job{}
+	lib := fs.String("lib", "", "the library")
+	fs.StringVar(&j.workload, "workload", "", "what to do with it")
+	fs.StringVar(&j.addr, "addr", "", "host:port of Redis")
+	fs.StringVar(&j.name, "name", "", "the lock, or the start of the names of locks")
+	fs.IntVar(&j.goroutines, "goroutines", 1, "goroutines, waiters or holds")
+	fs.IntVar(&j.holds, "holds", 0, "locks that the process holds beside")
+	fs.DurationVar(&j.duration, "duration", time.Second, "the window")
+	witnessPath := fs.String("witness", "", "the file that the workers share")
+	fs.IntVar(&j.index, "worker", 0, "the number of this process")
+	fs.DurationVar(&j.rtt, "rtt", 0, "what the harness adds to each round trip")
+	fs.StringVar(&j.cpuProfile, "cpuprofile", "", "file for a CPU profile of the window")
+	fs.StringVar(&j.memProfile, "memprofile", "", "file for a heap profile at its end")
+	if err := fs.Parse(args); err != nil {
+		return report{}, err
+	}
+	var err error
+	if j.library, err = findLibrary(*lib); err != nil {
+		return report{}, err
+	}
+	if j.library.open == nil {
+		return report{}, fmt.Errorf("%s is not written in Go", *lib)
+	}
+	run, ok := runs[j.workload]
+	if own, has := j.library.runs[j.workload]; has {
+		run, ok = own, true
+	}
+	if !ok {
+		return report{}, fmt.Errorf("no workload is called %q", j.workload)
+	}
+	if j.witness, err = openWitness(*witnessPath); err != nil {
+		return report{}, err
+	}
+	defer j.witness.close()
+	if j.memProfile != "" {
+		runtime.MemProfileRate = 4096
+	}
+	j.in = bufio.NewReadWriter(bufio.NewReader(stdin), nil)
+	j.out = bufio.NewReadWriter(nil, bufio.NewWriter(stdout))
+	ctx, cancel := j.library.ctx.context()
+	defer cancel()
+	j.ctx = ctx
+	return run(j)
+}
+
+// begin tells the harness that all is prepared, and waits for its signal. What follows is the window.
+func (j *job) begin() error {
+	runtime.GC() // what the preparation left is not the library's
+	fmt.Fprintln(j.out, "ready")
+	if err := j.out.Flush(); err != nil {
+		return err
+	}
+	if err := j.await("go"); err != nil {
+		return err
+	}
+	if j.cpuProfile == "" {
+		return nil
+	}
+	var err error
+	if j.profile, err = os.Create(j.cpuProfile); err != nil {
+		return err
+	}
+	return pprof.StartCPUProfile(j.profile)
+}
+
+// await waits for a signal of the harness.
+func (j *job) await(signal string) error {
+	line, err := j.in.ReadString('\n')
+	if err == nil && line != signal+"\n" {
+		err = fmt.Errorf("got %q", line)
+	}
+	if err != nil {
+		return fmt.Errorf("the harness did not say %q: %w", signal, err)
+	}
+	return nil
+}
+
+// quiet is a window in which nothing happens but what the library does by itself. The commands have been counted when it
+// returns.
+func (j *job) quiet() error {
+	<-time.After(j.duration)
+	return j.await("counted")
+}
+
+// end closes the window.
+func (j *job) end() error {
+	if j.profile != nil {
+		pprof.StopCPUProfile()
+		if err := j.profile.Close(); err != nil {
+			return err
+		}
+	}
+	if j.memProfile == "" {
+		return nil
+	}
+	f, err := os.Create(j.memProfile)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return pprof.Lookup("allocs").WriteTo(f, 0)
+}
+
+// open returns a new instance of the library.
+func (j *job) open(lease time.Duration) (*client, error) {
+	c, err := j.library.open(openOptions{addr: j.addr, lease: lease})
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", j.library.name, err)
+	}
+	return c, nil
+}
+
+// id is a number for the witness that no other goroutine of any worker has.
+func (j *job) id(goroutine int) uint64 { return uint64(j.index+1)<<32 | uint64(goroutine+1) }
+
+// lockName is the name of the i-th lock of workloads that have many, and of this process alone.
+func (j *job) lockName(i int) string { return fmt.Sprintf("%s:%d:%d", j.name, j.index, i) }

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// workload is one kind of work, in its usual size.
+type workload struct {
+	name   string
+	about  string
+	cell   cell // without a library
+	shared bool // many want one lock
+	// metric is what libraries are compared by.
+	metric metric
+	// columns are what the table shows beside it.
+	columns []metric
+}
+
+// metric is a number of a sample.
+type metric struct {
+	head   string // with the unit
+	value  func(s *sample) float64
+	format string
+	// more says that more is better.
+	more bool
+}
+
+var (
+	perSecond  = metric{"ops/s", (*sample).perSecond, "%.0f", true}
+	p50        = metric{"p50 us", func(s *sample) float64 { return float64(s.Latency.P50) / 1e3 }, "%.1f", false}
+	p99        = metric{"p99 us", func(s *sample) float64 { return float64(s.Latency.P99) / 1e3 }, "%.1f", false}
+	waitP99    = metric{"wait p99 ms", func(s *sample) float64 { return float64(s.Latency.P99) / 1e6 }, "%.2f", false}
+	allocs     = metric{"allocs/op", func(s *sample) float64 { return s.AllocsPerOp }, "%.1f", false}
+	allocBytes = metric{"B/op", func(s *sample) float64 { return s.BytesPerOp }, "%.0f", false}
+	sentPerOp  = metric{"commands/op", (*sample).sentPerOp, "%.2f", false}
+	slowest    = metric{"slowest/mean", func(s *sample) float64 { return s.Slowest }, "%.2f", true}
+	starved    = metric{"starved", func(s *sample) float64 { return float64(s.Starved) }, "%.0f", false}
+
+	sentPerSecond = metric{"commands/s", func(s *sample) float64 { return float64(s.Sent) / s.Duration.Seconds() }, "%.0f", false}
+	heap          = metric{"heap B each", extra("heap_bytes", 1), "%.0f", false}
+	stack         = metric{"stack B each", extra("stack_bytes", 1), "%.0f", false}
+	goroutines    = metric{"goroutines each", extra("goroutines", 1), "%.3f", false}
+	drain         = metric{"drain ms", func(s *sample) float64 { return float64(s.ElapsedNs) / 1e6 }, "%.1f", false}
+	cpu           = metric{"CPU ms/s", func(s *sample) float64 { return s.Extra["cpu_ns"] / 1e6 / s.Duration.Seconds() }, "%.2f", false}
+)
+
+func extra(name string, unit float64) func(*sample) float64 {
+	return func(s *sample) float64 { return s.Extra[name] / unit }
+}
+
+// workloads are all, in the order of the tables.
+func workloads(o *options) []workload {
+	d := o.duration
+	long := max(d, o.long)
+	many := 1000
+	if o.quick {
+		many = 100
+	}
+	usual := []metric{p50, p99, sentPerOp, allocs, allocBytes}
+	shared := []metric{waitP99, sentPerOp, slowest, starved}
+	return []workload{
+		{
+			"pair", "one goroutine locks and unlocks a lock that nobody else wants",
+			cell{Workload: "pair", Processes: 1, Goroutines: 1, Duration: d}, false,
+			p50, []metric{p99, sentPerOp, allocs, allocBytes},
+		},
+		{
+			"names", "64 goroutines of one process, each with a lock of its own",
+			cell{Workload: "names", Processes: 1, Goroutines: 64, Duration: d}, false,
+			perSecond, usual,
+		},
+		{
+			"handoff", "from the unlock call of one client to the return of the other's blocked lock call",
+			cell{Workload: "handoff", Processes: 1, Goroutines: 2, Duration: d}, false,
+			p50, []metric{p99, sentPerOp},
+		},
+		{
+			"contended", "one lock, 4 processes with 25 goroutines each",
+			cell{Workload: "contended", Processes: 4, Goroutines: 25, Duration: d}, true,
+			perSecond, shared,
+		},
+		{
+			"contended-1ms", "the same, with 1 ms more for each round trip",
+			cell{Workload: "contended", Processes: 4, Goroutines: 25, RTT: time.Millisecond, Duration: d}, true,
+			perSecond, shared,
+		},
+		{
+			"local", "one lock, 100 goroutines of one process",
+			cell{Workload: "local", Processes: 1, Goroutines: 100, Duration: d}, true,
+			perSecond, shared,
+		},
+		{
+			"waiters", fmt.Sprint(many, " goroutines of one process wait for a lock that another client holds, and then get it in turn"),
+			cell{Workload: "waiters", Processes: 1, Goroutines: many, Duration: long}, false,
+			drain, []metric{sentPerSecond, heap, stack, goroutines},
+		},
+		{
+			"holds", fmt.Sprint("one process holds ", many, " locks, which are renewed"),
+			cell{Workload: "holds", Processes: 1, Goroutines: many, Duration: long}, false,
+			cpu, []metric{sentPerSecond, heap, stack, goroutines},
+		},
+	}
+}
+
+// named keeps those with the names, or all if there are none.
+func named(all []workload, names []string) []workload {
+	if len(names) == 0 {
+		return all
+	}
+	return slices.DeleteFunc(all, func(w workload) bool { return !slices.Contains(names, w.name) })
+}
+
+// workloadOf returns the workload that the cell is one of in its usual size; false for a point of a curve.
+func workloadOf(c cell) (workload, bool) {
+	c.Lib = ""
+	for _, quick := range []bool{false, true} {
+		o := options{duration: c.Duration, long: c.Duration, quick: quick}
+		for _, w := range workloads(&o) {
+			if w.cell == c {
+				return w, true
+			}
+		}
+	}
+	return workload{}, false
+}
