@@ -2,6 +2,7 @@ package rlock_test
 
 import (
 	"context"
+	"slices"
 	"fmt"
 	"testing"
 	"time"
@@ -156,7 +157,7 @@ func TestForcedOpenDuringARun(t *testing.T) {
 	err = a.unlock()
 	require.ErrorIs(t, err, rlock.ErrNotHeld)
 	require.ErrorIs(t, err, rlock.ErrLost)
-	waiters := append(line[1:], stranger) // whoever of the two processes is first
+	waiters := append(slices.Clone(line[1:]), stranger) // whoever of the two processes is first
 	for len(waiters) > 0 {
 		served := -1
 		redistest.Eventually(t, atMost, func() bool {

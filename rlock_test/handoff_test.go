@@ -189,6 +189,7 @@ func TestHandOffAsOthersSeeIt(t *testing.T) {
 			require.Equal(t, want, <-events)
 		}
 	}
+	require.Equal(t, "hdel", <-events)
 	require.Equal(t, "del", <-events)
 	require.Equal(t, "0", <-heard)
 	stop()
