@@ -2,8 +2,8 @@ package rlock_test
 
 import (
 	"context"
-	"slices"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
