@@ -104,7 +104,7 @@ func openScripts(o openOptions) (*client, error) {
 	return &client{
 		mutex: func(name string) lockFunc {
 			acquire := lua.AcquireArgs{Name: name, Owner: owner, Lease: o.lease, Count: 1}
-			release := lua.ReleaseArgs{Name: name, Owner: owner, Lease: o.lease, Publish: lua.Publish{Channel: "unlocked:" + name}}
+			release := lua.ReleaseArgs{Name: name, Owner: owner, Lease: o.lease, Publish: lua.Publish{Name: "unlocked:" + name}}
 			return func(ctx context.Context) (func() error, error) {
 				reply, err := lua.Acquire(ctx, rdb, acquire)
 				switch {

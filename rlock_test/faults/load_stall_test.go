@@ -104,6 +104,7 @@ func (w *stalls) clear(s span) (total, longest time.Duration) {
 	return total, longest
 }
 
+// G2: a loss is excused by nothing but the stalls that there were.
 func TestLoadStallsAreToldApart(t *testing.T) {
 	zero := time.Now()
 	at := func(ms int) time.Time { return zero.Add(time.Duration(ms) * time.Millisecond) }

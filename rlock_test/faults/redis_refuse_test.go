@@ -105,7 +105,6 @@ func TestRedisNotReadyForLong(t *testing.T) {
 // than the lease. All that happens meanwhile is made up for; nobody is told anything.
 func TestRedisBusyWithAScript(t *testing.T) {
 	t.Parallel()
-	t.Parallel()
 	const watchdog = 4 * time.Second
 	s := redistest.Start(t, "--lua-time-limit", "50", "--enable-debug-command", "yes")
 	for name, block := range map[string][]string{
