@@ -12,10 +12,11 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// Scripts for sh that say when they are inside, and then wait for the end of their stdin or for a signal.
+// Scripts for sh that say when they are inside, and then wait for the end of their stdin or for a signal. TERM may come
+// more than once: with PR_SET_PDEATHSIG Linux sends it for each thread of the parent that ends.
 const (
 	untilEOF    = `echo inside; cat`
-	untilSignal = `trap 'echo ended by TERM; exit 11' TERM
+	untilSignal = `trap 'trap "" TERM; echo ended by TERM; exit 11' TERM
 		trap 'echo ended by INT; exit 12' INT
 		trap 'echo ended by HUP; exit 13' HUP
 		trap 'echo ended by QUIT; exit 14' QUIT
