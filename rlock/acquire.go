@@ -349,7 +349,9 @@ func (l *locking) ask(count int) (a answer, mine bool) {
 // question sends the acquire for a caller who may give up meanwhile.
 func (l *locking) question(count int) {
 	a := l.send(count)
-	if l.fate.CompareAndSwap(asked, answered) {
+	// An error because the caller's wait has ended is no answer: the caller is giving up.
+	gaveUp := a.err != nil && l.attempt.Err() != nil
+	if !gaveUp && l.fate.CompareAndSwap(asked, answered) {
 		l.answer = a
 		l.done <- struct{}{}
 		return
