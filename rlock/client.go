@@ -182,7 +182,9 @@ func (c *Client) renew(ctx context.Context, group any, ttl time.Duration, items 
 	}
 	answers, err := kindOf(group).renew(ctx, c.rdb, ttl, holds)
 	var redisErr *rueidis.RedisError
-	if errors.As(err, &redisErr) && !mayPass(err) {
+	// TRYAGAIN passes only when the slot has moved; until then it is the answer to any call for
+	// both a key that has moved and one that has not.
+	if errors.As(err, &redisErr) && (!mayPass(err) || redisErr.IsTryAgain()) {
 		return nil, fmt.Errorf("%w: %w", lease.ErrRefused, err)
 	}
 	if err != nil {
