@@ -1,0 +1,117 @@
+package rlock_test
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Hand-offs on a cluster, with both kinds of pub/sub, of locks whose keys are all of one slot: first in peace,
+// then while the slot is on its way to another node, and then there. A fenced lock has two keys, of which one
+// may have moved and the other not: such a hand-off is refused, and the release that follows is not.
+func TestHandOffOnACluster(t *testing.T) {
+	c := redistest.StartCluster(t, 3, 0)
+	for _, plain := range []bool{false, true} {
+		for _, fenced := range []bool{false, true} {
+			t.Run(map[bool]string{false: "sharded", true: "plain"}[plain]+"/"+map[bool]string{false: "mutex", true: "fenced"}[fenced], func(t *testing.T) {
+				rdb := c.Client(t)
+				b := bench{Client: newClient(t, rdb, rlock.Options{HandOff: never, PlainPubSub: plain}), rdb: c.Client(t), name: redistest.Name(t)}
+				m := b.Mutex(b.name)
+				if fenced {
+					m = b.FencedMutex(b.name)
+				}
+				handOffs := func() int64 { return redistest.Commands(t, b.rdb)["hset"] }
+				token := int64(0)
+				inside := 0
+				var wg sync.WaitGroup
+				stop := make(chan struct{})
+				for range 6 {
+					wg.Go(func() {
+						for {
+							select {
+							case <-stop:
+								return
+							default:
+							}
+							err := m.Do(context.Background(), func(ctx context.Context) error {
+								inside++
+								if fenced {
+									got, _ := rlock.FencingToken(ctx, b.name)
+									assert.Greater(t, got, token)
+									token = got
+								}
+								return nil
+							})
+							assert.NoError(t, err)
+						}
+					})
+				}
+				awaitMore := func(why string) {
+					t.Helper()
+					before := handOffs()
+					redistest.Eventually(t, atMost, func() bool { return handOffs() > before+50 }, why)
+				}
+				awaitMore("hand-offs at the first node")
+				slot := c.Slot(t, b.name)
+				for _, to := range c.Nodes() {
+					if from := c.Owner(t, slot); from != to {
+						c.MigrateSlot(t, slot, from, to)
+						awaitMore("hand-offs at the next node")
+					}
+				}
+				close(stop)
+				wg.Wait()
+				redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "free")
+				require.Positive(t, inside)
+			})
+		}
+	}
+}
+
+// The moment in which the lock's key has moved and the counter's has not: a script with both keys is told to
+// try again, one with the lock's key alone is sent on.
+func TestHandOffBetweenTheNodes(t *testing.T) {
+	c := redistest.StartCluster(t, 3, 0)
+	b := bench{Client: newClient(t, c.Client(t), rlock.Options{HandOff: never}), rdb: c.Client(t), name: redistest.Name(t)}
+	m := b.FencedMutex(b.name)
+	var a attempt
+	a.ctx, a.unlock, a.err = m.Lock(context.Background())
+	require.NoError(t, a.err)
+	waiter := lockAsync(t, m)
+	redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
+
+	slot := c.Slot(t, b.name)
+	from, to := c.Owner(t, slot), c.Nodes()[0]
+	if from == to {
+		to = c.Nodes()[1]
+	}
+	src, dst := bench{rdb: from.Client(t, redistest.Single)}, bench{rdb: to.Client(t, redistest.Single)}
+	id := func(n bench) string {
+		v, err := n.do(t, "CLUSTER", "MYID").ToString()
+		require.NoError(t, err)
+		return v
+	}
+	number := strconv.Itoa(int(slot))
+	require.NoError(t, dst.do(t, "CLUSTER", "SETSLOT", number, "IMPORTING", id(src)).Error())
+	require.NoError(t, src.do(t, "CLUSTER", "SETSLOT", number, "MIGRATING", id(dst)).Error())
+	port := to.Addr()[len("127.0.0.1:"):]
+	require.NoError(t, src.do(t, "MIGRATE", "127.0.0.1", port, b.name, "0", "5000").Error())
+
+	unlocked := async(a.unlock)
+	require.NoError(t, within(t, unlocked, atMost), "released")
+	c.MigrateSlot(t, slot, from, to) // goes on from there
+	got := waiter.get(t, atMost)
+	require.NoError(t, got.err)
+	first, _ := rlock.FencingToken(a.ctx, b.name)
+	token, _ := rlock.FencingToken(got.ctx, b.name)
+	require.Greater(t, token, first)
+	require.NoError(t, got.unlock())
+	redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "free")
+}
