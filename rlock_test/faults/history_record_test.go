@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -69,7 +70,7 @@ type histRedis struct {
 func (r histRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
 	words := slices.Clone(cmd.Commands()) // Do takes the command back
 	c, ok := parseHistScript(words)
-	if ok && c.what == "acquire" {
+	if ok && (c.what == "acquire" || c.what == "hand-off") {
 		r.log.mu.Lock()
 		r.log.asked[c.keys[0]] = true
 		r.log.mu.Unlock()
@@ -84,9 +85,10 @@ func (r histRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 
 // histScript is a script call of the library.
 type histScript struct {
-	what  string // acquire, release or renew
+	what  string // acquire, release, hand-off or renew
 	keys  []histKey
 	lease time.Duration
+	from  histKey // whose hold is handed off; keys has who gets it
 }
 
 // parseHistScript tells the scripts apart by their arguments.
@@ -102,6 +104,9 @@ func parseHistScript(words []string) (histScript, bool) {
 	c := histScript{what: "renew"}
 	var lease string
 	switch {
+	case n == 1 && len(args) == 3 && strings.Contains(args[1], ":"): // owner, next owner, lease
+		c.what, lease = "hand-off", args[2]
+		c.keys, c.from = []histKey{{names[0], args[1]}}, histKey{names[0], args[0]}
 	case n == 1 && len(args) == 3: // owner, lease, count
 		c.what, lease = "acquire", args[1]
 		c.keys = []histKey{{names[0], args[0]}}
@@ -125,21 +130,39 @@ func parseHistScript(words []string) (histScript, bool) {
 func (l *histLog) answered(c histScript, sent int64, result rueidis.RedisResult) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	values, err := result.ToArray()
-	if err != nil {
+	if err := result.Error(); err != nil {
 		// A renewal that comes late keeps a key or does nothing. NOSCRIPT is followed by the script.
 		redisErr, said := rueidis.IsRedisErr(err)
 		if c.what != "renew" && (!said || !redisErr.IsNoScript()) {
 			l.unsure[c.keys[0]] = true
 		}
+		if c.what == "hand-off" && !said {
+			l.unsure[c.from] = true
+		}
 		return
 	}
 	for i, k := range c.keys {
-		done, err := values[i].AsInt64()
-		if err == nil && done == 1 && c.lease > 0 {
+		if c.lease > 0 && c.granted(i, result) {
 			l.trust[k] = max(l.trust[k], sent+int64(c.lease))
 		}
 	}
+}
+
+// granted reports whether the reply says that the i-th key is held, for the lease.
+func (c histScript) granted(i int, result rueidis.RedisResult) bool {
+	if c.what == "renew" {
+		values, err := result.ToArray()
+		if err != nil || i >= len(values) {
+			return false
+		}
+		done, err := values[i].AsInt64()
+		return err == nil && done == 1
+	}
+	n, err := result.ToInt64() // an acquire that finds the lock held answers a list
+	if c.what == "release" {
+		return err == nil && n == 1
+	}
+	return err == nil && n >= 0
 }
 
 // histReport is what a process has to say after a run; logs of several processes are merged.

@@ -13,15 +13,17 @@ import (
 )
 
 // Where a connection is cut, in bytes from the start of a call: before the request, in it, behind
-// it; before the reply, in it, between the reply and what follows. A reply of two numbers has
-// 12 bytes.
+// it; before the reply, in it, behind it in what follows.
 var netCuts = []struct {
 	upward bool
 	bytes  int
 }{
 	{true, 0}, {true, 1}, {true, 9}, {true, 60}, {true, 120},
-	{false, 0}, {false, 1}, {false, 3}, {false, 4}, {false, 7}, {false, 8}, {false, 11},
+	{false, 0}, {false, 1}, {false, 2}, {false, 3}, {false, 4}, {false, 7}, {false, 8}, {false, 11},
 }
+
+// netReply is the length of a reply to acquire and release: ":1" and the end of the line.
+const netReply = 4
 
 // Fault 2, G1, G5, G6: the connection is cut at every phase of each call in turn. The call succeeds,
 // once, and what Redis has is right.
@@ -35,6 +37,9 @@ func TestNetResetAtEveryPhaseOfACall(t *testing.T) {
 				b := netBenchVia(t, s, relay.ln.Addr().String(), rlock.Options{}, protocol)
 				m := b.lock.Mutex(b.name)
 				for _, cut := range netCuts {
+					if !cut.upward && cut.bytes >= netReply {
+						continue // nothing follows until the next call
+					}
 					struck := 0
 					arm := func() { relay.armAt("\r\nEVALSHA", cut.upward, cut.bytes) }
 					disarm := func() {

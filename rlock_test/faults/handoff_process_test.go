@@ -1,0 +1,63 @@
+//go:build unix
+
+package faults
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Fault 5, G1 and G4: a process is killed while one of its goroutines hands the lock to another: before Redis
+// has done that, or after. Either way nobody holds the lock from then on, and another process is in when that
+// lease ends; a hand-off that reaches Redis later still changes nothing.
+func TestHandOffKilledMidway(t *testing.T) {
+	for _, handed := range []bool{false, true} {
+		t.Run(map[bool]string{false: "before", true: "after"}[handed], func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.Dial(t, redistest.Shared(t))
+			name := redistest.Name(t)
+			proxy := redistest.StartProxy(t, redistest.Shared(t))
+			p := startPeer(t, proxy.Addr(), peerWatchdog)
+			p.send(t, "lock", name)
+			first := p.expect(t, "locked", prompt)
+			p.send(t, "lock", name)
+			p.send(t, "lock", name)
+			awaitSubscribers(t, rdb, name, false, 1, prompt)
+
+			text, err := os.ReadFile(filepath.Join("..", "..", "lua", "handoff.lua"))
+			require.NoError(t, err)
+			require.NoError(t, do(t, rdb, "SCRIPT", "LOAD", string(text)).Error(), "it is sent once")
+			on := proxy.OnRequest
+			if handed {
+				on = proxy.OnReply
+			}
+			on(redistest.Nth(1, netScript(t, "handoff"), redistest.Hold))
+			p.send(t, "unlock")
+			redistest.Eventually(t, prompt, func() bool { return proxy.Held() > 0 }, "the hand-off is under way")
+			w := startLock(context.Background(), newClient(t, rdb, rlock.Options{}).Mutex(name))
+			awaitSubscribers(t, rdb, name, false, 2, prompt)
+			before := owners(t, rdb, name)
+			require.Len(t, before, 1)
+			require.Equal(t, !handed, before[first] == 1)
+			left := remaining(t, rdb, name)
+			p.kill()
+			w.waits(t)
+			got := w.gets(t, left+afterLease, "the lease has ended")
+			proxy.Release()
+			require.NoError(t, do(t, rdb, "PING").Error())
+			redistest.Eventually(t, prompt, func() bool { return proxy.Conns() == 0 }, "what was under way has arrived")
+			require.Equal(t, map[string]int64{rlock.Owner(got.ctx): 1}, owners(t, rdb, name))
+			require.NoError(t, got.ctx.Err())
+			require.NoError(t, got.unlock())
+			require.False(t, exists(t, rdb, name))
+			awaitSubscribers(t, rdb, name, false, 0, prompt)
+		})
+	}
+}
