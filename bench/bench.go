@@ -93,6 +93,8 @@ func (b *bench) runAll(groups []group) {
 				switch {
 				case s.Error != "":
 					said = "FAILED: " + s.Error
+				case s.Stuck > 0:
+					said = fmt.Sprintf("%d are STUCK", s.Stuck)
 				case s.Violations > 0:
 					said = fmt.Sprintf("%d VIOLATIONS", s.Violations)
 				}
@@ -109,7 +111,7 @@ func (b *bench) failed() bool {
 	came := make(map[string]bool)
 	for _, s := range b.samples {
 		lib, err := findLibrary(s.Lib)
-		if err != nil || !lib.peer() && (s.Error != "" || s.Violations > 0) {
+		if err != nil || !lib.peer() && (s.Error != "" || s.Violations > 0 || s.Stuck > 0) {
 			return true
 		}
 		came[s.Lib] = came[s.Lib] || s.Error == ""

@@ -69,6 +69,8 @@ type sample struct {
 	Starved int     `json:"starved"`
 	// Violations of exclusion: overlaps that a worker saw, and updates that were lost.
 	Violations int64 `json:"violations"`
+	// Stuck are those that still waited long after everybody else had done.
+	Stuck int64 `json:"stuck,omitempty"`
 
 	AllocsPerOp float64            `json:"allocs_per_op,omitempty"`
 	BytesPerOp  float64            `json:"bytes_per_op,omitempty"`
@@ -93,11 +95,12 @@ func (s *sample) perSecond() float64 {
 
 const (
 	// A JVM starts slowly, and a hundred thousand holds take a while.
-	readyTimeout = 2 * time.Minute
+	readyTimeout      = time.Minute
+	readyTimeoutQuick = 20 * time.Second
 	// What is on its way when the window closes has to come to its end, also for those who poll: beyond the
-	// window. Who was not woken by then never will be.
+	// window.
 	reportTimeout      = 30 * time.Second
-	reportTimeoutQuick = 10 * time.Second
+	reportTimeoutQuick = 20 * time.Second
 )
 
 // measure runs a cell once. What went wrong is in the sample.
@@ -166,8 +169,12 @@ func (b *bench) run(s *sample) (err error) {
 		}
 		workers = append(workers, p)
 	}
+	timeout := readyTimeout
+	if b.quick {
+		timeout = readyTimeoutQuick
+	}
 	for _, p := range workers {
-		if err := p.ready(readyTimeout); err != nil {
+		if err := p.ready(timeout); err != nil {
 			return err
 		}
 	}
@@ -276,6 +283,7 @@ func (s *sample) merge(reports []report) {
 		s.Sections += r.Sections
 		s.ElapsedNs = max(s.ElapsedNs, r.ElapsedNs)
 		s.Violations += r.Violations
+		s.Stuck += r.Stuck
 		perGoroutine = append(perGoroutine, r.PerGoroutine...)
 		// The workers do the same, so the mean of their medians is near the common one. For the
 		// tail the worst one counts.

@@ -26,6 +26,17 @@ func TestBrokenLocksAreReported(t *testing.T) {
 	assert.Positive(t, s.Ops)
 }
 
+func TestWaitersThatAreNeverWokenAreTold(t *testing.T) {
+	b := startBench(t, options{})
+	c := contended("never-wakes", 2)
+	c.Workload = "names"
+	s := b.measure(c, 1)
+	require.Empty(t, s.Error)
+	assert.EqualValues(t, 8, s.Stuck)
+	assert.EqualValues(t, 8*99, s.Ops, "what they did before counts")
+	assert.Zero(t, s.Violations)
+}
+
 func TestFailuresAreTold(t *testing.T) {
 	b := startBench(t, options{})
 	for lib, want := range map[string]string{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -14,6 +15,7 @@ func TestMain(m *testing.M) {
 	libraries = append(libraries,
 		library{name: "none", open: openNone},
 		library{name: "per-process", open: openPerProcess},
+		library{name: "never-wakes", open: openNeverWakes},
 		library{name: "unreachable", open: func(openOptions) (*client, error) { return nil, errors.New("cannot be opened") }},
 		library{name: "fails-later", open: openFailsLater},
 		library{name: "dies", open: func(openOptions) (*client, error) { os.Exit(3); return nil, nil }},
@@ -43,6 +45,22 @@ func openPerProcess(openOptions) (*client, error) {
 			return func(context.Context) (func() error, error) {
 				m.(*sync.Mutex).Lock()
 				return func() error { m.(*sync.Mutex).Unlock(); return nil }, nil
+			}
+		},
+		close: func() {},
+	}, nil
+}
+
+// openNeverWakes lets each name be locked many times in a row, and then no more.
+func openNeverWakes(openOptions) (*client, error) {
+	return &client{
+		mutex: func(name string) lockFunc {
+			left := 100
+			return func(context.Context) (func() error, error) {
+				if left--; left == 0 && !strings.HasPrefix(name, "warm:") {
+					select {}
+				}
+				return func() error { return nil }, nil
 			}
 		},
 		close: func() {},

@@ -14,6 +14,8 @@ type report struct {
 	Sections int64 `json:"sections"`
 	// Violations are entries into a section that somebody else was in.
 	Violations int64 `json:"violations"`
+	// Stuck are those that still waited long after everybody else had done.
+	Stuck int64 `json:"stuck,omitempty"`
 
 	AllocsPerOp float64            `json:"allocs_per_op,omitempty"`
 	BytesPerOp  float64            `json:"bytes_per_op,omitempty"`

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -43,8 +44,59 @@ func runOneName(j *job) (report, error) {
 	return j.sections(func(int) string { return j.name }, func(int) int { return 0 }, false)
 }
 
-// sections has each goroutine pass through its section until the window closes, and then once more to
-// the end, since a blocked call can not be taken back.
+// passer is a goroutine that passes through sections.
+type passer struct {
+	id        uint64 // for the witness
+	lock      lockFunc
+	slot      *slot
+	wholePair bool // what its latency is
+
+	ops        atomic.Int64 // in the window
+	sections   atomic.Int64 // all
+	violations atomic.Int64
+	err        atomic.Pointer[error]
+	done       atomic.Bool
+}
+
+// passes goes through the section until the window closes, and then once more to the end, since a
+// blocked call can not be taken back.
+func (p *passer) passes(ctx context.Context, end time.Time, hist *histogram) error {
+	for {
+		before := time.Now()
+		unlock, err := p.lock(ctx)
+		if err != nil {
+			return fmt.Errorf("lock: %w", err)
+		}
+		locked := time.Now()
+		v, alone := p.slot.enter(p.id)
+		if p.sections.Load()%longSection == 0 {
+			runtime.Gosched()
+		}
+		if !v.leave() || !alone {
+			p.violations.Add(1)
+		}
+		p.sections.Add(1)
+		if err := unlock(); err != nil {
+			return fmt.Errorf("unlock: %w", err)
+		}
+		after := time.Now()
+		if p.wholePair {
+			hist.record(after.Sub(before))
+		} else {
+			hist.record(locked.Sub(before))
+		}
+		if after.After(end) {
+			return nil
+		}
+		p.ops.Add(1)
+	}
+}
+
+// stall is how long nobody may pass before those who wait are given up. It is longer than any pause between two
+// tries, and shorter than a lease.
+const stall = 5 * time.Second
+
+// sections has each goroutine pass until the window closes.
 func (j *job) sections(nameOf func(g int) string, slotOf func(g int) int, wholePair bool) (report, error) {
 	lease := defaultLease
 	if j.holds > 0 {
@@ -54,7 +106,6 @@ func (j *job) sections(nameOf func(g int) string, slotOf func(g int) int, wholeP
 	if err != nil {
 		return report{}, err
 	}
-	defer c.close()
 	if err := j.warmUp(c); err != nil {
 		return report{}, err
 	}
@@ -62,87 +113,70 @@ func (j *job) sections(nameOf func(g int) string, slotOf func(g int) int, wholeP
 	if err := held.take(); err != nil {
 		return report{}, err
 	}
-
 	var (
-		wg         sync.WaitGroup
-		hist       histogram
-		violations atomic.Int64
-		sections   atomic.Int64
-		perG       = make([]int64, j.goroutines)
-		errs       = make([]error, j.goroutines)
-		start      = make(chan struct{})
-		end        time.Time // written before start is closed
+		hist  histogram
+		all   = make([]passer, j.goroutines)
+		ended = make(chan struct{}, j.goroutines)
+		start = make(chan struct{})
+		end   time.Time // written before start is closed
 	)
-	for g := range j.goroutines {
-		lock, s := c.mutex(nameOf(g)), j.witness.slot(slotOf(g))
-		wg.Go(func() {
+	for g := range all {
+		p := &all[g]
+		p.id, p.lock, p.slot, p.wholePair = j.id(g), c.mutex(nameOf(g)), j.witness.slot(slotOf(g)), wholePair
+		go func() { // ends with the process, if the library never lets it go on
 			<-start
-			var ops, all, bad int64
-			defer func() {
-				perG[g] = ops
-				sections.Add(all)
-				violations.Add(bad)
-			}()
-			for {
-				before := time.Now()
-				unlock, err := lock(j.ctx)
-				if err != nil {
-					errs[g] = fmt.Errorf("lock: %w", err)
-					return
-				}
-				locked := time.Now()
-				v, ok := s.enter(j.id(g))
-				if !ok {
-					bad++
-				}
-				if all%longSection == 0 {
-					runtime.Gosched()
-				}
-				if !v.leave() {
-					bad++
-				}
-				all++
-				if err := unlock(); err != nil {
-					errs[g] = fmt.Errorf("unlock: %w", err)
-					return
-				}
-				after := time.Now()
-				if wholePair {
-					hist.record(after.Sub(before))
-				} else {
-					hist.record(locked.Sub(before))
-				}
-				if after.After(end) {
-					return
-				}
-				ops++
+			if err := p.passes(j.ctx, end, &hist); err != nil {
+				p.err.Store(&err)
 			}
-		})
+			p.done.Store(true)
+			ended <- struct{}{}
+		}()
 	}
 	if err := j.begin(); err != nil {
 		return report{}, err
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	began := time.Now()
-	end = began.Add(j.duration)
+	end = time.Now().Add(j.duration)
 	close(start)
-	wg.Wait()
+	awaitAll(ended, len(all), j.duration+stall)
 	runtime.ReadMemStats(&after)
-	if err := errors.Join(j.end(), errors.Join(errs...), held.giveBack()); err != nil {
-		return report{}, err
+	rep := report{ElapsedNs: j.duration.Nanoseconds(), Latency: hist.latency(), PerGoroutine: make([]int64, len(all))}
+	errs := []error{j.end(), held.giveBack()}
+	for g := range all {
+		p := &all[g]
+		if err := p.err.Load(); err != nil {
+			errs = append(errs, *err)
+		}
+		if !p.done.Load() {
+			rep.Stuck++
+		}
+		rep.PerGoroutine[g] = p.ops.Load()
+		rep.Ops += p.ops.Load()
+		rep.Sections += p.sections.Load()
+		rep.Violations += p.violations.Load()
 	}
-	all := float64(max(sections.Load(), 1))
-	rep := report{
-		ElapsedNs: j.duration.Nanoseconds(), Latency: hist.latency(), PerGoroutine: perG,
-		Sections: sections.Load(), Violations: violations.Load(),
-		AllocsPerOp: float64(after.Mallocs-before.Mallocs) / all,
-		BytesPerOp:  float64(after.TotalAlloc-before.TotalAlloc) / all,
+	if rep.Stuck == 0 { // who is stuck may be so in its lock
+		c.close()
 	}
-	for _, n := range perG {
-		rep.Ops += n
+	n := float64(max(rep.Sections, 1))
+	rep.AllocsPerOp = float64(after.Mallocs-before.Mallocs) / n
+	rep.BytesPerOp = float64(after.TotalAlloc-before.TotalAlloc) / n
+	return rep, errors.Join(errs...)
+}
+
+// awaitAll waits for n to end, or until none has ended for a while; first is how long that is before the first.
+func awaitAll(ended <-chan struct{}, n int, first time.Duration) {
+	timer := time.NewTimer(first)
+	defer timer.Stop()
+	for range n {
+		select {
+		case <-ended:
+			timer.Reset(stall)
+		case <-timer.C:
+			return
+		}
 	}
-	return rep, nil
 }
 
 // warmUp opens what the library opens lazily, fills its pools, and makes the server know its scripts. It uses

@@ -36,6 +36,7 @@ var (
 	allocBytes = metric{"B/op", func(s *sample) float64 { return s.BytesPerOp }, "%.0f", false}
 	sentPerOp  = metric{"commands/op", (*sample).sentPerOp, "%.2f", false}
 	slowest    = metric{"slowest/mean", func(s *sample) float64 { return s.Slowest }, "%.2f", true}
+	stuck      = metric{"stuck", func(s *sample) float64 { return float64(s.Stuck) }, "%.0f", false}
 	starved    = metric{"starved", func(s *sample) float64 { return float64(s.Starved) }, "%.0f", false}
 
 	sentPerSecond = metric{"commands/s", func(s *sample) float64 { return float64(s.Sent) / s.Duration.Seconds() }, "%.0f", false}
@@ -59,7 +60,7 @@ func workloads(o *options) []workload {
 		many = 100
 	}
 	usual := []metric{p50, p99, sentPerOp, allocs, allocBytes}
-	shared := []metric{waitP99, sentPerOp, slowest, starved}
+	shared := []metric{waitP99, sentPerOp, slowest, starved, stuck}
 	return []workload{
 		{
 			"pair", "one goroutine locks and unlocks a lock that nobody else wants",
