@@ -89,3 +89,29 @@ func TestLoopIsNotWokenForNothing(t *testing.T) {
 		}
 	})
 }
+
+// The ordinary way of a process that holds one lock at a time, and not for long: the loop comes when it is gone.
+func TestLoopIsNotWokenByEachHold(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		synctest.Wait()
+		turns := 0
+		clock := r.clock
+		r.mu.Lock()
+		r.clock = func() time.Duration { turns++; return clock() }
+		r.mu.Unlock()
+		const periods = 20
+		for i := range 1000 * periods {
+			h := newHold(i)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+			r.Stop(&h.Lease)
+			synctest.Wait()
+			sleep(watchdog / 3 / 1000)
+		}
+		if turns > 6*periods {
+			t.Errorf("%d turns in %d periods", turns, periods)
+		}
+		if n := len(s.taken()); n != 0 {
+			t.Errorf("%d calls for holds that had gone", n)
+		}
+	})
+}

@@ -56,7 +56,11 @@ func (r *Renewer) turn() (time.Duration, bool) {
 	case r.collect(now) || r.start(now):
 		return 0, true
 	}
-	r.sleep = min(r.ends.first(), r.dues.first(), r.retries.first())
+	if r.plan <= now {
+		r.plan = never
+	}
+	r.plan = min(r.plan, r.ends.first(), r.dues.first(), r.retries.first())
+	r.sleep = r.plan
 	return r.sleep - now, true
 }
 

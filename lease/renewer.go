@@ -63,6 +63,10 @@ type Renewer struct {
 	ready   []*group       // the ones that may be able to start a call
 	horizon time.Duration  // take renewals due up to here; 0 unless the loop is taking
 	sleep   time.Duration  // the loop sleeps until then; awake while it works
+	// plan is the next instant at which the loop looks again in any case. It stays if what it was for has gone:
+	// most holds end long before they are due, and waking once for nothing is cheaper than being woken by each
+	// hold that is the only one.
+	plan time.Duration
 }
 
 // awake is the value of Renewer.sleep while the loop works: earlier than any
@@ -257,6 +261,7 @@ func (r *Renewer) poke(at time.Duration) {
 		return
 	}
 	r.sleep = awake // one token is enough
+	r.plan = min(r.plan, at)
 	select {
 	case r.wake <- struct{}{}:
 	default:
