@@ -62,6 +62,9 @@ func (h *Hub) Close() {
 	for _, t := range h.topics {
 		t.stopTimer()
 	}
+	for _, s := range h.subs {
+		s.stopTimer()
+	}
 	h.mu.Unlock()
 	h.cancel()
 	h.wg.Wait()
@@ -97,6 +100,8 @@ func (h *Hub) join(w *Waiter, q Queue) (turn bool) {
 	w.topic, w.joined = t, h.joins
 	if t.push(w); t.first == w {
 		t.busy, t.began = w, h.joins // nobody has asked Redis yet
+		// An attempt that comes after the confirmation needs none that follows it.
+		t.need = t.sub != nil && t.sub.stands()
 		return true
 	}
 	w.turn = make(chan struct{}, 1)

@@ -308,7 +308,7 @@ func (l *link) finish(s *subscription, err error) (again bool) {
 		return false
 	}
 	if op == unsubscribing { // the server does not know the channel, or not here: nothing to give back
-		s.on = false
+		s.off()
 		s.reconcile()
 		return false
 	}
@@ -363,10 +363,11 @@ func (l *link) confirmed(epoch int, event rueidis.PubSubSubscription) {
 		s.on = true
 		s.wakeFirst()
 	case "unsubscribe", "sunsubscribe":
-		s.on = false
+		s.off()
 		if s.op == noOp { // not ours: the slot moved to another node
 			h.forgetSlot(s.channel)
 			s.reconcile()
+			s.settle()
 		}
 	}
 }
@@ -385,7 +386,8 @@ func (l *link) down(err error, hopeless bool) {
 		if s.link != l {
 			continue
 		}
-		s.on, s.op, s.queued = false, noOp, false
+		s.off()
+		s.op, s.queued = noOp, false
 		if hopeless || redisErr != nil && refused(redisErr) {
 			s.refuse(err)
 		}

@@ -60,8 +60,23 @@ func (d *desk) finish(err error) (again bool) {
 	return d.link.finish(subOf(d.topic()), err)
 }
 
+// lapse lets the time pass for which subscriptions linger.
+func (d *desk) lapse() {
+	d.hub.mu.Lock()
+	var all []*subscription
+	for _, s := range d.hub.subs {
+		s.until = time.Time{}
+		all = append(all, s)
+	}
+	d.hub.mu.Unlock()
+	for _, s := range all {
+		s.leave()
+	}
+}
+
 // obey carries out what the link is asked for, until nothing is left.
 func (d *desk) obey() {
+	d.lapse()
 	for o := d.take(); o != noOp; o = d.take() {
 		d.confirm(map[op]string{subscribing: "subscribe", unsubscribing: "unsubscribe"}[o])
 		d.finish(nil)
@@ -203,6 +218,9 @@ func (m *model) step() {
 			note("down")
 			m.pending = noOp
 			m.link.down(io.EOF, false)
+		} else {
+			note("lapse")
+			m.lapse()
 		}
 	case 13:
 		switch t := m.topic(); {

@@ -95,6 +95,8 @@ func (w *Waiter) done(ttl time.Duration) {
 		if w.due { // a message came during the turn; it may be about a later unlock than ours
 			t.wakeFirst()
 		}
+	} else if t.sub != nil {
+		t.sub.stay()
 	}
 	t.dispatch()
 	t.settle()
@@ -251,7 +253,7 @@ func (t *topic) subscribe() {
 		t.sub = t.hub.subscription(t.queue.Channel)
 		t.sub.topics = append(t.sub.topics, t)
 	}
-	if t.sub.on && t.sub.op != unsubscribing {
+	if t.sub.stands() {
 		t.wakeFirst() // still standing from the queue before, or for another lock
 		return
 	}

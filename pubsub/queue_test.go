@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"errors"
+	"io"
 	"math"
 	"testing"
 	"testing/synctest"
@@ -356,7 +357,7 @@ func TestRejoin(t *testing.T) {
 		d := newDesk(t)
 		d.line(1)[0].Leave()
 		w := rejoin(d)
-		require.Len(t, w.turn, 1, "the subscription stands")
+		require.Empty(t, w.turn, "the attempt came when the subscription stood")
 		require.Equal(t, noOp, d.take())
 		require.True(t, d.topic().sub.on)
 	})
@@ -401,6 +402,61 @@ func TestRejoin(t *testing.T) {
 		rejoin(d).Leave()
 		require.Equal(t, noOp, d.take())
 		require.Zero(t, d.hub.Len())
+	})
+}
+
+// Who got the lock leaves a subscription that lingers; who gave up does not.
+func TestLinger(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		join := func() *Waiter {
+			w := &Waiter{}
+			require.True(t, d.hub.Join(w, queue(d.ch)))
+			return w
+		}
+		d.line(1)[0].Done(-1)
+		require.Equal(t, noOp, d.take())
+		for range 10 { // each time anew
+			time.Sleep(linger - time.Millisecond)
+			w := join()
+			w.Held(-1)
+			require.Empty(t, w.turn, "the attempt came when the subscription stood")
+			d.hub.message(d.ch, "0")
+			require.Len(t, w.turn, 1)
+			w.Done(-1)
+			require.Equal(t, noOp, d.take())
+		}
+		time.Sleep(linger / 2)
+		join().Leave()
+		require.Equal(t, noOp, d.take(), "it is there for the one before")
+		w := join()
+		time.Sleep(linger)
+		require.Equal(t, noOp, d.take(), "it is in use")
+		w.Leave()
+		require.Equal(t, unsubscribing, d.take())
+		d.confirm("unsubscribe")
+		d.finish(nil)
+		require.Zero(t, d.hub.Len())
+
+		d.line(1)[0].Done(-1)
+		time.Sleep(linger)
+		synctest.Wait()
+		require.Equal(t, unsubscribing, d.take(), "nobody came")
+		d.confirm("unsubscribe")
+		d.finish(nil)
+		require.Zero(t, d.hub.Len())
+
+		d.line(1)[0].Done(-1)
+		d.link.down(io.EOF, false)
+		require.Equal(t, noOp, d.take(), "nobody needs it")
+		require.Zero(t, d.hub.Len())
+
+		d.line(1)[0].Done(-1)
+		d.confirm("unsubscribe")
+		require.Equal(t, noOp, d.take(), "the slot has moved")
+		require.Zero(t, d.hub.Len())
+		d.line(1)[0].Done(-1) // Close stops the timer, or the bubble would not end
 	})
 }
 

@@ -1,6 +1,14 @@
 package pubsub
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
+
+// linger is how long a subscription stays after its last waiter got the lock. Who got a lock that others want
+// will often want it again soon, and a subscription that stands already spares three commands: it
+// itself, the attempt after it, and its end. Longer would not spare much more, and each unlock means a message.
+const linger = 500 * time.Millisecond
 
 // subscription is what is known of a channel. Its queues share it. Hub.mu guards it.
 type subscription struct {
@@ -12,6 +20,10 @@ type subscription struct {
 	link   *link // which has it, or is asked to have it
 	queued bool  // the link will look at it
 	op     op    // the link's command about it that is under way
+
+	lingers bool      // it stands, and may stay until then though no queue needs it
+	until   time.Time // at the least
+	timer   *time.Timer
 }
 
 // subscription returns the one of a channel. Hub.mu is held.
@@ -32,8 +44,11 @@ const (
 	unsubscribing
 )
 
-// want reports whether a queue needs the subscription.
+// want reports whether a queue needs the subscription, or is likely to need it soon.
 func (s *subscription) want() bool {
+	if s.lingers {
+		return true
+	}
 	for _, t := range s.topics {
 		if t.need {
 			return true
@@ -56,6 +71,53 @@ func (s *subscription) reconcile() {
 	}
 	s.queued = true
 	s.link.enqueue(s)
+}
+
+// stands reports whether all messages from now on arrive.
+func (s *subscription) stands() bool { return s.on && s.op != unsubscribing }
+
+// stay has a subscription that stands linger.
+func (s *subscription) stay() {
+	if !s.on || s.hub.closed {
+		return
+	}
+	s.until = time.Now().Add(linger)
+	switch {
+	case s.lingers:
+		return // the timer looks at until
+	case s.timer == nil:
+		s.timer = time.AfterFunc(linger, s.leave)
+	default:
+		s.timer.Reset(linger)
+	}
+	s.lingers = true
+}
+
+// leave gives back a subscription that has lingered, unless it is needed again. The timer calls it.
+func (s *subscription) leave() {
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	if !s.lingers || s.hub.closed {
+		return
+	}
+	if rest := time.Until(s.until); rest > 0 {
+		s.timer.Reset(rest)
+		return
+	}
+	s.lingers = false
+	s.reconcile()
+}
+
+// off notes that the server does not have the subscription any more.
+func (s *subscription) off() {
+	s.on, s.lingers = false, false
+	s.stopTimer()
+}
+
+func (s *subscription) stopTimer() {
+	if s.timer != nil {
+		s.timer.Stop()
+	}
 }
 
 // settle drops the subscription and its queues when nobody needs them.
