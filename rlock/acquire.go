@@ -391,9 +391,9 @@ func (l *locking) send(count int) answer {
 		args.Replicas, args.ReplicaWait = c.options.Replicas, c.options.ReplicaTimeout
 	}
 	args.Fence = m.fenceOf()
-	retry := newRetry(time.Now().Add(patience))
-	for {
-		sent := time.Now()
+	sent := time.Now()
+	retry := newRetry(sent.Add(patience))
+	for ; ; sent = time.Now() {
 		reply, err := m.kind.acquire(c.callAt(sent, args.ReplicaWait), c.rdb, args)
 		if err == nil {
 			if h.doubt != nil {

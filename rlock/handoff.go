@@ -21,9 +21,8 @@ type run struct {
 }
 
 // claim claims the waiter that gets the hold, nil if there is none or others should have the lock first.
-func (h *hold) claim() *locking {
+func (h *hold) claim(now time.Time) *locking {
 	c := h.mutex.client
-	now := time.Now()
 	if h.run.length == 0 {
 		h.run.began = now
 	}
@@ -39,10 +38,9 @@ func (h *hold) claim() *locking {
 
 // handOff makes the one attempt to hand the hold off to a claimed waiter. Unless it fails, the claim is
 // over.
-func (h *hold) handOff(next *locking) released {
+func (h *hold) handOff(next *locking, sent time.Time) released {
 	c, m := h.mutex.client, next.mutex
 	args := lua.HandOffArgs{Name: m.name, Fence: m.fenceOf(), Owner: h.field, Next: next.hold.field, Lease: m.ttl()}
-	sent := time.Now()
 	reply, err := m.kind.handOff(c.callAt(sent, 0), c.rdb, args)
 	switch {
 	case err != nil:

@@ -114,13 +114,19 @@ type released struct {
 	err  error     // what the last call failed with
 }
 
-// unlocking is a release on a goroutine of its own: rueidis heeds no ctx while somebody else connects, and a
-// loss of the hold ends the unlock.
+// unhurried is how much of the lease is left for an unlock to wait for Redis on its caller's goroutine, which
+// spares two switches: more than rueidis, with its own defaults, lets a command wait, be it for a connection
+// (5 s) or for a silent server (10 s).
+const unhurried = 15 * time.Second
+
+// unlocking is a release on a goroutine of its own, for a hold that may be lost before Redis answers, which ends
+// the unlock: rueidis heeds no ctx while somebody else connects.
 type unlocking struct {
 	hold  *hold
 	mutex *Mutex
 	count int
 	ttl   time.Duration
+	until time.Time
 
 	result released
 	done   chan struct{} // capacity 1: there is a result, or the hold was lost
@@ -132,7 +138,7 @@ var unlockings = sync.Pool{New: func() any {
 	u := &unlocking{done: make(chan struct{}, 1)}
 	u.run = func() {
 		c := u.mutex.client
-		u.result = u.hold.sendRelease(u.mutex, u.count, u.ttl)
+		u.result = u.hold.sendRelease(u.mutex, u.count, u.ttl, time.Now(), u.until)
 		u.signal()
 		c.running.Done()
 	}
@@ -148,11 +154,17 @@ func (u *unlocking) signal() {
 
 // callRelease brings the count down to count. It returns when the hold is lost at the latest.
 func (h *hold) callRelease(m *Mutex, count int, ttl time.Duration) released {
-	if !m.client.start() {
-		return h.sendRelease(m, count, ttl)
+	c := m.client
+	now, until := time.Now(), c.leases.Until(&h.lease)
+	switch {
+	case !c.start():
+		return h.sendRelease(m, count, ttl, now, until)
+	case until.Sub(now) >= unhurried:
+		defer c.running.Done()
+		return h.sendRelease(m, count, ttl, now, until)
 	}
 	u := unlockings.Get().(*unlocking) //nolint:errcheck // see New
-	u.hold, u.mutex, u.count, u.ttl = h, m, count, ttl
+	u.hold, u.mutex, u.count, u.ttl, u.until = h, m, count, ttl, until
 	h.owner.mu.Lock()
 	h.unlocking = u
 	ended := h.ended
@@ -174,27 +186,27 @@ func (h *hold) callRelease(m *Mutex, count int, ttl time.Duration) released {
 	return r
 }
 
-// sendRelease sends the release, again if something went wrong that may pass and the lease lasts. A hold
-// that ends goes to a waiter of this process, if there is one.
-func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (r released) {
+// sendRelease sends the release, again if something went wrong that may pass and the lease lasts, which is until
+// then. A hold that ends goes to a waiter of this process, if there is one.
+func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration, now, until time.Time) (r released) {
 	c := m.client
-	until := c.leases.Until(&h.lease)
-	limit := time.Now().Add(patience) // also if a hand-off takes its part: the release is still tried once
+	limit := now.Add(patience) // also if a hand-off takes its part: the release is still tried once
 	if until.Before(limit) {
 		limit = until
 	}
+	r.sent = now
 	if count == 0 {
-		if next := h.claim(); next != nil {
-			if r = h.handOff(next); r.err == nil {
+		if next := h.claim(now); next != nil {
+			if r = h.handOff(next, now); r.err == nil {
 				return r
 			}
+			r.sent = time.Now()
 			defer func() { next.notHandedOff(r) }()
 		}
 	}
 	args := m.releaseArgs(h, count, ttl)
 	retry := newRetry(limit)
 	for {
-		r.sent = time.Now()
 		if c.isClosed() {
 			r.held, r.err = c.releaseOnce(m, args)
 		} else {
@@ -209,6 +221,7 @@ func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (r released) 
 		if !retry.wait(r.err, nil, nil) {
 			return r
 		}
+		r.sent = time.Now()
 	}
 }
 
