@@ -236,7 +236,7 @@ func (r *Renewer) finish(c *call, sent time.Duration, verdicts []Verdict, refuse
 				l.until = until
 				r.ends.move(l, until)
 			}
-			l.backoff, l.alone = 0, false
+			l.tries, l.alone = 0, false
 			r.schedule(l, j)
 		default:
 			// When a whole call is refused, one of its items may be the cause (a
@@ -263,15 +263,19 @@ func (r *Renewer) finish(c *call, sent time.Duration, verdicts []Verdict, refuse
 	r.forget(c.g)
 }
 
+// maxTries is how many renewals have to fail until the backoff is at its longest, whichever that is.
+const maxTries = 6
+
 // retry schedules the next try of a lease whose renewal failed.
 func (r *Renewer) retry(l *Lease, now time.Duration, j jitter) {
 	longest := r.retryMax
 	if l.alone && l.g.members > r.batch && now-l.g.renewed > r.period {
 		longest = r.spareMax // nobody of many is renewed, and all of them would come alone
 	}
-	l.backoff = min(max(2*l.backoff, r.retryMin), longest)
+	l.tries = min(l.tries+1, maxTries)
+	backoff := min(r.retryMin<<(l.tries-1), longest)
 	// Near the end a full backoff would give away the last chance.
-	wait := min(l.backoff, max((l.until-now)/2, r.retryMin))
+	wait := min(backoff, max((l.until-now)/2, r.retryMin))
 	due := now + j.of(wait)
 	l.place = inRetries
 	r.retries.push(l, due)

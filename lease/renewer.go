@@ -110,11 +110,12 @@ func newRenewer(renew RenewFunc, o Options) *Renewer {
 }
 
 // Close stops renewals and the reporting of losses, cancels the calls in
-// flight, and returns when all goroutines are gone. Leases aren't reported lost
-// by it. It may be called again, but not from a Lost, for whose return
-// it waits.
+// flight, tells the keepers of all leases that are kept, and returns when all
+// goroutines are gone. It may be called again, but not from a Lost, for whose
+// return it waits.
 func (r *Renewer) Close() {
 	r.mu.Lock()
+	kept := r.ends.entries
 	if !r.closed {
 		r.closed = true
 		r.cancel() // ends the loop's sleep, too
@@ -123,6 +124,9 @@ func (r *Renewer) Close() {
 		r.ends, r.dues, r.retries, r.groups, r.ready = heap{}, heap{}, heap{}, nil, nil
 	}
 	r.mu.Unlock()
+	for _, e := range kept {
+		e.l.keeper.Closed()
+	}
 	r.wg.Wait()
 }
 
@@ -130,8 +134,8 @@ func (r *Renewer) Close() {
 // length.
 //
 // A Lease is kept once: Keep panics when it is called with l again. After Close,
-// Keep tracks nothing; only Until will answer.
-func (r *Renewer) Keep(l *Lease, k Keeper, until time.Time, renewed bool) {
+// Keep tracks nothing and reports false; only Until will answer.
+func (r *Renewer) Keep(l *Lease, k Keeper, until time.Time, renewed bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l.state != idle {
@@ -140,7 +144,7 @@ func (r *Renewer) Keep(l *Lease, k Keeper, until time.Time, renewed bool) {
 	l.until = r.at(until)
 	if r.closed {
 		l.state = stopped
-		return
+		return false
 	}
 	l.state = kept
 	l.keeper, l.renewed = k, renewed
@@ -149,6 +153,7 @@ func (r *Renewer) Keep(l *Lease, k Keeper, until time.Time, renewed bool) {
 	if renewed {
 		r.schedule(l, newJitter())
 	}
+	return true
 }
 
 // Update sets whether l is renewed, and moves the trusted time to `until` if
@@ -179,7 +184,7 @@ func (r *Renewer) Update(l *Lease, until time.Time, renewed bool) {
 	if renewed {
 		// A later end means that the expiry was extended by other means (a
 		// re-entry), which is as good as a renewal.
-		l.backoff = 0
+		l.tries = 0
 		r.schedule(l, newJitter())
 	}
 }
