@@ -73,7 +73,8 @@ func (r *Renewer) lose() (report func(error), reason error) {
 }
 
 // collect queues leases to be renewed now, and reports whether there were any.
-// When one is due, the ones due within the slack come along.
+// When one is due, the ones due within the slack come along, up to one that has
+// been renewed before: it has its batch, and would be renewed more often than need be.
 func (r *Renewer) collect(now time.Duration) bool {
 	if r.dues.first() <= now {
 		r.horizon = now + r.slack
@@ -83,7 +84,11 @@ func (r *Renewer) collect(now time.Duration) bool {
 		r.enqueue(r.retries.entries[0].l)
 	}
 	for ; n < step && r.dues.first() <= r.horizon; n++ {
-		r.enqueue(r.dues.entries[0].l)
+		l := r.dues.entries[0].l
+		if l.g != nil && r.dues.first() > now {
+			break
+		}
+		r.enqueue(l)
 	}
 	if n < step {
 		r.horizon = 0 // all taken: what comes in later has its own time

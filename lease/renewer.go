@@ -34,8 +34,9 @@ type Renewer struct {
 
 	// All derived from Options.Watchdog.
 	ttl      time.Duration // of every renewal
-	period   time.Duration // from one renewal to the next
-	slack    time.Duration // how much earlier a renewal may go, to fill a batch
+	period   time.Duration // from one renewal to the next, on average
+	interval time.Duration // from one renewal to the next, at most: the jitter makes it a period
+	slack    time.Duration // how much earlier a lease's first renewal may go, to fill a batch
 	timeout  time.Duration // of one call
 	retryMin time.Duration // first backoff
 	retryMax time.Duration // last backoff
@@ -86,6 +87,7 @@ func newRenewer(renew RenewFunc, o Options) *Renewer {
 		batch:    o.Batch,
 		ttl:      o.Watchdog,
 		period:   o.Watchdog / 3,
+		interval: o.Watchdog/3 + o.Watchdog/3/18, // not /19, so that there are never more calls than n/batch
 		slack:    o.Watchdog / 20,
 		timeout:  o.Watchdog / 6,
 		retryMin: max(o.Watchdog/100, 10*time.Millisecond),
@@ -276,7 +278,7 @@ func (r *Renewer) poke(at time.Duration) {
 // with more time left it is what the rule "never shorten an expiry" asks for:
 // no renewal before it would gain something.
 func (r *Renewer) schedule(l *Lease, j jitter) {
-	due := l.until - r.ttl + j.of(r.period)
+	due := l.until - r.ttl + j.of(r.interval)
 	l.place = inDues
 	r.dues.push(l, due)
 	if l.g != nil {

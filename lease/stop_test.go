@@ -45,7 +45,7 @@ func TestStopWithCallInFlight(t *testing.T) {
 				}
 				h, until := newHold(1), time.Now().Add(watchdog)
 				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
-				sleep(10 * time.Second)
+				sleep(due)
 				if when == "lost" {
 					sleep(watchdog)
 				}
@@ -90,7 +90,7 @@ func TestCloseWithStuckCalls(t *testing.T) {
 			r.Keep(&h.Lease, keeper{h.item, i % 20, h.lost}, time.Now().Add(watchdog), i%3 > 0)
 			hs = append(hs, h)
 		}
-		sleep(10 * time.Second)
+		sleep(due)
 		done := r.Stop(&hs[1].Lease)
 		before := time.Now()
 		r.Close() // the bubble reports goroutines left behind
@@ -153,7 +153,7 @@ func TestCloseTellsKeepers(t *testing.T) {
 		_, lost := keep(3, time.Second, false)
 		h, stopped := keep(4, watchdog, true)
 		r.Stop(&h.Lease)
-		sleep(10 * time.Second)
+		sleep(due)
 		closed := make(chan struct{})
 		go func() {
 			r.Close()
@@ -185,7 +185,7 @@ func TestCloseWhileCallsEnd(t *testing.T) {
 		}
 		h := newHold(1)
 		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
-		sleep(10 * time.Second)
+		sleep(due)
 		before := time.Now()
 		r.Close()
 		if time.Since(before) == 0 {
