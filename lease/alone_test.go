@@ -50,7 +50,7 @@ func TestPoisonedItemFailsAlone(t *testing.T) {
 		for _, q := range s.taken() {
 			calls, items = calls+1, items+len(q.items)
 		}
-		if items < 99*60 || calls > items/50 {
+		if items < 99*58 || calls > items/50 {
 			t.Errorf("%d calls for %d items: not batched again", calls, items)
 		}
 		for _, h := range good {
@@ -131,7 +131,7 @@ func TestUpdateAfterFailure(t *testing.T) {
 		again := time.Now()
 		r.Update(&bad.Lease, again.Add(watchdog), true)
 		s.taken()
-		r.Keep(&good.Lease, keeper{good.item, "g", good.lost}, again.Add(watchdog-10*time.Second), true) // due now
+		r.Keep(&good.Lease, keeper{good.item, "g", good.lost}, again.Add(watchdog-due), true) // due now
 		r.mu.Lock()
 		r.groups["g"].failing = false
 		r.mu.Unlock()

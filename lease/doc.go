@@ -66,12 +66,13 @@
 // renew call, which runs on a goroutine of its own and ends with its ctx; so
 // a loss is on time while any number of calls is stuck.
 //
-// Renewals are due every third of the watchdog time, so that two in a row may
-// fail. Waking for one, the goroutine takes along what is due shortly after,
-// sorts it by group, and sends up to [Options].Batch leases in a call; room
-// left in it goes to leases of the group that are due later. Leases that were
-// sent together are due together from then on, so batches form by themselves,
-// and n leases of one group cost about n/Batch calls a period.
+// Renewals are due every third of the watchdog time, give or take a twentieth,
+// so that two in a row may fail. Waking for the first renewal of a lease, the
+// goroutine takes along those that are due shortly after, sorts them by group, and
+// sends up to [Options].Batch leases in a call; room left in it goes to leases of
+// the group that are due later. Leases that were sent together are due together
+// from then on, so batches form by themselves, and n leases of one group cost
+// n/Batch calls a period.
 //
 // A renewal that failed is tried again after a hundredth of the watchdog time,
 // then after twice that, and at last every thirtieth of it: a store that

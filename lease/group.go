@@ -88,7 +88,7 @@ func (g *group) queue(l *Lease) *queue {
 	switch {
 	case l.alone:
 		return &g.alone
-	case l.backoff > 0:
+	case l.tries > 0:
 		return &g.again
 	}
 	return &g.many

@@ -26,7 +26,7 @@ func TestStuckGroupDelaysNoOther(t *testing.T) {
 			r.Keep(&hs[i].Lease, keeper{hs[i].item, i % groups, hs[i].lost}, until, true)
 		}
 		for range 20 {
-			sleep(10 * time.Second)
+			sleep(due)
 			seen := map[any]bool{}
 			for _, q := range s.taken() {
 				seen[q.group] = true
@@ -73,7 +73,7 @@ func TestCallsInFlightAreBounded(t *testing.T) {
 					hs[i] = newHold(i)
 					r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, true)
 				}
-				sleep(10 * time.Second)
+				sleep(due)
 				s.mu.Lock()
 				most := s.most
 				s.mu.Unlock()
@@ -116,9 +116,9 @@ func TestFailingGroupIsNotFilled(t *testing.T) {
 		}
 		until := time.Now().Add(watchdog)
 		r.Keep(&other.Lease, keeper{other.item, "g", other.lost}, until, true)
-		sleep(10 * time.Second)                                                                                      // other has been renewed, and rests
+		sleep(due)                                                                                                   // other has been renewed, and rests
 		r.Keep(&bad.Lease, keeper{bad.item, "g", bad.lost}, time.Now().Add(watchdog), true)                          // not due yet
-		r.Keep(&late.Lease, keeper{late.item, "g", late.lost}, time.Now().Add(watchdog-8500*time.Millisecond), true) // due within 1.5 s
+		r.Keep(&late.Lease, keeper{late.item, "g", late.lost}, time.Now().Add(watchdog-9100*time.Millisecond), true) // due within 1.5 s
 		r.mu.Lock()
 		r.groups["g"].failing = true
 		r.mu.Unlock()
@@ -146,7 +146,7 @@ func TestQueuedLeases(t *testing.T) {
 			hs[i] = newHold(i)
 			r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, true)
 		}
-		sleep(10 * time.Second)
+		sleep(due)
 		var queued []*hold
 		for _, h := range hs {
 			if h.place == inQueue { // all goroutines sleep

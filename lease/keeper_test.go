@@ -7,6 +7,8 @@ type keeper struct {
 	lost  func(error)
 }
 
+func (k keeper) Closed() {}
+
 func (k keeper) Item() Item        { return k.item }
 func (k keeper) Group() any        { return k.group }
 func (k keeper) Lost(reason error) { k.lost(reason) }

@@ -32,6 +32,10 @@ type Keeper interface {
 	// Lost is called at most once, on the renewer's goroutine, with the reason: ErrExpired or ErrGone. It must
 	// not block, since everyone's losses and renewals wait for it, but it may call any method except Close.
 	Lost(reason error)
+
+	// Closed is called at most once, and not if Lost was, by the Close of a Renewer that keeps the lease. It must
+	// not block either. Like a loss, it may cross with Stop.
+	Closed()
 }
 
 // Verdict is what became of one item of a renew call.
@@ -53,8 +57,7 @@ type Lease struct {
 
 	keeper Keeper
 
-	until   time.Duration // trusted time, since the renewer's epoch
-	backoff time.Duration // the wait before the last retry; 0 when the last renewal succeeded
+	until time.Duration // trusted time, since the renewer's epoch
 
 	g          *group // resolved when it is due for the first time
 	next, prev *Lease // neighbours in the queue of g that it is in
@@ -64,7 +67,8 @@ type Lease struct {
 	state   state
 	place   place
 	renewed bool
-	alone   bool // to be sent in a call of its own
+	tries   uint8 // renewals that failed since one succeeded, up to maxTries
+	alone   bool  // to be sent in a call of its own
 
 	releasing bool // see Renewer.Releasing
 }

@@ -77,7 +77,8 @@ func (r *Renewer) lose() (report func(error), reason error) {
 }
 
 // collect queues leases to be renewed now, and reports whether there were any.
-// When one is due, the ones due within the slack come along.
+// When one is due, the ones due within the slack come along, up to one that has
+// been renewed before: it has its batch, and would be renewed more often than need be.
 func (r *Renewer) collect(now time.Duration) bool {
 	if r.dues.first() <= now {
 		r.horizon = now + r.slack
@@ -87,7 +88,11 @@ func (r *Renewer) collect(now time.Duration) bool {
 		r.enqueue(r.retries.entries[0].l)
 	}
 	for ; n < step && r.dues.first() <= r.horizon; n++ {
-		r.enqueue(r.dues.entries[0].l)
+		l := r.dues.entries[0].l
+		if l.g != nil && r.dues.first() > now {
+			break
+		}
+		r.enqueue(l)
 	}
 	if n < step {
 		r.horizon = 0 // all taken: what comes in later has its own time
@@ -240,7 +245,7 @@ func (r *Renewer) finish(c *call, sent time.Duration, verdicts []Verdict, refuse
 				l.until = until
 				r.ends.move(l, until)
 			}
-			l.backoff, l.alone = 0, false
+			l.tries, l.alone = 0, false
 			r.schedule(l, j)
 		default:
 			// When a whole call is refused, one of its items may be the cause (a
@@ -267,15 +272,19 @@ func (r *Renewer) finish(c *call, sent time.Duration, verdicts []Verdict, refuse
 	r.forget(c.g)
 }
 
+// maxTries is how many renewals have to fail until the backoff is at its longest, whichever that is.
+const maxTries = 6
+
 // retry schedules the next try of a lease whose renewal failed.
 func (r *Renewer) retry(l *Lease, now time.Duration, j jitter) {
 	longest := r.retryMax
 	if l.alone && l.g.members > r.batch && now-l.g.renewed > r.period {
 		longest = r.spareMax // nobody of many is renewed, and all of them would come alone
 	}
-	l.backoff = min(max(2*l.backoff, r.retryMin), longest)
+	l.tries = min(l.tries+1, maxTries)
+	backoff := min(r.retryMin<<(l.tries-1), longest)
 	// Near the end a full backoff would give away the last chance.
-	wait := min(l.backoff, max((l.until-now)/2, r.retryMin))
+	wait := min(backoff, max((l.until-now)/2, r.retryMin))
 	due := now + j.of(wait)
 	l.place = inRetries
 	r.retries.push(l, due)

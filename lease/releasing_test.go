@@ -18,7 +18,7 @@ func TestReleasingWhileInFlight(t *testing.T) {
 			stopped, slow, until := newHold(1), newHold(2), time.Now().Add(watchdog)
 			r.Keep(&stopped.Lease, keeper{stopped.item, nil, stopped.lost}, until, true)
 			r.Keep(&slow.Lease, keeper{slow.item, nil, slow.lost}, until, true)
-			sleep(10 * time.Second)
+			sleep(due)
 			s.taken()
 			r.Releasing(&stopped.Lease)
 			r.Releasing(&slow.Lease)

@@ -34,8 +34,9 @@ type Renewer struct {
 
 	// All derived from Options.Watchdog.
 	ttl      time.Duration // of every renewal
-	period   time.Duration // from one renewal to the next
-	slack    time.Duration // how much earlier a renewal may go, to fill a batch
+	period   time.Duration // from one renewal to the next, on average
+	interval time.Duration // from one renewal to the next, at most: the jitter makes it a period
+	slack    time.Duration // how much earlier a lease's first renewal may go, to fill a batch
 	timeout  time.Duration // of one call
 	retryMin time.Duration // first backoff
 	retryMax time.Duration // last backoff
@@ -90,6 +91,7 @@ func newRenewer(renew RenewFunc, o Options) *Renewer {
 		batch:    o.Batch,
 		ttl:      o.Watchdog,
 		period:   o.Watchdog / 3,
+		interval: o.Watchdog/3 + o.Watchdog/3/18, // not /19, so that there are never more calls than n/batch
 		slack:    o.Watchdog / 20,
 		timeout:  o.Watchdog / 6,
 		retryMin: max(o.Watchdog/100, 10*time.Millisecond),
@@ -114,11 +116,12 @@ func newRenewer(renew RenewFunc, o Options) *Renewer {
 }
 
 // Close stops renewals and the reporting of losses, cancels the calls in
-// flight, and returns when all goroutines are gone. Leases aren't reported lost
-// by it. It may be called again, but not from a Lost, for whose return
-// it waits.
+// flight, tells the keepers of all leases that are kept, and returns when all
+// goroutines are gone. It may be called again, but not from a Lost, for whose
+// return it waits.
 func (r *Renewer) Close() {
 	r.mu.Lock()
+	kept := r.ends.entries
 	if !r.closed {
 		r.closed = true
 		r.cancel() // ends the loop's sleep, too
@@ -127,6 +130,9 @@ func (r *Renewer) Close() {
 		r.ends, r.dues, r.retries, r.groups, r.ready = heap{}, heap{}, heap{}, nil, nil
 	}
 	r.mu.Unlock()
+	for _, e := range kept {
+		e.l.keeper.Closed()
+	}
 	r.wg.Wait()
 }
 
@@ -134,8 +140,8 @@ func (r *Renewer) Close() {
 // length.
 //
 // A Lease is kept once: Keep panics when it is called with l again. After Close,
-// Keep tracks nothing; only Until will answer.
-func (r *Renewer) Keep(l *Lease, k Keeper, until time.Time, renewed bool) {
+// Keep tracks nothing and reports false; only Until will answer.
+func (r *Renewer) Keep(l *Lease, k Keeper, until time.Time, renewed bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l.state != idle {
@@ -144,7 +150,7 @@ func (r *Renewer) Keep(l *Lease, k Keeper, until time.Time, renewed bool) {
 	l.until = r.at(until)
 	if r.closed {
 		l.state = stopped
-		return
+		return false
 	}
 	l.state = kept
 	l.keeper, l.renewed = k, renewed
@@ -153,6 +159,7 @@ func (r *Renewer) Keep(l *Lease, k Keeper, until time.Time, renewed bool) {
 	if renewed {
 		r.schedule(l, newJitter())
 	}
+	return true
 }
 
 // Update sets whether l is renewed, and moves the trusted time to `until` if
@@ -183,7 +190,7 @@ func (r *Renewer) Update(l *Lease, until time.Time, renewed bool) {
 	if renewed {
 		// A later end means that the expiry was extended by other means (a
 		// re-entry), which is as good as a renewal.
-		l.backoff = 0
+		l.tries = 0
 		r.schedule(l, newJitter())
 	}
 }
@@ -276,7 +283,7 @@ func (r *Renewer) poke(at time.Duration) {
 // with more time left it is what the rule "never shorten an expiry" asks for:
 // no renewal before it would gain something.
 func (r *Renewer) schedule(l *Lease, j jitter) {
-	due := l.until - r.ttl + j.of(r.period)
+	due := l.until - r.ttl + j.of(r.interval)
 	l.place = inDues
 	r.dues.push(l, due)
 	if l.g != nil {

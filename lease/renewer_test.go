@@ -10,12 +10,12 @@ func TestRenewsEveryThird(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		h, last := newHold(1), time.Now()
 		r.Keep(&h.Lease, keeper{h.item, "g", h.lost}, last.Add(watchdog), true)
-		distinct := map[time.Duration]bool{}
+		distinct, began := map[time.Duration]bool{}, last
 		for range 100 {
-			sleep(10 * time.Second)
+			sleep(due)
 			for _, q := range s.taken() {
 				gap := q.at.Sub(last)
-				if gap < 9*time.Second || gap > 10*time.Second {
+				if gap < 9500*time.Millisecond || gap > due {
 					t.Errorf("renewed after %v", gap)
 				}
 				if q.group != "g" || q.ttl != watchdog || len(q.items) != 1 || q.items[0] != h.item {
@@ -26,6 +26,9 @@ func TestRenewsEveryThird(t *testing.T) {
 			if got := r.Until(&h.Lease); !got.Equal(last.Add(watchdog)) {
 				t.Fatalf("trusted until %v after a renewal at %v", got, last)
 			}
+		}
+		if mean := last.Sub(began) / time.Duration(len(distinct)); mean < 9850*time.Millisecond || mean > 10200*time.Millisecond {
+			t.Errorf("renewed every %v", mean)
 		}
 		if len(distinct) < 50 {
 			t.Errorf("%d different periods in about 100: no jitter", len(distinct))
@@ -70,7 +73,7 @@ func TestSlowReplyDoesNotStretch(t *testing.T) {
 		}
 		h := newHold(1)
 		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
-		sleep(14 * time.Second) // one call, sent after 9 to 10 s
+		sleep(due + 4*time.Second) // one call, sent after 9.5 to 10.6 s
 		qs := s.taken()
 		if len(qs) != 1 {
 			t.Fatalf("%d calls", len(qs))
@@ -79,7 +82,7 @@ func TestSlowReplyDoesNotStretch(t *testing.T) {
 			t.Errorf("trusted until %v, want %v", got, want)
 		}
 		// The period, too, counts from the sending.
-		sleep(time.Until(qs[0].at.Add(10 * time.Second)))
+		sleep(time.Until(qs[0].at.Add(due)))
 		if qs := s.taken(); len(qs) != 1 {
 			t.Errorf("%d calls in the second period", len(qs))
 		}

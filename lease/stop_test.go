@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,7 +45,7 @@ func TestStopWithCallInFlight(t *testing.T) {
 				}
 				h, until := newHold(1), time.Now().Add(watchdog)
 				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
-				sleep(10 * time.Second)
+				sleep(due)
 				if when == "lost" {
 					sleep(watchdog)
 				}
@@ -89,7 +90,7 @@ func TestCloseWithStuckCalls(t *testing.T) {
 			r.Keep(&h.Lease, keeper{h.item, i % 20, h.lost}, time.Now().Add(watchdog), i%3 > 0)
 			hs = append(hs, h)
 		}
-		sleep(10 * time.Second)
+		sleep(due)
 		done := r.Stop(&hs[1].Lease)
 		before := time.Now()
 		r.Close() // the bubble reports goroutines left behind
@@ -124,6 +125,57 @@ func TestCloseWithStuckCalls(t *testing.T) {
 	})
 }
 
+// closedKeeper counts how often it is told that its Renewer was closed.
+type closedKeeper struct {
+	keeper
+	closed *atomic.Int32
+}
+
+func (k closedKeeper) Closed() { k.closed.Add(1) }
+
+// G9: Close tells those whose leases it gives up, and nobody else, before it waits for a call.
+func TestCloseTellsKeepers(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		end := make(chan struct{})
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			<-end // heeds no ctx
+			return all(Renewed, len(q.items)), nil
+		}
+		keep := func(i int, ttl time.Duration, renewed bool) (*hold, *atomic.Int32) {
+			h, told := newHold(i), new(atomic.Int32)
+			if !r.Keep(&h.Lease, closedKeeper{keeper{h.item, nil, h.lost}, told}, time.Now().Add(ttl), renewed) {
+				t.Error("not kept")
+			}
+			return h, told
+		}
+		_, renewed := keep(1, watchdog, true)
+		_, fixed := keep(2, watchdog, false)
+		_, lost := keep(3, time.Second, false)
+		h, stopped := keep(4, watchdog, true)
+		r.Stop(&h.Lease)
+		sleep(due)
+		closed := make(chan struct{})
+		go func() {
+			r.Close()
+			close(closed)
+		}()
+		synctest.Wait()
+		if renewed.Load() != 1 || fixed.Load() != 1 || lost.Load() != 0 || stopped.Load() != 0 {
+			t.Errorf("told %d, %d, %d and %d times, want 1, 1, 0 and 0", renewed.Load(), fixed.Load(), lost.Load(), stopped.Load())
+		}
+		close(end)
+		<-closed
+		r.Close()
+		if renewed.Load() != 1 || fixed.Load() != 1 {
+			t.Error("told again")
+		}
+		late, told := newHold(5), new(atomic.Int32)
+		if r.Keep(&late.Lease, closedKeeper{keeper{late.item, nil, late.lost}, told}, time.Now().Add(watchdog), true) || told.Load() != 0 {
+			t.Error("kept after Close")
+		}
+	})
+}
+
 // Close while calls end on their own: what they report is dropped.
 func TestCloseWhileCallsEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
@@ -133,7 +185,7 @@ func TestCloseWhileCallsEnd(t *testing.T) {
 		}
 		h := newHold(1)
 		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
-		sleep(10 * time.Second)
+		sleep(due)
 		before := time.Now()
 		r.Close()
 		if time.Since(before) == 0 {

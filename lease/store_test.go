@@ -9,9 +9,12 @@ import (
 	"time"
 )
 
-// watchdog is the time that the tests use: due every 10 s, less up to 1 s of
-// jitter and 1.5 s of slack; a call times out after 5 s.
+// watchdog is the time that the tests use: due every 10 s, give or take half a second
+// of jitter, and up to 1.5 s earlier for the first time; a call times out after 5 s.
 const watchdog = 30 * time.Second
+
+// due is when a lease has been renewed again at the latest.
+const due = 10560 * time.Millisecond
 
 // request is a renew call as the store saw it.
 type request struct {

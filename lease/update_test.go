@@ -29,7 +29,7 @@ func TestUpdate(t *testing.T) {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
 			s.answer = func(context.Context, request) ([]Verdict, error) { return nil, errors.New("cut") }
 			h, until := keep(r, true)
-			sleep(10 * time.Second)
+			sleep(due)
 			r.Update(&h.Lease, until, false)
 			s.taken()
 			sleep(time.Hour)
@@ -78,7 +78,7 @@ func TestUpdate(t *testing.T) {
 			if n := len(s.taken()); n != 0 {
 				t.Errorf("%d renewals in between", n)
 			}
-			sleep(10 * time.Second)
+			sleep(due)
 			if n := len(s.taken()); n != 1 {
 				t.Errorf("%d renewals after", n)
 			}
@@ -131,12 +131,12 @@ func TestUpdateWhileInFlight(t *testing.T) {
 			}
 			h, until := newHold(1), time.Now().Add(watchdog)
 			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
-			sleep(10 * time.Second)
+			sleep(due)
 			sent := s.taken()[0].at
 			for _, on := range o.switches {
 				r.Update(&h.Lease, until, on)
 			}
-			sleep(watchdog - 10*time.Second)
+			sleep(watchdog - due)
 			n := len(s.taken())
 			on := o.switches[len(o.switches)-1]
 			switch {
@@ -160,7 +160,7 @@ func TestUpdateWhileInFlight(t *testing.T) {
 			}
 			h := newHold(1)
 			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
-			sleep(10 * time.Second)
+			sleep(due)
 			until := time.Now().Add(10 * time.Minute)
 			r.Update(&h.Lease, until, true)
 			s.taken()

@@ -35,9 +35,9 @@ type Waiter struct {
 	topic      *topic
 	prev, next *Waiter
 	turn       chan struct{} // capacity 1: whoever sends holds Hub.mu and never blocks
-	due        bool          // gets the turn when it is the first of those that are due
 	err        error         // why waiting is in vain
 	joined     uint64        // Hub.joins then
+	due        bool          // gets the turn when it is the first of those that are due
 	claim      claim
 }
 

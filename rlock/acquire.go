@@ -21,9 +21,9 @@ type locking struct {
 	bounds
 	waiter pubsub.Waiter
 	answer answer                // of Redis, to whoever asked for this Lock: a goroutine of its own, or a claimant
-	fate   atomic.Int32          // of the question of that goroutine
-	done   chan struct{}         // capacity 1: the question was answered
+	done   chan struct{}         // capacity 1: the question of that goroutine was answered; nil until there is one
 	last   atomic.Pointer[error] // what went wrong when Redis was asked, if it did
+	fate   atomic.Int32          // of the question
 	shared bool                  // the Lock has returned, but somebody ends it in its place
 }
 
@@ -36,7 +36,7 @@ const (
 )
 
 // lockings are used again, since the uncontended Lock needs one only until it returns.
-var lockings = sync.Pool{New: func() any { return &locking{done: make(chan struct{}, 1)} }}
+var lockings = sync.Pool{New: func() any { return new(locking) }}
 
 // free gives the memory back, unless somebody still needs it.
 func (l *locking) free() {
@@ -231,7 +231,7 @@ func (l *locking) enter() (*scope, error) {
 			l.leave()
 			return nil, l.failed(a.err)
 		case a.reply.Status == lua.Acquired:
-			h.run = run{}
+			h.run = nil
 			l.waiter.Done(m.ttl())
 			return l.entered(a)
 		case l.once:
@@ -328,6 +328,9 @@ func (l *locking) ask(count int) (a answer, mine bool) {
 	if l.attempt.Done() == nil {
 		return l.send(count), true
 	}
+	if l.done == nil { // most of those that wait never ask
+		l.done = make(chan struct{}, 1)
+	}
 	l.fate.Store(asked)
 	if !c.background(func() { l.question(count) }) {
 		return answer{err: ErrClosed}, true
@@ -386,7 +389,7 @@ func (l *locking) undo(count int, a answer) {
 // stops early when the caller has gone.
 func (l *locking) send(count int) answer {
 	h, m, c := l.hold, l.mutex, l.mutex.client
-	args := lua.AcquireArgs{Name: m.name, Owner: h.field, Lease: m.ttl(), Count: count}
+	args := lua.AcquireArgs{Name: m.name, Owner: h.field(), Lease: m.ttl(), Count: count}
 	if count == 1 { // a re-entry adds nothing that a failover could let somebody else have
 		args.Replicas, args.ReplicaWait = c.options.Replicas, c.options.ReplicaTimeout
 	}

@@ -33,10 +33,9 @@ type Client struct {
 	done    chan struct{} // closed by Close at once: waiters return
 	stopped chan struct{} // closed by Close after closeGrace: commands under way are given up
 
-	// mu guards the following, and the list links of holds. No other lock is taken under it.
+	// mu guards the following. No other lock is taken under it.
 	mu      sync.Mutex
 	closed  bool
-	holds   *hold          // the live ones
 	running sync.WaitGroup // see background; started under mu, so none is once closed
 }
 
@@ -92,16 +91,9 @@ func (c *Client) Close() { c.closing.Do(c.close) }
 func (c *Client) close() {
 	c.mu.Lock()
 	c.closed = true
-	var held []*hold
-	for h := c.holds; h != nil; h = h.next {
-		held = append(held, h)
-	}
 	c.mu.Unlock()
 	close(c.done)
-	for _, h := range held {
-		h.cancel(ErrClosed)
-	}
-	c.leases.Close()
+	c.leases.Close() // tells the holders
 	c.hub.Close()
 	grace := time.AfterFunc(closeGrace, func() { close(c.stopped) })
 	c.running.Wait()
@@ -140,38 +132,6 @@ func (c *Client) start() bool {
 	}
 	c.running.Add(1)
 	return true
-}
-
-// list notes a live hold for Close. It reports false if the client is closed.
-func (c *Client) list(h *hold) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return false
-	}
-	if h.next = c.holds; h.next != nil {
-		h.next.prev = h
-	}
-	c.holds, h.listed = h, true
-	return true
-}
-
-func (c *Client) unlist(h *hold) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !h.listed {
-		return
-	}
-	h.listed = false
-	if h.prev != nil {
-		h.prev.next = h.next
-	} else {
-		c.holds = h.next
-	}
-	if h.next != nil {
-		h.next.prev = h.prev
-	}
-	h.prev, h.next = nil, nil
 }
 
 // renew is the renewer's way to Redis.

@@ -14,24 +14,32 @@ import (
 // If the reply is lost, the release that follows tells: if the owner still had the lock, it was not handed off,
 // and can not be any more; if it had not, the waiter asks whether it has it.
 
-// run is how many hand-offs followed each other, and since when.
+// run is how many hand-offs followed each other, and since when. The holds pass it on to each other.
 type run struct {
 	length int
 	began  time.Time
 }
 
+// over reports whether there should be no further hand-off. A nil run is one that has not begun.
+func (r *run) over(o HandOff, now time.Time) bool {
+	if r == nil {
+		return o.Most <= 0 || o.For <= 0
+	}
+	return r.length >= o.Most || now.Sub(r.began) >= o.For
+}
+
 // claim claims the waiter that gets the hold, nil if there is none or others should have the lock first.
 func (h *hold) claim(now time.Time) *locking {
 	c := h.mutex.client
-	if h.run.length == 0 {
-		h.run.began = now
-	}
-	if o := c.options.HandOff; c.options.Replicas > 0 || h.run.length >= o.Most || now.Sub(h.run.began) >= o.For {
+	if c.options.Replicas > 0 || h.run.over(c.options.HandOff, now) {
 		return nil
 	}
 	w := c.hub.Claim(h.mutex.queue())
 	if w == nil {
 		return nil
+	}
+	if h.run == nil {
+		h.run = &run{began: now}
 	}
 	return w.Value.(*locking) //nolint:errcheck // no other value is ever set
 }
@@ -40,7 +48,7 @@ func (h *hold) claim(now time.Time) *locking {
 // over.
 func (h *hold) handOff(next *locking, sent time.Time) released {
 	c, m := h.mutex.client, next.mutex
-	args := lua.HandOffArgs{Name: m.name, Fence: m.fenceOf(), Owner: h.field, Next: next.hold.field, Lease: m.ttl()}
+	args := lua.HandOffArgs{Name: m.name, Fence: m.fenceOf(), Owner: h.field(), Next: next.hold.field(), Lease: m.ttl()}
 	reply, err := m.kind.handOff(c.callAt(sent, 0), c.rdb, args)
 	switch {
 	case err != nil:
@@ -49,7 +57,8 @@ func (h *hold) handOff(next *locking, sent time.Time) released {
 		next.unclaim(true) // nobody knows who has the lock
 		return released{}
 	}
-	next.hold.run = run{length: h.run.length + 1, began: h.run.began}
+	h.run.length++
+	next.hold.run = h.run
 	next.answer = answer{reply: reply, sent: sent}
 	if !next.waiter.Grant(m.ttl()) {
 		// Not here: the hold that was handed off has ended well, however long this takes.

@@ -17,17 +17,17 @@ import (
 type hold struct {
 	owner *owner
 	mutex *Mutex // one handle on the lock
-	field string // the owner as Redis has it
+	tag   uint64 // the owner's when the record was made; see field
 
 	lease lease.Lease // has a lock of its own
 
 	// For whoever has the right to make calls. While a waiter is claimed, that is its claimant, see handoff.go.
 	doubt *doubt // nil most of the time
-	run   run    // the hand-offs that led to it
+	run   *run   // of hand-offs, that it is part of; nil if none led to it, and none has been tried
 
 	// Guarded by owner.mu.
 	busy      bool          // the right to make calls is taken
-	over      bool          // the owner has dropped the record: it makes no hold any more
+	over      bool          // the owner has dropped the record, which makes no hold any more
 	users     int32         // who uses the record; see owner.hold
 	count     int           // as in Redis
 	changed   chan struct{} // closed when busy or ended changes; nil until somebody waits for that
@@ -35,10 +35,6 @@ type hold struct {
 	ended     error         // why a hold that was live was lost
 	scopes    *scope        // the open ones
 	first     scope         // the first of them; the others have memory of their own
-
-	// Guarded by the client's mu: its list.
-	listed     bool
-	prev, next *hold
 }
 
 // doubt is what is not known of a field in Redis; see giveback.go.
@@ -62,15 +58,13 @@ func (h *hold) doubted(until time.Time) *doubt {
 type scope struct {
 	context.Context // cancelled when the scope closes or the hold is lost
 
-	cancel context.CancelCauseFunc
-	mutex  *Mutex
-	hold   *hold
-	outer  *scope // in the ctx that the Lock was called with
-	token  int64
+	mutex *Mutex
+	hold  *hold
+	token int64
 
 	// Guarded by hold.owner.mu.
-	closed     bool
-	prev, next *scope
+	cancel context.CancelCauseFunc // nil once the scope is closed
+	next   *scope                  // the level that was opened before it, of those that are open
 }
 
 // String keeps fmt from reading the fields, which change. It is the form of package context.
@@ -112,12 +106,9 @@ func (h *hold) open(ctx context.Context, m *Mutex, until time.Time, token int64)
 	if !first {
 		s = new(scope)
 	}
-	s.Context, s.cancel, s.mutex, s.hold, s.outer, s.token = inner, cancel, m, h, scopeOf(ctx), token
+	s.Context, s.cancel, s.mutex, s.hold, s.token = inner, cancel, m, h, token
 	h.count++
-	if s.next = h.scopes; s.next != nil {
-		s.next.prev = s
-	}
-	h.scopes = s
+	h.scopes, s.next = s, h.scopes
 	if first {
 		o.live++
 	}
@@ -128,11 +119,10 @@ func (h *hold) open(ctx context.Context, m *Mutex, until time.Time, token int64)
 		c.leases.Update(&h.lease, until, renewed)
 		return s, nil
 	}
-	if !c.list(h) {
+	if !c.leases.Keep(&h.lease, keeper{h}, until, renewed) {
 		h.lose(ErrClosed)
 		return nil, ErrClosed
 	}
-	c.leases.Keep(&h.lease, keeper{h}, until, renewed)
 	return s, nil
 }
 
@@ -203,32 +193,33 @@ func (h *hold) ttl() time.Duration {
 func (s *scope) close() bool {
 	h := s.hold
 	h.owner.mu.Lock()
-	if s.closed {
+	cancel := s.cancel
+	if cancel == nil {
 		h.owner.mu.Unlock()
 		return false
 	}
-	s.closed = true
-	if s.prev != nil {
-		s.prev.next = s.next
-	} else {
-		h.scopes = s.next
+	s.cancel = nil
+	at := &h.scopes
+	for *at != s { // seldom far: levels are closed in the reverse order, but for those of siblings
+		at = &(*at).next
 	}
-	if s.next != nil {
-		s.next.prev = s.prev
-	}
+	*at = s.next
 	h.owner.mu.Unlock()
-	s.cancel(nil)
+	cancel(nil)
 	return true
 }
 
 // keeper is the hold as the renewer sees it.
 type keeper struct{ *hold }
 
-func (k keeper) Item() lease.Item { return lease.Item{Name: k.mutex.name, Owner: k.field} }
+func (k keeper) Item() lease.Item { return lease.Item{Name: k.mutex.name, Owner: k.field()} }
 func (k keeper) Group() any       { return k.mutex.client.group(k.mutex) }
 
 // Lost is called when nobody may trust in the hold any more.
 func (k keeper) Lost(reason error) { k.lost(reason) }
+
+// Closed is called when the client ends before the hold does.
+func (k keeper) Closed() { k.cancel(ErrClosed) }
 
 func (h *hold) lost(reason error) {
 	h.lose(&opError{op: "hold", name: h.mutex.name, causes: []error{ErrLost, reason}})
@@ -253,7 +244,6 @@ func (h *hold) lose(why error) {
 		h.unlocking.signal()
 	}
 	o.mu.Unlock()
-	h.mutex.client.unlist(h)
 }
 
 // cancel ends the contexts of all levels of a hold that stays as it is in Redis.
@@ -266,7 +256,7 @@ func (h *hold) cancel(why error) {
 	}
 }
 
-// end takes a hold off its owner's live ones. o.mu is held; the caller unlists the hold afterwards.
+// end takes a hold off its owner's live ones. o.mu is held.
 func (o *owner) end(h *hold) {
 	o.drop(h)
 	if o.live--; o.live == 0 {

@@ -18,10 +18,9 @@ type owner struct {
 	// waiting, and no other lock is taken under it.
 	mu      sync.Mutex
 	tag     uint64 // plays Redisson's thread id in new holds
-	live    int    // holds with a count
+	live    int32  // holds with a count
 	retired bool
-	unused  *hold             // for the first record
-	only    *hold             // most owners have one record
+	first   hold              // the first record; most owners have no other
 	others  map[holdKey]*hold // the rest of them
 }
 
@@ -34,15 +33,7 @@ type holdKey struct {
 
 var lastTag atomic.Uint64
 
-// newOwner returns an owner, and memory for its first hold with it.
-func newOwner() *owner {
-	both := &struct {
-		owner owner
-		hold  hold
-	}{}
-	both.owner.tag, both.owner.unused = lastTag.Add(1), &both.hold
-	return &both.owner
-}
+func newOwner() *owner { return &owner{tag: lastTag.Add(1)} }
 
 // hold returns the owner's record for m, a new one if there is none, and notes that the caller
 // uses it; forget ends that. It returns nil if the owner is retired.
@@ -54,20 +45,8 @@ func (o *owner) hold(m *Mutex) *hold {
 	}
 	h := o.find(m)
 	if h == nil {
-		if h = o.unused; h == nil {
-			h = new(hold)
-		}
-		o.unused = nil
-		h.owner, h.mutex, h.field = o, m, m.client.field(o.tag, m.kind)
-		switch {
-		case o.only == nil:
-			o.only = h
-		case o.others == nil:
-			o.others = make(map[holdKey]*hold)
-			fallthrough
-		default:
-			o.others[m.key()] = h
-		}
+		h = o.record(m.key())
+		h.owner, h.mutex, h.tag = o, m, o.tag
 	}
 	h.users++
 	return h
@@ -75,10 +54,23 @@ func (o *owner) hold(m *Mutex) *hold {
 
 // find returns the record for m, or nil. o.mu is held.
 func (o *owner) find(m *Mutex) *hold {
-	if h := o.only; h != nil && h.mutex.key() == m.key() {
+	if h := &o.first; h.owner != nil && !h.over && h.mutex.key() == m.key() {
 		return h
 	}
 	return o.others[m.key()]
+}
+
+// record returns an empty record. No record is used twice, see drop. o.mu is held.
+func (o *owner) record(key holdKey) *hold {
+	if o.first.owner == nil {
+		return &o.first
+	}
+	if o.others == nil {
+		o.others = make(map[holdKey]*hold)
+	}
+	h := new(hold)
+	o.others[key] = h
+	return h
 }
 
 // heldField returns the owner's field in the lock of m, if it has a live hold on it.
@@ -86,7 +78,7 @@ func (o *owner) heldField(m *Mutex) (field string, held bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if h := o.find(m); h != nil && h.count > 0 {
-		return h.field, true
+		return h.field(), true
 	}
 	return "", false
 }
@@ -105,9 +97,7 @@ func (o *owner) forget(h *hold) {
 // its lease has been used, and its field may be one on which a call still acts. o.mu is held.
 func (o *owner) drop(h *hold) {
 	h.over = true
-	if o.only == h {
-		o.only = nil
-	} else if key := h.mutex.key(); o.others[key] == h {
+	if key := h.mutex.key(); o.others[key] == h {
 		delete(o.others, key)
 	}
 }
@@ -130,10 +120,12 @@ func (o *owner) isRetired() bool {
 	return o.retired
 }
 
-func (c *Client) field(tag uint64, k *kind) string {
+// field is the owner as Redis has it. It is made anew each time, for there may be many holds, and calls for
+// each of them are rare.
+func (h *hold) field() string {
 	var b [64]byte // room for a UUID and any number
-	field := strconv.AppendUint(append(append(b[:0], c.id...), ':'), tag, 10)
-	return string(append(field, k.suffix...))
+	field := strconv.AppendUint(append(append(b[:0], h.mutex.client.id...), ':'), h.tag, 10)
+	return string(append(field, h.mutex.kind.suffix...))
 }
 
 // ctxKey is the key of the innermost *scope in a context.
@@ -156,7 +148,7 @@ func Detach(ctx context.Context) context.Context {
 // `<client UUID>:<tag>`, or "" if there is none. It is meant for logs.
 func Owner(ctx context.Context) string {
 	if s := scopeOf(ctx); s != nil {
-		return s.hold.field
+		return s.hold.field()
 	}
 	return ""
 }
@@ -166,7 +158,7 @@ func Owner(ctx context.Context) string {
 // that refuses writes with a token lower than one it has seen is safe from holders that do not
 // know yet that they lost the lock.
 func FencingToken(ctx context.Context, name string) (token int64, ok bool) {
-	for s := scopeOf(ctx); s != nil; s = s.outer {
+	for s := scopeOf(ctx); s != nil; s = scopeOf(s.Context) {
 		if s.mutex.name == name && s.token != 0 {
 			return s.token, true
 		}

@@ -76,7 +76,6 @@ func (h *hold) release(m *Mutex) error {
 	if ended != nil { // lost while the release was on its way
 		return h.releaseLost(m, ended)
 	}
-	c.unlist(h)
 	until := c.leases.Until(&h.lease)
 	if renewing := c.leases.Stop(&h.lease); renewing != nil {
 		select { // G7: no renewal reaches Redis after the unlock has returned
@@ -227,7 +226,7 @@ func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration, now, until ti
 
 func (m *Mutex) releaseArgs(h *hold, count int, ttl time.Duration) lua.ReleaseArgs {
 	return lua.ReleaseArgs{
-		Name: m.name, Owner: h.field, Count: count, Lease: ttl,
+		Name: m.name, Owner: h.field(), Count: count, Lease: ttl,
 		Publish: lua.Publish(m.client.knownChannel(m)),
 	}
 }

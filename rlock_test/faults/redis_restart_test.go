@@ -86,8 +86,8 @@ func TestRedisDownForLongerThanTheLease(t *testing.T) {
 }
 
 // Fault 3 (kill -9 and restart empty), G2, G4, G8: Redis forgets, so exclusion breaks. docs/guarantees.md, "Where
-// it ends": the holder is told when its next renewal finds the key gone, a third of the watchdog
-// time later at most. A hold with a lease is told by its end, or by its next call. The waiter does
+// it ends": the holder is told when its next renewal finds the key gone, about a third of the watchdog
+// time later. A hold with a lease is told by its end, or by its next call. The waiter does
 // not wait for a lease that Redis has forgotten.
 func TestRedisKilledAndEmpty(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,123 @@
+package rlock_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+const (
+	memoryOf       = 5000 // waiters, or holds; the race detector follows 8,000 goroutines at most
+	waiterBytes    = 1024
+	holdBytes      = 512
+	memoryPatience = 10 * time.Second
+)
+
+// heapInUse is what the process has on its heap. What a pool has kept goes with the second collection.
+func heapInUse() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// parkedCtx tells when a Lock is about to wait: that is when it looks at its ctx.
+type parkedCtx struct {
+	context.Context
+	once   sync.Once
+	parked chan<- struct{}
+}
+
+func (c *parkedCtx) Done() <-chan struct{} {
+	c.once.Do(func() { c.parked <- struct{}{} })
+	return c.Context.Done()
+}
+
+// G3: what a waiter costs, apart from its goroutine, which is the caller's.
+func TestMemoryOfWaiters(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	s := redistest.Start(t)
+	watch := s.Client(t)
+	_, unlock, err := newClient(t, s.Client(t)).Mutex("one").Lock(ctx)
+	require.NoError(t, err)
+	m := newClient(t, s.Client(t)).Mutex("one")
+
+	parked, start := make(chan struct{}), make(chan struct{})
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for range memoryOf + 1 {
+		ctx := &parkedCtx{Context: ctx, parked: parked}
+		wg.Go(func() {
+			<-start
+			_, _, err := m.Lock(ctx)
+			assert.ErrorIs(t, err, context.Canceled)
+		})
+	}
+	asked := redistest.Commands(t, watch)["evalsha"]
+	start <- struct{}{}
+	<-parked
+	// The first waiter asks at once, and again when it has subscribed. It needs all connections there will be.
+	redistest.Eventually(t, memoryPatience, func() bool { return redistest.Commands(t, watch)["evalsha"] == asked+2 }, "asked twice")
+
+	goroutines, before := runtime.NumGoroutine(), heapInUse()
+	for range memoryOf {
+		start <- struct{}{}
+		<-parked
+	}
+	per := (heapInUse() - before) / memoryOf
+	t.Logf("a waiter costs %d bytes", per)
+	assert.LessOrEqual(t, per, int64(waiterBytes))
+	assert.LessOrEqual(t, runtime.NumGoroutine(), goroutines, "no goroutine of ours each")
+	cancel()
+	wg.Wait()
+	require.NoError(t, unlock())
+}
+
+// What a hold costs, apart from its handle and from the channel that its ctx makes when it is asked for one.
+func TestMemoryOfHolds(t *testing.T) {
+	s := redistest.Start(t)
+	c := newClient(t, s.Client(t))
+	mutexes, unlocks := make([]*rlock.Mutex, memoryOf), make([]rlock.UnlockFunc, memoryOf)
+	for i := range mutexes {
+		mutexes[i] = c.Mutex(fmt.Sprintf("memory:%d", i))
+	}
+	each := func(n int, f func(i int) error) {
+		const goroutines = 64
+		var wg sync.WaitGroup
+		for g := range goroutines {
+			wg.Go(func() {
+				for i := g; i < n; i += goroutines {
+					assert.NoError(t, f(i))
+				}
+			})
+		}
+		wg.Wait()
+	}
+	lock := func(i int) (err error) {
+		_, unlocks[i], err = mutexes[i].Lock(context.Background())
+		return err
+	}
+	unlock := func(i int) error { return unlocks[i]() }
+	each(1000, lock) // makes the connections
+	each(1000, unlock)
+	clear(unlocks) // they keep what they have unlocked
+
+	goroutines, before := runtime.NumGoroutine(), heapInUse()
+	each(memoryOf, lock)
+	per := (heapInUse() - before) / memoryOf
+	t.Logf("a hold costs %d bytes", per)
+	assert.LessOrEqual(t, per, int64(holdBytes))
+	redistest.Eventually(t, memoryPatience, func() bool { return runtime.NumGoroutine() <= goroutines }, "one goroutine for all holds")
+	each(memoryOf, unlock)
+}
