@@ -212,12 +212,12 @@ func (l *locking) enter() (*scope, error) {
 			if granted || err != nil { // also if it wanted to leave, but was too late
 				return l.entered(l.answer)
 			}
+			if h.owner.isRetired() {
+				l.leave()
+				return nil, errAgain
+			}
 		}
 		turn = false
-		if h.owner.isRetired() {
-			l.leave()
-			return nil, errAgain
-		}
 		a, mine := l.ask(1)
 		switch {
 		case !mine && c.isClosed():
@@ -402,7 +402,9 @@ func (l *locking) send(count int) answer {
 			if h.doubt != nil {
 				h.doubt.unsure = false
 			}
-			l.last.Store(nil)
+			if l.last.Load() != nil {
+				l.last.Store(nil)
+			}
 			return answer{reply: reply, sent: sent}
 		}
 		if count == 1 && mayHaveRun(err) {

@@ -76,15 +76,14 @@ func (h *hold) release(m *Mutex) error {
 	if ended != nil { // lost while the release was on its way
 		return h.releaseLost(m, ended)
 	}
-	until := c.leases.Until(&h.lease)
 	if renewing := c.leases.Stop(&h.lease); renewing != nil {
 		select { // G7: no renewal reaches Redis after the unlock has returned
 		case <-renewing:
-		case <-time.After(time.Until(until)):
+		case <-time.After(time.Until(c.leases.Until(&h.lease))):
 		}
 	}
 	if err != nil {
-		h.doubted(until).unsure = true
+		h.doubted(c.leases.Until(&h.lease)).unsure = true
 		c.sweepDoubt(m, h)
 		return m.fail("unlock", err)
 	}
