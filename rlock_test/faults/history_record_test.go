@@ -32,11 +32,13 @@ type histLog struct {
 	trust   map[histKey]int64 // until when the last success guards the key in Redis
 	asked   map[histKey]bool  // an acquire was sent
 	unsure  map[histKey]bool  // the outcome of a command was unknown
+	runs    histRuns
 }
 
 func newHistLog() *histLog {
 	return &histLog{
 		trust: make(map[histKey]int64), asked: make(map[histKey]bool), unsure: make(map[histKey]bool),
+		runs: histRuns{length: make(map[histKey]int)},
 	}
 }
 
@@ -88,6 +90,7 @@ type histScript struct {
 	what  string // acquire, release, hand-off or renew
 	keys  []histKey
 	lease time.Duration
+	first bool    // an acquire of a new hold, no re-entry
 	from  histKey // whose hold is handed off; keys has who gets it
 }
 
@@ -108,7 +111,7 @@ func parseHistScript(words []string) (histScript, bool) {
 		c.what, lease = "hand-off", args[2]
 		c.keys, c.from = []histKey{{names[0], args[1]}}, histKey{names[0], args[0]}
 	case n == 1 && len(args) == 3: // owner, lease, count
-		c.what, lease = "acquire", args[1]
+		c.what, lease, c.first = "acquire", args[1], args[2] == "1"
 		c.keys = []histKey{{names[0], args[0]}}
 	case n == 1 && len(args) == 5: // owner, count, lease, how and where to publish
 		c.what, lease = "release", args[2]
@@ -130,6 +133,7 @@ func parseHistScript(words []string) (histScript, bool) {
 func (l *histLog) answered(c histScript, sent int64, result rueidis.RedisResult) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.runs.note(c, result)
 	if err := result.Error(); err != nil {
 		// A renewal that comes late keeps a key or does nothing. NOSCRIPT is followed by the script.
 		redisErr, said := rueidis.IsRedisErr(err)
@@ -179,6 +183,7 @@ func (l *histLog) report() histReport {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := histReport{Entries: l.entries}
+	r.Tally.HandOffs = l.runs.total
 	for k := range l.asked {
 		r.Asked = append(r.Asked, k)
 	}

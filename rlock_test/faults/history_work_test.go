@@ -26,6 +26,7 @@ type histPlan struct {
 	Seed     uint64
 	Watchdog time.Duration
 	Pause    time.Duration // a section takes this long on average
+	HandOff  rlock.HandOff // of the clients that have bounds of their own, see histBounds
 	Sabotage string        // see histWorker
 }
 
@@ -35,9 +36,14 @@ const (
 	histLongWait = 3 * time.Second
 )
 
+func (p histPlan) options() rlock.Options {
+	return rlock.Options{WatchdogTimeout: p.Watchdog, HandOff: p.HandOff}
+}
+
 // histTally counts what happened, so that a test can tell that it happened at all.
 type histTally struct {
 	Sections, Nested, Refused, Cancelled, Lost, Failed int64
+	HandOffs                                           histHandOffs
 	Written                                            map[string]int64 // by the witness
 	Straddled                                          map[string]int64 // of these, those that the loss of their lock overtook
 }
@@ -95,7 +101,11 @@ func (c *histCrew) report() histReport {
 	r := c.log.report()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.tally.HandOffs = r.Tally.HandOffs
 	r.Tally = c.tally
+	if c.err == nil {
+		c.err = r.Tally.HandOffs.check(c.plan.HandOff)
+	}
 	if c.err != nil {
 		r.Error = c.err.Error()
 	}
