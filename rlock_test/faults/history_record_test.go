@@ -104,6 +104,9 @@ func parseHistScript(words []string) (histScript, bool) {
 		return histScript{}, false
 	}
 	names, args := words[3:3+n], words[3+n:]
+	if n == 2 && strings.HasPrefix(names[1], "redisson_lock_token:") { // a fenced lock: its counter has no owner
+		n, names = 1, names[:1]
+	}
 	c := histScript{what: "renew"}
 	var lease string
 	switch {

@@ -37,6 +37,11 @@ func newHistBench(t *testing.T, plan histPlan, clients, processes int, args ...s
 	t.Helper()
 	b := &histBench{t: t, server: redistest.Start(t, args...), log: newHistLog()}
 	plan.Dir = t.TempDir()
+	for i, name := range plan.Names {
+		if i%2 == 0 {
+			plan.Fenced = append(plan.Fenced, name)
+		}
+	}
 	b.direct = b.server.Client(t)
 	bounds := histBounds(plan.Seed, clients+processes)
 	for i := range clients + processes {

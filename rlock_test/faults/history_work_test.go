@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -20,13 +21,14 @@ type histPlan struct {
 	Addr     string   // of the server, or of a proxy before it
 	Dir      string   // where the witness's files are
 	Names    []string // of the locks
+	Fenced   []string // those of them that have fencing tokens
 	Unguard  []string // those of them whose keys may be deleted: no witness
 	Workers  int
 	First    int // number of the first worker
 	Seed     uint64
 	Watchdog time.Duration
 	Pause    time.Duration // a section takes this long on average
-	HandOff  rlock.HandOff // of the clients that have bounds of their own, see histBounds
+	HandOff  rlock.HandOff // the bounds of this client, see histBounds
 	Sabotage string        // see histWorker
 }
 
@@ -163,9 +165,9 @@ func (w *histWorker) pretend(name string) {
 
 // lock is a Lock or TryLock, or a re-entry if outer is of the same name. It returns nil on failure.
 func (w *histWorker) lock(ctx context.Context, cancel context.CancelFunc, name string, outer *histHold) *histHold {
-	m := w.client.Mutex(name)
+	m := w.mutex(name)
 	if w.chance(40) {
-		m = w.client.Mutex(name, rlock.WithLease(w.plan.Watchdog/4+w.duration(w.plan.Watchdog)))
+		m = w.mutex(name, rlock.WithLease(w.plan.Watchdog/4+w.duration(w.plan.Watchdog)))
 	}
 	var held context.Context
 	var unlock rlock.UnlockFunc
@@ -201,10 +203,21 @@ func (w *histWorker) lock(ctx context.Context, cancel context.CancelFunc, name s
 			h.watch(w)
 		}
 	}
+	token, fenced := rlock.FencingToken(held, name)
+	if fenced != slices.Contains(w.plan.Fenced, name) {
+		w.wrong(fmt.Errorf("%s: fencing token: %v", name, fenced))
+	}
 	w.log.add(histEntry{
-		Kind: histLock, Name: name, Owner: h.owner, Count: h.level, Call: call, Return: ret, Worker: w.id,
+		Kind: histLock, Name: name, Owner: h.owner, Count: h.level, Call: call, Return: ret, Worker: w.id, Token: token,
 	})
 	return h
+}
+
+func (w *histWorker) mutex(name string, options ...rlock.Option) *rlock.Mutex {
+	if slices.Contains(w.plan.Fenced, name) {
+		return w.client.FencedMutex(name, options...)
+	}
+	return w.client.Mutex(name, options...)
 }
 
 func (w *histWorker) duration(most time.Duration) time.Duration {
