@@ -66,7 +66,8 @@ func (l *histLog) trusted(k histKey) int64 {
 type histRedis struct {
 	rueidis.Client
 
-	log *histLog
+	log      *histLog
+	sabotage string // of the plan
 }
 
 func (r histRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
@@ -79,10 +80,21 @@ func (r histRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 	}
 	sent := histNow()
 	result := r.Client.Do(ctx, cmd)
+	if r.sabotage == histForged && c.what == "hand-off" && result.Error() == nil && !c.granted(0, result) {
+		result = r.forge(ctx, c)
+	}
 	if ok {
 		r.log.answered(c, sent, result)
 	}
 	return result
+}
+
+// forge makes the reply that a hand-off had if it had been made.
+func (r histRedis) forge(ctx context.Context, c histScript) rueidis.RedisResult {
+	if c.fence == "" {
+		return r.Client.Do(ctx, r.B().Exists().Key(c.keys[0].Name+":none").Build())
+	}
+	return r.Client.Do(ctx, r.B().Incr().Key(c.fence).Build())
 }
 
 // histScript is a script call of the library.
@@ -91,6 +103,7 @@ type histScript struct {
 	keys  []histKey
 	lease time.Duration
 	first bool    // an acquire of a new hold, no re-entry
+	fence string  // key of the fencing counter, if there is one
 	from  histKey // whose hold is handed off; keys has who gets it
 }
 
@@ -104,10 +117,10 @@ func parseHistScript(words []string) (histScript, bool) {
 		return histScript{}, false
 	}
 	names, args := words[3:3+n], words[3+n:]
-	if n == 2 && strings.HasPrefix(names[1], "redisson_lock_token:") { // a fenced lock: its counter has no owner
-		n, names = 1, names[:1]
-	}
 	c := histScript{what: "renew"}
+	if n == 2 && strings.HasPrefix(names[1], "redisson_lock_token:") {
+		n, names, c.fence = 1, names[:1], names[1]
+	}
 	var lease string
 	switch {
 	case n == 1 && len(args) == 3 && strings.Contains(args[1], ":"): // owner, next owner, lease

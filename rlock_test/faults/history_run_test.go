@@ -54,7 +54,7 @@ func newHistBench(t *testing.T, plan histPlan, clients, processes int, args ...s
 			continue
 		}
 		log := newHistLog()
-		c := newClient(t, histRedis{redistest.Dial(t, proxy.Addr()), log}, mine.options())
+		c := newClient(t, histRedis{redistest.Dial(t, proxy.Addr()), log, plan.Sabotage}, mine.options())
 		b.clients = append(b.clients, c)
 		b.crews = append(b.crews, newHistCrew(mine, log, c))
 	}

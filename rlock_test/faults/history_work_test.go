@@ -35,6 +35,7 @@ type histPlan struct {
 const (
 	histNoLock   = "no lock" // now and then a section runs without the lock
 	histDeaf     = "deaf"    // no section heeds its ctx
+	histForged   = "forged"  // a hand-off of a hold that is gone is said to have succeeded
 	histLongWait = 3 * time.Second
 )
 
