@@ -49,7 +49,7 @@ func TestHoldOutlivesItsWatchdogTime(t *testing.T) {
 
 func TestFixedLeaseIsNotRenewed(t *testing.T) {
 	b := newBench(t, rlock.Options{WatchdogTimeout: 100 * time.Millisecond})
-	const fixed = 500 * time.Millisecond
+	const fixed = 2 * time.Second
 	began := time.Now()
 	ctx, unlock, err := b.Mutex(b.name, rlock.WithLease(fixed)).Lock(context.Background())
 	require.NoError(t, err)
@@ -62,7 +62,7 @@ func TestFixedLeaseIsNotRenewed(t *testing.T) {
 	got := next.get(t, time.Second)
 	require.NoError(t, got.err)
 	require.GreaterOrEqual(t, got.at.Sub(began), fixed)
-	require.Less(t, told, fixed+50*time.Millisecond)
+	require.Less(t, told, fixed+fixed/10)
 
 	err = unlock()
 	require.ErrorIs(t, err, rlock.ErrLost)
@@ -71,23 +71,32 @@ func TestFixedLeaseIsNotRenewed(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// G2: the old holder is told before the new one can be in.
+// G2: the old holder is told before the new one can be in, since what it trusts in began when its acquire was
+// sent. On a slow way that is earlier than in Redis, by delay, and the reply is later than that, by delay.
 func TestHolderIsToldBeforeTheLeaseEnds(t *testing.T) {
+	const lease, delay = time.Second, 200 * time.Millisecond
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	b := newBench(t)
-	other := newClient(t, b.rdb)
-	for range 20 {
-		ctx, unlock, err := b.Mutex(b.name, rlock.WithLease(30*time.Millisecond)).Lock(context.Background())
-		require.NoError(t, err)
-		_, unlockNext, err := other.Mutex(b.name).Lock(context.Background())
-		require.NoError(t, err)
-		select {
-		case <-ctx.Done():
-		case <-time.After(20 * time.Millisecond): // how late a loaded machine runs a timer
-			require.Fail(t, "two live owners")
-		}
-		require.ErrorIs(t, unlock(), rlock.ErrLost)
-		require.NoError(t, unlockNext())
+	far := newClient(t, redistest.Dial(t, proxy.Addr()))
+	loadScripts(t, far)
+	proxy.Delay(delay)
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			name := fmt.Sprintf("%s:%d", b.name, i)
+			ctx, unlock, err := far.Mutex(name, rlock.WithLease(lease)).Lock(context.Background())
+			if !assert.NoError(t, err) {
+				return
+			}
+			_, unlockNext, err := b.Mutex(name).Lock(context.Background())
+			told := ctx.Err()
+			assert.NoError(t, err)
+			assert.Error(t, told, "two live owners")
+			assert.ErrorIs(t, unlock(), rlock.ErrLost)
+			assert.NoError(t, unlockNext())
+		})
 	}
+	wg.Wait()
 }
 
 // The lease belongs to the hold, not to the handle: {lease, none} x {first, re-entry}, on one handle
