@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -47,6 +48,7 @@ func TestHoldOutlivesItsWatchdogTime(t *testing.T) {
 	require.False(t, b.exists(t, b.name))
 }
 
+// That the holder is told in time is the next test's.
 func TestFixedLeaseIsNotRenewed(t *testing.T) {
 	b := newBench(t, rlock.Options{WatchdogTimeout: 100 * time.Millisecond})
 	const fixed = 2 * time.Second
@@ -55,14 +57,17 @@ func TestFixedLeaseIsNotRenewed(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, b.pttl(t, b.name), fixed/2)
 	next := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
+	last := fixed
+	for _, ttl := range b.watch(t, b.name, fixed/2) { // ten watchdog times
+		require.LessOrEqual(t, ttl, last, "PTTL rose")
+		last = ttl
+	}
 
 	<-ctx.Done()
-	told := time.Since(began)
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 	got := next.get(t, time.Second)
 	require.NoError(t, got.err)
 	require.GreaterOrEqual(t, got.at.Sub(began), fixed)
-	require.Less(t, told, fixed+fixed/10)
 
 	err = unlock()
 	require.ErrorIs(t, err, rlock.ErrLost)
@@ -74,10 +79,11 @@ func TestFixedLeaseIsNotRenewed(t *testing.T) {
 // G2: the old holder is told before the new one can be in, since what it trusts in began when its acquire was
 // sent. On a slow way that is earlier than in Redis, by delay, and the reply is later than that, by delay.
 func TestHolderIsToldBeforeTheLeaseEnds(t *testing.T) {
-	const lease, delay = time.Second, 200 * time.Millisecond
+	const lease, delay = 2 * time.Second, 200 * time.Millisecond
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	b := newBench(t)
-	far := newClient(t, redistest.Dial(t, proxy.Addr()))
+	oneConnection := func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 } // none is made on the slow way
+	far := newClient(t, redistest.Dial(t, proxy.Addr(), oneConnection))
 	loadScripts(t, far)
 	proxy.Delay(delay)
 	var wg sync.WaitGroup
