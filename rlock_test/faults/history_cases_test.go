@@ -16,6 +16,11 @@ func histUnsure(e histEntry) histEntry {
 	return e
 }
 
+func histToken(token int64, e histEntry) histEntry {
+	e.Token = token
+	return e
+}
+
 func histOn(name string, e histEntry) histEntry {
 	e.Name = name
 	return e
@@ -130,6 +135,16 @@ func TestHistoryCheckerVerdicts(t *testing.T) {
 			op(histUnlock, "b", 0, 50, 51)}},
 		{"deleted and re-entered", false, []histEntry{
 			op(histLock, "a", 1, 0, 10), op(histDelete, "a", 1, 20, 21), op(histLock, "a", 2, 30, 31)}},
+
+		{"fencing tokens rise, with gaps", true, []histEntry{
+			histToken(1, op(histLock, "a", 1, 0, 10)), histToken(2, op(histLock, "a", 2, 11, 12)),
+			op(histUnlock, "a", 0, 13, 14), op(histUnlock, "a", 0, 20, 30), histToken(5, op(histLock, "b", 1, 25, 50))}},
+		{"next owner with the same token", false, []histEntry{
+			histToken(1, op(histLock, "a", 1, 0, 10)), op(histUnlock, "a", 0, 20, 30),
+			histToken(1, op(histLock, "b", 1, 40, 50))}},
+		{"next owner with a lower token", false, []histEntry{
+			histToken(4, op(histLock, "a", 1, 0, 10)), op(histLost, "a", 0, 20, 30),
+			histToken(3, op(histLock, "b", 1, 25, 50))}},
 
 		{"leftover of a cancelled Lock in a free lock", true, []histEntry{
 			histUnsure(op(histLook, "x", 1, 0, 10)), op(histLook, "", 0, 20, 30), op(histLock, "a", 1, 40, 50)}},

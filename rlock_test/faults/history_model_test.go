@@ -32,6 +32,7 @@ type histEntry struct {
 	Count        int
 	Call, Return int64 // on the clock of histNow
 	Worker       int
+	Token        int64 // of a fenced Lock, from 1 on; 0 without fencing
 
 	// Unsure says that the outcome of some command for this owner was unknown to its client. Such a
 	// command may act late, so what others see in Redis says less about it: see docs/design.md, I2, I3.
@@ -44,11 +45,12 @@ type histState struct {
 	count   int
 	leaves  string // an owner whose hold is over, that may still be there in Redis
 	deleted string // owners whose key was deleted and who have not been told yet; sorted
+	token   int64  // the highest fencing token so far
 }
 
 // histModel is a reentrant lock with leases. A hold is live from its Lock until its unlock, or until
 // its holder is told that it is lost: not before the trusted time has ended, unless somebody has
-// deleted the key. That is G1, G2, G6 and G8; what others see in Redis adds G5 and G7.
+// deleted the key. That is G1, G2, G6 and G8; what others see in Redis adds G5 and G7. Fencing tokens rise.
 var histModel = porcupine.Model{
 	Partition: func(all []porcupine.Operation) [][]porcupine.Operation {
 		byName := make(map[string][]porcupine.Operation)
@@ -75,12 +77,15 @@ func (s histState) step(e histEntry) (histState, bool) {
 	mine := s.owner == e.Owner
 	switch e.Kind {
 	case histLock:
+		ok := e.Token == 0 || e.Token > s.token
+		s.token = max(s.token, e.Token)
 		if e.Count == 1 {
-			ok := s.owner == "" && !s.isDeleted(e.Owner)
-			return histState{owner: e.Owner, count: 1, deleted: s.deleted}, ok
+			ok = ok && s.owner == "" && !s.isDeleted(e.Owner)
+			s.owner, s.leaves = e.Owner, ""
+		} else {
+			ok = ok && mine && s.count == e.Count-1
 		}
-		ok := mine && s.count == e.Count-1
-		s.count++
+		s.count = e.Count
 		return s, ok
 	case histUnlock, histUnknown:
 		return s.unlocked(e)
@@ -90,7 +95,8 @@ func (s histState) step(e histEntry) (histState, bool) {
 		if s.isDeleted(e.Owner) {
 			return s.toldOf(e.Owner), true
 		}
-		return histState{leaves: e.Owner, deleted: s.deleted}, mine
+		s.owner, s.count, s.leaves = "", 0, e.Owner
+		return s, mine
 	case histLook:
 		return s, s.shows(e)
 	case histDelete:

@@ -81,7 +81,7 @@ func historyRole(args []string) int {
 	}
 	defer rdb.Close()
 	log := newHistLog()
-	client, err := rlock.New(histRedis{rdb, log}, rlock.Options{WatchdogTimeout: plan.Watchdog})
+	client, err := rlock.New(histRedis{rdb, log, plan.Sabotage}, plan.options())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

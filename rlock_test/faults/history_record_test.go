@@ -32,11 +32,13 @@ type histLog struct {
 	trust   map[histKey]int64 // until when the last success guards the key in Redis
 	asked   map[histKey]bool  // an acquire was sent
 	unsure  map[histKey]bool  // the outcome of a command was unknown
+	runs    histRuns
 }
 
 func newHistLog() *histLog {
 	return &histLog{
 		trust: make(map[histKey]int64), asked: make(map[histKey]bool), unsure: make(map[histKey]bool),
+		runs: histRuns{length: make(map[histKey]int)},
 	}
 }
 
@@ -64,7 +66,8 @@ func (l *histLog) trusted(k histKey) int64 {
 type histRedis struct {
 	rueidis.Client
 
-	log *histLog
+	log      *histLog
+	sabotage string // of the plan
 }
 
 func (r histRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
@@ -77,10 +80,21 @@ func (r histRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 	}
 	sent := histNow()
 	result := r.Client.Do(ctx, cmd)
+	if r.sabotage == histForged && c.what == "hand-off" && result.Error() == nil && !c.granted(0, result) {
+		result = r.forge(ctx, c)
+	}
 	if ok {
 		r.log.answered(c, sent, result)
 	}
 	return result
+}
+
+// forge makes the reply that a hand-off had if it had been made.
+func (r histRedis) forge(ctx context.Context, c histScript) rueidis.RedisResult {
+	if c.fence == "" {
+		return r.Client.Do(ctx, r.B().Exists().Key(c.keys[0].Name+":none").Build())
+	}
+	return r.Client.Do(ctx, r.B().Incr().Key(c.fence).Build())
 }
 
 // histScript is a script call of the library.
@@ -88,6 +102,8 @@ type histScript struct {
 	what  string // acquire, release, hand-off or renew
 	keys  []histKey
 	lease time.Duration
+	first bool    // an acquire of a new hold, no re-entry
+	fence string  // key of the fencing counter, if there is one
 	from  histKey // whose hold is handed off; keys has who gets it
 }
 
@@ -102,13 +118,16 @@ func parseHistScript(words []string) (histScript, bool) {
 	}
 	names, args := words[3:3+n], words[3+n:]
 	c := histScript{what: "renew"}
+	if n == 2 && strings.HasPrefix(names[1], "redisson_lock_token:") {
+		n, names, c.fence = 1, names[:1], names[1]
+	}
 	var lease string
 	switch {
 	case n == 1 && len(args) == 3 && strings.Contains(args[1], ":"): // owner, next owner, lease
 		c.what, lease = "hand-off", args[2]
 		c.keys, c.from = []histKey{{names[0], args[1]}}, histKey{names[0], args[0]}
 	case n == 1 && len(args) == 3: // owner, lease, count
-		c.what, lease = "acquire", args[1]
+		c.what, lease, c.first = "acquire", args[1], args[2] == "1"
 		c.keys = []histKey{{names[0], args[0]}}
 	case n == 1 && len(args) == 5: // owner, count, lease, how and where to publish
 		c.what, lease = "release", args[2]
@@ -130,6 +149,7 @@ func parseHistScript(words []string) (histScript, bool) {
 func (l *histLog) answered(c histScript, sent int64, result rueidis.RedisResult) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.runs.note(c, result)
 	if err := result.Error(); err != nil {
 		// A renewal that comes late keeps a key or does nothing. NOSCRIPT is followed by the script.
 		redisErr, said := rueidis.IsRedisErr(err)
@@ -179,6 +199,7 @@ func (l *histLog) report() histReport {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := histReport{Entries: l.entries}
+	r.Tally.HandOffs = l.runs.total
 	for k := range l.asked {
 		r.Asked = append(r.Asked, k)
 	}

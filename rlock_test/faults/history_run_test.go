@@ -37,18 +37,24 @@ func newHistBench(t *testing.T, plan histPlan, clients, processes int, args ...s
 	t.Helper()
 	b := &histBench{t: t, server: redistest.Start(t, args...), log: newHistLog()}
 	plan.Dir = t.TempDir()
+	for i, name := range plan.Names {
+		if i%2 == 0 {
+			plan.Fenced = append(plan.Fenced, name)
+		}
+	}
 	b.direct = b.server.Client(t)
+	bounds := histBounds(plan.Seed, clients+processes)
 	for i := range clients + processes {
 		proxy := redistest.StartProxy(t, b.server.Addr())
 		b.proxies = append(b.proxies, proxy)
 		mine := plan
-		mine.Addr, mine.First = proxy.Addr(), 1+i*plan.Workers
+		mine.Addr, mine.First, mine.HandOff = proxy.Addr(), 1+i*plan.Workers, bounds[i]
 		if i >= clients {
 			b.peers = append(b.peers, startHistPeer(t, mine))
 			continue
 		}
 		log := newHistLog()
-		c := newClient(t, histRedis{redistest.Dial(t, proxy.Addr()), log}, rlock.Options{WatchdogTimeout: plan.Watchdog})
+		c := newClient(t, histRedis{redistest.Dial(t, proxy.Addr()), log, plan.Sabotage}, mine.options())
 		b.clients = append(b.clients, c)
 		b.crews = append(b.crews, newHistCrew(mine, log, c))
 	}
@@ -119,9 +125,13 @@ func (b *histBench) end() []histReport {
 		reports = append(reports, p.report(b.t))
 	}
 	b.watched()
-	for _, r := range reports {
+	for i, r := range reports {
 		require.Empty(b.t, r.Error)
 		require.Zero(b.t, r.Left, "G5, G9: goroutines in the other process")
+		b.t.Logf("client %d: %+v", i, r.Tally.HandOffs)
+		if b.plan.Workers > 1 {
+			require.Positive(b.t, r.Tally.HandOffs.Done, "client %d: hand-offs", i)
+		}
 	}
 	return reports
 }
@@ -187,6 +197,7 @@ func (b *histBench) sum(reports []histReport) histTally {
 		total.Cancelled += r.Tally.Cancelled
 		total.Lost += r.Tally.Lost
 		total.Failed += r.Tally.Failed
+		total.HandOffs = total.HandOffs.and(r.Tally.HandOffs)
 		for name, n := range r.Tally.Written {
 			total.Written[name] += n
 		}

@@ -62,10 +62,33 @@ func TestHistoryRejectsWorkersWithoutLock(t *testing.T) {
 // Keys are deleted under their holders: a loss that each holder is told of in time (G2, G8), and no overlap
 // beyond that; without the entries that say so it is one, and the checker has to see it.
 func TestHistoryOfDeletedKeys(t *testing.T) {
+	b, reports := histDeletions(t, "")
+	b.check(reports)
+	require.Positive(t, b.sum(reports).Lost)
+
+	var unsaid []histEntry
+	for _, e := range histMerge(append(reports, b.log.report())...) {
+		if e.Kind != histDelete && e.Kind != histTold {
+			unsaid = append(unsaid, e)
+		}
+	}
+	b.verdict(porcupine.Illegal, unsaid)
+}
+
+// The same with clients that take a hand-off of a hold that is gone for one that was made (G1, G8): nobody
+// has the lock that the waiter gets, and the checker rejects that.
+func TestHistoryRejectsForgedHandOffs(t *testing.T) {
+	b, reports := histDeletions(t, histForged)
+	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
+}
+
+// histDeletions is a run in which keys are deleted under their holders.
+func histDeletions(t *testing.T, sabotage string) (*histBench, []histReport) {
+	t.Helper()
 	names := histNames(t, 2)
 	b := newHistBench(t, histPlan{
 		Names: names, Unguard: names, Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
-		Pause: 30 * time.Millisecond,
+		Pause: 30 * time.Millisecond, Sabotage: sabotage,
 	}, 2, 1)
 	n := 0
 	rng := rand.New(rand.NewPCG(b.plan.Seed, 0))
@@ -76,17 +99,8 @@ func TestHistoryOfDeletedKeys(t *testing.T) {
 	})
 	reports := b.end()
 	b.clean()
-	b.check(reports)
 	require.Positive(t, n)
-	require.Positive(t, b.sum(reports).Lost)
-
-	var unsaid []histEntry
-	for _, e := range histMerge(append(reports, b.log.report())...) {
-		if e.Kind != histDelete && e.Kind != histTold {
-			unsaid = append(unsaid, e)
-		}
-	}
-	b.verdict(porcupine.Illegal, unsaid)
+	return b, reports
 }
 
 // The same with holders who do not heed their ctx (G2): they are still inside when they should know

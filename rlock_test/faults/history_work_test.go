@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -20,24 +21,32 @@ type histPlan struct {
 	Addr     string   // of the server, or of a proxy before it
 	Dir      string   // where the witness's files are
 	Names    []string // of the locks
+	Fenced   []string // those of them that have fencing tokens
 	Unguard  []string // those of them whose keys may be deleted: no witness
 	Workers  int
 	First    int // number of the first worker
 	Seed     uint64
 	Watchdog time.Duration
 	Pause    time.Duration // a section takes this long on average
+	HandOff  rlock.HandOff // the bounds of this client, see histBounds
 	Sabotage string        // see histWorker
 }
 
 const (
 	histNoLock   = "no lock" // now and then a section runs without the lock
 	histDeaf     = "deaf"    // no section heeds its ctx
+	histForged   = "forged"  // a hand-off of a hold that is gone is said to have succeeded
 	histLongWait = 3 * time.Second
 )
+
+func (p histPlan) options() rlock.Options {
+	return rlock.Options{WatchdogTimeout: p.Watchdog, HandOff: p.HandOff}
+}
 
 // histTally counts what happened, so that a test can tell that it happened at all.
 type histTally struct {
 	Sections, Nested, Refused, Cancelled, Lost, Failed int64
+	HandOffs                                           histHandOffs
 	Written                                            map[string]int64 // by the witness
 	Straddled                                          map[string]int64 // of these, those that the loss of their lock overtook
 }
@@ -95,7 +104,11 @@ func (c *histCrew) report() histReport {
 	r := c.log.report()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.tally.HandOffs = r.Tally.HandOffs
 	r.Tally = c.tally
+	if c.err == nil {
+		c.err = r.Tally.HandOffs.check(c.plan.HandOff)
+	}
 	if c.err != nil {
 		r.Error = c.err.Error()
 	}
@@ -153,9 +166,9 @@ func (w *histWorker) pretend(name string) {
 
 // lock is a Lock or TryLock, or a re-entry if outer is of the same name. It returns nil on failure.
 func (w *histWorker) lock(ctx context.Context, cancel context.CancelFunc, name string, outer *histHold) *histHold {
-	m := w.client.Mutex(name)
+	m := w.mutex(name)
 	if w.chance(40) {
-		m = w.client.Mutex(name, rlock.WithLease(w.plan.Watchdog/4+w.duration(w.plan.Watchdog)))
+		m = w.mutex(name, rlock.WithLease(w.plan.Watchdog/4+w.duration(w.plan.Watchdog)))
 	}
 	var held context.Context
 	var unlock rlock.UnlockFunc
@@ -191,10 +204,21 @@ func (w *histWorker) lock(ctx context.Context, cancel context.CancelFunc, name s
 			h.watch(w)
 		}
 	}
+	token, fenced := rlock.FencingToken(held, name)
+	if fenced != slices.Contains(w.plan.Fenced, name) {
+		w.wrong(fmt.Errorf("%s: fencing token: %v", name, fenced))
+	}
 	w.log.add(histEntry{
-		Kind: histLock, Name: name, Owner: h.owner, Count: h.level, Call: call, Return: ret, Worker: w.id,
+		Kind: histLock, Name: name, Owner: h.owner, Count: h.level, Call: call, Return: ret, Worker: w.id, Token: token,
 	})
 	return h
+}
+
+func (w *histWorker) mutex(name string, options ...rlock.Option) *rlock.Mutex {
+	if slices.Contains(w.plan.Fenced, name) {
+		return w.client.FencedMutex(name, options...)
+	}
+	return w.client.Mutex(name, options...)
 }
 
 func (w *histWorker) duration(most time.Duration) time.Duration {

@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -48,53 +47,50 @@ func loadFor(t testing.TB, own time.Duration) time.Duration {
 func loadPass(d time.Duration) { <-time.After(d) }
 
 // meter counts the script calls of a lock client that have ended, by what they are and what became
-// of them.
+// of them. A call that was answered with NOSCRIPT is none: the same with the script's text follows.
 type meter struct {
 	rueidis.Client
-	acquires, releases atomic.Int64
-	renewals           atomic.Int64 // calls, for any number of holds
-	renewed            atomic.Int64 // holds in them
-	failed             atomic.Int64 // holds in those of them that failed
+	acquires, handOffs, releases atomic.Int64
+
+	renewals atomic.Int64 // calls, for any number of holds
+	renewed  atomic.Int64 // holds in them
+	failed   atomic.Int64 // holds in those of them that failed
 
 	onGranted func(name string, sent time.Time) // may be nil; told of each hold that was acquired or renewed
 }
 
-// Do counts what comes by. How many words a call has behind its keys tells which script it is, see
-// docs/protocol.md: a renewal has one more than it has keys.
 func (m *meter) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
-	words := cmd.Commands() // not valid after the call
-	if words[0] != "EVALSHA" && words[0] != "EVAL" {
+	c, ok := parseHistScript(cmd.Commands())
+	if !ok {
 		return m.Client.Do(ctx, cmd)
-	}
-	keys, _ := strconv.Atoi(words[2])
-	args := len(words) - 3 - keys
-	var names []string
-	if m.onGranted != nil {
-		names = slices.Clone(words[3 : 3+keys])
 	}
 	sent := time.Now()
 	result := m.Client.Do(ctx, cmd)
-	switch args {
-	case keys + 1:
+	err := result.Error()
+	if said, is := rueidis.IsRedisErr(err); is && said.IsNoScript() {
+		return result
+	}
+	switch c.what {
+	case "acquire":
+		m.acquires.Add(1)
+	case "hand-off":
+		m.handOffs.Add(1)
+	case "release":
+		m.releases.Add(1)
+		return result
+	case "renew":
 		m.renewals.Add(1)
-		m.renewed.Add(int64(keys))
-		verdicts, err := result.AsIntSlice()
+		m.renewed.Add(int64(len(c.keys)))
 		if err != nil {
-			m.failed.Add(int64(keys))
-			break
+			m.failed.Add(int64(len(c.keys)))
 		}
-		for i, name := range names {
-			if verdicts[i] == 1 {
-				m.onGranted(name, sent)
+	}
+	if m.onGranted != nil && err == nil {
+		for i, k := range c.keys {
+			if c.granted(i, result) {
+				m.onGranted(k.Name, sent)
 			}
 		}
-	case 3:
-		m.acquires.Add(1)
-		if reply, err := result.AsIntSlice(); err == nil && names != nil && reply[0] == 1 {
-			m.onGranted(names[0], sent)
-		}
-	default:
-		m.releases.Add(1)
 	}
 	return result
 }

@@ -14,32 +14,41 @@ import (
 type mixNemesis struct {
 	*histBench
 
-	gates  []*mixGate // one a proxy
-	number int        // of the key to delete next
+	gates    []*mixGate   // one a proxy
+	number   int          // of the key to delete next
+	handOffs atomic.Int64 // that were struck
 }
 
 // mixGate is what the hooks of a proxy do at the moment.
 type mixGate struct {
 	request, reply atomic.Pointer[mixStrike]
+	handOffs       *atomic.Int64
 }
 
-// mixStrike hits the n-th of the commands, or each one if n is 0.
+// mixStrike hits the n-th command of those that are meant, or each of them if n is 0.
 type mixStrike struct {
-	commands []string
-	n, seen  int // guarded by the proxy: it calls one hook at a time
-	act      redistest.Action
+	meant   func(cmd []string) bool
+	n, seen int // guarded by the proxy: it calls one hook at a time
+	act     redistest.Action
 }
 
-func (s *mixStrike) hook(cmd []string) redistest.Action {
+func (g *mixGate) hook(s *mixStrike, cmd []string) redistest.Action {
 	if s == nil {
 		return redistest.Pass
 	}
-	for _, c := range s.commands {
-		if cmd[0] == c {
-			if s.seen++; s.n == 0 || s.seen == s.n {
-				return s.act
-			}
-		}
+	act := s.hook(cmd)
+	if act != redistest.Pass && mixHandOff(cmd) {
+		g.handOffs.Add(1)
+	}
+	return act
+}
+
+func (s *mixStrike) hook(cmd []string) redistest.Action {
+	if !s.meant(cmd) {
+		return redistest.Pass
+	}
+	if s.seen++; s.n == 0 || s.seen == s.n {
+		return s.act
 	}
 	return redistest.Pass
 }
@@ -47,9 +56,9 @@ func (s *mixStrike) hook(cmd []string) redistest.Action {
 func newMixNemesis(b *histBench) *mixNemesis {
 	n := &mixNemesis{histBench: b}
 	for _, p := range b.proxies {
-		g := &mixGate{}
-		p.OnRequest(func(cmd []string) redistest.Action { return g.request.Load().hook(cmd) })
-		p.OnReply(func(cmd []string) redistest.Action { return g.reply.Load().hook(cmd) })
+		g := &mixGate{handOffs: &n.handOffs}
+		p.OnRequest(func(cmd []string) redistest.Action { return g.hook(g.request.Load(), cmd) })
+		p.OnReply(func(cmd []string) redistest.Action { return g.hook(g.reply.Load(), cmd) })
 		n.gates = append(n.gates, g)
 	}
 	return n
@@ -72,18 +81,25 @@ func (n *mixNemesis) run(network, server []mixStep) {
 	wg.Wait()
 }
 
-var mixScripts = []string{"EVALSHA", "EVAL"}
+func mixScript(cmd []string) bool { return cmd[0] == "EVALSHA" || cmd[0] == "EVAL" }
+
+func mixSubscribe(cmd []string) bool { return cmd[0] == "SUBSCRIBE" }
+
+func mixHandOff(cmd []string) bool {
+	c, ok := parseHistScript(cmd)
+	return ok && c.what == "hand-off"
+}
 
 // strikeNetwork hits the connections of one client.
 func (n *mixNemesis) strikeNetwork(s mixStep) {
 	p, g := n.proxies[s.Proxy], n.gates[s.Proxy]
-	request := func(commands []string, nth int, a redistest.Action) {
-		g.request.Store(&mixStrike{commands: commands, n: nth, act: a})
+	request := func(meant func([]string) bool, nth int, a redistest.Action) {
+		g.request.Store(&mixStrike{meant: meant, n: nth, act: a})
 		pass(s.For)
 		g.request.Store(nil)
 	}
-	reply := func(a redistest.Action) {
-		g.reply.Store(&mixStrike{commands: mixScripts, n: s.N, act: a})
+	reply := func(meant func([]string) bool, nth int, a redistest.Action) {
+		g.reply.Store(&mixStrike{meant: meant, n: nth, act: a})
 		pass(s.For)
 		g.reply.Store(nil)
 	}
@@ -95,20 +111,30 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 	case "cut":
 		p.CutAll()
 	case "lost reply":
-		reply(redistest.Cut)
+		reply(mixScript, s.N, redistest.Cut)
 	case "silent reply":
-		reply(redistest.Drop)
+		reply(mixScript, s.N, redistest.Drop)
 		p.CutAll()
 	case "lost request":
-		request(mixScripts, s.N, redistest.Cut)
+		request(mixScript, s.N, redistest.Cut)
 	case "late request":
-		request(mixScripts, s.N, redistest.Hold)
+		request(mixScript, s.N, redistest.Hold)
 		p.Release()
 	case "late reply":
-		reply(redistest.Hold)
+		reply(mixScript, s.N, redistest.Hold)
+		p.Release()
+	case "lost hand-off":
+		request(mixHandOff, 1, redistest.Cut)
+	case "lost hand-off reply":
+		reply(mixHandOff, 1, redistest.Cut)
+	case "late hand-off":
+		request(mixHandOff, 1, redistest.Hold)
+		p.Release()
+	case "late hand-off reply":
+		reply(mixHandOff, 1, redistest.Hold)
 		p.Release()
 	case "held subscribe":
-		request([]string{"SUBSCRIBE"}, 0, redistest.Hold)
+		request(mixSubscribe, 0, redistest.Hold)
 		p.Release()
 	case "black hole":
 		p.BlackHole(true)
@@ -120,11 +146,11 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 		pass(s.For)
 		p.Refuse(false)
 	case "-LOADING":
-		request(mixScripts, 0, redistest.Fail("LOADING Redis is loading the dataset in memory"))
+		request(mixScript, 0, redistest.Fail("LOADING Redis is loading the dataset in memory"))
 	case "-BUSY":
-		request(mixScripts, 0, redistest.Fail("BUSY Redis is busy running a script."))
+		request(mixScript, 0, redistest.Fail("BUSY Redis is busy running a script."))
 	case "-READONLY":
-		request(mixScripts, 0, redistest.Fail("READONLY You can't write against a read only replica."))
+		request(mixScript, 0, redistest.Fail("READONLY You can't write against a read only replica."))
 	default:
 		panic(fmt.Sprintf("no such fault: %s", s.Fault))
 	}

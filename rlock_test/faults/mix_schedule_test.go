@@ -27,13 +27,19 @@ type mixRange struct{ from, to time.Duration }
 func mixLanes(watchdog time.Duration) (network, server map[string]mixRange) {
 	ms := time.Millisecond
 	network = map[string]mixRange{
-		"delay":          {300 * ms, 1000 * ms},
-		"cut":            {0, 0},
-		"lost reply":     {200 * ms, 800 * ms},
-		"silent reply":   {200 * ms, watchdog * 3 / 2},
-		"lost request":   {200 * ms, 800 * ms},
-		"late request":   {100 * ms, watchdog * 3 / 2},
-		"late reply":     {100 * ms, watchdog * 3 / 2},
+		"delay":        {300 * ms, 1000 * ms},
+		"cut":          {0, 0},
+		"lost reply":   {200 * ms, 800 * ms},
+		"silent reply": {200 * ms, watchdog * 3 / 2},
+		"lost request": {200 * ms, 800 * ms},
+		"late request": {100 * ms, watchdog * 3 / 2},
+		"late reply":   {100 * ms, watchdog * 3 / 2},
+
+		"lost hand-off":       {500 * ms, 1000 * ms},
+		"lost hand-off reply": {500 * ms, 1000 * ms},
+		"late hand-off":       {500 * ms, watchdog * 3 / 2},
+		"late hand-off reply": {500 * ms, watchdog * 3 / 2},
+
 		"held subscribe": {200 * ms, 800 * ms},
 		"black hole":     {1000 * ms, 3000 * ms},
 		"refused":        {200 * ms, 1000 * ms},

@@ -41,11 +41,14 @@ func mixFaults(t *testing.T, seed uint64) {
 	b := newHistBench(t, histPlan{
 		Names: names, Unguard: names[3:], Workers: 5, Seed: seed, Watchdog: watchdog, Pause: 10 * time.Millisecond,
 	}, clients, processes, "--appendonly", "yes", "--appendfsync", "always")
-	newMixNemesis(b).run(networkSteps, serverSteps)
+	n := newMixNemesis(b)
+	n.run(networkSteps, serverSteps)
 	reports := b.end()
 	b.clean()
 	b.check(reports)
 	total := b.sum(reports)
+	t.Logf("%d requests or replies of hand-offs were struck", n.handOffs.Load())
+	require.Positive(t, n.handOffs.Load())
 	require.Positive(t, total.Sections)
 	require.Positive(t, total.Nested)
 	require.Positive(t, total.Lost, "long stops must cost holds")
