@@ -194,12 +194,12 @@ func (w *world) fencing(t *testing.T) {
 		require.True(t, ok)
 		require.Equal(t, last+1, token)
 		var in <-chan reply
-		w.awaitWaiters(t, 1, func() { in = java.of.send(t, java.name, "token", coded) })
+		w.awaitWaiters(t, name, 1, func() { in = java.of.send(t, java.name, "token", coded) })
 		require.NoError(t, unlock())
 		require.Equal(t, strconv.FormatInt(last+2, 10), java.of.await(t, in).value)
 
 		var next pending
-		w.awaitWaiters(t, 1, func() { next = lockAsync(t, m) })
+		w.awaitWaiters(t, name, 1, func() { next = lockAsync(t, m) })
 		require.NoError(t, java.do(t, "unlock", coded).err)
 		got := next.get(t, 5*time.Second)
 		require.NoError(t, got.err)

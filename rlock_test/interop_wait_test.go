@@ -110,6 +110,7 @@ func (w *world) noPolling(t *testing.T) {
 		redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == i+1 }, "it waits")
 	}
 
+	redistest.Eventually(t, 10*time.Second, func() bool { return w.channels(t) == 1 }, "who waited before has left")
 	before := redistest.Commands(t, w.watch.rdb)
 	pass(3 * time.Second)
 	after := redistest.Commands(t, w.watch.rdb)
@@ -142,7 +143,7 @@ func (w *world) queue(t *testing.T, s sides) {
 		in = append(in, a.start(t, name, atMost))
 	}
 	// In Go only the first waiter asks, and does so once for all, in Java each.
-	w.awaitWaiters(t, 1+each, func() {
+	w.awaitWaiters(t, name, 1+each, func() {
 		for range each {
 			join(newGoActor(w.watch.Client))
 			join(w.java.thread())
