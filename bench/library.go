@@ -88,6 +88,9 @@ var libraries = []library{
 	{name: "floor-cancel", open: openFloor, floor: true, only: pairOnly, ctx: cancellable},
 	{name: "floor-deadline", open: openFloor, floor: true, only: pairOnly, ctx: deadline},
 	{name: "floor-scripts", open: openScripts, floor: true, only: []string{"pair", "names"}},
+	{name: "floor-relay", open: openFloor, floor: true, only: []string{"contended", "local"}, runs: map[string]func(*job) (report, error){
+		"contended": runRelay, "local": runRelay,
+	}},
 	{name: rlockName, open: openRlock},
 	{name: "rlock-cancel", open: openRlock, only: pairOnly, ctx: cancellable},
 	{name: "rlock-deadline", open: openRlock, only: pairOnly, ctx: deadline},
