@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -117,7 +118,9 @@ func TestUncontendedCostsTwoCommands(t *testing.T) {
 // command, however cheap. What the scripts call it shows as coming from "lua".
 func TestMonitorShowsTwoCommandsPerPair(t *testing.T) {
 	s := redistest.Start(t)
-	m := newClient(t, s.Client(t)).Mutex("monitored")
+	// rueidis opens its connections when it first picks them, at random.
+	oneConn := func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }
+	m := newClient(t, s.Client(t, oneConn)).Mutex("monitored")
 	pair := func() {
 		_, unlock, err := m.Lock(context.Background())
 		require.NoError(t, err)
