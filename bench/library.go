@@ -80,6 +80,9 @@ const (
 // pairOnly are the workloads that the variants by context take part in.
 var pairOnly = []string{"pair"}
 
+// contendedOnly are those of the variants by the length of a run of hand-offs.
+var contendedOnly = []string{"contended"}
+
 // libraries are all that can be measured, in the order of the tables.
 var libraries = []library{
 	{name: floorName, open: openFloor, floor: true, runs: map[string]func(*job) (report, error){
@@ -88,9 +91,15 @@ var libraries = []library{
 	{name: "floor-cancel", open: openFloor, floor: true, only: pairOnly, ctx: cancellable},
 	{name: "floor-deadline", open: openFloor, floor: true, only: pairOnly, ctx: deadline},
 	{name: "floor-scripts", open: openScripts, floor: true, only: []string{"pair", "names"}},
+	{name: "floor-relay", open: openFloor, floor: true, only: []string{"contended", "local"}, runs: map[string]func(*job) (report, error){
+		"contended": runRelay, "local": runRelay,
+	}},
 	{name: rlockName, open: openRlock},
 	{name: "rlock-cancel", open: openRlock, only: pairOnly, ctx: cancellable},
 	{name: "rlock-deadline", open: openRlock, only: pairOnly, ctx: deadline},
+	{name: "rlock-alone", open: openHandOffs(-1), only: contendedOnly},
+	{name: "rlock-16", open: openHandOffs(16), only: contendedOnly},
+	{name: "rlock-256", open: openHandOffs(256), only: contendedOnly},
 	{name: "rueidislock", open: openRueidislock(2, false)},
 	{name: "rueidislock-1", open: openRueidislock(1, false)},
 	{name: tunedName, open: openRueidislock(1, true)},

@@ -86,6 +86,12 @@ func measureAndTell(o options, stdout, stderr io.Writer) (ok bool, err error) {
 	if r.Machine, err = b.machine(); err != nil {
 		return false, err
 	}
+	if letSleep, err := keepAwake(); err != nil {
+		fmt.Fprintln(stderr, "bench: the cores may sleep between two commands:", err)
+	} else {
+		defer letSleep()
+		r.Machine.Awake = true
+	}
 	b.runAll(groups)
 	r.samples = b.samples
 	if o.out != "" {

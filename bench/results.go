@@ -36,7 +36,8 @@ type machine struct {
 	Cores int               `json:"cores"`
 	Go    string            `json:"go"`
 	Redis string            `json:"redis"`
-	Libs  map[string]string `json:"libs"` // modules and their versions
+	Awake bool              `json:"awake"` // the cores were kept out of sleep states
+	Libs  map[string]string `json:"libs"`  // modules and their versions
 }
 
 func (b *bench) machine() (machine, error) {

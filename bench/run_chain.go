@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"runtime"
 	"strconv"
+	"sync"
 	"time"
+
+	"github.com/redis/rueidis"
 )
 
 // chainScript is the least that hands a lock from one owner to another, as a Redisson sees it: the field
@@ -15,69 +18,164 @@ redis.call('hset', KEYS[1], ARGV[2], 1)
 redis.call('pexpire', KEYS[1], ARGV[3])
 return 1`
 
-// runChain is the floor for a contended lock: one goroutine that hands it from owner to owner, one
-// call for each acquisition, with nobody to coordinate.
-func runChain(j *job) (report, error) {
+// chain hands a lock from owner to owner, one call for each acquisition, with nobody to coordinate.
+type chain struct {
+	job    *job
+	rdb    rueidis.Client
+	script script
+	fields []string
+	at     int // whose turn it is
+	lease  string
+	end    time.Time
+	hist   histogram
+	report report
+}
+
+func openChain(j *job) (*chain, error) {
 	rdb, err := dial(j.addr)
 	if err != nil {
+		return nil, err
+	}
+	loaded, err := loadScript(rdb, chainScript)
+	if err != nil {
+		rdb.Close()
+		return nil, err
+	}
+	c := &chain{
+		job: j, rdb: rdb, script: loaded, fields: make([]string, owners), lease: millis(defaultLease),
+		report: report{ElapsedNs: j.duration.Nanoseconds()}, // who gets it next is no question here
+	}
+	for i := range c.fields {
+		c.fields[i] = "00000000-0000-0000-0000-000000000000:" + strconv.Itoa(i)
+	}
+	first := rdb.B().Hset().Key(j.name).FieldValue().FieldValue(c.fields[0], "1").Build()
+	if err := rdb.Do(j.ctx, first).Error(); err != nil {
+		rdb.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+const owners = 100
+
+// next hands the lock to the next owner.
+func (c *chain) next() error {
+	to := (c.at + 1) % owners
+	n, err := c.script.call(c.job.ctx, c.job.name, c.fields[c.at], c.fields[to], c.lease).AsInt64()
+	if err == nil && n != 1 {
+		err = fmt.Errorf("owner %d did not hold the lock", c.at)
+	}
+	c.at = to
+	return err
+}
+
+// section hands the lock on, and enters the section. It reports whether that was the last one of the window.
+func (c *chain) section() (last bool, err error) {
+	before := time.Now()
+	if err := c.next(); err != nil {
+		return false, err
+	}
+	v, ok := c.job.witness.slot(0).enter(c.job.id(c.at))
+	if !v.leave() || !ok {
+		c.report.Violations++
+	}
+	c.report.Sections++
+	after := time.Now()
+	c.hist.record(after.Sub(before))
+	if after.After(c.end) {
+		return true, nil
+	}
+	c.report.Ops++
+	return false, nil
+}
+
+// measure warms up, and then has sections run, which calls section until that was the last one, for the window.
+func (c *chain) measure(sections func() error) (report, error) {
+	for warmed := time.Now(); time.Since(warmed) < warmupTime/5; {
+		if err := c.next(); err != nil {
+			return report{}, err
+		}
+	}
+	if err := c.job.begin(); err != nil {
 		return report{}, err
 	}
-	defer rdb.Close()
-	chain, err := loadScript(rdb, chainScript)
+	var mem0, mem1 runtime.MemStats
+	runtime.ReadMemStats(&mem0)
+	c.end = time.Now().Add(c.job.duration)
+	if err := sections(); err != nil {
+		return report{}, err
+	}
+	runtime.ReadMemStats(&mem1)
+	c.report.Latency = c.hist.latency()
+	c.report.AllocsPerOp = float64(mem1.Mallocs-mem0.Mallocs) / float64(c.report.Sections)
+	c.report.BytesPerOp = float64(mem1.TotalAlloc-mem0.TotalAlloc) / float64(c.report.Sections)
+	return c.report, c.job.end()
+}
+
+// runChain is the floor for a contended lock: one goroutine is all owners.
+func runChain(j *job) (report, error) {
+	c, err := openChain(j)
 	if err != nil {
 		return report{}, err
 	}
-	const owners = 100
-	fields := make([]string, owners)
-	for i := range fields {
-		fields[i] = "00000000-0000-0000-0000-000000000000:" + strconv.Itoa(i)
-	}
-	if err := rdb.Do(j.ctx, rdb.B().Hset().Key(j.name).FieldValue().FieldValue(fields[0], "1").Build()).Error(); err != nil {
+	defer c.rdb.Close()
+	return c.measure(func() error {
+		for {
+			if last, err := c.section(); last || err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// runRelay is the chain with a goroutine for each owner, as those who share a lock are: each hands it to the next. They
+// have used the connections at the same time before, and those rueidis then writes and reads with
+// goroutines of its own, for good.
+func runRelay(j *job) (report, error) {
+	c, err := openChain(j)
+	if err != nil {
 		return report{}, err
 	}
-	lease, at := millis(defaultLease), 0
-	next := func() error {
-		to := (at + 1) % owners
-		n, err := chain.call(j.ctx, j.name, fields[at], fields[to], lease).AsInt64()
-		if err == nil && n != 1 {
-			err = fmt.Errorf("owner %d did not hold the lock", at)
-		}
-		at = to
-		return err
+	defer c.rdb.Close()
+	var together sync.WaitGroup
+	for range owners {
+		together.Go(func() {
+			for range 100 {
+				c.rdb.Do(j.ctx, c.rdb.B().Ping().Build())
+			}
+		})
 	}
-	for warmed := time.Now(); time.Since(warmed) < warmupTime/5; {
-		if err := next(); err != nil {
-			return report{}, err
+	together.Wait()
+	return c.measure(func() error {
+		var (
+			batons [owners]chan struct{}
+			wg     sync.WaitGroup
+			done   = make(chan struct{})
+			failed error
+		)
+		for i := range batons {
+			batons[i] = make(chan struct{}, 1)
 		}
-	}
-	if err := j.begin(); err != nil {
-		return report{}, err
-	}
-	var hist histogram
-	rep := report{ElapsedNs: j.duration.Nanoseconds()} // who gets it next is no question here
-	var mem0, mem1 runtime.MemStats
-	runtime.ReadMemStats(&mem0)
-	s := j.witness.slot(0)
-	for end := time.Now().Add(j.duration); ; {
-		before := time.Now()
-		if err := next(); err != nil {
-			return report{}, err
+		for i := range batons {
+			wg.Go(func() { // ends with the last section
+				for {
+					select {
+					case <-batons[i]:
+					case <-done:
+						return
+					}
+					last, err := c.section()
+					if last || err != nil {
+						failed = err
+						close(done)
+						return
+					}
+					batons[(i+1)%owners] <- struct{}{}
+				}
+			})
 		}
-		v, ok := s.enter(j.id(at))
-		if !v.leave() || !ok {
-			rep.Violations++
-		}
-		rep.Sections++
-		after := time.Now()
-		hist.record(after.Sub(before))
-		if after.After(end) {
-			break
-		}
-		rep.Ops++
-	}
-	runtime.ReadMemStats(&mem1)
-	rep.Latency = hist.latency()
-	rep.AllocsPerOp = float64(mem1.Mallocs-mem0.Mallocs) / float64(rep.Sections)
-	rep.BytesPerOp = float64(mem1.TotalAlloc-mem0.TotalAlloc) / float64(rep.Sections)
-	return rep, j.end()
+		batons[0] <- struct{}{}
+		wg.Wait()
+		return failed
+	})
 }

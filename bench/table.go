@@ -28,6 +28,12 @@ func (t *table) floorFor(r row) (row, bool) {
 	})
 }
 
+// secondFloor is one that asks less of what is measured than the first, if there is one: it also does what any such lock
+// has to do.
+func (t *table) secondFloor() (row, bool) {
+	return t.find(func(f row) bool { return f.lib.floor && f.lib.ctx == background && f.lib.name != floorName })
+}
+
 // bestPeer is the best that a user could take instead, for a peer the best but itself. If it is to be fair, those are
 // left out that starve goroutines: to let one have the lock again and again is fast, and no use.
 func (t *table) bestPeer(r row, fair bool) (row, bool) {
@@ -67,7 +73,12 @@ func ratio(r, other row, has bool) string {
 func (r *results) tables() string {
 	var b strings.Builder
 	m := &r.Machine
-	fmt.Fprintf(&b, "%s, %d cores, %s/%s, %s, Redis %s, %s\n", m.CPU, m.Cores, m.GOOS, m.Arch, m.Go, m.Redis, m.Time.Format("2006-01-02"))
+	awake := ""
+	if m.Awake {
+		awake = " kept awake"
+	}
+	fmt.Fprintf(&b, "%s, %d cores%s, %s/%s, %s, Redis %s, %s\n",
+		m.CPU, m.Cores, awake, m.GOOS, m.Arch, m.Go, m.Redis, m.Time.Format("2006-01-02"))
 	for _, t := range r.byWorkload() {
 		t.write(&b)
 	}
@@ -149,6 +160,9 @@ func (t *table) write(b *strings.Builder) {
 	w := &t.workload
 	fmt.Fprintf(b, "\n### %s\n\n%s.\n\n", w.name, w.about)
 	heads := []string{"library", w.metric.head, "/ floor", "/ best peer"}
+	if f, ok := t.secondFloor(); ok {
+		heads = append(heads, "/ "+f.lib.name)
+	}
 	if w.shared {
 		heads = append(heads, "/ best that starves nobody")
 	}
@@ -177,6 +191,9 @@ func (t *table) cells(r row) []string {
 	floor, hasFloor := t.floorFor(r)
 	peer, hasPeer := t.bestPeer(r, false)
 	cells := []string{r.lib.name, fmt.Sprintf(w.metric.format, r.value), ratio(r, floor, hasFloor), ratio(r, peer, hasPeer)}
+	if f, ok := t.secondFloor(); ok {
+		cells = append(cells, ratio(r, f, r.lib.ctx == background))
+	}
 	if w.shared {
 		fair, hasFair := t.bestPeer(r, true)
 		cells = append(cells, ratio(r, fair, hasFair))

@@ -1,0 +1,119 @@
+package rlock
+
+import (
+	"time"
+
+	"github.com/go-rlock/rlock/lua"
+)
+
+// answer is what came of asking Redis: a reply, or the last error.
+type answer struct {
+	reply lua.AcquireReply
+	sent  time.Time // just before the call that was answered: the lease counts from here (G2)
+	err   error
+}
+
+// The fates of a question: whoever is first, the goroutine with the answer or the caller who gives up,
+// decides.
+const (
+	asked int32 = iota
+	answered
+	abandoned
+)
+
+// ask sends the acquire. It reports false when the caller's wait, or the client, ended first. What
+// Redis answers then is still waited for, and given back, and the call ended, by a goroutine that
+// Close waits for.
+func (l *locking) ask(count int) (a answer, mine bool) {
+	c := l.mutex.client
+	if l.attempt.Done() == nil {
+		return l.send(count), true
+	}
+	if l.done == nil { // most of those that wait never ask
+		l.done = make(chan struct{}, 1)
+	}
+	l.fate.Store(asked)
+	if !c.background(func() { l.question(count) }) {
+		return answer{err: ErrClosed}, true
+	}
+	select {
+	case <-l.done:
+		return l.answer, true
+	case <-l.attempt.Done():
+	case <-c.done:
+	}
+	if l.fate.CompareAndSwap(asked, abandoned) {
+		l.shared = true
+		return answer{}, false
+	}
+	<-l.done
+	return l.answer, true
+}
+
+// question sends the acquire for a caller who may give up meanwhile.
+func (l *locking) question(count int) {
+	a := l.send(count)
+	// An error because the caller's wait has ended is no answer: the caller is giving up.
+	gaveUp := a.err != nil && l.attempt.Err() != nil
+	if !gaveUp && l.fate.CompareAndSwap(asked, answered) {
+		l.answer = a
+		l.done <- struct{}{}
+		return
+	}
+	l.undo(count, a)
+}
+
+// undo gives back what an abandoned ask may have got.
+func (l *locking) undo(count int, a answer) {
+	h, m, c := l.hold, l.mutex, l.mutex.client
+	granted := a.err == nil && a.reply.Status == lua.Acquired
+	switch {
+	case count > 1:
+		if granted {
+			h.owner.mu.Lock()
+			ttl := h.ttl()
+			h.owner.mu.Unlock()
+			// If it fails the next call for this hold puts the count right.
+			_, _ = c.releaseOnce(m, m.releaseArgs(h, count-1, ttl))
+		}
+		l.end()
+	case granted:
+		c.giveBack(m, h)
+		l.waiter.Leave()
+		l.end()
+	default:
+		l.leave()
+	}
+}
+
+// send asks Redis, again if something went wrong that may pass: the script recognises a repeat. It
+// stops early when the caller has gone.
+func (l *locking) send(count int) answer {
+	h, m, c := l.hold, l.mutex, l.mutex.client
+	args := lua.AcquireArgs{Name: m.name, Owner: h.field(), Lease: m.ttl(), Count: count}
+	if count == 1 { // a re-entry adds nothing that a failover could let somebody else have
+		args.Replicas, args.ReplicaWait = c.options.Replicas, c.options.ReplicaTimeout
+	}
+	args.Fence = m.fenceOf()
+	sent := time.Now()
+	retry := newRetry(sent.Add(patience))
+	for ; ; sent = time.Now() {
+		reply, err := m.kind.acquire(c.callAt(sent, args.ReplicaWait), c.rdb, args)
+		if err == nil {
+			if h.doubt != nil {
+				h.doubt.unsure = false
+			}
+			if l.last.Load() != nil {
+				l.last.Store(nil)
+			}
+			return answer{reply: reply, sent: sent}
+		}
+		if count == 1 && mayHaveRun(err) {
+			h.doubted(time.Now().Add(min(args.Lease, maxSweep))).late++
+		}
+		l.last.Store(&err)
+		if !retry.wait(err, l.attempt.Done(), c.done) {
+			return answer{err: err}
+		}
+	}
+}
