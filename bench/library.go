@@ -90,7 +90,9 @@ var libraries = []library{
 	}, never: []string{"waiters", "holds"}},
 	{name: "floor-cancel", open: openFloor, floor: true, only: pairOnly, ctx: cancellable},
 	{name: "floor-deadline", open: openFloor, floor: true, only: pairOnly, ctx: deadline},
-	{name: "floor-scripts", open: openScripts, floor: true, only: []string{"pair", "names"}},
+	{name: "floor-scripts", open: openScripts, floor: true, only: []string{"pair", "names", "handoff"}, runs: map[string]func(*job) (report, error){
+		"handoff": runHandoffScripts,
+	}},
 	{name: "floor-relay", open: openFloor, floor: true, only: []string{"contended", "local"}, runs: map[string]func(*job) (report, error){
 		"contended": runRelay, "local": runRelay,
 	}},

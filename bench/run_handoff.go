@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/lua"
 )
 
 // pending is how long a holder lets the other one wait before it unlocks: a wait is then surely one that
@@ -124,9 +126,47 @@ func (j *job) pingPong(locks [2]lockFunc, unlock func() error) (report, error) {
 // announceRelease is the least that an unlock which wakes has to do.
 const announceRelease = `redis.call('del', KEYS[1]) return redis.call('publish', ARGV[1], '0')`
 
+// calls take the lock for the i-th of the two, and free it and wake the other.
+type calls func(j *job, rdb rueidis.Client, i int) (acquire, release func() error, err error)
+
+// bareCalls are the least that both can be.
+func bareCalls(j *job, rdb rueidis.Client, i int) (acquire, release func() error, err error) {
+	scripts, err := loadScripts(rdb, floorAcquire, announceRelease)
+	if err != nil {
+		return nil, nil, err
+	}
+	owner, lease := fmt.Sprint("floor:", i), millis(defaultLease)
+	acquire = func() error { return scripts[0].call(j.ctx, j.name, owner, lease).Error() }
+	release = func() error { return scripts[1].call(j.ctx, j.name, j.channel(1-i)).Error() }
+	return acquire, release, nil
+}
+
+// rlockCalls are the scripts of rlock.
+func rlockCalls(j *job, rdb rueidis.Client, i int) (acquire, release func() error, err error) {
+	taken := lua.AcquireArgs{Name: j.name, Owner: fmt.Sprint("00000000-0000-0000-0000-000000000000:", i), Lease: defaultLease, Count: 1}
+	freed := lua.ReleaseArgs{Name: j.name, Owner: taken.Owner, Lease: defaultLease, Publish: lua.Publish{Name: j.channel(1 - i)}}
+	acquire = func() error {
+		reply, err := lua.Acquire(j.ctx, rdb, taken)
+		if err == nil && reply.Status != lua.Acquired {
+			err = errFloorWaits
+		}
+		return err
+	}
+	release = func() error {
+		_, err := lua.Release(j.ctx, rdb, freed)
+		return err
+	}
+	return acquire, release, nil
+}
+
 // runHandoffFloor is the shortest way that there is without a queue in Redis: one script that deletes
 // and publishes, the message on a connection that does nothing else, one script that acquires.
-func runHandoffFloor(j *job) (report, error) {
+func runHandoffFloor(j *job) (report, error) { return j.runAnnounced(bareCalls) }
+
+// runHandoffScripts is the same way with the scripts of rlock.
+func runHandoffScripts(j *job) (report, error) { return j.runAnnounced(rlockCalls) }
+
+func (j *job) runAnnounced(by calls) (report, error) {
 	a, err := dial(j.addr)
 	if err != nil {
 		return report{}, err
@@ -139,7 +179,7 @@ func runHandoffFloor(j *job) (report, error) {
 	defer b.Close()
 	var locks [2]lockFunc
 	for i, rdb := range []rueidis.Client{a, b} {
-		if locks[i], err = j.listen(rdb, i); err != nil {
+		if locks[i], err = j.listen(rdb, i, by); err != nil {
 			return report{}, err
 		}
 	}
@@ -159,12 +199,11 @@ func (j *job) channel(i int) string { return fmt.Sprintf("%s:%d", j.name, i) }
 
 // listen subscribes for the i-th of the two, and returns a lock that waits for its message before it asks for the
 // first time.
-func (j *job) listen(rdb rueidis.Client, i int) (lockFunc, error) {
-	scripts, err := loadScripts(rdb, floorAcquire, announceRelease)
+func (j *job) listen(rdb rueidis.Client, i int, by calls) (lockFunc, error) {
+	acquire, release, err := by(j, rdb, i)
 	if err != nil {
 		return nil, err
 	}
-	acquire, release := scripts[0], scripts[1]
 	conn, _ := rdb.Dedicate() // ends with the client
 	messages := make(chan struct{}, 1)
 	subscribed := make(chan struct{}, 1)
@@ -176,16 +215,15 @@ func (j *job) listen(rdb rueidis.Client, i int) (lockFunc, error) {
 		return nil, err
 	}
 	<-subscribed
-	owner, lease := fmt.Sprint("floor:", i), millis(defaultLease)
-	return func(ctx context.Context) (func() error, error) {
+	return func(context.Context) (func() error, error) {
 		select {
 		case <-messages:
 		case err := <-broken:
 			return nil, fmt.Errorf("subscription: %w", err)
 		}
-		if err := acquire.call(ctx, j.name, owner, lease).Error(); err != nil {
+		if err := acquire(); err != nil {
 			return nil, err
 		}
-		return func() error { return release.call(ctx, j.name, j.channel(1-i)).Error() }, nil
+		return release, nil
 	}, nil
 }
