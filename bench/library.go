@@ -101,6 +101,7 @@ var libraries = []library{
 	{name: "rlock-deadline", open: openRlock, only: pairOnly, ctx: deadline},
 	{name: "rlock-alone", open: openHandOffs(-1), only: contendedOnly},
 	{name: "rlock-16", open: openHandOffs(16), only: contendedOnly},
+	{name: "rlock-64", open: openHandOffs(64), only: contendedOnly},
 	{name: "rlock-256", open: openHandOffs(256), only: contendedOnly},
 	{name: "rueidislock", open: openRueidislock(2, false)},
 	{name: "rueidislock-1", open: openRueidislock(1, false)},

@@ -86,6 +86,7 @@ func measureAndTell(o options, stdout, stderr io.Writer) (ok bool, err error) {
 	if r.Machine, err = b.machine(); err != nil {
 		return false, err
 	}
+	r.Machine.Quick = o.quick
 	if letSleep, err := keepAwake(); err != nil {
 		fmt.Fprintln(stderr, "bench: the cores may sleep between two commands:", err)
 	} else {

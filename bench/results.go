@@ -37,7 +37,8 @@ type machine struct {
 	Go    string            `json:"go"`
 	Redis string            `json:"redis"`
 	Awake bool              `json:"awake"` // the cores were kept out of sleep states
-	Libs  map[string]string `json:"libs"`  // modules and their versions
+	Quick bool              `json:"quick,omitempty"`
+	Libs  map[string]string `json:"libs"` // modules and their versions
 }
 
 func (b *bench) machine() (machine, error) {

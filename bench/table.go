@@ -96,7 +96,7 @@ func (r *results) byWorkload() []*table {
 	index := make(map[string]*table)
 	for _, c := range r.cells() {
 		lib, err := findLibrary(c.Lib)
-		w, usual := workloadOf(c)
+		w, usual := workloadOf(c, r.Machine.Quick)
 		if err != nil || !usual { // err: of an older bench
 			continue
 		}

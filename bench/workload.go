@@ -113,15 +113,14 @@ func named(all []workload, names []string) []workload {
 	return slices.DeleteFunc(all, func(w workload) bool { return !slices.Contains(names, w.name) })
 }
 
-// workloadOf returns the workload that the cell is one of in its usual size; false for a point of a curve.
-func workloadOf(c cell) (workload, bool) {
+// workloadOf returns the workload that the cell of a run, a quick one or not, is one of in its usual size; false for a
+// point of a curve.
+func workloadOf(c cell, quick bool) (workload, bool) {
 	c.Lib = ""
-	for _, quick := range []bool{false, true} {
-		o := options{duration: c.Duration, long: c.Duration, quick: quick}
-		for _, w := range workloads(&o) {
-			if w.cell == c {
-				return w, true
-			}
+	o := options{duration: c.Duration, long: c.Duration, quick: quick}
+	for _, w := range workloads(&o) {
+		if w.cell == c {
+			return w, true
 		}
 	}
 	return workload{}, false

@@ -57,7 +57,7 @@ type HandOff struct {
 
 // The bounds of a run of hand-offs, see [HandOff].
 const (
-	DefaultHandOffMost = 64
+	DefaultHandOffMost = 32
 	DefaultHandOffFor  = 100 * time.Millisecond
 )
 
