@@ -23,7 +23,7 @@
 // the turn makes its waiter due again.
 //
 // The subscription is shared by the queue. It is asked for when an attempt was answered "held", and
-// given back when no queue needs it: at once if the last waiter gave up, and after a while ([linger]) if it got the
+// given back when no queue needs it: at once if the last waiter gave up, and after a while ([linger]) if it waited and got the
 // lock. An attempt that was made while it stood needs no other one after it. All channels of a node share one dedicated connection, served
 // by one goroutine (a [link]), however many channels and waiters there are; a waiter costs no
 // goroutine. Plain channels need one link; sharded ones need a link for each node, and a router

@@ -95,7 +95,7 @@ func (w *Waiter) done(ttl time.Duration) {
 		if w.due { // a message came during the turn; it may be about a later unlock than ours
 			t.wakeFirst()
 		}
-	} else if t.sub != nil {
+	} else if t.sub != nil && w.turn != nil { // it waited, so others want the lock, too
 		t.sub.stay()
 	}
 	t.dispatch()

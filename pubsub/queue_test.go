@@ -500,3 +500,24 @@ func TestLateConfirmations(t *testing.T) {
 	d.turn(ws, 0)
 	d.link.confirmed(d.link.epoch, rueidis.PubSubSubscription{Kind: "subscribe", Channel: "unknown"})
 }
+
+// A lock that nobody else wants any more costs nothing but its own commands: who got it without waiting
+// does not keep the subscription.
+func TestLingersOnlyForThoseWhoWaited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		d.line(1)[0].Done(-1)
+		for range 10 {
+			time.Sleep(linger / 4)
+			w := &Waiter{}
+			require.True(t, d.hub.Join(w, queue(d.ch)))
+			w.Done(-1)
+		}
+		synctest.Wait()
+		require.Equal(t, unsubscribing, d.take())
+		d.confirm("unsubscribe")
+		d.finish(nil)
+		require.Zero(t, d.hub.Len())
+	})
+}

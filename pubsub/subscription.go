@@ -5,9 +5,10 @@ import (
 	"time"
 )
 
-// linger is how long a subscription stays after its last waiter got the lock. Who got a lock that others want
-// will often want it again soon, and a subscription that stands already spares three commands: it
-// itself, the attempt after it, and its end. Longer would not spare much more, and each unlock means a message.
+// linger is how long a subscription stays after the last of those who had to wait got the lock. Who got a lock that
+// others want will often want it again soon, and a subscription that stands already spares three commands: it
+// itself, the attempt after it, and its end. Longer would not spare much more, and each unlock means a message;
+// so whoever did not have to wait does not prolong it.
 const linger = 500 * time.Millisecond
 
 // subscription is what is known of a channel. Its queues share it. Hub.mu guards it.
