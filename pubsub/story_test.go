@@ -147,7 +147,7 @@ func (s *story) step() {
 	case 0, 1, 2:
 		w := &Waiter{}
 		s.note("%s: join", l.q.Lock)
-		turn := false
+		var turn bool
 		if s.rnd.IntN(3) == 0 {
 			if !s.hub.JoinFirst(w, l.q) {
 				return
@@ -184,7 +184,7 @@ func (s *story) step() {
 			}
 		}
 	case 9, 10:
-		if l.held && !(l.asking != nil && l.asked && l.got) {
+		if l.held && (l.asking == nil || !l.asked || !l.got) {
 			if l.local && s.rnd.IntN(2) == 0 {
 				if w := s.hub.Claim(l.q); w != nil {
 					switch s.rnd.IntN(3) {
