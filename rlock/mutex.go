@@ -29,7 +29,8 @@ type Mutex struct {
 
 // UnlockFunc ends one hold: the level that its Lock opened, no more. It may be called from any
 // goroutine, and after the ctx of the hold was cancelled: it is bounded by what is left of the
-// lease, not by a ctx.
+// lease, not by a ctx. (If more than 18 s of it are left, and the time-outs of rueidis are longer than its
+// defaults, it may take as long as they say.)
 //
 // It acts once. A second call returns [ErrNotHeld], and changes nothing. If the hold was lost
 // before, the error satisfies errors.Is for [ErrLost] and ErrNotHeld: then somebody else may have

@@ -113,9 +113,9 @@ type released struct {
 }
 
 // unhurried is how much of the lease is left for an unlock to wait for Redis on its caller's goroutine, which
-// spares two switches: more than rueidis, with its own defaults, lets a command wait, be it for a connection
-// (5 s) or for a silent server (10 s).
-const unhurried = 15 * time.Second
+// spares two switches: more than rueidis, with its own defaults, lets the two commands of an unlock wait, of which the
+// second needs a connection (5 s) because the server of the first was silent (11 s).
+const unhurried = 18 * time.Second
 
 // unlocking is a release on a goroutine of its own, for a hold that may be lost before Redis answers, which ends
 // the unlock: rueidis heeds no ctx while somebody else connects.
@@ -124,7 +124,7 @@ type unlocking struct {
 	mutex *Mutex
 	count int
 	ttl   time.Duration
-	until time.Time
+	until time.Time // the end of the lease
 
 	result released
 	done   chan struct{} // capacity 1: there is a result, or the hold was lost
