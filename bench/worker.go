@@ -16,7 +16,7 @@ import (
 // job is what one worker process has to do: one workload with one library, between the signals
 // of the harness.
 type job struct {
-	library    *library
+	lib        *library
 	workload   string
 	addr       string
 	name       string // of the lock, or the start of the names
@@ -75,14 +75,14 @@ func work(args []string, stdin io.Reader, stdout, stderr io.Writer) (report, err
 		return report{}, err
 	}
 	var err error
-	if j.library, err = findLibrary(*lib); err != nil {
+	if j.lib, err = findLibrary(*lib); err != nil {
 		return report{}, err
 	}
-	if j.library.open == nil {
+	if j.lib.open == nil {
 		return report{}, fmt.Errorf("%s is not written in Go", *lib)
 	}
 	run, ok := runs[j.workload]
-	if own, has := j.library.runs[j.workload]; has {
+	if own, has := j.lib.runs[j.workload]; has {
 		run, ok = own, true
 	}
 	if !ok {
@@ -97,7 +97,7 @@ func work(args []string, stdin io.Reader, stdout, stderr io.Writer) (report, err
 	}
 	j.in = bufio.NewReadWriter(bufio.NewReader(stdin), nil)
 	j.out = bufio.NewReadWriter(nil, bufio.NewWriter(stdout))
-	ctx, cancel := j.library.ctx.context()
+	ctx, cancel := j.lib.ctx.context()
 	defer cancel()
 	j.ctx = ctx
 	return run(j)
@@ -163,9 +163,9 @@ func (j *job) end() error {
 
 // open returns a new instance of the library.
 func (j *job) open(lease time.Duration) (*client, error) {
-	c, err := j.library.open(openOptions{addr: j.addr, lease: lease})
+	c, err := j.lib.open(openOptions{addr: j.addr, lease: lease})
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", j.library.name, err)
+		return nil, fmt.Errorf("open %s: %w", j.lib.name, err)
 	}
 	return c, nil
 }

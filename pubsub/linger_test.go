@@ -1,0 +1,148 @@
+package pubsub
+
+import (
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A queue that comes back before its channel was given back.
+func TestRejoin(t *testing.T) {
+	t.Parallel()
+	rejoin := func(d *desk) *Waiter {
+		w := &Waiter{}
+		require.True(t, d.hub.Join(w, queue(d.ch)))
+		w.Held(-1)
+		return w
+	}
+	t.Run("before the command", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(t)
+		d.line(1)[0].Leave()
+		w := rejoin(d)
+		require.Empty(t, w.turn, "the attempt came when the subscription stood")
+		require.Equal(t, noOp, d.take())
+		require.True(t, d.topic().sub.on)
+	})
+	t.Run("during the command", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(t)
+		d.line(1)[0].Leave()
+		require.Equal(t, unsubscribing, d.take())
+		w := rejoin(d)
+		require.Empty(t, w.turn)
+		d.confirm("unsubscribe")
+		d.finish(nil)
+		require.Equal(t, subscribing, d.take())
+		d.confirm("subscribe")
+		require.Len(t, w.turn, 1)
+	})
+	t.Run("the command fails", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(t)
+		d.line(1)[0].Leave()
+		require.Equal(t, unsubscribing, d.take())
+		w := rejoin(d)
+		d.finish(serverError(t, "BUSY"))
+		require.Equal(t, subscribing, d.take())
+		d.confirm("subscribe")
+		require.Len(t, w.turn, 1)
+	})
+	t.Run("leaves while it subscribes", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(t)
+		w := rejoin(d)
+		require.Equal(t, subscribing, d.take())
+		w.Leave()
+		d.confirm("subscribe")
+		require.Empty(t, w.turn)
+		d.finish(nil)
+		require.Equal(t, unsubscribing, d.take())
+	})
+	t.Run("leaves before it subscribes", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(t)
+		rejoin(d).Leave()
+		require.Equal(t, noOp, d.take())
+		require.Zero(t, d.hub.Len())
+	})
+}
+
+// Who got the lock leaves a subscription that lingers; who gave up does not.
+func TestLinger(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		join := func() *Waiter {
+			w := &Waiter{}
+			require.True(t, d.hub.Join(w, queue(d.ch)))
+			return w
+		}
+		d.line(1)[0].Done(-1)
+		require.Equal(t, noOp, d.take())
+		for range 10 { // each time anew
+			time.Sleep(linger - time.Millisecond)
+			w := join()
+			w.Held(-1)
+			require.Empty(t, w.turn, "the attempt came when the subscription stood")
+			d.hub.message(d.ch, "0")
+			require.Len(t, w.turn, 1)
+			w.Done(-1)
+			require.Equal(t, noOp, d.take())
+		}
+		time.Sleep(linger / 2)
+		join().Leave()
+		require.Equal(t, noOp, d.take(), "it is there for the one before")
+		w := join()
+		time.Sleep(linger)
+		require.Equal(t, noOp, d.take(), "it is in use")
+		w.Leave()
+		require.Equal(t, unsubscribing, d.take())
+		d.confirm("unsubscribe")
+		d.finish(nil)
+		require.Zero(t, d.hub.Len())
+
+		d.line(1)[0].Done(-1)
+		time.Sleep(linger)
+		synctest.Wait()
+		require.Equal(t, unsubscribing, d.take(), "nobody came")
+		d.confirm("unsubscribe")
+		d.finish(nil)
+		require.Zero(t, d.hub.Len())
+
+		d.line(1)[0].Done(-1)
+		d.link.down(io.EOF, false)
+		require.Equal(t, noOp, d.take(), "nobody needs it")
+		require.Zero(t, d.hub.Len())
+
+		d.line(1)[0].Done(-1)
+		d.confirm("unsubscribe")
+		require.Equal(t, noOp, d.take(), "the slot has moved")
+		require.Zero(t, d.hub.Len())
+		d.line(1)[0].Done(-1) // Close stops the timer, or the bubble would not end
+	})
+}
+
+// A lock that nobody else wants any more costs nothing but its own commands: who got it without waiting
+// does not keep the subscription.
+func TestLingersOnlyForThoseWhoWaited(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		d.line(1)[0].Done(-1)
+		for range 10 {
+			time.Sleep(linger / 4)
+			w := &Waiter{}
+			require.True(t, d.hub.Join(w, queue(d.ch)))
+			w.Done(-1)
+		}
+		synctest.Wait()
+		require.Equal(t, unsubscribing, d.take())
+		d.confirm("unsubscribe")
+		d.finish(nil)
+		require.Zero(t, d.hub.Len())
+	})
+}
