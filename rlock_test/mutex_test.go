@@ -87,10 +87,14 @@ func TestForceUnlock(t *testing.T) {
 	require.NoError(t, next.unlock())
 }
 
+// oneConn is for tests that count all commands: of several connections rueidis picks one at random for
+// each keyed command, and opens it, with commands of its own, when it first picks it.
+func oneConn(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }
+
 // Uncontended, a Lock and its unlock are two script calls, and Redis sees nothing else.
 func TestUncontendedCostsTwoCommands(t *testing.T) {
 	s := redistest.Start(t)
-	rdb, watch := s.Client(t), s.Client(t)
+	rdb, watch := s.Client(t, oneConn), s.Client(t)
 	m := newClient(t, rdb).Mutex("uncontended")
 	pair := func() {
 		_, unlock, err := m.Lock(context.Background())
@@ -118,8 +122,6 @@ func TestUncontendedCostsTwoCommands(t *testing.T) {
 // command, however cheap. What the scripts call it shows as coming from "lua".
 func TestMonitorShowsTwoCommandsPerPair(t *testing.T) {
 	s := redistest.Start(t)
-	// rueidis opens its connections when it first picks them, at random.
-	oneConn := func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 }
 	m := newClient(t, s.Client(t, oneConn)).Mutex("monitored")
 	pair := func() {
 		_, unlock, err := m.Lock(context.Background())
