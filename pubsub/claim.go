@@ -21,19 +21,32 @@ const (
 	Granted         // it has the lock
 )
 
-// Claim is for who holds the lock of q and could hand it to a waiter of this process. It claims the first
+// Ending is for who holds the lock of q and is about to give it back: who joins from now on asks Redis.
+func (h *Hub) Ending(q Queue) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t := h.topics[q]; t != nil {
+		t.ours = ours{}
+	}
+}
+
+// Claim is Ending for who could hand the lock to a waiter of this process. It claims the first
 // one; nil if nobody waits, or one of them has the turn. A claim takes the place of a turn, so that
 // nobody else makes an attempt meanwhile. It ends with [Waiter.Grant] or [Waiter.Unclaim].
 func (h *Hub) Claim(q Queue) *Waiter {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.topics[q]
-	if t == nil || t.busy != nil || h.closed {
+	if t == nil {
+		return nil
+	}
+	t.ours = ours{}
+	if t.busy != nil || h.closed {
 		return nil
 	}
 	for w := t.first; w != nil; w = w.next {
 		if w.err == nil {
-			t.busy, t.began = w, h.joins
+			t.busy, t.began = w, h.clock
 			w.claim = claimed
 			return w
 		}
@@ -85,6 +98,7 @@ func (h *Hub) Wake(q Queue) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t := h.topics[q]; t != nil && !h.closed {
+		t.ours = ours{}
 		t.wakeFirst()
 	}
 }

@@ -295,6 +295,11 @@ func TestClaimAndClose(t *testing.T) {
 // claimStep is a step of the model that has to do with claims.
 func (m *model) claimStep() string {
 	if !m.claimed {
+		m.ours = 0
+		if m.rnd.IntN(4) == 0 {
+			m.hub.Ending(queue(m.ch))
+			return "ending"
+		}
 		w := m.hub.Claim(queue(m.ch))
 		if w == nil {
 			for _, x := range m.queue {
@@ -304,6 +309,8 @@ func (m *model) claimStep() string {
 		}
 		require.Nil(m.t, m.turn, "claimed past a turn: %v", m.steps)
 		m.turn, m.joined, m.claimed, m.gave = w, false, true, false
+		m.clock++
+		m.claimAt = m.clock
 		return "claim"
 	}
 	switch m.rnd.IntN(4) {
@@ -313,7 +320,8 @@ func (m *model) claimStep() string {
 		return "claimed one gives up"
 	case 1:
 		w := m.turn
-		granted := w.Grant([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)])
+		ttl := m.got(m.claimAt)
+		granted := w.Grant(ttl)
 		require.Equal(m.t, !m.gave, granted)
 		if granted {
 			<-w.turn
@@ -322,7 +330,7 @@ func (m *model) claimStep() string {
 			m.drop(w)
 			return "grant"
 		}
-		m.claimed = false
+		m.claimed, m.ours = false, 0
 		m.leaveInTurn()
 		return "grant of one that gave up"
 	case 2:

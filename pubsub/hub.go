@@ -36,7 +36,7 @@ type Hub struct {
 	subs   map[Channel]*subscription
 	links  map[string]*link // by node address; plain channels use plainLink
 	router router
-	joins  uint64 // counts them
+	clock  uint64 // ticks when somebody joins or a subscription is confirmed
 	closed bool
 }
 
@@ -71,13 +71,25 @@ func (h *Hub) Close() {
 }
 
 // Join puts w at the end of the queue q. It reports true if w has the turn at once, because
-// nobody else waits there. Otherwise w gets it through [Waiter.Turn].
+// nobody else waits there, and the lock is not known to be held by this process. Otherwise w gets it through
+// [Waiter.Turn].
 //
 // Each Join is followed by exactly one [Waiter.Done] or [Waiter.Leave].
 func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.join(w, q)
+	t := h.join(w, q)
+	if t.first == w {
+		lasts := t.lasts()
+		if lasts == 0 {
+			t.turnAtOnce(w)
+			return true
+		}
+		t.need = true
+		t.setTimer(lasts)
+	}
+	w.turn = make(chan struct{}, 1)
+	return false
 }
 
 // JoinFirst is Join for a caller that does not want to wait: it reports false, and w has not
@@ -88,24 +100,25 @@ func (h *Hub) JoinFirst(w *Waiter, q Queue) bool {
 	if t := h.topics[q]; t != nil && t.first != nil {
 		return false
 	}
-	return h.join(w, q)
+	h.join(w, q).turnAtOnce(w)
+	return true
 }
 
-func (h *Hub) join(w *Waiter, q Queue) (turn bool) {
+func (h *Hub) join(w *Waiter, q Queue) *topic {
 	t := h.topics[q]
 	if t == nil {
 		t = h.newTopic(q)
 	}
-	h.joins++
-	w.topic, w.joined = t, h.joins
-	if t.push(w); t.first == w {
-		t.busy, t.began = w, h.joins // nobody has asked Redis yet
-		// An attempt that comes after the confirmation needs none that follows it.
-		t.need = t.sub != nil && t.sub.stands()
-		return true
-	}
-	w.turn = make(chan struct{}, 1)
-	return false
+	h.clock++
+	w.topic, w.joined = t, h.clock
+	t.push(w)
+	return t
+}
+
+// turnAtOnce gives the turn to the only waiter. If the subscription stands, its attempt needs none that follows.
+func (t *topic) turnAtOnce(w *Waiter) {
+	t.busy, t.began = w, t.hub.clock
+	t.need = t.sub != nil && t.sub.stands()
 }
 
 // maxSpare is how many topics are kept. More queues at once than that are rare.
@@ -148,6 +161,7 @@ func (h *Hub) message(ch Channel, payload string) {
 		return
 	}
 	for _, t := range s.topics {
+		t.ours = ours{} // it may be the one that has ended
 		if payload == "1" {
 			t.wakeAll()
 		} else {

@@ -360,7 +360,8 @@ func (l *link) confirmed(epoch int, event rueidis.PubSubSubscription) {
 	}
 	switch event.Kind {
 	case "subscribe", "ssubscribe":
-		s.on = true
+		h.clock++
+		s.on, s.since = true, h.clock
 		s.wakeFirst()
 	case "unsubscribe", "sunsubscribe":
 		s.off()

@@ -100,7 +100,8 @@ func serverError(t *testing.T, text string) error {
 // Whatever may be news about the lock (a message, a confirmation, the end of the time, a wake-up
 // that somebody passed on) is an event. It is answered by a turn that begins after it. The
 // invariant I-wake is then: news without an answer has a waiter that is due; and without news
-// the subscription stands, or is being asked for.
+// the subscription stands, or is being asked for. Who joins an empty queue has a turn at once, unless the last
+// attempt got the lock, no news of its end has come, and none could have been missed.
 type model struct {
 	*desk
 	rnd     *rand.Rand
@@ -112,6 +113,10 @@ type model struct {
 	clock   int
 	news    int // when the last event was
 	began   int // when the last turn began
+	claimAt int // when the last claim did
+	ours    int // when the attempt began that got the lock for this process, which still has it; 0 if there is none
+	stood   int // when the subscription was confirmed last
+	waited  int // how many joined an empty queue and got no turn
 	retry   bool
 	later   error // a server's answer: not now
 	pending op    // taken from the link, not finished
@@ -135,12 +140,19 @@ func (m *model) step() {
 	case 0, 1:
 		w := &Waiter{}
 		note("join")
-		if m.hub.Join(w, queue(m.ch)) {
+		switch {
+		case m.hub.Join(w, queue(m.ch)):
 			require.Empty(m.t, m.queue, "a turn at once behind others")
 			m.turn, m.joined = w, true
 			m.event()
 			m.clock++
 			m.began = m.clock
+		case len(m.queue) == 0:
+			note("waits at once")
+			require.Positive(m.t, m.ours, "not known to be held: %v", m.steps)
+			require.Less(m.t, m.stood, m.ours, "a message may have been missed: %v", m.steps)
+			require.True(m.t, subOf(m.topic()).stands(), "a message may be missed: %v", m.steps)
+			m.waited++
 		}
 		m.queue = append(m.queue, w)
 	case 2:
@@ -158,7 +170,7 @@ func (m *model) step() {
 		if m.turn != nil && !m.claimed {
 			note("held")
 			w := m.turn
-			m.turn = nil
+			m.turn, m.ours = nil, 0
 			w.Held([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)])
 		}
 	case 5:
@@ -166,7 +178,7 @@ func (m *model) step() {
 			note("done")
 			m.turn = nil
 			m.drop(w)
-			w.Done([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)])
+			w.Done(m.got(m.began))
 		}
 	case 6:
 		if m.turn != nil && !m.claimed {
@@ -187,6 +199,7 @@ func (m *model) step() {
 		note("message")
 		if t := m.topic(); t != nil && subOf(t).on {
 			m.event()
+			m.ours = 0
 			m.hub.message(m.ch, []string{"0", "1", "?"}[m.rnd.IntN(3)])
 		}
 	case 9:
@@ -254,11 +267,23 @@ func (m *model) confirmation() {
 		if len(m.queue) > 0 && !subOf(m.topic()).on {
 			m.event()
 		}
+		m.clock++
+		m.stood = m.clock
 		m.confirm("subscribe")
 	case unsubscribing:
 		m.confirm("unsubscribe")
 	case noOp:
 	}
+}
+
+// got is for an attempt that got the lock; it says for how long.
+func (m *model) got(began int) (ttl time.Duration) {
+	if m.rnd.IntN(2) == 0 {
+		m.ours = 0
+		return -1
+	}
+	m.ours = began
+	return time.Hour
 }
 
 func (m *model) drop(w *Waiter) {
@@ -336,7 +361,7 @@ func (m *model) check() {
 func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 	t.Parallel()
 	later := serverError(t, "TRYAGAIN later")
-	rounds := 600
+	rounds, waited := 600, 0
 	if testing.Short() {
 		rounds = 100
 	}
@@ -347,7 +372,9 @@ func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 			m.step()
 		}
 		m.drain()
+		waited += m.waited
 	}
+	require.Positive(t, waited, "nobody waited for a hold of this process")
 }
 
 // drain lets everybody leave; then nothing is left.

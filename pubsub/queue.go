@@ -10,20 +10,38 @@ import (
 //
 // Invariant I-wake: while the queue is not empty, one of these holds, so that nobody sleeps through
 // an unlock: a waiter has the turn; or a waiter is due; or a subscription is being asked for; or
-// the subscription stands and an attempt made after its confirmation was answered "held".
+// the subscription stands and an attempt made after its confirmation was answered "held", or got the lock
+// for a hold of this process that has not ended yet, see ours.
 type topic struct {
 	hub   *Hub
 	queue Queue
 
 	first, last *Waiter
 	busy        *Waiter // has the turn, or is claimed
-	began       uint64  // Hub.joins when it began
+	began       uint64  // Hub.clock when it began
 	due         int     // how many waiters are due
 
 	timer *time.Timer // fires when the holder's remaining time has run out
+	ours  ours
 
 	sub  *subscription // nil until it was needed for the first time
 	need bool          // the queue needs it
+}
+
+// ours is what is known of a hold of this process that was taken through the queue. While it lasts, who joins
+// waits for its end without asking Redis first: whoever ends it says so, here or by a message.
+type ours struct {
+	until time.Time // it is in Redis until then, unless somebody ends it
+	began uint64    // topic.began of the attempt that got it; 0 if there is none
+}
+
+// lasts says for how long the lock is still known to be held by this process, 0 if it is not. A message from before the
+// subscription was confirmed might have said otherwise.
+func (t *topic) lasts() time.Duration {
+	if t.sub == nil || !t.sub.stands() || t.ours.began < t.sub.since {
+		return 0
+	}
+	return max(0, time.Until(t.ours.until))
 }
 
 // Waiter is one place in a queue; its zero value is ready for [Hub.Join]. Its methods are for the
@@ -36,7 +54,7 @@ type Waiter struct {
 	prev, next *Waiter
 	turn       chan struct{} // capacity 1: whoever sends holds Hub.mu and never blocks
 	err        error         // why waiting is in vain
-	joined     uint64        // Hub.joins then
+	joined     uint64        // Hub.clock then
 	due        bool          // gets the turn when it is the first of those that are due
 	claim      claim
 }
@@ -67,7 +85,7 @@ func (w *Waiter) Held(ttl time.Duration) {
 	if w.turn == nil { // had the turn at once when it joined
 		w.turn = make(chan struct{}, 1)
 	}
-	t.busy = nil
+	t.busy, t.ours = nil, ours{}
 	if w.err != nil {
 		w.signal()
 		return
@@ -89,6 +107,9 @@ func (w *Waiter) Done(ttl time.Duration) {
 func (w *Waiter) done(ttl time.Duration) {
 	t := w.topic
 	t.remove(w)
+	if t.sub != nil {
+		t.ours = ours{until: time.Now().Add(ttl), began: t.began}
+	}
 	if t.first != nil {
 		t.subscribe()
 		t.setTimer(ttl)
@@ -189,7 +210,7 @@ func (t *topic) dispatch() {
 		if w.due && w.err == nil {
 			w.due = false
 			t.due--
-			t.busy, t.began = w, t.hub.joins
+			t.busy, t.began = w, t.hub.clock
 			w.signal()
 			return
 		}

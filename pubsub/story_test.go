@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -92,7 +93,7 @@ func (s *story) ask(l *storyLock) bool {
 		if l.got {
 			l.local = true
 			l.drop(w)
-			w.Done(-1)
+			w.Done(time.Hour)
 		} else {
 			w.Held(-1)
 		}
@@ -190,7 +191,7 @@ func (s *story) step() {
 					switch s.rnd.IntN(3) {
 					case 0:
 						s.note("%s: hand-off", l.q.Lock)
-						require.True(s.t, w.Grant(-1))
+						require.True(s.t, w.Grant(time.Hour))
 						return
 					case 1:
 						s.note("%s: hand-off failed", l.q.Lock)
@@ -204,7 +205,12 @@ func (s *story) step() {
 					return
 				}
 			}
-			s.note("%s: unlock", l.q.Lock)
+			if l.local && s.rnd.IntN(2) == 0 {
+				s.note("%s: unlock", l.q.Lock)
+				s.hub.Ending(l.q)
+			} else {
+				s.note("%s: unlocked by another process", l.q.Lock)
+			}
 			s.release(l)
 		}
 	case 11:

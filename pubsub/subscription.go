@@ -17,10 +17,11 @@ type subscription struct {
 	channel Channel
 	topics  []*topic // the queues for its messages, also the empty ones until it is idle
 
-	on     bool  // the server confirmed it
-	link   *link // which has it, or is asked to have it
-	queued bool  // the link will look at it
-	op     op    // the link's command about it that is under way
+	on     bool   // the server confirmed it
+	since  uint64 // Hub.clock then
+	link   *link  // which has it, or is asked to have it
+	queued bool   // the link will look at it
+	op     op     // the link's command about it that is under way
 
 	lingers bool      // it stands, and may stay until then though no queue needs it
 	until   time.Time // at the least

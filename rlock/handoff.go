@@ -28,13 +28,15 @@ func (r *run) over(o HandOff, now time.Time) bool {
 	return r.length >= o.Most || now.Sub(r.began) >= o.For
 }
 
-// claim claims the waiter that gets the hold, nil if there is none or others should have the lock first.
+// claim tells the queue that the hold ends, and claims the waiter that gets it: nil if there is none or others should
+// have the lock first.
 func (h *hold) claim(now time.Time) *locking {
-	c := h.mutex.client
+	c, q := h.mutex.client, h.mutex.queue()
 	if c.options.Replicas > 0 || h.run.over(c.options.HandOff, now) {
+		c.hub.Ending(q)
 		return nil
 	}
-	w := c.hub.Claim(h.mutex.queue())
+	w := c.hub.Claim(q)
 	if w == nil {
 		return nil
 	}

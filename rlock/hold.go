@@ -2,6 +2,7 @@ package rlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -223,6 +224,9 @@ func (k keeper) Closed() { k.cancel(ErrClosed) }
 
 func (h *hold) lost(reason error) {
 	h.lose(&opError{op: "hold", name: h.mutex.name, causes: []error{ErrLost, reason}})
+	if errors.Is(reason, lease.ErrGone) {
+		h.mutex.client.hub.Wake(h.mutex.queue()) // the lock may be free, and nobody need have said so
+	}
 }
 
 // lose ends a live hold against the will of its owner: everybody inside is told.

@@ -1,0 +1,115 @@
+package pubsub
+
+import (
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A lock that this process holds is not asked for: who joins waits for whoever ends the hold.
+func TestOursIsNotAskedFor(t *testing.T) {
+	t.Parallel()
+	const ttl = 300 * time.Millisecond // less than subscriptions linger
+	for name, end := range map[string]func(d *desk, w *Waiter){
+		"a message":             func(d *desk, _ *Waiter) { d.hub.message(d.ch, "0") },
+		"lost":                  func(d *desk, _ *Waiter) { d.hub.Wake(queue(d.ch)) },
+		"a new subscription":    func(d *desk, _ *Waiter) { d.link.down(io.EOF, false); d.obey() },
+		"claimed, and in doubt": func(d *desk, w *Waiter) { d.hub.Claim(queue(d.ch)); w.Unclaim(true) },
+		"the lease ends":        func(*desk, *Waiter) { time.Sleep(ttl + time.Millisecond); synctest.Wait() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := newDesk(t)
+				d.holds(ttl)
+				w := &Waiter{}
+				require.False(t, d.hub.Join(w, queue(d.ch)))
+				require.Empty(t, w.turn)
+				require.Equal(t, noOp, d.take(), "the subscription stands")
+				end(d, w)
+				require.Len(t, w.turn, 1)
+				<-w.turn
+				w.Held(time.Hour)
+				require.Empty(t, w.turn)
+				w.Leave()
+				require.True(t, d.hub.Join(&Waiter{}, queue(d.ch)), "not ours any more")
+			})
+		})
+	}
+	t.Run("handed on", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(t)
+		d.holds(time.Hour)
+		for range 5 {
+			w := &Waiter{}
+			require.False(t, d.hub.Join(w, queue(d.ch)))
+			require.Same(t, w, d.hub.Claim(queue(d.ch)))
+			require.True(t, w.Grant(time.Hour))
+			<-w.turn
+			granted, err := w.News()
+			require.NoError(t, err)
+			require.True(t, granted)
+		}
+		require.Equal(t, noOp, d.take())
+	})
+}
+
+// holds has a waiter get the lock for ttl, whose attempt began when the subscription stood.
+func (d *desk) holds(ttl time.Duration) {
+	d.t.Helper()
+	w := d.line(1)[0]
+	d.hub.message(d.ch, "0")
+	<-w.turn
+	w.Done(ttl)
+}
+
+// What is known of a hold does not outlast what could have told of its end.
+func TestOursIsForgotten(t *testing.T) {
+	t.Parallel()
+	for name, forget := range map[string]func(d *desk){
+		"a message":    func(d *desk) { d.hub.message(d.ch, "0") },
+		"lost":         func(d *desk) { d.hub.Wake(queue(d.ch)) },
+		"about to end": func(d *desk) { d.hub.Ending(queue(d.ch)) },
+		"held by another": func(d *desk) {
+			w := &Waiter{}
+			d.hub.JoinFirst(w, queue(d.ch))
+			w.Held(time.Hour)
+			w.Leave()
+		},
+		"nobody to claim":       func(d *desk) { require.Nil(t, d.hub.Claim(queue(d.ch))) },
+		"the lease ends":        func(*desk) { time.Sleep(linger / 2) },
+		"the connection breaks": func(d *desk) { d.link.down(io.EOF, false) },
+		"subscribed again":      func(d *desk) { d.link.down(io.EOF, false); d.line(1)[0].Leave() },
+		"about to unsubscribe":  func(d *desk) { d.lapse(); require.Equal(t, unsubscribing, d.take()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := newDesk(t)
+				d.holds(linger / 2)
+				forget(d)
+				require.True(t, d.hub.Join(&Waiter{}, queue(d.ch)))
+			})
+		})
+	}
+	t.Run("the attempt began before the subscription", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(t)
+		w, x := &Waiter{}, &Waiter{}
+		require.True(t, d.hub.Join(w, queue(d.ch)))
+		w.Held(-1)
+		require.Same(t, w, d.hub.Claim(queue(d.ch)))
+		d.obey()
+		require.True(t, w.Grant(time.Hour))
+		require.True(t, d.hub.Join(x, queue(d.ch)))
+	})
+	t.Run("one attempt", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(t)
+		d.holds(time.Hour)
+		require.True(t, d.hub.JoinFirst(&Waiter{}, queue(d.ch)), "who does not wait asks")
+	})
+}

@@ -1,0 +1,125 @@
+package rlock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// turns are two goroutines of a process that have begun to take turns: one has the lock, nobody waits, and the
+// process hears of its unlocks.
+func turns(t *testing.T, o rlock.Options) (*relay, attempt) {
+	t.Helper()
+	r := newRelay(t, o)
+	a, line := r.line(t, r.Mutex(r.name))
+	require.NoError(t, a.unlock())
+	return r, r.gets(t, line[0])
+}
+
+// waits starts a Lock that comes upon a hold of its own process, and checks that it asks nobody.
+func (r *relay) waits(t *testing.T) pending {
+	t.Helper()
+	before := redistest.Commands(t, r.rdb)["evalsha"]
+	p := lockAsync(t, r.Mutex(r.name))
+	redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == 1 }, "it waits")
+	pass(10 * time.Millisecond)
+	require.Equal(t, before, redistest.Commands(t, r.rdb)["evalsha"], "asked for a lock of one's own")
+	return p
+}
+
+// One command for each section also if nobody is in line when the next one comes.
+func TestTwoInTurn(t *testing.T) {
+	r, a := turns(t, rlock.Options{HandOff: never})
+	before := redistest.Commands(t, r.rdb)
+	const n = 20
+	for range n {
+		p := r.waits(t)
+		require.NoError(t, a.unlock())
+		a = r.gets(t, p)
+	}
+	after := redistest.Commands(t, r.rdb)
+	require.EqualValues(t, n, after["evalsha"]-before["evalsha"])
+	require.EqualValues(t, n, after["hset"]-before["hset"])
+	for _, name := range []string{"publish", "subscribe", "unsubscribe"} {
+		require.Equal(t, before[name], after[name], name)
+	}
+	require.NoError(t, a.unlock())
+	r.clear(t)
+}
+
+// A waiter that asked nobody hears of every end of the hold: by an unlock that does not hand off, by force, by a
+// message from elsewhere, without any message when the hold learns of it, and when the lease ends.
+func TestWhoDidNotAskIsWoken(t *testing.T) {
+	const watchdog = 900 * time.Millisecond
+	for name, end := range map[string]struct {
+		o      rlock.Options
+		f      func(t *testing.T, r *relay, a attempt)
+		within time.Duration
+	}{
+		"unlocked": {o: rlock.Options{HandOff: rlock.HandOff{Most: 1, For: time.Hour}}, within: watchdog / 6,
+			f: func(t *testing.T, _ *relay, a attempt) { t.Helper(); require.NoError(t, a.unlock()) }},
+		"forced": {o: rlock.Options{HandOff: never}, within: watchdog / 6,
+			f: func(t *testing.T, r *relay, _ attempt) {
+				t.Helper()
+				ok, err := r.other.Mutex(r.name).ForceUnlock(context.Background())
+				require.NoError(t, err)
+				require.True(t, ok)
+			}},
+		"deleted": {o: rlock.Options{HandOff: never}, within: watchdog * 2 / 3,
+			f: func(t *testing.T, r *relay, a attempt) {
+				t.Helper()
+				r.do(t, "DEL", r.name)
+				<-a.ctx.Done()
+				require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrLost)
+			}},
+		"deaf": {o: rlock.Options{HandOff: rlock.HandOff{Most: 1, For: time.Hour}}, within: 10 * time.Second, // of reconnecting
+			f: func(t *testing.T, r *relay, a attempt) {
+				t.Helper()
+				require.NoError(t, r.do(t, "CLIENT", "KILL", "TYPE", "pubsub").Error())
+				require.NoError(t, a.unlock())
+			}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			end.o.WatchdogTimeout = watchdog
+			r, a := turns(t, end.o)
+			p := r.waits(t)
+			end.f(t, r, a)
+			next := p.get(t, end.within)
+			require.NoError(t, next.err)
+			r.held(t, next, 1)
+			_ = a.unlock()
+			require.NoError(t, next.unlock())
+			r.clear(t)
+		})
+	}
+
+	t.Run("the lease ends", func(t *testing.T) {
+		const lease = 400 * time.Millisecond // less than the subscription lingers
+		r := newRelay(t, rlock.Options{HandOff: never})
+		a, line := r.line(t, r.Mutex(r.name, rlock.WithLease(lease)))
+		require.NoError(t, a.unlock())
+		a = r.gets(t, line[0])
+		next := r.waits(t).get(t, 2*lease)
+		require.NoError(t, next.err)
+		require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrLost)
+		require.NoError(t, next.unlock())
+		require.ErrorIs(t, a.unlock(), rlock.ErrNotHeld)
+		r.clear(t)
+	})
+}
+
+// Who does not want to wait gets the answer of Redis.
+func TestOneAttemptAsksThoughItIsOurs(t *testing.T) {
+	r, a := turns(t, rlock.Options{HandOff: never})
+	before := redistest.Commands(t, r.rdb)["evalsha"]
+	_, _, err := r.Mutex(r.name).TryLock(context.Background(), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.Equal(t, before+1, redistest.Commands(t, r.rdb)["evalsha"])
+	require.NoError(t, a.unlock())
+	r.clear(t)
+}
