@@ -1,6 +1,7 @@
 package rlock
 
 import (
+	"context"
 	"time"
 
 	"github.com/go-rlock/rlock/lua"
@@ -28,6 +29,18 @@ func (l *locking) ask(count int) (a answer, mine bool) {
 	c := l.mutex.client
 	if l.attempt.Done() == nil {
 		return l.send(count), true
+	}
+	if now := time.Now(); c.mayAskHere(l.attempt, now) && c.start() {
+		a = l.try(c.brief.call(now), l.args(count), now)
+		c.running.Done()
+		switch {
+		case l.attempt.Err() != nil:
+			l.shared = true
+			l.undoLater(count, a)
+			return answer{}, false
+		case a.err == nil:
+			return a, true
+		}
 	}
 	if l.done == nil { // most of those that wait never ask
 		l.done = make(chan struct{}, 1)
@@ -63,6 +76,13 @@ func (l *locking) question(count int) {
 	l.undo(count, a)
 }
 
+// undoLater is undo for a caller who does not wait for it.
+func (l *locking) undoLater(count int, a answer) {
+	if !l.mutex.client.background(func() { l.undo(count, a) }) {
+		l.undo(count, a)
+	}
+}
+
 // undo gives back what an abandoned ask may have got.
 func (l *locking) undo(count int, a answer) {
 	h, m, c := l.hold, l.mutex, l.mutex.client
@@ -89,31 +109,43 @@ func (l *locking) undo(count int, a answer) {
 // send asks Redis, again if something went wrong that may pass: the script recognises a repeat. It
 // stops early when the caller has gone.
 func (l *locking) send(count int) answer {
-	h, m, c := l.hold, l.mutex, l.mutex.client
-	args := lua.AcquireArgs{Name: m.name, Owner: h.field(), Lease: m.ttl(), Count: count}
-	if count == 1 { // a re-entry adds nothing that a failover could let somebody else have
-		args.Replicas, args.ReplicaWait = c.options.Replicas, c.options.ReplicaTimeout
-	}
-	args.Fence = m.fenceOf()
+	c, args := l.mutex.client, l.args(count)
 	sent := time.Now()
 	retry := newRetry(sent.Add(patience))
 	for ; ; sent = time.Now() {
-		reply, err := m.kind.acquire(c.callAt(sent, args.ReplicaWait), c.rdb, args)
-		if err == nil {
-			if h.doubt != nil {
-				h.doubt.unsure = false
-			}
-			if l.last.Load() != nil {
-				l.last.Store(nil)
-			}
-			return answer{reply: reply, sent: sent}
-		}
-		if count == 1 && mayHaveRun(err) {
-			h.doubted(time.Now().Add(min(args.Lease, maxSweep))).late++
-		}
-		l.last.Store(&err)
-		if !retry.wait(err, l.attempt.Done(), c.done) {
-			return answer{err: err}
+		a := l.try(c.callAt(sent, args.ReplicaWait), args, sent)
+		if a.err == nil || !retry.wait(a.err, l.attempt.Done(), c.done) {
+			return a
 		}
 	}
+}
+
+func (l *locking) args(count int) lua.AcquireArgs {
+	m, c := l.mutex, l.mutex.client
+	args := lua.AcquireArgs{Name: m.name, Owner: l.hold.field(), Lease: m.ttl(), Count: count, Fence: m.fenceOf()}
+	if count == 1 { // a re-entry adds nothing that a failover could let somebody else have
+		args.Replicas, args.ReplicaWait = c.options.Replicas, c.options.ReplicaTimeout
+	}
+	return args
+}
+
+// try sends the acquire once, at sent.
+func (l *locking) try(ctx context.Context, args lua.AcquireArgs, sent time.Time) answer {
+	h, c := l.hold, l.mutex.client
+	reply, err := l.mutex.kind.acquire(ctx, c.rdb, args)
+	c.pulse.beat(sent, err)
+	if err == nil {
+		if h.doubt != nil {
+			h.doubt.unsure = false
+		}
+		if l.last.Load() != nil {
+			l.last.Store(nil)
+		}
+		return answer{reply: reply, sent: sent}
+	}
+	if args.Count == 1 && mayHaveRun(err) {
+		h.doubted(time.Now().Add(min(args.Lease, maxSweep))).late++
+	}
+	l.last.Store(&err)
+	return answer{err: err}
 }

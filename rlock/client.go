@@ -28,6 +28,8 @@ type Client struct {
 	hub     *pubsub.Hub
 	leases  *lease.Renewer
 	cluster *topology // nil unless rdb is a cluster client
+	pulse   pulse
+	brief   brief
 
 	closing sync.Once
 	done    chan struct{} // closed by Close at once: waiters return
@@ -70,6 +72,7 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 		hub:     pubsub.New(rdb),
 		done:    make(chan struct{}),
 		stopped: make(chan struct{}),
+		pulse:   pulse{born: time.Now()},
 	}
 	if rdb.Mode() == rueidis.ClientModeCluster {
 		c.cluster = &topology{known: o.PlainPubSub}
@@ -98,6 +101,7 @@ func (c *Client) close() {
 	grace := time.AfterFunc(closeGrace, func() { close(c.stopped) })
 	c.running.Wait()
 	grace.Stop()
+	c.brief.stop()
 }
 
 func (c *Client) isClosed() bool {

@@ -52,6 +52,7 @@ func (h *hold) handOff(next *locking, sent time.Time) released {
 	c, m := h.mutex.client, next.mutex
 	args := lua.HandOffArgs{Name: m.name, Fence: m.fenceOf(), Owner: h.field(), Next: next.hold.field(), Lease: m.ttl()}
 	reply, err := m.kind.handOff(c.callAt(sent, 0), c.rdb, args)
+	c.pulse.beat(sent, err)
 	switch {
 	case err != nil:
 		return released{late: mayHaveRun(err), err: err}
@@ -63,11 +64,7 @@ func (h *hold) handOff(next *locking, sent time.Time) released {
 	next.hold.run = h.run
 	next.answer = answer{reply: reply, sent: sent}
 	if !next.waiter.Grant(m.ttl()) {
-		// Not here: the hold that was handed off has ended well, however long this takes.
-		undo := func() { next.undo(1, next.answer) }
-		if !c.background(undo) {
-			undo()
-		}
+		next.undoLater(1, next.answer) // the hold that was handed off has ended well, however long this takes
 	}
 	return released{sent: sent, held: true}
 }

@@ -209,6 +209,7 @@ func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration, now, until ti
 			r.held, r.err = c.releaseOnce(m, args)
 		} else {
 			r.held, r.err = m.kind.release(c.callAt(r.sent, 0), c.rdb, args)
+			c.pulse.beat(r.sent, r.err)
 		}
 		if r.err == nil {
 			// Not there after a call without a reply: that call has released it.
