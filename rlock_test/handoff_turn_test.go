@@ -18,7 +18,8 @@ func turns(t *testing.T, o rlock.Options) (*relay, attempt) {
 	r := newRelay(t, o)
 	a, line := r.line(t, r.Mutex(r.name))
 	require.NoError(t, a.unlock())
-	return r, r.gets(t, line[0])
+	a = r.gets(t, line[0])
+	return r, a
 }
 
 // waits starts a Lock that comes upon a hold of its own process, and checks that it asks nobody.
