@@ -44,7 +44,13 @@ func curves(o *options) []curve {
 	beside.Duration = max(beside.Duration, holdsLease/3) // so that renewals happen in it
 	speed := []metric{perSecond, p99}
 	return []curve{
-		{"names", "names", "names, each with a goroutine", one("names", 64), []int{1, 8, 64, 512, 4096}, goroutinesOf, curveLibs, speed},
+		{
+			"names", "names", "names, each with a goroutine", one("names", 64),
+			[]int{1, 8, 64, 512, 4096},
+			goroutinesOf,
+			append([]string{"floor-scripts"}, curveLibs...),
+			append(speed, opCPU, stack),
+		},
 		{"local", "local", "goroutines of one process that share a lock", one("local", 100), tens, goroutinesOf, curveLibs, speed},
 		{
 			"contended", "contended", "goroutines of 4 processes that share a lock", four,

@@ -137,9 +137,11 @@ func (j *job) sections(nameOf func(g int) string, slotOf func(g int) int, wholeP
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
+	cpu := cpuTime()
 	end = time.Now().Add(j.duration)
 	close(start)
 	awaitAll(ended, len(all), j.duration+stall)
+	cpu = cpuTime() - cpu
 	runtime.ReadMemStats(&after)
 	rep := report{ElapsedNs: j.duration.Nanoseconds(), Latency: hist.latency(), PerGoroutine: make([]int64, len(all))}
 	errs := []error{j.end(), held.giveBack()}
@@ -162,6 +164,7 @@ func (j *job) sections(nameOf func(g int) string, slotOf func(g int) int, wholeP
 	n := float64(max(rep.Sections, 1))
 	rep.AllocsPerOp = float64(after.Mallocs-before.Mallocs) / n
 	rep.BytesPerOp = float64(after.TotalAlloc-before.TotalAlloc) / n
+	rep.Extra = map[string]float64{"op_cpu_ns": float64(cpu) / n, "stack_bytes": float64(after.StackInuse) / float64(len(all))}
 	return rep, errors.Join(errs...)
 }
 

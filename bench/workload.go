@@ -44,6 +44,7 @@ var (
 	stack         = metric{"stack B each", extra("stack_bytes", 1), "%.0f", false}
 	goroutines    = metric{"goroutines each", extra("goroutines", 1), "%.3f", false}
 	drain         = metric{"drain ms", func(s *sample) float64 { return float64(s.ElapsedNs) / 1e6 }, "%.1f", false}
+	opCPU         = metric{"CPU us/op", extra("op_cpu_ns", 1e3), "%.1f", false}
 	cpu           = metric{"CPU ms/s", func(s *sample) float64 { return s.Extra["cpu_ns"] / 1e6 / s.Duration.Seconds() }, "%.2f", false}
 )
 
