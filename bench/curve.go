@@ -51,7 +51,11 @@ func curves(o *options) []curve {
 			append([]string{"floor-scripts"}, curveLibs...),
 			append(speed, opCPU, stack),
 		},
-		{"local", "local", "goroutines of one process that share a lock", one("local", 100), tens, goroutinesOf, curveLibs, speed},
+		{
+			"local", "local", "goroutines of one process that share a lock", one("local", 100),
+			[]int{1, 2, 10, 100, 1000, 10000},
+			goroutinesOf, curveLibs, speed,
+		},
 		{
 			"contended", "contended", "goroutines of 4 processes that share a lock", four,
 			[]int{4, 100, 1000, 10000},
