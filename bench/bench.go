@@ -74,11 +74,12 @@ func (o *options) hasJava() bool {
 // runAll measures all cells once a round, so that what changes on the machine meanwhile meets all of them. In each round the
 // libraries of a workload take their turns in another order, which is the same in each run.
 func (b *bench) runAll(groups []group) {
-	start, done, total := time.Now(), 0, 0
+	start, done, total, rounds := time.Now(), 0, 0, 0
 	for _, g := range groups {
 		total += len(g.cells) * g.rounds
+		rounds = max(rounds, g.rounds)
 	}
-	for round := 1; round <= b.rounds; round++ {
+	for round := 1; round <= rounds; round++ {
 		rng := rand.New(rand.NewPCG(uint64(round), 0))
 		for _, g := range groups {
 			if round > g.rounds {

@@ -23,7 +23,7 @@ func runHarness(args []string, stdout, stderr io.Writer) int {
 	fs.SetOutput(stderr)
 	var o options
 	fs.BoolVar(&o.quick, "quick", false, "one round of short windows: shows that the bench works, not how fast anything is")
-	fs.IntVar(&o.rounds, "rounds", 5, "how often each cell is measured; the tables show medians")
+	fs.IntVar(&o.rounds, "rounds", 5, "how often each cell is measured, fickle ones three times as often; the tables show medians")
 	fs.DurationVar(&o.duration, "duration", time.Second, "how long a cell is measured")
 	libs := fs.String("libs", "", "libraries, separated by commas; all by default")
 	names := fs.String("workloads", "", "workloads, separated by commas; all by default")

@@ -26,7 +26,11 @@ func plan(o *options) ([]group, error) {
 	}
 	var groups []group
 	for _, w := range named(all, o.workloads) {
-		groups = append(groups, group{o.forEachLibrary(w.cell, nil), o.rounds})
+		rounds := o.rounds
+		if w.fickle && !o.quick {
+			rounds *= fickleTimes
+		}
+		groups = append(groups, group{o.forEachLibrary(w.cell, nil), rounds})
 	}
 	if o.curves {
 		for _, c := range curves(o) {
@@ -42,6 +46,9 @@ func plan(o *options) ([]group, error) {
 	}
 	return slices.DeleteFunc(groups, func(g group) bool { return len(g.cells) == 0 }), nil
 }
+
+// fickleTimes is how many times as often a fickle workload is measured.
+const fickleTimes = 3
 
 // curveRounds are fewer: a curve has many points, and shows a course, not a number.
 const curveRounds = 3

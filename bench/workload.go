@@ -12,6 +12,8 @@ type workload struct {
 	about  string
 	cell   cell // without a library
 	shared bool // many want one lock
+	// fickle says that what a round gives depends much on how client and server happen to share the cores in it.
+	fickle bool
 	// metric is what libraries are compared by.
 	metric metric
 	// columns are what the table shows beside it.
@@ -64,44 +66,50 @@ func workloads(o *options) []workload {
 	shared := []metric{waitP99, sentPerOp, slowest, starved, stuck}
 	return []workload{
 		{
-			"pair", "one goroutine locks and unlocks a lock that nobody else wants",
-			cell{Workload: "pair", Processes: 1, Goroutines: 1, Duration: d}, false,
-			p50, []metric{p99, sentPerOp, allocs, allocBytes},
+			name: "pair", about: "one goroutine locks and unlocks a lock that nobody else wants",
+			cell:   cell{Workload: "pair", Processes: 1, Goroutines: 1, Duration: d},
+			fickle: true,
+			metric: p50, columns: []metric{p99, sentPerOp, allocs, allocBytes},
 		},
 		{
-			"names", "64 goroutines of one process, each with a lock of its own",
-			cell{Workload: "names", Processes: 1, Goroutines: 64, Duration: d}, false,
-			perSecond, usual,
+			name: "names", about: "64 goroutines of one process, each with a lock of its own",
+			cell:   cell{Workload: "names", Processes: 1, Goroutines: 64, Duration: d},
+			fickle: true,
+			metric: perSecond, columns: usual,
 		},
 		{
-			"handoff", "from the unlock call of one client to the return of the other's blocked lock call",
-			cell{Workload: "handoff", Processes: 1, Goroutines: 2, Duration: d}, false,
-			p50, []metric{p99, sentPerOp},
+			name: "handoff", about: "from the unlock call of one client to the return of the other's blocked lock call",
+			cell:   cell{Workload: "handoff", Processes: 1, Goroutines: 2, Duration: d},
+			fickle: true,
+			metric: p50, columns: []metric{p99, sentPerOp},
 		},
 		{
-			"contended", "one lock, 4 processes with 25 goroutines each",
-			cell{Workload: "contended", Processes: 4, Goroutines: 25, Duration: d}, true,
-			perSecond, shared,
+			name: "contended", about: "one lock, 4 processes with 25 goroutines each",
+			cell:   cell{Workload: "contended", Processes: 4, Goroutines: 25, Duration: d},
+			shared: true,
+			metric: perSecond, columns: shared,
 		},
 		{
-			"contended-1ms", "the same, with 1 ms more for each round trip",
-			cell{Workload: "contended", Processes: 4, Goroutines: 25, RTT: time.Millisecond, Duration: d}, true,
-			perSecond, shared,
+			name: "contended-1ms", about: "the same, with 1 ms more for each round trip",
+			cell:   cell{Workload: "contended", Processes: 4, Goroutines: 25, RTT: time.Millisecond, Duration: d},
+			shared: true,
+			metric: perSecond, columns: shared,
 		},
 		{
-			"local", "one lock, 100 goroutines of one process",
-			cell{Workload: "local", Processes: 1, Goroutines: 100, Duration: d}, true,
-			perSecond, shared,
+			name: "local", about: "one lock, 100 goroutines of one process",
+			cell:   cell{Workload: "local", Processes: 1, Goroutines: 100, Duration: d},
+			shared: true,
+			metric: perSecond, columns: shared,
 		},
 		{
-			"waiters", fmt.Sprint(many, " goroutines of one process wait for a lock that another client holds, and then get it in turn"),
-			cell{Workload: "waiters", Processes: 1, Goroutines: many, Duration: long}, false,
-			drain, []metric{sentPerSecond, heap, stack, goroutines},
+			name: "waiters", about: fmt.Sprint(many, " goroutines of one process wait for a lock that another client holds, and then get it in turn"),
+			cell:   cell{Workload: "waiters", Processes: 1, Goroutines: many, Duration: long},
+			metric: drain, columns: []metric{sentPerSecond, heap, stack, goroutines},
 		},
 		{
-			"holds", fmt.Sprint("one process holds ", many, " locks, which are renewed"),
-			cell{Workload: "holds", Processes: 1, Goroutines: many, Duration: long}, false,
-			cpu, []metric{sentPerSecond, heap, stack, goroutines},
+			name: "holds", about: fmt.Sprint("one process holds ", many, " locks, which are renewed"),
+			cell:   cell{Workload: "holds", Processes: 1, Goroutines: many, Duration: long},
+			metric: cpu, columns: []metric{sentPerSecond, heap, stack, goroutines},
 		},
 	}
 }
