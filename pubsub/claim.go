@@ -26,7 +26,7 @@ func (h *Hub) Ending(q Queue) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t := h.topics[q]; t != nil {
-		t.ours = ours{}
+		t.over()
 	}
 }
 
@@ -40,7 +40,7 @@ func (h *Hub) Claim(q Queue) *Waiter {
 	if t == nil {
 		return nil
 	}
-	t.ours = ours{}
+	t.over()
 	if t.busy != nil || h.closed {
 		return nil
 	}
@@ -98,7 +98,7 @@ func (h *Hub) Wake(q Queue) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t := h.topics[q]; t != nil && !h.closed {
-		t.ours = ours{}
+		t.over()
 		t.wakeFirst()
 	}
 }

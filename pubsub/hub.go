@@ -36,7 +36,7 @@ type Hub struct {
 	subs   map[Channel]*subscription
 	links  map[string]*link // by node address; plain channels use plainLink
 	router router
-	clock  uint64 // ticks when somebody joins or a subscription is confirmed
+	clock  uint64 // ticks when somebody joins, a subscription is confirmed, or a hold may have ended
 	closed bool
 }
 
@@ -161,7 +161,7 @@ func (h *Hub) message(ch Channel, payload string) {
 		return
 	}
 	for _, t := range s.topics {
-		t.ours = ours{} // it may be the one that has ended
+		t.over()
 		if payload == "1" {
 			t.wakeAll()
 		} else {

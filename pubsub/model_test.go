@@ -115,6 +115,7 @@ type model struct {
 	began   int // when the last turn began
 	claimAt int // when the last claim did
 	ours    int // when the attempt began that got the lock for this process, which still has it; 0 if there is none
+	ended   int // when the last message came, which may be of the end of that hold
 	stood   int // when the subscription was confirmed last
 	waited  int // how many joined an empty queue and got no turn
 	retry   bool
@@ -199,7 +200,7 @@ func (m *model) step() {
 		note("message")
 		if t := m.topic(); t != nil && subOf(t).on {
 			m.event()
-			m.ours = 0
+			m.ours, m.ended = 0, m.clock
 			m.hub.message(m.ch, []string{"0", "1", "?"}[m.rnd.IntN(3)])
 		}
 	case 9:
@@ -282,7 +283,9 @@ func (m *model) got(began int) (ttl time.Duration) {
 		m.ours = 0
 		return -1
 	}
-	m.ours = began
+	if m.ours = began; began < m.ended { // news that came before the answer
+		m.ours = 0
+	}
 	return time.Hour
 }
 

@@ -106,6 +106,22 @@ func TestOursIsForgotten(t *testing.T) {
 		require.True(t, w.Grant(time.Hour))
 		require.True(t, d.hub.Join(x, queue(d.ch)))
 	})
+	for name, news := range map[string]func(d *desk){
+		"a message":      func(d *desk) { d.hub.message(d.ch, "0") },
+		"to all":         func(d *desk) { d.hub.message(d.ch, "1") },
+		"somebody knows": func(d *desk) { d.hub.Wake(queue(d.ch)) },
+	} {
+		t.Run(name+", before the answer to the attempt", func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			w := d.line(1)[0]
+			d.hub.message(d.ch, "0")
+			<-w.turn
+			news(d) // it may be of the hold that the answer is about
+			w.Done(time.Hour)
+			require.True(t, d.hub.Join(&Waiter{}, queue(d.ch)))
+		})
+	}
 	t.Run("one attempt", func(t *testing.T) {
 		t.Parallel()
 		d := newDesk(t)

@@ -23,6 +23,7 @@ type topic struct {
 
 	timer *time.Timer // fires when the holder's remaining time has run out
 	ours  ours
+	news  uint64 // Hub.clock when a hold of the lock may have ended last
 
 	sub  *subscription // nil until it was needed for the first time
 	need bool          // the queue needs it
@@ -32,13 +33,19 @@ type topic struct {
 // waits for its end without asking Redis first: whoever ends it says so, here or by a message.
 type ours struct {
 	until time.Time // it is in Redis until then, unless somebody ends it
-	began uint64    // topic.began of the attempt that got it; 0 if there is none
+	began uint64    // topic.began of the attempt that got it; news since then may be of its end
+}
+
+// over notes that the lock may not be held any more.
+func (t *topic) over() {
+	t.hub.clock++
+	t.news = t.hub.clock
 }
 
 // lasts says for how long the lock is still known to be held by this process, 0 if it is not. A message from before the
 // subscription was confirmed might have said otherwise.
 func (t *topic) lasts() time.Duration {
-	if t.sub == nil || !t.sub.stands() || t.ours.began < t.sub.since {
+	if t.sub == nil || !t.sub.stands() || t.ours.began < max(t.sub.since, t.news) {
 		return 0
 	}
 	return max(0, time.Until(t.ours.until))
@@ -85,7 +92,8 @@ func (w *Waiter) Held(ttl time.Duration) {
 	if w.turn == nil { // had the turn at once when it joined
 		w.turn = make(chan struct{}, 1)
 	}
-	t.busy, t.ours = nil, ours{}
+	t.busy = nil
+	t.over() // or somebody else's
 	if w.err != nil {
 		w.signal()
 		return

@@ -33,6 +33,7 @@ type storyLock struct {
 	asking  *Waiter // whose attempt is under way
 	asked   bool    // the server has carried it out
 	got     bool    // and granted it
+	forced  bool    // and has lost it since
 }
 
 func (s *story) note(format string, args ...any) {
@@ -83,7 +84,7 @@ func (s *story) ask(l *storyLock) bool {
 	case l.asking == nil:
 		return false
 	case !l.asked:
-		l.asked, l.got = true, !l.held
+		l.asked, l.got, l.forced = true, !l.held, false
 		if l.got {
 			l.held = true
 		}
@@ -91,7 +92,7 @@ func (s *story) ask(l *storyLock) bool {
 		w := l.asking
 		l.asking = nil
 		if l.got {
-			l.local = true
+			l.local = !l.forced
 			l.drop(w)
 			w.Done(time.Hour)
 		} else {
@@ -168,7 +169,7 @@ func (s *story) step() {
 	case 7:
 		if w := l.asking; w != nil {
 			s.note("%s: the one that asks gives up", l.q.Lock)
-			if l.asked && l.got {
+			if l.asked && l.got && !l.forced {
 				s.release(l)
 			}
 			l.asking = nil
@@ -185,7 +186,13 @@ func (s *story) step() {
 			}
 		}
 	case 9, 10:
-		if l.held && (l.asking == nil || !l.asked || !l.got) {
+		if l.held {
+			if l.asking != nil && l.asked && l.got && !l.forced {
+				s.note("%s: forced before the answer arrives", l.q.Lock)
+				l.forced = true
+				s.release(l)
+				return
+			}
 			if l.local && s.rnd.IntN(2) == 0 {
 				if w := s.hub.Claim(l.q); w != nil {
 					switch s.rnd.IntN(3) {

@@ -2,6 +2,7 @@ package rlock_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -112,6 +113,34 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 		require.ErrorIs(t, a.unlock(), rlock.ErrNotHeld)
 		r.clear(t)
 	})
+}
+
+// The hold that a waiter is given is forced open before it hears of it: whoever comes next does not wait for its end.
+func TestForcedBeforeTheAnswer(t *testing.T) {
+	r, a := turns(t, rlock.Options{HandOff: never})
+	p := lockAsync(t, r.Mutex(r.name, rlock.WithLease(time.Hour)))
+	redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == 1 }, "it waits")
+	var told atomic.Bool
+	r.proxy.OnReply(func(cmd []string) redistest.Action {
+		if cmd[0] == "MESSAGE" {
+			told.Store(true)
+		}
+		return redistest.Nth(1, r.handOff, redistest.Hold)(cmd)
+	})
+	unlocked := r.flying(t, a)
+	ok, err := r.other.Mutex(r.name).ForceUnlock(context.Background())
+	require.NoError(t, err)
+	require.True(t, ok)
+	redistest.Eventually(t, 10*time.Second, told.Load, "the message is on its way")
+	pass(10 * time.Millisecond) // if it does not arrive in time, there is no difference
+	r.proxy.Release()
+	require.NoError(t, within(t, unlocked, atMost))
+	forced := p.get(t, atMost)
+	require.NoError(t, forced.err)
+	require.False(t, r.exists(t, r.name))
+	require.NoError(t, lockAsync(t, r.Mutex(r.name)).get(t, soon).unlock())
+	require.ErrorIs(t, forced.unlock(), rlock.ErrNotHeld)
+	r.clear(t)
 }
 
 // Who does not want to wait gets the answer of Redis.
