@@ -32,13 +32,13 @@ func (l *locking) ask(count int) (a answer, mine bool) {
 	}
 	if now := time.Now(); c.mayAskHere(l.attempt, now) && c.start() {
 		a = l.try(c.brief.call(now), l.args(count), now)
-		c.running.Done()
-		switch {
-		case l.attempt.Err() != nil:
+		if l.attempt.Err() != nil || c.isClosed() {
 			l.shared = true
-			l.undoLater(count, a)
+			go l.undoStarted(count, a)
 			return answer{}, false
-		case a.err == nil:
+		}
+		c.running.Done()
+		if a.err == nil {
 			return a, true
 		}
 	}
@@ -76,11 +76,10 @@ func (l *locking) question(count int) {
 	l.undo(count, a)
 }
 
-// undoLater is undo for a caller who does not wait for it.
-func (l *locking) undoLater(count int, a answer) {
-	if !l.mutex.client.background(func() { l.undo(count, a) }) {
-		l.undo(count, a)
-	}
+// undoStarted is undo on a goroutine that was counted before, so that Close waits for it.
+func (l *locking) undoStarted(count int, a answer) {
+	defer l.mutex.client.running.Done()
+	l.undo(count, a)
 }
 
 // undo gives back what an abandoned ask may have got.

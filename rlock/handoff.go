@@ -64,7 +64,11 @@ func (h *hold) handOff(next *locking, sent time.Time) released {
 	next.hold.run = h.run
 	next.answer = answer{reply: reply, sent: sent}
 	if !next.waiter.Grant(m.ttl()) {
-		next.undoLater(1, next.answer) // the hold that was handed off has ended well, however long this takes
+		// Not here: the hold that was handed off has ended well, however long this takes.
+		undo := func() { next.undo(1, next.answer) }
+		if !c.background(undo) {
+			undo()
+		}
 	}
 	return released{sent: sent, held: true}
 }

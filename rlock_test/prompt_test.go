@@ -2,6 +2,8 @@ package rlock_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -150,6 +152,33 @@ func TestPromptLockMeetsClose(t *testing.T) {
 		redistest.Eventually(t, 5*time.Second, func() bool { return !h.exists(t, h.name) }, "given back")
 		awaitGone(t, before)
 	})
+}
+
+// What such a Lock is granted after Close has been called is given back when Close returns, for Redis may not be
+// reached any more then.
+func TestCloseAwaitsWhatAPromptLockGivesBack(t *testing.T) {
+	for _, cancelled := range []bool{false, true} {
+		t.Run(fmt.Sprintf("cancelled=%v", cancelled), func(t *testing.T) {
+			bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
+				h := newPrompt(t, way)
+				p := h.asks(t, h.Mutex(h.name))
+				closed := async(func() error { h.Close(); return nil })
+				done, cancel := context.WithCancel(context.Background())
+				cancel()
+				redistest.Eventually(t, soon, func() bool {
+					_, _, err := h.Mutex(h.name).Lock(done)
+					return errors.Is(err, rlock.ErrClosed)
+				}, "closed")
+				if cancelled {
+					p.cancel()
+				}
+				h.proxy.Release()
+				require.NoError(t, within(t, closed, soon))
+				require.False(t, h.exists(t, h.name))
+				require.ErrorIs(t, p.get(t, soon).err, rlock.ErrClosed)
+			})
+		})
+	}
 }
 
 // A ctx that ends before the moment is over ends the Lock, and not the connection.
