@@ -143,6 +143,21 @@ func TestForcedBeforeTheAnswer(t *testing.T) {
 	r.clear(t)
 }
 
+// Who ends a hold knows it before any message does, so who comes then asks, also if none arrives.
+func TestAfterAnUnlockOneAsks(t *testing.T) {
+	for name, o := range map[string]rlock.HandOff{"a run is over": {Most: 1, For: time.Hour}, "nobody waits": never} {
+		t.Run(name, func(t *testing.T) {
+			r, a := turns(t, rlock.Options{HandOff: o})
+			r.proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
+			require.NoError(t, a.unlock())
+			next := lockAsync(t, r.Mutex(r.name)).get(t, soon)
+			require.NoError(t, next.err)
+			require.NoError(t, next.unlock())
+			r.clear(t)
+		})
+	}
+}
+
 // Who does not want to wait gets the answer of Redis.
 func TestOneAttemptAsksThoughItIsOurs(t *testing.T) {
 	r, a := turns(t, rlock.Options{HandOff: never})
