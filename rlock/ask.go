@@ -38,7 +38,7 @@ func (l *locking) ask(count int) (a answer, mine bool) {
 			return answer{}, false
 		}
 		c.running.Done()
-		if a.err == nil {
+		if a.err == nil || !mayPass(a.err) {
 			return a, true
 		}
 	}

@@ -181,6 +181,22 @@ func TestCloseAwaitsWhatAPromptLockGivesBack(t *testing.T) {
 	}
 }
 
+// What Redis refuses is not asked again.
+func TestPromptLockIsRefused(t *testing.T) {
+	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
+		h := newPrompt(t, way)
+		for range 10 {
+			require.NoError(t, h.Mutex(h.name+":other").Do(context.Background(), func(context.Context) error { return nil }))
+		}
+		h.proxy.OnRequest(redistest.Nth(1, "EVALSHA", redistest.Fail("OOM command not allowed")))
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		_, _, err := h.Mutex(h.name).Lock(ctx)
+		require.ErrorContains(t, err, "OOM")
+		h.clear(t)
+	})
+}
+
 // A ctx that ends before the moment is over ends the Lock, and not the connection.
 func TestShortDeadlineAsksElsewhere(t *testing.T) {
 	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
