@@ -9,7 +9,7 @@
 // turn may ask Redis for the lock, so that a process never has more than one attempt in flight for
 // it. A waiter gets the turn when it is at the front of those that are due, and it becomes due by
 //
-//  1. being the first of a new queue, unless the lock was got through the queue by this process, which still has it,
+//  1. being the first of a new queue, unless this process has the lock, got it through the queue, and would have heard of its end,
 //  2. a message: "0" makes the first waiter due, "1" all of them,
 //  3. the confirmation of the subscription, the first one and each after a reconnect,
 //  4. the end of the remaining time that the last attempt was told,

@@ -145,6 +145,7 @@ func (l *locking) try(ctx context.Context, args lua.AcquireArgs, sent time.Time)
 	if args.Count == 1 && mayHaveRun(err) {
 		h.doubted(time.Now().Add(min(args.Lease, maxSweep))).late++
 	}
-	l.last.Store(&err)
+	failed := err // of its own, so that no other call allocates
+	l.last.Store(&failed)
 	return answer{err: err}
 }

@@ -80,7 +80,8 @@ func (m *Mutex) Name() string { return m.name }
 // is never safe to assume that a lock is held until unlock: heed the ctx.
 //
 // If Redis can not be reached, or is not ready, for three seconds, Lock fails even if ctx leaves more
-// time. If it falls silent while Lock is asking it, Lock may return half a second after ctx is done.
+// time. If it falls silent while Lock is asking it, Lock may return up to two seconds after ctx is done, or when rueidis
+// has dialled.
 //
 // The lock is renewed in the background until unlock, unless the handle has a lease (see
 // [WithLease]). Waiters of one process get it in the order of their calls; between processes there

@@ -19,8 +19,8 @@ const (
 	pulseBeats = 8
 	pulseGap   = 100 * time.Millisecond
 	// moment is how long a Lock waits on its caller's goroutine. It is long enough for a server or a process that
-	// stutters: a connection on which there is no answer by then is closed.
-	moment = 250 * time.Millisecond
+	// stutters: rueidis closes a connection on which there is no answer by then, and fails what others have sent on it.
+	moment = time.Second
 )
 
 // pulse tells whether Redis has answered promptly of late.
@@ -30,10 +30,10 @@ type pulse struct {
 	beats atomic.Int32 // up to pulseBeats
 }
 
-// beat notes what came of a call that was sent then.
+// beat notes what came of a call that was sent then. What Redis refuses for good is an answer, too.
 func (p *pulse) beat(sent time.Time, err error) {
 	now := time.Now()
-	if err != nil || now.Sub(sent) > prompt {
+	if now.Sub(sent) > prompt || err != nil && mayPass(err) {
 		p.beats.Store(0)
 		return
 	}

@@ -41,7 +41,7 @@ func TestPulse(t *testing.T) {
 		steady(true)
 		for _, break1 := range []func(){
 			func() { beat(1, prompt+1, nil) },
-			func() { beat(1, 0, errors.New("refused")) },
+			func() { beat(1, 0, errors.New("connection reset")) },
 		} {
 			break1()
 			steady(false)

@@ -32,7 +32,7 @@ func newPrompt(t *testing.T, way func(*rueidis.ClientOption)) *prompt {
 }
 
 // moment is what such a Lock waits for Redis at least; twice as long at most.
-const moment = 250 * time.Millisecond
+const moment = time.Second
 
 // asks starts a Lock whose acquire runs, but is not answered.
 func (h *prompt) asks(t *testing.T, l locker) pending {
@@ -195,6 +195,23 @@ func TestPromptLockIsRefused(t *testing.T) {
 		require.ErrorContains(t, err, "OOM")
 		h.clear(t)
 	})
+}
+
+// Redis has answered promptly, but not lately: who knows whether it will.
+func TestPromptnessIsForgotten(t *testing.T) {
+	h := newPrompt(t, func(*rueidis.ClientOption) {})
+	p := h.asks(t, h.Mutex(h.name))
+	h.proxy.Release()
+	require.NoError(t, p.get(t, soon).unlock())
+	pass(200 * time.Millisecond)
+	h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+	p = lockAsync(t, h.Mutex(h.name))
+	redistest.Eventually(t, 5*time.Second, func() bool { return h.proxy.Held() == 1 }, "not answered")
+	require.Equal(t, 1, redistest.Goroutines("rlock.(*locking).question"))
+	p.cancel()
+	require.ErrorIs(t, p.get(t, moment).err, context.Canceled)
+	h.proxy.Release()
+	h.clear(t)
 }
 
 // A ctx that ends before the moment is over ends the Lock, and not the connection.
