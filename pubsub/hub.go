@@ -139,7 +139,8 @@ func (h *Hub) newTopic(q Queue) *topic {
 // drop forgets an empty topic.
 func (h *Hub) drop(t *topic) {
 	delete(h.topics, t.queue)
-	t.sub = nil
+	// The subscription of its next queue may be older than what it knows.
+	t.sub, t.ours = nil, ours{}
 	if t.timer == nil && len(h.spare) < maxSpare { // a timer that was stopped may be firing nevertheless
 		h.spare = append(h.spare, t)
 	}

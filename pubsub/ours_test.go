@@ -122,6 +122,25 @@ func TestOursIsForgotten(t *testing.T) {
 			require.True(t, d.hub.Join(&Waiter{}, queue(d.ch)))
 		})
 	}
+	t.Run("another lock's", func(t *testing.T) { // topics are used again
+		t.Parallel()
+		d := newDesk(t)
+		ch, stays := d.ch, d.line(1)[0]
+		d.ch = Channel{Name: "another"}
+		d.holds(time.Hour)
+		d.obey()
+		require.Len(t, d.hub.spare, 1)
+
+		same := Queue{Lock: "same channel", Channel: ch}
+		w, x := &Waiter{}, &Waiter{}
+		require.True(t, d.hub.Join(w, same))
+		require.Empty(t, d.hub.spare, "used again")
+		require.False(t, d.hub.Join(x, same))
+		w.Done(time.Hour)
+		x.Leave()
+		require.True(t, d.hub.Join(&Waiter{}, same))
+		stays.Leave()
+	})
 	t.Run("one attempt", func(t *testing.T) {
 		t.Parallel()
 		d := newDesk(t)
