@@ -186,7 +186,7 @@ func waitersOnOneName(t *testing.T, cancelled int) {
 	holder := newClient(t, s.Client(t), options)
 	m := &meter{Client: s.Client(t)}
 	waiters := newClient(t, m, options)
-	warmUp(t, holder, waiters)
+	warmUp(t, s, holder, waiters)
 	_, unlock, err := holder.Mutex("one").Lock(t.Context())
 	require.NoError(t, err)
 	m.acquires.Store(0)
@@ -234,7 +234,7 @@ func waitersOnOneName(t *testing.T, cancelled int) {
 
 // warmUp makes the connections, each with buffers of a megabyte, before memory is measured: of those
 // for commands, each name uses one.
-func warmUp(t *testing.T, holder, waiters *rlock.Client) {
+func warmUp(t *testing.T, s *redistest.Server, holder, waiters *rlock.Client) {
 	t.Helper()
 	const names = 64
 	name := func(i int) string { return fmt.Sprintf("warm:%d", i) }
@@ -250,6 +250,7 @@ func warmUp(t *testing.T, holder, waiters *rlock.Client) {
 		require.NoError(t, unlock())
 	}
 	c.wait(t)
+	requireEmpty(t, s.Client(t), drainPatience) // also of the subscriptions that linger
 }
 
 // requireNothing checks that all is as it was before the crowd came.
@@ -279,7 +280,7 @@ func TestLoadWaitersOnManyNames(t *testing.T) {
 	m := &meter{Client: redistest.Dial(t, proxy.Addr())}
 	waiters := newClient(t, m, options)
 	watch := s.Client(t)
-	warmUp(t, holder, waiters)
+	warmUp(t, s, holder, waiters)
 	m.acquires.Store(0)
 	name := func(i int) string { return fmt.Sprintf("many:%d", i%names) }
 	unlocks := make([]rlock.UnlockFunc, names)
