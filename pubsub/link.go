@@ -360,9 +360,7 @@ func (l *link) confirmed(epoch int, event rueidis.PubSubSubscription) {
 	}
 	switch event.Kind {
 	case "subscribe", "ssubscribe":
-		h.clock++
-		s.on, s.since = true, h.clock
-		s.wakeFirst()
+		s.stand()
 	case "unsubscribe", "sunsubscribe":
 		s.off()
 		if s.op == noOp { // not ours: the slot moved to another node

@@ -110,6 +110,13 @@ func (s *subscription) leave() {
 	s.reconcile()
 }
 
+// stand notes that the server has the subscription: who waits for it asks now.
+func (s *subscription) stand() {
+	s.hub.clock++
+	s.on, s.since = true, s.hub.clock
+	s.wakeFirst()
+}
+
 // off notes that the server does not have the subscription any more.
 func (s *subscription) off() {
 	s.on, s.lingers = false, false

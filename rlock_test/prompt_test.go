@@ -34,13 +34,19 @@ func newPrompt(t *testing.T, way func(*rueidis.ClientOption)) *prompt {
 // moment is what such a Lock waits for Redis at least; twice as long at most.
 const moment = time.Second
 
+// warm gets so many answers in a row that Redis counts as prompt, if they are.
+func (h *prompt) warm(t *testing.T) {
+	t.Helper()
+	for range 10 {
+		require.NoError(t, h.Mutex(h.name+":other").Do(context.Background(), func(context.Context) error { return nil }))
+	}
+}
+
 // asks starts a Lock whose acquire runs, but is not answered.
 func (h *prompt) asks(t *testing.T, l locker) pending {
 	t.Helper()
 	for range 100 {
-		for range 10 {
-			require.NoError(t, h.Mutex(h.name+":other").Do(context.Background(), func(context.Context) error { return nil }))
-		}
+		h.warm(t)
 		h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
 		p := lockAsync(t, l)
 		redistest.Eventually(t, 5*time.Second, func() bool { return h.proxy.Held() == 1 }, "not answered")
@@ -185,9 +191,7 @@ func TestCloseAwaitsWhatAPromptLockGivesBack(t *testing.T) {
 func TestPromptLockIsRefused(t *testing.T) {
 	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 		h := newPrompt(t, way)
-		for range 10 {
-			require.NoError(t, h.Mutex(h.name+":other").Do(context.Background(), func(context.Context) error { return nil }))
-		}
+		h.warm(t)
 		h.proxy.OnRequest(redistest.Nth(1, "EVALSHA", redistest.Fail("OOM command not allowed")))
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
