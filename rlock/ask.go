@@ -22,9 +22,9 @@ const (
 	abandoned
 )
 
-// ask sends the acquire. It reports false when the caller's wait, or the client, ended first. What
-// Redis answers then is still waited for, and given back, and the call ended, by a goroutine that
-// Close waits for.
+// ask sends the acquire: on the caller's goroutine if the wait can not end, or if Redis answers promptly (see pulse), else
+// on one of its own. It reports false when the caller's wait, or the client, ended first. Then a goroutine that Close waits
+// for waits for what Redis still answers, gives it back, and ends the call.
 func (l *locking) ask(count int) (a answer, mine bool) {
 	c := l.mutex.client
 	if l.attempt.Done() == nil {
