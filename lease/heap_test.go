@@ -99,7 +99,9 @@ func TestLoopIsNotWokenByEachHold(t *testing.T) {
 		r.mu.Lock()
 		r.clock = func() time.Duration { turns++; return clock() }
 		r.mu.Unlock()
-		const periods = 20
+		// With jitter, a period takes 5.1 turns on average. Their number in 20 periods has a deviation of 5.9, so
+		// that one run in 600 has more than 120; in 200 periods the bound is nine deviations away.
+		const periods = 200
 		for i := range 1000 * periods {
 			h := newHold(i)
 			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
