@@ -102,3 +102,16 @@ func (h *Hub) Wake(q Queue) {
 		t.wakeFirst()
 	}
 }
+
+// Undone is Wake for who got the lock of q, but could not keep it: nothing lingers for a call that failed.
+func (h *Hub) Undone(q Queue) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t := h.topics[q]; t != nil && !h.closed {
+		t.over()
+		t.wakeFirst()
+		if t.sub != nil {
+			t.sub.stayNoLonger()
+		}
+	}
+}

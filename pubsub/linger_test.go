@@ -146,3 +146,32 @@ func TestLingersOnlyForThoseWhoWaited(t *testing.T) {
 		require.Zero(t, d.hub.Len())
 	})
 }
+
+// Nothing stays behind for who got the lock, but could not keep it.
+func TestLingersForNobodyWhoFailed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		d.line(1)[0].Done(-1)
+		d.hub.Undone(queue(d.ch))
+		require.Equal(t, unsubscribing, d.take())
+		d.confirm("unsubscribe")
+		d.finish(nil)
+		require.Zero(t, d.hub.Len())
+
+		w := d.line(2)
+		w[0].Done(-1)
+		d.hub.Undone(queue(d.ch))
+		require.Equal(t, noOp, d.take(), "somebody needs it")
+		require.Len(t, w[1].turn, 1, "and asks at once")
+		w[1].Done(-1)
+		time.Sleep(linger - time.Millisecond)
+		require.Equal(t, noOp, d.take(), "who got it next has its own half second")
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, unsubscribing, d.take())
+		d.confirm("unsubscribe")
+		d.finish(nil)
+		require.Zero(t, d.hub.Len())
+	})
+}

@@ -106,7 +106,13 @@ func (s *subscription) leave() {
 		s.timer.Reset(rest)
 		return
 	}
+	s.stayNoLonger()
+}
+
+// stayNoLonger gives back a subscription that lingers, unless a queue needs it.
+func (s *subscription) stayNoLonger() {
 	s.lingers = false
+	s.stopTimer()
 	s.reconcile()
 }
 

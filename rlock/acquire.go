@@ -269,7 +269,7 @@ func (l *locking) entered(a answer) (*scope, error) {
 		return s, nil
 	}
 	m.client.giveBack(m, h)
-	m.client.hub.Wake(m.queue()) // those behind it, though that was no unlock they know of
+	m.client.hub.Undone(m.queue()) // those behind it ask, though that was no unlock they know of
 	l.end()
 	if errors.Is(err, ErrClosed) {
 		err = m.fail("lock", ErrClosed)
