@@ -272,7 +272,7 @@ func TestClaimsOfSeveralQueues(t *testing.T) {
 func TestClaimAndClose(t *testing.T) {
 	t.Parallel()
 	for _, end := range []func(w *Waiter){
-		func(w *Waiter) { require.True(t, w.Grant(time.Hour)); require.Equal(t, Granted, w.Leave()) },
+		func(w *Waiter) { require.True(t, w.Grant(time.Hour)); requireGranted(t, w) },
 		func(w *Waiter) { require.True(t, w.Unclaim(false)); require.Equal(t, Left, w.Leave()) },
 		func(w *Waiter) { require.True(t, w.Unclaim(true)); require.Equal(t, Left, w.Leave()) },
 		func(w *Waiter) { abandon(t, w); require.False(t, w.Grant(time.Hour)); w.Leave() },
@@ -284,7 +284,9 @@ func TestClaimAndClose(t *testing.T) {
 		d.hub.Close()
 		d.hub.Wake(queue(d.ch))
 		topic.expired()
-		d.turn(ws, -1)
+		require.Len(t, ws[0].turn, 1, "told, though it is claimed")
+		require.ErrorIs(t, refusal(ws[0]), ErrClosed)
+		requireClosed(t, ws[1])
 		end(ws[0])
 		require.Nil(t, d.hub.Claim(queue(d.ch)))
 		require.Nil(t, topic.timer, "no timer starts")

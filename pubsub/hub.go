@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/redis/rueidis"
@@ -54,18 +55,32 @@ func New(rdb rueidis.Client) *Hub {
 	}
 }
 
-// Close ends all subscriptions and returns when the hub's goroutines are gone. Waiters are not
-// woken: whoever closes the hub has to tell them.
-func (h *Hub) Close() {
+// ErrClosed is the news for waiters when the hub is closed.
+var ErrClosed = errors.New("hub closed")
+
+// Stop is the part of Close that takes no time: it tells all waiters that they wait in vain ([ErrClosed]), those that join
+// later, too.
+func (h *Hub) Stop() {
 	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return
+	}
 	h.closed = true
 	for _, t := range h.topics {
 		t.stopTimer()
+		for w := t.first; w != nil; w = w.next {
+			w.stop(ErrClosed)
+		}
 	}
 	for _, s := range h.subs {
 		s.stopTimer()
 	}
-	h.mu.Unlock()
+}
+
+// Close stops the hub, ends all subscriptions, and returns when the hub's goroutines are gone.
+func (h *Hub) Close() {
+	h.Stop()
 	h.cancel()
 	h.wg.Wait()
 }
@@ -88,8 +103,20 @@ func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 		t.need = true
 		t.setTimer(lasts)
 	}
-	w.turn = make(chan struct{}, 1)
+	w.park()
 	return false
+}
+
+// park prepares a waiter that does not have the turn for what may come.
+func (w *Waiter) park() {
+	if w.turn == nil { // it is new, or had the turn at once
+		w.turn = make(chan struct{}, 1)
+	}
+	if w.topic.hub.closed && w.err == nil {
+		w.err = ErrClosed
+		w.signal()
+	}
+	w.watch()
 }
 
 // JoinFirst is Join for a caller that does not want to wait: it reports false, and w has not

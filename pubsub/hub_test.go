@@ -313,12 +313,21 @@ func TestCloseWithWaiters(t *testing.T) {
 			s.hub.Close()
 			awaitNoGoroutines(t)
 			s.awaitSubscribers(ch, 0)
-			noTurn(t, ws...)
+			requireClosed(t, ws...)
 			for _, w := range ws {
 				w.Leave()
 			}
 			s.hub.Close()
 		})
+	}
+}
+
+func requireClosed(t *testing.T, ws ...*Waiter) {
+	t.Helper()
+	for i, w := range ws {
+		require.Len(t, w.turn, 1, "waiter %d is not told", i)
+		<-w.turn
+		require.ErrorIs(t, refusal(w), ErrClosed)
 	}
 }
 

@@ -56,6 +56,9 @@ func (t *topic) lasts() time.Duration {
 type Waiter struct {
 	// Value is for whoever claims the waiter. It is set before Join.
 	Value any
+	// Until is when it waits no longer, except for the end of its turn or of a claim; zero: it has no such time. It is
+	// set before Join.
+	Until time.Time
 
 	topic      *topic
 	prev, next *Waiter
@@ -64,14 +67,15 @@ type Waiter struct {
 	joined     uint64        // Hub.clock then
 	due        bool          // gets the turn when it is the first of those that are due
 	claim      claim
+	expiry     *expiry // nil until it waits, or if it has no Until
 }
 
 // Turn is ready when there is news for the waiter, see [Waiter.News].
 func (w *Waiter) Turn() <-chan struct{} { return w.turn }
 
 // News says what Turn was ready for. Either the waiter has the turn; or it was granted the lock, and is
-// out of the queue; or waiting is in vain, because the server refuses the subscription or did not
-// answer the one that had the turn: then it has no turn and has to leave.
+// out of the queue; or waiting is in vain, because its time is over ([ErrExpired]), the hub is closed ([ErrClosed]), or the
+// server refuses the subscription or did not answer the one that had the turn: then it has no turn and has to leave.
 func (w *Waiter) News() (granted bool, err error) {
 	h := w.topic.hub
 	h.mu.Lock()
@@ -89,12 +93,11 @@ func (w *Waiter) Held(ttl time.Duration) {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	if w.turn == nil { // had the turn at once when it joined
-		w.turn = make(chan struct{}, 1)
-	}
+	w.park()
 	t.busy = nil
 	t.over() // or somebody else's
 	if w.err != nil {
+		t.makeDue(w) // when it leaves, the next one asks, and subscribes
 		w.signal()
 		return
 	}
@@ -133,7 +136,7 @@ func (w *Waiter) done(ttl time.Duration) {
 
 // Leave takes a waiter that gives up out of the queue. If it had the turn, or was due to get it,
 // the next one gets it instead: a wake-up is never lost with a cancelled waiter. The same if it
-// leaves with an error, for somebody may have joined behind it since.
+// leaves with an error of the server, for somebody may have joined behind it since.
 //
 // If the waiter does not have the turn, somebody else may be about to get the lock for it: then it
 // may be too late to leave, or somebody else's to finish.
@@ -149,7 +152,7 @@ func (w *Waiter) Leave() Leaving {
 		return Claimed
 	case unclaimed:
 	}
-	pass := t.busy == w || w.due || w.err != nil
+	pass := t.busy == w || w.due || w.err != nil && w.err != ErrExpired //nolint:errorlint // never wrapped in here
 	t.remove(w)
 	if pass {
 		t.wakeFirst()
@@ -170,6 +173,14 @@ func (w *Waiter) Unanswered(err error) {
 			x.err = err
 			x.signal()
 		}
+	}
+}
+
+// stop tells a waiter, also one that is claimed, to leave; one that has the turn hears of it in Held.
+func (w *Waiter) stop(err error) {
+	w.err = err
+	if w.topic.busy != w || w.claim == claimed {
+		w.signal()
 	}
 }
 
@@ -201,6 +212,7 @@ func (t *topic) remove(w *Waiter) {
 		t.last = w.prev
 	}
 	w.prev, w.next = nil, nil
+	w.unwatch()
 	if t.busy == w {
 		t.busy = nil
 	}

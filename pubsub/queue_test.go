@@ -355,13 +355,15 @@ func TestAfterClose(t *testing.T) {
 	d.hub.message(d.ch, "1")
 	topic.expired()
 	d.confirm("subscribe")
-	d.turn(ws, -1)
-	late := &Waiter{}
-	d.hub.Join(late, queue(d.ch))
+	requireClosed(t, ws...)
+	late := &Waiter{Until: time.Now().Add(time.Hour)}
+	require.False(t, d.hub.Join(late, queue(d.ch)))
+	requireClosed(t, late)
 	late.Leave()
 	late = &Waiter{}
 	require.True(t, d.hub.Join(late, queue(plain("new"))))
 	late.Held(0)
+	requireClosed(t, late)
 	require.Nil(t, d.hub.topics[queue(plain("new"))].timer, "no timer starts")
 	late.Leave()
 	ws[1].Leave()

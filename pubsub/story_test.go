@@ -13,7 +13,7 @@ import (
 
 // story plays a hub, two locks with one channel, the server that has both, and the stream of what the server
 // says on the connection, each a step behind the other. No holder's time ends in it, so that nothing but
-// wake-ups brings a waiter to its lock.
+// wake-ups brings a waiter to its lock. A waiter's time ends when the story says so.
 type story struct {
 	*desk
 	rnd        *rand.Rand
@@ -145,9 +145,9 @@ func (s *story) arrive() bool {
 
 func (s *story) step() {
 	l := &s.locks[s.rnd.IntN(2)]
-	switch s.rnd.IntN(20) {
+	switch s.rnd.IntN(21) {
 	case 0, 1, 2:
-		w := &Waiter{}
+		w := &Waiter{Until: time.Now().Add(time.Hour)}
 		s.note("%s: join", l.q.Lock)
 		var turn bool
 		if s.rnd.IntN(3) == 0 {
@@ -249,6 +249,13 @@ func (s *story) step() {
 	case 19:
 		s.note("%s: hear", l.q.Lock)
 		s.hear(l)
+	case 20:
+		if n := len(l.waiters); n > 0 {
+			if e := l.waiters[s.rnd.IntN(n)].expiry; e != nil {
+				s.note("%s: one has waited long enough", l.q.Lock)
+				e.fire()
+			}
+		}
 	}
 }
 

@@ -15,11 +15,12 @@ import (
 // locking is one Lock on its way to a hold: either a first acquire, which waits in the process's
 // queue for the lock, or a re-entry, which passes it by.
 type locking struct {
-	mutex *Mutex
-	hold  *hold
-	ctx   context.Context // the caller's; the scope's ctx will be its child
-	bounds
-	waiter pubsub.Waiter
+	mutex  *Mutex
+	hold   *hold
+	ctx    context.Context       // the caller's; the scope's ctx will be its child
+	waiter pubsub.Waiter         // Until is the end of the waiting
+	limit  time.Time             // of an attempt that is under way; zero: there is none
+	once   bool                  // no waiting: one attempt
 	answer answer                // of Redis, to whoever asked for this Lock: a goroutine of its own, or a claimant
 	done   chan struct{}         // capacity 1: the question of that goroutine was answered; nil until there is one
 	last   atomic.Pointer[error] // what went wrong when Redis was asked, if it did
@@ -39,16 +40,16 @@ func (l *locking) free() {
 	lockings.Put(l)
 }
 
-// bounds say how long a Lock may take.
+// bounds say how long a Lock may take, apart from what the caller's ctx says.
 type bounds struct {
-	wait    context.Context // ends the waiting: the caller's ctx, or a child of it with a time-out
-	attempt context.Context // ends an attempt that is under way; not before wait
-	once    bool            // no waiting: one attempt
+	wait    time.Time // end of the waiting; zero: there is none
+	attempt time.Time // end of an attempt that is under way, not before wait; zero: there is none
+	once    bool      // no waiting: one attempt
 }
 
 // minAttempt is what an attempt is given at least, so that a TryLock with a wait that is shorter
-// than the way to Redis still asks once, as one without waiting does.
-const minAttempt = time.Second
+// than the way to Redis still asks once, as one without waiting does. That is not less than mayAskHere wants.
+const minAttempt = moment + prompt
 
 // errAgain says that the owner was retired, or its record of the hold has ended, since the call
 // looked: look again.
@@ -81,7 +82,8 @@ func (m *Mutex) lock(ctx context.Context, b bounds) (*scope, error) {
 			continue
 		}
 		l := lockings.Get().(*locking) //nolint:errcheck // see New
-		l.mutex, l.hold, l.ctx, l.bounds = m, h, ctx, b
+		l.mutex, l.hold, l.ctx = m, h, ctx
+		l.waiter.Until, l.limit, l.once = b.wait, b.attempt, b.once
 		s, err := l.run()
 		l.free()
 		if err == errAgain { //nolint:errorlint // never wrapped, never leaves the package
@@ -123,14 +125,32 @@ func (l *locking) begin() error {
 		case first && l.once && h.isEntering(): // a sibling waits for the lock itself, who knows how long
 			return l.mutex.fail("lock", ErrNotAcquired)
 		}
-		select {
-		case <-changed:
-		case <-l.wait.Done():
-			return l.given()
-		case <-l.mutex.client.done:
-			return l.mutex.fail("lock", ErrClosed)
+		if err := l.await(changed); err != nil {
+			return err
 		}
 	}
+}
+
+// await waits for a sibling's call to end.
+func (l *locking) await(changed <-chan struct{}) error {
+	wait, cancel := l.until(l.waiter.Until)
+	defer cancel()
+	select {
+	case <-changed:
+		return nil
+	case <-wait.Done():
+		return l.given()
+	case <-l.mutex.client.done:
+		return l.mutex.fail("lock", ErrClosed)
+	}
+}
+
+// until returns the caller's ctx, bounded by one of the bounds.
+func (l *locking) until(end time.Time) (context.Context, context.CancelFunc) {
+	if end.IsZero() {
+		return l.ctx, func() {}
+	}
+	return context.WithDeadline(l.ctx, end)
 }
 
 // end gives the right to make calls back. It is the last that is done for the call.
@@ -178,15 +198,13 @@ func (l *locking) failed(err error) error {
 // asks Redis, when it has the turn.
 func (l *locking) enter() (*scope, error) {
 	h, m, c := l.hold, l.mutex, l.mutex.client
-	ch, err := c.channel(l.attempt, m)
-	if err != nil {
-		l.end()
-		if l.attempt.Err() != nil {
-			return nil, l.given()
+	if c.cluster.isUnknown() {
+		if err := l.learn(); err != nil {
+			l.end()
+			return nil, err
 		}
-		return nil, l.failed(err)
 	}
-	queue := pubsub.Queue{Lock: m.name, Channel: ch}
+	queue := m.queue()
 	l.waiter.Value = l
 	var turn bool
 	if !l.once {
@@ -234,19 +252,35 @@ func (l *locking) enter() (*scope, error) {
 	}
 }
 
+// learn asks for what has to be known of a cluster.
+func (l *locking) learn() error {
+	attempt, cancel := l.until(l.limit)
+	defer cancel()
+	err := l.mutex.client.cluster.learn(attempt, l.mutex)
+	switch {
+	case err == nil:
+		return nil
+	case attempt.Err() != nil:
+		return l.given()
+	}
+	return l.failed(err)
+}
+
 // awaitTurn waits for the turn, or to be granted the lock.
 func (l *locking) awaitTurn() (granted bool, err error) {
 	select {
 	case <-l.waiter.Turn():
-		granted, err = l.waiter.News()
-		if err != nil {
+		switch granted, err = l.waiter.News(); {
+		case errors.Is(err, pubsub.ErrExpired):
+			err = l.given()
+		case errors.Is(err, pubsub.ErrClosed):
+			err = l.mutex.fail("lock", ErrClosed)
+		case err != nil:
 			err = l.failed(err)
 		}
 		return granted, err
-	case <-l.wait.Done():
+	case <-l.ctx.Done():
 		return false, l.given()
-	case <-l.mutex.client.done:
-		return false, l.mutex.fail("lock", ErrClosed)
 	}
 }
 

@@ -27,12 +27,12 @@ const (
 // for waits for what Redis still answers, gives it back, and ends the call.
 func (l *locking) ask(count int) (a answer, mine bool) {
 	c := l.mutex.client
-	if l.attempt.Done() == nil {
-		return l.send(count), true
+	if l.ctx.Done() == nil && l.limit.IsZero() {
+		return l.send(l.ctx, count), true
 	}
-	if now := time.Now(); c.mayAskHere(l.attempt, now) && c.start() {
+	if now := time.Now(); c.mayAskHere(l.ctx, l.limit, now) && c.start() {
 		a = l.try(c.brief.call(now), l.args(count), now)
-		if l.attempt.Err() != nil || c.isClosed() {
+		if l.ctx.Err() != nil || !l.limit.IsZero() && time.Now().After(l.limit) || c.isClosed() {
 			l.shared = true
 			go l.undoStarted(count, a)
 			return answer{}, false
@@ -46,13 +46,15 @@ func (l *locking) ask(count int) (a answer, mine bool) {
 		l.done = make(chan struct{}, 1)
 	}
 	l.fate.Store(asked)
-	if !c.background(func() { l.question(count) }) {
+	attempt, cancel := l.until(l.limit)
+	defer cancel()
+	if !c.background(func() { l.question(attempt, count) }) {
 		return answer{err: ErrClosed}, true
 	}
 	select {
 	case <-l.done:
 		return l.answer, true
-	case <-l.attempt.Done():
+	case <-attempt.Done():
 	case <-c.done:
 	}
 	if l.fate.CompareAndSwap(asked, abandoned) {
@@ -64,10 +66,10 @@ func (l *locking) ask(count int) (a answer, mine bool) {
 }
 
 // question sends the acquire for a caller who may give up meanwhile.
-func (l *locking) question(count int) {
-	a := l.send(count)
+func (l *locking) question(attempt context.Context, count int) {
+	a := l.send(attempt, count)
 	// An error because the caller's wait has ended is no answer: the caller is giving up.
-	gaveUp := a.err != nil && l.attempt.Err() != nil
+	gaveUp := a.err != nil && attempt.Err() != nil
 	if !gaveUp && l.fate.CompareAndSwap(asked, answered) {
 		l.answer = a
 		l.done <- struct{}{}
@@ -107,13 +109,13 @@ func (l *locking) undo(count int, a answer) {
 
 // send asks Redis, again if something went wrong that may pass: the script recognises a repeat. It
 // stops early when the caller has gone.
-func (l *locking) send(count int) answer {
+func (l *locking) send(attempt context.Context, count int) answer {
 	c, args := l.mutex.client, l.args(count)
 	sent := time.Now()
 	retry := newRetry(sent.Add(patience))
 	for ; ; sent = time.Now() {
 		a := l.try(c.callAt(sent, args.ReplicaWait), args, sent)
-		if a.err == nil || !retry.wait(a.err, l.attempt.Done(), c.done) {
+		if a.err == nil || !retry.wait(a.err, attempt.Done(), c.done) {
 			return a
 		}
 	}

@@ -96,6 +96,7 @@ func (c *Client) close() {
 	c.closed = true
 	c.mu.Unlock()
 	close(c.done)
+	c.hub.Stop()     // tells the waiters
 	c.leases.Close() // tells the holders
 	c.hub.Close()
 	grace := time.AfterFunc(closeGrace, func() { close(c.stopped) })

@@ -24,7 +24,7 @@ type topology struct {
 // channel returns the unlock channel of m. On a cluster the first call asks for the server's
 // version.
 func (c *Client) channel(ctx context.Context, m *Mutex) (pubsub.Channel, error) {
-	if c.cluster != nil {
+	if c.cluster.isUnknown() {
 		if err := c.cluster.learn(ctx, m); err != nil {
 			return pubsub.Channel{}, err
 		}
@@ -61,14 +61,18 @@ func (t *topology) isSharded() bool {
 	return t.sharded
 }
 
-// learn asks for the version once, the node that serves m.
-func (t *topology) learn(ctx context.Context, m *Mutex) error {
-	t.mu.Lock()
-	known := t.known
-	t.mu.Unlock()
-	if known {
-		return nil
+// isUnknown reports whether there is something to learn; without a cluster there is not.
+func (t *topology) isUnknown() bool {
+	if t == nil {
+		return false
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return !t.known
+}
+
+// learn asks for the version, the node that serves m.
+func (t *topology) learn(ctx context.Context, m *Mutex) error {
 	c := m.client
 	retry := newRetry(time.Now().Add(patience))
 	for {

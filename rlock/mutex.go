@@ -99,7 +99,7 @@ func (m *Mutex) Name() string { return m.name }
 // or is what Redis or the connection to it said. Nothing is left in Redis by a Lock that failed, if
 // Redis can be reached.
 func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
-	s, err := m.lock(ctx, bounds{wait: ctx, attempt: ctx})
+	s, err := m.lock(ctx, bounds{})
 	return m.result(ctx, s, err)
 }
 
@@ -108,16 +108,10 @@ func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 // already. A first attempt is given a second to be answered, also if wait is shorter. The section
 // that follows is not bounded by wait.
 func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
-	b := bounds{wait: ctx, attempt: ctx, once: wait <= 0}
+	b := bounds{once: wait <= 0}
 	if !b.once {
-		waiting, cancel := context.WithTimeout(ctx, wait)
-		defer cancel()
-		b.wait, b.attempt = waiting, waiting
-	}
-	if !b.once && wait < minAttempt {
-		attempting, cancel := context.WithTimeout(ctx, minAttempt)
-		defer cancel()
-		b.attempt = attempting
+		now := time.Now()
+		b.wait, b.attempt = now.Add(wait), now.Add(max(wait, minAttempt))
 	}
 	s, err := m.lock(ctx, b)
 	return m.result(ctx, s, err)

@@ -54,10 +54,10 @@ func (p *pulse) isSteady(now time.Time) bool {
 	return p.beats.Load() >= pulseBeats && now.Sub(p.born)-time.Duration(p.last.Load()) <= pulseGap
 }
 
-// mayAskHere reports whether a Lock may ask on its caller's goroutine though its ctx can be cancelled. The nodes of
-// a cluster have one pulse, and one that can not be reached would not be noticed among the others.
-func (c *Client) mayAskHere(ctx context.Context, now time.Time) bool {
-	if c.cluster != nil || c.options.Replicas > 0 || !c.pulse.isSteady(now) {
+// mayAskHere reports whether a Lock may ask on its caller's goroutine though its ctx can be cancelled, or its attempt has an
+// end. The nodes of a cluster have one pulse, and one that can not be reached would not be noticed among the others.
+func (c *Client) mayAskHere(ctx context.Context, end, now time.Time) bool {
+	if c.cluster != nil || c.options.Replicas > 0 || !c.pulse.isSteady(now) || !end.IsZero() && end.Sub(now) <= moment {
 		return false
 	}
 	deadline, ok := ctx.Deadline()

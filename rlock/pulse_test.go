@@ -65,20 +65,25 @@ func TestMayAskHere(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		now := time.Now()
-		require.True(t, steady().mayAskHere(ctx, now))
-		require.False(t, steady().mayAskHere(ctx, now.Add(pulseGap+1)))
+		never := time.Time{}
+		require.True(t, steady().mayAskHere(ctx, never, now))
+		require.False(t, steady().mayAskHere(ctx, never, now.Add(pulseGap+1)))
 
-		until, cancel := context.WithDeadline(ctx, now.Add(moment+1))
+		later := now.Add(moment + 1)
+		until, cancel := context.WithDeadline(ctx, later)
 		defer cancel()
-		require.True(t, steady().mayAskHere(until, now))
-		require.False(t, steady().mayAskHere(until, now.Add(1)), "closing the connection would end it")
+		require.True(t, steady().mayAskHere(until, never, now))
+		require.False(t, steady().mayAskHere(until, never, now.Add(1)), "closing the connection would end it")
+		require.True(t, steady().mayAskHere(ctx, later, now))
+		require.False(t, steady().mayAskHere(ctx, later, now.Add(1)))
+		require.True(t, steady().mayAskHere(ctx, now.Add(minAttempt), now.Add(minAttempt-moment-1)), "a short TryLock")
 
 		c := steady()
 		c.cluster = &topology{}
-		require.False(t, c.mayAskHere(ctx, now), "the others answer for a node that does not")
+		require.False(t, c.mayAskHere(ctx, never, now), "the others answer for a node that does not")
 		c = steady()
 		c.options.Replicas = 1
-		require.False(t, c.mayAskHere(ctx, now), "replicas take their time")
+		require.False(t, c.mayAskHere(ctx, never, now), "replicas take their time")
 	})
 }
 

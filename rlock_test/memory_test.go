@@ -45,6 +45,16 @@ func (c *parkedCtx) Done() <-chan struct{} {
 
 // G3: what a waiter costs, apart from its goroutine, which is the caller's.
 func TestMemoryOfWaiters(t *testing.T) {
+	t.Run("Lock", func(t *testing.T) { memoryOfWaiters(t, (*rlock.Mutex).Lock) })
+	t.Run("TryLock", func(t *testing.T) {
+		memoryOfWaiters(t, func(m *rlock.Mutex, ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+			return m.TryLock(ctx, time.Hour)
+		})
+	})
+}
+
+func memoryOfWaiters(t *testing.T, lock func(*rlock.Mutex, context.Context) (context.Context, rlock.UnlockFunc, error)) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	s := redistest.Start(t)
 	watch := s.Client(t)
@@ -60,7 +70,7 @@ func TestMemoryOfWaiters(t *testing.T) {
 		ctx := &parkedCtx{Context: ctx, parked: parked}
 		wg.Go(func() {
 			<-start
-			_, _, err := m.Lock(ctx)
+			_, _, err := lock(m, ctx)
 			assert.ErrorIs(t, err, context.Canceled)
 		})
 	}

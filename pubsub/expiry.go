@@ -1,0 +1,42 @@
+package pubsub
+
+import (
+	"errors"
+	"time"
+)
+
+// ErrExpired is the news for a waiter whose time to wait is over, see [Waiter.Until].
+var ErrExpired = errors.New("the time to wait is over")
+
+// expiry ends the waiting of one waiter. It is cheaper than a ctx with a deadline for each, and a waiter that has one
+// more thing to select from. Its timer may fire when the waiter has left, and its memory is used again.
+type expiry struct {
+	hub    *Hub
+	waiter *Waiter // nil when it has left; Hub.mu guards it
+	timer  *time.Timer
+}
+
+// watch starts the clock of a waiter that does not have the turn, unless it runs. Hub.mu is held.
+func (w *Waiter) watch() {
+	if w.Until.IsZero() || w.expiry != nil {
+		return
+	}
+	w.expiry = &expiry{hub: w.topic.hub, waiter: w}
+	w.expiry.timer = time.AfterFunc(time.Until(w.Until), w.expiry.fire)
+}
+
+// unwatch stops the clock of a waiter that leaves.
+func (w *Waiter) unwatch() {
+	if w.expiry != nil {
+		w.expiry.timer.Stop()
+		w.expiry.waiter = nil
+	}
+}
+
+func (e *expiry) fire() {
+	e.hub.mu.Lock()
+	defer e.hub.mu.Unlock()
+	if w := e.waiter; w != nil && w.err == nil {
+		w.stop(ErrExpired)
+	}
+}

@@ -1,0 +1,170 @@
+package pubsub
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const patience = time.Minute
+
+// impatient is a line of n waiters who wait for a minute.
+func (d *desk) impatient(n int) (ws []*Waiter) {
+	d.t.Helper()
+	for range n {
+		w := &Waiter{Until: time.Now().Add(patience)}
+		d.hub.Join(w, queue(d.ch))
+		ws = append(ws, w)
+	}
+	ws[0].Held(-1)
+	d.obey()
+	d.turn(ws, 0)
+	ws[0].Held(-1)
+	return ws
+}
+
+func requireExpired(t *testing.T, ws ...*Waiter) {
+	t.Helper()
+	for _, w := range ws {
+		require.Len(t, w.turn, 1, "not told")
+		granted, err := w.News()
+		require.False(t, granted)
+		require.ErrorIs(t, err, ErrExpired)
+	}
+}
+
+// Each waiter is told when its time is over, not earlier, and nobody asks because of that.
+func TestWaitersExpire(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		ws := d.impatient(3)
+		forever := &Waiter{}
+		require.False(t, d.hub.Join(forever, queue(d.ch)))
+		time.Sleep(patience - 1)
+		synctest.Wait()
+		d.turn(ws, -1)
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		requireExpired(t, ws...)
+		for _, w := range ws {
+			require.Equal(t, Left, w.Leave())
+		}
+		require.Empty(t, forever.turn, "there is no news for who stays")
+		d.hub.message(d.ch, "0")
+		require.Len(t, forever.turn, 1)
+		forever.Leave()
+		d.obey()
+		require.Zero(t, d.hub.Len())
+	})
+}
+
+// The clock stops when the waiter has left, and the waiter may be used again.
+func TestNothingExpiresAfterLeaving(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(d *desk, w *Waiter){
+		"left":    func(_ *desk, w *Waiter) { w.Leave() },
+		"done":    func(d *desk, w *Waiter) { d.hub.message(d.ch, "0"); w.Done(-1) },
+		"granted": func(d *desk, w *Waiter) { require.Same(d.t, w, d.hub.Claim(queue(d.ch))); w.Grant(-1) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := newDesk(t)
+				w := d.impatient(1)[0]
+				e := w.expiry
+				leave(d, w)
+				*w = Waiter{}
+				require.False(t, e.timer.Stop(), "it runs on")
+				e.fire() // was on its way
+				require.Equal(t, Waiter{}, *w)
+			})
+		})
+	}
+}
+
+// What comes for a waiter whose time is over at the same moment is for the next one.
+func TestExpiredPassesOn(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		before, after func(d *desk, w *Waiter)
+	}{
+		"turn":         {before: func(d *desk, _ *Waiter) { d.hub.message(d.ch, "0") }},
+		"a turn after": {after: func(d *desk, _ *Waiter) { d.hub.message(d.ch, "0") }},
+		"turn taken": {
+			before: func(d *desk, w *Waiter) { d.hub.message(d.ch, "0"); d.turn([]*Waiter{w}, 0) },
+			after:  func(d *desk, w *Waiter) { d.hub.message(d.ch, "0"); w.Held(-1) },
+		},
+		"claim": {
+			before: func(d *desk, w *Waiter) { require.Same(d.t, w, d.hub.Claim(queue(d.ch))) },
+			after:  func(d *desk, w *Waiter) { require.True(d.t, w.Unclaim(true)) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := newDesk(t)
+				ws := d.impatient(1)
+				next := &Waiter{}
+				require.False(t, d.hub.Join(next, queue(d.ch)))
+				if row.before != nil {
+					row.before(d, ws[0])
+				}
+				ws[0].expiry.fire()
+				if row.after != nil {
+					row.after(d, ws[0])
+				}
+				requireExpired(t, ws[0])
+				require.Empty(t, next.turn)
+				require.Equal(t, Left, ws[0].Leave())
+				require.Len(t, next.turn, 1, "the next one asks")
+				require.NoError(t, refusal(next))
+				next.Leave()
+			})
+		})
+	}
+}
+
+// Who is claimed when its time ends does not wait for what becomes of the claim; if it was granted the lock before it
+// could leave, it has it.
+func TestClaimedExpires(t *testing.T) {
+	t.Parallel()
+	claimed := func(t *testing.T) *Waiter {
+		d := newDesk(t)
+		w := d.impatient(1)[0]
+		require.Same(t, w, d.hub.Claim(queue(d.ch)))
+		time.Sleep(patience)
+		synctest.Wait()
+		requireExpired(t, w)
+		return w
+	}
+	synctest.Test(t, func(t *testing.T) {
+		w := claimed(t)
+		require.Equal(t, Claimed, w.Leave())
+		require.False(t, w.Grant(-1))
+		require.Equal(t, Left, w.Leave())
+	})
+	synctest.Test(t, func(t *testing.T) {
+		w := claimed(t)
+		require.True(t, w.Grant(-1))
+		requireGranted(t, w)
+	})
+}
+
+// An expired waiter is not claimed: its caller is about to return.
+func TestExpiredIsNotClaimed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		w := d.impatient(1)[0]
+		next := &Waiter{}
+		require.False(t, d.hub.Join(next, queue(d.ch)))
+		w.expiry.fire()
+		require.Same(t, next, d.hub.Claim(queue(d.ch)))
+		w.Leave()
+		require.True(t, next.Grant(-1))
+		requireGranted(t, next)
+	})
+}
