@@ -1,7 +1,6 @@
 package pubsub
 
 import (
-	"context"
 	"errors"
 	"maps"
 	"strings"
@@ -239,63 +238,6 @@ func (l *link) take() []*subscription {
 		batch = append(batch, s)
 	}
 	return batch
-}
-
-// send carries out the ops of a batch. It reports whether some have to be tried again later, and
-// returns an error if the connection is broken.
-//
-// With RESP2 the subscriptions have a connection of their own inside of conn; when that breaks,
-// rueidis sends the commands again and again on it until ctx is done, hence the look at lost.
-func (l *link) send(conn rueidis.DedicatedClient, lost <-chan error, batch []*subscription) (again bool, err error) {
-	h := l.hub
-	cmds := make([]rueidis.Completed, len(batch))
-	h.mu.Lock()
-	for i, s := range batch {
-		cmds[i] = command(conn.B(), s.op, s.channel)
-	}
-	h.mu.Unlock()
-	ctx, cancel := context.WithTimeout(h.ctx, subscribeTimeout)
-	defer cancel()
-	broken := make(chan error, 1)
-	h.wg.Go(func() { // ends with ctx
-		select {
-		case err := <-lost:
-			broken <- err
-			cancel()
-		case <-ctx.Done():
-		}
-	})
-	results := conn.DoMulti(ctx, cmds...)
-	select {
-	case err := <-broken:
-		return false, err
-	default:
-	}
-
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for i, s := range batch {
-		if err := results[i].NonRedisError(); err != nil {
-			return false, err // down puts the ops of all of them right
-		}
-		if l.finish(s, results[i].Error()) {
-			again = true
-		}
-	}
-	return again, nil
-}
-
-func command(b rueidis.Builder, op op, ch Channel) rueidis.Completed {
-	switch {
-	case op == subscribing && ch.Sharded:
-		return b.Ssubscribe().Channel(ch.Name).Build()
-	case op == subscribing:
-		return b.Subscribe().Channel(ch.Name).Build()
-	case ch.Sharded:
-		return b.Sunsubscribe().Channel(ch.Name).Build()
-	default:
-		return b.Unsubscribe().Channel(ch.Name).Build()
-	}
 }
 
 // finish ends an op with the server's answer. It reports whether to try again later.

@@ -1,0 +1,106 @@
+package pubsub
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// keepBusy has the server run a script for a while, and returns when it refuses all else.
+func (s site) keepBusy(blocker rueidis.Client, d time.Duration) (done <-chan error) {
+	s.t.Helper()
+	const loop = `local t = redis.call('time') local till = t[1] * 1000000 + t[2] + ARGV[1]
+		repeat t = redis.call('time') until t[1] * 1000000 + t[2] > till`
+	ended := make(chan error, 1)
+	go func() { // ends with the script
+		cmd := blocker.B().Eval().Script(loop).Numkeys(0).Arg(fmt.Sprint(d.Microseconds())).Build()
+		err := blocker.Do(context.Background(), cmd).Error()
+		if rueidis.IsRedisNil(err) {
+			err = nil
+		}
+		ended <- err
+	}()
+	redistest.Eventually(s.t, soon, func() bool {
+		err := s.do(s.rdb.B().Ping().Build()).Error()
+		return err != nil && strings.HasPrefix(err.Error(), "BUSY")
+	}, "the server is busy")
+	return ended
+}
+
+// A server that runs a script for too long refuses to end a subscription. That is tried until it does not.
+func TestUnsubscribeFromABusyServer(t *testing.T) {
+	for name, mod := range map[string]func(*rueidis.ClientOption){"resp3": func(*rueidis.ClientOption) {}, "resp2": resp2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t, "--lua-time-limit", "10")
+			s := newSite(t, server.Client(t, mod), server.Client(t))
+			gone, comes, stays := plain("gone"), plain("comes"), plain("stays")
+			ws, others := s.park(gone, 2), s.park(stays, 2)
+			done := s.keepBusy(server.Client(t), time.Second)
+			for _, w := range ws {
+				w.Leave()
+			}
+			late := &Waiter{}
+			require.True(t, s.hub.Join(late, queue(comes)))
+			late.Held(-1)
+			require.NoError(t, <-done)
+
+			awaitTurn(t, late, soon)
+			s.awaitSubscribers(gone, 0)
+			s.awaitSubscribers(comes, 1)
+			s.publish(stays, "0")
+			awaitTurn(t, others[0], soon)
+			late.Leave()
+			s.leaveAll(stays, others)
+		})
+	}
+}
+
+// Nor is a subscription ended while the server refuses a PING for another reason, unless that is the user's right.
+func TestUnsubscribeWithoutPing(t *testing.T) {
+	t.Run("for a while", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t)
+		proxy := redistest.StartProxy(t, server.Addr())
+		s := newSite(t, redistest.Dial(t, proxy.Addr()), server.Client(t))
+		ch := plain("c")
+		ws := s.park(ch, 1)
+		refused, well := make(chan struct{}, 100), make(chan struct{})
+		proxy.OnRequest(func(cmd []string) redistest.Action {
+			select {
+			case <-well:
+				return redistest.Pass
+			default:
+			}
+			if cmd[0] != "PING" {
+				return redistest.Pass
+			}
+			refused <- struct{}{}
+			return redistest.Fail("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.")
+		})
+		ws[0].Leave()
+		for range 4 { // also rueidis' own, one a second
+			<-refused
+		}
+		require.EqualValues(t, 1, s.subscribers(ch))
+		close(well)
+		s.awaitGone(ch)
+	})
+	t.Run("for good", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t)
+		admin := server.Client(t)
+		require.NoError(t, admin.Do(t.Context(), admin.B().AclSetuser().Username("app").
+			Rule("on", ">secret", "~*", "&*", "+@all", "-ping").Build()).Error())
+		s := newSite(t, server.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" }), admin)
+		ch := plain("c")
+		s.leaveAll(ch, s.park(ch, 2))
+	})
+}
