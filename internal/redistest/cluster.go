@@ -153,7 +153,7 @@ func (c *Cluster) Slot(tb testing.TB, key string) uint16 {
 // node; after a failover call AwaitOK before.
 func (c *Cluster) Owner(tb testing.TB, slot uint16) *Server {
 	tb.Helper()
-	for _, v := range c.running()[0].views() {
+	for _, v := range parseViews(c.running()[0].must(tb, "CLUSTER", "NODES")) {
 		if v.serves(slot) {
 			return c.node(tb, v.addr).Server
 		}

@@ -15,9 +15,12 @@ type view struct {
 }
 
 // views asks a node what it knows; nothing if it does not answer.
-func (a *admin) views() []view {
+func (a *admin) views() []view { return parseViews(a.ask("CLUSTER", "NODES")) }
+
+// parseViews reads the answer to CLUSTER NODES.
+func parseViews(nodes string) []view {
 	var all []view
-	for line := range strings.Lines(a.ask("CLUSTER", "NODES")) {
+	for line := range strings.Lines(nodes) {
 		// id host:port@bus flags master ping-sent pong-recv epoch link [slot|first-last]...
 		words := strings.Fields(line)
 		if len(words) < 8 {
