@@ -147,7 +147,7 @@ func ExampleWithLease() {
 	client, closeAll := connect()
 	defer closeAll()
 
-	err := client.Mutex("order:42", rlock.WithLease(20*time.Millisecond)).Do(context.Background(),
+	err := client.Mutex("order:42", rlock.WithLease(time.Second)).Do(context.Background(),
 		func(ctx context.Context) error {
 			<-ctx.Done() // work that takes too long
 			fmt.Println("told:", errors.Is(context.Cause(ctx), rlock.ErrLost))

@@ -24,8 +24,8 @@ const (
 	stubborn = `trap '' TERM; echo inside; while :; do sleep 0.02; done`
 )
 
-// quick makes the loss of a lock known soon.
-const quick = "300ms"
+// quick makes the loss of a lock known after a second, and a machine that stands still for two lose none.
+const quick = "3s"
 
 func TestRunPassesTheExitCodeOn(t *testing.T) {
 	t.Parallel()
@@ -106,15 +106,15 @@ func waitForWaiter(t *testing.T, s *redistest.Server) {
 func TestRunLost(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	for name, c := range map[string]struct{ script, says string }{
-		"gentle":   {untilSignal, "ended by TERM"},
-		"stubborn": {stubborn, ""},
+	for name, c := range map[string]struct{ script, grace, says string }{
+		"gentle":   {untilSignal, "1h", "ended by TERM"},
+		"stubborn": {stubborn, "200ms", ""},
 		// What the command started has to end as well, or rest would wait for it.
-		"left behind": {`(trap '' TERM; while :; do sleep 0.02; done) & echo inside; wait`, ""},
+		"left behind": {`(trap '' TERM; while :; do sleep 0.02; done) & echo inside; wait`, "1h", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := start(t, nil, "run", "-addr", s.Addr(), "-watchdog", quick, "-grace", "200ms", name, "--", "sh", "-c", c.script)
+			r := start(t, nil, "run", "-addr", s.Addr(), "-watchdog", quick, "-grace", c.grace, name, "--", "sh", "-c", c.script)
 			r.saw("inside")
 			rdb := s.Client(t)
 			require.NoError(t, rdb.Do(t.Context(), rdb.B().Del().Key(name).Build()).Error())
@@ -130,7 +130,7 @@ func TestRunLost(t *testing.T) {
 func TestRunLeaseEnds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	r := call(t, s.Addr(), "run", "-lease", "1s", "job", "--", "sh", "-c", untilSignal)
+	r := call(t, s.Addr(), "run", "-lease", "3s", "job", "--", "sh", "-c", untilSignal)
 	require.Equal(t, exitLost, r.code, r.err)
 	require.Equal(t, "inside\nended by TERM\n", r.out)
 	requireEmpty(t, s)

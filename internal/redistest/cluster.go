@@ -57,7 +57,7 @@ func StartCluster(tb testing.TB, masters, replicasPerMaster int, args ...string)
 	return c
 }
 
-// busPort replaces the default, port+10000, which may be taken; see freePort.
+// busPort replaces the default, port+10000, which may be taken; see takePort.
 func busPort(port int) string { return strconv.Itoa(port + 1) }
 
 func clusterArgs(port int) []string {

@@ -70,7 +70,7 @@ func TestClusterReplacesADeadMaster(t *testing.T) {
 	old.Kill()
 	cl.AwaitOK(t)
 	require.NotSame(t, old, cl.Owner(t, slot))
-	redistest.Eventually(t, 10*time.Second, func() bool {
+	redistest.Eventually(t, soon, func() bool {
 		return c.Do(within(t, time.Second), c.B().Set().Key("key").Value("v").Build()).Error() == nil
 	}, "the client follows")
 	old.Restart() // comes back as a replica

@@ -1,6 +1,29 @@
 package redistest
 
-import "strings"
+import (
+	"net"
+	"strconv"
+	"strings"
+)
+
+// GuardOf returns the address that takePort listens on for the one of a server or a proxy.
+func GuardOf(addr string) string {
+	_, port, _ := net.SplitHostPort(addr)
+	n, _ := strconv.Atoi(port)
+	return hostPort(n + 2)
+}
+
+// Swallowed reports whether a black hole took something that came over conn.
+func (p *Proxy) Swallowed(conn net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for l := range p.links {
+		if l.client.RemoteAddr().String() == conn.LocalAddr().String() {
+			return l.lost
+		}
+	}
+	return false
+}
 
 // ProxyGoroutines counts what Goroutines leaves out: the proxies' own.
 func ProxyGoroutines() int {

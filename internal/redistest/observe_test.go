@@ -2,7 +2,6 @@ package redistest_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -12,7 +11,7 @@ import (
 func TestEventually(t *testing.T) {
 	t.Parallel()
 	n := 0
-	redistest.Eventually(t, time.Second, func() bool { n++; return n == 3 }, "third look")
+	redistest.Eventually(t, soon, func() bool { n++; return n == 3 }, "third look")
 	require.Equal(t, 3, n)
 }
 
@@ -21,7 +20,7 @@ func TestCommands(t *testing.T) {
 	c := redistest.Start(t).Client(t)
 	before := redistest.Commands(t, c)
 	for range 3 {
-		require.NoError(t, ping(t, c, time.Second))
+		require.NoError(t, ping(t, c, soon))
 		require.NoError(t, c.Do(t.Context(), c.B().ClientList().Build()).Error())
 	}
 	after := redistest.Commands(t, c)
@@ -39,8 +38,8 @@ func TestGoroutines(t *testing.T) {
 	for range 3 {
 		go parked(stop) // ended by the close below
 	}
-	redistest.Eventually(t, time.Second, func() bool { return redistest.Goroutines(mine) == 3 }, "three are seen")
+	redistest.Eventually(t, soon, func() bool { return redistest.Goroutines(mine) == 3 }, "three are seen")
 	close(stop)
-	redistest.Eventually(t, time.Second, func() bool { return redistest.Goroutines(mine) == 0 }, "all are gone")
+	redistest.Eventually(t, soon, func() bool { return redistest.Goroutines(mine) == 0 }, "all are gone")
 	require.Zero(t, redistest.Goroutines("redistest_test.TestGoroutines("), "the test itself does not count")
 }

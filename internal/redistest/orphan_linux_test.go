@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,7 +32,7 @@ func TestServerDiesWithItsTestBinary(t *testing.T) {
 	var pid int
 	_, err = fmt.Sscan(string(text), &pid)
 	require.NoError(t, err)
-	redistest.Eventually(t, 5*time.Second, func() bool { return gone(pid) }, "server dies with its parent")
+	redistest.Eventually(t, soon, func() bool { return gone(pid) }, "server dies with its parent")
 }
 
 // gone reports whether no such process runs; a zombie that nobody has reaped yet does not.

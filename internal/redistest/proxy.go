@@ -3,6 +3,7 @@ package redistest
 import (
 	"context"
 	"crypto/tls"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,7 @@ import (
 type Proxy struct {
 	tb     testing.TB
 	addr   string
+	guard  io.Closer // of the port in addr, while it is closed too
 	target string
 	wg     sync.WaitGroup // the accept loop and the links; close waits for them
 
@@ -44,13 +46,16 @@ type Proxy struct {
 func StartProxy(tb testing.TB, target string) *Proxy {
 	tb.Helper()
 	p := &Proxy{tb: tb, target: target, links: make(map[*link]struct{}), release: make(chan struct{})}
-	for try := 0; p.ln == nil; try++ {
-		ln, err := net.Listen("tcp4", hostPort(freePort()))
-		if err != nil && try == 5 {
-			tb.Fatal(err)
-		}
+	for try := 0; ; try++ {
+		port, guard := takePort()
+		ln, err := net.Listen("tcp4", hostPort(port))
 		if err == nil {
-			p.ln, p.addr = ln, ln.Addr().String()
+			p.ln, p.addr, p.guard = ln, ln.Addr().String(), guard
+			break
+		}
+		_ = guard.Close()
+		if try == 5 {
+			tb.Fatal(err)
 		}
 	}
 	p.wg.Add(1)
@@ -165,6 +170,7 @@ func (p *Proxy) close() {
 	p.Refuse(true)
 	p.CutAll()
 	p.wg.Wait()
+	_ = p.guard.Close()
 }
 
 // accept runs until ln is closed.

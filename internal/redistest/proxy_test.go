@@ -14,10 +14,12 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// once makes a client send every command once at most, and give up on a
-// silent connection soon.
-func once(o *rueidis.ClientOption) {
-	o.DisableRetry = true
+// once makes a client send every command once at most.
+func once(o *rueidis.ClientOption) { o.DisableRetry = true }
+
+// impatient makes it give up on a silent connection soon, too: not for what a slow machine may not break.
+func impatient(o *rueidis.ClientOption) {
+	once(o)
 	o.ConnWriteTimeout = time.Second
 	o.Dialer.KeepAlive = 100 * time.Millisecond
 }
@@ -39,18 +41,18 @@ func newRig(t *testing.T, mod ...func(*rueidis.ClientOption)) rig {
 
 // incr runs a script that counts its runs under key, as an EVALSHA.
 func incr(t *testing.T, c rueidis.Client, key string) error {
-	return c.Do(within(t, 2*time.Second), c.B().Arbitrary("EVALSHA", incrSHA(t, c), "1").Keys(key).Build()).Error()
+	return c.Do(within(t, soon), c.B().Arbitrary("EVALSHA", incrSHA(t, c), "1").Keys(key).Build()).Error()
 }
 
 func incrSHA(t *testing.T, c rueidis.Client) string {
-	sha, err := c.Do(within(t, 2*time.Second), c.B().ScriptLoad().Script("return redis.call('incr',KEYS[1])").Build()).ToString()
+	sha, err := c.Do(within(t, soon), c.B().ScriptLoad().Script("return redis.call('incr',KEYS[1])").Build()).ToString()
 	require.NoError(t, err)
 	return sha
 }
 
 // count is how often incr has run.
 func (r rig) count(t *testing.T, key string) int64 {
-	n, err := r.far.Do(within(t, 2*time.Second), r.far.B().Get().Key(key).Build()).AsInt64()
+	n, err := r.far.Do(within(t, soon), r.far.B().Get().Key(key).Build()).AsInt64()
 	if rueidis.IsRedisNil(err) {
 		return 0
 	}
@@ -117,7 +119,7 @@ func TestProxyCutsARequest(t *testing.T) {
 
 func TestProxyDropsAReply(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, once)
+	r := newRig(t, impatient)
 	r.OnReply(redistest.Nth(1, "EVALSHA", redistest.Drop))
 	require.Error(t, incr(t, r.via, "k"))
 	require.EqualValues(t, 1, r.count(t, "k"), "the server ran it")
@@ -132,13 +134,13 @@ func TestProxyIsSilentAfterADrop(t *testing.T) {
 	conn := dialTCP(t, r.Addr())
 	send(t, conn, "PING\r\nINCR k\r\nPING\r\n")
 	expect(t, conn, "+PONG\r\n")
-	redistest.Eventually(t, 2*time.Second, func() bool { return r.count(t, "k") == 1 }, "the server ran it")
+	redistest.Eventually(t, soon, func() bool { return r.count(t, "k") == 1 }, "the server ran it")
 	expectSilence(t, conn) // the second PONG would be taken for the answer to INCR
 }
 
 func TestProxyDropsARequest(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, once)
+	r := newRig(t, impatient)
 	r.OnRequest(redistest.Nth(1, "EVALSHA", redistest.Drop))
 	require.Error(t, incr(t, r.via, "k"))
 	require.Zero(t, r.count(t, "k"))
@@ -152,7 +154,7 @@ func TestProxyHoldsAReplyAndAllBehindIt(t *testing.T) {
 	conn, other := dialTCP(t, r.Addr()), dialTCP(t, r.Addr())
 	send(t, conn, "PING\r\nINCR k\r\nPING\r\n")
 	expect(t, conn, "+PONG\r\n")
-	redistest.Eventually(t, 2*time.Second, func() bool { return r.Held() == 1 }, "reply is on hold")
+	redistest.Eventually(t, soon, func() bool { return r.Held() == 1 }, "reply is on hold")
 	require.EqualValues(t, 1, r.count(t, "k"))
 	expectSilence(t, conn)
 	roundTrip(t, other)
@@ -166,11 +168,17 @@ func TestProxyDeliversAHeldRequestOfAGoneClient(t *testing.T) {
 	r := newRig(t)
 	r.OnRequest(redistest.Nth(1, "INCR", redistest.Hold))
 	c := redistest.Dial(t, r.Addr(), once)
-	require.Error(t, c.Do(within(t, 50*time.Millisecond), c.B().Incr().Key("k").Build()).Error())
+	ctx, giveUp := context.WithCancel(t.Context())
+	defer giveUp()
+	gone := make(chan error, 1)
+	go func() { gone <- c.Do(ctx, c.B().Incr().Key("k").Build()).Error() }() // ended by giveUp
+	redistest.Eventually(t, soon, func() bool { return r.Held() == 1 }, "request is on hold")
+	giveUp()
+	require.ErrorIs(t, next(t, gone), context.Canceled)
 	c.Close()
 	require.Zero(t, r.count(t, "k"))
 	r.Release()
-	redistest.Eventually(t, 2*time.Second, func() bool { return r.count(t, "k") == 1 }, "the late request arrives")
+	redistest.Eventually(t, soon, func() bool { return r.count(t, "k") == 1 }, "the late request arrives")
 }
 
 func TestProxyFails(t *testing.T) {
@@ -185,7 +193,7 @@ func TestProxyFails(t *testing.T) {
 		require.ErrorContains(t, incr(t, r.via, "k"), "BUSY by reply")
 	}
 	require.EqualValues(t, 3, r.count(t, "k"))
-	require.NoError(t, ping(t, r.via, time.Second))
+	require.NoError(t, ping(t, r.via, soon))
 }
 
 // listen subscribes through the proxy; it returns what is confirmed and what is heard.
@@ -207,14 +215,14 @@ func next[T any](t *testing.T, ch <-chan T) T {
 	select {
 	case v := <-ch:
 		return v
-	case <-within(t, 5*time.Second).Done():
+	case <-within(t, soon).Done():
 		require.FailNow(t, "nothing came")
 		panic("unreachable")
 	}
 }
 
 func (r rig) publish(t *testing.T, channel, message string) int64 {
-	n, err := r.far.Do(within(t, 2*time.Second), r.far.B().Publish().Channel(channel).Message(message).Build()).AsInt64()
+	n, err := r.far.Do(within(t, soon), r.far.B().Publish().Channel(channel).Message(message).Build()).AsInt64()
 	require.NoError(t, err)
 	return n
 }
@@ -225,7 +233,7 @@ func TestProxyHoldsTheFirstSubscribe(t *testing.T) {
 		r := newRig(t, mod)
 		r.OnRequest(redistest.Nth(1, "SUBSCRIBE", redistest.Hold))
 		confirmed, heard := listen(t, r.via, "c")
-		redistest.Eventually(t, 2*time.Second, func() bool { return r.Held() == 1 }, "SUBSCRIBE is on hold")
+		redistest.Eventually(t, soon, func() bool { return r.Held() == 1 }, "SUBSCRIBE is on hold")
 		require.Zero(t, r.publish(t, "c", "lost"))
 		require.Empty(t, confirmed)
 		r.Release()
@@ -240,7 +248,7 @@ func TestProxyHoldsAConfirmation(t *testing.T) {
 	r := newRig(t)
 	r.OnReply(redistest.Nth(1, "SUBSCRIBE c", redistest.Hold))
 	confirmed, heard := listen(t, r.via, "c")
-	redistest.Eventually(t, 2*time.Second, func() bool { return r.Held() == 1 }, "confirmation is on hold")
+	redistest.Eventually(t, soon, func() bool { return r.Held() == 1 }, "confirmation is on hold")
 	require.EqualValues(t, 1, r.publish(t, "c", "early"))
 	require.Empty(t, confirmed)
 	r.Release()
@@ -258,7 +266,7 @@ func TestProxyDropsAMessageAlone(t *testing.T) {
 		r.publish(t, "c", "lost")
 		r.publish(t, "c", "heard")
 		require.Equal(t, "heard", next(t, heard))
-		require.NoError(t, ping(t, r.via, time.Second))
+		require.NoError(t, ping(t, r.via, soon))
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 
 func TestProxyDelaysWithoutSerialising(t *testing.T) {
 	t.Parallel()
-	const delay, calls = 50 * time.Millisecond, 20
+	const delay, calls = 200 * time.Millisecond, 20
 	r := newRig(t)
 	r.Delay(delay)
 	begin := time.Now()
@@ -45,6 +45,7 @@ func TestProxyBlackHole(t *testing.T) {
 	fresh := dialTCP(t, r.Addr())
 	for _, conn := range []net.Conn{live, fresh} {
 		send(t, conn, "PING\r\n")
+		redistest.Eventually(t, soon, func() bool { return r.Swallowed(conn) }, "it is lost")
 		expectSilence(t, conn)
 	}
 	r.BlackHole(false)
@@ -52,7 +53,7 @@ func TestProxyBlackHole(t *testing.T) {
 	for _, conn := range []net.Conn{live, fresh} {
 		expectEnd(t, conn) // with a hole in its stream it can't go on
 	}
-	redistest.Eventually(t, 5*time.Second, func() bool { return incr1(t, r, time.Second) == nil }, "client recovers")
+	redistest.Eventually(t, soon, func() bool { return incr1(t, r, soon) == nil }, "client recovers")
 	require.EqualValues(t, 1, r.count(t, "k"))
 }
 
@@ -73,7 +74,7 @@ func send(t *testing.T, conn net.Conn, text string) {
 }
 
 func expect(t *testing.T, conn net.Conn, want string) {
-	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(soon))
 	got := make([]byte, len(want))
 	_, err := io.ReadFull(conn, got)
 	require.NoError(t, err)
@@ -89,7 +90,7 @@ func expectSilence(t *testing.T, conn net.Conn) {
 
 // expectEnd expects that the other side closes the connection.
 func expectEnd(t *testing.T, conn net.Conn) {
-	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+	_ = conn.SetReadDeadline(time.Now().Add(soon))
 	_, err := conn.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
 }
@@ -117,7 +118,7 @@ func TestProxyCutAllAndRefuse(t *testing.T) {
 	for _, conn := range []net.Conn{a, b} {
 		expectEnd(t, conn)
 	}
-	redistest.Eventually(t, time.Second, func() bool { return p.Conns() == 0 }, "connections are gone")
+	redistest.Eventually(t, soon, func() bool { return p.Conns() == 0 }, "connections are gone")
 	p.Refuse(false)
 	p.Refuse(false)
 	roundTrip(t, dialTCP(t, p.Addr()))
@@ -163,7 +164,7 @@ func TestProxyCleanupEndsEverything(t *testing.T) {
 		roundTrip(t, client)
 		p.OnReply(redistest.Each("PING", redistest.Hold))
 		send(t, client, "PING\r\n")
-		redistest.Eventually(t, time.Second, func() bool { return p.Held() == 1 }, "reply is on hold")
+		redistest.Eventually(t, soon, func() bool { return p.Held() == 1 }, "reply is on hold")
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		c := redistest.Dial(t, p.Addr(), func(o *rueidis.ClientOption) { o.DisableCache = true })
@@ -171,5 +172,5 @@ func TestProxyCleanupEndsEverything(t *testing.T) {
 		_ = dialTCP(t, p.Addr())
 		_ = c.Do(ctx, c.B().Get().Key("k").Build())
 	})
-	redistest.Eventually(t, time.Second, func() bool { return redistest.ProxyGoroutines() == 0 }, "goroutines are gone")
+	redistest.Eventually(t, soon, func() bool { return redistest.ProxyGoroutines() == 0 }, "goroutines are gone")
 }

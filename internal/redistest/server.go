@@ -31,10 +31,11 @@ const startTimeout = 15 * time.Second
 // The methods that change the process may be called from any goroutine, but
 // only Restart can fail the test and so belongs to the test's goroutine.
 type Server struct {
-	tb   testing.TB // nil for the shared server
-	dir  string
-	port int
-	args func(port int) []string
+	tb    testing.TB // nil for the shared server
+	dir   string
+	port  int
+	guard io.Closer // keeps the port ours, also while the server is down
+	args  func(port int) []string
 
 	mu   sync.Mutex // guards the following
 	proc *process
@@ -68,33 +69,52 @@ func start(tb testing.TB, args func(port int) []string) *Server {
 		tb.Fatal(err)
 	}
 	s.tb = tb
-	tb.Cleanup(s.Stop)
+	tb.Cleanup(s.retire)
 	return s
 }
 
-// newServer finds a free port and runs a server on it.
+// newServer takes a port and runs a server on it.
 func newServer(dir string, args func(port int) []string) (*Server, error) {
 	var err error
-	// A free port is free only until another process takes it: try again.
+	// Who knows nothing of the guards may have taken the port since: try again.
 	for range 5 {
-		s := &Server{dir: dir, port: freePort(), args: args}
-		if err = s.run(); err == nil || errors.Is(err, errNoRedis) {
-			return s, err
+		s := &Server{dir: dir, args: args}
+		s.port, s.guard = takePort()
+		if err = s.run(); err == nil {
+			return s, nil
+		}
+		_ = s.guard.Close()
+		if errors.Is(err, errNoRedis) {
+			break
 		}
 	}
 	return nil, err
 }
 
-// freePort returns a port on which nobody listens; the next port is free as
+// retire ends the server for good.
+func (s *Server) retire() {
+	s.Stop()
+	_ = s.guard.Close()
+}
+
+// takePort returns a port on which nobody listens; the next port is free as
 // well, for a cluster's bus. Both are below the range from which kernels give
 // ports to outgoing connections: such a connection could take the port of a
 // server that is down, even by connecting to itself.
-func freePort() int {
+//
+// Nor does a server of another test, in whichever process, until the guard is
+// closed: that listens on the port after those two, and whoever does so has all three.
+func takePort() (port int, guard io.Closer) {
 	for {
-		port := 11000 + 2*rand.IntN(10000)
-		if free(port) && free(port+1) {
-			return port
+		port := 11000 + 4*rand.IntN(5000)
+		guard, err := net.Listen("tcp4", hostPort(port+2))
+		if err != nil {
+			continue
 		}
+		if free(port) && free(port+1) {
+			return port, guard
+		}
+		_ = guard.Close()
 	}
 }
 

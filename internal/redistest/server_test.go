@@ -2,6 +2,7 @@ package redistest_test
 
 import (
 	"context"
+	"net"
 	"os"
 	"strings"
 	"syscall"
@@ -13,6 +14,9 @@ import (
 
 	"github.com/go-rlock/rlock/internal/redistest"
 )
+
+// soon bounds what happens at once, on a machine that may be busy.
+const soon = 10 * time.Second
 
 // within is a context for one command that must be answered.
 func within(t *testing.T, d time.Duration) context.Context {
@@ -55,17 +59,33 @@ func TestStopAndKillAndRestart(t *testing.T) {
 	addr := s.Addr()
 	for _, end := range []func(){s.Stop, s.Kill} {
 		c := s.Client(t, func(o *rueidis.ClientOption) { o.DisableRetry = true })
-		require.NoError(t, ping(t, c, time.Second))
+		require.NoError(t, ping(t, c, soon))
 		end()
 		require.Zero(t, s.Pid())
-		require.Error(t, ping(t, c, time.Second))
+		require.Error(t, ping(t, c, soon))
 		s.Restart()
 		require.Equal(t, addr, s.Addr())
-		redistest.Eventually(t, 5*time.Second, func() bool { return ping(t, c, time.Second) == nil }, "client finds the server again")
+		redistest.Eventually(t, soon, func() bool { return ping(t, c, time.Second) == nil }, "client finds the server again")
 	}
 	before := s.Pid()
 	s.Restart() // of a server that is up
 	require.NotEqual(t, before, s.Pid())
+}
+
+// TestPortIsKept: who wants a port listens on its guard first, in whichever process, also while the server is down.
+func TestPortIsKept(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := redistest.StartProxy(t, s.Addr())
+	s.Kill()
+	p.Refuse(true)
+	for _, addr := range []string{s.Addr(), p.Addr()} {
+		ln, err := net.Listen("tcp4", redistest.GuardOf(addr))
+		if err == nil {
+			_ = ln.Close()
+		}
+		require.ErrorIs(t, err, syscall.EADDRINUSE)
+	}
 }
 
 func TestPauseAndResume(t *testing.T) {
@@ -75,7 +95,7 @@ func TestPauseAndResume(t *testing.T) {
 	s.Pause()
 	require.ErrorIs(t, ping(t, c, 50*time.Millisecond), context.DeadlineExceeded)
 	s.Resume()
-	require.NoError(t, ping(t, c, 5*time.Second))
+	require.NoError(t, ping(t, c, soon))
 }
 
 func TestSharedIsOneServer(t *testing.T) {
@@ -83,7 +103,7 @@ func TestSharedIsOneServer(t *testing.T) {
 	first, second := redistest.Shared(t), redistest.Shared(t)
 	require.Equal(t, first, second)
 	c := redistest.Dial(t, redistest.Shared(t))
-	require.NoError(t, ping(t, c, time.Second))
+	require.NoError(t, ping(t, c, soon))
 }
 
 func TestSharedPrefersTheEnvironment(t *testing.T) {

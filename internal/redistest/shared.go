@@ -38,7 +38,7 @@ func stopShared() {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if shared.server != nil {
-		shared.server.Stop()
+		shared.server.retire()
 		_ = os.RemoveAll(shared.server.dir)
 	}
 }
