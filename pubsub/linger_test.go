@@ -9,6 +9,27 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// still runs f while no time passes, so that a subscription lingers until the test lets it lapse, and no timer
+// comes in between, however slow the machine is.
+func still(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	synctest.Test(t, f)
+}
+
+// lapse lets the time pass for which subscriptions linger.
+func (d *desk) lapse() {
+	d.hub.mu.Lock()
+	var all []*subscription
+	for _, s := range d.hub.subs {
+		s.until = time.Time{}
+		all = append(all, s)
+	}
+	d.hub.mu.Unlock()
+	for _, s := range all {
+		s.leave()
+	}
+}
+
 // A queue that comes back before its channel was given back.
 func TestRejoin(t *testing.T) {
 	t.Parallel()

@@ -60,20 +60,6 @@ func (d *desk) finish(err error) (again bool) {
 	return d.link.finish(subOf(d.topic()), err)
 }
 
-// lapse lets the time pass for which subscriptions linger.
-func (d *desk) lapse() {
-	d.hub.mu.Lock()
-	var all []*subscription
-	for _, s := range d.hub.subs {
-		s.until = time.Time{}
-		all = append(all, s)
-	}
-	d.hub.mu.Unlock()
-	for _, s := range all {
-		s.leave()
-	}
-}
-
 // obey carries out what the link is asked for, until nothing is left.
 func (d *desk) obey() {
 	d.lapse()
@@ -368,15 +354,17 @@ func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 	if testing.Short() {
 		rounds = 100
 	}
-	for range rounds {
-		seed := rand.Uint64()
-		m := &model{desk: newDesk(t), rnd: rand.New(rand.NewPCG(seed, 0)), later: later}
-		for range 150 {
-			m.step()
+	still(t, func(t *testing.T) {
+		for range rounds {
+			seed := rand.Uint64()
+			m := &model{desk: newDesk(t), rnd: rand.New(rand.NewPCG(seed, 0)), later: later}
+			for range 150 {
+				m.step()
+			}
+			m.drain()
+			waited += m.waited
 		}
-		m.drain()
-		waited += m.waited
-	}
+	})
 	require.Positive(t, waited, "nobody waited for a hold of this process")
 }
 

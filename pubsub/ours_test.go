@@ -41,19 +41,21 @@ func TestOursIsNotAskedFor(t *testing.T) {
 	}
 	t.Run("handed on", func(t *testing.T) {
 		t.Parallel()
-		d := newDesk(t)
-		d.holds(time.Hour)
-		for range 5 {
-			w := &Waiter{}
-			require.False(t, d.hub.Join(w, queue(d.ch)))
-			require.Same(t, w, d.hub.Claim(queue(d.ch)))
-			require.True(t, w.Grant(time.Hour))
-			<-w.turn
-			granted, err := w.News()
-			require.NoError(t, err)
-			require.True(t, granted)
-		}
-		require.Equal(t, noOp, d.take())
+		still(t, func(t *testing.T) {
+			d := newDesk(t)
+			d.holds(time.Hour)
+			for range 5 {
+				w := &Waiter{}
+				require.False(t, d.hub.Join(w, queue(d.ch)))
+				require.Same(t, w, d.hub.Claim(queue(d.ch)))
+				require.True(t, w.Grant(time.Hour))
+				<-w.turn
+				granted, err := w.News()
+				require.NoError(t, err)
+				require.True(t, granted)
+			}
+			require.Equal(t, noOp, d.take())
+		})
 	})
 }
 
@@ -97,14 +99,16 @@ func TestOursIsForgotten(t *testing.T) {
 	}
 	t.Run("the attempt began before the subscription", func(t *testing.T) {
 		t.Parallel()
-		d := newDesk(t)
-		w, x := &Waiter{}, &Waiter{}
-		require.True(t, d.hub.Join(w, queue(d.ch)))
-		w.Held(-1)
-		require.Same(t, w, d.hub.Claim(queue(d.ch)))
-		d.obey()
-		require.True(t, w.Grant(time.Hour))
-		require.True(t, d.hub.Join(x, queue(d.ch)))
+		still(t, func(t *testing.T) {
+			d := newDesk(t)
+			w, x := &Waiter{}, &Waiter{}
+			require.True(t, d.hub.Join(w, queue(d.ch)))
+			w.Held(-1)
+			require.Same(t, w, d.hub.Claim(queue(d.ch)))
+			d.obey()
+			require.True(t, w.Grant(time.Hour))
+			require.True(t, d.hub.Join(x, queue(d.ch)))
+		})
 	})
 	for name, news := range map[string]func(d *desk){
 		"a message":      func(d *desk) { d.hub.message(d.ch, "0") },
@@ -113,38 +117,44 @@ func TestOursIsForgotten(t *testing.T) {
 	} {
 		t.Run(name+", before the answer to the attempt", func(t *testing.T) {
 			t.Parallel()
-			d := newDesk(t)
-			w := d.line(1)[0]
-			d.hub.message(d.ch, "0")
-			<-w.turn
-			news(d) // it may be of the hold that the answer is about
-			w.Done(time.Hour)
-			require.True(t, d.hub.Join(&Waiter{}, queue(d.ch)))
+			still(t, func(t *testing.T) {
+				d := newDesk(t)
+				w := d.line(1)[0]
+				d.hub.message(d.ch, "0")
+				<-w.turn
+				news(d) // it may be of the hold that the answer is about
+				w.Done(time.Hour)
+				require.True(t, d.hub.Join(&Waiter{}, queue(d.ch)))
+			})
 		})
 	}
 	t.Run("another lock's", func(t *testing.T) { // topics are used again
 		t.Parallel()
-		d := newDesk(t)
-		ch, stays := d.ch, d.line(1)[0]
-		d.ch = Channel{Name: "another"}
-		d.holds(time.Hour)
-		d.obey()
-		require.Len(t, d.hub.spare, 1)
+		still(t, func(t *testing.T) {
+			d := newDesk(t)
+			ch, stays := d.ch, d.line(1)[0]
+			d.ch = Channel{Name: "another"}
+			d.holds(time.Hour)
+			d.obey()
+			require.Len(t, d.hub.spare, 1)
 
-		same := Queue{Lock: "same channel", Channel: ch}
-		w, x := &Waiter{}, &Waiter{}
-		require.True(t, d.hub.Join(w, same))
-		require.Empty(t, d.hub.spare, "used again")
-		require.False(t, d.hub.Join(x, same))
-		w.Done(time.Hour)
-		x.Leave()
-		require.True(t, d.hub.Join(&Waiter{}, same))
-		stays.Leave()
+			same := Queue{Lock: "same channel", Channel: ch}
+			w, x := &Waiter{}, &Waiter{}
+			require.True(t, d.hub.Join(w, same))
+			require.Empty(t, d.hub.spare, "used again")
+			require.False(t, d.hub.Join(x, same))
+			w.Done(time.Hour)
+			x.Leave()
+			require.True(t, d.hub.Join(&Waiter{}, same))
+			stays.Leave()
+		})
 	})
 	t.Run("one attempt", func(t *testing.T) {
 		t.Parallel()
-		d := newDesk(t)
-		d.holds(time.Hour)
-		require.True(t, d.hub.JoinFirst(&Waiter{}, queue(d.ch)), "who does not wait asks")
+		still(t, func(t *testing.T) {
+			d := newDesk(t)
+			d.holds(time.Hour)
+			require.True(t, d.hub.JoinFirst(&Waiter{}, queue(d.ch)), "who does not wait asks")
+		})
 	})
 }

@@ -275,37 +275,39 @@ func TestStories(t *testing.T) {
 	if testing.Short() {
 		rounds = 500
 	}
-	for range rounds {
-		seed := rand.Uint64()
-		s := &story{desk: newDesk(t), rnd: rand.New(rand.NewPCG(seed, 0))}
-		for i, name := range []string{"x", "{x}"} {
-			s.locks[i].q = Queue{Lock: name, Channel: s.ch}
-		}
-		for range 20 + s.rnd.IntN(150) {
-			s.step()
-		}
-		for {
+	still(t, func(t *testing.T) {
+		for range rounds {
+			seed := rand.Uint64()
+			s := &story{desk: newDesk(t), rnd: rand.New(rand.NewPCG(seed, 0))}
+			for i, name := range []string{"x", "{x}"} {
+				s.locks[i].q = Queue{Lock: name, Channel: s.ch}
+			}
+			for range 20 + s.rnd.IntN(150) {
+				s.step()
+			}
+			for {
+				s.settle()
+				left := 0
+				for i := range s.locks {
+					l := &s.locks[i]
+					if !l.held {
+						require.Empty(t, l.waiters, "seed %d: somebody sleeps and %s is free: %v", seed, l.q.Lock, s.steps)
+					}
+					left += len(l.waiters)
+					if l.held {
+						s.release(l)
+					}
+				}
+				if left == 0 {
+					break
+				}
+			}
+			s.lapse()
 			s.settle()
-			left := 0
-			for i := range s.locks {
-				l := &s.locks[i]
-				if !l.held {
-					require.Empty(t, l.waiters, "seed %d: somebody sleeps and %s is free: %v", seed, l.q.Lock, s.steps)
-				}
-				left += len(l.waiters)
-				if l.held {
-					s.release(l)
-				}
-			}
-			if left == 0 {
-				break
-			}
+			require.Zero(t, s.hub.Len(), "seed %d: %v", seed, s.steps)
+			require.Empty(t, s.hub.subs)
+			require.False(t, s.subscribed)
+			s.hub.Close()
 		}
-		s.lapse()
-		s.settle()
-		require.Zero(t, s.hub.Len(), "seed %d: %v", seed, s.steps)
-		require.Empty(t, s.hub.subs)
-		require.False(t, s.subscribed)
-		s.hub.Close()
-	}
+	})
 }
