@@ -29,7 +29,8 @@ type relay struct {
 	server  *redistest.Server
 	proxy   *redistest.Proxy
 	other   *rlock.Client
-	handOff string // a hook's name for its script
+	handOff string       // a hook's name for its script
+	asked   atomic.Int64 // how many attempts of Client were sent
 }
 
 func newRelay(t testing.TB, o ...rlock.Options) *relay {
@@ -43,9 +44,16 @@ func newRelayOn(t testing.TB, s *redistest.Server, o ...rlock.Options) *relay {
 	r.rdb, r.name = s.Client(t), redistest.Name(t)
 	r.other = newClient(t, r.rdb, o...)
 	r.Client = newClient(t, redistest.Dial(t, r.proxy.Addr()), o...)
-	for _, script := range []string{"acquire", "release", "renew", "handoff"} { // so that none is sent twice
+	for _, script := range []string{"release", "renew", "handoff"} { // so that none is sent twice
 		r.handOff = "EVALSHA " + r.load(t, script)
 	}
+	acquire := r.load(t, "acquire")
+	r.proxy.OnRequest(func(cmd []string) redistest.Action {
+		if cmd[0] == "EVALSHA" && cmd[1] == acquire {
+			r.asked.Add(1)
+		}
+		return redistest.Pass
+	})
 	return r
 }
 
@@ -71,28 +79,29 @@ func (r *relay) line(t testing.TB, behind ...locker) (attempt, []pending) {
 // queue lets others wait for a lock that is held.
 func (r *relay) queue(t testing.TB, behind ...locker) []pending {
 	t.Helper()
-	before := waiting()
+	before, asked := waiting(), r.asked.Load()
+	if before == 0 {
+		asked += attempts
+	}
 	var line []pending
 	for i, l := range behind {
 		line = append(line, lockAsync(t, l))
-		redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == before+i+1 }, "it waits")
+		redistest.Eventually(t, atMost, func() bool { return waiting() == before+i+1 }, "it waits")
 	}
-	r.awaitSubscribers(t, r.name, 1)
-	r.settle(t)
+	r.settle(t, asked)
 	return line
 }
 
-// settle waits until the first waiter has asked again, which it does when its subscription stands.
-func (r *relay) settle(t testing.TB) {
+// attempts are those of the first waiter: when it comes, and again when its subscription stands.
+const attempts = 2
+
+// settle waits until so many attempts were sent and nobody is on the way back from one: an unlock that meets an
+// attempt does not hand off. How long nothing has happened would not tell on a machine that stands still now and then.
+func (r *relay) settle(t testing.TB, asked int64) {
 	t.Helper()
-	require.NoError(t, r.do(t, "PUBLISH", "redisson_lock__channel:{"+r.name+"}", "0").Error())
-	last := int64(-1)
-	for quiet := time.Now(); time.Since(quiet) < 50*time.Millisecond; { // nothing is under way any more
-		if n := redistest.Commands(t, r.rdb)["evalsha"]; n != last {
-			last, quiet = n, time.Now()
-		}
-		pass(time.Millisecond)
-	}
+	redistest.Eventually(t, atMost, func() bool {
+		return r.asked.Load() >= asked && redistest.Started("rlock.(*locking).enter(", "rlock.(*locking).awaitTurn(") == 0
+	}, "all have asked and wait")
 }
 
 // held says that the lock is one owner's, and how deep.
@@ -276,7 +285,6 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 			a, line := r.line(t, same(m, 4)...)
 			stranger := lockAsync(t, r.other.Mutex(r.name))
 			r.awaitSubscribers(t, r.name, 2)
-			r.settle(t)
 
 			var sections atomic.Int64
 			var stop atomic.Bool

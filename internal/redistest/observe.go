@@ -71,6 +71,21 @@ func Goroutines(substr string) int {
 	return n
 }
 
+// Started counts the goroutines that the caller's goroutine has started and whose
+// stack contains substr but not without, all seen in the same moment. Those of
+// tests that run in parallel are left out.
+func Started(substr, without string) int {
+	var own [32]byte
+	id, _, _ := strings.Cut(string(own[:runtime.Stack(own[:], false)]), " [") // goroutine 18 [running]:
+	n := 0
+	for _, stack := range stacks() {
+		if strings.Contains(stack, " in "+id+"\n") && strings.Contains(stack, substr) && !strings.Contains(stack, without) {
+			n++
+		}
+	}
+	return n
+}
+
 // stacks returns one text per goroutine.
 func stacks() []string {
 	for buf := make([]byte, 1<<20); ; buf = make([]byte, 2*len(buf)) {

@@ -39,6 +39,11 @@ func TestGoroutines(t *testing.T) {
 		go parked(stop) // ended by the close below
 	}
 	redistest.Eventually(t, soon, func() bool { return redistest.Goroutines(mine) == 3 }, "three are seen")
+	require.Equal(t, 3, redistest.Started(mine, "no such thing"))
+	require.Zero(t, redistest.Started(mine, "created by"))
+	others := make(chan int)
+	go func() { others <- redistest.Started(mine, "no such thing") }()
+	require.Zero(t, <-others)
 	close(stop)
 	redistest.Eventually(t, soon, func() bool { return redistest.Goroutines(mine) == 0 }, "all are gone")
 	require.Zero(t, redistest.Goroutines("redistest_test.TestGoroutines("), "the test itself does not count")
