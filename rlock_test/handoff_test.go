@@ -255,7 +255,7 @@ func TestHandOffOptions(t *testing.T) {
 // With Replicas each hold has to be confirmed, which a hand-off does not.
 func TestNoHandOffWithReplicas(t *testing.T) {
 	master, _ := withReplica(t)
-	r := newRelayOn(t, master, rlock.Options{Replicas: 1})
+	r := newRelayOn(t, master, rlock.Options{Replicas: 1, ReplicaTimeout: 10 * time.Second})
 	a, line := r.line(t, same(r.Mutex(r.name), 3)...)
 	for _, p := range line {
 		require.NoError(t, a.unlock())
