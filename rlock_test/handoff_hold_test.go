@@ -100,7 +100,7 @@ func TestHandOffAnsweredAfterItsLease(t *testing.T) {
 // G2, G8: the hold that is handed off is lost meanwhile: its key deleted, forced open and taken by another
 // process, or its lease over. Nothing is handed off then, the unlock tells, and the waiter gets its turn.
 func TestHoldLostDuringItsHandOff(t *testing.T) {
-	const watchdog = time.Second
+	const watchdog = 3 * time.Second
 	for name, lose := range map[string]func(t *testing.T, r *relay) (next rlock.UnlockFunc){
 		"deleted": func(t *testing.T, r *relay) rlock.UnlockFunc {
 			require.NoError(t, r.do(t, "DEL", r.name).Error())
