@@ -28,7 +28,7 @@ func (r *relay) flying(t testing.TB, a attempt) <-chan error {
 // G5: a waiter goes while the hand-off to it is under way. It returns at once; the hold goes to the next
 // one, or nothing is left. The unlock is none of its business.
 func TestWaiterGoesDuringAHandOff(t *testing.T) {
-	const patient = 300 * time.Millisecond
+	const patient = 2 * time.Second // with time to stand in line and to be handed the lock
 	s := redistest.Start(t)
 	for leg, on := range legs {
 		for _, how := range []string{"cancelled", "time-out"} {
