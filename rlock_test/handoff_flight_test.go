@@ -69,7 +69,7 @@ func TestWaiterGoesDuringAHandOff(t *testing.T) {
 
 // What is given back for a waiter that has gone is no part of the unlock: that has been answered.
 func TestUnlockDoesNotWaitForWhatItsWaiterLeft(t *testing.T) {
-	const watchdog = time.Second
+	const watchdog = 10 * time.Second // so that the unlock is ended by the end of the lease, too
 	r := newRelay(t, rlock.Options{WatchdogTimeout: watchdog})
 	release := "EVALSHA " + r.load(t, "release")
 	r.proxy.OnReply(redistest.Nth(1, r.handOff, redistest.Hold))
