@@ -79,8 +79,8 @@ func TestHandOffInABlackHole(t *testing.T) {
 	}{
 		"longer than patience, before it":     {30 * time.Second, 8 * time.Second, false},
 		"longer than patience, after it":      {30 * time.Second, 8 * time.Second, true},
-		"longer than the lease, before it":    {time.Second, 3 * time.Second, false},
-		"longer than the lease, after it":     {time.Second, 3 * time.Second, true},
+		"longer than the lease, before it":    {2 * time.Second, 4 * time.Second, false},
+		"longer than the lease, after it":     {2 * time.Second, 4 * time.Second, true},
 		"shorter than the timeout, before it": {30 * time.Second, time.Second, false},
 		"shorter than the timeout, after it":  {30 * time.Second, time.Second, true},
 	} {
