@@ -3,7 +3,6 @@ package rlock_test
 import (
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -320,107 +319,5 @@ func TestScriptsForgottenBeforeEveryCall(t *testing.T) {
 		flush()
 		_, err = m.ForceUnlock(context.Background())
 		require.NoError(t, err)
-	}
-}
-
-func TestSentinelAndCluster(t *testing.T) {
-	cluster := func(t *testing.T) rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) }
-	for name, dial := range map[string]func(*testing.T) rueidis.Client{
-		"sentinel":                   func(t *testing.T) rueidis.Client { return redistest.StartSentinel(t).Client(t) },
-		"cluster":                    cluster,
-		"cluster with plain pub/sub": cluster,
-	} {
-		t.Run(name, func(t *testing.T) {
-			rdb := dial(t)
-			plain := strings.Contains(name, "plain")
-			one := newClient(t, rdb, rlock.Options{WatchdogTimeout: shortWatchdog, PlainPubSub: plain})
-			two := newClient(t, rdb, rlock.Options{PlainPubSub: plain})
-			for _, key := range []string{"a", "b", "c", "d", "{tag}e", "x{}y", "{", "}{", "}"} {
-				ctx, unlock, err := one.Mutex(key).Lock(context.Background())
-				require.NoError(t, err)
-				_, unlockInner, err := one.Mutex(key).Lock(ctx)
-				require.NoError(t, err)
-				waiter := lockAsync(t, two.Mutex(key))
-				redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 1 }, "it waits")
-				pass(shortWatchdog + shortWatchdog/2) // renewed
-				require.NoError(t, ctx.Err())
-				waiter.stillWaits(t)
-				require.NoError(t, unlockInner())
-				require.NoError(t, unlock())
-				got := waiter.get(t, 2*time.Second)
-				require.NoError(t, got.err, key)
-				require.NoError(t, got.unlock())
-				locked, err := one.Mutex(key).IsLocked(context.Background())
-				require.NoError(t, err)
-				require.False(t, locked)
-			}
-		})
-	}
-}
-
-// The first Lock on a cluster asks for the version of Redis before it does anything else. That does not
-// change what it says when it is cancelled meanwhile.
-func TestFirstLockOnAClusterIsCancelled(t *testing.T) {
-	cluster := redistest.StartCluster(t, 3, 0)
-	var proxies []*redistest.Proxy
-	for _, n := range cluster.Nodes() {
-		proxies = append(proxies, redistest.StartProxy(t, n.Addr()))
-	}
-	c := newClient(t, cluster.Client(t, redistest.Via(proxies...)))
-	for _, p := range proxies {
-		p.BlackHole(true)
-	}
-	p := lockAsync(t, c.Mutex("first"))
-	redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Goroutines("rlock.(*topology).learn") > 0 }, "it asks")
-	p.cancel()
-	err := p.get(t, soon).err
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.ErrorIs(t, err, context.Canceled)
-
-	_, _, err = c.Mutex("first").TryLock(context.Background(), 100*time.Millisecond)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.NotErrorIs(t, err, context.DeadlineExceeded, "the caller's ctx has no deadline")
-	for _, p := range proxies {
-		p.BlackHole(false)
-	}
-	redistest.Eventually(t, 20*time.Second, func() bool {
-		return c.Mutex("first").Do(context.Background(), func(context.Context) error { return nil }) == nil
-	}, "it works when the network does")
-}
-
-// A lock needs the node of its slot and no other, from the first call on.
-func TestFirstLockOnAClusterWithADeadNode(t *testing.T) {
-	cluster := redistest.StartCluster(t, 3, 0)
-	rdb := cluster.Client(t)
-	nodes := cluster.Nodes()
-	name := redistest.Name(t)
-	for cluster.Owner(t, cluster.Slot(t, name)) != nodes[0] {
-		name = redistest.Name(t)
-	}
-	nodes[1].Pause()
-	defer nodes[1].Resume()
-	for range 8 { // a client that asked any node would meet the dead one with 1 - (2/3)^8
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		require.NoError(t, newClient(t, rdb).Mutex(name).Do(ctx, func(context.Context) error { return nil }))
-		cancel()
-	}
-}
-
-// A fenced lock has two keys. A name with which they can not share a slot is refused.
-func TestFencedNamesOnACluster(t *testing.T) {
-	c := newClient(t, redistest.StartCluster(t, 3, 0).Client(t))
-	for name, fits := range map[string]bool{"a": true, "a:{b}:c": true, "a{b": false, "{": false, "a{}b": false} {
-		m := c.FencedMutex(name)
-		err := m.Do(context.Background(), func(context.Context) error { return nil })
-		if fits {
-			require.NoError(t, err, name)
-		} else {
-			require.ErrorContains(t, err, "another slot", name)
-			_, _, err = m.TryLock(context.Background(), 0)
-			require.ErrorContains(t, err, "another slot", name)
-		}
-		locked, err := m.IsLocked(context.Background())
-		require.NoError(t, err)
-		require.False(t, locked, name)
 	}
 }
