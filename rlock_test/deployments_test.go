@@ -25,24 +25,35 @@ func TestSentinelAndCluster(t *testing.T) {
 			plain := strings.Contains(name, "plain")
 			one := newClient(t, rdb, rlock.Options{WatchdogTimeout: shortWatchdog, PlainPubSub: plain})
 			two := newClient(t, rdb, rlock.Options{PlainPubSub: plain})
-			for _, key := range []string{"a", "b", "c", "d", "{tag}e", "x{}y", "{", "}{", "}"} {
-				ctx, unlock, err := one.Mutex(key).Lock(context.Background())
-				require.NoError(t, err)
-				_, unlockInner, err := one.Mutex(key).Lock(ctx)
-				require.NoError(t, err)
-				waiter := lockAsync(t, two.Mutex(key))
-				redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 1 }, "it waits")
-				pass(shortWatchdog + shortWatchdog/2) // renewed
-				require.NoError(t, ctx.Err())
-				waiter.stillWaits(t)
-				require.NoError(t, unlockInner())
-				require.NoError(t, unlock())
-				got := waiter.get(t, 2*time.Second)
+			keys := []string{"a", "b", "c", "d", "{tag}e", "x{}y", "{", "}{", "}"}
+			holds := make([]struct {
+				ctx                 context.Context
+				unlock, unlockInner rlock.UnlockFunc
+				waiter              pending
+			}, len(keys))
+			for i, key := range keys {
+				h := &holds[i]
+				var err error
+				h.ctx, h.unlock, err = one.Mutex(key).Lock(context.Background())
+				require.NoError(t, err, key)
+				_, h.unlockInner, err = one.Mutex(key).Lock(h.ctx)
+				require.NoError(t, err, key)
+				h.waiter = lockAsync(t, two.Mutex(key))
+				redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == i+1 }, "it waits")
+			}
+			pass(shortWatchdog + shortWatchdog/3) // renewed
+			for i, key := range keys {
+				h := &holds[i]
+				require.NoError(t, h.ctx.Err(), key)
+				h.waiter.stillWaits(t)
+				require.NoError(t, h.unlockInner(), key)
+				require.NoError(t, h.unlock(), key)
+				got := h.waiter.get(t, 5*time.Second)
 				require.NoError(t, got.err, key)
-				require.NoError(t, got.unlock())
+				require.NoError(t, got.unlock(), key)
 				locked, err := one.Mutex(key).IsLocked(context.Background())
-				require.NoError(t, err)
-				require.False(t, locked)
+				require.NoError(t, err, key)
+				require.False(t, locked, key)
 			}
 		})
 	}
