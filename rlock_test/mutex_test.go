@@ -64,7 +64,8 @@ func TestQueries(t *testing.T) {
 }
 
 func TestForceUnlock(t *testing.T) {
-	b := newBench(t, rlock.Options{WatchdogTimeout: 600 * time.Millisecond})
+	const watchdog = 2 * shortWatchdog
+	b := newBench(t, rlock.Options{WatchdogTimeout: watchdog})
 	m := b.Mutex(b.name)
 	ok, err := m.ForceUnlock(context.Background())
 	require.NoError(t, err)
@@ -78,7 +79,7 @@ func TestForceUnlock(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, ok)
 
-	next := waiting.get(t, 200*time.Millisecond)
+	next := waiting.get(t, watchdog/2) // sooner than by the end of the lease
 	require.NoError(t, next.err)
 	<-ctx.Done() // at the next renewal
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
@@ -190,13 +191,13 @@ func TestTryLock(t *testing.T) {
 		require.Equal(t, context.Background(), got)
 		require.ErrorIs(t, noop(), rlock.ErrNotHeld)
 		require.GreaterOrEqual(t, time.Since(began), wait)
-		require.Less(t, time.Since(began), wait+time.Second)
+		require.Less(t, time.Since(began), wait+soon)
 	}
 
 	waiting := lockAsync(t, tryFor{m, 10 * time.Second})
 	b.awaitSubscribers(t, b.name, 1)
 	require.NoError(t, unlock())
-	next := waiting.get(t, time.Second)
+	next := waiting.get(t, 5*time.Second)
 	require.NoError(t, next.err)
 	require.NoError(t, next.unlock())
 }
