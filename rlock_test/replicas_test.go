@@ -39,7 +39,7 @@ func TestReplicas(t *testing.T) {
 	master, replica := withReplica(t)
 	rdb := master.Client(t)
 	b := bench{rdb: rdb, name: "replicated"}
-	b.Client = newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 200 * time.Millisecond})
+	b.Client = newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 20 * time.Second})
 	m := b.Mutex(b.name)
 
 	ctx, unlock, err := m.Lock(context.Background())
@@ -51,8 +51,9 @@ func TestReplicas(t *testing.T) {
 	require.NoError(t, unlock())
 
 	replica.Pause()
+	hasty := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 200 * time.Millisecond}).Mutex(b.name)
 	for range 2 { // the second time the connection is one that has been used
-		_, noop, err := m.Lock(context.Background())
+		_, noop, err := hasty.Lock(context.Background())
 		require.ErrorIs(t, err, rlock.ErrNotReplicated)
 		require.ErrorContains(t, err, "0 of 1 replicas within 200ms")
 		require.ErrorIs(t, noop(), rlock.ErrNotHeld)
@@ -71,14 +72,15 @@ func TestReplicas(t *testing.T) {
 func TestNotReplicatedWakesTheNext(t *testing.T) {
 	master, replica := withReplica(t)
 	rdb := master.Client(t)
-	careful := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 500 * time.Millisecond})
+	const wait = 2 * time.Second // in which it has to be seen
+	careful := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: wait})
 	replica.Pause()
 	first := lockAsync(t, careful.Mutex("next"))
 	b := bench{rdb: rdb}
 	redistest.Eventually(t, 5*time.Second, func() bool { return b.exists(t, "next") }, "granted, not confirmed")
 	second := lockAsync(t, newClient(t, rdb).Mutex("next"))
-	require.ErrorIs(t, first.get(t, 5*time.Second).err, rlock.ErrNotReplicated)
-	got := second.get(t, 2*time.Second)
+	require.ErrorIs(t, first.get(t, wait+5*time.Second).err, rlock.ErrNotReplicated)
+	got := second.get(t, 5*time.Second)
 	require.NoError(t, got.err)
 	require.NoError(t, got.unlock())
 	replica.Resume()
