@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -175,6 +176,7 @@ func TestIdleWaitersSendNothing(t *testing.T) {
 	_, unlock, err := holder.Mutex("idle", rlock.WithLease(atMost)).Lock(context.Background()) // not renewed
 	require.NoError(t, err)
 	before := redistest.Goroutines("go-rlock/rlock")
+	asked := redistest.Commands(t, watch)["evalsha"]
 
 	const n = 1000
 	ctx, cancel := context.WithCancel(context.Background())
@@ -190,6 +192,9 @@ func TestIdleWaitersSendNothing(t *testing.T) {
 	}
 	redistest.Eventually(t, 20*time.Second, func() bool { return waiting() == n }, "all wait")
 	bench{rdb: watch}.awaitSubscribers(t, "idle", 1)
+	redistest.Eventually(t, 10*time.Second, func() bool {
+		return redistest.Commands(t, watch)["evalsha"] == asked+2 // the second time when it had subscribed
+	}, "the first has asked twice")
 	commands := redistest.Commands(t, watch)
 	pass(10 * time.Second)
 	after := redistest.Commands(t, watch)
@@ -229,12 +234,13 @@ func TestConnectionOfWaitersIsGivenBack(t *testing.T) {
 func TestCrashedHolder(t *testing.T) {
 	b := newBench(t)
 	b.do(t, "HSET", b.name, "00000000-0000-0000-0000-000000000000:1", "1")
-	b.do(t, "PEXPIRE", b.name, "700")
+	const lease = 2 * time.Second // enough for an attempt in it
 	began := time.Now()
-	got := lockAsync(t, b.Mutex(b.name)).get(t, 5*time.Second)
+	require.NoError(t, b.do(t, "PEXPIRE", b.name, strconv.FormatInt(lease.Milliseconds(), 10)).Error())
+	got := lockAsync(t, b.Mutex(b.name)).get(t, lease+5*time.Second)
 	require.NoError(t, got.err)
-	require.GreaterOrEqual(t, got.at.Sub(began), 650*time.Millisecond)
-	require.Less(t, got.at.Sub(began), 1200*time.Millisecond)
+	require.GreaterOrEqual(t, got.at.Sub(began), lease-10*time.Millisecond) // by the wall clock of Redis
+	require.Less(t, got.at.Sub(began), lease+soon)
 	require.NoError(t, got.unlock())
 }
 
@@ -248,7 +254,7 @@ func TestWaiterSurvivesALostSubscription(t *testing.T) {
 		b.awaitSubscribers(t, b.name, 1)
 		require.NoError(t, b.do(t, "CLIENT", "KILL", "TYPE", "pubsub").Error())
 		require.NoError(t, unlock())
-		got := waiter.get(t, 3*time.Second)
+		got := waiter.get(t, 10*time.Second)
 		require.NoError(t, got.err)
 		require.NoError(t, got.unlock())
 	}
