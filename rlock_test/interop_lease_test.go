@@ -60,7 +60,7 @@ func (w *world) watchdog(t *testing.T, s sides) {
 	field := holder.field(t, name)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(3*shortLease + shortLease/2); time.Now().Before(end); <-tick.C {
+	for end := time.Now().Add(shortLease + shortLease/2); time.Now().Before(end); <-tick.C {
 		w.holds(t, name, field, 1)
 		ttl := w.watch.pttl(t, name)
 		require.LessOrEqual(t, ttl, shortLease)
@@ -126,7 +126,7 @@ func (w *world) javaIsKilled(t *testing.T) {
 
 // The lease ends in the section: the other side gets in, and the late unlock does it no harm.
 func (w *world) fixedLease(t *testing.T, s sides) {
-	const fixed = shortLease / 3
+	const fixed = shortLease / 2 // a renewal would come after a third
 	holder, waiter, name := s.holder(), s.waiter(), redistest.Name(t)
 	began := time.Now()
 	lock(t, holder, name, fixed)
@@ -134,7 +134,7 @@ func (w *world) fixedLease(t *testing.T, s sides) {
 	w.awaitSubscriber(t, name)
 	left := w.watch.pttl(t, name)
 	ends := time.Now().Add(left)
-	took := await(t, in, 5*time.Second).ended
+	took := await(t, in, fixed+5*time.Second).ended
 	require.GreaterOrEqual(t, took.Sub(began), fixed-time.Millisecond) // Java's clock reading is cut off
 	require.Less(t, took.Sub(ends), late)
 	w.lateUnlock(t, holder, waiter, name)

@@ -90,10 +90,10 @@ func settings(t *testing.T) []setting {
 }
 
 // shortLease is the watchdog time where the end of a lease, or the next renewal, is waited for.
-const shortLease = 3 * time.Second
+const shortLease = 6 * time.Second
 
 // late is how much later than a message or the end of a lease a waiter may be in at the most.
-const late = time.Second
+const late = 2 * time.Second
 
 // world is one deployment with a client of each side, and an eye on it.
 type world struct {
