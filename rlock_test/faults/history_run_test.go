@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,8 +29,9 @@ type histBench struct {
 	clients []*rlock.Client
 	peers   []*histPeer
 	direct  rueidis.Client
-	log     *histLog // of the observer and the nemesis
-	watched func()   // ends the observer
+	handOff []*atomic.Int64 // answers to hand-offs, of each client
+	log     *histLog        // of the observer and the nemesis
+	watched func()          // ends the observer
 }
 
 // newHistBench starts a run, with clients of this process and so many other processes.
@@ -47,6 +49,14 @@ func newHistBench(t *testing.T, plan histPlan, clients, processes int, args ...s
 	for i := range clients + processes {
 		proxy := redistest.StartProxy(t, b.server.Addr())
 		b.proxies = append(b.proxies, proxy)
+		handOffs := &atomic.Int64{}
+		proxy.OnReply(func(cmd []string) redistest.Action {
+			if mixHandOff(cmd) {
+				handOffs.Add(1)
+			}
+			return redistest.Pass
+		})
+		b.handOff = append(b.handOff, handOffs)
 		mine := plan
 		mine.Addr, mine.First, mine.HandOff = proxy.Addr(), 1+i*plan.Workers, bounds[i]
 		if i >= clients {
@@ -109,9 +119,33 @@ func (b *histBench) look(ctx context.Context, name string) {
 	b.log.add(e)
 }
 
-// end stops the workers and hands out what they have to say.
+// histPatience is how long a run goes on for what has to happen in it, on a machine that is slow.
+const histPatience = 2 * time.Minute
+
+// goOn waits until the workers of this process have done enough.
+func (b *histBench) goOn(enough func(histTally) bool) {
+	b.t.Helper()
+	redistest.Eventually(b.t, histPatience, func() bool {
+		var total histTally // without the witness's maps, which are the workers'
+		for _, c := range b.crews {
+			c.count(func(t *histTally) {
+				total.Nested += t.Nested
+				total.Refused += t.Refused
+				total.Cancelled += t.Cancelled
+				total.Lost += t.Lost
+			})
+		}
+		return enough(total)
+	}, "all that has to happen")
+}
+
+// end stops the workers and hands out what they have to say. Each client has handed locks off by then; some of the
+// hand-offs may have been refused, or lost by the nemesis.
 func (b *histBench) end() []histReport {
 	b.t.Helper()
+	for i, n := range b.handOff {
+		redistest.Eventually(b.t, histPatience, func() bool { return b.plan.Workers == 1 || n.Load() >= 10 }, fmt.Sprintf("client %d: hand-offs", i))
+	}
 	for _, p := range b.peers {
 		p.tell(b.t)
 	}

@@ -34,6 +34,7 @@ func TestHistoryOfProcesses(t *testing.T) {
 		Pause: 3 * time.Millisecond,
 	}, 3, 2)
 	pass(8 * time.Second)
+	b.goOn(func(t histTally) bool { return t.Nested > 0 && t.Cancelled > 0 && t.Refused > 0 && t.Lost > 0 })
 	reports := b.end()
 	b.clean()
 	b.check(reports)
