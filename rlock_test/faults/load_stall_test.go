@@ -46,11 +46,7 @@ func watchStalls(t testing.TB, s *redistest.Server) *stalls {
 			}
 		})
 	}
-	watch(0, func() {
-		began := time.Now()
-		loadPass(stallStep)
-		w.note(began.Add(stallStep), time.Now())
-	})
+	watch(0, w.step)
 	watch(1, func() {
 		began := time.Now()
 		_ = rdb.Do(ctx, rdb.B().Ping().Build()).Error()
@@ -59,6 +55,13 @@ func watchStalls(t testing.TB, s *redistest.Server) *stalls {
 	})
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	return w
+}
+
+// step looks whether this process is running.
+func (w *stalls) step() {
+	began := time.Now()
+	loadPass(stallStep)
+	w.note(began.Add(stallStep), time.Now())
 }
 
 func (w *stalls) note(from, to time.Time) {

@@ -51,7 +51,7 @@ func TestNetBlackHole(t *testing.T) {
 				context.DeadlineExceeded)
 			_, _, err = b.lock.Mutex(b.name+":try").TryLock(context.Background(), time.Second)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)
-			told.by(t, expiry.Add(time.Second+netSlack/10)) // a renewal may have come between
+			told.by(t, expiry.Add(time.Second), tellSlack) // a renewal may have come between
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
 			require.NoError(t, unlockParked(), "the message vanishes")
 			(&netBench{other: b.other, name: b.name}).becomesFree(t, 3*time.Second+netSlack)

@@ -72,10 +72,10 @@ func TestNetSlowLink(t *testing.T) {
 				require.NoError(t, got.err)
 				require.NoError(t, got.unlock())
 
-				ctx, unlock, err = b.lock.Mutex(b.name, rlock.WithLease(2*time.Second)).Lock(context.Background())
+				ctx, unlock, err = b.lock.Mutex(b.name, rlock.WithLease(4*time.Second)).Lock(context.Background())
 				require.NoError(t, err)
 				expiry := b.expiry(t)
-				tellOf(ctx).by(t, expiry.Add(netSlack/10))
+				tellOf(ctx).by(t, expiry, tellSlack)
 				require.ErrorIs(t, unlock(), rlock.ErrLost)
 			})
 		}

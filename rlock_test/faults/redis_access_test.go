@@ -40,7 +40,7 @@ func (b *netBench) expiry(t testing.TB) time.Time {
 // the key can expire; Lock says at once why it fails.
 func TestRedisScriptsForbiddenInMidHold(t *testing.T) {
 	t.Parallel()
-	b := newACLBench(t, rlock.Options{WatchdogTimeout: 1500 * time.Millisecond})
+	b := newACLBench(t, rlock.Options{WatchdogTimeout: 3 * time.Second})
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	told := tellOf(ctx)
@@ -48,7 +48,7 @@ func TestRedisScriptsForbiddenInMidHold(t *testing.T) {
 	expiry := b.expiry(t)
 	got := startLock(context.Background(), b.lock.Mutex(b.name+":new")).within(t, netSlack)
 	require.ErrorContains(t, got.err, "NOPERM")
-	told.by(t, expiry.Add(netSlack/10))
+	told.by(t, expiry, tellSlack)
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 	b.becomesFree(t, 2*netSlack)
@@ -92,7 +92,7 @@ func TestRedisKeyForbiddenInMidHold(t *testing.T) {
 	}
 	b.rules(t, "resetkeys", "~other:*")
 	expiry := b.expiry(t) // final
-	told.by(t, expiry.Add(netSlack/10))
+	told.by(t, expiry, tellSlack)
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 	pass(2 * watchdog)
 	for _, o := range others {
@@ -145,7 +145,7 @@ func TestRedisPasswordChangedInMidHold(t *testing.T) {
 	got := startLock(context.Background(), b.lock.Mutex(b.name+":new")).within(t, netSlack)
 	require.ErrorContains(t, got.err, "WRONGPASS")
 	require.ErrorContains(t, returned(t, call(unlockLater), netSlack), "WRONGPASS")
-	told.by(t, expiry.Add(netSlack/10))
+	told.by(t, expiry, tellSlack)
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 	b.rules(t, "resetpass", ">secret")
 	redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":later") }, "made up for")

@@ -89,7 +89,7 @@ func TestRedisNotReadyForLong(t *testing.T) {
 			expiry := b.expiry(t)
 			long := call(unlockLong)
 			fresh := startLock(context.Background(), b.lock.Mutex(b.name+":new"))
-			told.by(t, expiry.Add(netSlack/10))
+			told.by(t, expiry, tellSlack)
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
 			require.ErrorContains(t, returned(t, long, patience+netSlack), word)
 			require.ErrorContains(t, fresh.within(t, patience+netSlack).err, word)
@@ -105,7 +105,7 @@ func TestRedisNotReadyForLong(t *testing.T) {
 // than the lease. All that happens meanwhile is made up for; nobody is told anything.
 func TestRedisBusyWithAScript(t *testing.T) {
 	t.Parallel()
-	const watchdog = 4 * time.Second
+	const watchdog = 8 * time.Second
 	s := redistest.Start(t, "--lua-time-limit", "50", "--enable-debug-command", "yes")
 	for name, block := range map[string][]string{
 		"script":      {"EVAL", "local t = redis.call('time') repeat local n = redis.call('time') until n[1] - t[1] > 1 return 1", "0"},
