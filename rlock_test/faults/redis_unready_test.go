@@ -15,9 +15,9 @@ import (
 // What redis_refuse_test.go imitates, the server says by itself here.
 
 // livesThrough has a holder and a waiter live through a time from begin to end in which the server is
-// not ready, and an unlock and a Lock called in it. That is shorter than the leases, and than the time
-// for which calls are repeated.
-func (b *netBench) livesThrough(t *testing.T, refusal string, begin, end func()) {
+// not ready, and an unlock and a Lock called in it, when it answers. That is shorter than the leases, and than the
+// time for which calls are repeated.
+func (b *netBench) livesThrough(t *testing.T, refusal string, begin, answers, end func()) {
 	t.Helper()
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
@@ -27,8 +27,15 @@ func (b *netBench) livesThrough(t *testing.T, refusal string, begin, end func())
 	b.awaitSubscribers(t, 1)
 
 	begin()
-	unlocked := call(unlockNow)
-	fresh := startLock(context.Background(), b.lock.Mutex(b.name+":new"))
+	unlocked := call(func() error {
+		answers()
+		return unlockNow()
+	})
+	fresh := startWaiter(func() (g granted) {
+		answers()
+		g.ctx, g.unlock, g.err = b.lock.Mutex(b.name + ":new").Lock(context.Background())
+		return g
+	})
 	end()
 	require.NoError(t, returned(t, unlocked, netSlack))
 	require.NoError(t, fresh.gets(t, netSlack, "repeated").unlock())
@@ -55,19 +62,30 @@ func TestRedisIsAReplicaForAWhile(t *testing.T) {
 	require.NoError(t, err)
 	b.livesThrough(t, "READONLY", func() {
 		require.NoError(t, do(t, b.direct, "REPLICAOF", "127.0.0.1", port).Error())
-	}, func() {
+	}, func() {}, func() {
 		pass(time.Second)
 		require.NoError(t, do(t, b.direct, "REPLICAOF", "NO", "ONE").Error())
 	})
 }
 
-// Fault 3 (-LOADING), G1, G2, G4, G6: the server was killed, and takes a second to read its data.
+// Fault 3 (-LOADING), G1, G2, G4, G6: the server was killed, and takes half a second to read its data.
 func TestRedisLoadsForAWhile(t *testing.T) {
 	t.Parallel()
-	b := netBenchOn(t, redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always", "--key-load-delay", "300"),
+	b := netBenchOn(t, redistest.Start(t, "--appendonly", "yes", "--appendfsync", "always", "--key-load-delay", "150"),
 		rlock.Options{WatchdogTimeout: 8 * time.Second})
-	// It answers between every thousand of these, and takes some 0.3 ms for each.
+	// It answers between every thousand of these, and takes some 0.2 ms for each, more if it has to wait for its turn.
 	const fill = "for i = 1, 2100 do redis.call('hset', KEYS[1], i, i) end return 1"
 	require.NoError(t, do(t, b.direct, "EVAL", fill, "1", "much").Error())
-	b.livesThrough(t, "LOADING", b.server.Kill, func() { b.restart(t) })
+	ctx, cancel := context.WithTimeout(context.Background(), failover)
+	defer cancel()
+	b.livesThrough(t, "LOADING", b.server.Kill, func() {
+		for ctx.Err() == nil { // it listens before it loads
+			conn, err := net.Dial("tcp4", b.server.Addr())
+			if err == nil {
+				_ = conn.Close()
+				return
+			}
+			pass(time.Millisecond)
+		}
+	}, func() { b.restart(t) })
 }
