@@ -43,6 +43,10 @@ func mixFaults(t *testing.T, seed uint64) {
 	}, clients, processes, "--appendonly", "yes", "--appendfsync", "always")
 	n := newMixNemesis(b)
 	n.run(networkSteps, serverSteps)
+	// The schedule waits for no hand-off: it may have met none.
+	for i := 0; n.handOffs.Load() == 0 && i < int(histPatience/time.Second); i++ {
+		n.strikeNetwork(mixStep{Fault: "lost hand-off", Proxy: i % (clients + processes), For: time.Second})
+	}
 	reports := b.end()
 	b.clean()
 	b.check(reports)
