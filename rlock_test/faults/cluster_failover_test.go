@@ -194,7 +194,7 @@ func (s *clusterScene) follow(t testing.TB) {
 // client hears from then on is about the fault that follows.
 func (s *clusterScene) replicate(t testing.TB) {
 	t.Helper()
-	c := newClient(t, s.rdb, rlock.Options{Replicas: 1, PlainPubSub: s.plain})
+	c := newClient(t, s.rdb, rlock.Options{Replicas: 1, ReplicaTimeout: failover, PlainPubSub: s.plain})
 	require.NoError(t, c.Mutex("{"+s.name+"}later").Do(context.Background(), func(context.Context) error { return nil }))
 	s.asks.look()
 	s.at = s.awaitSubscriber(t, prompt)

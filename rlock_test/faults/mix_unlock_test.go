@@ -20,7 +20,7 @@ func TestMixUnlockOfHoldThatIsLostMeanwhile(t *testing.T) {
 	for range 5 {
 		proxy := redistest.StartProxy(t, s.Addr())
 		c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{})
-		m := c.Mutex(redistest.Name(t), rlock.WithLease(700*time.Millisecond))
+		m := c.Mutex(redistest.Name(t), rlock.WithLease(1500*time.Millisecond))
 		ctx, unlock, err := m.Lock(context.Background())
 		require.NoError(t, err)
 		inner, unlockInner, err := m.Lock(ctx)

@@ -129,7 +129,7 @@ func TestNetResetAtEveryPhaseOfAWait(t *testing.T) {
 // the length of some leases: the hold lasts.
 func TestNetResetDuringRenewals(t *testing.T) {
 	t.Parallel()
-	const watchdog = 2 * time.Second
+	const watchdog = 3 * time.Second
 	s := redistest.Start(t)
 	relay := newNetRelay(t, s.Addr())
 	b := netBenchVia(t, s, relay.ln.Addr().String(), rlock.Options{WatchdogTimeout: watchdog})

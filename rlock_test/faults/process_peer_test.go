@@ -23,7 +23,7 @@ const (
 	// command, a timer that is due.
 	prompt = 2 * time.Second
 	// afterLease is how long after the end of a dead holder's lease the next one is in at the latest.
-	afterLease = time.Second
+	afterLease = prompt
 )
 
 // peerMain is a lock client in a process of its own, the arguments are the server's address and the

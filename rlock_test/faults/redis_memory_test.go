@@ -14,7 +14,7 @@ import (
 // so at once. What is held stays held: it is renewed, and unlocked level by level.
 func TestRedisOutOfMemory(t *testing.T) {
 	t.Parallel()
-	const watchdog = 1500 * time.Millisecond
+	const watchdog = 3 * time.Second
 	for name, protocol := range netProtocols {
 		for kind, o := range map[string][]rlock.Option{"watchdog": nil, "lease": {rlock.WithLease(20 * time.Second)}} {
 			t.Run(name+"/"+kind, func(t *testing.T) {

@@ -128,7 +128,7 @@ func TestReplicaPausedDuringAcquire(t *testing.T) {
 	require.ErrorIs(t, err, rlock.ErrNotReplicated)
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
 	require.False(t, exists(t, rdb, "m"))
-	one := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 300 * time.Millisecond})
+	one := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: failover})
 	require.NoError(t, one.Mutex("m").Do(context.Background(), func(ctx context.Context) error {
 		require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, owners(t, s.Nodes()[1].Client(t), "m"))
 		return nil

@@ -111,11 +111,11 @@ func TestServerClockOff(t *testing.T) {
 	for _, off := range []time.Duration{-30 * time.Hour, 30 * time.Hour} {
 		t.Run(off.String(), func(t *testing.T) {
 			s := startClockedServer(t, off)
-			const watchdog = 900 * time.Millisecond
+			const watchdog = 3 * time.Second
 			ctx, unlock, err := newClient(t, s.rdb, rlock.Options{WatchdogTimeout: watchdog}).Mutex("m").Lock(context.Background())
 			require.NoError(t, err)
 			other := newClient(t, s.rdb, rlock.Options{}).Mutex("m")
-			_, _, err = other.TryLock(context.Background(), 2*watchdog)
+			_, _, err = other.TryLock(context.Background(), watchdog+watchdog/3)
 			require.ErrorIs(t, err, rlock.ErrNotAcquired)
 			require.NoError(t, ctx.Err())
 			require.NoError(t, unlock())
@@ -171,13 +171,13 @@ func TestServerClockJumpsForward(t *testing.T) {
 // longer: the hold of a killed process, until its lease and the step are over.
 func TestServerClockJumpsBack(t *testing.T) {
 	s := startClockedServer(t, 0)
-	const watchdog = 900 * time.Millisecond
+	const watchdog = 3 * time.Second
 	c := newClient(t, s.rdb, rlock.Options{WatchdogTimeout: watchdog})
 	ctx, unlock, err := c.Mutex("m").Lock(context.Background())
 	require.NoError(t, err)
 	s.jump(t, -2*time.Hour)
 	w := startLock(context.Background(), newClient(t, s.rdb, rlock.Options{}).Mutex("m"))
-	_, _, err = newClient(t, s.rdb, rlock.Options{}).Mutex("m").TryLock(context.Background(), 2*watchdog)
+	_, _, err = newClient(t, s.rdb, rlock.Options{}).Mutex("m").TryLock(context.Background(), watchdog+watchdog/3)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.NoError(t, ctx.Err())
 	require.Greater(t, remaining(t, s.rdb, "m"), time.Hour)
