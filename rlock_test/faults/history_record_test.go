@@ -32,6 +32,7 @@ type histLog struct {
 	trust   map[histKey]int64 // until when the last success guards the key in Redis
 	asked   map[histKey]bool  // an acquire was sent
 	unsure  map[histKey]bool  // the outcome of a command was unknown
+	forged  int64             // hand-offs, see histForged
 	runs    histRuns
 }
 
@@ -81,6 +82,9 @@ func (r histRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 	sent := histNow()
 	result := r.Client.Do(ctx, cmd)
 	if r.sabotage == histForged && c.what == "hand-off" && result.Error() == nil && !c.granted(0, result) {
+		r.log.mu.Lock()
+		r.log.forged++
+		r.log.mu.Unlock()
 		result = r.forge(ctx, c)
 	}
 	if ok {

@@ -139,6 +139,47 @@ func (b *histBench) goOn(enough func(histTally) bool) {
 	}, "all that has to happen")
 }
 
+// missed is how many updates the witness misses by now, at least.
+func (b *histBench) missed() (n int64) {
+	b.t.Helper()
+	for i, name := range b.plan.Names {
+		var written int64 // looked at first: who writes meanwhile makes it fewer
+		for _, c := range b.crews {
+			c.count(func(t *histTally) { written += t.Written[name] })
+		}
+		counted, err := readHistCounter(filepath.Join(b.plan.Dir, strconv.Itoa(i)))
+		require.NoError(b.t, err)
+		if counted > 0 { // else it is being written
+			n += max(0, written-counted)
+		}
+	}
+	return n
+}
+
+// forgeries is how many hand-offs the clients of this process took for made though they were refused.
+func (b *histBench) forgeries() (n int64) {
+	for _, c := range b.crews {
+		c.log.mu.Lock()
+		n += c.log.forged
+		c.log.mu.Unlock()
+	}
+	return n
+}
+
+// seen returns how many entries of a kind the workers of this process have written.
+func (b *histBench) seen(kind histKind) (n int) {
+	for _, c := range b.crews {
+		c.log.mu.Lock()
+		for _, e := range c.log.entries {
+			if e.Kind == kind {
+				n++
+			}
+		}
+		c.log.mu.Unlock()
+	}
+	return n
+}
+
 // end stops the workers and hands out what they have to say. Each client has handed locks off by then; some of the
 // hand-offs may have been refused, or lost by the nemesis.
 func (b *histBench) end() []histReport {

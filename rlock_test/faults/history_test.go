@@ -9,6 +9,8 @@ import (
 	"github.com/anishathalye/porcupine"
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
 )
 
 // histFor lets a run go on for a while, doing something every so often.
@@ -24,6 +26,18 @@ func histFor(d, every time.Duration, do func()) {
 			do()
 		}
 	}
+}
+
+// until goes on for a while at least, and until that was enough.
+func (b *histBench) until(least time.Duration, enough func() bool, every time.Duration, do func()) {
+	b.t.Helper()
+	for range histPatience / least {
+		histFor(least, every, do)
+		if enough() {
+			return
+		}
+	}
+	require.FailNow(b.t, "what had to happen did not")
 }
 
 // No fault: the histories of many workers, of several clients and processes, are those of a lock, and
@@ -54,6 +68,7 @@ func TestHistoryRejectsWorkersWithoutLock(t *testing.T) {
 		Pause: 3 * time.Millisecond, Sabotage: histNoLock,
 	}, 2, 0)
 	pass(3 * time.Second)
+	redistest.Eventually(t, histPatience, func() bool { return b.missed() > 0 }, "updates lost")
 	reports := b.end()
 	b.clean()
 	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
@@ -63,7 +78,7 @@ func TestHistoryRejectsWorkersWithoutLock(t *testing.T) {
 // Keys are deleted under their holders: a loss that each holder is told of in time (G2, G8), and no overlap
 // beyond that; without the entries that say so it is one, and the checker has to see it.
 func TestHistoryOfDeletedKeys(t *testing.T) {
-	b, reports := histDeletions(t, "")
+	b, reports := histDeletions(t, "", func(*histBench) bool { return true })
 	b.check(reports)
 	require.Positive(t, b.sum(reports).Lost)
 
@@ -79,12 +94,12 @@ func TestHistoryOfDeletedKeys(t *testing.T) {
 // The same with clients that take a hand-off of a hold that is gone for one that was made (G1, G8): nobody
 // has the lock that the waiter gets, and the checker rejects that.
 func TestHistoryRejectsForgedHandOffs(t *testing.T) {
-	b, reports := histDeletions(t, histForged)
+	b, reports := histDeletions(t, histForged, func(b *histBench) bool { return b.forgeries() > 0 })
 	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
 }
 
-// histDeletions is a run in which keys are deleted under their holders.
-func histDeletions(t *testing.T, sabotage string) (*histBench, []histReport) {
+// histDeletions is a run in which keys are deleted under their holders until that was enough.
+func histDeletions(t *testing.T, sabotage string, enough func(*histBench) bool) (*histBench, []histReport) {
 	t.Helper()
 	names := histNames(t, 2)
 	b := newHistBench(t, histPlan{
@@ -93,7 +108,7 @@ func histDeletions(t *testing.T, sabotage string) (*histBench, []histReport) {
 	}, 2, 1)
 	n := 0
 	rng := rand.New(rand.NewPCG(b.plan.Seed, 0))
-	histFor(6*time.Second, 100*time.Millisecond, func() {
+	b.until(6*time.Second, func() bool { return n > 0 && enough(b) }, 100*time.Millisecond, func() {
 		if b.delete(names[rng.IntN(len(names))]) {
 			n++
 		}
@@ -112,7 +127,9 @@ func TestHistoryRejectsDeafHolders(t *testing.T) {
 		Names: names, Unguard: names, Workers: 1, Seed: faultsSeed(t), Watchdog: 600 * time.Millisecond,
 		Pause: 2 * time.Second, Sabotage: histDeaf,
 	}, 2, 0)
-	histFor(6*time.Second, 500*time.Millisecond, func() { b.delete(names[0]) })
+	// One has to be inside for long enough, which is up to the seed.
+	tooLong := func() bool { return b.seen(histOver) > 0 }
+	b.until(6*time.Second, tooLong, 500*time.Millisecond, func() { b.delete(names[0]) })
 	reports := b.end()
 	b.clean()
 	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
