@@ -16,8 +16,9 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 const (
 	// soon bounds what happens at once, on a machine that may be busy.
 	soon = 10 * time.Second
-	// recovery bounds what needs a new connection, an election, or both.
-	recovery = 30 * time.Second
+	// recovery bounds what needs a new connection, an election, or both. Sentinels that notice that they stood
+	// still for two seconds do nothing for half a minute.
+	recovery = time.Minute
 	// quiet is how long a test watches that nothing happens.
 	quiet = 100 * time.Millisecond
 )
