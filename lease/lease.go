@@ -29,8 +29,9 @@ type Keeper interface {
 	Item() Item
 	Group() any
 
-	// Lost is called at most once, on the renewer's goroutine, with the reason: ErrExpired or ErrGone. It must
-	// not block, since everyone's losses and renewals wait for it, but it may call any method except Close.
+	// Lost is called at most once, on the renewer's goroutine or on one that calls CatchUp, with the reason: ErrExpired
+	// or ErrGone. It must not block, since everyone's losses and renewals wait for it, but it may call any method
+	// except CatchUp and Close.
 	Lost(reason error)
 
 	// Closed is called at most once, and not if Lost was, by the Close of a Renewer that keeps the lease. It must

@@ -46,12 +46,7 @@ func (r *Renewer) turn() (time.Duration, bool) {
 	now := r.clock()
 	switch {
 	case r.ends.first() <= now:
-		report, reason := r.lose()
-		// Not under the mutex: the callback may call Stop, or take a lock under
-		// which others call in.
-		r.mu.Unlock()
-		defer r.mu.Lock()
-		report(reason)
+		r.tell()
 		return 0, true
 	case r.collect(now) || r.start(now):
 		return 0, true
@@ -64,16 +59,23 @@ func (r *Renewer) turn() (time.Duration, bool) {
 	return r.sleep - now, true
 }
 
-// lose takes the first lease from the heap of ends and returns whom to tell.
-func (r *Renewer) lose() (report func(error), reason error) {
+// tell takes the first lease from the heap of ends and tells its keeper. Called under mu, which is released
+// meanwhile: the keeper may call Stop, or take a lock under which others call in.
+func (r *Renewer) tell() {
 	l := r.ends.pop()
-	reason = ErrExpired
+	reason := ErrExpired
 	if l.state == gone {
 		reason = ErrGone
 	}
 	l.state = lost
 	r.leave(l)
-	return l.keeper.Lost, reason
+	r.telling++
+	r.mu.Unlock()
+	l.keeper.Lost(reason)
+	r.mu.Lock()
+	if r.telling--; r.telling == 0 {
+		r.told.Broadcast()
+	}
 }
 
 // collect queues leases to be renewed now, and reports whether there were any.

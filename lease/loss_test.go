@@ -3,6 +3,7 @@ package lease
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -122,5 +123,47 @@ func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
 		}
 		a.mu.Unlock()
 		b.wantKept(t)
+	})
+}
+
+// Who gets a name next in this process comes after the holder before was told, whether or not the loop has had its turn.
+func TestCatchUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRenewer(renewAll, Options{Watchdog: watchdog}) // without its loop
+		var ended []*hold
+		for i := range 3 {
+			h := newHold(i)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(time.Second), i%2 == 0)
+			ended = append(ended, h)
+		}
+		next := newHold(3)
+		r.Keep(&next.Lease, keeper{next.item, nil, next.lost}, time.Now().Add(time.Second+1), false)
+		time.Sleep(time.Second)
+		r.CatchUp()
+		for _, h := range ended {
+			h.wantLost(t, time.Now(), ErrExpired)
+		}
+		next.wantKept(t)
+	})
+}
+
+// Nor does it pass one by whose keeper is just being told.
+func TestCatchUpWaitsForALossUnderWay(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, _ *store) {
+		h := newHold(1)
+		release := make(chan struct{})
+		told := false
+		r.Keep(&h.Lease, keeper{h.item, nil, func(error) { <-release; told = true }}, time.Now().Add(time.Second), false)
+		sleep(time.Second)
+		caught := make(chan bool)
+		go func() { // ends below
+			r.CatchUp()
+			caught <- told
+		}()
+		synctest.Wait()
+		close(release)
+		if !<-caught {
+			t.Error("the one before was not told")
+		}
 	})
 }

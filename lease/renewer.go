@@ -60,6 +60,8 @@ type Renewer struct {
 	ends    heap           // every lease kept, by its end of trust
 	dues    heap           // renewals by due time
 	retries heap           // renewals after a failure; apart from dues as no slack applies to a backoff
+	telling int            // losses that are being passed on
+	told    sync.Cond      // telling is 0 again
 	groups  map[any]*group // of leases that have been due once
 	ready   []*group       // the ones that may be able to start a call
 	horizon time.Duration  // take renewals due up to here; 0 unless the loop is taking
@@ -110,6 +112,7 @@ func newRenewer(renew RenewFunc, o Options) *Renewer {
 	// little: while there are no answers a group has few calls under way, of a whole batch each.
 	r.retryMax = max(o.Watchdog/30, r.retryMin)
 	r.spareMax = max(o.Watchdog/6, r.retryMin)
+	r.told.L = &r.mu
 	r.clock = func() time.Duration { return time.Since(r.epoch) }
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
@@ -208,6 +211,19 @@ func (r *Renewer) Releasing(l *Lease) {
 	}
 	l.renewed, l.releasing = false, true
 	r.unplace(l)
+}
+
+// CatchUp returns when the keepers of all leases that have ended by now were told, even if the renewer's
+// goroutine has not been scheduled in time. It's for whoever got a name that may have been another keeper's.
+func (r *Renewer) CatchUp() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for now := r.at(time.Now()); r.ends.first() <= now; {
+		r.tell()
+	}
+	for r.telling > 0 {
+		r.told.Wait()
+	}
 }
 
 // Until returns the trusted time of l, also after it was lost or stopped; the
