@@ -64,7 +64,9 @@
 // of three heaps asks for it: the ends of trust, the renewals that are due, and
 // the retries of renewals that failed. It never does I/O and never waits for a
 // renew call, which runs on a goroutine of its own and ends with its ctx; so
-// a loss is on time while any number of calls is stuck.
+// a loss is on time while any number of calls is stuck. Who gets a name next
+// does not rely on that goroutine's turn: [Renewer.CatchUp] passes on the losses
+// that are due.
 //
 // Renewals are due every third of the watchdog time, give or take a twentieth,
 // so that two in a row may fail. Waking for the first renewal of a lease, the

@@ -81,7 +81,7 @@ type state uint8
 const (
 	idle    state = iota
 	kept          // in the heap of ends; may be lost
-	gone          // as kept, but the store has said Gone and the loop hasn't passed it on yet
+	gone          // as kept, but the store has said Gone, which has not been passed on yet
 	lost          // lost has been or is being called
 	stopped       // lost will not be called
 )

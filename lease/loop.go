@@ -78,6 +78,13 @@ func (r *Renewer) tell() {
 	}
 }
 
+// awaitTold returns when no keeper is being told. Called under mu, which is released meanwhile.
+func (r *Renewer) awaitTold() {
+	for r.telling > 0 {
+		r.told.Wait()
+	}
+}
+
 // collect queues leases to be renewed now, and reports whether there were any.
 // When one is due, the ones due within the slack come along, up to one that has
 // been renewed before: it has its batch, and would be renewed more often than need be.

@@ -2,6 +2,7 @@ package lease
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -164,6 +165,29 @@ func TestCatchUpWaitsForALossUnderWay(t *testing.T) {
 		close(release)
 		if !<-caught {
 			t.Error("the one before was not told")
+		}
+	})
+}
+
+// Close returns when every keeper was told, also one that is just being told by a goroutine that is not the renewer's (G9).
+func TestCloseWaitsForALossThatCatchUpPassesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRenewer(renewAll, Options{Watchdog: watchdog}) // without its loop
+		h := newHold(1)
+		release := make(chan struct{})
+		var told atomic.Bool
+		r.Keep(&h.Lease, keeper{h.item, nil, func(error) { <-release; told.Store(true) }}, time.Now(), false)
+		go r.CatchUp() // ends with the loss
+		synctest.Wait()
+		closed := make(chan bool, 1)
+		go func() { // ends below
+			r.Close()
+			closed <- told.Load()
+		}()
+		synctest.Wait()
+		close(release)
+		if !<-closed {
+			t.Error("Close returned before")
 		}
 	})
 }

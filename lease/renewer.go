@@ -25,8 +25,8 @@ type Options struct {
 }
 
 // Renewer keeps leases: it renews the ones that are to be renewed and reports
-// the ones that are lost. Its methods are safe for concurrent use, and none
-// but Close waits for a call or a callback.
+// the ones that are lost. Its methods are safe for concurrent use. None but
+// Close waits for a call, and none but Close and CatchUp for a callback.
 type Renewer struct {
 	renew RenewFunc
 	batch int
@@ -137,6 +137,9 @@ func (r *Renewer) Close() {
 		e.l.keeper.Closed()
 	}
 	r.wg.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.awaitTold() // by callers of CatchUp
 }
 
 // Keep starts tracking l for k: it is trusted until `until`, and renewed or of fixed
@@ -214,16 +217,15 @@ func (r *Renewer) Releasing(l *Lease) {
 }
 
 // CatchUp returns when the keepers of all leases that have ended by now were told, even if the renewer's
-// goroutine has not been scheduled in time. It's for whoever got a name that may have been another keeper's.
+// goroutine has not been scheduled in time; it tells them itself. It's for whoever got a name that may have been another
+// keeper's.
 func (r *Renewer) CatchUp() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for now := r.at(time.Now()); r.ends.first() <= now; {
+	for now := r.clock(); r.ends.first() <= now; {
 		r.tell()
 	}
-	for r.telling > 0 {
-		r.told.Wait()
-	}
+	r.awaitTold()
 }
 
 // Until returns the trusted time of l, also after it was lost or stopped; the

@@ -1,7 +1,6 @@
 package pubsub
 
 import (
-	"context"
 	"errors"
 	"strings"
 
@@ -43,7 +42,7 @@ func (l *link) inTouch(conn rueidis.DedicatedClient) error {
 	if l.hub.rdb.Mode() != rueidis.ClientModeCluster {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(l.hub.ctx, subscribeTimeout)
+	ctx, cancel := l.limited()
 	defer cancel()
 	result := conn.Do(ctx, conn.B().ClusterInfo().Build())
 	if err := result.NonRedisError(); err != nil {

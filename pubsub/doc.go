@@ -20,11 +20,12 @@
 // A wake-up is a hint, and several may merge into one: the waiter asks Redis, which knows. What
 // matters is that none is lost. A turn ends with [Waiter.Held] (keep waiting), [Waiter.Done] (got
 // it) or [Waiter.Leave] (gave up: the turn goes on to the next), and a message that arrives during
-// the turn makes its waiter due again.
+// the turn makes its waiter due again. A waiter whose time is over ([Waiter.Until]), or whose hub is closed
+// ([Hub.Stop]), is told so, and leaves.
 //
 // The subscription is shared by the queue. It is asked for when an attempt was answered "held", and
-// given back when no queue needs it: at once if the last waiter gave up, and after a while ([linger]) if it waited and got the
-// lock. An attempt that was made while it stood needs no other one after it. All channels of a node share one dedicated connection, served
+// given back when no queue needs it: at once if the last waiter gave up, or could not keep what it got ([Hub.Undone]), and
+// after a while ([linger]) if it waited and got the lock. An attempt that was made while it stood needs no other one after it. All channels of a node share one dedicated connection, served
 // by one goroutine (a [link]), however many channels and waiters there are; a waiter costs no
 // goroutine. Plain channels need one link; sharded ones need a link for each node, and a router
 // that knows which node serves which slot.

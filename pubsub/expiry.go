@@ -16,13 +16,18 @@ type expiry struct {
 	timer  *time.Timer
 }
 
-// watch starts the clock of a waiter that does not have the turn, unless it runs. Hub.mu is held.
+// watch starts the clock of a waiter, unless it runs. Hub.mu is held.
 func (w *Waiter) watch() {
-	if w.Until.IsZero() || w.expiry != nil {
+	if w.Until.IsZero() || w.expiry != nil || w.err != nil {
+		return
+	}
+	rest := time.Until(w.Until)
+	if rest <= 0 {
+		w.stop(ErrExpired) // nothing is subscribed for it
 		return
 	}
 	w.expiry = &expiry{hub: w.topic.hub, waiter: w}
-	w.expiry.timer = time.AfterFunc(time.Until(w.Until), w.expiry.fire)
+	w.expiry.timer = time.AfterFunc(rest, w.expiry.fire)
 }
 
 // unwatch stops the clock of a waiter that leaves.

@@ -168,3 +168,19 @@ func TestExpiredIsNotClaimed(t *testing.T) {
 		requireGranted(t, next)
 	})
 }
+
+// Whoever finds the lock held when its time is over already is told at once, and has nothing subscribed for it.
+func TestHeldAfterTheTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		w := &Waiter{Until: time.Now().Add(time.Millisecond)}
+		require.True(t, d.hub.Join(w, queue(d.ch)))
+		time.Sleep(time.Second) // the way to Redis
+		w.Held(-1)
+		requireExpired(t, w)
+		require.Equal(t, noOp, d.take(), "nobody is going to listen")
+		require.Equal(t, Left, w.Leave())
+		require.Zero(t, d.hub.Len())
+	})
+}

@@ -107,18 +107,6 @@ func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 	return false
 }
 
-// park prepares a waiter that does not have the turn for what may come.
-func (w *Waiter) park() {
-	if w.turn == nil { // it is new, or had the turn at once
-		w.turn = make(chan struct{}, 1)
-	}
-	if w.topic.hub.closed && w.err == nil {
-		w.err = ErrClosed
-		w.signal()
-	}
-	w.watch()
-}
-
 // JoinFirst is Join for a caller that does not want to wait: it reports false, and w has not
 // joined, if anybody else waits.
 func (h *Hub) JoinFirst(w *Waiter, q Queue) bool {

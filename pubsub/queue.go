@@ -75,7 +75,8 @@ func (w *Waiter) Turn() <-chan struct{} { return w.turn }
 
 // News says what Turn was ready for. Either the waiter has the turn; or it was granted the lock, and is
 // out of the queue; or waiting is in vain, because its time is over ([ErrExpired]), the hub is closed ([ErrClosed]), or the
-// server refuses the subscription or did not answer the one that had the turn: then it has no turn and has to leave.
+// server refuses the subscription or did not answer the one that had the turn: then it has to leave, and what it may have got
+// in the same moment, the turn, say, is for the next one.
 func (w *Waiter) News() (granted bool, err error) {
 	h := w.topic.hub
 	h.mu.Lock()
@@ -136,7 +137,7 @@ func (w *Waiter) done(ttl time.Duration) {
 
 // Leave takes a waiter that gives up out of the queue. If it had the turn, or was due to get it,
 // the next one gets it instead: a wake-up is never lost with a cancelled waiter. The same if it
-// leaves with an error of the server, for somebody may have joined behind it since.
+// leaves with any error but ErrExpired, for somebody may have joined behind it since.
 //
 // If the waiter does not have the turn, somebody else may be about to get the lock for it: then it
 // may be too late to leave, or somebody else's to finish.
@@ -174,6 +175,18 @@ func (w *Waiter) Unanswered(err error) {
 			x.signal()
 		}
 	}
+}
+
+// park prepares a waiter that does not have the turn for what may come.
+func (w *Waiter) park() {
+	if w.turn == nil { // it is new, or had the turn at once
+		w.turn = make(chan struct{}, 1)
+	}
+	if w.topic.hub.closed && w.err == nil {
+		w.err = ErrClosed
+		w.signal()
+	}
+	w.watch()
 }
 
 // stop tells a waiter, also one that is claimed, to leave; one that has the turn hears of it in Held.

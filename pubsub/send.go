@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/redis/rueidis"
 )
@@ -15,7 +16,7 @@ import (
 // rueidis sends the commands again and again on it until ctx is done, hence the look at lost.
 func (l *link) send(conn rueidis.DedicatedClient, lost <-chan error, batch []*subscription) (again bool, err error) {
 	h := l.hub
-	ctx, cancel := context.WithTimeout(h.ctx, subscribeTimeout)
+	ctx, cancel := l.limited()
 	defer cancel()
 	all := len(batch)
 	if batch, err = l.postpone(ctx, conn, batch); err != nil || len(batch) == 0 {
@@ -75,8 +76,8 @@ func command(b rueidis.Builder, op op, ch Channel) rueidis.Completed {
 // rueidis sends a PING behind each UNSUBSCRIBE, and matches the two replies by guesswork (pipe._backgroundRead in v1.0.79). A
 // server that runs a script for too long answers both with BUSY; then there is one reply that rueidis has no command for, and it
 // panics, on a goroutine of its own. Other errors of the PING leave it out of step. So it is asked first, and nothing is
-// unsubscribed before a PING is answered, unless the user may not send one, which rueidis knows of. Only what begins between the
-// two is met.
+// unsubscribed before a PING is answered. What begins between the two is still met; and so is what happens to a user that may
+// not send a PING, who has to be let through: rueidis knows that error, but not together with BUSY.
 func (l *link) postpone(ctx context.Context, conn rueidis.DedicatedClient, batch []*subscription) ([]*subscription, error) {
 	h := l.hub
 	ends := func(s *subscription) bool { return s.op == unsubscribing }
@@ -100,6 +101,18 @@ func (l *link) postpone(ctx context.Context, conn rueidis.DedicatedClient, batch
 			return false
 		}
 		s.op = noOp
+		s.settle() // the server may have ended it meanwhile
 		return true
 	}), nil
+}
+
+// limited returns the context of commands that have subscribeTimeout. It has no deadline: rueidis would wait for their
+// answers till then, even if ctx was cancelled, on a connection that has been used by one call at a time (pipe.Do in v1.0.79).
+func (l *link) limited() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(l.hub.ctx)
+	timer := time.AfterFunc(subscribeTimeout, cancel)
+	return ctx, func() {
+		timer.Stop()
+		cancel()
+	}
 }

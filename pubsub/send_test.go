@@ -104,3 +104,64 @@ func TestUnsubscribeWithoutPing(t *testing.T) {
 		s.leaveAll(ch, s.park(ch, 2))
 	})
 }
+
+// A channel that the server takes away while its unsubscription is put off, as it does when the slot moves, is forgotten.
+func TestTakenAwayWhilePutOff(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	proxy := redistest.StartProxy(t, server.Addr())
+	s := newSite(t, redistest.Dial(t, proxy.Addr()), server.Client(t))
+	ch := plain("c")
+	w := s.park(ch, 1)[0]
+	taken := false
+	proxy.OnRequest(func(cmd []string) redistest.Action {
+		if cmd[0] != "PING" {
+			return redistest.Pass
+		}
+		s.hub.mu.Lock()
+		l, sub := s.hub.links[plainLink], s.hub.subs[ch]
+		asked := !taken && sub != nil && sub.op == unsubscribing // not rueidis' own PING
+		epoch := l.epoch
+		s.hub.mu.Unlock()
+		if !asked {
+			return redistest.Pass
+		}
+		taken = true
+		l.confirmed(epoch, rueidis.PubSubSubscription{Kind: "unsubscribe", Channel: ch.Name})
+		return redistest.Fail("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.")
+	})
+	w.Leave()
+	redistest.Eventually(t, soon, func() bool { return s.hub.Len() == 0 }, "nobody needs it")
+}
+
+// Close does not wait for the answer that an unsubscription waits for.
+func TestCloseBeforeUnsubscribing(t *testing.T) {
+	for name, mod := range map[string]func(*rueidis.ClientOption){"resp3": func(*rueidis.ClientOption) {}, "resp2": resp2} {
+		t.Run(name, func(t *testing.T) {
+			proxy := redistest.StartProxy(t, redistest.Shared(t))
+			s := newSite(t, redistest.Dial(t, proxy.Addr(), mod), redistest.Dial(t, redistest.Shared(t)))
+			ch := plain(redistest.Name(t))
+			w := s.park(ch, 1)[0]
+			asked := make(chan struct{}, 1)
+			proxy.OnRequest(func(cmd []string) redistest.Action {
+				s.hub.mu.Lock()
+				sub := s.hub.subs[ch]
+				ends := sub != nil && sub.op == unsubscribing // not rueidis' own PING
+				s.hub.mu.Unlock()
+				if cmd[0] != "PING" || !ends {
+					return redistest.Pass
+				}
+				select {
+				case asked <- struct{}{}:
+				default:
+				}
+				return redistest.Hold
+			})
+			w.Leave()
+			<-asked
+			within(t, soon/2, s.hub.Close)
+			proxy.Release()
+			awaitNoGoroutines(t)
+		})
+	}
+}

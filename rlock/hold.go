@@ -124,7 +124,7 @@ func (h *hold) open(ctx context.Context, m *Mutex, until time.Time, token int64)
 		h.lose(ErrClosed)
 		return nil, ErrClosed
 	}
-	c.leases.CatchUp() // whoever had the lock before in this process, till the end of its lease, is told first (G1)
+	c.leases.CatchUp() // whoever had the lock through this Client before, till the end of its lease, is told first (G1)
 	return s, nil
 }
 
