@@ -180,7 +180,7 @@ func TestCloseTellsKeepers(t *testing.T) {
 func TestCloseWhileCallsEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
-			time.Sleep(time.Second)
+			time.Sleep(2 * time.Second) // longer than the time in which the jitter has it begin
 			return all(Gone, len(q.items)), nil
 		}
 		h := newHold(1)
