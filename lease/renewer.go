@@ -218,7 +218,7 @@ func (r *Renewer) Releasing(l *Lease) {
 
 // CatchUp returns when the keepers of all leases that have ended by now were told, even if the renewer's
 // goroutine has not been scheduled in time; it tells them itself. It's for whoever got a name that may have been another
-// keeper's.
+// keeper's. After an outage that was longer than the leases, those may be many.
 func (r *Renewer) CatchUp() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

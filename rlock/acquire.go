@@ -48,7 +48,7 @@ type bounds struct {
 }
 
 // minAttempt is what an attempt is given at least, so that a TryLock with a wait that is shorter
-// than the way to Redis still asks once, as one without waiting does. That is not less than mayAskHere wants.
+// than the way to Redis still asks once, as one without waiting does. It is more than a moment, so that mayAskHere lets it.
 const minAttempt = moment + prompt
 
 // errAgain says that the owner was retired, or its record of the hold has ended, since the call
