@@ -2,12 +2,12 @@ package pubsub
 
 import "time"
 
-// claim is where a waiter is for which somebody else gets the lock.
+// claim says whether somebody else gets the lock for a waiter.
 type claim int8
 
 const (
 	unclaimed claim = iota
-	claimed         // an attempt is made for it: it is the busy one of its topic
+	claimed         // an attempt is made for it: it is the current one of its topic
 	abandoned       // claimed, and gave up since
 	handed          // got the lock, and is out of the queue
 )
@@ -17,36 +17,24 @@ type Leaving int8
 
 const (
 	Left    Leaving = iota
-	Claimed         // whoever claimed it learns that it has gone, and leaves in its place
+	Claimed         // its claimant learns that it has gone, and leaves in its place
 	Granted         // it has the lock
 )
 
-// Ending is for who holds the lock of q and is about to give it back: who joins from now on asks Redis.
-func (h *Hub) Ending(q Queue) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if t := h.topics[q]; t != nil {
-		t.over()
-	}
-}
-
-// Claim is Ending for who could hand the lock to a waiter of this process. It claims the first
-// one; nil if nobody waits, or one of them has the turn. A claim takes the place of a turn, so that
-// nobody else makes an attempt meanwhile. It ends with [Waiter.Grant] or [Waiter.Unclaim].
+// Claim is [Hub.Ending] for a holder that could hand the lock to a waiter of this process. It claims
+// the first one; nil if nobody waits, or one of them has the turn. A claim takes the place of a
+// turn, so that nobody else makes an attempt meanwhile. It ends with [Waiter.Grant] or
+// [Waiter.Unclaim].
 func (h *Hub) Claim(q Queue) *Waiter {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t := h.topics[q]
-	if t == nil {
-		return nil
-	}
-	t.over()
-	if t.busy != nil || h.closed {
+	t := h.freed(q)
+	if t == nil || t.current != nil {
 		return nil
 	}
 	for w := t.first; w != nil; w = w.next {
 		if w.err == nil {
-			t.busy, t.began = w, h.clock
+			t.begin(w)
 			w.claim = claimed
 			return w
 		}
@@ -54,9 +42,9 @@ func (h *Hub) Claim(q Queue) *Waiter {
 	return nil
 }
 
-// Grant tells a claimed waiter that it has the lock, for ttl, which is what those behind it are going to wait
-// at most. It reports false if the waiter has given up: then the caller gives the lock back, and
-// leaves in its place.
+// Grant tells a claimed waiter that it has the lock for ttl: those behind it wait no longer than
+// that. It reports false if the waiter has given up: then the caller gives the lock back, and leaves
+// in its place.
 func (w *Waiter) Grant(ttl time.Duration) bool {
 	t := w.topic
 	t.hub.mu.Lock()
@@ -71,8 +59,8 @@ func (w *Waiter) Grant(ttl time.Duration) bool {
 	return true
 }
 
-// Unclaim ends a claim that came to nothing. If it is not known what it came to, the waiter gets the turn. It
-// reports false if the waiter has given up: then the caller leaves in its place.
+// Unclaim ends a claim that came to nothing. If it is not known what it came to, the waiter gets the
+// turn. It reports false if the waiter has given up: then the caller leaves in its place.
 func (w *Waiter) Unclaim(turn bool) bool {
 	t := w.topic
 	t.hub.mu.Lock()
@@ -80,9 +68,9 @@ func (w *Waiter) Unclaim(turn bool) bool {
 	left := w.claim == abandoned
 	w.claim = unclaimed
 	if left {
-		return false // still the busy one, so that its leaving wakes the next
+		return false // still the current one, so that its leaving wakes the next
 	}
-	t.busy = nil
+	t.current = nil
 	if w.err != nil {
 		w.signal()
 	}
@@ -91,27 +79,4 @@ func (w *Waiter) Unclaim(turn bool) bool {
 	}
 	t.dispatch()
 	return true
-}
-
-// Wake wakes the first waiter of q, as a message would.
-func (h *Hub) Wake(q Queue) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if t := h.topics[q]; t != nil && !h.closed {
-		t.over()
-		t.wakeFirst()
-	}
-}
-
-// Undone is Wake for who got the lock of q, but could not keep it: nothing lingers for a call that failed.
-func (h *Hub) Undone(q Queue) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if t := h.topics[q]; t != nil && !h.closed {
-		t.over()
-		t.wakeFirst()
-		if t.sub != nil {
-			t.sub.stayNoLonger()
-		}
-	}
 }

@@ -94,7 +94,7 @@ func TestNewsDuringAClaim(t *testing.T) {
 				d.turn(ws, -1) // I7
 				row.do(ws[0])
 				d.turn(ws, row.turn)
-				require.Same(t, ws[row.turn], d.topic().busy)
+				require.Same(t, ws[row.turn], d.topic().current)
 				ws[row.turn].Held(-1)
 				d.turn(ws, -1)
 			})
@@ -310,6 +310,7 @@ func (m *model) claimStep() string {
 			return "nobody to claim"
 		}
 		require.Nil(m.t, m.turn, "claimed past a turn: %v", m.steps)
+		m.moved("Claim", w)
 		m.turn, m.joined, m.claimed, m.gave = w, false, true, false
 		m.clock++
 		m.claimAt = m.clock
@@ -319,15 +320,19 @@ func (m *model) claimStep() string {
 	case 0:
 		m.gave = true
 		require.Equal(m.t, Claimed, m.turn.Leave())
+		m.moved("Leave", m.turn)
 		return "claimed one gives up"
 	case 1:
 		w := m.turn
 		ttl := m.got(m.claimAt)
 		granted := w.Grant(ttl)
+		m.moved("Grant", w)
 		require.Equal(m.t, !m.gave, granted)
 		if granted {
 			<-w.turn
 			require.Equal(m.t, Granted, w.Leave())
+			m.moved("Leave", w)
+			delete(m.states.now, w)
 			m.turn, m.claimed = nil, false
 			m.drop(w)
 			return "grant"
@@ -351,6 +356,7 @@ func (m *model) unclaim(turn bool) {
 		m.event()
 	}
 	require.Equal(m.t, !m.gave, w.Unclaim(turn))
+	m.moved("Unclaim", w)
 	if m.gave {
 		m.leaveInTurn()
 		return
@@ -364,4 +370,5 @@ func (m *model) leaveInTurn() {
 	m.drop(w)
 	m.event()
 	w.Leave()
+	m.moved("Leave", w)
 }

@@ -8,8 +8,9 @@ import (
 // ErrExpired is the news for a waiter whose time to wait is over, see [Waiter.Until].
 var ErrExpired = errors.New("the time to wait is over")
 
-// expiry ends the waiting of one waiter. It takes less memory than a ctx with a deadline for each, and gives the waiter
-// nothing more to select from. Its timer may fire when the waiter has left, and the waiter's memory is used again.
+// expiry ends the waiting of one waiter. It takes less memory than a ctx with a deadline for each, and
+// the waiter has nothing more to select from. It is not part of the Waiter: its timer may fire when the
+// waiter has left, and the waiter's memory is used again.
 type expiry struct {
 	hub    *Hub
 	waiter *Waiter // nil when it has left; Hub.mu guards it

@@ -27,18 +27,16 @@ type Hub struct {
 	rdb    rueidis.Client
 	ctx    context.Context // ends with Close, and with it every goroutine of the hub
 	cancel context.CancelFunc
-	wg     sync.WaitGroup // links and the router
+	wg     sync.WaitGroup // links and the router; nothing is added once closed is set, but by these
 
 	// mu guards the following and all that is reachable from it: topics, waiters, links. It is
 	// held for memory operations only, and no other lock is taken under it.
 	mu     sync.Mutex
 	topics map[Queue]*topic
-	spare  []*topic // to be used again: most locks are free, and their queues end as they began
 	subs   map[Channel]*subscription
 	links  map[string]*link // by node address; plain channels use plainLink
 	router router
-	clock  uint64 // ticks when somebody joins, a subscription is confirmed, or a hold may have ended
-	closed bool
+	closed bool // then every waiter has an error, but those that have the turn since
 }
 
 // New returns a hub that subscribes through rdb. Close ends it.
@@ -58,8 +56,8 @@ func New(rdb rueidis.Client) *Hub {
 // ErrClosed is the news for waiters when the hub is closed.
 var ErrClosed = errors.New("hub closed")
 
-// Stop is the part of Close that takes no time: it tells all waiters that they wait in vain ([ErrClosed]), those that join
-// later, too.
+// Stop is the part of Close that takes no time: it tells all waiters that they wait in vain
+// ([ErrClosed]), also those that join later.
 func (h *Hub) Stop() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -78,15 +76,16 @@ func (h *Hub) Stop() {
 	}
 }
 
-// Close stops the hub, ends all subscriptions, and returns when the hub's goroutines are gone.
+// Close stops the hub, ends all subscriptions, and returns when the hub's goroutines are gone. One
+// for each link may be left, which waits for a connection from an exhausted pool, see dedicate.
 func (h *Hub) Close() {
 	h.Stop()
 	h.cancel()
 	h.wg.Wait()
 }
 
-// Join puts w at the end of the queue q. It reports true if w has the turn at once, because
-// nobody else waits there, and the lock is not known to be held by this process. Otherwise w gets it through
+// Join puts w at the end of the queue q. It reports true if w has the turn at once: nobody else
+// waits there, and this process is not known to hold the lock. Otherwise w gets it through
 // [Waiter.Turn].
 //
 // Each Join is followed by exactly one [Waiter.Done] or [Waiter.Leave].
@@ -95,7 +94,7 @@ func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 	defer h.mu.Unlock()
 	t := h.join(w, q)
 	if t.first == w {
-		lasts := t.lasts()
+		lasts := t.localHoldLasts()
 		if lasts == 0 {
 			t.turnAtOnce(w)
 			return true
@@ -122,43 +121,25 @@ func (h *Hub) JoinFirst(w *Waiter, q Queue) bool {
 func (h *Hub) join(w *Waiter, q Queue) *topic {
 	t := h.topics[q]
 	if t == nil {
-		t = h.newTopic(q)
+		t = &topic{hub: h, queue: q}
+		h.topics[q] = t
 	}
-	h.clock++
-	w.topic, w.joined = t, h.clock
+	w.topic, w.joined = t, t.turns
 	t.push(w)
 	return t
 }
 
-// turnAtOnce gives the turn to the only waiter. If the subscription stands, its attempt needs none that follows.
+// turnAtOnce gives the turn to the only waiter. If the subscription is live, no other attempt need
+// follow that one.
 func (t *topic) turnAtOnce(w *Waiter) {
-	t.busy, t.began = w, t.hub.clock
-	t.need = t.sub != nil && t.sub.stands()
-}
-
-// maxSpare is how many topics are kept. More queues at once than that are rare.
-const maxSpare = 128
-
-func (h *Hub) newTopic(q Queue) *topic {
-	var t *topic
-	if n := len(h.spare) - 1; n >= 0 {
-		t, h.spare = h.spare[n], h.spare[:n]
-	} else {
-		t = &topic{hub: h}
-	}
-	t.queue = q
-	h.topics[q] = t
-	return t
+	t.begin(w)
+	t.need = t.sub != nil && t.sub.live()
 }
 
 // drop forgets an empty topic.
 func (h *Hub) drop(t *topic) {
 	delete(h.topics, t.queue)
-	// The subscription of its next queue may be older than what it knows.
-	t.sub, t.ours = nil, ours{}
-	if t.timer == nil && len(h.spare) < maxSpare { // a timer that was stopped may be firing nevertheless
-		h.spare = append(h.spare, t)
-	}
+	t.sub = nil
 }
 
 // Len returns the number of queues that have waiters or a subscription.
@@ -173,15 +154,53 @@ func (h *Hub) message(ch Channel, payload string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.subs[ch]
-	if s == nil || h.closed {
+	if s == nil {
 		return
 	}
 	for _, t := range s.topics {
-		t.over()
+		t.freed()
 		if payload == "1" {
 			t.wakeAll()
 		} else {
 			t.wakeFirst()
 		}
 	}
+}
+
+// Ending tells the hub that a holder of q is about to give it back: whoever joins from now on asks
+// Redis.
+func (h *Hub) Ending(q Queue) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.freed(q)
+}
+
+// Wake wakes the first waiter of q, as a message would.
+func (h *Hub) Wake(q Queue) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t := h.freed(q); t != nil {
+		t.wakeFirst()
+	}
+}
+
+// Undone is Wake after a grant that could not be kept: nothing lingers for a call that failed.
+func (h *Hub) Undone(q Queue) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t := h.freed(q); t != nil {
+		t.wakeFirst()
+		if t.sub != nil {
+			t.sub.endLinger()
+		}
+	}
+}
+
+// freed notes that the lock of q may be free, and returns its topic, if there is one.
+func (h *Hub) freed(q Queue) *topic {
+	t := h.topics[q]
+	if t != nil {
+		t.freed()
+	}
+	return t
 }

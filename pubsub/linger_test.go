@@ -26,7 +26,7 @@ func (d *desk) lapse() {
 	}
 	d.hub.mu.Unlock()
 	for _, s := range all {
-		s.leave()
+		s.lingered()
 	}
 }
 
@@ -46,7 +46,7 @@ func TestRejoin(t *testing.T) {
 		w := rejoin(d)
 		require.Empty(t, w.turn, "the attempt came when the subscription stood")
 		require.Equal(t, noOp, d.take())
-		require.True(t, d.topic().sub.on)
+		require.True(t, d.topic().sub.confirmed)
 	})
 	t.Run("during the command", func(t *testing.T) {
 		t.Parallel()

@@ -17,11 +17,12 @@ const (
 	minBackoff       = 10 * time.Millisecond
 	maxBackoff       = time.Second
 	failoverCheck    = time.Second     // how often a sentinel client's idea of the master is compared; sends nothing
-	maxIdle          = 5 * time.Second // then a connection without subscriptions is given back
+	maxIdle          = 5 * time.Second // then a link without subscriptions ends, and gives its connection back
 	closedThrice     = 3               // so often in a row ErrClosing is not a failover under way, but a closed client
 )
 
-// link is one connection for subscriptions and the goroutine that serves it; Hub.Close ends both.
+// link is one connection for subscriptions and the goroutine that serves it. Both end when no
+// subscription has used the link for maxIdle, or with Hub.Close.
 type link struct {
 	hub  *Hub
 	addr string
@@ -33,7 +34,8 @@ type link struct {
 	suspected bool            // the node may be cut off, see cutoff.go
 }
 
-// linkTo returns the link to a node, and starts it if there is none yet. Hub.mu is held.
+// linkTo returns the link to a node, and starts it if there is none. Hub.mu is held. The caller
+// enqueues a subscription before it is released, or the link might end.
 func (h *Hub) linkTo(addr string) *link {
 	l := h.links[addr]
 	if l == nil {
@@ -57,20 +59,46 @@ func (l *link) wake() {
 	}
 }
 
-// run connects when there is something to do, and connects again when the connection broke, until
-// the hub closes.
+// end takes the link out of the hub if no subscription uses it: the next one that needs the node gets
+// a new link.
+func (l *link) end() bool {
+	h := l.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, s := range h.subs {
+		if s.link == l {
+			return false
+		}
+	}
+	delete(h.links, l.addr)
+	return true
+}
+
+var (
+	errEnded       = errors.New("nobody waits")
+	errFailover    = errors.New("another node is the master now")
+	errUnknownNode = errors.New("the client does not know the node")
+)
+
+// run connects when there is something to do, and connects again when the connection broke.
 func (l *link) run() {
-	defer l.hub.wg.Done()
+	h := l.hub
+	defer h.wg.Done()
 	backoff, closings := minBackoff, 0
 	for {
 		select {
 		case <-l.work:
-		case <-l.hub.ctx.Done():
+		case <-time.After(maxIdle):
+			if l.end() {
+				return
+			}
+			continue
+		case <-h.ctx.Done():
 			return
 		}
 		began := time.Now()
 		err := l.connectAndServe()
-		if l.hub.ctx.Err() != nil {
+		if h.ctx.Err() != nil || errors.Is(err, errEnded) {
 			return
 		}
 		if errors.Is(err, rueidis.ErrClosing) {
@@ -84,22 +112,16 @@ func (l *link) run() {
 		}
 		select {
 		case <-time.After(backoff):
-		case <-l.hub.ctx.Done():
+		case <-h.ctx.Done():
 			return
 		}
 		backoff = min(2*backoff, maxBackoff)
 	}
 }
 
-var (
-	errFailover    = errors.New("another node is the master now")
-	errUnknownNode = errors.New("the client does not know the node")
-	errIdle        = errors.New("nobody waits")
-)
-
 // connectAndServe returns only in the following cases: the connection broke, the client does not
-// know the node or follows another master, the node is cut off, nobody has waited for a while, or
-// the hub closes. It leaves no connection behind.
+// know the node or follows another master, the node is cut off, the link or the hub has ended. It
+// leaves no connection behind.
 func (l *link) connectAndServe() error {
 	h := l.hub
 	nodes := h.rdb.Nodes()
@@ -123,7 +145,7 @@ func (l *link) connectAndServe() error {
 		OnMessage: func(m rueidis.PubSubMessage) {
 			h.message(Channel{m.Channel, l.addr != plainLink}, m.Message)
 		},
-		OnSubscription: func(s rueidis.PubSubSubscription) { l.confirmed(epoch, s) },
+		OnSubscription: func(s rueidis.PubSubSubscription) { l.onSubscription(epoch, s) },
 	})
 
 	var failover <-chan time.Time
@@ -135,6 +157,8 @@ func (l *link) connectAndServe() error {
 	if err := l.inTouch(conn); err != nil {
 		return err
 	}
+	idle := time.NewTimer(maxIdle) // since the last command
+	defer idle.Stop()
 	var retry <-chan time.Time
 	for {
 		if l.suspicious() {
@@ -142,45 +166,43 @@ func (l *link) connectAndServe() error {
 				return err
 			}
 		}
-		batch := l.take()
-		if len(batch) == 0 {
-			var idle <-chan time.Time
-			if l.unused() {
-				idle = time.After(maxIdle)
-			}
-			select {
-			case <-l.work:
-			case <-idle:
-				if l.unused() {
-					return errIdle
-				}
-			case <-retry:
-				retry = nil
-				l.requeue()
-			case err := <-lost:
+		if batch := l.take(); len(batch) > 0 {
+			again, err := l.send(conn, lost, batch)
+			if err != nil {
 				return err
-			case <-failover:
-				if !sameNodes(nodes, h.rdb.Nodes()) {
-					return errFailover
-				}
-			case <-h.ctx.Done():
-				return h.ctx.Err()
 			}
+			if again && retry == nil {
+				retry = time.After(maxBackoff / 4)
+			}
+			idle.Reset(maxIdle)
 			continue
 		}
-		again, err := l.send(conn, lost, batch)
-		if err != nil {
+		select {
+		case <-l.work:
+		case <-idle.C:
+			if l.end() {
+				return errEnded
+			}
+			idle.Reset(maxIdle)
+		case <-retry:
+			retry = nil
+			l.requeue()
+		case err := <-lost:
 			return err
-		}
-		if again && retry == nil {
-			retry = time.After(maxBackoff / 4)
+		case <-failover:
+			if !sameNodes(nodes, h.rdb.Nodes()) {
+				return errFailover
+			}
+		case <-h.ctx.Done():
+			return h.ctx.Err()
 		}
 	}
 }
 
-// dedicate takes a connection, or returns nil if the hub closes first. The goroutine that it may then
-// leave behind ends when rueidis has one for it to close: it offers no way to stop asking, so a pool
-// that others have exhausted would keep Close waiting for them.
+// dedicate takes a connection, or returns nil if the hub closes first. Only then a goroutine is left
+// behind, at most one for each link, until rueidis has a connection for it to close: rueidis offers no
+// way to stop asking, and Close would have to wait for others that have exhausted the pool. Before,
+// the link itself waits here, so nothing piles up.
 func (l *link) dedicate(client rueidis.Client) rueidis.DedicatedClient {
 	conns := make(chan rueidis.DedicatedClient)
 	go func() {
@@ -199,18 +221,6 @@ func (l *link) dedicate(client rueidis.Client) rueidis.DedicatedClient {
 	}
 }
 
-// unused reports whether no subscription needs the link.
-func (l *link) unused() bool {
-	l.hub.mu.Lock()
-	defer l.hub.mu.Unlock()
-	for _, s := range l.hub.subs {
-		if s.link == l {
-			return false
-		}
-	}
-	return true
-}
-
 func sameNodes(a, b map[string]rueidis.Client) bool {
 	return maps.EqualFunc(a, b, func(rueidis.Client, rueidis.Client) bool { return true })
 }
@@ -226,13 +236,13 @@ func (l *link) take() []*subscription {
 		l.dirty[0] = nil
 		l.dirty = l.dirty[1:]
 		s.queued = false
-		switch want := s.want(); {
-		case want && !s.on:
+		switch wanted := s.wanted(); {
+		case wanted && !s.confirmed:
 			s.op = subscribing
-		case !want && s.on:
+		case !wanted && s.confirmed:
 			s.op = unsubscribing
 		default:
-			s.settle()
+			s.dropIdle()
 			continue
 		}
 		batch = append(batch, s)
@@ -240,31 +250,26 @@ func (l *link) take() []*subscription {
 	return batch
 }
 
-// finish ends an op with the server's answer. It reports whether to try again later.
+// finish ends an op with the server's answer. It reports whether to try again later. Hub.mu is held.
 func (l *link) finish(s *subscription, err error) (again bool) {
 	op := s.op
 	s.op = noOp
-	defer s.settle()
-	if err == nil {
-		s.reconcile()
-		return false
+	if redisErr, failed := rueidis.IsRedisErr(err); failed {
+		addr, moved := redisErr.IsMoved()
+		switch {
+		case op == unsubscribing: // the server does not know the channel, or not here: nothing to give back
+			s.lose()
+		case moved:
+			l.hub.learn(s.channel, addr)
+		case refused(redisErr):
+			s.refuse(err)
+		default:
+			s.dropIdle()
+			return true
+		}
 	}
-	if op == unsubscribing { // the server does not know the channel, or not here: nothing to give back
-		s.off()
-		s.reconcile()
-		return false
-	}
-	redisErr, _ := rueidis.IsRedisErr(err)
-	if addr, moved := redisErr.IsMoved(); moved {
-		l.hub.learn(s.channel, addr)
-		s.reconcile()
-		return false
-	}
-	if refused(redisErr) {
-		s.refuse(err)
-		return false
-	}
-	return true
+	s.update()
+	return false
 }
 
 // refused reports whether asking again would be answered the same way.
@@ -285,36 +290,35 @@ func (l *link) requeue() {
 	defer h.mu.Unlock()
 	for _, s := range h.subs {
 		if s.link == l {
-			s.reconcile()
+			s.update()
 		}
 	}
 }
 
-// confirmed handles what the server says of a subscription. It runs on the reading goroutine of
+// onSubscription handles what the server says of a subscription. It runs on the reading goroutine of
 // the connection.
-func (l *link) confirmed(epoch int, event rueidis.PubSubSubscription) {
+func (l *link) onSubscription(epoch int, event rueidis.PubSubSubscription) {
 	h := l.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	s := h.subs[Channel{event.Channel, l.addr != plainLink}]
-	if s == nil || s.link != l || l.epoch != epoch || h.closed {
+	if s == nil || s.link != l || l.epoch != epoch {
 		return
 	}
 	switch event.Kind {
 	case "subscribe", "ssubscribe":
-		s.stand()
+		s.confirm()
 	case "unsubscribe", "sunsubscribe":
-		s.off()
-		if s.op == noOp { // not ours: the slot moved to another node
+		s.lose()
+		if s.op == noOp { // nobody here asked for that: the slot moved to another node
 			h.forgetSlot(s.channel)
-			s.reconcile()
-			s.settle()
+			s.update()
 		}
 	}
 }
 
-// down puts the subscriptions of a broken connection right: none is standing any more, and what is
-// still wanted is asked for anew, maybe at another node, unless that is hopeless.
+// down puts the subscriptions of a broken connection right: none is live any more, and those that are
+// still wanted are asked for anew, maybe at another node, unless that is hopeless.
 func (l *link) down(err error, hopeless bool) {
 	h := l.hub
 	h.mu.Lock()
@@ -327,7 +331,7 @@ func (l *link) down(err error, hopeless bool) {
 		if s.link != l {
 			continue
 		}
-		s.off()
+		s.lose()
 		s.op, s.queued = noOp, false
 		if hopeless || redisErr != nil && refused(redisErr) {
 			s.refuse(err)
@@ -337,7 +341,6 @@ func (l *link) down(err error, hopeless bool) {
 			// the slot, and that is what the waiter sends.
 			s.wakeFirst()
 		}
-		s.reconcile()
-		s.settle()
+		s.update()
 	}
 }

@@ -1,10 +1,13 @@
 package pubsub
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,7 +53,7 @@ func (d *desk) take() op {
 }
 
 func (d *desk) confirm(kind string) {
-	d.link.confirmed(d.link.epoch, rueidis.PubSubSubscription{Kind: kind, Channel: d.ch.Name})
+	d.link.onSubscription(d.link.epoch, rueidis.PubSubSubscription{Kind: kind, Channel: d.ch.Name})
 }
 
 // finish ends the command under way with the server's answer.
@@ -108,6 +111,82 @@ type model struct {
 	later   error // a server's answer: not now
 	pending op    // taken from the link, not finished
 	steps   []string
+	states  states
+}
+
+// states are those of all waiters that the model knows, and the table of queue.go with the rows taken.
+type states struct {
+	now   map[*Waiter]string
+	table map[string]bool // "event from to"; true: the model has taken it
+}
+
+// stateOf derives the state of a waiter, in the words of queue.go.
+func stateOf(w *Waiter) string {
+	switch {
+	case w.topic == nil:
+		return "new"
+	case w.claim == handed:
+		return "handed"
+	case w.claim == abandoned:
+		return "abandoned"
+	case w.claim == claimed:
+		return "claimed"
+	case w.topic.current == w:
+		return "turn"
+	case w.prev == nil && w.topic.first != w:
+		return "out"
+	case w.err != nil:
+		return "told"
+	case w.due:
+		return "due"
+	}
+	return "waiting"
+}
+
+// readStates reads the table in queue.go.
+func readStates(t *testing.T) map[string]bool {
+	t.Helper()
+	text, err := os.ReadFile("queue.go")
+	require.NoError(t, err)
+	_, text, ok := bytes.Cut(text, []byte("//\tevent "))
+	require.True(t, ok)
+	table := make(map[string]bool)
+	for line := range strings.Lines(string(text)) {
+		line, row := strings.CutPrefix(line, "//\t")
+		if f := strings.Fields(line); row {
+			table[f[0]+" "+f[1]+" "+f[3]] = false
+		} else if len(table) > 0 {
+			break
+		}
+	}
+	return table
+}
+
+// moved checks what became of all waiters against the table; event is the call that was made for w.
+func (m *model) moved(event string, w *Waiter) {
+	m.t.Helper()
+	if w != nil && m.states.now[w] == "" {
+		m.states.now[w] = "new"
+	}
+	for x, from := range m.states.now {
+		to := stateOf(x)
+		row := event + " " + from + " " + to
+		if x != w {
+			if from == to {
+				continue
+			}
+			row = map[bool]string{true: "stopped ", false: "woken "}[to == "told"] + from + " " + to
+		}
+		_, known := m.states.table[row]
+		require.True(m.t, known || event == "Unanswered" && x == w, "not in the table of queue.go: %s, %v", row, m.steps)
+		if known {
+			m.states.table[row] = true
+		}
+		m.states.now[x] = to
+		if to == "out" {
+			delete(m.states.now, x)
+		}
+	}
 }
 
 func (m *model) event() {
@@ -125,10 +204,12 @@ func (m *model) step() {
 	note := func(s string) { m.steps = append(m.steps, s) }
 	switch m.rnd.IntN(16) {
 	case 0, 1:
-		w := &Waiter{}
+		w := &Waiter{Until: time.Now().Add([]time.Duration{-1, time.Hour, time.Hour, time.Hour}[m.rnd.IntN(4)])}
 		note("join")
+		turn := m.hub.Join(w, queue(m.ch))
+		m.moved("Join", w)
 		switch {
-		case m.hub.Join(w, queue(m.ch)):
+		case turn:
 			require.Empty(m.t, m.queue, "a turn at once behind others")
 			m.turn, m.joined = w, true
 			m.event()
@@ -138,7 +219,7 @@ func (m *model) step() {
 			note("waits at once")
 			require.Positive(m.t, m.ours, "not known to be held: %v", m.steps)
 			require.Less(m.t, m.stood, m.ours, "a message may have been missed: %v", m.steps)
-			require.True(m.t, subOf(m.topic()).stands(), "a message may be missed: %v", m.steps)
+			require.True(m.t, subOf(m.topic()).live(), "a message may be missed: %v", m.steps)
 			m.waited++
 		}
 		m.queue = append(m.queue, w)
@@ -146,6 +227,7 @@ func (m *model) step() {
 		note("join first")
 		w := &Waiter{}
 		got := m.hub.JoinFirst(w, queue(m.ch))
+		m.moved("JoinFirst", w)
 		require.Equal(m.t, len(m.queue) == 0, got)
 		if got {
 			m.queue, m.turn, m.joined = []*Waiter{w}, w, true
@@ -159,6 +241,7 @@ func (m *model) step() {
 			w := m.turn
 			m.turn, m.ours = nil, 0
 			w.Held([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)])
+			m.moved("Held", w)
 		}
 	case 5:
 		if w := m.turn; w != nil && !m.claimed {
@@ -166,10 +249,16 @@ func (m *model) step() {
 			m.turn = nil
 			m.drop(w)
 			w.Done(m.got(m.began))
+			m.moved("Done", w)
 		}
 	case 6:
 		if m.turn != nil && !m.claimed {
 			note("leave in turn")
+			if m.rnd.IntN(4) == 0 {
+				note("unanswered")
+				m.turn.Unanswered(io.ErrUnexpectedEOF)
+				m.moved("Unanswered", m.turn)
+			}
 			m.leaveInTurn()
 		}
 	case 7:
@@ -181,10 +270,11 @@ func (m *model) step() {
 			}
 			m.drop(w)
 			w.Leave()
+			m.moved("Leave", w)
 		}
 	case 8:
 		note("message")
-		if t := m.topic(); t != nil && subOf(t).on {
+		if t := m.topic(); t != nil && subOf(t).confirmed {
 			m.event()
 			m.ours, m.ended = 0, m.clock
 			m.hub.message(m.ch, []string{"0", "1", "?"}[m.rnd.IntN(3)])
@@ -203,10 +293,10 @@ func (m *model) step() {
 		}
 		m.pending = noOp
 		switch t := m.topic(); {
-		case subOf(t).op == subscribing && !subOf(t).on:
+		case subOf(t).op == subscribing && !subOf(t).confirmed:
 			note("try again later")
 			m.retry = m.finish(m.later) || m.retry
-		case subOf(t).op == unsubscribing && subOf(t).on:
+		case subOf(t).op == unsubscribing && subOf(t).confirmed:
 			note("not unsubscribed")
 			require.False(m.t, m.finish(m.later))
 		default:
@@ -235,15 +325,21 @@ func (m *model) step() {
 		case t != nil && len(m.queue) > 0 && m.rnd.IntN(4) == 0:
 			note("refused")
 			m.hub.mu.Lock()
-			t.fail(errors.New("refused"))
-			if subOf(t).op == noOp && !subOf(t).queued && !subOf(t).on {
+			t.refuse(errors.New("refused"))
+			if subOf(t).op == noOp && !subOf(t).queued && !subOf(t).confirmed {
 				t.need = false
 			}
 			m.hub.mu.Unlock()
+		case len(m.queue) > 0:
+			if w := m.queue[m.rnd.IntN(len(m.queue))]; w.expiry != nil {
+				note("time is over")
+				w.expiry.fire()
+			}
 		}
 	case 14, 15:
 		note(m.claimStep())
 	}
+	m.moved("", nil)
 	m.check()
 }
 
@@ -251,7 +347,7 @@ func (m *model) step() {
 func (m *model) confirmation() {
 	switch m.pending {
 	case subscribing:
-		if len(m.queue) > 0 && !subOf(m.topic()).on {
+		if len(m.queue) > 0 && !subOf(m.topic()).confirmed {
 			m.event()
 		}
 		m.clock++
@@ -307,25 +403,25 @@ func (m *model) check() {
 	require.True(m.t, slices.Equal(m.queue, inLine), "first in, first out: %v", m.steps)
 	require.Equal(m.t, due, t.due)
 
-	if t.busy != nil && m.turn == nil { // a turn began with this step
+	if t.current != nil && m.turn == nil { // a turn began with this step
 		m.clock++
-		m.turn, m.joined, m.began = t.busy, false, m.clock
-		require.Len(m.t, t.busy.turn, 1, "a turn without a signal: %v", m.steps)
-		<-t.busy.turn
+		m.turn, m.joined, m.began = t.current, false, m.clock
+		require.Len(m.t, t.current.turn, 1, "a turn without a signal: %v", m.steps)
+		<-t.current.turn
 	}
-	require.Equal(m.t, m.turn, t.busy, "one turn at a time, and only the waiter ends it: %v", m.steps)
+	require.Equal(m.t, m.turn, t.current, "one turn at a time, and only the waiter ends it: %v", m.steps)
 	for _, w := range m.queue {
-		if w != t.busy && w.err == nil {
+		if w != t.current && w.err == nil {
 			require.Empty(m.t, w.turn, "signalled without a turn: %v", m.steps)
 		}
-		if w.err != nil && w != t.busy {
+		if w.err != nil && w != t.current {
 			require.Len(m.t, w.turn, 1, "not told of the error: %v", m.steps)
 		}
 	}
 
 	if len(m.queue) == 0 {
 		require.False(m.t, t.need, "an empty queue wants nothing: %v", m.steps)
-		idle := !subOf(t).on && !subOf(t).queued && subOf(t).op == noOp
+		idle := !subOf(t).confirmed && !subOf(t).queued && subOf(t).op == noOp
 		require.False(m.t, idle, "a topic that nobody needs: %v", m.steps)
 		m.news, m.began = 0, 0
 		return
@@ -335,15 +431,15 @@ func (m *model) check() {
 	}
 	// A first turn may meet the subscription of a queue before, which is confirmed or given back
 	// meanwhile. Its end tells whether that matters; if so a confirmation is still to come.
-	first, anew := t.busy != nil && !t.need, t.need && (!subOf(t).on || subOf(t).op == unsubscribing)
+	first, anew := t.current != nil && !t.need, t.need && (!subOf(t).confirmed || subOf(t).op == unsubscribing)
 	if m.news > m.began && !first && !anew {
 		require.Positive(m.t, dueable, "news is lost: %v", m.steps)
 	}
-	if t.busy == nil {
+	if t.current == nil {
 		require.Zero(m.t, dueable, "somebody is due and nobody has the turn: %v", m.steps)
 		require.True(m.t, t.need, "asleep without a subscription: %v", m.steps)
 		asked := subOf(t).queued || subOf(t).op != noOp || m.retry
-		require.True(m.t, subOf(t).on || asked, "asleep, and nobody subscribes: %v", m.steps)
+		require.True(m.t, subOf(t).confirmed || asked, "asleep, and nobody subscribes: %v", m.steps)
 	}
 }
 
@@ -354,10 +450,12 @@ func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 	if testing.Short() {
 		rounds = 100
 	}
+	table := readStates(t)
 	still(t, func(t *testing.T) {
 		for range rounds {
 			seed := rand.Uint64()
 			m := &model{desk: newDesk(t), rnd: rand.New(rand.NewPCG(seed, 0)), later: later}
+			m.states = states{now: make(map[*Waiter]string), table: table}
 			for range 150 {
 				m.step()
 			}
@@ -366,6 +464,9 @@ func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 		}
 	})
 	require.Positive(t, waited, "nobody waited for a hold of this process")
+	for row, taken := range table {
+		require.True(t, taken, "in the table of queue.go, and never taken: %s", row)
+	}
 }
 
 // drain lets everybody leave; then nothing is left.

@@ -1,70 +1,72 @@
 package pubsub
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
-// topic is the queue for a lock, and its share in the subscription of the lock's channel. Hub.mu
-// guards all of it.
+// The states of a waiter:
 //
-// Invariant I-wake: while the queue is not empty, one of these holds, so that nobody sleeps through
-// an unlock: a waiter has the turn; or a waiter is due; or a subscription is being asked for; or
-// the subscription stands and an attempt made after its confirmation was answered "held", or got the lock
-// for a hold of this process that has not ended yet, see ours.
-type topic struct {
-	hub   *Hub
-	queue Queue
-
-	first, last *Waiter
-	busy        *Waiter // has the turn, or is claimed
-	began       uint64  // Hub.clock when it began
-	due         int     // how many waiters are due
-
-	timer *time.Timer // fires when the holder's remaining time has run out
-	ours  ours
-	news  uint64 // Hub.clock when a hold of the lock may have ended last
-
-	sub  *subscription // nil until it was needed for the first time
-	need bool          // the queue needs it
-}
-
-// ours is what is known of a hold of this process that was taken through the queue. While it lasts, who joins
-// waits for its end without asking Redis first: whoever ends it says so, here or by a message.
-type ours struct {
-	until time.Time // it is in Redis until then, unless somebody ends it
-	began uint64    // topic.began of the attempt that got it; news since then may be of its end
-}
-
-// over notes that the lock may not be held any more.
-func (t *topic) over() {
-	t.hub.clock++
-	t.news = t.hub.clock
-}
-
-// lasts says for how long the lock is still known to be held by this process, 0 if it is not. A message from before the
-// subscription was confirmed might have said otherwise.
-func (t *topic) lasts() time.Duration {
-	if t.sub == nil || !t.sub.stands() || t.ours.began < max(t.sub.since, t.news) {
-		return 0
-	}
-	return max(0, time.Until(t.ours.until))
-}
+//	new        not joined yet
+//	waiting    in the queue
+//	due        waiting, and gets the turn as soon as nobody in front of it is due and nobody has it
+//	turn       topic.current: makes an attempt, or its caller does
+//	claimed    topic.current: a holder of this process makes an attempt for it
+//	abandoned  claimed, and its caller has gone
+//	handed     out of the queue with the lock, by its claimant
+//	told       has an error, and is to leave
+//	out        has left the queue
+//
+// The steps from one to another follow. TestNoWaiterSleepsThroughAnUnlock reads the rows: each step
+// of its model has one, and its model takes each of them. The events woken and stopped come from
+// outside, the others are calls for the waiter itself.
+//
+//	event      from         to
+//	Join       new       -> turn       nobody else is in the queue, and this process is not known to hold the lock
+//	Join       new       -> waiting
+//	Join       new       -> told       the hub is closed, or the waiter's time is over
+//	JoinFirst  new       -> turn       nobody else is in the queue
+//	JoinFirst  new       -> new
+//	woken      waiting   -> turn       by a message, a confirmation, the timer, Wake, or one that left
+//	woken      waiting   -> due        the same, while another has the turn or is claimed
+//	woken      due       -> turn       the other one's turn or claim has ended
+//	stopped    waiting   -> told       Stop, its time is over, no subscription, or Unanswered of the one that has the turn
+//	stopped    due       -> told
+//	Held       turn      -> waiting
+//	Held       turn      -> turn       it was woken since its turn began
+//	Held       turn      -> due        so it was, and one in front of it, too
+//	Held       turn      -> told       it was stopped since
+//	Done       turn      -> out
+//	Leave      waiting   -> out
+//	Leave      due       -> out        wakes the next one
+//	Leave      turn      -> out        wakes the next one
+//	Leave      told      -> out        wakes the next one, unless all that it was told is that its time is over
+//	Leave      claimed   -> abandoned
+//	Leave      abandoned -> abandoned
+//	Leave      handed    -> handed
+//	Claim      waiting   -> claimed    the first of those that are not told
+//	Grant      claimed   -> handed
+//	Grant      abandoned -> turn       for its claimant, which leaves in its place
+//	Unclaim    claimed   -> waiting
+//	Unclaim    claimed   -> turn       it is not known what the claim came to, or it was woken since
+//	Unclaim    claimed   -> told       it was stopped since
+//	Unclaim    abandoned -> turn       as above
+//
+// A waiter that has the turn, or is claimed, stays so when it is woken or stopped; Waiter.due and
+// Waiter.err remember that until the turn or the claim ends. Stop and the end of its time signal to
+// a claimed one nevertheless, so that its caller can leave.
 
 // Waiter is one place in a queue; its zero value is ready for [Hub.Join]. Its methods are for the
 // goroutine that joined, except where they say otherwise.
 type Waiter struct {
 	// Value is for whoever claims the waiter. It is set before Join.
 	Value any
-	// Until is when it waits no longer, except for the end of its turn or of a claim; zero: it has no such time. It is
-	// set before Join.
+	// Until is when it waits no longer, except for the end of its turn or of a claim; zero: it has
+	// no such time. It is set before Join.
 	Until time.Time
 
 	topic      *topic
 	prev, next *Waiter
 	turn       chan struct{} // capacity 1: whoever sends holds Hub.mu and never blocks
 	err        error         // why waiting is in vain
-	joined     uint64        // Hub.clock then
+	joined     uint64        // topic.turns then
 	due        bool          // gets the turn when it is the first of those that are due
 	claim      claim
 	expiry     *expiry // nil until it waits, or if it has no Until
@@ -73,10 +75,13 @@ type Waiter struct {
 // Turn is ready when there is news for the waiter, see [Waiter.News].
 func (w *Waiter) Turn() <-chan struct{} { return w.turn }
 
-// News says what Turn was ready for. Either the waiter has the turn; or it was granted the lock, and is
-// out of the queue; or waiting is in vain, because its time is over ([ErrExpired]), the hub is closed ([ErrClosed]), or the
-// server refuses the subscription or did not answer the one that had the turn: then it has to leave, and what it may have got
-// in the same moment, the turn, say, is for the next one.
+// News says what Turn was ready for:
+//
+//   - the waiter has the turn; or
+//   - granted: it has the lock, and is out of the queue; or
+//   - err: waiting is in vain, because its time is over ([ErrExpired]), the hub is closed
+//     ([ErrClosed]), or the server refuses the subscription or did not answer the one that had the
+//     turn. Then it has to leave, and a turn that it got in the same moment is for the next one.
 func (w *Waiter) News() (granted bool, err error) {
 	h := w.topic.hub
 	h.mu.Lock()
@@ -95,15 +100,14 @@ func (w *Waiter) Held(ttl time.Duration) {
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
 	w.park()
-	t.busy = nil
-	t.over() // or somebody else's
+	t.current = nil
 	if w.err != nil {
 		t.makeDue(w) // when it leaves, the next one asks, and subscribes
 		w.signal()
-		return
+	} else {
+		t.subscribe()
+		t.setTimer(ttl)
 	}
-	t.subscribe()
-	t.setTimer(ttl)
 	t.dispatch()
 }
 
@@ -119,17 +123,17 @@ func (w *Waiter) Done(ttl time.Duration) {
 func (w *Waiter) done(ttl time.Duration) {
 	t := w.topic
 	t.remove(w)
-	if t.sub != nil { // nobody asks otherwise, and most locks are free: they need not look at the clock
-		t.ours = ours{until: time.Now().Add(ttl), began: t.began}
+	if t.sub != nil && !t.maybeFree { // without a subscription nobody could rely on it
+		t.localHold = time.Now().Add(ttl)
 	}
 	if t.first != nil {
 		t.subscribe()
 		t.setTimer(ttl)
-		if w.due { // a message came during the turn; it may be about a later unlock than ours
+		if w.due { // a message came during the turn; it may be about a later unlock
 			t.wakeFirst()
 		}
 	} else if t.sub != nil && w.turn != nil { // it waited, so others want the lock, too
-		t.sub.stay()
+		t.sub.startLinger()
 	}
 	t.dispatch()
 	t.settle()
@@ -140,7 +144,7 @@ func (w *Waiter) done(ttl time.Duration) {
 // leaves with any error but ErrExpired, for somebody may have joined behind it since.
 //
 // If the waiter does not have the turn, somebody else may be about to get the lock for it: then it
-// may be too late to leave, or somebody else's to finish.
+// may be too late to leave, or up to its claimant to finish.
 func (w *Waiter) Leave() Leaving {
 	t := w.topic
 	t.hub.mu.Lock()
@@ -153,7 +157,7 @@ func (w *Waiter) Leave() Leaving {
 		return Claimed
 	case unclaimed:
 	}
-	pass := t.busy == w || w.due || w.err != nil && w.err != ErrExpired //nolint:errorlint // never wrapped in here
+	pass := t.current == w || w.due || w.err != nil && w.err != ErrExpired //nolint:errorlint // never wrapped in here
 	t.remove(w)
 	if pass {
 		t.wakeFirst()
@@ -162,15 +166,14 @@ func (w *Waiter) Leave() Leaving {
 	return Left
 }
 
-// Unanswered passes on why an attempt failed to all who were waiting when it began: what it did
-// not get for so long would only keep them waiting one after the other. The caller has the turn,
-// and leaves afterwards.
+// Unanswered passes on why an attempt failed to all who were waiting when it began: to try again one
+// after the other would only keep them waiting. The caller has the turn, and leaves afterwards.
 func (w *Waiter) Unanswered(err error) {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
 	for x := t.first; x != nil; x = x.next {
-		if x != w && x.joined <= t.began {
+		if x != w && x.joined < t.turns {
 			x.err = err
 			x.signal()
 		}
@@ -183,16 +186,15 @@ func (w *Waiter) park() {
 		w.turn = make(chan struct{}, 1)
 	}
 	if w.topic.hub.closed && w.err == nil {
-		w.err = ErrClosed
-		w.signal()
+		w.stop(ErrClosed)
 	}
 	w.watch()
 }
 
-// stop tells a waiter, also one that is claimed, to leave; one that has the turn hears of it in Held.
+// stop tells a waiter to leave, also one that is claimed; one that has the turn hears of it in Held.
 func (w *Waiter) stop(err error) {
 	w.err = err
-	if w.topic.busy != w || w.claim == claimed {
+	if w.topic.current != w || w.claim == claimed {
 		w.signal()
 	}
 }
@@ -202,145 +204,4 @@ func (w *Waiter) signal() {
 	case w.turn <- struct{}{}:
 	default:
 	}
-}
-
-func (t *topic) push(w *Waiter) {
-	if w.prev = t.last; t.last != nil {
-		t.last.next = w
-	} else {
-		t.first = w
-	}
-	t.last = w
-}
-
-func (t *topic) remove(w *Waiter) {
-	if w.prev != nil {
-		w.prev.next = w.next
-	} else {
-		t.first = w.next
-	}
-	if w.next != nil {
-		w.next.prev = w.prev
-	} else {
-		t.last = w.prev
-	}
-	w.prev, w.next = nil, nil
-	w.unwatch()
-	if t.busy == w {
-		t.busy = nil
-	}
-	if w.due {
-		t.due--
-	}
-}
-
-// dispatch gives the turn, if nobody has it, to the first waiter that is due.
-func (t *topic) dispatch() {
-	if t.busy != nil || t.due == 0 {
-		return
-	}
-	for w := t.first; w != nil; w = w.next {
-		if w.due && w.err == nil {
-			w.due = false
-			t.due--
-			t.busy, t.began = w, t.hub.clock
-			w.signal()
-			return
-		}
-	}
-}
-
-func (t *topic) wakeFirst() {
-	if t.first != nil {
-		t.makeDue(t.first)
-		t.dispatch()
-	}
-}
-
-func (t *topic) makeDue(w *Waiter) {
-	if !w.due {
-		w.due = true
-		t.due++
-	}
-}
-
-func (t *topic) wakeAll() {
-	for w := t.first; w != nil; w = w.next {
-		t.makeDue(w)
-	}
-	t.dispatch()
-}
-
-// fail tells every waiter that the server refuses the subscription.
-func (t *topic) fail(err error) {
-	for w := t.first; w != nil; w = w.next {
-		w.err = err
-		if t.busy != w { // the one that has the turn hears of it in Held
-			w.signal()
-		}
-	}
-}
-
-// settle drops what nobody needs any more: the need for the subscription when the queue is empty,
-// and with the last need the subscription and its topics.
-func (t *topic) settle() {
-	if t.first != nil {
-		return
-	}
-	t.stopTimer()
-	t.need = false
-	if t.sub == nil {
-		t.hub.drop(t)
-		return
-	}
-	t.sub.reconcile()
-	t.sub.settle()
-}
-
-// subscribe asks for the subscription. When it is confirmed, the first waiter is woken.
-func (t *topic) subscribe() {
-	if t.need {
-		return
-	}
-	t.need = true
-	if t.sub == nil {
-		t.sub = t.hub.subscription(t.queue.Channel)
-		t.sub.topics = append(t.sub.topics, t)
-	}
-	if t.sub.stands() {
-		t.wakeFirst() // still standing from the queue before, or for another lock
-		return
-	}
-	t.sub.reconcile()
-}
-
-func (t *topic) setTimer(ttl time.Duration) {
-	if ttl < 0 || t.hub.closed {
-		t.stopTimer()
-		return
-	}
-	if ttl < math.MaxInt64-time.Millisecond {
-		ttl += time.Millisecond // Redis rounds the remaining time down
-	}
-	if t.timer == nil {
-		t.timer = time.AfterFunc(ttl, t.expired)
-	} else {
-		t.timer.Reset(ttl)
-	}
-}
-
-func (t *topic) stopTimer() {
-	if t.timer != nil {
-		t.timer.Stop()
-	}
-}
-
-func (t *topic) expired() {
-	t.hub.mu.Lock()
-	defer t.hub.mu.Unlock()
-	if t.hub.closed || t.sub == nil { // dropped since
-		return
-	}
-	t.sub.suspect()
-	t.wakeFirst()
 }

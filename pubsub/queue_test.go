@@ -192,7 +192,7 @@ func TestLeaving(t *testing.T) {
 		for _, i := range row.leaves {
 			ws[i].Leave()
 		}
-		require.Same(t, ws[row.turn], d.topic().busy, row.name)
+		require.Same(t, ws[row.turn], d.topic().current, row.name)
 		require.Len(t, ws[row.turn].turn, 1, row.name)
 	}
 
@@ -378,9 +378,9 @@ func TestLateConfirmations(t *testing.T) {
 	d.link.down(errors.New("broken"), false)
 	require.Equal(t, subscribing, d.take(), "asked for again")
 	d.link.epoch++
-	d.link.confirmed(old, rueidis.PubSubSubscription{Kind: "subscribe", Channel: "c"})
-	require.False(t, d.topic().sub.on, "a connection that is gone says nothing")
+	d.link.onSubscription(old, rueidis.PubSubSubscription{Kind: "subscribe", Channel: "c"})
+	require.False(t, d.topic().sub.confirmed, "a connection that is gone says nothing")
 	d.confirm("subscribe")
 	d.turn(ws, 0)
-	d.link.confirmed(d.link.epoch, rueidis.PubSubSubscription{Kind: "subscribe", Channel: "unknown"})
+	d.link.onSubscription(d.link.epoch, rueidis.PubSubSubscription{Kind: "subscribe", Channel: "unknown"})
 }

@@ -10,15 +10,15 @@ import (
 )
 
 // router knows which node of a cluster serves which slot, for the sharded channels. Hub.mu guards
-// it. It learns from CLUSTER SLOTS when somebody asks for a slot it does not know, and from the
-// MOVED answers.
+// it. It learns from CLUSTER SLOTS when a slot is asked for that it does not know, and from MOVED
+// answers.
 type router struct {
-	addrs map[uint16]string
-	busy  bool // a goroutine is asking
+	addrs  map[uint16]string
+	asking bool // a goroutine asks CLUSTER SLOTS
 }
 
-// route returns the link for a channel, or nil if the node is not known yet; then a goroutine that
-// finds out is under way. Hub.mu is held.
+// route returns the link for a channel, or nil if the node is not known yet; then a goroutine finds
+// out. Hub.mu is held.
 func (h *Hub) route(ch Channel) *link {
 	if !ch.Sharded {
 		return h.linkTo(plainLink)
@@ -26,8 +26,8 @@ func (h *Hub) route(ch Channel) *link {
 	if addr, ok := h.router.addrs[h.slot(ch)]; ok {
 		return h.linkTo(addr)
 	}
-	if !h.router.busy {
-		h.router.busy = true
+	if !h.router.asking {
+		h.router.asking = true
 		h.wg.Add(1)
 		go h.askRoutes()
 	}
@@ -79,21 +79,21 @@ func (h *Hub) askRoutes() {
 	}
 }
 
-// adopt takes the routes over and sends the topics on that waited for them. It reports whether all
-// found one.
+// adopt takes the routes over and sends the subscriptions on that waited for them. It reports whether
+// all found one.
 func (h *Hub) adopt(addrs map[uint16]string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.router.addrs = addrs
 	for _, s := range h.subs {
-		s.reconcile() // does not start this goroutine again, it is still marked as busy
+		s.update() // does not start this goroutine again: it is still asking
 	}
 	for _, s := range h.subs {
-		if s.want() && !s.on && s.link == nil {
+		if s.wanted() && s.link == nil {
 			return false
 		}
 	}
-	h.router.busy = false
+	h.router.asking = false
 	return true
 }
 
@@ -101,9 +101,9 @@ func (h *Hub) adopt(addrs map[uint16]string) bool {
 func (h *Hub) noRoutes(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.router.busy = false
+	h.router.asking = false
 	for _, s := range h.subs {
-		if s.want() && !s.on && s.link == nil {
+		if s.wanted() && s.link == nil {
 			s.refuse(err)
 		}
 	}

@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -17,37 +18,31 @@ import (
 func (l *link) send(conn rueidis.DedicatedClient, lost <-chan error, batch []*subscription) (again bool, err error) {
 	h := l.hub
 	ctx, cancel := l.limited()
-	defer cancel()
-	all := len(batch)
-	if batch, err = l.postpone(ctx, conn, batch); err != nil || len(batch) == 0 {
+	defer cancel(nil)
+	now, err := l.postpone(ctx, conn, batch)
+	if err != nil || len(now) == 0 {
 		return true, err
 	}
-	again = len(batch) < all
-	cmds := make([]rueidis.Completed, len(batch))
-	h.mu.Lock()
-	for i, s := range batch {
+	again = len(now) < len(batch)
+	cmds := make([]rueidis.Completed, len(now))
+	for i, s := range now {
 		cmds[i] = command(conn.B(), s.op, s.channel)
 	}
-	h.mu.Unlock()
-	broken := make(chan error, 1)
 	h.wg.Go(func() { // ends with ctx
 		select {
 		case err := <-lost:
-			broken <- err
-			cancel()
+			cancel(err)
 		case <-ctx.Done():
 		}
 	})
 	results := conn.DoMulti(ctx, cmds...)
-	select {
-	case err := <-broken:
-		return false, err
-	default:
+	if ctx.Err() != nil {
+		return false, context.Cause(ctx)
 	}
 
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for i, s := range batch {
+	for i, s := range now {
 		if err := results[i].NonRedisError(); err != nil {
 			return false, err // down puts the ops of all of them right
 		}
@@ -73,18 +68,15 @@ func command(b rueidis.Builder, op op, ch Channel) rueidis.Completed {
 
 // postpone takes the unsubscriptions out of a batch if the server does not answer a PING with PONG.
 //
-// rueidis sends a PING behind each UNSUBSCRIBE, and matches the two replies by guesswork (pipe._backgroundRead in v1.0.79). A
-// server that runs a script for too long answers both with BUSY; then there is one reply that rueidis has no command for, and it
-// panics, on a goroutine of its own. Other errors of the PING leave it out of step. So it is asked first, and nothing is
-// unsubscribed before a PING is answered. What begins between the two is still met; and so is what happens to a user that may
-// not send a PING, who has to be let through: rueidis knows that error, but not together with BUSY.
+// rueidis sends a PING behind each UNSUBSCRIBE, and matches the two replies by guesswork
+// (pipe._backgroundRead in v1.0.79). A server that runs a script for too long answers both with BUSY;
+// then rueidis has a reply without a command, and panics, on a goroutine of its own. Other errors of
+// the PING leave it out of step. So nothing is unsubscribed before a PING of ours is answered. That
+// does not help if the script begins between the two; nor can it help a user that may not send a PING
+// and is let through: rueidis knows that error, but not together with BUSY.
 func (l *link) postpone(ctx context.Context, conn rueidis.DedicatedClient, batch []*subscription) ([]*subscription, error) {
-	h := l.hub
 	ends := func(s *subscription) bool { return s.op == unsubscribing }
-	h.mu.Lock()
-	some := slices.ContainsFunc(batch, ends)
-	h.mu.Unlock()
-	if !some {
+	if !slices.ContainsFunc(batch, ends) {
 		return batch, nil
 	}
 	result := conn.Do(ctx, conn.B().Ping().Build())
@@ -94,25 +86,28 @@ func (l *link) postpone(ctx context.Context, conn rueidis.DedicatedClient, batch
 	if err := result.Error(); err == nil || strings.HasPrefix(err.Error(), "NOPERM") {
 		return batch, nil
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	l.hub.mu.Lock()
+	defer l.hub.mu.Unlock()
 	return slices.DeleteFunc(batch, func(s *subscription) bool {
 		if !ends(s) {
 			return false
 		}
 		s.op = noOp
-		s.settle() // the server may have ended it meanwhile
+		s.dropIdle() // the server may have ended it meanwhile
 		return true
 	}), nil
 }
 
-// limited returns the context of commands that have subscribeTimeout. It has no deadline: rueidis would wait for their
-// answers till then, even if ctx was cancelled, on a connection that has been used by one call at a time (pipe.Do in v1.0.79).
-func (l *link) limited() (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(l.hub.ctx)
-	timer := time.AfterFunc(subscribeTimeout, cancel)
-	return ctx, func() {
+var errSilent = errors.New("the server does not answer")
+
+// limited returns the context of commands that have subscribeTimeout. It has no deadline: rueidis
+// would wait for their answers until then, even if ctx was cancelled, on a connection that one call at
+// a time has used (pipe.Do in v1.0.79).
+func (l *link) limited() (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(l.hub.ctx)
+	timer := time.AfterFunc(subscribeTimeout, func() { cancel(errSilent) })
+	return ctx, func(cause error) {
 		timer.Stop()
-		cancel()
+		cancel(cause)
 	}
 }

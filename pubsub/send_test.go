@@ -127,7 +127,7 @@ func TestTakenAwayWhilePutOff(t *testing.T) {
 			return redistest.Pass
 		}
 		taken = true
-		l.confirmed(epoch, rueidis.PubSubSubscription{Kind: "unsubscribe", Channel: ch.Name})
+		l.onSubscription(epoch, rueidis.PubSubSubscription{Kind: "unsubscribe", Channel: ch.Name})
 		return redistest.Fail("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.")
 	})
 	w.Leave()

@@ -5,25 +5,24 @@ import (
 	"time"
 )
 
-// linger is how long a subscription stays after the last of those who had to wait got the lock. Who got a lock that
-// others want will often want it again soon, and a subscription that stands already spares three commands: it
-// itself, the attempt after it, and its end. Longer would not spare much more, and each unlock means a message;
-// so whoever did not have to wait does not prolong it.
+// linger is how long a subscription stays after the last of those that had to wait got the lock. A
+// lock that others want will often be wanted again soon, and a subscription that is live already
+// spares three commands: itself, the attempt after it, and its end. Longer would not spare much more,
+// and each unlock means a message; so whoever did not have to wait does not prolong it.
 const linger = 500 * time.Millisecond
 
-// subscription is what is known of a channel. Its queues share it. Hub.mu guards it.
+// subscription is the share of this process in a channel, for all of its queues. Hub.mu guards it.
 type subscription struct {
 	hub     *Hub
 	channel Channel
-	topics  []*topic // the queues for its messages, also the empty ones until it is idle
+	topics  []*topic // the queues for its messages, also the empty ones until it is dropped
 
-	on     bool   // the server confirmed it
-	since  uint64 // Hub.clock then
-	link   *link  // which has it, or is asked to have it
-	queued bool   // the link will look at it
-	op     op     // the link's command about it that is under way
+	confirmed bool  // by the server, and not taken back since
+	link      *link // that has it, or is asked to have it; nil if it is not wanted, or the node not known
+	queued    bool  // the link will look at it
+	op        op    // the link's command about it that is under way; only the link's goroutine sets it
 
-	lingers bool      // it stands, and may stay until then though no queue needs it
+	lingers bool      // it is confirmed, and may stay until then though no queue needs it
 	until   time.Time // at the least
 	timer   *time.Timer
 }
@@ -46,8 +45,8 @@ const (
 	unsubscribing
 )
 
-// want reports whether a queue needs the subscription, or is likely to need it soon.
-func (s *subscription) want() bool {
+// wanted reports whether a queue needs the subscription, or is likely to need it soon.
+func (s *subscription) wanted() bool {
 	if s.lingers {
 		return true
 	}
@@ -59,87 +58,31 @@ func (s *subscription) want() bool {
 	return false
 }
 
-// reconcile brings the link to look at the subscription if what is differs from what is wanted. A
-// command under way is waited for: its end comes here again.
-func (s *subscription) reconcile() {
-	want := s.want()
-	if want == s.on || s.queued || s.op != noOp || s.hub.closed {
-		return
-	}
-	if want {
-		if s.link = s.hub.route(s.channel); s.link == nil {
-			return // the router comes here again when it knows the node
+// live reports whether all messages from now on arrive.
+func (s *subscription) live() bool { return s.confirmed && s.op != unsubscribing }
+
+// update has the link subscribe or unsubscribe if that is due, and drops a subscription that nobody
+// needs. While the link is busy with it, nothing happens: the end of the command comes here again.
+func (s *subscription) update() {
+	wanted := s.wanted()
+	if wanted != s.confirmed && !s.queued && s.op == noOp && !s.hub.closed {
+		if wanted {
+			s.link = s.hub.route(s.channel)
+		}
+		if s.link != nil { // or the router comes here again when it knows the node
+			s.queued = true
+			s.link.enqueue(s)
 		}
 	}
-	s.queued = true
-	s.link.enqueue(s)
+	s.dropIdle()
 }
 
-// stands reports whether all messages from now on arrive.
-func (s *subscription) stands() bool { return s.on && s.op != unsubscribing }
-
-// stay has a subscription that stands linger.
-func (s *subscription) stay() {
-	if !s.on || s.hub.closed {
+// dropIdle drops the subscription, and its queues, if nobody needs them.
+func (s *subscription) dropIdle() {
+	if s.confirmed || s.queued || s.op != noOp || s.wanted() {
 		return
 	}
-	s.until = time.Now().Add(linger)
-	switch {
-	case s.lingers:
-		return // the timer looks at until
-	case s.timer == nil:
-		s.timer = time.AfterFunc(linger, s.leave)
-	default:
-		s.timer.Reset(linger)
-	}
-	s.lingers = true
-}
-
-// leave gives back a subscription that has lingered, unless it is needed again. The timer calls it.
-func (s *subscription) leave() {
-	s.hub.mu.Lock()
-	defer s.hub.mu.Unlock()
-	if !s.lingers || s.hub.closed {
-		return
-	}
-	if rest := time.Until(s.until); rest > 0 {
-		s.timer.Reset(rest)
-		return
-	}
-	s.stayNoLonger()
-}
-
-// stayNoLonger gives back a subscription that lingers, unless a queue needs it.
-func (s *subscription) stayNoLonger() {
-	s.lingers = false
-	s.stopTimer()
-	s.reconcile()
-}
-
-// stand notes that the server has the subscription: who waits for it asks now.
-func (s *subscription) stand() {
-	s.hub.clock++
-	s.on, s.since = true, s.hub.clock
-	s.wakeFirst()
-}
-
-// off notes that the server does not have the subscription any more.
-func (s *subscription) off() {
-	s.on, s.lingers = false, false
-	s.stopTimer()
-}
-
-func (s *subscription) stopTimer() {
-	if s.timer != nil {
-		s.timer.Stop()
-	}
-}
-
-// settle drops the subscription and its queues when nobody needs them.
-func (s *subscription) settle() {
-	if s.on || s.queued || s.op != noOp {
-		return
-	}
+	s.link = nil
 	for _, t := range s.topics {
 		if t.first != nil {
 			return
@@ -152,19 +95,76 @@ func (s *subscription) settle() {
 	delete(s.hub.subs, s.channel)
 }
 
-// wakeFirst wakes the first waiter of each queue that needs the subscription.
+// confirm notes that the server has the subscription: whoever waits for it asks now.
+func (s *subscription) confirm() {
+	s.confirmed = true
+	s.wakeFirst()
+}
+
+// lose notes that the server does not have the subscription any more.
+func (s *subscription) lose() {
+	s.confirmed, s.lingers = false, false
+	s.stopTimer()
+}
+
+// wakeFirst wakes the first waiter of each queue that needs the subscription: a message may have
+// been missed.
 func (s *subscription) wakeFirst() {
 	for _, t := range s.topics {
+		t.freed()
 		if t.need {
 			t.wakeFirst()
 		}
 	}
 }
 
-// refuse gives up on a subscription: all that wait now are told, who joins later asks anew.
+// refuse gives up on a subscription: all that wait now are told.
 func (s *subscription) refuse(err error) {
 	for _, t := range s.topics {
-		t.fail(fmt.Errorf("subscribe to channel %q: %w", s.channel.Name, err))
-		t.need = false
+		t.refuse(fmt.Errorf("subscribe to channel %q: %w", s.channel.Name, err))
+	}
+}
+
+// startLinger has a confirmed subscription linger, from now on.
+func (s *subscription) startLinger() {
+	if !s.confirmed || s.hub.closed {
+		return
+	}
+	s.until = time.Now().Add(linger)
+	switch {
+	case s.lingers:
+		return // the timer looks at until
+	case s.timer == nil:
+		s.timer = time.AfterFunc(linger, s.lingered)
+	default:
+		s.timer.Reset(linger)
+	}
+	s.lingers = true
+}
+
+// lingered is called by the timer.
+func (s *subscription) lingered() {
+	s.hub.mu.Lock()
+	defer s.hub.mu.Unlock()
+	if !s.lingers || s.hub.closed {
+		return
+	}
+	if rest := time.Until(s.until); rest > 0 {
+		s.timer.Reset(rest)
+		return
+	}
+	s.endLinger()
+}
+
+// endLinger gives back a subscription that lingers, unless a queue needs it.
+func (s *subscription) endLinger() {
+	s.lingers = false
+	s.stopTimer()
+	s.update()
+}
+
+func (s *subscription) stopTimer() {
+	if s.timer != nil {
+		s.timer.Stop()
 	}
 }

@@ -1,0 +1,17 @@
+package pubsub
+
+import "testing"
+
+// BenchmarkUncontended is the way of a lock that nobody else wants: the hub sends nothing for it.
+func BenchmarkUncontended(b *testing.B) {
+	h := New(nil)
+	defer h.Close()
+	q := queue(plain("c"))
+	var w Waiter
+	b.ReportAllocs()
+	for b.Loop() {
+		w = Waiter{}
+		h.Join(&w, q)
+		w.Done(-1)
+	}
+}

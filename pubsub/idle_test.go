@@ -1,0 +1,296 @@
+package pubsub
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// fakeClient is a client of servers in memory, so that a bubble's clock shows when links end. Methods that it does
+// not have panic.
+type fakeClient struct {
+	rueidis.Client
+	builder rueidis.Builder
+	mode    rueidis.ClientMode
+	pool    chan struct{} // a connection is there when this can be read
+
+	mu    sync.Mutex // guards the following
+	nodes map[string]rueidis.Client
+	dials int
+	conns int // in use
+	wait  int // for one
+}
+
+func newFakeClient(t *testing.T, nodes ...string) *fakeClient {
+	t.Helper()
+	c := &fakeClient{builder: redistest.Dial(t, redistest.Shared(t)).B(), nodes: make(map[string]rueidis.Client)}
+	for _, addr := range nodes {
+		c.nodes[addr] = c
+	}
+	return c
+}
+
+func (c *fakeClient) B() rueidis.Builder       { return c.builder }
+func (c *fakeClient) Mode() rueidis.ClientMode { return c.mode }
+
+func (c *fakeClient) Nodes() map[string]rueidis.Client {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nodes
+}
+
+func (c *fakeClient) add(conns, wait int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conns += conns
+	c.dials += max(0, conns)
+	c.wait += wait
+}
+
+func (c *fakeClient) count() (conns, wait int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.conns, c.wait
+}
+
+func (c *fakeClient) Dedicate() (rueidis.DedicatedClient, func()) {
+	if c.pool != nil {
+		c.add(0, 1)
+		<-c.pool
+		c.add(0, -1)
+	}
+	c.add(1, 0)
+	return &fakeConn{client: c}, nil
+}
+
+// fakeConn answers each command at once, and well.
+type fakeConn struct {
+	rueidis.DedicatedClient
+	client *fakeClient
+	hooks  rueidis.PubSubHooks
+}
+
+func (c *fakeConn) B() rueidis.Builder { return c.client.builder }
+func (c *fakeConn) Close()             { c.client.add(-1, 0) }
+
+func (c *fakeConn) SetPubSubHooks(hooks rueidis.PubSubHooks) <-chan error {
+	c.hooks = hooks
+	return nil
+}
+
+func (c *fakeConn) Do(context.Context, rueidis.Completed) rueidis.RedisResult { // a PING
+	return rueidis.RedisResult{}
+}
+
+func (c *fakeConn) DoMulti(_ context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+	for _, cmd := range cmds {
+		words := cmd.Commands()
+		kind := map[string]string{
+			"SUBSCRIBE": "subscribe", "SSUBSCRIBE": "ssubscribe", "UNSUBSCRIBE": "unsubscribe", "SUNSUBSCRIBE": "sunsubscribe",
+		}[words[0]]
+		c.hooks.OnSubscription(rueidis.PubSubSubscription{Kind: kind, Channel: words[1]})
+	}
+	return make([]rueidis.RedisResult, len(cmds))
+}
+
+// at gives the hub the route to a new sharded channel at a node.
+func (h *Hub) at(addr string) Channel {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := 0; ; i++ {
+		ch := Channel{Name: fmt.Sprint(addr, i), Sharded: true}
+		if _, known := h.router.addrs[h.slot(ch)]; !known {
+			h.learn(ch, addr)
+			return ch
+		}
+	}
+}
+
+func (h *Hub) linkCount() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.links)
+}
+
+// subscribes joins, finds the lock held, and returns when the subscription has brought the turn.
+func subscribes(t *testing.T, h *Hub, ch Channel) *Waiter {
+	t.Helper()
+	w := &Waiter{}
+	require.True(t, h.Join(w, queue(ch)))
+	w.Held(-1)
+	synctest.Wait()
+	require.Len(t, w.turn, 1, "no turn")
+	<-w.turn
+	w.Held(-1)
+	return w
+}
+
+// A link that no subscription uses ends after a while, with its goroutine and its connection, and not earlier. Who needs
+// its node later gets a new one.
+func TestIdleLinkEnds(t *testing.T) {
+	t.Parallel()
+	for name, mode := range map[string]rueidis.ClientMode{
+		"standalone": rueidis.ClientModeStandalone,
+		"sentinel":   rueidis.ClientModeSentinel, // its link looks for a failover in between
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb := newFakeClient(t, "a:1", "b:2")
+			rdb.mode = mode
+			synctest.Test(t, func(t *testing.T) {
+				h := New(rdb)
+				defer h.Close()
+				for range 3 {
+					channels := []Channel{plain("c"), h.at("a:1"), h.at("b:2")}
+					var ws []*Waiter
+					for _, ch := range channels {
+						ws = append(ws, subscribes(t, h, ch))
+					}
+					time.Sleep(10 * maxIdle)
+					synctest.Wait()
+					require.Equal(t, 3, h.linkCount(), "they are in use")
+					for i, w := range ws {
+						w.Leave()
+						synctest.Wait()
+						require.Equal(t, 2-i, h.Len())
+					}
+					time.Sleep(maxIdle - 1)
+					synctest.Wait()
+					require.Equal(t, 3, h.linkCount(), "kept for a while")
+					time.Sleep(1)
+					synctest.Wait()
+					require.Zero(t, h.linkCount())
+					conns, _ := rdb.count()
+					require.Zero(t, conns)
+				}
+				require.Equal(t, 9, rdb.dials)
+			})
+		})
+	}
+}
+
+// Nor does a link stay whose node the client does not know, or not any more.
+func TestLinkOfAnUnknownNodeEnds(t *testing.T) {
+	t.Parallel()
+	rdb := newFakeClient(t, "here:1")
+	synctest.Test(t, func(t *testing.T) {
+		h := New(rdb)
+		defer h.Close()
+		ch := h.at("gone:1")
+		w := &Waiter{}
+		require.True(t, h.Join(w, queue(ch)))
+		h.mu.Lock()
+		h.router.asking = true // it would find nothing
+		h.mu.Unlock()
+		w.Held(-1)
+		synctest.Wait()
+		require.Len(t, w.turn, 1, "its command is what the client learns from")
+		<-w.turn
+		w.Held(-1)
+		time.Sleep(maxIdle + maxBackoff)
+		synctest.Wait()
+		require.Zero(t, h.linkCount())
+		require.Equal(t, 1, h.Len())
+
+		h.mu.Lock()
+		addrs := map[uint16]string{h.slot(ch): "here:1"}
+		h.mu.Unlock()
+		require.True(t, h.adopt(addrs), "the client has heard of the new node")
+		synctest.Wait()
+		require.Len(t, w.turn, 1, "subscribed")
+		w.Leave()
+	})
+}
+
+// No subscription is lost with a link that ends at the moment when it is asked for, and Close may come at that moment, too.
+func TestJoinsWhileLinksEnd(t *testing.T) {
+	t.Parallel()
+	rdb := newFakeClient(t, "a:1", "b:2")
+	synctest.Test(t, func(t *testing.T) {
+		for round := range 30 {
+			h := New(rdb)
+			var wg sync.WaitGroup
+			for i, ch := range []Channel{plain("c"), plain("d"), h.at("a:1"), h.at("b:2")} {
+				wg.Go(func() { // ended by Close
+					rnd := rand.New(rand.NewPCG(uint64(round), uint64(i)))
+					for h.joinOnce(t, ch) {
+						time.Sleep(maxIdle + time.Duration(rnd.IntN(3)-1)) // the link ends after maxIdle
+					}
+				})
+			}
+			time.Sleep(20 * maxIdle)
+			h.Close()
+			wg.Wait()
+			conns, _ := rdb.count()
+			require.Zero(t, conns)
+		}
+	})
+	require.Greater(t, rdb.dials, 30*4*5, "links ended, and began again")
+}
+
+// joinOnce joins, has the channel subscribed, and leaves. It reports false when the hub is closed.
+func (h *Hub) joinOnce(t *testing.T, ch Channel) bool {
+	w := &Waiter{}
+	if h.Join(w, queue(ch)) {
+		w.Held(-1)
+	}
+	began := time.Now()
+	<-w.Turn()
+	_, err := w.News()
+	if time.Since(began) > 0 { // in a bubble, time passes when nobody can do anything
+		t.Errorf("the turn took %v", time.Since(began))
+	}
+	w.Leave()
+	return err == nil
+}
+
+// While no connection can be had, a link waits for one, however often it is asked, and after Close one goroutine does.
+func TestExhaustedPool(t *testing.T) {
+	t.Parallel()
+	rdb := newFakeClient(t, "a:1")
+	synctest.Test(t, func(t *testing.T) {
+		rdb.pool = make(chan struct{})
+		h := New(rdb)
+		for range 10 {
+			for _, ch := range []Channel{plain("c"), h.at("a:1")} {
+				w := &Waiter{}
+				require.True(t, h.Join(w, queue(ch)))
+				w.Held(-1)
+				time.Sleep(2 * maxIdle)
+				w.Leave()
+			}
+		}
+		waits := func() int {
+			synctest.Wait()
+			_, wait := rdb.count()
+			return wait
+		}
+		require.Equal(t, 2, waits(), "one for each link")
+		rdb.pool <- struct{}{}
+		rdb.pool <- struct{}{}
+		require.Zero(t, waits())
+		time.Sleep(maxIdle)
+		synctest.Wait()
+		require.Zero(t, h.linkCount(), "there is nothing to do any more")
+
+		w := &Waiter{}
+		require.True(t, h.Join(w, queue(plain("c"))))
+		w.Held(-1)
+		require.Equal(t, 1, waits())
+		h.Close()
+		require.Equal(t, 1, waits())
+		rdb.pool <- struct{}{}
+		require.Zero(t, waits())
+		conns, _ := rdb.count()
+		require.Zero(t, conns, "given back at once")
+	})
+}

@@ -1,0 +1,190 @@
+package pubsub
+
+import (
+	"math"
+	"time"
+)
+
+// topic is the queue for a lock, and its share in the subscription of the lock's channel. Hub.mu
+// guards all of it.
+//
+// Invariant I-wake: while the queue is not empty, one of these holds, so that nobody sleeps through
+// an unlock: a waiter has the turn or is claimed; or a waiter is due; or a subscription is being
+// asked for; or the subscription is live, and an attempt made after its confirmation was answered
+// "held", or got the lock for a hold of this process that has not ended yet (localHold).
+type topic struct {
+	hub   *Hub
+	queue Queue
+
+	first, last *Waiter
+	current     *Waiter // has the turn, or is claimed
+	turns       uint64  // how many turns and claims have begun
+	due         int     // how many waiters are due
+
+	timer *time.Timer // fires when the holder's remaining time has run out
+
+	localHold time.Time // this process has the lock until then, unless it may be free; zero: not known
+	maybeFree bool      // so said news since the current turn began: it may be about what that gets
+
+	sub  *subscription // nil until it was needed for the first time
+	need bool          // the queue needs it
+}
+
+// begin gives w the turn, or claims it. The answer to the attempt will tell whose the lock is.
+func (t *topic) begin(w *Waiter) {
+	t.current = w
+	t.turns++
+	t.localHold, t.maybeFree = time.Time{}, false
+}
+
+// freed notes that the lock may be free.
+func (t *topic) freed() { t.localHold, t.maybeFree = time.Time{}, true }
+
+// localHoldLasts says for how long this process still has the lock, as far as is known: whoever
+// comes meanwhile need not ask Redis. It is 0 if messages might have been missed.
+func (t *topic) localHoldLasts() time.Duration {
+	if t.localHold.IsZero() || !t.sub.live() {
+		return 0
+	}
+	return max(0, time.Until(t.localHold))
+}
+
+func (t *topic) push(w *Waiter) {
+	if w.prev = t.last; t.last != nil {
+		t.last.next = w
+	} else {
+		t.first = w
+	}
+	t.last = w
+}
+
+func (t *topic) remove(w *Waiter) {
+	if w.prev != nil {
+		w.prev.next = w.next
+	} else {
+		t.first = w.next
+	}
+	if w.next != nil {
+		w.next.prev = w.prev
+	} else {
+		t.last = w.prev
+	}
+	w.prev, w.next = nil, nil
+	w.unwatch()
+	if t.current == w {
+		t.current = nil
+	}
+	if w.due {
+		t.due--
+	}
+}
+
+// dispatch gives the turn, if nobody has it, to the first waiter that is due.
+func (t *topic) dispatch() {
+	if t.current != nil || t.due == 0 {
+		return
+	}
+	for w := t.first; w != nil; w = w.next {
+		if w.due && w.err == nil {
+			w.due = false
+			t.due--
+			t.begin(w)
+			w.signal()
+			return
+		}
+	}
+}
+
+func (t *topic) makeDue(w *Waiter) {
+	if !w.due {
+		w.due = true
+		t.due++
+	}
+}
+
+func (t *topic) wakeFirst() {
+	if t.first != nil {
+		t.makeDue(t.first)
+		t.dispatch()
+	}
+}
+
+func (t *topic) wakeAll() {
+	for w := t.first; w != nil; w = w.next {
+		t.makeDue(w)
+	}
+	t.dispatch()
+}
+
+// refuse tells every waiter that the server refuses the subscription. Whoever joins later asks anew.
+func (t *topic) refuse(err error) {
+	t.need = false
+	for w := t.first; w != nil; w = w.next {
+		w.err = err
+		if t.current != w { // that one hears of it when its turn or claim ends
+			w.signal()
+		}
+	}
+}
+
+// subscribe asks for the subscription. When it is confirmed, the first waiter is woken.
+func (t *topic) subscribe() {
+	if t.need {
+		return
+	}
+	t.need = true
+	if t.sub == nil {
+		t.sub = t.hub.subscription(t.queue.Channel)
+		t.sub.topics = append(t.sub.topics, t)
+	}
+	if t.sub.live() {
+		t.wakeFirst() // from the queue before, or for another lock
+		return
+	}
+	t.sub.update()
+}
+
+// settle gives back what an empty queue does not need: the subscription, and the topic itself.
+func (t *topic) settle() {
+	if t.first != nil {
+		return
+	}
+	t.stopTimer()
+	t.need = false
+	if t.sub == nil {
+		t.hub.drop(t)
+		return
+	}
+	t.sub.update()
+}
+
+func (t *topic) setTimer(ttl time.Duration) {
+	if ttl < 0 || t.hub.closed {
+		t.stopTimer()
+		return
+	}
+	if ttl < math.MaxInt64-time.Millisecond {
+		ttl += time.Millisecond // Redis rounds the remaining time down
+	}
+	if t.timer == nil {
+		t.timer = time.AfterFunc(ttl, t.expired)
+	} else {
+		t.timer.Reset(ttl)
+	}
+}
+
+func (t *topic) stopTimer() {
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+}
+
+func (t *topic) expired() {
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
+	if t.sub == nil { // dropped since
+		return
+	}
+	t.sub.suspect()
+	t.wakeFirst()
+}
