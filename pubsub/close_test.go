@@ -10,22 +10,44 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-func TestCloseWithWaiters(t *testing.T) {
-	for name, mod := range map[string][]func(*rueidis.ClientOption){"resp3": nil, "resp2": {resp2}} {
-		t.Run(name, func(t *testing.T) {
-			s := sharedSite(t, mod...)
-			ch := plain(redistest.Name(t))
-			ws := s.park(ch, 3)
-			s.hub.Close()
-			awaitNoGoroutines(t)
-			s.awaitSubscribers(ch, 0)
-			requireClosed(t, ws...)
-			for _, w := range ws {
-				w.Leave()
+// Nothing is left behind by tests that close their hub, seen while their servers and clients are still there: those end
+// with top. They run at once, and with no others.
+func TestCloseLeavesNoGoroutine(top *testing.T) {
+	type test = func(t, top *testing.T, mod ...func(*rueidis.ClientOption))
+	top.Run("close", func(t *testing.T) {
+		for name, f := range map[string]test{
+			"with waiters":         closeWithWaiters,
+			"while connecting":     closeWhileConnecting,
+			"while subscribing":    closeWhileSubscribing,
+			"before unsubscribing": closeBeforeUnsubscribing,
+			"server is down":       closeWhileServerIsDown,
+			"client closed before": clientClosedBeforeTheHub,
+			"sharded channels":     shardedChannels,
+			"many channels":        manyChannelsShareOneConnection,
+			"churn":                churnLeavesNothing,
+		} {
+			for resp, mod := range map[string][]func(*rueidis.ClientOption){"resp3": nil, "resp2": {resp2}} {
+				t.Run(name+"/"+resp, func(t *testing.T) {
+					t.Parallel()
+					f(t, top, mod...)
+				})
 			}
-			s.hub.Close()
-		})
+		}
+	})
+	awaitNoGoroutines(top)
+}
+
+func closeWithWaiters(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
+	s := newSite(t, redistest.Dial(top, redistest.Shared(top), mod...), redistest.Dial(top, redistest.Shared(top)))
+	ch := plain(redistest.Name(t))
+	ws := s.park(ch, 3)
+	s.hub.Close()
+	s.awaitSubscribers(ch, 0)
+	requireClosed(t, ws...)
+	for _, w := range ws {
+		w.Leave()
 	}
+	s.hub.Close()
 }
 
 func requireClosed(t *testing.T, ws ...*Waiter) {
@@ -57,30 +79,25 @@ func within(t *testing.T, d time.Duration, f func()) {
 	}
 }
 
-// The client's dial time-out, 5 s if it does not say, bounds what can't be cancelled.
-func TestCloseWhileConnecting(t *testing.T) {
-	for name, mod := range map[string]func(*rueidis.ClientOption){"resp3": func(*rueidis.ClientOption) {}, "resp2": resp2} {
-		t.Run(name, func(t *testing.T) {
-			proxy := redistest.StartProxy(t, redistest.Shared(t))
-			s := newSite(t, redistest.Dial(t, proxy.Addr(), mod, func(o *rueidis.ClientOption) { o.Dialer.Timeout = time.Second }),
-				redistest.Dial(t, redistest.Shared(t)))
-			conns := proxy.Conns()
-			proxy.BlackHole(true)
-			w := &Waiter{}
-			require.True(t, s.hub.Join(w, queue(plain(redistest.Name(t)))))
-			w.Held(-1)
-			redistest.Eventually(t, soon, func() bool { return proxy.Conns() > conns }, "it connects")
-			within(t, soon, s.hub.Close)
-			awaitNoGoroutines(t)
-			w.Leave()
-		})
-	}
+// The client's dial time-out, 5 s if it does not say, bounds what cannot be cancelled.
+func closeWhileConnecting(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
+	proxy := redistest.StartProxy(top, redistest.Shared(top))
+	mod = append(mod, func(o *rueidis.ClientOption) { o.Dialer.Timeout = time.Second })
+	s := newSite(t, redistest.Dial(top, proxy.Addr(), mod...), redistest.Dial(top, redistest.Shared(top)))
+	conns := proxy.Conns()
+	proxy.BlackHole(true)
+	w := &Waiter{}
+	require.True(t, s.hub.Join(w, queue(plain(redistest.Name(t)))))
+	w.Held(-1)
+	redistest.Eventually(t, soon, func() bool { return proxy.Conns() > conns }, "it connects")
+	within(t, soon, s.hub.Close)
+	w.Leave()
 }
 
-func TestCloseWhileSubscribing(t *testing.T) {
-	proxy := redistest.StartProxy(t, redistest.Shared(t))
+func closeWhileSubscribing(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
+	proxy := redistest.StartProxy(top, redistest.Shared(top))
 	proxy.OnRequest(redistest.Each("SUBSCRIBE", redistest.Drop))
-	s := newSite(t, redistest.Dial(t, proxy.Addr()), redistest.Dial(t, redistest.Shared(t)))
+	s := newSite(t, redistest.Dial(top, proxy.Addr(), mod...), redistest.Dial(top, redistest.Shared(top)))
 	asked := make(chan struct{}, 1)
 	proxy.OnRequest(func(cmd []string) redistest.Action {
 		if cmd[0] == "SUBSCRIBE" {
@@ -93,23 +110,21 @@ func TestCloseWhileSubscribing(t *testing.T) {
 	w.Held(-1)
 	<-asked
 	within(t, soon, s.hub.Close)
-	awaitNoGoroutines(t)
 }
 
-func TestCloseWhileServerIsDown(t *testing.T) {
-	server := redistest.Start(t)
-	s := newSite(t, server.Client(t), redistest.Dial(t, redistest.Shared(t)))
+func closeWhileServerIsDown(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
+	server := redistest.Start(top)
+	s := newSite(t, server.Client(top, mod...), redistest.Dial(top, redistest.Shared(top)))
 	ws := s.park(plain("c"), 2)
 	server.Kill()
 	require.NotEmpty(t, ws)
 	within(t, soon, s.hub.Close)
-	awaitNoGoroutines(t)
 }
 
 // Whoever closes the client before the hub gets waiters that know, no panic and no busy loop.
-func TestClientClosedBeforeTheHub(t *testing.T) {
-	rdb := redistest.Dial(t, redistest.Shared(t))
-	s := newSite(t, rdb, redistest.Dial(t, redistest.Shared(t)))
+func clientClosedBeforeTheHub(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
+	rdb := redistest.Dial(top, redistest.Shared(top), mod...)
+	s := newSite(t, rdb, redistest.Dial(top, redistest.Shared(top)))
 	rdb.Close()
 	w := &Waiter{}
 	require.True(t, s.hub.Join(w, queue(plain(redistest.Name(t)))))
@@ -121,5 +136,4 @@ func TestClientClosedBeforeTheHub(t *testing.T) {
 		t.Fatal("the waiter was not told")
 	}
 	within(t, soon, s.hub.Close)
-	awaitNoGoroutines(t)
 }

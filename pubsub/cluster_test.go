@@ -14,11 +14,11 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-func TestShardedChannels(t *testing.T) {
-	cluster := redistest.StartCluster(t, 3, 0)
-	s := newSite(t, cluster.Client(t), cluster.Client(t))
+func shardedChannels(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
+	cluster := redistest.StartCluster(top, 3, 0)
+	s := newSite(t, cluster.Client(top, mod...), cluster.Client(top))
 	queues := s.parkQueues(30, true)
-	require.Equal(t, 3, redistest.Goroutines("pubsub.(*link).run"), "one link a node")
+	require.Equal(t, 3, s.hub.linkCount(), "one link a node")
 	require.Len(t, s.channels(true), 30)
 	for ch, ws := range queues {
 		s.publish(ch, "0")
@@ -33,7 +33,6 @@ func TestShardedChannels(t *testing.T) {
 	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
 	redistest.Eventually(t, recovery, func() bool { return len(s.channels(true)) == 0 }, "no channel is left")
 	s.hub.Close()
-	awaitNoGoroutines(t)
 }
 
 // Redis before 7 has no sharded channels; any node serves.

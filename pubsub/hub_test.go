@@ -50,9 +50,9 @@ func TestUnlocksWakeInOrder(t *testing.T) {
 }
 
 // Channels with messages and waiters of their own share a connection.
-func TestManyChannelsShareOneConnection(t *testing.T) {
-	server := redistest.Start(t)
-	s := newSite(t, server.Client(t), server.Client(t))
+func manyChannelsShareOneConnection(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
+	server := redistest.Start(top)
+	s := newSite(t, server.Client(top, mod...), server.Client(top))
 	prefix := redistest.Name(t)
 	const n = 3*subscribeBatch + 7
 	ws := make([]*Waiter, n)
@@ -70,7 +70,7 @@ func TestManyChannelsShareOneConnection(t *testing.T) {
 	list, err := s.do(s.rdb.B().ClientList().TypePubsub().Build()).ToString()
 	require.NoError(t, err)
 	require.Contains(t, list, fmt.Sprintf(" sub=%d ", n))
-	require.Equal(t, 1, redistest.Goroutines("pubsub.(*link).run"))
+	require.Equal(t, 1, s.hub.linkCount())
 	for i, w := range ws {
 		s.publish(channel(i), "0")
 		awaitTurn(t, w, soon)
@@ -78,7 +78,6 @@ func TestManyChannelsShareOneConnection(t *testing.T) {
 	}
 	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
 	s.hub.Close()
-	awaitNoGoroutines(t)
 }
 
 func TestIdleWaitersCostNothing(t *testing.T) {
@@ -169,19 +168,17 @@ func one(hub *Hub, rnd *rand.Rand, ch Channel) {
 	}
 }
 
-func TestChurnLeavesNothing(t *testing.T) {
-	server := redistest.Start(t)
-	s := newSite(t, server.Client(t), server.Client(t))
+func churnLeavesNothing(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
+	server := redistest.Start(top)
+	s := newSite(t, server.Client(top, mod...), server.Client(top))
 	before := s.channels(false)
 	churn(s, 10000, false)
 	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
 	redistest.Eventually(t, recovery, func() bool { return len(s.channels(false)) == len(before) }, "no channel is left")
-	// The link's, when the one that watched over its last command has ended.
-	redistest.Eventually(t, soon, func() bool { return redistest.Goroutines(mine) <= 1 }, "one goroutine at most")
+	require.LessOrEqual(t, s.hub.linkCount(), 1, "one goroutine at most")
 	ws := s.park(plain(redistest.Name(t)), 2) // it still works
 	s.leaveAll(ws[0].topic.sub.channel, ws)
 	s.hub.Close()
-	awaitNoGoroutines(t)
 }
 
 // limited makes a user, and returns a client that acts as that user.

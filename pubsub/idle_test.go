@@ -166,7 +166,7 @@ func TestIdleLinkEnds(t *testing.T) {
 					time.Sleep(maxIdle - 1)
 					synctest.Wait()
 					require.Equal(t, 3, h.linkCount(), "kept for a while")
-					time.Sleep(1)
+					time.Sleep(time.Nanosecond)
 					synctest.Wait()
 					require.Zero(t, h.linkCount())
 					conns, _ := rdb.count()

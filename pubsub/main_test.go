@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"context"
+	"flag"
 	"testing"
 	"time"
 
@@ -11,7 +12,13 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	// Most tests wait for servers, so more of them run at once than there are cores.
+	if err := flag.Set("test.parallel", "6"); err != nil {
+		panic(err)
+	}
+	redistest.Main(m)
+}
 
 const (
 	// soon bounds what happens at once, on a machine that may be busy.

@@ -135,33 +135,28 @@ func TestTakenAwayWhilePutOff(t *testing.T) {
 }
 
 // Close does not wait for the answer that an unsubscription waits for.
-func TestCloseBeforeUnsubscribing(t *testing.T) {
-	for name, mod := range map[string]func(*rueidis.ClientOption){"resp3": func(*rueidis.ClientOption) {}, "resp2": resp2} {
-		t.Run(name, func(t *testing.T) {
-			proxy := redistest.StartProxy(t, redistest.Shared(t))
-			s := newSite(t, redistest.Dial(t, proxy.Addr(), mod), redistest.Dial(t, redistest.Shared(t)))
-			ch := plain(redistest.Name(t))
-			w := s.park(ch, 1)[0]
-			asked := make(chan struct{}, 1)
-			proxy.OnRequest(func(cmd []string) redistest.Action {
-				s.hub.mu.Lock()
-				sub := s.hub.subs[ch]
-				ends := sub != nil && sub.op == unsubscribing // not rueidis' own PING
-				s.hub.mu.Unlock()
-				if cmd[0] != "PING" || !ends {
-					return redistest.Pass
-				}
-				select {
-				case asked <- struct{}{}:
-				default:
-				}
-				return redistest.Hold
-			})
-			w.Leave()
-			<-asked
-			within(t, soon/2, s.hub.Close)
-			proxy.Release()
-			awaitNoGoroutines(t)
-		})
-	}
+func closeBeforeUnsubscribing(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
+	proxy := redistest.StartProxy(top, redistest.Shared(top))
+	s := newSite(t, redistest.Dial(top, proxy.Addr(), mod...), redistest.Dial(top, redistest.Shared(top)))
+	ch := plain(redistest.Name(t))
+	w := s.park(ch, 1)[0]
+	asked := make(chan struct{}, 1)
+	proxy.OnRequest(func(cmd []string) redistest.Action {
+		s.hub.mu.Lock()
+		sub := s.hub.subs[ch]
+		ends := sub != nil && sub.op == unsubscribing // not rueidis' own PING
+		s.hub.mu.Unlock()
+		if cmd[0] != "PING" || !ends {
+			return redistest.Pass
+		}
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		return redistest.Hold
+	})
+	w.Leave()
+	<-asked
+	within(t, soon/2, s.hub.Close)
+	proxy.Release()
 }
