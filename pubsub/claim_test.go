@@ -79,7 +79,7 @@ func TestNewsDuringAClaim(t *testing.T) {
 	} {
 		for end, row := range map[string]struct {
 			do   func(w *Waiter)
-			turn int // who has it then
+			turn int // whose it is then
 		}{
 			"granted":                {func(w *Waiter) { require.True(t, w.Grant(-1)); requireGranted(t, w); <-w.turn }, 1},
 			"unclaimed":              {func(w *Waiter) { require.True(t, w.Unclaim(false)) }, 0},
@@ -222,7 +222,7 @@ func TestRefusalDuringAClaim(t *testing.T) {
 	}
 }
 
-// Who was told to leave is not claimed; who joined behind it is.
+// A waiter that was told to leave is not claimed; one that joined behind it is.
 func TestClaimPassesByTheRefused(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
@@ -252,7 +252,7 @@ func TestClaimsOfSeveralQueues(t *testing.T) {
 	require.True(t, d.hub.Join(a, q))
 	d.hub.Join(b, q)
 	a.Held(-1)
-	d.turn([]*Waiter{a}, 0) // the subscription stands
+	d.turn([]*Waiter{a}, 0) // the subscription is live
 	a.Held(-1)
 	require.Same(t, a, d.hub.Claim(q))
 	d.hub.message(d.ch, "0")
@@ -297,7 +297,7 @@ func TestClaimAndClose(t *testing.T) {
 // claimStep is a step of the model that has to do with claims.
 func (m *model) claimStep() string {
 	if !m.claimed {
-		m.ours = 0
+		m.local = 0
 		if m.rnd.IntN(4) == 0 {
 			m.hub.Ending(queue(m.ch))
 			return "ending"
@@ -337,7 +337,7 @@ func (m *model) claimStep() string {
 			m.drop(w)
 			return "grant"
 		}
-		m.claimed, m.ours = false, 0
+		m.claimed, m.local = false, 0
 		m.leaveInTurn()
 		return "grant of one that gave up"
 	case 2:

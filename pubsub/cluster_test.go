@@ -138,7 +138,7 @@ func TestClusterMasterKilled(t *testing.T) {
 }
 
 // A slot moves to a node that joined the cluster since the client looked. The client learns of it
-// from the next command for the slot, so the waiters have to be the ones who send it.
+// from the next command for the slot, so the waiters have to send it.
 func TestSlotMovesToANewNode(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -193,7 +193,7 @@ func (s site) ask(c rueidis.Client, cmd ...string) rueidis.RedisResult {
 	return c.Do(ctx, c.B().Arbitrary(cmd...).Build())
 }
 
-// Who may not ask for the routes can not wait on a sharded channel, and is told so.
+// A user that may not ask for the routes cannot wait on a sharded channel, and is told so.
 func TestForbiddenRoutes(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)

@@ -26,15 +26,6 @@ func (s *subscription) suspect() {
 	}
 }
 
-// suspicious reports whether the node has to be asked, and ends the suspicion.
-func (l *link) suspicious() bool {
-	l.hub.mu.Lock()
-	defer l.hub.mu.Unlock()
-	was := l.suspected
-	l.suspected = false
-	return was
-}
-
 // inTouch returns errCutOff if the node says that it is out of touch with its cluster, and the error
 // of a broken connection. A server that does not tell us is taken to be well. Without a cluster
 // nothing is asked.

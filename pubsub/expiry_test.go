@@ -10,7 +10,7 @@ import (
 
 const patience = time.Minute
 
-// impatient is a line of n waiters who wait for a minute.
+// impatient is a line of n waiters that wait for a minute.
 func (d *desk) impatient(n int) (ws []*Waiter) {
 	d.t.Helper()
 	for range n {
@@ -52,7 +52,7 @@ func TestWaitersExpire(t *testing.T) {
 		for _, w := range ws {
 			require.Equal(t, Left, w.Leave())
 		}
-		require.Empty(t, forever.turn, "there is no news for who stays")
+		require.Empty(t, forever.turn, "there is no news for one that stays")
 		d.hub.message(d.ch, "0")
 		require.Len(t, forever.turn, 1)
 		forever.Leave()
@@ -127,8 +127,8 @@ func TestExpiredPassesOn(t *testing.T) {
 	}
 }
 
-// Who is claimed when its time ends does not wait for what becomes of the claim; if it was granted the lock before it
-// could leave, it has it.
+// A waiter that is claimed when its time ends does not wait for the outcome; if it was granted the lock before it could
+// leave, it has it.
 func TestClaimedExpires(t *testing.T) {
 	t.Parallel()
 	claimed := func(t *testing.T) *Waiter {

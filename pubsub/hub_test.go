@@ -196,7 +196,7 @@ func setUser(t *testing.T, admin rueidis.Client, rules ...string) {
 	require.NoError(t, admin.Do(t.Context(), cmd).Error())
 }
 
-// awaitRefusal waits for the news that the subscription can not be had.
+// awaitRefusal waits for the news that the subscription cannot be had.
 func awaitRefusal(t *testing.T, w *Waiter, says ...string) {
 	t.Helper()
 	select {
@@ -282,7 +282,7 @@ func TestSubscribesAgainAfterAPassingError(t *testing.T) {
 	s.awaitGone(other)
 }
 
-func TestUnlockBeforeTheSubscriptionStands(t *testing.T) {
+func TestUnlockBeforeTheSubscription(t *testing.T) {
 	t.Parallel()
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	proxy.OnRequest(redistest.Each("SUBSCRIBE", redistest.Hold))

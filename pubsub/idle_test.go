@@ -134,8 +134,8 @@ func subscribes(t *testing.T, h *Hub, ch Channel) *Waiter {
 	return w
 }
 
-// A link that no subscription uses ends after a while, with its goroutine and its connection, and not earlier. Who needs
-// its node later gets a new one.
+// A link that no subscription uses ends after a while, with its goroutine and its connection, and not earlier. Its node
+// gets a new one when it is needed again.
 func TestIdleLinkEnds(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]rueidis.ClientMode{

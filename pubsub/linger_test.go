@@ -21,7 +21,6 @@ func (d *desk) lapse() {
 	d.hub.mu.Lock()
 	var all []*subscription
 	for _, s := range d.hub.subs {
-		s.until = time.Time{}
 		all = append(all, s)
 	}
 	d.hub.mu.Unlock()
@@ -44,7 +43,7 @@ func TestRejoin(t *testing.T) {
 		d := newDesk(t)
 		d.line(1)[0].Leave()
 		w := rejoin(d)
-		require.Empty(t, w.turn, "the attempt came when the subscription stood")
+		require.Empty(t, w.turn, "the attempt came when the subscription was live")
 		require.Equal(t, noOp, d.take())
 		require.True(t, d.topic().sub.confirmed)
 	})
@@ -92,7 +91,7 @@ func TestRejoin(t *testing.T) {
 	})
 }
 
-// Who got the lock leaves a subscription that lingers; who gave up does not.
+// A waiter that got the lock leaves a subscription that lingers; one that gave up does not.
 func TestLinger(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -108,7 +107,7 @@ func TestLinger(t *testing.T) {
 			time.Sleep(linger - time.Millisecond)
 			w := join()
 			w.Held(-1)
-			require.Empty(t, w.turn, "the attempt came when the subscription stood")
+			require.Empty(t, w.turn, "the attempt came when the subscription was live")
 			d.hub.message(d.ch, "0")
 			require.Len(t, w.turn, 1)
 			w.Done(-1)
@@ -147,7 +146,7 @@ func TestLinger(t *testing.T) {
 	})
 }
 
-// A lock that nobody else wants any more costs nothing but its own commands: who got it without waiting
+// A lock that nobody else wants any more costs nothing but its own commands: getting it without waiting
 // does not keep the subscription.
 func TestLingersOnlyForThoseWhoWaited(t *testing.T) {
 	t.Parallel()
@@ -168,7 +167,7 @@ func TestLingersOnlyForThoseWhoWaited(t *testing.T) {
 	})
 }
 
-// Nothing stays behind for who got the lock, but could not keep it.
+// Nothing stays behind for a grant that could not be kept.
 func TestLingersForNobodyWhoFailed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -30,7 +30,7 @@ type link struct {
 
 	// Guarded by Hub.mu.
 	dirty     []*subscription // to be looked at
-	epoch     int             // counts connections, so that a late callback of an old one is known
+	epoch     int             // counts connections lost, so that a late callback of one is known
 	suspected bool            // the node may be cut off, see cutoff.go
 }
 
@@ -138,8 +138,8 @@ func (l *link) connectAndServe() error {
 	defer conn.Close() // gives it back, too
 
 	h.mu.Lock()
-	l.epoch++
 	epoch := l.epoch
+	l.suspected = true // nothing is known of the node yet
 	h.mu.Unlock()
 	lost := conn.SetPubSubHooks(rueidis.PubSubHooks{
 		OnMessage: func(m rueidis.PubSubMessage) {
@@ -154,19 +154,17 @@ func (l *link) connectAndServe() error {
 		defer ticker.Stop()
 		failover = ticker.C
 	}
-	if err := l.inTouch(conn); err != nil {
-		return err
-	}
 	idle := time.NewTimer(maxIdle) // since the last command
 	defer idle.Stop()
 	var retry <-chan time.Time
 	for {
-		if l.suspicious() {
+		batch, suspected := l.take()
+		if suspected {
 			if err := l.inTouch(conn); err != nil {
 				return err
 			}
 		}
-		if batch := l.take(); len(batch) > 0 {
+		if len(batch) > 0 {
 			again, err := l.send(conn, lost, batch)
 			if err != nil {
 				return err
@@ -225,12 +223,13 @@ func sameNodes(a, b map[string]rueidis.Client) bool {
 	return maps.EqualFunc(a, b, func(rueidis.Client, rueidis.Client) bool { return true })
 }
 
-// take returns subscriptions with something to do, at most a batch of them, their op set.
-func (l *link) take() []*subscription {
+// take returns subscriptions with something to do, at most a batch of them, their op set, and whether
+// the node has to be asked first if it is in touch with its cluster.
+func (l *link) take() (batch []*subscription, suspected bool) {
 	h := l.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var batch []*subscription
+	suspected, l.suspected = l.suspected, false
 	for len(l.dirty) > 0 && len(batch) < subscribeBatch {
 		s := l.dirty[0]
 		l.dirty[0] = nil
@@ -247,7 +246,7 @@ func (l *link) take() []*subscription {
 		}
 		batch = append(batch, s)
 	}
-	return batch
+	return batch, suspected
 }
 
 // finish ends an op with the server's answer. It reports whether to try again later. Hub.mu is held.
@@ -295,8 +294,8 @@ func (l *link) requeue() {
 	}
 }
 
-// onSubscription handles what the server says of a subscription. It runs on the reading goroutine of
-// the connection.
+// onSubscription handles the server's word on a subscription, on the reading goroutine of the
+// connection.
 func (l *link) onSubscription(epoch int, event rueidis.PubSubSubscription) {
 	h := l.hub
 	h.mu.Lock()
@@ -337,8 +336,8 @@ func (l *link) down(err error, hopeless bool) {
 			s.refuse(err)
 		}
 		if errors.Is(err, errUnknownNode) {
-			// It joined the cluster lately. What tells the client of it is a command for a key of
-			// the slot, and that is what the waiter sends.
+			// It joined the cluster lately. The client hears of it when it sends a command for a key
+			// of the slot, as the waiter does now.
 			s.wakeFirst()
 		}
 		s.update()

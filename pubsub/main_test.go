@@ -115,7 +115,7 @@ func noTurn(t *testing.T, ws ...*Waiter) {
 	}
 }
 
-// park makes a queue of n waiters who know that the lock is held, with a subscription that stands.
+// park makes a queue of n waiters that know that the lock is held, with a live subscription.
 func (s site) park(ch Channel, n int) []*Waiter {
 	s.t.Helper()
 	ws := []*Waiter{{}}

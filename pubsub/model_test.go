@@ -47,7 +47,7 @@ func subOf(t *topic) *subscription {
 
 // take returns the topic's next command, noOp if there is none.
 func (d *desk) take() op {
-	if batch := d.link.take(); len(batch) > 0 {
+	if batch, _ := d.link.take(); len(batch) > 0 {
 		return batch[0].op
 	}
 	return noOp
@@ -90,7 +90,7 @@ func serverError(t *testing.T, text string) error {
 // Whatever may be news about the lock (a message, a confirmation, the end of the time, a wake-up
 // that somebody passed on) is an event. It is answered by a turn that begins after it. The
 // invariant I-wake is then: news without an answer has a waiter that is due; and without news
-// the subscription stands, or is being asked for. Who joins an empty queue has a turn at once, unless the last
+// the subscription is live, or is being asked for. Whoever joins an empty queue has a turn at once, unless the last
 // attempt got the lock, no news of its end has come, and none could have been missed.
 type model struct {
 	*desk
@@ -104,7 +104,7 @@ type model struct {
 	news    int // when the last event was
 	began   int // when the last turn began
 	claimAt int // when the last claim did
-	ours    int // when the attempt began that got the lock for this process, which still has it; 0 if there is none
+	local   int // when the attempt began that got the lock for this process, which still has it; 0 if there is none
 	ended   int // when the last message came, which may be of the end of that hold
 	stood   int // when the subscription was confirmed last
 	waited  int // how many joined an empty queue and got no turn
@@ -137,7 +137,7 @@ func stateOf(w *Waiter) string {
 	case w.prev == nil && w.topic.first != w:
 		return "out"
 	case w.err != nil:
-		return "told"
+		return "stopped"
 	case w.due:
 		return "due"
 	}
@@ -176,7 +176,7 @@ func (m *model) moved(event string, w *Waiter) {
 			if from == to {
 				continue
 			}
-			row = map[bool]string{true: "stopped ", false: "woken "}[to == "told"] + from + " " + to
+			row = map[bool]string{true: "stop ", false: "wake "}[to == "stopped"] + from + " " + to
 		}
 		_, known := m.states.table[row]
 		require.True(m.t, known || event == "Unanswered" && x == w, "not in the table of queue.go: %s, %v", row, m.steps)
@@ -204,7 +204,7 @@ func (m *model) step() {
 	}
 	note := func(s string) { m.steps = append(m.steps, s) }
 	step := m.rnd.IntN(16)
-	if m.ours > 0 && len(m.queue) == 0 && m.rnd.IntN(2) == 0 {
+	if m.local > 0 && len(m.queue) == 0 && m.rnd.IntN(2) == 0 {
 		step = 0 // rare, and of interest
 	}
 	switch step {
@@ -225,8 +225,8 @@ func (m *model) step() {
 			m.began = m.clock
 		case len(m.queue) == 0:
 			note("waits at once")
-			require.Positive(m.t, m.ours, "not known to be held: %v", m.steps)
-			require.Less(m.t, m.stood, m.ours, "a message may have been missed: %v", m.steps)
+			require.Positive(m.t, m.local, "not known to be held: %v", m.steps)
+			require.Less(m.t, m.stood, m.local, "a message may have been missed: %v", m.steps)
 			require.True(m.t, subOf(m.topic()).live(), "a message may be missed: %v", m.steps)
 			m.waited++
 		}
@@ -247,7 +247,7 @@ func (m *model) step() {
 		if m.turn != nil && !m.claimed {
 			note("held")
 			w := m.turn
-			m.turn, m.ours = nil, 0
+			m.turn, m.local = nil, 0
 			w.Held([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)])
 			m.moved("Held", w)
 		}
@@ -284,7 +284,7 @@ func (m *model) step() {
 		note("message")
 		if t := m.topic(); t != nil && subOf(t).confirmed {
 			m.event()
-			m.ours, m.ended = 0, m.clock
+			m.local, m.ended = 0, m.clock
 			m.hub.message(m.ch, []string{"0", "1", "1", "?"}[m.rnd.IntN(4)])
 		}
 	case 9:
@@ -370,11 +370,11 @@ func (m *model) confirmation() {
 // got is for an attempt that got the lock; it says for how long.
 func (m *model) got(began int) (ttl time.Duration) {
 	if m.rnd.IntN(2) == 0 {
-		m.ours = 0
+		m.local = 0
 		return -1
 	}
-	if m.ours = began; began < m.ended { // news that came before the answer
-		m.ours = 0
+	if m.local = began; began < m.ended { // news that came before the answer
+		m.local = 0
 	}
 	return time.Hour
 }

@@ -7,51 +7,51 @@ import "time"
 //	new        not joined yet
 //	waiting    in the queue
 //	due        waiting, and gets the turn as soon as nobody in front of it is due and nobody has it
-//	turn       topic.current: makes an attempt, or its caller does
+//	turn       topic.current: its caller makes an attempt
 //	claimed    topic.current: a holder of this process makes an attempt for it
 //	abandoned  claimed, and its caller has gone
 //	handed     out of the queue with the lock, by its claimant
-//	told       has an error, and is to leave
+//	stopped    has an error, and is to leave
 //	out        has left the queue
 //
-// The steps from one to another follow. TestNoWaiterSleepsThroughAnUnlock reads the rows: each step
-// of its model has one, and its model takes each of them. The events woken and stopped come from
-// outside, the others are calls for the waiter itself.
+// The steps from one to another follow. Wake and stop come from elsewhere, the other events are calls
+// for the waiter itself. TestNoWaiterSleepsThroughAnUnlock reads the rows: each step of its model has
+// one, and its model takes each of them.
 //
 //	event      from         to
-//	Join       new       -> turn       nobody else is in the queue, and this process is not known to hold the lock
+//	Join       new       -> turn       nobody else is in the queue, and no hold of this process is known
 //	Join       new       -> waiting
-//	Join       new       -> told       the hub is closed, or the waiter's time is over
+//	Join       new       -> stopped    the hub is closed, or its time is over
 //	JoinFirst  new       -> turn       nobody else is in the queue
 //	JoinFirst  new       -> new
-//	woken      waiting   -> turn       by a message, a confirmation, the timer, Wake, or one that left
-//	woken      waiting   -> due        the same, while another has the turn or is claimed
-//	woken      due       -> turn       the other one's turn or claim has ended
-//	stopped    waiting   -> told       Stop, its time is over, no subscription, or Unanswered of the one that has the turn
-//	stopped    due       -> told
+//	wake       waiting   -> turn       by a message, a confirmation, the timer, Wake, or one that left
+//	wake       waiting   -> due        the same, while another has the turn or is claimed
+//	wake       due       -> turn       the other one's turn or claim has ended
+//	stop       waiting   -> stopped    Stop, its time is over, the subscription is refused, or Unanswered
+//	stop       due       -> stopped
 //	Held       turn      -> waiting
 //	Held       turn      -> turn       it was woken since its turn began
-//	Held       turn      -> due        so it was, and one in front of it, too
-//	Held       turn      -> told       it was stopped since
+//	Held       turn      -> due        the same, and one in front of it is due, too
+//	Held       turn      -> stopped    it was stopped since
 //	Done       turn      -> out
 //	Leave      waiting   -> out
 //	Leave      due       -> out        wakes the next one
 //	Leave      turn      -> out        wakes the next one
-//	Leave      told      -> out        wakes the next one, unless all that it was told is that its time is over
+//	Leave      stopped   -> out        wakes the next one, unless only its time is over
 //	Leave      claimed   -> abandoned
 //	Leave      abandoned -> abandoned
 //	Leave      handed    -> handed
-//	Claim      waiting   -> claimed    the first of those that are not told
+//	Claim      waiting   -> claimed    the first that is not stopped
 //	Grant      claimed   -> handed
 //	Grant      abandoned -> turn       for its claimant, which leaves in its place
 //	Unclaim    claimed   -> waiting
 //	Unclaim    claimed   -> turn       it is not known what the claim came to, or it was woken since
-//	Unclaim    claimed   -> told       it was stopped since
-//	Unclaim    abandoned -> turn       as above
+//	Unclaim    claimed   -> stopped    it was stopped since
+//	Unclaim    abandoned -> turn       the same
 //
 // A waiter that has the turn, or is claimed, stays so when it is woken or stopped; Waiter.due and
-// Waiter.err remember that until the turn or the claim ends. Stop and the end of its time signal to
-// a claimed one nevertheless, so that its caller can leave.
+// Waiter.err remember that until the turn or the claim ends. [Hub.Stop] and the end of its time signal
+// to a claimed one all the same, so that its caller can leave.
 
 // Waiter is one place in a queue; its zero value is ready for [Hub.Join]. Its methods are for the
 // goroutine that joined, except where they say otherwise.

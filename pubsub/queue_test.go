@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// line makes a queue of n waiters behind a subscription that stands; nobody has the turn.
+// line makes a queue of n waiters behind a live subscription; nobody has the turn.
 func (d *desk) line(n int) []*Waiter {
 	d.t.Helper()
 	ws := []*Waiter{{}}
@@ -176,7 +176,7 @@ func TestLeaving(t *testing.T) {
 		name    string
 		message string
 		leaves  []int
-		turn    int // who has it then
+		turn    int // whose it is then
 	}{
 		{"in turn", "0", []int{0}, 1},
 		{"in turn, and the next", "0", []int{0, 1}, 2},

@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"errors"
+	"maps"
 	"net"
 	"strconv"
 	"time"
@@ -51,11 +52,7 @@ func (h *Hub) forgetSlot(ch Channel) {
 
 // forget drops all routes to a node that we lost.
 func (h *Hub) forget(addr string) {
-	for slot, a := range h.router.addrs {
-		if a == addr {
-			delete(h.router.addrs, slot)
-		}
-	}
+	maps.DeleteFunc(h.router.addrs, func(_ uint16, a string) bool { return a == addr })
 }
 
 // askRoutes asks the cluster until all wanted channels have a route, or it may not ask; it ends with
@@ -97,7 +94,7 @@ func (h *Hub) adopt(addrs map[uint16]string) bool {
 	return true
 }
 
-// noRoutes tells those who wait for a route that there will be none.
+// noRoutes tells those that wait for a route that there will be none.
 func (h *Hub) noRoutes(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -130,20 +127,16 @@ func (h *Hub) clusterSlots() (map[uint16]string, error) {
 var errBadSlots = errors.New("unexpected reply to CLUSTER SLOTS")
 
 // parseRange reads one element of CLUSTER SLOTS: first slot, last slot, [host, port, …] of the
-// master, and the replicas. An empty host stands for the one that was asked.
+// master, and the replicas. An empty host is the one that was asked.
 func (h *Hub) parseRange(r rueidis.RedisMessage) (addr string, first, last int64, err error) {
 	fields, err := r.ToArray()
 	if err != nil || len(fields) < 3 {
 		return "", 0, 0, errBadSlots
 	}
-	if first, err = fields[0].AsInt64(); err != nil {
-		return "", 0, 0, errBadSlots
-	}
-	if last, err = fields[1].AsInt64(); err != nil || first < 0 || last > 16383 {
-		return "", 0, 0, errBadSlots
-	}
+	first, errFirst := fields[0].AsInt64()
+	last, errLast := fields[1].AsInt64()
 	master, err := fields[2].ToArray()
-	if err != nil || len(master) < 2 {
+	if errors.Join(errFirst, errLast, err) != nil || first < 0 || last > 16383 || len(master) < 2 {
 		return "", 0, 0, errBadSlots
 	}
 	host, _ := master[0].ToString()

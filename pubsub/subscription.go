@@ -22,9 +22,8 @@ type subscription struct {
 	queued    bool  // the link will look at it
 	op        op    // the link's command about it that is under way; only the link's goroutine sets it
 
-	lingers bool      // it is confirmed, and may stay until then though no queue needs it
-	until   time.Time // at the least
-	timer   *time.Timer
+	lingers bool        // it is confirmed, and stays though no queue needs it
+	timer   *time.Timer // ends that
 }
 
 // subscription returns the one of a channel. Hub.mu is held.
@@ -130,30 +129,21 @@ func (s *subscription) startLinger() {
 	if !s.confirmed || s.hub.closed {
 		return
 	}
-	s.until = time.Now().Add(linger)
-	switch {
-	case s.lingers:
-		return // the timer looks at until
-	case s.timer == nil:
+	s.lingers = true
+	if s.timer == nil {
 		s.timer = time.AfterFunc(linger, s.lingered)
-	default:
+	} else {
 		s.timer.Reset(linger)
 	}
-	s.lingers = true
 }
 
 // lingered is called by the timer.
 func (s *subscription) lingered() {
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()
-	if !s.lingers || s.hub.closed {
-		return
+	if s.lingers {
+		s.endLinger()
 	}
-	if rest := time.Until(s.until); rest > 0 {
-		s.timer.Reset(rest)
-		return
-	}
-	s.endLinger()
 }
 
 // endLinger gives back a subscription that lingers, unless a queue needs it.

@@ -24,7 +24,7 @@ type topic struct {
 	timer *time.Timer // fires when the holder's remaining time has run out
 
 	localHold time.Time // this process has the lock until then, unless it may be free; zero: not known
-	maybeFree bool      // so said news since the current turn began: it may be about what that gets
+	maybeFree bool      // news came since the current turn began, maybe of the end of the hold that it gets
 
 	sub  *subscription // nil until it was needed for the first time
 	need bool          // the queue needs it
@@ -144,7 +144,7 @@ func (t *topic) subscribe() {
 	t.sub.update()
 }
 
-// settle gives back what an empty queue does not need: the subscription, and the topic itself.
+// settle drops an empty queue; the subscription does, if there is one.
 func (t *topic) settle() {
 	if t.first != nil {
 		return

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A lock that this process holds is not asked for: who joins waits for whoever ends the hold.
-func TestOursIsNotAskedFor(t *testing.T) {
+// A lock that this process holds is not asked for: a waiter that joins is woken by whoever ends the hold.
+func TestLocalHoldIsNotAskedFor(t *testing.T) {
 	t.Parallel()
 	const ttl = 300 * time.Millisecond // less than subscriptions linger
 	for name, end := range map[string]func(d *desk, w *Waiter){
@@ -28,14 +28,14 @@ func TestOursIsNotAskedFor(t *testing.T) {
 				w := &Waiter{}
 				require.False(t, d.hub.Join(w, queue(d.ch)))
 				require.Empty(t, w.turn)
-				require.Equal(t, noOp, d.take(), "the subscription stands")
+				require.Equal(t, noOp, d.take(), "the subscription is live")
 				end(d, w)
 				require.Len(t, w.turn, 1)
 				<-w.turn
 				w.Held(time.Hour)
 				require.Empty(t, w.turn)
 				w.Leave()
-				require.True(t, d.hub.Join(&Waiter{}, queue(d.ch)), "not ours any more")
+				require.True(t, d.hub.Join(&Waiter{}, queue(d.ch)), "not known to be held any more")
 			})
 		})
 	}
@@ -59,7 +59,7 @@ func TestOursIsNotAskedFor(t *testing.T) {
 	})
 }
 
-// holds has a waiter get the lock for ttl, whose attempt began when the subscription stood.
+// holds has a waiter get the lock for ttl, whose attempt began when the subscription was live.
 func (d *desk) holds(ttl time.Duration) {
 	d.t.Helper()
 	w := d.line(1)[0]
@@ -69,7 +69,7 @@ func (d *desk) holds(ttl time.Duration) {
 }
 
 // What is known of a hold does not outlast what could have told of its end.
-func TestOursIsForgotten(t *testing.T) {
+func TestLocalHoldIsForgotten(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]func(d *desk){
 		"a message":    func(d *desk) { d.hub.message(d.ch, "0") },
@@ -152,7 +152,7 @@ func TestOursIsForgotten(t *testing.T) {
 		still(t, func(t *testing.T) {
 			d := newDesk(t)
 			d.holds(time.Hour)
-			require.True(t, d.hub.JoinFirst(&Waiter{}, queue(d.ch)), "who does not wait asks")
+			require.True(t, d.hub.JoinFirst(&Waiter{}, queue(d.ch)), "one that does not wait asks")
 		})
 	})
 }
