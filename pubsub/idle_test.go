@@ -109,7 +109,7 @@ func (h *Hub) at(addr string) Channel {
 	for i := 0; ; i++ {
 		ch := Channel{Name: fmt.Sprint(addr, i), Sharded: true}
 		if _, known := h.router.addrs[h.slot(ch)]; !known {
-			h.learn(ch, addr)
+			h.router.addrs[h.slot(ch)] = addr
 			return ch
 		}
 	}

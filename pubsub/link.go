@@ -259,7 +259,7 @@ func (l *link) finish(s *subscription, err error) (again bool) {
 		case op == unsubscribing: // the server does not know the channel, or not here: nothing to give back
 			s.lose()
 		case moved:
-			l.hub.learn(s.channel, addr)
+			l.hub.router.addrs[l.hub.slot(s.channel)] = addr
 		case refused(redisErr):
 			s.refuse(err)
 		default:
@@ -310,7 +310,9 @@ func (l *link) onSubscription(epoch int, event rueidis.PubSubSubscription) {
 	case "unsubscribe", "sunsubscribe":
 		s.lose()
 		if s.op == noOp { // nobody here asked for that: the slot moved to another node
-			h.forgetSlot(s.channel)
+			if s.channel.Sharded {
+				delete(h.router.addrs, h.slot(s.channel))
+			}
 			s.update()
 		}
 	}
@@ -324,7 +326,7 @@ func (l *link) down(err error, hopeless bool) {
 	defer h.mu.Unlock()
 	l.epoch++
 	l.dirty, l.suspected = nil, false
-	h.forget(l.addr)
+	maps.DeleteFunc(h.router.addrs, func(_ uint16, addr string) bool { return addr == l.addr })
 	redisErr, _ := rueidis.IsRedisErr(err)
 	for _, s := range h.subs {
 		if s.link != l {

@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"errors"
+	"io"
 	"math"
 	"testing"
 	"testing/synctest"
@@ -383,4 +384,47 @@ func TestLateConfirmations(t *testing.T) {
 	d.confirm("subscribe")
 	d.turn(ws, 0)
 	d.link.onSubscription(d.link.epoch, rueidis.PubSubSubscription{Kind: "subscribe", Channel: "unknown"})
+}
+
+// An attempt that Redis did not answer is reason enough to leave for those that waited when it began, not for later ones.
+func TestUnanswered(t *testing.T) {
+	t.Parallel()
+	for name, begin := range map[string]func(d *desk) *Waiter{
+		"turn at once": func(d *desk) *Waiter {
+			w := &Waiter{}
+			require.True(d.t, d.hub.Join(w, queue(d.ch)))
+			return w
+		},
+		"turn": func(d *desk) *Waiter {
+			w := d.line(1)[0]
+			d.hub.message(d.ch, "0")
+			d.turn([]*Waiter{w}, 0)
+			return w
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			w, late := begin(d), &Waiter{}
+			require.False(t, d.hub.Join(late, queue(d.ch)))
+			w.Unanswered(io.ErrUnexpectedEOF)
+			require.Empty(t, late.turn, "it came when the attempt was under way")
+			w.Leave()
+			d.turn([]*Waiter{late}, 0)
+
+			after := &Waiter{}
+			require.False(t, d.hub.Join(after, queue(d.ch)))
+			late.Held(-1)
+			d.obey()
+			d.hub.Wake(queue(d.ch))
+			<-late.turn
+			late.Unanswered(io.ErrUnexpectedEOF)
+			require.Len(t, after.turn, 1, "it waited when the attempt began")
+			require.ErrorIs(t, refusal(after), io.ErrUnexpectedEOF)
+			after.Leave()
+			late.Leave()
+			d.obey()
+			require.Zero(t, d.hub.Len())
+		})
+	}
 }

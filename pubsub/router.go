@@ -2,7 +2,6 @@ package pubsub
 
 import (
 	"errors"
-	"maps"
 	"net"
 	"strconv"
 	"time"
@@ -38,21 +37,6 @@ func (h *Hub) route(ch Channel) *link {
 func (h *Hub) slot(ch Channel) uint16 {
 	cmd := h.rdb.B().Ssubscribe().Channel(ch.Name).Build()
 	return cmd.Slot()
-}
-
-// learn notes the node of a channel's slot from a MOVED answer.
-func (h *Hub) learn(ch Channel, addr string) { h.router.addrs[h.slot(ch)] = addr }
-
-// forgetSlot drops the route of a channel whose slot has moved.
-func (h *Hub) forgetSlot(ch Channel) {
-	if ch.Sharded {
-		delete(h.router.addrs, h.slot(ch))
-	}
-}
-
-// forget drops all routes to a node that we lost.
-func (h *Hub) forget(addr string) {
-	maps.DeleteFunc(h.router.addrs, func(_ uint16, a string) bool { return a == addr })
 }
 
 // askRoutes asks the cluster until all wanted channels have a route, or it may not ask; it ends with

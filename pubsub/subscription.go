@@ -26,16 +26,6 @@ type subscription struct {
 	timer   *time.Timer // ends that
 }
 
-// subscription returns the one of a channel. Hub.mu is held.
-func (h *Hub) subscription(ch Channel) *subscription {
-	s := h.subs[ch]
-	if s == nil {
-		s = &subscription{hub: h, channel: ch}
-		h.subs[ch] = s
-	}
-	return s
-}
-
 type op int8
 
 const (

@@ -134,7 +134,11 @@ func (t *topic) subscribe() {
 	}
 	t.need = true
 	if t.sub == nil {
-		t.sub = t.hub.subscription(t.queue.Channel)
+		h, ch := t.hub, t.queue.Channel
+		if h.subs[ch] == nil {
+			h.subs[ch] = &subscription{hub: h, channel: ch}
+		}
+		t.sub = h.subs[ch]
 		t.sub.topics = append(t.sub.topics, t)
 	}
 	if t.sub.live() {
