@@ -28,9 +28,9 @@ func (p *Proxy) Swallowed(conn net.Conn) bool {
 // ProxyGoroutines counts what Goroutines leaves out: the proxies' own.
 func ProxyGoroutines() int {
 	n := 0
-	for _, stack := range stacks() {
-		if strings.Contains(stack, "redistest.(*link).") || strings.Contains(stack, "redistest.(*Proxy).accept") {
-			n++
+	for _, g := range look() {
+		if strings.Contains(g.stack, "redistest.(*link).") || strings.Contains(g.stack, "redistest.(*Proxy).accept") {
+			n += g.count
 		}
 	}
 	return n

@@ -3,27 +3,34 @@ package redistest
 import (
 	"context"
 	"runtime"
+	"runtime/pprof"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/rueidis"
 )
 
-// Eventually waits until cond holds, asking every millisecond, and fails the
-// test with msg if it does not within the given time.
+// Eventually waits until cond holds, asking every millisecond, or half of the
+// time if asking takes longer, and fails the test with msg if it does not
+// within the given time.
 func Eventually(tb testing.TB, within time.Duration, cond func() bool, msg string) {
 	tb.Helper()
 	// cond is asked once more after the time is up: on a machine that stood
-	// still, the first look would otherwise be the last.
-	for deadline := time.Now().Add(within); !cond(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			if cond() {
-				return
-			}
+	// still, the first look would otherwise be the last. Looks at all goroutines
+	// of tests that run in parallel would otherwise leave these no time to run.
+	for deadline := time.Now().Add(within); ; {
+		asked := time.Now()
+		if cond() {
+			return
+		}
+		if asked.After(deadline) {
 			tb.Fatalf("not within %v: %s", within, msg)
 		}
+		time.Sleep(max(time.Millisecond, time.Since(asked)))
 	}
 }
 
@@ -58,32 +65,106 @@ func Commands(tb testing.TB, c rueidis.Client) map[string]int64 {
 	return calls
 }
 
+// testLabel is the label of the goroutines that a test which runs beside others has started.
+const testLabel = "redistest"
+
+// Parallel is t.Parallel for a test that may look at goroutines. A subtest that calls it too is a test of its own.
+func Parallel(t *testing.T) {
+	t.Helper()
+	// Whatever a goroutine starts inherits its labels; what a timer starts has none.
+	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels(testLabel, t.Name())))
+	t.Parallel()
+}
+
 // Goroutines counts the goroutines whose stack contains substr, such as
 // "github.com/go-rlock/rlock/pubsub.". Those that run tests and those of this
 // package are left out: a test's own stack names the package under test too.
+// In a test that called Parallel, so are those of the tests beside it.
 func Goroutines(substr string) int {
+	looking.Lock()
+	defer looking.Unlock()
+	all := look()
+	own := ""
+	for _, g := range all {
+		if strings.Contains(g.stack, "internal/redistest.look(") {
+			own = g.labels
+		}
+	}
 	n := 0
-	for _, stack := range stacks() {
-		if strings.Contains(stack, substr) && !ofTests(stack) {
+	for _, g := range all {
+		foreign := own != "" && g.labels != "" && g.labels != own
+		if strings.Contains(g.stack, substr) && !foreign && !g.ofTests() {
+			n += g.count
+		}
+	}
+	return n
+}
+
+// looking is held while look runs, so that the one goroutine inside is the caller's.
+var looking sync.Mutex
+
+// alike are goroutines with the same stack and the same labels.
+type alike struct {
+	count  int
+	labels string
+	stack  string // a line "function(" for each call, the innermost first
+	root   string // the last of them
+}
+
+// look returns all goroutines of this moment, as the goroutine profile shows them.
+func look() []alike {
+	var text strings.Builder
+	_ = pprof.Lookup("goroutine").WriteTo(&text, 1) // a Builder takes everything
+	var all []alike
+	for group := range strings.SplitSeq(text.String(), "\n\n") {
+		var g alike
+		for line := range strings.Lines(group) {
+			if count, _, ok := strings.Cut(line, " @ "); ok {
+				g.count, _ = strconv.Atoi(count)
+			} else if labels, ok := strings.CutPrefix(line, "# labels: "); ok {
+				g.labels = labels
+			} else if cells := strings.Split(line, "\t"); len(cells) > 2 { // # address function+0x1f file:line
+				function, _, _ := strings.Cut(cells[2], "+0x")
+				g.root = function + "("
+				g.stack += g.root + "\n"
+			}
+		}
+		all = append(all, g)
+	}
+	return all
+}
+
+func (g alike) ofTests() bool {
+	return g.root == "testing.tRunner(" || strings.Contains(g.stack, "testing.(*M).Run(") ||
+		strings.HasPrefix(g.root, "github.com/go-rlock/rlock/internal/redistest.")
+}
+
+// Started counts the goroutines that the caller's test has started itself and
+// whose stack contains substr but none of without, all seen in the same moment.
+// The caller is the test's goroutine or one of those. Looking takes a fraction
+// of the time that Goroutines takes.
+func Started(substr string, without ...string) int {
+	all := stacks()
+	test, creator := family(all[0]) // the caller's own stack is the first
+	if !strings.Contains(all[0], "created by testing.") {
+		test = creator
+	}
+	n := 0
+	for _, stack := range all {
+		if _, creator := family(stack); creator == test && strings.Contains(stack, substr) &&
+			!slices.ContainsFunc(without, func(w string) bool { return strings.Contains(stack, w) }) {
 			n++
 		}
 	}
 	return n
 }
 
-// Started counts the goroutines that the caller's goroutine has started and whose
-// stack contains substr but not without, all seen in the same moment. Those of
-// tests that run in parallel are left out.
-func Started(substr, without string) int {
-	var own [32]byte
-	id, _, _ := strings.Cut(string(own[:runtime.Stack(own[:], false)]), " [") // goroutine 18 [running]:
-	n := 0
-	for _, stack := range stacks() {
-		if strings.Contains(stack, " in "+id+"\n") && strings.Contains(stack, substr) && !strings.Contains(stack, without) {
-			n++
-		}
-	}
-	return n
+// family returns the goroutine that a stack is of, and the one that has started it: "goroutine 18".
+func family(stack string) (id, creator string) {
+	id, _, _ = strings.Cut(stack, " [") // goroutine 18 [running]:
+	_, creator, _ = strings.Cut(stack, " in goroutine ")
+	creator, _, _ = strings.Cut(creator, "\n")
+	return id, "goroutine " + creator
 }
 
 // stacks returns one text per goroutine.
@@ -93,10 +174,4 @@ func stacks() []string {
 			return strings.Split(string(buf[:n]), "\n\n")
 		}
 	}
-}
-
-func ofTests(stack string) bool {
-	return strings.Contains(stack, "created by testing.") ||
-		strings.Contains(stack, "testing.(*M).Run(") ||
-		strings.Contains(stack, "created by github.com/go-rlock/rlock/internal/redistest.")
 }

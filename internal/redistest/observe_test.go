@@ -1,7 +1,9 @@
 package redistest_test
 
 import (
+	"strconv"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -32,7 +34,7 @@ func TestCommands(t *testing.T) {
 func parked(stop chan struct{}) { <-stop }
 
 func TestGoroutines(t *testing.T) {
-	t.Parallel()
+	redistest.Parallel(t)
 	const mine = "redistest_test.parked("
 	stop := make(chan struct{})
 	for range 3 {
@@ -40,11 +42,45 @@ func TestGoroutines(t *testing.T) {
 	}
 	redistest.Eventually(t, soon, func() bool { return redistest.Goroutines(mine) == 3 }, "three are seen")
 	require.Equal(t, 3, redistest.Started(mine, "no such thing"))
-	require.Zero(t, redistest.Started(mine, "created by"))
-	others := make(chan int)
-	go func() { others <- redistest.Started(mine, "no such thing") }()
-	require.Zero(t, <-others)
+	require.Zero(t, redistest.Started(mine, "no such thing", "created by"))
+	child, grandchild := make(chan int), make(chan int)
+	go func() { // started by this test, which has started three
+		child <- redistest.Started(mine)
+		go func() { grandchild <- redistest.Started(mine) }()
+	}()
+	require.Equal(t, 3, <-child)
+	require.Zero(t, <-grandchild)
 	close(stop)
 	redistest.Eventually(t, soon, func() bool { return redistest.Goroutines(mine) == 0 }, "all are gone")
 	require.Zero(t, redistest.Goroutines("redistest_test.TestGoroutines("), "the test itself does not count")
+}
+
+func started(stop chan struct{}) { <-stop }
+
+// TestGoroutinesBesideOtherTests: each test sees its own, also from a goroutine of its own, and what no test is known to
+// have started; one that runs alone sees all.
+func TestGoroutinesBesideOtherTests(t *testing.T) {
+	const mine = "redistest_test.started("
+	stop := make(chan struct{})
+	time.AfterFunc(0, func() { started(stop) }) // ended by the close below
+	t.Run("group", func(t *testing.T) {
+		for n := range 3 {
+			t.Run(strconv.Itoa(n), func(t *testing.T) {
+				redistest.Parallel(t)
+				for range n {
+					go func() { // so that nothing but its labels tells whose it is
+						go started(stop) // ended by the close below
+					}()
+				}
+				seen := make(chan int)
+				redistest.Eventually(t, soon, func() bool {
+					go func() { seen <- redistest.Goroutines(mine) }()
+					return <-seen == n+1
+				}, "its own, and that of the timer")
+			})
+		}
+	})
+	require.Equal(t, 1+0+1+2, redistest.Goroutines(mine))
+	close(stop)
+	redistest.Eventually(t, soon, func() bool { return redistest.Goroutines(mine) == 0 }, "all are gone")
 }
