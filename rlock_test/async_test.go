@@ -106,12 +106,12 @@ func (b bench) awaitSubscribers(t testing.TB, name string, n int) {
 	}, strconv.Itoa(n)+" subscribers of "+channel)
 }
 
-// waiting returns how many goroutines of this process wait in a queue for a lock.
-func waiting() int { return redistest.Goroutines("rlock.(*locking).awaitTurn") }
+// waiting returns how many goroutines of the caller's test wait in a queue for a lock.
+func waiting() int { return redistest.Started("rlock.(*locking).awaitTurn") }
 
-// behind returns how many goroutines of this process wait for a call that their owner has under way
+// behind returns how many goroutines of the caller's test wait for a call that their owner has under way
 // for the same lock.
-func behind() int { return redistest.Goroutines("rlock.(*locking).begin") }
+func behind() int { return redistest.Started("rlock.(*locking).begin") }
 
 func protocol(resp2 bool) func(*rueidis.ClientOption) {
 	return func(o *rueidis.ClientOption) {

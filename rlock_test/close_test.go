@@ -76,6 +76,7 @@ func TestCloseWhileWaitingAndHolding(t *testing.T) {
 
 // A level that Redis grants while Close runs has no one who would tell it of the end, so there is none.
 func TestReentryAnsweredDuringClose(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	proxy := redistest.StartProxy(t, s.Addr())
 	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
@@ -112,10 +113,12 @@ func bothWays(t *testing.T, test func(*testing.T, func(*rueidis.ClientOption))) 
 
 // Close does not need an answer from Redis, and neither does any call that is under way.
 func TestCloseInABlackHole(t *testing.T) {
+	redistest.Parallel(t)
 	bothWays(t, closeInABlackHole)
 }
 
 func closeInABlackHole(t *testing.T, way func(*rueidis.ClientOption)) {
+	redistest.Parallel(t)
 	const bound = 5*time.Second + soon
 	s := redistest.Start(t)
 	proxy := redistest.StartProxy(t, s.Addr())
@@ -162,10 +165,12 @@ func closeInABlackHole(t *testing.T, way func(*rueidis.ClientOption)) {
 
 // G5: what Redis grants to a caller that Close has sent away is given back before Close returns.
 func TestLateGrantIsGivenBackByClose(t *testing.T) {
+	redistest.Parallel(t)
 	bothWays(t, lateGrantIsGivenBackByClose)
 }
 
 func lateGrantIsGivenBackByClose(t *testing.T, way func(*rueidis.ClientOption)) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	proxy := redistest.StartProxy(t, s.Addr())
 	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
@@ -186,6 +191,7 @@ func lateGrantIsGivenBackByClose(t *testing.T, way func(*rueidis.ClientOption)) 
 // Asking rueidis for a connection can not be stopped, so Close must not wait for it while others
 // have all that the pool holds.
 func TestCloseWhileThePoolIsExhausted(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	rdb := s.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
 	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
@@ -206,6 +212,7 @@ func TestCloseWhileThePoolIsExhausted(t *testing.T) {
 // Whoever closes rdb first gets errors, and nobody waits for ever. The connection with the subscriptions
 // is not closed with rdb, so a waiter may hear of it only when it is woken, or when that connection ends.
 func TestRedisClientIsClosedFirst(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
 	rdb := s.Client(t)

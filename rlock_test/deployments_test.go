@@ -14,6 +14,7 @@ import (
 )
 
 func TestSentinelAndCluster(t *testing.T) {
+	redistest.Parallel(t)
 	cluster := func(t *testing.T) rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) }
 	for name, dial := range map[string]func(*testing.T) rueidis.Client{
 		"sentinel":                   func(t *testing.T) rueidis.Client { return redistest.StartSentinel(t).Client(t) },
@@ -21,6 +22,7 @@ func TestSentinelAndCluster(t *testing.T) {
 		"cluster with plain pub/sub": cluster,
 	} {
 		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
 			rdb := dial(t)
 			plain := strings.Contains(name, "plain")
 			one := newClient(t, rdb, rlock.Options{WatchdogTimeout: shortWatchdog, PlainPubSub: plain})
@@ -62,6 +64,7 @@ func TestSentinelAndCluster(t *testing.T) {
 // The first Lock on a cluster asks for the version of Redis before it does anything else. That does not
 // change what it says when it is cancelled meanwhile.
 func TestFirstLockOnAClusterIsCancelled(t *testing.T) {
+	redistest.Parallel(t)
 	cluster := redistest.StartCluster(t, 3, 0)
 	var proxies []*redistest.Proxy
 	for _, n := range cluster.Nodes() {
@@ -91,6 +94,7 @@ func TestFirstLockOnAClusterIsCancelled(t *testing.T) {
 
 // A lock needs the node of its slot and no other, from the first call on.
 func TestFirstLockOnAClusterWithADeadNode(t *testing.T) {
+	redistest.Parallel(t)
 	// The nodes that live would refuse everything when they notice, after 1.5 s.
 	cluster := redistest.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	rdb := cluster.Client(t)
@@ -110,6 +114,7 @@ func TestFirstLockOnAClusterWithADeadNode(t *testing.T) {
 
 // A fenced lock has two keys. A name with which they can not share a slot is refused.
 func TestFencedNamesOnACluster(t *testing.T) {
+	redistest.Parallel(t)
 	c := newClient(t, redistest.StartCluster(t, 3, 0).Client(t))
 	for name, fits := range map[string]bool{"a": true, "a:{b}:c": true, "a{b": false, "{": false, "a{}b": false} {
 		m := c.FencedMutex(name)

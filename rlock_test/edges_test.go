@@ -17,6 +17,7 @@ import (
 
 // By Redisson's rule x and {x} publish their unlocks on one channel. They are two locks.
 func TestNamesThatShareAChannel(t *testing.T) {
+	redistest.Parallel(t)
 	b := newBench(t)
 	other := newClient(t, b.rdb)
 	plain, braced := b.name, "{"+b.name+"}"
@@ -165,6 +166,7 @@ func TestHugeLeasesAndWaits(t *testing.T) {
 
 // G3: the remaining time of a hold may be more than a Duration can say.
 func TestHugeRemainingTimeIsNotPolled(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	b := bench{Client: newClient(t, s.Client(t)), rdb: s.Client(t)}
 	loadScripts(t, b.Client)

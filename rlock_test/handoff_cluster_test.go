@@ -17,6 +17,7 @@ import (
 // then while the slot is on its way to another node, and then there. A fenced lock has two keys, of which one
 // may have moved and the other not: such a hand-off is refused, and the release that follows is not.
 func TestHandOffOnACluster(t *testing.T) {
+	redistest.Parallel(t)
 	c := redistest.StartCluster(t, 3, 0)
 	for _, plain := range []bool{false, true} {
 		for _, fenced := range []bool{false, true} {
@@ -78,6 +79,7 @@ func TestHandOffOnACluster(t *testing.T) {
 // The moment in which the lock's key has moved and the counter's has not: a script with both keys is told to
 // try again, one with the lock's key alone is sent on.
 func TestHandOffBetweenTheNodes(t *testing.T) {
+	redistest.Parallel(t)
 	c := redistest.StartCluster(t, 3, 0)
 	b := bench{Client: newClient(t, c.Client(t), rlock.Options{HandOff: never}), rdb: c.Client(t), name: redistest.Name(t)}
 	m := b.FencedMutex(b.name)

@@ -15,11 +15,13 @@ import (
 // Fault 1, G1, G4 to G6: the request or the reply of a hand-off is lost, with its connection or without. The
 // unlock finds out what came of it, and so does the waiter; one that has gone leaves nothing.
 func TestHandOffLost(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	for leg, on := range legs {
 		for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
 			for _, goes := range []bool{false, true} {
 				t.Run(leg+"/"+string(action)+"/"+map[bool]string{false: "waits", true: "goes"}[goes], func(t *testing.T) {
+					redistest.Parallel(t)
 					before := ours()
 					r := newRelayOn(t, s, rlock.Options{HandOff: never})
 					m := r.FencedMutex(r.name)
@@ -73,6 +75,7 @@ func TestHandOffLost(t *testing.T) {
 // Fault 2, G2, G4 to G8: the network is gone from the hand-off on, for longer than calls are repeated or than the
 // lease lasts. Whatever the calls return, the lock is free soon after, and nobody has it twice.
 func TestHandOffInABlackHole(t *testing.T) {
+	redistest.Parallel(t)
 	for name, row := range map[string]struct {
 		watchdog, hole time.Duration
 		reached        bool // the hand-off reaches Redis, its reply does not come back
@@ -85,7 +88,7 @@ func TestHandOffInABlackHole(t *testing.T) {
 		"shorter than the timeout, after it":  {30 * time.Second, time.Second, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
+			redistest.Parallel(t)
 			r := newRelay(t, rlock.Options{WatchdogTimeout: row.watchdog, HandOff: never})
 			m := r.Mutex(r.name)
 			var a attempt
@@ -140,11 +143,13 @@ func TestHandOffInABlackHole(t *testing.T) {
 
 // Fault 3: Redis refuses the hand-off. The lock is released as without it.
 func TestHandOffRefused(t *testing.T) {
+	redistest.Parallel(t)
 	for _, line := range []string{
 		"OOM command not allowed when used memory > 'maxmemory'.", "LOADING Redis is loading the dataset in memory",
 		"NOPERM this user has no permissions to run the 'evalsha' command", "ERR unknown", "BUSY", "READONLY",
 	} {
 		t.Run(line, func(t *testing.T) {
+			redistest.Parallel(t)
 			r := newRelay(t)
 			a, waiters := r.line(t, same(r.Mutex(r.name), 3)...)
 			r.proxy.OnRequest(redistest.Each(r.handOff, redistest.Fail(line)))
@@ -160,6 +165,7 @@ func TestHandOffRefused(t *testing.T) {
 
 // The hand-off fails, and then the release does: unlock says so, and it is made up for.
 func TestUnlockFailsAfterItsHandOff(t *testing.T) {
+	redistest.Parallel(t)
 	for name, first := range map[string]redistest.Action{
 		"refused": redistest.Fail("ERR no"), "lost": redistest.Cut, "not ready": redistest.Fail("LOADING wait"),
 	} {
@@ -169,6 +175,7 @@ func TestUnlockFailsAfterItsHandOff(t *testing.T) {
 			}
 			for _, goes := range []bool{false, true} {
 				t.Run(name+"/"+leg+"/"+map[bool]string{false: "waits", true: "goes"}[goes], func(t *testing.T) {
+					redistest.Parallel(t)
 					r := newRelay(t)
 					release := "EVALSHA " + r.load(t, "release")
 					a, line := r.line(t, same(r.Mutex(r.name), 2)...)
@@ -201,6 +208,7 @@ func TestUnlockFailsAfterItsHandOff(t *testing.T) {
 // Redis does not roll back what a script did before it failed: here the waiter's field is there already, and nobody
 // may take it away for now. When the right is given back nothing is left, though the waiter has gone.
 func TestHandOffFailsHalfWay(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	r := newRelayOn(t, s)
 	acl := func(rules ...string) {

@@ -28,12 +28,14 @@ func (r *relay) flying(t testing.TB, a attempt) <-chan error {
 // G5: a waiter goes while the hand-off to it is under way. It returns at once; the hold goes to the next
 // one, or nothing is left. The unlock is none of its business.
 func TestWaiterGoesDuringAHandOff(t *testing.T) {
+	redistest.Parallel(t)
 	const patient = 2 * time.Second // with time to stand in line and to be handed the lock
 	s := redistest.Start(t)
 	for leg, on := range legs {
 		for _, how := range []string{"cancelled", "time-out"} {
 			for _, behind := range []int{0, 2} {
 				t.Run(leg+"/"+how+"/"+[]string{"alone", "", "others behind"}[behind], func(t *testing.T) {
+					redistest.Parallel(t)
 					before := ours()
 					r := newRelayOn(t, s, rlock.Options{HandOff: never})
 					m := r.Mutex(r.name)
@@ -69,6 +71,7 @@ func TestWaiterGoesDuringAHandOff(t *testing.T) {
 
 // What is given back for a waiter that has gone is no part of the unlock: that has been answered.
 func TestUnlockDoesNotWaitForWhatItsWaiterLeft(t *testing.T) {
+	redistest.Parallel(t)
 	const watchdog = 10 * time.Second // so that the unlock is ended by the end of the lease, too
 	r := newRelay(t, rlock.Options{WatchdogTimeout: watchdog})
 	release := "EVALSHA " + r.load(t, "release")

@@ -17,6 +17,7 @@ import (
 // counted from before the hand-off was sent, however late its reply came. A hand-off that was long on its way
 // begins later in Redis than that, by as much, so who holds the lock is told before it is gone there.
 func TestHandOffLease(t *testing.T) {
+	redistest.Parallel(t)
 	const short, watchdog, long, late = 3 * time.Second, 4 * time.Second, time.Minute, time.Second
 	for _, late := range []time.Duration{0, late} {
 		for name, row := range map[string]struct{ from, to time.Duration }{ // 0: the watchdog's
@@ -28,7 +29,7 @@ func TestHandOffLease(t *testing.T) {
 			"fixed and shorter": {long, short},
 		} {
 			t.Run(fmt.Sprintf("%s/late=%v", name, late), func(t *testing.T) {
-				t.Parallel()
+				redistest.Parallel(t)
 				r := newRelay(t, rlock.Options{WatchdogTimeout: watchdog})
 				mutex := func(lease time.Duration) *rlock.Mutex {
 					if lease == 0 {
@@ -85,6 +86,7 @@ func TestHandOffLease(t *testing.T) {
 
 // G2: a reply that comes after the lease that it is about is no hold.
 func TestHandOffAnsweredAfterItsLease(t *testing.T) {
+	redistest.Parallel(t)
 	r := newRelay(t)
 	a, line := r.line(t, r.Mutex(r.name, rlock.WithLease(200*time.Millisecond)), r.Mutex(r.name))
 	r.proxy.OnReply(redistest.Nth(1, r.handOff, redistest.Hold))
@@ -100,6 +102,7 @@ func TestHandOffAnsweredAfterItsLease(t *testing.T) {
 // G2, G8: the hold that is handed off is lost meanwhile: its key deleted, forced open and taken by another
 // process, or its lease over. Nothing is handed off then, the unlock tells, and the waiter gets its turn.
 func TestHoldLostDuringItsHandOff(t *testing.T) {
+	redistest.Parallel(t)
 	const watchdog = 3 * time.Second
 	for name, lose := range map[string]func(t *testing.T, r *relay) (next rlock.UnlockFunc){
 		"deleted": func(t *testing.T, r *relay) rlock.UnlockFunc {
@@ -125,6 +128,7 @@ func TestHoldLostDuringItsHandOff(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
 			r := newRelay(t, rlock.Options{WatchdogTimeout: watchdog})
 			a, line := r.line(t, same(r.Mutex(r.name), 2)...)
 			r.proxy.OnRequest(redistest.Nth(1, r.handOff, redistest.Hold))
@@ -151,6 +155,7 @@ func TestHoldLostDuringItsHandOff(t *testing.T) {
 
 // A hold of a run is forced open, and taken by another process.
 func TestForcedOpenDuringARun(t *testing.T) {
+	redistest.Parallel(t)
 	r := newRelay(t, rlock.Options{HandOff: never})
 	a, line := r.line(t, same(r.Mutex(r.name), 3)...)
 	require.NoError(t, a.unlock())
@@ -182,6 +187,7 @@ func TestForcedOpenDuringARun(t *testing.T) {
 // Levels inside of a hold end as ever, and only the last unlock hands off; and a hold that was handed on is
 // one like others.
 func TestHandOffOfTheLastLevel(t *testing.T) {
+	redistest.Parallel(t)
 	r := newRelay(t, rlock.Options{HandOff: never})
 	m := r.Mutex(r.name)
 	a, line := r.line(t, m, m)
@@ -214,6 +220,7 @@ func TestHandOffOfTheLastLevel(t *testing.T) {
 
 // Tokens rise through hand-offs among fenced holders, with plain ones in between, and past them.
 func TestHandOffTokens(t *testing.T) {
+	redistest.Parallel(t)
 	r := newRelay(t, rlock.Options{HandOff: rlock.HandOff{Most: 3, For: time.Hour}})
 	var all []locker
 	for i := range 12 {

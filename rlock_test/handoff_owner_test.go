@@ -18,8 +18,10 @@ import (
 // I-retire: the waiter's owner ends its last hold while the lock is on its way to it. It gets the lock as
 // another owner, and nothing is left of the first; nor is anything if it has gone by then.
 func TestHandOffToARetiredOwner(t *testing.T) {
+	redistest.Parallel(t)
 	for _, goes := range []bool{false, true} {
 		t.Run(map[bool]string{false: "waits", true: "goes"}[goes], func(t *testing.T) {
+			redistest.Parallel(t)
 			r := newRelay(t, rlock.Options{HandOff: never})
 			m := r.Mutex(r.name)
 			out, unlockOut, err := r.other.Mutex(r.name + ":outer").Lock(context.Background())
@@ -50,9 +52,11 @@ func tag(owner string) string { return owner[strings.LastIndex(owner, ":"):] }
 // Siblings, goroutines of one owner, wait for the lock: one in line, the others behind it. It is handed to
 // all of them; if the one in line goes meanwhile, another one stands in line.
 func TestHandOffToSiblings(t *testing.T) {
+	redistest.Parallel(t)
 	for _, goes := range []bool{false, true} {
 		for leg, on := range legs {
 			t.Run(leg+"/"+map[bool]string{false: "wait", true: "one goes"}[goes], func(t *testing.T) {
+				redistest.Parallel(t)
 				r := newRelay(t, rlock.Options{HandOff: never})
 				m := r.Mutex(r.name)
 				out, unlockOut, err := r.other.Mutex(r.name + ":outer").Lock(context.Background())
@@ -107,10 +111,12 @@ func TestHandOffToSiblings(t *testing.T) {
 // waiter returns at once, Close soon, no goroutine is left, and what was handed over is given back if Redis
 // can be reached.
 func TestCloseDuringAHandOff(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	for leg, on := range legs {
 		for name, late := range map[string]time.Duration{"at once": 0, "late": 1200 * time.Millisecond, "never": -1, "black hole": -1} {
 			t.Run(leg+"/"+name, func(t *testing.T) {
+				redistest.Parallel(t)
 				before := ours()
 				r := newRelayOn(t, s, rlock.Options{WatchdogTimeout: 10 * time.Second})
 				on(r.proxy, redistest.Nth(1, r.handOff, redistest.Hold))

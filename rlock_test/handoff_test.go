@@ -145,6 +145,7 @@ func same(l locker, n int) []locker {
 // One command for each of a line of waiters, and one more for the last unlock: nobody asks, and nobody
 // is told before.
 func TestHandOffCosts(t *testing.T) {
+	redistest.Parallel(t)
 	r := newRelay(t, rlock.Options{HandOff: never})
 	const n = 20
 	a, line := r.line(t, same(r.Mutex(r.name), n)...)
@@ -170,6 +171,7 @@ func TestHandOffCosts(t *testing.T) {
 
 // Others see the owner change, never a lock that is free or has two owners, and hear of the end alone.
 func TestHandOffAsOthersSeeIt(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t, "--notify-keyspace-events", "KA")
 	r := newRelayOn(t, s, rlock.Options{HandOff: never})
 	const n = 10
@@ -209,6 +211,7 @@ func TestHandOffAsOthersSeeIt(t *testing.T) {
 }
 
 func TestHandOffBounds(t *testing.T) {
+	redistest.Parallel(t)
 	for name, row := range map[string]struct {
 		bound    rlock.HandOff
 		hold     time.Duration // how long each section takes
@@ -225,6 +228,7 @@ func TestHandOffBounds(t *testing.T) {
 		"a sum too large": {bound: never, handOffs: 10, releases: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
 			r := newRelay(t, rlock.Options{HandOff: row.bound})
 			a, line := r.line(t, same(r.Mutex(r.name), 10)...)
 			before := redistest.Commands(t, r.rdb)
@@ -254,6 +258,7 @@ func TestHandOffOptions(t *testing.T) {
 
 // With Replicas each hold has to be confirmed, which a hand-off does not.
 func TestNoHandOffWithReplicas(t *testing.T) {
+	redistest.Parallel(t)
 	master, _ := withReplica(t)
 	r := newRelayOn(t, master, rlock.Options{Replicas: 1, ReplicaTimeout: 10 * time.Second})
 	a, line := r.line(t, same(r.Mutex(r.name), 3)...)
@@ -269,6 +274,7 @@ func TestNoHandOffWithReplicas(t *testing.T) {
 // Another process that waits gets its turn, though a process has waiters all the time: after a number of
 // hand-offs, or after a time; and without a bound it would not.
 func TestOtherProcessesGetTheirTurn(t *testing.T) {
+	redistest.Parallel(t)
 	for name, row := range map[string]struct {
 		bound rlock.HandOff
 		turn  bool
@@ -280,6 +286,7 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 		"no bound": {never, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
 			r := newRelay(t, rlock.Options{HandOff: row.bound})
 			m := r.Mutex(r.name)
 			a, line := r.line(t, same(m, 4)...)
@@ -326,6 +333,7 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 
 // What a section writes before its unlock is seen by the next one, and no two overlap.
 func TestHandOffExcludes(t *testing.T) {
+	redistest.Parallel(t)
 	r := newRelay(t, rlock.Options{HandOff: never})
 	n := 0
 	var wg sync.WaitGroup
@@ -344,6 +352,7 @@ func TestHandOffExcludes(t *testing.T) {
 
 // The server forgets its scripts all the time.
 func TestHandOffWithoutScripts(t *testing.T) {
+	redistest.Parallel(t)
 	r := newRelay(t, rlock.Options{HandOff: never})
 	a, line := r.line(t, same(r.Mutex(r.name), 5)...)
 	before := redistest.Commands(t, r.rdb)
@@ -361,6 +370,7 @@ func TestHandOffWithoutScripts(t *testing.T) {
 
 // Who may not do what a hand-off does, gives the lock back as without it.
 func TestHandOffForbidden(t *testing.T) {
+	redistest.Parallel(t)
 	for _, command := range []string{"hexists", "hset"} {
 		t.Run(command, func(t *testing.T) {
 			s := redistest.Start(t)

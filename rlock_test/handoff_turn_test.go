@@ -90,6 +90,7 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 			}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
 			r, a := turns(t, end.o)
 			p := r.waits(t)
 			r.held(t, a, 1)
@@ -105,6 +106,7 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 
 	// The hand-off is long on its way, so its lease ends later in Redis than the owner may trust in it (G2).
 	t.Run("the lease ends", func(t *testing.T) {
+		redistest.Parallel(t)
 		const lease, late = 2 * time.Second, time.Second
 		r := newRelay(t, rlock.Options{HandOff: never})
 		a, line := r.line(t, r.Mutex(r.name, rlock.WithLease(lease)))
@@ -156,6 +158,7 @@ func TestForcedBeforeTheAnswer(t *testing.T) {
 func TestAfterAnUnlockOneAsks(t *testing.T) {
 	for name, o := range map[string]rlock.HandOff{"a run is over": {Most: 1, For: time.Hour}, "nobody waits": never} {
 		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
 			r, a := turns(t, rlock.Options{HandOff: o})
 			r.proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
 			require.NoError(t, a.unlock())

@@ -38,6 +38,7 @@ func (b bench) watch(t testing.TB, name string, d time.Duration) (ttls []time.Du
 }
 
 func TestHoldOutlivesItsWatchdogTime(t *testing.T) {
+	redistest.Parallel(t)
 	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 	err := b.Mutex(b.name).Do(context.Background(), func(ctx context.Context) error {
 		for _, ttl := range b.watch(t, b.name, shortWatchdog+shortWatchdog/2) {
@@ -51,6 +52,7 @@ func TestHoldOutlivesItsWatchdogTime(t *testing.T) {
 
 // That the holder is told in time is the next test's.
 func TestFixedLeaseIsNotRenewed(t *testing.T) {
+	redistest.Parallel(t)
 	const fixed = 2 * time.Second
 	b := newBench(t, rlock.Options{WatchdogTimeout: fixed})
 	began := time.Now()
@@ -84,6 +86,7 @@ func TestFixedLeaseIsNotRenewed(t *testing.T) {
 // G2: the old holder is told before the new one can be in, since what it trusts in began when its acquire was
 // sent. On a slow way that is earlier than in Redis, by delay, and the reply is later than that, by delay.
 func TestHolderIsToldBeforeTheLeaseEnds(t *testing.T) {
+	redistest.Parallel(t)
 	const lease, delay = 3 * time.Second, 500 * time.Millisecond
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	b := newBench(t)
@@ -156,6 +159,7 @@ func TestLeaseOfReentries(t *testing.T) {
 // A section without a lease is kept alive inside one that has a short one, and the renewals end
 // with it.
 func TestRenewedReentryInAFixedLease(t *testing.T) {
+	redistest.Parallel(t)
 	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 	ctx, unlock, err := b.Mutex(b.name, rlock.WithLease(shortWatchdog*2/3)).Lock(context.Background())
 	require.NoError(t, err)
@@ -175,6 +179,7 @@ func TestRenewedReentryInAFixedLease(t *testing.T) {
 // of its own, and not when it belongs to somebody else. The unlocks are spread over the time in which the renewals,
 // with their jitter, are due.
 func TestNoGhostRenewal(t *testing.T) {
+	redistest.Parallel(t)
 	const n, step = 40, 3 * time.Millisecond
 	const lease = shortWatchdog * 3 / 4 // a renewal would prolong it
 	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
@@ -236,6 +241,7 @@ func TestWatchdogEndsWithCancelledAcquires(t *testing.T) {
 // Two owners of one process hand the lock over at the moments of renewals: neither ends the
 // other's renewals, and the last hold outlives its watchdog time.
 func TestRenewalSurvivesHandOver(t *testing.T) {
+	redistest.Parallel(t)
 	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 	section := func(m *rlock.Mutex, d time.Duration) {
 		assert.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
@@ -263,8 +269,11 @@ func TestRenewalSurvivesHandOver(t *testing.T) {
 }
 
 func TestManyHoldsNoneLost(t *testing.T) {
+	redistest.Parallel(t)
 	const n, watchdog = 10_000, 2 * shortWatchdog // 10,000 Locks take their time, too
-	b := newBench(t, rlock.Options{WatchdogTimeout: watchdog})
+	s := redistest.Start(t)
+	b := bench{rdb: s.Client(t), name: "many"}
+	b.Client = newClient(t, b.rdb, rlock.Options{WatchdogTimeout: watchdog})
 	ctxs := make([]context.Context, n)
 	unlocks := make([]rlock.UnlockFunc, n)
 	inParallel(n, func(i int) {

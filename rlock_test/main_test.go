@@ -4,6 +4,7 @@ package rlock_test
 import (
 	"context"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/redis/rueidis"
@@ -35,13 +36,15 @@ func newBench(t testing.TB, o ...rlock.Options) bench {
 	return b
 }
 
-// benchOptions are those of the clients of benches; TestBasicsOverRESP2 has some.
-var benchOptions []func(*rueidis.ClientOption)
+// benchOptions are those of the clients of benches: the tests that TestBasicsOverRESP2 runs have some.
+func benchOptions(t testing.TB) []func(*rueidis.ClientOption) {
+	return []func(*rueidis.ClientOption){protocol(strings.HasPrefix(t.Name(), "TestBasicsOverRESP2/"))}
+}
 
 // bareBench has no lock client.
 func bareBench(t testing.TB) bench {
 	t.Helper()
-	return bench{rdb: redistest.Dial(t, redistest.Shared(t), benchOptions...), name: redistest.Name(t)}
+	return bench{rdb: redistest.Dial(t, redistest.Shared(t), benchOptions(t)...), name: redistest.Name(t)}
 }
 
 // loadScripts makes sure that no call of c is sent twice because Redis does not know its script.

@@ -64,6 +64,7 @@ func TestQueries(t *testing.T) {
 }
 
 func TestForceUnlock(t *testing.T) {
+	redistest.Parallel(t)
 	const watchdog = 2 * shortWatchdog
 	b := newBench(t, rlock.Options{WatchdogTimeout: watchdog})
 	m := b.Mutex(b.name)

@@ -214,6 +214,7 @@ func TestStragglersOfARetiredOwner(t *testing.T) {
 }
 
 func TestTryLockWaitDoesNotBoundTheSection(t *testing.T) {
+	redistest.Parallel(t)
 	b := newBench(t)
 	const wait = 2 * time.Second // in which the lock has to be taken
 	ctx, unlock, err := b.Mutex(b.name).TryLock(context.Background(), wait)
@@ -229,6 +230,7 @@ func TestTryLockWaitDoesNotBoundTheSection(t *testing.T) {
 }
 
 func TestKeyDeletedInTheSection(t *testing.T) {
+	redistest.Parallel(t)
 	const watchdog = 2 * shortWatchdog
 	b := newBench(t, rlock.Options{WatchdogTimeout: watchdog})
 	began := time.Now()

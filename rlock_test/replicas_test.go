@@ -36,6 +36,7 @@ func withReplica(t *testing.T) (master, replica *redistest.Server) {
 }
 
 func TestReplicas(t *testing.T) {
+	redistest.Parallel(t)
 	master, replica := withReplica(t)
 	rdb := master.Client(t)
 	b := bench{rdb: rdb, name: "replicated"}
@@ -70,6 +71,7 @@ func TestReplicas(t *testing.T) {
 
 // A waiter behind a grant that was given back for want of replicas is woken.
 func TestNotReplicatedWakesTheNext(t *testing.T) {
+	redistest.Parallel(t)
 	master, replica := withReplica(t)
 	rdb := master.Client(t)
 	const wait = 2 * time.Second // in which it has to be seen
@@ -106,6 +108,7 @@ func TestWaitRefused(t *testing.T) {
 // What is held by another has not to be replicated: the answer comes at once, though the replica, which
 // writes before it has not confirmed, would be waited for.
 func TestHeldIsNotReplicated(t *testing.T) {
+	redistest.Parallel(t)
 	master, replica := withReplica(t)
 	rdb := master.Client(t)
 	careful := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 20 * time.Second})
@@ -128,6 +131,7 @@ func TestHeldIsNotReplicated(t *testing.T) {
 
 // ReplicaTimeout may be longer than a command is given otherwise, by this library or by rueidis.
 func TestLongReplicaTimeout(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t) // without a replica
 	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
 	const wait = 5 * time.Second

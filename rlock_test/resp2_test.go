@@ -1,16 +1,10 @@
 package rlock_test
 
-import (
-	"testing"
-
-	"github.com/redis/rueidis"
-)
+import "testing"
 
 // What the other tests show of owners, waiting, leases and Close with RESP3, the default, once with
 // RESP2: there subscriptions have a connection of their own, and maps come as arrays.
 func TestBasicsOverRESP2(t *testing.T) {
-	benchOptions = []func(*rueidis.ClientOption){protocol(true)}
-	defer func() { benchOptions = nil }()
 	for name, test := range map[string]func(*testing.T){
 		"queries":              TestQueries,
 		"force unlock":         TestForceUnlock,

@@ -71,8 +71,10 @@ func (u under) Lock(context.Context) (context.Context, rlock.UnlockFunc, error) 
 // A Lock of a sibling that comes while the last level is being unlocked finds that hold ended, and
 // takes the lock anew. It must not go on with the record of the ended hold, whose lease is over.
 func TestSiblingMeetsTheLastUnlock(t *testing.T) {
+	redistest.Parallel(t)
 	for name, wait := range map[string]time.Duration{"Lock": -1, "TryLock(0)": 0, "TryLock(wait)": atMost} {
 		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
 			f := newFamily(t)
 			m := f.lock.Mutex(f.name)
 			_, unlock, err := m.Lock(f.ctx)
@@ -96,6 +98,7 @@ func TestSiblingMeetsTheLastUnlock(t *testing.T) {
 // A sibling's acquire was lost, and the sibling gave up while another held the lock: its field is
 // swept, for the lost call may still take the lock. So the next sibling uses another field.
 func TestSweptFieldIsNotUsedByASibling(t *testing.T) {
+	redistest.Parallel(t)
 	f := newFamily(t)
 	_, unlockOther, err := f.Mutex(f.name).Lock(context.Background())
 	require.NoError(t, err)
@@ -118,6 +121,7 @@ func TestSweptFieldIsNotUsedByASibling(t *testing.T) {
 // An unlock that failed is tried further in the background. The owner's next hold is not what it
 // ends.
 func TestFailedUnlockSparesTheOwnersNextHold(t *testing.T) {
+	redistest.Parallel(t)
 	f := newFamily(t)
 	m := f.lock.Mutex(f.name)
 	ctx, unlock, err := m.Lock(f.ctx)
@@ -214,6 +218,7 @@ func (l *ledger) leave(ctx context.Context) {
 // G1 and G5 for many owners with siblings at every level, who are cancelled, go early, or lose their
 // connections.
 func TestNestedSiblings(t *testing.T) {
+	redistest.Parallel(t)
 	for name, cut := range map[string]bool{"calm": false, "connections are cut": true} {
 		t.Run(name, func(t *testing.T) {
 			before := ours()

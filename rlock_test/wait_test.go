@@ -170,6 +170,7 @@ func TestCancelledWaitsLeaveNothing(t *testing.T) {
 }
 
 func TestIdleWaitersSendNothing(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	watch := s.Client(t)
 	holder, waiters := newClient(t, s.Client(t)), newClient(t, s.Client(t))
@@ -212,6 +213,7 @@ func TestIdleWaitersSendNothing(t *testing.T) {
 // The connection that waiting takes from rueidis' blocking pool is given back when nobody has waited
 // for 5 s.
 func TestConnectionOfWaitersIsGivenBack(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	rdb := s.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
 	b := bench{Client: newClient(t, rdb), rdb: s.Client(t), name: "pool"}
@@ -232,6 +234,7 @@ func TestConnectionOfWaitersIsGivenBack(t *testing.T) {
 
 // A holder that crashed is waited for as long as its lease lasts, and not much longer.
 func TestCrashedHolder(t *testing.T) {
+	redistest.Parallel(t)
 	b := newBench(t)
 	b.do(t, "HSET", b.name, "00000000-0000-0000-0000-000000000000:1", "1")
 	const lease = 2 * time.Second // enough for an attempt in it
@@ -245,6 +248,7 @@ func TestCrashedHolder(t *testing.T) {
 }
 
 func TestWaiterSurvivesALostSubscription(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	b := bench{Client: newClient(t, s.Client(t)), rdb: s.Client(t), name: "cut"}
 	for range 5 {

@@ -17,6 +17,7 @@ import (
 const soon = 2 * time.Second
 
 func TestRedisDownAtNewAndAtLock(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	s.Stop()
 	_, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr()}})
@@ -49,6 +50,7 @@ func TestRedisDownAtNewAndAtLock(t *testing.T) {
 // Local waiters do not try one after the other. Who joined while the first was trying may take twice
 // its time, however many there are.
 func TestRedisDownForManyWaiters(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	c := newClient(t, s.Client(t))
 	s.Stop()
@@ -65,6 +67,7 @@ func TestRedisDownForManyWaiters(t *testing.T) {
 }
 
 func TestRedisComesBackDuringLock(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	c := newClient(t, s.Client(t))
 	s.Stop()
@@ -76,6 +79,7 @@ func TestRedisComesBackDuringLock(t *testing.T) {
 }
 
 func TestRedisDownInTheSection(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	const watchdog = 900 * time.Millisecond
 	c := newClient(t, s.Client(t), rlock.Options{WatchdogTimeout: watchdog})
@@ -90,6 +94,7 @@ func TestRedisDownInTheSection(t *testing.T) {
 }
 
 func TestRedisDownAtUnlock(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	c := newClient(t, s.Client(t))
 	ctx, unlock, err := c.Mutex("unlock").Lock(context.Background())
@@ -105,6 +110,7 @@ func TestRedisDownAtUnlock(t *testing.T) {
 
 // An unlock that could not be told goes on in the background: the lock is free when Redis is back.
 func TestUnlockIsMadeUpForWhenRedisIsBack(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	proxy := redistest.StartProxy(t, s.Addr())
 	c := newClient(t, redistest.Dial(t, proxy.Addr()))
@@ -138,6 +144,7 @@ func TestWrongPassword(t *testing.T) {
 // G6 and G5: the reply of a call is lost, each alone. The count is never wrong, unlock succeeds
 // once, and nothing stays held.
 func TestLostReplies(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	for _, resp2 := range []bool{false, true} {
 		for _, lost := range []struct {
@@ -145,6 +152,7 @@ func TestLostReplies(t *testing.T) {
 			n    int // it is the n-th script call; there is a renewal only where it is waited for
 		}{{"acquire", 1}, {"re-entry", 2}, {"inner unlock", 3}, {"outer unlock", 4}, {"renewal", 3}} {
 			t.Run(fmt.Sprintf("resp2=%v/%s", resp2, lost.what), func(t *testing.T) {
+				redistest.Parallel(t)
 				const watchdog = 2 * time.Second
 				proxy := redistest.StartProxy(t, s.Addr())
 				b := bench{rdb: s.Client(t), name: redistest.Name(t)}
@@ -187,9 +195,11 @@ func TestLostReplies(t *testing.T) {
 // unlocked. Each of the two takes the lock, and each is taken off again, though the first release found
 // something.
 func TestFirstAttemptArrivesAfterTheSecondWasTakenOff(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	for _, what := range []string{"answered, caller gone", "not answered, caller gone", "unlocked", "unlock failed"} {
 		t.Run(what, func(t *testing.T) {
+			redistest.Parallel(t)
 			far := redistest.StartProxy(t, s.Addr())    // holds the first request back
 			near := redistest.StartProxy(t, far.Addr()) // holds the reply to the second one back
 			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
@@ -239,9 +249,11 @@ func TestFirstAttemptArrivesAfterTheSecondWasTakenOff(t *testing.T) {
 
 // The reply of an acquire never comes, and the caller goes: the hold is given back.
 func TestAbandonedAcquireIsGivenBack(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	for _, late := range []bool{true, false} {
 		t.Run(map[bool]string{true: "reply comes late", false: "reply is lost"}[late], func(t *testing.T) {
+			redistest.Parallel(t)
 			proxy := redistest.StartProxy(t, s.Addr())
 			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
 			c := newClient(t, redistest.Dial(t, proxy.Addr()))
@@ -269,6 +281,7 @@ func TestAbandonedAcquireIsGivenBack(t *testing.T) {
 
 // Every call returns within its ctx, or its lease, plus a little, while Redis does not answer.
 func TestCallsReturnWhileRedisHangs(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	c := newClient(t, rdb, rlock.Options{WatchdogTimeout: time.Second})
