@@ -112,7 +112,7 @@ func TestHandOffInABlackHole(t *testing.T) {
 				return action
 			})
 			unlocked := async(a.unlock)
-			<-flown
+			require.NoError(t, within(t, async(func() error { <-flown; return nil }), atMost), "the hand-off is under way")
 			r.proxy.BlackHole(true)
 			r.proxy.Release()
 			pass(row.hole)

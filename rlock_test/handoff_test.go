@@ -333,7 +333,6 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 
 // What a section writes before its unlock is seen by the next one, and no two overlap.
 func TestHandOffExcludes(t *testing.T) {
-	redistest.Parallel(t)
 	r := newRelay(t, rlock.Options{HandOff: never})
 	n := 0
 	var wg sync.WaitGroup

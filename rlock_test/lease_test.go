@@ -179,7 +179,6 @@ func TestRenewedReentryInAFixedLease(t *testing.T) {
 // of its own, and not when it belongs to somebody else. The unlocks are spread over the time in which the renewals,
 // with their jitter, are due.
 func TestNoGhostRenewal(t *testing.T) {
-	redistest.Parallel(t)
 	const n, step = 40, 3 * time.Millisecond
 	const lease = shortWatchdog * 3 / 4 // a renewal would prolong it
 	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
@@ -269,7 +268,6 @@ func TestRenewalSurvivesHandOver(t *testing.T) {
 }
 
 func TestManyHoldsNoneLost(t *testing.T) {
-	redistest.Parallel(t)
 	const n, watchdog = 10_000, 2 * shortWatchdog // 10,000 Locks take their time, too
 	s := redistest.Start(t)
 	b := bench{rdb: s.Client(t), name: "many"}

@@ -218,7 +218,6 @@ func (l *ledger) leave(ctx context.Context) {
 // G1 and G5 for many owners with siblings at every level, who are cancelled, go early, or lose their
 // connections.
 func TestNestedSiblings(t *testing.T) {
-	redistest.Parallel(t)
 	for name, cut := range map[string]bool{"calm": false, "connections are cut": true} {
 		t.Run(name, func(t *testing.T) {
 			before := ours()

@@ -12,6 +12,7 @@
 //   - [StartCluster] and [StartSentinel] are small real deployments.
 //   - [StartProxy] stands between a client and a server.
 //   - [Eventually], [Commands] and [Goroutines] observe.
+//   - [Parallel] lets tests that look at goroutines run beside each other.
 //
 // Everything listens on 127.0.0.1 only. The redis-server binary, version 7 or
 // later, must be on PATH.

@@ -14,23 +14,23 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Eventually waits until cond holds, asking every millisecond, or half of the
-// time if asking takes longer, and fails the test with msg if it does not
-// within the given time.
+// Eventually waits until cond holds, asking every millisecond, and fails the
+// test with msg if it does not within the given time.
 func Eventually(tb testing.TB, within time.Duration, cond func() bool, msg string) {
 	tb.Helper()
-	// cond is asked once more after the time is up: on a machine that stood
-	// still, the first look would otherwise be the last. Looks at all goroutines
-	// of tests that run in parallel would otherwise leave these no time to run.
 	for deadline := time.Now().Add(within); ; {
 		asked := time.Now()
 		if cond() {
 			return
 		}
+		// The last look begins after the time is up: on a machine that stood
+		// still, the first would otherwise be the last.
 		if asked.After(deadline) {
 			tb.Fatalf("not within %v: %s", within, msg)
 		}
-		time.Sleep(max(time.Millisecond, time.Since(asked)))
+		// A look at all goroutines stops them. Tests in parallel that did nothing
+		// else would leave each other no time.
+		time.Sleep(min(max(time.Millisecond, 9*time.Since(asked)), 100*time.Millisecond))
 	}
 }
 
@@ -68,7 +68,10 @@ func Commands(tb testing.TB, c rueidis.Client) map[string]int64 {
 // testLabel is the label of the goroutines that a test which runs beside others has started.
 const testLabel = "redistest"
 
-// Parallel is t.Parallel for a test that may look at goroutines. A subtest that calls it too is a test of its own.
+// Parallel is t.Parallel for the tests of a package that looks at goroutines: those of one test are
+// told from those of another. A subtest that calls it too is a test of its own.
+//
+// A test that measures the whole process, its memory or its time, runs alone.
 func Parallel(t *testing.T) {
 	t.Helper()
 	// Whatever a goroutine starts inherits its labels; what a timer starts has none.
