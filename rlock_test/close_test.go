@@ -18,11 +18,8 @@ import (
 
 // ours counts the goroutines that run code of the library.
 func ours() int {
-	n := 0
-	for _, pkg := range []string{"rlock.", "lease.", "pubsub.", "lua."} {
-		n += redistest.Goroutines("github.com/go-rlock/rlock/" + pkg)
-	}
-	return n
+	const module = "github.com/go-rlock/rlock/"
+	return redistest.Goroutines(module+"rlock.", module+"lease.", module+"pubsub.", module+"lua.")
 }
 
 // awaitGone allows goroutines that have said they are done the moment that they need to end, on a loaded machine: less
@@ -141,7 +138,7 @@ func closeInABlackHole(t *testing.T, way func(*rueidis.ClientOption)) {
 		_, err := c.Mutex(b.name).IsLocked(t.Context())
 		return err
 	})
-	under := func(f string) func() bool { return func() bool { return redistest.Goroutines(f) > 0 } }
+	under := func(f string) func() bool { return func() bool { return redistest.Started(f) > 0 } }
 	redistest.Eventually(t, 5*time.Second, under("lua.Acquire"), "acquires are under way")
 	redistest.Eventually(t, 5*time.Second, under("rlock.(*Mutex).query"), "the query is under way")
 

@@ -79,11 +79,11 @@ func Parallel(t *testing.T) {
 	t.Parallel()
 }
 
-// Goroutines counts the goroutines whose stack contains substr, such as
+// Goroutines counts the goroutines whose stack contains one of substrs, such as
 // "github.com/go-rlock/rlock/pubsub.". Those that run tests and those of this
 // package are left out: a test's own stack names the package under test too.
 // In a test that called Parallel, so are those of the tests beside it.
-func Goroutines(substr string) int {
+func Goroutines(substrs ...string) int {
 	looking.Lock()
 	defer looking.Unlock()
 	all := look()
@@ -96,7 +96,7 @@ func Goroutines(substr string) int {
 	n := 0
 	for _, g := range all {
 		foreign := own != "" && g.labels != "" && g.labels != own
-		if strings.Contains(g.stack, substr) && !foreign && !g.ofTests() {
+		if !foreign && !g.ofTests() && containsAny(g.stack, substrs) {
 			n += g.count
 		}
 	}
@@ -154,12 +154,15 @@ func Started(substr string, without ...string) int {
 	}
 	n := 0
 	for _, stack := range all {
-		if _, creator := family(stack); creator == test && strings.Contains(stack, substr) &&
-			!slices.ContainsFunc(without, func(w string) bool { return strings.Contains(stack, w) }) {
+		if _, creator := family(stack); creator == test && strings.Contains(stack, substr) && !containsAny(stack, without) {
 			n++
 		}
 	}
 	return n
+}
+
+func containsAny(s string, substrs []string) bool {
+	return slices.ContainsFunc(substrs, func(substr string) bool { return strings.Contains(s, substr) })
 }
 
 // family returns the goroutine that a stack is of, and the one that has started it: "goroutine 18".
