@@ -6,8 +6,9 @@ GO    ?= go
 PKGS  ?= ./...
 
 # Replaces all flags of go test: make test PKGS=./lease TESTFLAGS='-race -v -run=TestRenew'
-# -parallel: most tests wait, for leases to end or for servers to start, and so can do it together.
-TESTFLAGS ?= -race -shuffle=on -count=1 -parallel=16 -timeout=20m
+# -parallel: most tests wait, for leases to end or for servers to start, and so can do it together. With 16 of them two busy
+# cores answered some too late.
+TESTFLAGS ?= -race -shuffle=on -count=1 -parallel=8 -timeout=20m
 
 # The linter is built by Go from its module, outside of this module's go.mod, and kept in bin/ under its own version and
 # Go's: a linter built with an older Go than the one in use refuses to run. This version needs Go 1.26 to build.
@@ -21,12 +22,12 @@ REDISSON         = rlock_test/redisson
 REDISSON_NEWEST  = $$(sed -n 's:.*<redisson.version>\(.*\)</redisson.version>.*:\1:p' $(REDISSON)/pom.xml)
 REDISSON_SHARDED = 3.28.0
 REDISSON_OLDEST  = 3.10.6
-# -parallel as above.
+# -parallel: tests that wait for leases to end wait together.
 INTEROPFLAGS    ?= -race -count=1 -parallel=16 -timeout=20m
 
 # The fault tests, a module of their own. SEED replays a run, DURATION lengthens what is random. The load tests have more
 # goroutines than the race detector can follow, and take most of the time: CI runs all others, from a fixed seed.
-# -parallel as above.
+# -parallel as above: most of these tests wait.
 FAULTS       = rlock_test/faults
 FAULTS_LOAD  = '^TestLoad'
 FAULTSFLAGS ?= -v -count=1 -parallel=16

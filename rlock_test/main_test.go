@@ -1,7 +1,7 @@
 // Package rlock_test tests package rlock against real servers, as its users see it.
 //
-// Tests that wait call redistest.Parallel. Those that are quick, keep the machine busy, or need an answer in a fraction of
-// a second run alone.
+// Tests that wait call redistest.Parallel. Those that are quick, keep the machine busy, have a thousand goroutines, which
+// makes all looks at goroutines slow, or need an answer in a fraction of a second run alone.
 package rlock_test
 
 import (

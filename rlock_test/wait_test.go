@@ -170,7 +170,6 @@ func TestCancelledWaitsLeaveNothing(t *testing.T) {
 }
 
 func TestIdleWaitersSendNothing(t *testing.T) {
-	redistest.Parallel(t)
 	s := redistest.Start(t)
 	watch := s.Client(t)
 	holder, waiters := newClient(t, s.Client(t)), newClient(t, s.Client(t))

@@ -30,7 +30,7 @@ func Eventually(tb testing.TB, within time.Duration, cond func() bool, msg strin
 		}
 		// A look at all goroutines stops them. Tests in parallel that did nothing
 		// else would leave each other no time.
-		time.Sleep(min(max(time.Millisecond, 9*time.Since(asked)), 100*time.Millisecond))
+		time.Sleep(min(max(time.Millisecond, 9*time.Since(asked)), time.Second))
 	}
 }
 
