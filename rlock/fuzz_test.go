@@ -241,7 +241,7 @@ func FuzzExpiry(f *testing.F) {
 	f.Cleanup(client.Close)
 	f.Fuzz(func(t *testing.T, millis int64) {
 		m := client.Mutex("expiry")
-		require.NoError(t, send(t, rdb, "HSET", m.Name(), "another:1", "1").Error())
+		require.NoError(t, send(t, rdb, "HSET", m.Name(), "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41:1", "1").Error())
 		defer func() { require.NoError(t, send(t, rdb, "DEL", m.Name()).Error()) }()
 		if send(t, rdb, "PEXPIRE", m.Name(), strconv.FormatInt(millis, 10)).Error() != nil {
 			return

@@ -195,7 +195,7 @@ func TestCloseWhileThePoolIsExhausted(t *testing.T) {
 	c := newClient(t, rdb)
 	conn, giveBack := rdb.Dedicate()
 	require.NoError(t, conn.Do(context.Background(), conn.B().Ping().Build()).Error())
-	require.NoError(t, b.do(t, "HSET", b.name, "java:1", "1").Error())
+	require.NoError(t, b.do(t, "HSET", b.name, aThread, "1").Error())
 	waiter := lockAsync(t, c.Mutex(b.name))
 	redistest.Eventually(t, 5*time.Second, func() bool {
 		return redistest.Goroutines("pubsub.(*link).dedicate") == 2 // the link, and the one that it waits for
@@ -218,7 +218,7 @@ func TestRedisClientIsClosedFirst(t *testing.T) {
 	require.NoError(t, err)
 	waiters := make(map[string]pending)
 	for _, name := range []string{b.name + ":unlocked", b.name + ":one", b.name + ":two"} {
-		require.NoError(t, b.do(t, "HSET", name, "java:1", "1").Error())
+		require.NoError(t, b.do(t, "HSET", name, aThread, "1").Error())
 		waiters[name] = lockAsync(t, under{context.Background(), c.Mutex(name)})
 		b.awaitSubscribers(t, name, 1)
 	}

@@ -174,7 +174,7 @@ func TestHugeRemainingTimeIsNotPolled(t *testing.T) {
 	const wraps = 18_446_744_073_710 + 150 // in nanoseconds, 150 ms more than 64 bits hold
 	for _, ttl := range []int64{most - 1, most, most + 1, most + 1000, wraps, 100_000_000_000_000} {
 		name := redistest.Name(t)
-		require.NoError(t, b.do(t, "HSET", name, "java:1", "1").Error())
+		require.NoError(t, b.do(t, "HSET", name, aThread, "1").Error())
 		require.NoError(t, b.do(t, "PEXPIRE", name, strconv.FormatInt(ttl, 10)).Error())
 		before := redistest.Commands(t, b.rdb)["evalsha"]
 		asked := func() int64 { return redistest.Commands(t, b.rdb)["evalsha"] - before }

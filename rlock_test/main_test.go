@@ -88,3 +88,6 @@ func (b bench) exists(t testing.TB, name string) bool {
 	require.NoError(t, err)
 	return n == 1
 }
+
+// aThread is an owner of another process.
+const aThread = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41:1"

@@ -56,7 +56,7 @@ func TestQueries(t *testing.T) {
 	require.NoError(t, unlock())
 	check(context.WithoutCancel(one), false, 0)
 
-	b.do(t, "HSET", b.name, "someone", "1")
+	b.do(t, "HSET", b.name, aThread, "1")
 	ttl, err := m.TTL(ctx)
 	require.NoError(t, err)
 	require.Equal(t, rlock.NoExpiry, ttl)

@@ -133,7 +133,7 @@ func TestCancelledWaitsLeaveNothing(t *testing.T) {
 				}
 			}
 			held(func(key string) rueidis.Completed {
-				return rdb.B().Hset().Key(key).FieldValue().FieldValue("java:1", "1").Build()
+				return rdb.B().Hset().Key(key).FieldValue().FieldValue(aThread, "1").Build()
 			})
 			before := redistest.Goroutines("go-rlock/rlock/rlock.")
 			var subscribed atomic.Int64
@@ -216,7 +216,7 @@ func TestConnectionOfWaitersIsGivenBack(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
 	b := bench{Client: newClient(t, rdb), rdb: s.Client(t), name: "pool"}
-	require.NoError(t, b.do(t, "HSET", b.name, "java:1", "1").Error())
+	require.NoError(t, b.do(t, "HSET", b.name, aThread, "1").Error())
 	for range 2 { // the second time it has to be taken anew
 		waiter := lockAsync(t, b.Mutex(b.name))
 		b.awaitSubscribers(t, b.name, 1)
