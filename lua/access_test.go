@@ -95,7 +95,7 @@ func TestForbiddenCalls(t *testing.T) {
 		{"hdel", everything + "-hdel", "run this command", "hand-off release", map[string]string{}},
 		{"del", everything + "-del", "run this command", "force", map[string]string{}},
 		{"hget", everything + "-hget", "run this command", "acquire", map[string]string{}},
-		{"hlen", everything + "-hlen", "run this command", "force", map[string]string{}},
+		{"hrandfield", everything + "-hrandfield", "run this command", "force", map[string]string{}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -150,7 +150,7 @@ func TestRenewRefused(t *testing.T) {
 	l.requireTTL(short)
 }
 
-// A hold that can not get an expiry would last for ever.
+// A hold that cannot get an expiry would last for ever.
 func TestAcquireThatCannotExpireLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

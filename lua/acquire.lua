@@ -6,15 +6,16 @@
 -- ARGV[2]  lease in ms
 -- ARGV[3]  the count that the owner has once this call succeeded; 1 for a first acquire
 --
--- Reply token  held by the owner, ARGV[3] deep; a number from 0 on, and 0 without KEYS[2]
--- Reply {ttl}  held by another for ttl more ms; -1: without expiry
--- Reply -1     a re-entry, but the hold to re-enter is gone
+-- Reply token          held by the owner, ARGV[3] deep; a number from 0 on, and 0 without KEYS[2]
+-- Reply {ttl, holder}  held by another for ttl more ms (-1: without expiry); holder is a field of theirs, or ''
+-- Reply -1             a re-entry, but the hold to re-enter is gone
+-- Error FOREIGN        the key holds a hash that is no lock (see holder.lua)
 --
 -- A repeat of a call whose reply was lost finds the count already there and changes nothing but
 -- the expiry. The count never falls here, and a re-entry never shortens the expiry.
 --
--- Redis does not roll back a script that fails, so what may fail comes before the hold: the
--- counter, and a field that is no number.
+-- Redis does not roll back a script that fails. So whatever can fail comes before the hold is written: the first
+-- access to each key, the counter, and a field that is no number. If a key cannot be accessed, nothing was written.
 
 local want = tonumber(ARGV[3])
 local ttl = redis.call('pttl', KEYS[1])
@@ -25,7 +26,8 @@ if not held then
     return -1
   end
   if ttl ~= -2 then
-    return {ttl}
+    local foreign, holder = owner_of(KEYS[1])
+    return foreign or {ttl, holder}
   end
 end
 

@@ -81,6 +81,11 @@ func TestAcquireFromEveryState(t *testing.T) {
 					} else {
 						require.NoError(t, err)
 						require.Equal(t, row.status, got.Status)
+						if row.status == lua.Held {
+							require.Equal(t, other, got.Holder)
+						} else {
+							require.Empty(t, got.Holder)
+						}
 						if row.heldBy > 0 {
 							require.InDelta(t, row.heldBy, got.TTL, float64(slack))
 						} else {
@@ -160,7 +165,7 @@ func TestAcquireThatCannotFenceLeavesNothing(t *testing.T) {
 	for name, spoil := range map[string]func(lab){
 		"wrong type": func(l lab) { l.must("HSET", l.fence, "a", "b") },
 		"garbage":    func(l lab) { l.must("SET", l.fence, "x") },
-		"exhausted":  func(l lab) { l.must("SET", l.fence, fmt.Sprint(math.MaxInt64)) },
+		"exhausted":  func(l lab) { l.must("SET", l.fence, fmt.Sprint(int64(math.MaxInt64))) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -189,5 +194,5 @@ func TestAcquireToldOfAVeryLongHold(t *testing.T) {
 	l.must("PEXPIRE", l.name, "18446744073710")
 	got, err := lua.Acquire(t.Context(), l.rdb, lua.AcquireArgs{Name: l.name, Owner: me, Lease: lease, Count: 1})
 	require.NoError(t, err)
-	require.Equal(t, lua.AcquireReply{Status: lua.Held, TTL: math.MaxInt64}, got)
+	require.Equal(t, lua.AcquireReply{Status: lua.Held, TTL: math.MaxInt64, Holder: other}, got)
 }

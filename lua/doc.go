@@ -2,14 +2,16 @@
 //
 // It is a building block of package rlock, outside its compatibility promise.
 //
-// Every script is a file of its own, whose header names its KEYS, ARGV and replies. All of them
+// Every script is a file of its own, whose header names its KEYS, ARGV and replies; holder.lua is the
+// beginning of those that look whose lock a key is. All of them
 // can be sent twice: a caller says which count it expects to end with, so a repeat of a call whose
 // reply was lost is recognised instead of counted again. Acquire never lowers a count, Release
 // never raises one.
 //
 // All functions are safe for concurrent use. They send one EVALSHA, and one EVAL more if the
-// server does not know the script yet; nothing is retried. An error that wraps a
+// server does not know the script yet; nothing is retried, but an acquire with replicas follows MOVED and
+// ASK as rueidis does for all others. An error that wraps a
 // [rueidis.RedisError] came from the server, which then did not do what was asked, except that a lock
-// whose channel may not be published to is free nevertheless. Any other error leaves open whether
-// the script ran.
+// whose channel may not be published to is free nevertheless. [ErrForeign] is one of these. With
+// [ErrNoConnection] nothing was sent. Any other error leaves open whether the script ran.
 package lua

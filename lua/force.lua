@@ -4,11 +4,16 @@
 -- ARGV[1]  how to publish: publish or spublish
 -- ARGV[2]  unlock channel
 --
--- Reply 1  it was held
--- Reply 0  it was free: nothing was changed or published
+-- Reply 1        it was held
+-- Reply 0        it was free: nothing was changed or published
+-- Error FOREIGN  the key holds a hash that is no lock (see holder.lua): nothing was changed or published
+--
+-- A look at the key comes before its deletion. If the key cannot be accessed, nothing was written.
 
--- Fails with WRONGTYPE for a key that is no lock, before it could be deleted.
-redis.call('hlen', KEYS[1])
+local foreign = owner_of(KEYS[1])
+if foreign then
+  return foreign
+end
 if redis.call('del', KEYS[1]) == 0 then
   return 0
 end

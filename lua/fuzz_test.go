@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -16,6 +17,7 @@ import (
 func FuzzReplies(f *testing.F) {
 	f.Add([]byte{':', 1, '*', 2, ':', 1, ':', 1})
 	f.Add([]byte{'*', 2, ':', 1, ':', 1})
+	f.Add([]byte{'*', 2, ':', 1, '$', 1})
 	f.Add([]byte{'*', 2, '*', 1, ':', 1, '#', 1})
 	f.Add([]byte{'_', 0})
 	for _, kind := range "~=!?%$+-,(#_" {
@@ -23,7 +25,7 @@ func FuzzReplies(f *testing.F) {
 		f.Add([]byte{'*', 2, ':', 1, byte(kind), 1, ':', 1, ':', 1})
 	}
 	for _, n := range []int64{math.MaxInt64, math.MinInt64, math.MaxInt64/1_000_000 + 1} {
-		f.Add(binary.BigEndian.AppendUint64([]byte{'*', 1, 'i', 0}, uint64(n)))
+		f.Add(append(binary.BigEndian.AppendUint64([]byte{'*', 2, 'i', 0}, uint64(n)), '$', 1))
 		f.Add(binary.BigEndian.AppendUint64([]byte{'i', 0}, uint64(n)))
 		f.Add(binary.BigEndian.AppendUint64([]byte{'*', 2, ':', 1, 'i', 0}, uint64(n)))
 	}
@@ -34,12 +36,12 @@ func FuzzReplies(f *testing.F) {
 		p.say(reply)
 		got := ask(t.Context(), c)
 		n, one := integer(reply)
-		ttl, list := single(reply)
+		ttl, holder, list := refusal(reply)
 		first, second, two := pair(reply)
 		if (got.acquired.Status == lua.Acquired) != (one && n >= 0) || (got.err == nil) != (one && n >= -1 || list) {
 			t.Fatalf("acquire: %q is %+v, %v", reply, got.acquired, got.err)
 		}
-		if list && (got.acquired.TTL < 0) != (ttl < 0) {
+		if list && ((got.acquired.TTL < 0) != (ttl < 0) || got.acquired.Holder != holder) {
 			t.Fatalf("acquire: %q is %+v", reply, got.acquired)
 		}
 		if (got.handed.Status == lua.Acquired) != (one && n >= 0) || (got.hnd == nil) != (one && n >= -1) {
@@ -62,15 +64,16 @@ func integer(reply string) (n int64, ok bool) {
 	return n, reply == fmt.Sprintf(":%d\r\n", n)
 }
 
-// single is pair for a list of one integer.
-func single(reply string) (only int64, ok bool) {
-	for _, form := range []string{"*1\r\n:%d\r\n", "~1\r\n:%d\r\n", "*?\r\n:%d\r\n.\r\n"} {
-		n, _ := fmt.Sscanf(reply, form, &only)
-		if n == 1 && reply == fmt.Sprintf(form, only) {
-			return only, true
-		}
+var aRefusal = regexp.MustCompile(`^[*~][2?]\r\n:(-?\d+)\r\n(?:\+|\$\d+\r\n)(-?\d+)\r\n(?:\.\r\n)?$`)
+
+// refusal is pair for a list of an integer and a text.
+func refusal(reply string) (ttl int64, holder string, ok bool) {
+	m := aRefusal.FindStringSubmatch(reply)
+	if m == nil {
+		return 0, "", false
 	}
-	return 0, false
+	ttl, err := strconv.ParseInt(m[1], 10, 64)
+	return ttl, m[2], err == nil
 }
 
 // pair reads a reply that is a list of two integers and nothing else. RESP3 has three ways to write

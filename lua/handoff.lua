@@ -1,4 +1,4 @@
--- Moves a lock from an owner who is done with it to the next one; nobody is told, and nobody comes in between.
+-- Moves a lock from an owner that is done with it to the next one; nobody is told, and nobody comes in between.
 --
 -- KEYS[1]  the lock: a hash, field = owner, value = count
 -- KEYS[2]  optional: the fencing counter, raised for the next owner
@@ -9,9 +9,10 @@
 -- Reply token  held by the next owner; a number from 0 on, and 0 without KEYS[2]
 -- Reply -1     not held by the owner: nothing was changed
 --
--- The owner's count is taken for the last one: whoever sends this knows it (see release.lua).
+-- The owner's count does not matter: whoever sends this knows that it is the last level (see release.lua).
 --
--- Redis does not roll back a script that fails, so what may fail comes first, and the owner's field goes last.
+-- Redis does not roll back a script that fails. So whatever can fail comes first, the first access to each key above
+-- all, and the owner's field goes last. If a key cannot be accessed, nothing was written.
 
 if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
   return -1

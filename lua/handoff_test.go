@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// next is who a hold is handed to.
+// next is the owner that a hold is handed to.
 const next = "11111111-2222-3333-4444-555555555555:9"
 
 func (l lab) handOff(fenced bool) lua.HandOffArgs {
@@ -114,7 +114,7 @@ func TestHandOffIsLikeAnAcquire(t *testing.T) {
 		require.EqualValues(t, -1, l.number("PTTL", l.fence))
 		again, err := lua.Acquire(t.Context(), l.rdb, a)
 		require.NoError(t, err)
-		require.Equal(t, got, again, "whose reply was lost asks")
+		require.Equal(t, got, again, "as after a lost reply")
 
 		a.Owner = me
 		got, err = lua.Acquire(t.Context(), l.rdb, a)
@@ -147,7 +147,7 @@ func TestHandOffThatCannotFenceChangesNothing(t *testing.T) {
 	}{
 		"wrong type": {func(l lab) { l.must("HSET", l.fence, "a", "b") }, "WRONGTYPE"},
 		"garbage":    {func(l lab) { l.must("SET", l.fence, "x") }, "not an integer"},
-		"exhausted":  {func(l lab) { l.must("SET", l.fence, fmt.Sprint(math.MaxInt64)) }, "overflow"},
+		"exhausted":  {func(l lab) { l.must("SET", l.fence, fmt.Sprint(int64(math.MaxInt64))) }, "overflow"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -163,7 +163,7 @@ func TestHandOffThatCannotFenceChangesNothing(t *testing.T) {
 			l.requireTTL(short)
 
 			got, err = lua.HandOff(t.Context(), rdb, l.handOff(false))
-			require.NoError(t, err, "who wants no token gets the lock")
+			require.NoError(t, err, "without a token it works")
 			require.Equal(t, lua.AcquireReply{Status: lua.Acquired}, got)
 		})
 	}
@@ -186,8 +186,8 @@ func TestHandOffWithALeaseThatRedisRefuses(t *testing.T) {
 	}
 }
 
-// What may be forbidden, or refused for want of memory, leaves a lock that can be released as ever. Who may not
-// do HDEL can do neither; then the next owner may find a hold.
+// What may be forbidden, or refused for want of memory, leaves a lock that can be released as ever. Without
+// the right to HDEL neither works; then the next owner may find a hold.
 func TestHandOffRefused(t *testing.T) {
 	t.Parallel()
 	const everything = "~* &* +@all "

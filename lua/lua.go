@@ -13,6 +13,8 @@ import (
 )
 
 var (
+	//go:embed holder.lua
+	holderText string
 	//go:embed acquire.lua
 	acquireText string
 	//go:embed release.lua
@@ -24,11 +26,11 @@ var (
 	//go:embed force.lua
 	forceText string
 
-	acquireScript = newScript(acquireText)
-	releaseScript = newScript(releaseText)
-	handOffScript = newScript(handOffText)
-	renewScript   = newScript(renewText)
-	forceScript   = newScript(forceText)
+	acquireScript = script{holderText + acquireText, "dbe30ee1e6ffe577446ef571e7192980fe76eca4"}
+	releaseScript = script{releaseText, "321d26c0cf9278bffbeb49b726d6e3b08c67ba10"}
+	handOffScript = script{handOffText, "55540ab81b028bcc019e4485e34d6a88685466f2"}
+	renewScript   = script{renewText, "fec99a285d086502367de86ad4ffb4ece776e9dc"}
+	forceScript   = script{holderText + forceText, "62ec1f8d9a5d4ffdf2f7c9652fe95e2e28a2b9e9"}
 )
 
 // Publish says where an unlock is announced.
@@ -44,7 +46,7 @@ func (p Publish) command() string {
 	return "publish"
 }
 
-// Status is the answer to an acquire. The zero value is no answer, so that it can not be taken for
+// Status is the answer to an acquire. The zero value is no answer, so that it cannot be taken for
 // a success.
 type Status int8
 
@@ -66,7 +68,8 @@ type AcquireArgs struct {
 	Count int           // the owner's count after this call, 1 for a first acquire
 
 	Replicas    int           // wait for so many replicas to have it; 0: for none
-	ReplicaWait time.Duration // at most so long; sent in whole milliseconds
+	ReplicaWait time.Duration // at most so long, and before it as long for a connection; sent in whole milliseconds
+	Connections *Connections  // of this client, if Replicas is above 0; nil: nothing bounds what is left behind
 }
 
 // AcquireReply is what Redis said.
@@ -74,6 +77,7 @@ type AcquireReply struct {
 	Status Status
 	Token  int64         // fencing token, if Acquired and AcquireArgs.Fence was given
 	TTL    time.Duration // remaining time of the other's hold, if Held; negative: it has no expiry
+	Holder string        // field of an owner, if Held; "" if it was not seen
 
 	// Unconfirmed says why it is not known that enough replicas have what was Acquired.
 	Unconfirmed error
@@ -89,17 +93,15 @@ func Acquire(ctx context.Context, c rueidis.Client, a AcquireArgs) (AcquireReply
 	} else {
 		result = a.send(ctx, c)
 	}
-	if ttl, held, err := only(result); err != nil {
-		return AcquireReply{}, fmt.Errorf("acquire script: %w", err)
-	} else if held {
-		return AcquireReply{Status: Held, TTL: duration(ttl)}, nil
+	reply, err := refused(result)
+	if err == nil && reply.Status != Held {
+		reply, err = granted(result)
 	}
-	reply, err := granted(result)
 	if reply.Status == Lost && a.Count == 1 {
 		err = errors.New("unknown reply -1 to a first acquire")
 	}
 	if err != nil {
-		return AcquireReply{}, fmt.Errorf("acquire script: %w", err)
+		return AcquireReply{}, failed("acquire", a.Fence, err)
 	}
 	reply.Unconfirmed = unconfirmed
 	return reply, nil
@@ -125,24 +127,66 @@ type ReleaseArgs struct {
 // Release lowers the owner's count. It reports false if the owner does not hold the lock, which is
 // also the answer to a repeat of a release that ended the hold.
 func Release(ctx context.Context, c rueidis.Client, a ReleaseArgs) (bool, error) {
+	args := a.args()
+	return released(releaseScript.run(ctx, c, []string{a.Name}, args[:]...))
+}
+
+// ReleaseResult is what Release returns.
+type ReleaseResult struct {
+	Held bool
+	Err  error
+}
+
+// ReleaseAll is Release for many locks, also of several cluster slots, sent as one pipeline. The results are in the order of
+// all.
+func ReleaseAll(ctx context.Context, c rueidis.Client, all []ReleaseArgs) []ReleaseResult {
+	results := make([]ReleaseResult, len(all))
+	send := func(build func(rueidis.Builder, []string, []string) rueidis.Completed, which []int) (unknown []int) {
+		commands := make([]rueidis.Completed, len(which))
+		for n, i := range which {
+			args := all[i].args()
+			// As a pipe, since rueidis takes a connection of its blocking pool for a long pipeline otherwise.
+			commands[n] = build(c.B(), []string{all[i].Name}, args[:]).ToPipe()
+		}
+		for n, result := range c.DoMulti(ctx, commands...) {
+			i := which[n]
+			results[i].Held, results[i].Err = released(result)
+			if isUnknown(result) {
+				unknown = append(unknown, i)
+			}
+		}
+		return unknown
+	}
+	each := make([]int, len(all))
+	for i := range all {
+		each[i] = i
+	}
+	send(releaseScript.byText, send(releaseScript.bySHA, each))
+	return results
+}
+
+func (a ReleaseArgs) args() [5]string {
 	lease := "0"
 	if a.Count > 0 {
 		lease = millis(a.Lease)
 	}
-	held, err := yes(releaseScript.run(ctx, c, []string{a.Name},
-		a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Name))
+	return [...]string{a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Name}
+}
+
+func released(r rueidis.RedisResult) (bool, error) {
+	held, err := yes(r)
 	if err != nil {
-		return false, fmt.Errorf("release script: %w", err)
+		return false, failed("release", "", err)
 	}
 	return held, nil
 }
 
-// HandOffArgs say who gives which lock to whom.
+// HandOffArgs says who gives which lock to whom.
 type HandOffArgs struct {
 	Name  string
 	Fence string        // key of the fencing counter, "" if the next owner wants no token
-	Owner string        // who has it, for the last level
-	Next  string        // who gets it, with a count of 1
+	Owner string        // has it, for the last level
+	Next  string        // gets it, with a count of 1
 	Lease time.Duration // of the next owner; sent in whole milliseconds
 }
 
@@ -155,7 +199,7 @@ func HandOff(ctx context.Context, c rueidis.Client, a HandOffArgs) (AcquireReply
 	}
 	reply, err := granted(handOffScript.run(ctx, c, keys, a.Owner, a.Next, millis(a.Lease)))
 	if err != nil {
-		return AcquireReply{}, fmt.Errorf("hand-off script: %w", err)
+		return AcquireReply{}, failed("hand-off", a.Fence, err)
 	}
 	return reply, nil
 }
@@ -186,7 +230,7 @@ func Renew(ctx context.Context, c rueidis.Client, lease time.Duration, holds []H
 	}
 	reply, err := numbers(renewScript.run(ctx, c, keys, args...))
 	if err != nil {
-		return nil, fmt.Errorf("renew script: %w", err)
+		return nil, failed("renew", "", err)
 	}
 	if len(reply) != len(holds) {
 		return nil, fmt.Errorf("renew script: %d answers for %d holds", len(reply), len(holds))
@@ -211,7 +255,7 @@ func Renew(ctx context.Context, c rueidis.Client, lease time.Duration, holds []H
 func Force(ctx context.Context, c rueidis.Client, name string, p Publish) (bool, error) {
 	held, err := yes(forceScript.run(ctx, c, []string{name}, p.command(), p.Name))
 	if err != nil {
-		return false, fmt.Errorf("force script: %w", err)
+		return false, failed("force", "", err)
 	}
 	return held, nil
 }
@@ -255,23 +299,26 @@ func number(r rueidis.RedisResult) (int64, error) {
 	return m.ToInt64()
 }
 
-// only reads a list of one number, if the reply is a list.
-func only(r rueidis.RedisResult) (n int64, ok bool, err error) {
+// refused reads the list with which the acquire script says that another holds the lock. Its status is 0 if the reply is no
+// list.
+func refused(r rueidis.RedisResult) (AcquireReply, error) {
 	m, err := r.ToMessage()
 	if err != nil {
-		return 0, false, unanswered(err)
+		return AcquireReply{}, unanswered(err)
 	}
 	if !m.IsArray() {
-		return 0, false, nil
+		return AcquireReply{}, nil
 	}
-	s, err := numbers(r)
-	if err == nil && len(s) != 1 {
-		err = fmt.Errorf("reply %v has not one number", s)
-	}
+	s, err := m.ToArray()
 	if err != nil {
-		return 0, false, err
+		return AcquireReply{}, err
 	}
-	return s[0], true, nil
+	if len(s) != 2 || !s[0].IsInt64() || !s[1].IsString() {
+		return AcquireReply{}, errors.New("the reply is not a number and a text")
+	}
+	ttl, _ := s[0].ToInt64()
+	holder, _ := s[1].ToString()
+	return AcquireReply{Status: Held, TTL: duration(ttl), Holder: holder}, nil
 }
 
 // numbers reads an array of integers. AsIntSlice of rueidis would also take true for 1, a nil for 0

@@ -14,7 +14,9 @@
 -- hold that has ended answers 0. A partial release never shortens the expiry.
 --
 -- A server without memory refuses hincrby, because it might need some, unless the script has
--- written before. So the expiry is written first, also where it stays as it is.
+-- written before. So the expiry is written first, even if it stays as it is.
+--
+-- The first command reads the key, or ends the hold. If the key cannot be accessed, nothing was written.
 
 local want = tonumber(ARGV[2])
 if want == 0 then

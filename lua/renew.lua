@@ -6,8 +6,9 @@
 --
 -- Reply {verdict, ...}  one per lock: 1 extended, 0 the owner does not hold it, -1 refused for now
 --
--- One bad key must not take the others with it, so each is asked with pcall. A key of another
--- type means that the hold is gone. An expiry that is later already stays.
+-- One bad key must not take the others with it, so each is looked at with pcall before it is written: a key that
+-- cannot be accessed is refused, and only the others are renewed. A key of another type means that the hold is
+-- gone. An expiry that is later already stays.
 
 local lease = tonumber(ARGV[1])
 local verdicts = {}

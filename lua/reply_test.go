@@ -128,23 +128,25 @@ func TestEveryKnownReply(t *testing.T) {
 	c := p.client(t)
 	acquired := func(token int64) lua.AcquireReply { return lua.AcquireReply{Status: lua.Acquired, Token: token} }
 	lost := lua.AcquireReply{Status: lua.Lost}
-	held := func(ttl time.Duration) lua.AcquireReply { return lua.AcquireReply{Status: lua.Held, TTL: ttl} }
+	held := func(ttl time.Duration, holder string) lua.AcquireReply {
+		return lua.AcquireReply{Status: lua.Held, TTL: ttl, Holder: holder}
+	}
 	const all = "acquire release hand-off force"
 	for reply, want := range map[string]struct {
 		outcome
 		known string // to which scripts
 	}{
-		":0\r\n":               {outcome{acquired: acquired(0), handed: acquired(0)}, all},
-		":1\r\n":               {outcome{acquired: acquired(1), handed: acquired(1), released: true, forced: true}, all},
-		":7\r\n":               {outcome{acquired: acquired(7), handed: acquired(7)}, "acquire hand-off"},
-		":-1\r\n":              {outcome{acquired: lost, handed: lost}, "acquire hand-off"},
-		"*1\r\n:7\r\n":         {outcome{acquired: held(7 * time.Millisecond)}, "acquire"},
-		"*1\r\n:0\r\n":         {outcome{acquired: held(0)}, "acquire"},
-		"*1\r\n:-1\r\n":        {outcome{acquired: held(-time.Millisecond)}, "acquire"},
-		"*2\r\n:0\r\n:-1\r\n":  {outcome{renewed: []lua.Renewal{lua.Gone, lua.Refused}}, "renew"},
-		"*2\r\n:-1\r\n:0\r\n":  {outcome{renewed: []lua.Renewal{lua.Refused, lua.Gone}}, "renew"},
-		"*2\r\n:1\r\n:1\r\n":   {outcome{renewed: []lua.Renewal{lua.Renewed, lua.Renewed}}, "renew"},
-		"*2\r\n:-1\r\n:-1\r\n": {outcome{renewed: []lua.Renewal{lua.Refused, lua.Refused}}, "renew"},
+		":0\r\n":                  {outcome{acquired: acquired(0), handed: acquired(0)}, all},
+		":1\r\n":                  {outcome{acquired: acquired(1), handed: acquired(1), released: true, forced: true}, all},
+		":7\r\n":                  {outcome{acquired: acquired(7), handed: acquired(7)}, "acquire hand-off"},
+		":-1\r\n":                 {outcome{acquired: lost, handed: lost}, "acquire hand-off"},
+		"*2\r\n:7\r\n$1\r\na\r\n": {outcome{acquired: held(7*time.Millisecond, "a")}, "acquire"},
+		"*2\r\n:0\r\n$1\r\na\r\n": {outcome{acquired: held(0, "a")}, "acquire"},
+		"*2\r\n:-1\r\n$0\r\n\r\n": {outcome{acquired: held(-time.Millisecond, "")}, "acquire"},
+		"*2\r\n:0\r\n:-1\r\n":     {outcome{renewed: []lua.Renewal{lua.Gone, lua.Refused}}, "renew"},
+		"*2\r\n:-1\r\n:0\r\n":     {outcome{renewed: []lua.Renewal{lua.Refused, lua.Gone}}, "renew"},
+		"*2\r\n:1\r\n:1\r\n":      {outcome{renewed: []lua.Renewal{lua.Renewed, lua.Renewed}}, "renew"},
+		"*2\r\n:-1\r\n:-1\r\n":    {outcome{renewed: []lua.Renewal{lua.Refused, lua.Refused}}, "renew"},
 	} {
 		p.say(reply)
 		got := ask(t.Context(), c)
@@ -174,7 +176,8 @@ func TestFirstAcquireLosesNothing(t *testing.T) {
 var unknown = []string{
 	"_\r\n", "$-1\r\n", "*-1\r\n", "#t\r\n", "+OK\r\n", "$1\r\n1\r\n", ",1.0\r\n", "(1\r\n",
 	":-2\r\n", ":-9223372036854775808\r\n",
-	"*0\r\n", "*1\r\n+1\r\n", "*1\r\n*1\r\n:1\r\n", "*1\r\n_\r\n", "*1\r\n#t\r\n", "*3\r\n:1\r\n:1\r\n:1\r\n",
+	"*0\r\n", "*1\r\n:7\r\n", "*2\r\n$1\r\na\r\n:7\r\n", "*2\r\n:7\r\n_\r\n", "*2\r\n:7\r\n#t\r\n",
+	"*3\r\n:7\r\n$1\r\na\r\n$1\r\na\r\n", "*1\r\n+1\r\n", "*1\r\n*1\r\n:1\r\n", "*1\r\n_\r\n", "*1\r\n#t\r\n", "*3\r\n:1\r\n:1\r\n:1\r\n",
 	"*2\r\n:2\r\n:0\r\n", "*2\r\n:-2\r\n:0\r\n",
 	"*2\r\n+1\r\n+1\r\n", "*2\r\n$1\r\n1\r\n$1\r\n0\r\n", "*2\r\n_\r\n_\r\n", "*2\r\n#t\r\n#t\r\n", "*2\r\n#f\r\n#f\r\n",
 	"*2\r\n*1\r\n:9\r\n*0\r\n", "*2\r\n:1\r\n_\r\n", "*2\r\n_\r\n:1\r\n", "*2\r\n-ERR no\r\n:1\r\n",

@@ -2,8 +2,6 @@ package lua
 
 import (
 	"context"
-	"crypto/sha1"
-	"encoding/hex"
 	"errors"
 
 	"github.com/redis/rueidis"
@@ -11,13 +9,9 @@ import (
 
 // script is sent by its hash, and as text to a server that does not know it yet.
 //
-// It is [rueidis.Lua] without the slices that each call of that costs, and for a dedicated connection, too.
+// It does what [rueidis.Lua] does, without the slices that each call of that costs, and on a dedicated connection, too.
+// The hash stands here as a constant because a program that allows FIPS 140 algorithms only cannot compute SHA-1.
 type script struct{ text, sha string }
-
-func newScript(text string) script {
-	sum := sha1.Sum([]byte(text))
-	return script{text: text, sha: hex.EncodeToString(sum[:])}
-}
 
 // doer is a client or a dedicated connection of one.
 type doer interface {
@@ -26,13 +20,27 @@ type doer interface {
 }
 
 func (s script) run(ctx context.Context, c doer, keys []string, args ...string) rueidis.RedisResult {
-	n := int64(len(keys))
-	result := c.Do(ctx, c.B().Evalsha().Sha1(s.sha).Numkeys(n).Key(keys...).Arg(args...).Build())
-	if err := result.Error(); err != nil {
-		var redisErr *rueidis.RedisError
-		if errors.As(err, &redisErr) && redisErr.IsNoScript() {
-			return c.Do(ctx, c.B().Eval().Script(s.text).Numkeys(n).Key(keys...).Arg(args...).Build())
-		}
+	result := c.Do(ctx, s.bySHA(c.B(), keys, args))
+	if isUnknown(result) {
+		return c.Do(ctx, s.byText(c.B(), keys, args))
 	}
 	return result
+}
+
+func (s script) bySHA(b rueidis.Builder, keys, args []string) rueidis.Completed {
+	return b.Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+}
+
+func (s script) byText(b rueidis.Builder, keys, args []string) rueidis.Completed {
+	return b.Eval().Script(s.text).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build()
+}
+
+// isUnknown reports whether the server does not know the script that was sent by its hash.
+func isUnknown(result rueidis.RedisResult) bool {
+	err := result.Error()
+	if err == nil {
+		return false
+	}
+	var said *rueidis.RedisError
+	return errors.As(err, &said) && said.IsNoScript()
 }

@@ -1,0 +1,179 @@
+package lua
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// maxAsking bounds the goroutines that a Connections leaves behind. So many attempts can have a connection dialled at once.
+const maxAsking = 32
+
+// ErrNoConnection means that an acquire with replicas got no connection of its own in time. Nothing was sent.
+var ErrNoConnection = errors.New("no connection of the client's blocking pool")
+
+// Connections lends acquires with replicas the connections that they need for themselves. The zero value is ready to use. A
+// lock client has one, for its only rueidis client. It is safe for concurrent use.
+//
+// rueidis takes such a connection without a ctx, unless it is for a slot of a cluster: with an exhausted pool that call may
+// never return. So goroutines make it, and an attempt that gives up leaves its goroutine behind. Attempts share them: a
+// connection that comes late goes to the oldest attempt that still waits for one, or back to rueidis.
+type Connections struct {
+	mu     sync.Mutex // guards the following
+	wants  []*want    // oldest first
+	asking int        // goroutines, at most maxAsking
+}
+
+// want is an attempt that waits for a connection.
+type want struct {
+	node  node
+	asked bool             // a goroutine asks, or has asked, on its behalf
+	got   chan *connection // has room for one
+}
+
+// node is a client to take connections of.
+type node struct {
+	rueidis.Client
+	addr string // "" for the client of the lock, which knows best
+	ask  bool   // it has the slot only for those who send ASKING
+}
+
+// connection is lent to one attempt.
+type connection struct {
+	rueidis.DedicatedClient
+	giveBack func()
+
+	stop   func() bool   // keeps the end of the attempt's ctx from closing it
+	closed chan struct{} // closed when the end of ctx has closed it
+}
+
+// take returns a connection for commands on the key called name. It waits for one no longer than it may, or than ctx.
+func (c *Connections) take(ctx context.Context, n node, name string, wait time.Duration) (*connection, error) {
+	if n.Mode() == rueidis.ClientModeCluster {
+		return takeOfCluster(ctx, n, name, wait)
+	}
+	w := &want{node: n, got: make(chan *connection, 1)}
+	c.mu.Lock()
+	c.wants = append(c.wants, w)
+	if c.asking < maxAsking {
+		c.asking++
+		go c.ask() // ended by rueidis, when it has a connection or is closed
+	}
+	c.mu.Unlock()
+
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case conn := <-w.got:
+		return conn.closeAtEndOf(ctx), nil
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	if c.withdraw(w) {
+		return nil, noConnection(ctx, wait)
+	}
+	return (<-w.got).closeAtEndOf(ctx), nil // it came in this moment
+}
+
+// ask asks rueidis for connections as long as one is wanted for which nobody has asked yet.
+func (c *Connections) ask() {
+	for {
+		n, ok := c.next()
+		if !ok {
+			return
+		}
+		conn, giveBack := n.Dedicate()
+		c.deliver(n.addr, &connection{DedicatedClient: conn, giveBack: giveBack})
+	}
+}
+
+// next returns a node that a connection is wanted of. If there is none, the goroutine that asks ends.
+func (c *Connections) next() (node, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.IndexFunc(c.wants, func(w *want) bool { return !w.asked })
+	if i < 0 {
+		c.asking--
+		return node{}, false
+	}
+	c.wants[i].asked = true
+	return c.wants[i].node, true
+}
+
+// deliver hands a connection to the oldest attempt that wants one to the node at addr.
+func (c *Connections) deliver(addr string, conn *connection) {
+	c.mu.Lock()
+	i := slices.IndexFunc(c.wants, func(w *want) bool { return w.node.addr == addr })
+	if i < 0 {
+		c.mu.Unlock()
+		conn.giveBack()
+		return
+	}
+	c.wants[i].got <- conn
+	c.wants = slices.Delete(c.wants, i, i+1)
+	c.mu.Unlock()
+}
+
+// withdraw ends a want. It reports false if its connection was delivered.
+func (c *Connections) withdraw(w *want) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.Index(c.wants, w)
+	if i >= 0 {
+		c.wants = slices.Delete(c.wants, i, i+1)
+	}
+	return i >= 0
+}
+
+// takeOfCluster takes a connection to the node that rueidis knows for the slot of name. rueidis does so with the first command
+// that names the slot, under its ctx. That is a PING, because if the script were the first, nobody could tell whether it
+// was sent.
+func takeOfCluster(ctx context.Context, n node, name string, wait time.Duration) (*connection, error) {
+	taking, cancel := context.WithCancel(ctx)
+	dedicated, giveBack := n.Dedicate()
+	conn := (&connection{DedicatedClient: dedicated, giveBack: func() { giveBack(); cancel() }}).closeAtEndOf(taking)
+	timer := time.AfterFunc(wait, cancel)
+	err := conn.Do(taking, conn.B().Ping().Build().SetSlot(name)).NonRedisError()
+	switch late := !timer.Stop(); {
+	case late || err != nil && ctx.Err() != nil:
+		conn.end()
+		return nil, noConnection(ctx, wait)
+	case err != nil:
+		conn.end()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func noConnection(ctx context.Context, wait time.Duration) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoConnection, err)
+	}
+	return fmt.Errorf("%w was free within %v: raise BlockingPoolSize of rueidis, unless Redis cannot be reached",
+		ErrNoConnection, wait)
+}
+
+// closeAtEndOf makes the end of ctx close the connection, which ends a command that is under way, even a WAIT, within a second.
+// rueidis looks at nothing but the deadline of a ctx that has one.
+func (c *connection) closeAtEndOf(ctx context.Context) *connection {
+	c.closed = make(chan struct{})
+	c.stop = context.AfterFunc(ctx, func() {
+		defer close(c.closed)
+		c.Close()
+	})
+	return c
+}
+
+// end gives the connection back, unless it was closed. That must not come later: it would hit the next user.
+func (c *connection) end() {
+	if c.stop() {
+		c.giveBack()
+		return
+	}
+	<-c.closed
+}

@@ -1,0 +1,22 @@
+-- Whose lock a key is. The scripts that ask begin with this text.
+--
+-- owner_of(key) returns an error if the key holds a hash that is no lock. Otherwise it returns nil and the field of an
+-- owner, which is '' if the key is absent, or if only the mode of a read/write lock was seen.
+--
+-- The fields of a lock, of any kind, are its owners and perhaps the mode. An owner is <UUID>:<number>, a writer
+-- <UUID>:<number>:write. Two fields tell, however many the hash has: one of them is not the mode.
+
+local function owner_of(key)
+  local owner = ''
+  for _, field in ipairs(redis.call('hrandfield', key, 2)) do
+    local id = string.match(field, '^([%x-]+):%-?%d+$') or string.match(field, '^([%x-]+):%-?%d+:write$')
+    if id and #id == 36 then
+      owner = field
+    elseif field ~= 'mode' then
+      local shown = string.gsub(string.sub(field, 1, 64), '%c', '?')
+      return {err = 'FOREIGN the key holds a hash with the field "' .. shown .. '"'}
+    end
+  end
+  return nil, owner
+end
+

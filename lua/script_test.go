@@ -1,0 +1,19 @@
+package lua
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"testing"
+)
+
+func TestHashes(t *testing.T) {
+	t.Parallel()
+	for name, s := range map[string]script{
+		"acquire": acquireScript, "release": releaseScript, "handOff": handOffScript, "renew": renewScript, "force": forceScript,
+	} {
+		sum := sha1.Sum([]byte(s.text))
+		if want := hex.EncodeToString(sum[:]); s.sha != want {
+			t.Errorf("%sScript: the hash is %q, want %q", name, s.sha, want)
+		}
+	}
+}
