@@ -48,8 +48,9 @@ type connection struct {
 	rueidis.DedicatedClient
 	giveBack func()
 
-	stop   func() bool   // keeps the end of the attempt's ctx from closing it
-	closed chan struct{} // closed when the end of ctx has closed it
+	ctx    context.Context // of the attempt; its end closes the connection
+	stop   func() bool     // keeps it from doing so
+	closed chan struct{}   // closed when it has done so
 }
 
 // take returns a connection for commands on the key called name. It waits for one no longer than it may, or than ctx.
@@ -132,11 +133,11 @@ func (c *Connections) withdraw(w *want) bool {
 
 // takeOfCluster takes a connection to the node that rueidis knows for the slot of name. rueidis does so with the first command
 // that names the slot, under its ctx. That is a PING, because if the script were the first, nobody could tell whether it
-// was sent.
+// was sent. (When ctx ends the wait for an exhausted pool, rueidis v1.0.79 lets that pool grow by one beyond its size.)
 func takeOfCluster(ctx context.Context, n node, name string, wait time.Duration) (*connection, error) {
 	taking, cancel := context.WithCancel(ctx)
 	dedicated, giveBack := n.Dedicate()
-	conn := (&connection{DedicatedClient: dedicated, giveBack: func() { giveBack(); cancel() }}).closeAtEndOf(taking)
+	conn := (&connection{DedicatedClient: dedicated, giveBack: func() { cancel(); giveBack() }}).closeAtEndOf(taking)
 	timer := time.AfterFunc(wait, cancel)
 	err := conn.Do(taking, conn.B().Ping().Build().SetSlot(name)).NonRedisError()
 	switch late := !timer.Stop(); {
@@ -161,7 +162,7 @@ func noConnection(ctx context.Context, wait time.Duration) error {
 // closeAtEndOf makes the end of ctx close the connection, which ends a command that is under way, even a WAIT, within a second.
 // rueidis looks at nothing but the deadline of a ctx that has one.
 func (c *connection) closeAtEndOf(ctx context.Context) *connection {
-	c.closed = make(chan struct{})
+	c.ctx, c.closed = ctx, make(chan struct{})
 	c.stop = context.AfterFunc(ctx, func() {
 		defer close(c.closed)
 		c.Close()
@@ -169,11 +170,15 @@ func (c *connection) closeAtEndOf(ctx context.Context) *connection {
 	return c
 }
 
-// end gives the connection back, unless it was closed. That must not come later: it would hit the next user.
+// end gives the connection back, or sees it closed if its ctx has ended: rueidis would wait for a silent one. Nothing closes it
+// later, when somebody else has it.
 func (c *connection) end() {
-	if c.stop() {
+	switch {
+	case !c.stop():
+		<-c.closed
+	case c.ctx.Err() != nil:
+		c.Close()
+	default:
 		c.giveBack()
-		return
 	}
-	<-c.closed
 }

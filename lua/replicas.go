@@ -46,14 +46,14 @@ func acquireAt(ctx context.Context, conn *connection, ask bool, a AcquireArgs) (
 	} else {
 		script = a.send(ctx, conn)
 	}
-	if script.NonRedisError() != nil && ctx.Err() != nil {
-		return rueidis.NewErrorResult(ctx.Err()), nil // rather than what closing the connection looks like
+	if cutShort(ctx, script) {
+		return rueidis.NewErrorResult(ctx.Err()), nil // rather than what the closing of the connection looks like
 	}
 	if reply, err := granted(script); err != nil || reply.Status != Acquired {
 		return script, nil //nolint:nilerr // the caller reads the script's result itself
 	}
 	wait := conn.Do(ctx, conn.B().Wait().Numreplicas(int64(a.Replicas)).Timeout(a.ReplicaWait.Milliseconds()).Build())
-	if wait.NonRedisError() != nil && ctx.Err() != nil {
+	if cutShort(ctx, wait) {
 		return rueidis.NewErrorResult(ctx.Err()), nil
 	}
 	n, err := wait.AsInt64()
@@ -61,6 +61,11 @@ func acquireAt(ctx context.Context, conn *connection, ask bool, a AcquireArgs) (
 		err = fmt.Errorf("%d of %d replicas within %v", n, a.Replicas, a.ReplicaWait)
 	}
 	return script, err
+}
+
+// cutShort reports whether a command was not answered because ctx has ended.
+func cutShort(ctx context.Context, r rueidis.RedisResult) bool {
+	return r.NonRedisError() != nil && ctx.Err() != nil
 }
 
 // redirected returns the node that a MOVED or ASK names, if rueidis knows it.

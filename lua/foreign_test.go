@@ -1,0 +1,236 @@
+package lua_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/lua"
+)
+
+const uuid = "11111111-2222-3333-4444-555555555555"
+
+func hash(fields ...string) state {
+	return func(l lab) {
+		l.t.Helper()
+		for _, f := range fields {
+			l.hold(f, "1", lease)
+		}
+	}
+}
+
+func wide(n int) []string {
+	fields := make([]string, n)
+	for i := range fields {
+		fields[i] = fmt.Sprintf("field %d", i)
+	}
+	return fields
+}
+
+// A business hash is no lock: nobody waits for it, and nothing deletes it.
+func TestForeignHash(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	for name, row := range map[string]struct {
+		fields []string
+		says   string
+	}{
+		"business":               {[]string{"customer"}, `the key holds a hash with the field "customer"`},
+		"no name":                {[]string{""}, `the field ""`},
+		"two fields":             {[]string{"mode", "theme"}, `the field "theme"`},
+		"beside an owner":        {[]string{other, "customer"}, `the field "customer"`},
+		"of any size":            {wide(1000), `the field "field `},
+		"long":                   {[]string{strings.Repeat("x", 10_000)}, `the field "` + strings.Repeat("x", 64) + `"`},
+		"several lines":          {[]string{"a\r\nb\x00c"}, `the field "a??b?c"`},
+		"no UUID":                {[]string{"a:1"}, `the field "a:1"`},
+		"a short UUID":           {[]string{uuid[1:] + ":1"}, `the field "`},
+		"a long UUID":            {[]string{"1" + uuid + ":1"}, `the field "`},
+		"no hex":                 {[]string{"x" + uuid[1:] + ":1"}, `the field "`},
+		"no number":              {[]string{uuid + ":"}, `the field "`},
+		"half a number":          {[]string{uuid + ":1x"}, `the field "`},
+		"UUID alone":             {[]string{uuid}, `the field "`},
+		"another suffix":         {[]string{uuid + ":1:read"}, `the field "`},
+		"something behind write": {[]string{uuid + ":1:write:1"}, `the field "`},
+		"a value of a multilock": {[]string{"N8WvBTPBZYEBIuyWGbEkfw"}, `the field "N8WvBTPBZYEBIuyWGbEkfw"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t, rdb)
+			hash(row.fields...)(l)
+			before, ear := l.fields(), l.listen(false)
+			p := lua.Publish{Name: l.channel}
+
+			for _, fence := range []string{"", l.fence} {
+				got, err := lua.Acquire(t.Context(), rdb, lua.AcquireArgs{Name: l.name, Fence: fence, Owner: me, Lease: lease, Count: 1})
+				requireForeign(t, err, "acquire script: not a lock: ", row.says)
+				require.Zero(t, got)
+			}
+			forced, err := lua.Force(t.Context(), rdb, l.name, p)
+			requireForeign(t, err, "force script: not a lock: ", row.says)
+			require.False(t, forced)
+
+			held, err := lua.Release(t.Context(), rdb, lua.ReleaseArgs{Name: l.name, Owner: me, Publish: p})
+			require.NoError(t, err)
+			require.False(t, held)
+			handed, err := lua.HandOff(t.Context(), rdb, l.handOff(true))
+			require.NoError(t, err)
+			require.Equal(t, lua.AcquireReply{Status: lua.Lost}, handed)
+			again, err := lua.Acquire(t.Context(), rdb, lua.AcquireArgs{Name: l.name, Owner: me, Lease: lease, Count: 2})
+			require.NoError(t, err)
+			require.Equal(t, lua.AcquireReply{Status: lua.Lost}, again)
+			renewed, err := lua.Renew(t.Context(), rdb, long, []lua.Hold{{l.name, me}})
+			require.NoError(t, err)
+			require.Equal(t, []lua.Renewal{lua.Gone}, renewed)
+
+			require.Equal(t, before, l.fields())
+			l.requireTTL(lease)
+			require.Zero(t, l.number("EXISTS", l.fence))
+			require.Empty(t, ear.said())
+		})
+	}
+}
+
+// requireForeign also demands what holds for each error with which a server says that it did nothing.
+func requireForeign(t *testing.T, err error, says ...string) {
+	t.Helper()
+	require.ErrorIs(t, err, lua.ErrForeign)
+	var said *rueidis.RedisError
+	require.ErrorAs(t, err, &said)
+	for _, s := range says {
+		require.ErrorContains(t, err, s)
+	}
+	require.NotContains(t, err.Error(), "\n")
+	require.Less(t, len(err.Error()), 300)
+}
+
+func TestAnotherType(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	for name, make := range map[string][]string{
+		"string": {"SET", "x"}, "list": {"RPUSH", "x"}, "set": {"SADD", "x"}, "zset": {"ZADD", "1", "x"}, "stream": {"XADD", "*", "a", "b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t, rdb)
+			l.must(slices.Insert(slices.Clone(make), 1, l.name)...)
+			errs := calls(t.Context(), rdb, l)
+			require.NoError(t, errs["renew"])
+			delete(errs, "renew")
+			for call, err := range errs {
+				requireForeign(t, err, call+" script: not a lock: the key")
+				if call == "acquire" || call == "hand-off" { // whose second key may be the one
+					require.ErrorContains(t, err, l.fence)
+				} else {
+					require.ErrorContains(t, err, "the key holds another type than a hash")
+				}
+			}
+			kept, err := l.do("TYPE", l.name).ToString()
+			require.NoError(t, err)
+			require.Equal(t, name, kept)
+		})
+	}
+}
+
+// All kinds of locks that Redisson has under one name exclude each other, and can be forced.
+func TestLocksOfAllKinds(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	for name, fields := range map[string][]string{
+		"plain":                   {other},
+		"negative":                {uuid + ":-9223372036854775808"},
+		"upper case":              {"ABCDEFAB-2222-3333-4444-555555555555:1"},
+		"writer":                  {"mode", other + ":write"},
+		"writer that reads":       {"mode", other + ":write", other},
+		"reader":                  {"mode", other},
+		"readers":                 {"mode", other, uuid + ":10", uuid + ":11", uuid + ":12"},
+		"mode alone":              {"mode"},
+		"two, which no lock does": {other, uuid + ":9"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t, rdb)
+			hash(fields...)(l)
+			for range 10 { // the fields are picked at random
+				got, err := lua.Acquire(t.Context(), rdb, lua.AcquireArgs{Name: l.name, Owner: me, Lease: lease, Count: 1})
+				require.NoError(t, err)
+				require.Equal(t, lua.Held, got.Status)
+				require.InDelta(t, lease, got.TTL, float64(slack))
+				if name == "mode alone" {
+					require.Empty(t, got.Holder)
+				} else {
+					require.Contains(t, fields, got.Holder)
+					require.NotEqual(t, "mode", got.Holder)
+				}
+			}
+			forced, err := lua.Force(t.Context(), rdb, l.name, lua.Publish{Name: l.channel})
+			require.NoError(t, err)
+			require.True(t, forced)
+			require.Empty(t, l.fields())
+		})
+	}
+}
+
+// The look at the fields costs nothing where a lock is free or one's own.
+func TestCommandsInScripts(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Start(t).Client(t)
+	l := newLab(t, rdb)
+	acquire := lua.AcquireArgs{Name: l.name, Owner: me, Lease: lease, Count: 1}
+	release := lua.ReleaseArgs{Name: l.name, Owner: me, Publish: lua.Publish{Name: l.channel}}
+	run := func() map[string]int64 {
+		before := redistest.Commands(t, rdb)
+		_, err := lua.Acquire(t.Context(), rdb, acquire)
+		require.NoError(t, err)
+		_, err = lua.Release(t.Context(), rdb, release)
+		require.NoError(t, err)
+		during := make(map[string]int64)
+		for name, n := range redistest.Commands(t, rdb) {
+			if n > before[name] && name != "info" {
+				during[name] = n - before[name]
+			}
+		}
+		return during
+	}
+	run() // the server knows the scripts from here on
+	require.Equal(t, map[string]int64{"evalsha": 2, "pttl": 1, "hincrby": 1, "pexpire": 1, "hdel": 1, "publish": 1}, run())
+	l.hold(other, "1", lease)
+	release.Owner = other
+	require.Equal(t, map[string]int64{"evalsha": 2, "pttl": 1, "hget": 1, "hrandfield": 1, "hdel": 1, "publish": 1}, run())
+}
+
+// The demo, and the tests of users, run on miniredis.
+func TestOnMiniredis(t *testing.T) {
+	t.Parallel()
+	s := miniredis.RunT(t)
+	rdb := redistest.Dial(t, s.Addr(), func(o *rueidis.ClientOption) { o.DisableCache = true })
+	acquire := lua.AcquireArgs{Name: "lock", Owner: me, Lease: lease, Count: 1}
+	for owner, status := range map[string]lua.Status{me: lua.Acquired, other: lua.Held} {
+		s.FlushAll()
+		s.HSet("lock", owner, "1")
+		s.SetTTL("lock", lease)
+		got, err := lua.Acquire(t.Context(), rdb, acquire)
+		require.NoError(t, err)
+		require.Equal(t, status, got.Status)
+		if status == lua.Held {
+			require.Equal(t, lua.AcquireReply{Status: lua.Held, TTL: lease, Holder: other}, got)
+		}
+		forced, err := lua.Force(t.Context(), rdb, "lock", lua.Publish{Name: "channel"})
+		require.NoError(t, err)
+		require.True(t, forced)
+	}
+	s.HSet("lock", "customer", "17")
+	_, err := lua.Acquire(t.Context(), rdb, acquire)
+	requireForeign(t, err, `"customer"`)
+	_, err = lua.Force(t.Context(), rdb, "lock", lua.Publish{Name: "channel"})
+	requireForeign(t, err, `"customer"`)
+	require.Equal(t, "17", s.HGet("lock", "customer"))
+	s.Set("text", "x")
+	_, err = lua.Release(t.Context(), rdb, lua.ReleaseArgs{Name: "text", Owner: me, Publish: lua.Publish{Name: "channel"}})
+	requireForeign(t, err, "release script: not a lock: ")
+}

@@ -1,0 +1,104 @@
+package lua_test
+
+import (
+	"testing"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// ReleaseAll answers for each as Release would, on several slots and on servers that do not know the script yet.
+func TestReleaseAll(t *testing.T) {
+	t.Parallel()
+	for name, rdb := range map[string]rueidis.Client{
+		"standalone": redistest.Start(t).Client(t),
+		"no pool":    redistest.Start(t).Client(t, func(o *rueidis.ClientOption) { o.DisableAutoPipelining = true }),
+		"cluster":    redistest.StartCluster(t, 3, 0).Client(t),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			require.Empty(t, lua.ReleaseAll(t.Context(), rdb, nil))
+			kinds := []struct {
+				at  state
+				ok  bool
+				err error
+			}{
+				{at: holding(me, "1", short), ok: true},
+				{at: holding(other, "1", short)},
+				{at: absent},
+				{at: text, err: lua.ErrForeign},
+				{at: hash("customer")},
+			}
+			before := redistest.Commands(t, rdb)
+			for round := range 2 { // in the second one all servers know the script
+				var all []lua.ReleaseArgs
+				var ears []*ear
+				for i := range 50 {
+					l := newLab(t, rdb)
+					kinds[i%len(kinds)].at(l)
+					if i < len(kinds) {
+						ears = append(ears, l.listen(false))
+					}
+					all = append(all, lua.ReleaseArgs{Name: l.name, Owner: me, Publish: lua.Publish{Name: l.channel}})
+				}
+				got := lua.ReleaseAll(t.Context(), rdb, all)
+				require.Len(t, got, len(all))
+				for i, r := range got {
+					kind := kinds[i%len(kinds)]
+					require.Equal(t, kind.ok, r.Held)
+					if kind.err == nil {
+						require.NoError(t, r.Err)
+					} else {
+						require.ErrorIs(t, r.Err, kind.err)
+						require.ErrorContains(t, r.Err, "release script: ")
+					}
+				}
+				require.Equal(t, []string{"0"}, ears[0].said())
+				for _, e := range ears[1:] {
+					require.Empty(t, e.said())
+				}
+				after := redistest.Commands(t, rdb)
+				require.EqualValues(t, len(all), after["evalsha"]-before["evalsha"])
+				require.Equal(t, round == 0, after["eval"] > before["eval"])
+				before = after
+			}
+		})
+	}
+}
+
+// A long pipeline needs no connection of the blocking pool, which may have none.
+func TestReleaseAllWithAnExhaustedPool(t *testing.T) {
+	t.Parallel()
+	for name, mod := range map[string]func(*rueidis.ClientOption){
+		"long": func(*rueidis.ClientOption) {},
+		"any":  func(o *rueidis.ClientOption) { o.BlockingPipeline = 1 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t, redistest.Dial(t, redistest.Shared(t), func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 }, mod))
+			exhaust(t, l)
+			l.hold(me, "1", short)
+			all := make([]lua.ReleaseArgs, 3000)
+			for i := range all {
+				all[i] = lua.ReleaseArgs{Name: l.name, Owner: me, Publish: lua.Publish{Name: l.channel}}
+			}
+			got := lua.ReleaseAll(t.Context(), l.rdb, all)
+			require.Equal(t, lua.ReleaseResult{Held: true}, got[0])
+			require.Equal(t, lua.ReleaseResult{}, got[len(got)-1])
+		})
+	}
+}
+
+func TestReleaseAllOnAClosedClient(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	rdb.Close()
+	for _, r := range lua.ReleaseAll(t.Context(), rdb, make([]lua.ReleaseArgs, 3)) {
+		require.False(t, r.Held)
+		require.ErrorIs(t, r.Err, rueidis.ErrClosing)
+		require.ErrorContains(t, r.Err, "release script: ")
+	}
+}

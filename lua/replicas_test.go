@@ -1,0 +1,391 @@
+package lua_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// callContext is a ctx such as the library makes: it has a deadline, but only done ends it.
+type callContext struct {
+	context.Context
+	done chan struct{}
+}
+
+func newCallContext() callContext {
+	return callContext{Context: context.Background(), done: make(chan struct{})}
+}
+
+func (c callContext) Deadline() (time.Time, bool) { return time.Now().Add(time.Minute), true }
+func (c callContext) Done() <-chan struct{}       { return c.done }
+func (c callContext) Err() error {
+	select {
+	case <-c.done:
+		return context.Canceled
+	default:
+		return nil
+	}
+}
+
+// exhaust takes the only connection of a blocking pool. It returns what gives it back.
+func exhaust(t *testing.T, l lab) (giveBack func()) {
+	t.Helper()
+	conn, giveBack := l.rdb.Dedicate()
+	t.Cleanup(giveBack)
+	require.NoError(t, conn.Do(t.Context(), conn.B().Exists().Key(l.name).Build()).Error())
+	return giveBack
+}
+
+func onePerPool(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 }
+
+func (l lab) replicated(c *lua.Connections, wait time.Duration) lua.AcquireArgs {
+	return lua.AcquireArgs{
+		Name: l.name, Fence: l.fence, Owner: me, Lease: lease, Count: 1, Replicas: 1, ReplicaWait: wait, Connections: c,
+	}
+}
+
+// alone runs a test on servers without replicas, by a client with one connection in a pool.
+func alone(t *testing.T, test func(*testing.T, lab, []*redistest.Server)) {
+	t.Helper()
+	t.Run("standalone", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		test(t, newLab(t, s.Client(t, onePerPool)), []*redistest.Server{s})
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		cluster := redistest.StartCluster(t, 3, 0)
+		test(t, newLab(t, cluster.Client(t, onePerPool)), cluster.Nodes())
+	})
+}
+
+func TestAcquireWithReplicas(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t)
+	replica := redistest.Start(t, "--replicaof", "127.0.0.1 "+port(t, master))
+	l := newLab(t, master.Client(t, onePerPool))
+	redistest.Eventually(t, 20*time.Second, func() bool {
+		acquired, err := lua.Acquire(t.Context(), l.rdb, l.replicated(nil, 100*time.Millisecond))
+		return err == nil && acquired.Unconfirmed == nil
+	}, "the replica is in step")
+	l.must("DEL", l.name, l.fence)
+
+	var c lua.Connections
+	for token := int64(1); token <= 3; token++ { // on the same connection, which comes back each time
+		got, err := lua.Acquire(t.Context(), l.rdb, l.replicated(&c, long))
+		require.NoError(t, err)
+		require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: token}, got)
+		l.must("DEL", l.name)
+	}
+
+	replica.Pause()
+	defer replica.Resume()
+	got, err := lua.Acquire(t.Context(), l.rdb, l.replicated(&c, 50*time.Millisecond))
+	require.NoError(t, err)
+	require.Equal(t, lua.Acquired, got.Status)
+	require.EqualError(t, got.Unconfirmed, "0 of 1 replicas within 50ms")
+
+	// Redis would wait for what this connection wrote before.
+	a := l.replicated(&c, long)
+	a.Owner = next
+	got, err = lua.Acquire(t.Context(), l.rdb, a)
+	require.NoError(t, err)
+	require.Equal(t, lua.Held, got.Status)
+	require.Equal(t, me, got.Holder)
+}
+
+func port(t *testing.T, s *redistest.Server) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(s.Addr())
+	require.NoError(t, err)
+	return port
+}
+
+// asks counts the goroutines that ask rueidis for a connection.
+func asks() int { return redistest.Goroutines("lua.(*Connections).ask") }
+
+// With an exhausted pool rueidis does not return. The attempts do, and leave no more than so many goroutines.
+func TestNoConnection(t *testing.T) { //nolint:paralleltest // it counts goroutines
+	l := newLab(t, redistest.Start(t).Client(t, onePerPool))
+	giveBack := exhaust(t, l)
+	var c lua.Connections
+	for range 2 {
+		var wg sync.WaitGroup
+		for range 100 {
+			wg.Go(func() {
+				got, err := lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, 100*time.Millisecond))
+				requireNoConnection(t, got, err)
+			})
+		}
+		wg.Wait()
+		require.Positive(t, asks())
+		require.LessOrEqual(t, asks(), 32)
+	}
+
+	// A connection that comes late serves whoever waits then; afterwards nobody asks any more.
+	late := make(chan lua.AcquireReply, 1)
+	go func() { // ended by the connection
+		got, _ := lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, 10*time.Second))
+		late <- got
+	}()
+	giveBack()
+	require.Equal(t, lua.Acquired, (<-late).Status)
+	redistest.Eventually(t, 10*time.Second, func() bool { return asks() == 0 }, "nobody asks")
+	exhaust(t, l)() // it is in the pool again
+}
+
+func requireNoConnection(t *testing.T, got lua.AcquireReply, err error) {
+	t.Helper()
+	// assert would do: this is used in goroutines, too
+	if got != (lua.AcquireReply{}) || err == nil || err.Error() != "acquire script: no connection of the client's blocking pool "+
+		"was free within 100ms: raise BlockingPoolSize of rueidis, unless Redis cannot be reached" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+func TestNoConnectionSendsNothing(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, l lab, _ []*redistest.Server) {
+		giveBack := exhaust(t, l)
+		var c lua.Connections
+		before := redistest.Commands(t, l.rdb)
+		got, err := lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, 100*time.Millisecond))
+		require.ErrorIs(t, err, lua.ErrNoConnection)
+		requireNoConnection(t, got, err)
+		after := redistest.Commands(t, l.rdb)
+		require.Equal(t, before["evalsha"]+before["eval"], after["evalsha"]+after["eval"])
+
+		giveBack()
+		got, err = lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, 10*time.Second))
+		require.NoError(t, err)
+		require.Equal(t, lua.Acquired, got.Status)
+	})
+}
+
+func TestEndWithoutConnection(t *testing.T) {
+	t.Parallel()
+	for name, ctx := range contexts {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			alone(t, func(t *testing.T, l lab, _ []*redistest.Server) {
+				exhaust(t, l)
+				ctx, end := ctx()
+				time.AfterFunc(20*time.Millisecond, end)
+				began := time.Now()
+				got, err := lua.Acquire(ctx, l.rdb, l.replicated(&lua.Connections{}, time.Minute))
+				require.Less(t, time.Since(began), 3*time.Second)
+				require.ErrorIs(t, err, lua.ErrNoConnection)
+				require.ErrorIs(t, err, context.Canceled)
+				require.EqualError(t, err, "acquire script: no connection of the client's blocking pool: context canceled")
+				require.Zero(t, got)
+			})
+		})
+	}
+}
+
+// The client is closed while attempts wait for a connection of it.
+func TestNoConnectionOfAClosedClient(t *testing.T) {
+	t.Parallel()
+	alone(t, func(t *testing.T, l lab, _ []*redistest.Server) {
+		exhaust(t, l)
+		var c lua.Connections
+		errs := make(chan error, 1)
+		go func() { // ended by Close
+			_, err := lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, 5*time.Second))
+			errs <- err
+		}()
+		l.rdb.Close()
+		require.Error(t, <-errs)
+		_, err := lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, 100*time.Millisecond))
+		require.ErrorIs(t, err, rueidis.ErrClosing)
+	})
+}
+
+// The end of ctx ends a WAIT, whose lock then nobody knows of: the reply is as good as lost.
+func TestEndDuringWait(t *testing.T) {
+	t.Parallel()
+	for name, ctx := range contexts {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			alone(t, func(t *testing.T, l lab, _ []*redistest.Server) {
+				var c lua.Connections
+				ctx, end := ctx()
+				got := make(chan error, 1)
+				go func() { // ended by end
+					reply, err := lua.Acquire(ctx, l.rdb, l.replicated(&c, time.Minute))
+					if reply != (lua.AcquireReply{}) {
+						err = fmt.Errorf("%+v, %w", reply, err)
+					}
+					got <- err
+				}()
+				redistest.Eventually(t, 10*time.Second, func() bool { return blocked(t, l) == 1 }, "WAIT is under way")
+				began := time.Now()
+				end()
+				require.EqualError(t, <-got, "acquire script: context canceled")
+				require.Less(t, time.Since(began), 3*time.Second)
+				require.Equal(t, mine(1), l.fields())
+
+				exhaust(t, l)() // the connection has left the pool
+			})
+		})
+	}
+}
+
+// contexts are ways to end an attempt.
+var contexts = map[string]func() (context.Context, func()){
+	"done": func() (context.Context, func()) {
+		ctx := newCallContext()
+		return ctx, func() { close(ctx.done) }
+	},
+	"cancel": func() (context.Context, func()) {
+		ctx, cancel := context.WithCancel(context.Background())
+		return ctx, cancel
+	},
+}
+
+// blocked counts the clients that wait in Redis.
+func blocked(t *testing.T, l lab) int {
+	t.Helper()
+	n := 0
+	for _, node := range l.rdb.Nodes() {
+		var blocked int
+		info, err := node.Do(t.Context(), node.B().Info().Section("clients").Build()).ToString()
+		require.NoError(t, err)
+		_, after, _ := strings.Cut(info, "blocked_clients:")
+		_, err = fmt.Sscan(after, &blocked)
+		require.NoError(t, err)
+		n += blocked
+	}
+	return n
+}
+
+// The end of ctx also ends an attempt on a connection that has gone silent.
+func TestEndOfASilentAttempt(t *testing.T) {
+	t.Parallel()
+	for name, ctx := range contexts {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			alone(t, func(t *testing.T, l lab, servers []*redistest.Server) {
+				exhaust(t, l)() // the connection is there
+				ctx, end := ctx()
+				a := l.replicated(&lua.Connections{}, time.Minute)
+				for _, s := range servers {
+					s.Pause()
+					defer s.Resume()
+				}
+				time.AfterFunc(100*time.Millisecond, end)
+				began := time.Now()
+				got, err := lua.Acquire(ctx, l.rdb, a)
+				require.ErrorIs(t, err, context.Canceled)
+				require.Zero(t, got)
+				require.Less(t, time.Since(began), 5*time.Second)
+			})
+		})
+	}
+}
+
+// redirections are two masters with a replica each, and a lock whose slot the first one has. The client has no connection yet
+// but those that tell it about the cluster, and the second master does not know the scripts.
+func redirections(t *testing.T) (l lab, cluster *redistest.Cluster, from, to *redistest.Server) {
+	t.Helper()
+	cluster = redistest.StartCluster(t, 2, 1)
+	l = newLab(t, cluster.Client(t))
+	from = cluster.Owner(t, cluster.Slot(t, l.name))
+	to = cluster.Nodes()[0]
+	if to == from {
+		to = cluster.Nodes()[1]
+	}
+	return l, cluster, from, to
+}
+
+// node sends a command to one node of a cluster.
+func node(t *testing.T, s *redistest.Server, cmd ...string) rueidis.RedisResult {
+	t.Helper()
+	c := s.Client(t, redistest.Single)
+	return c.Do(t.Context(), c.B().Arbitrary(cmd...).Build())
+}
+
+// A slot has moved, and the client does not know yet.
+func TestReplicasFollowMoved(t *testing.T) {
+	t.Parallel()
+	l, cluster, from, to := redirections(t)
+	single := newLab(t, from.Client(t, redistest.Single))
+	single.name, single.fence = l.name, l.fence
+	cluster.MigrateSlot(t, cluster.Slot(t, l.name), from, to)
+	var c lua.Connections
+	for token := int64(1); token <= 3; token++ {
+		got, err := lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, 10*time.Second))
+		require.NoError(t, err)
+		require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: token}, got)
+		l.must("DEL", l.name)
+	}
+
+	// A client that does not know the other node cannot follow.
+	got, err := lua.Acquire(newCallContext(), single.rdb, single.replicated(&c, 10*time.Second))
+	var said *rueidis.RedisError
+	require.ErrorAs(t, err, &said)
+	addr, moved := said.IsMoved()
+	require.True(t, moved)
+	require.Equal(t, to.Addr(), addr)
+	require.Zero(t, got)
+}
+
+// While a slot moves, keys that its old node does not have are at the new one, for those who say ASKING.
+func TestReplicasFollowAsk(t *testing.T) {
+	t.Parallel()
+	l, cluster, from, to := redirections(t)
+	slot := strconv.Itoa(int(cluster.Slot(t, l.name)))
+	id := func(s *redistest.Server) string {
+		id, err := node(t, s, "CLUSTER", "MYID").ToString()
+		require.NoError(t, err)
+		return id
+	}
+	require.NoError(t, node(t, to, "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from)).Error())
+	require.NoError(t, node(t, from, "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Error())
+	a := l.replicated(&lua.Connections{}, 10*time.Second)
+	a.Fence = "" // Redis answers TRYAGAIN to several keys of such a slot
+	for range 3 {
+		got, err := lua.Acquire(newCallContext(), l.rdb, a)
+		require.NoError(t, err)
+		require.Equal(t, lua.AcquireReply{Status: lua.Acquired}, got)
+		require.Equal(t, mine(1), l.fields())
+		l.must("DEL", l.name)
+	}
+	a.Owner = other
+	_, err := lua.Acquire(newCallContext(), l.rdb, a)
+	require.NoError(t, err)
+	a.Owner = me
+	got, err := lua.Acquire(newCallContext(), l.rdb, a)
+	require.NoError(t, err)
+	require.Equal(t, other, got.Holder)
+}
+
+// A node that redirects to itself ends in an error, not in a loop.
+func TestReplicasFollowNoLoop(t *testing.T) {
+	t.Parallel()
+	l, cluster, from, _ := redirections(t)
+	proxy := redistest.StartProxy(t, from.Addr())
+	sent := make(chan struct{}, 1000)
+	proxy.OnRequest(func(cmd []string) redistest.Action {
+		if cmd[0] != "EVALSHA" {
+			return redistest.Pass
+		}
+		sent <- struct{}{}
+		return redistest.Fail("MOVED " + strconv.Itoa(int(cluster.Slot(t, l.name))) + " " + from.Addr())
+	})
+	l.rdb = cluster.Client(t, redistest.Via(proxy))
+	_, err := lua.Acquire(newCallContext(), l.rdb, l.replicated(&lua.Connections{}, time.Second))
+	require.ErrorContains(t, err, "MOVED")
+	require.Len(t, sent, 4)
+}
