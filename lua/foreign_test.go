@@ -112,13 +112,13 @@ func requireForeign(t *testing.T, err error, says ...string) {
 func TestAnotherType(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
-	for name, make := range map[string][]string{
+	for name, set := range map[string][]string{
 		"string": {"SET", "x"}, "list": {"RPUSH", "x"}, "set": {"SADD", "x"}, "zset": {"ZADD", "1", "x"}, "stream": {"XADD", "*", "a", "b"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := newLab(t, rdb)
-			l.must(slices.Insert(slices.Clone(make), 1, l.name)...)
+			l.must(slices.Insert(slices.Clone(set), 1, l.name)...)
 			errs := calls(t.Context(), rdb, l)
 			require.NoError(t, errs["renew"])
 			delete(errs, "renew")
@@ -230,7 +230,7 @@ func TestOnMiniredis(t *testing.T) {
 	_, err = lua.Force(t.Context(), rdb, "lock", lua.Publish{Name: "channel"})
 	requireForeign(t, err, `"customer"`)
 	require.Equal(t, "17", s.HGet("lock", "customer"))
-	s.Set("text", "x")
+	require.NoError(t, s.Set("text", "x"))
 	_, err = lua.Release(t.Context(), rdb, lua.ReleaseArgs{Name: "text", Owner: me, Publish: lua.Publish{Name: "channel"}})
 	requireForeign(t, err, "release script: not a lock: ")
 }

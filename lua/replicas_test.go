@@ -55,18 +55,42 @@ func (l lab) replicated(c *lua.Connections, wait time.Duration) lua.AcquireArgs 
 	}
 }
 
-// alone runs a test on servers without replicas, by a client with one connection in a pool.
-func alone(t *testing.T, test func(*testing.T, lab, []*redistest.Server)) {
+// deployments are servers without replicas.
+func deployments(t *testing.T, test func(t *testing.T, servers []*redistest.Server, dial func(*testing.T) lab)) {
 	t.Helper()
 	t.Run("standalone", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
-		test(t, newLab(t, s.Client(t, onePerPool)), []*redistest.Server{s})
+		test(t, []*redistest.Server{s}, func(t *testing.T) lab { return newLab(t, s.Client(t, onePerPool)) })
 	})
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
-		cluster := redistest.StartCluster(t, 3, 0)
-		test(t, newLab(t, cluster.Client(t, onePerPool)), cluster.Nodes())
+		c := redistest.StartCluster(t, 3, 0)
+		test(t, c.Nodes(), func(t *testing.T) lab { return newLab(t, c.Client(t, onePerPool)) })
+	})
+}
+
+func TestAcquireWithoutReplicas(t *testing.T) {
+	t.Parallel()
+	deployments(t, func(t *testing.T, _ []*redistest.Server, dial func(*testing.T) lab) {
+		for name, test := range map[string]func(*testing.T, lab){
+			"nothing sent":  noConnectionSendsNothing,
+			"closed client": noConnectionOfAClosedClient,
+		} {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				test(t, dial(t))
+			})
+		}
+		for name, ctx := range contexts {
+			t.Run("no connection/"+name, func(t *testing.T) {
+				t.Parallel()
+				endWithoutConnection(t, dial(t), ctx)
+			})
+			t.Run("in WAIT/"+name, func(t *testing.T) { // one at a time: it counts clients in WAIT
+				endDuringWait(t, dial(t), ctx)
+			})
+		}
 	})
 }
 
@@ -136,7 +160,7 @@ func TestNoConnection(t *testing.T) { //nolint:paralleltest // it counts gorouti
 	// A connection that comes late serves whoever waits then; afterwards nobody asks any more.
 	late := make(chan lua.AcquireReply, 1)
 	go func() { // ended by the connection
-		got, _ := lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, 10*time.Second))
+		got, _ := lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, time.Second))
 		late <- got
 	}()
 	giveBack()
@@ -145,101 +169,93 @@ func TestNoConnection(t *testing.T) { //nolint:paralleltest // it counts gorouti
 	exhaust(t, l)() // it is in the pool again
 }
 
+// requireNoConnection may run on any goroutine.
 func requireNoConnection(t *testing.T, got lua.AcquireReply, err error) {
 	t.Helper()
-	// assert would do: this is used in goroutines, too
 	if got != (lua.AcquireReply{}) || err == nil || err.Error() != "acquire script: no connection of the client's blocking pool "+
 		"was free within 100ms: raise BlockingPoolSize of rueidis, unless Redis cannot be reached" {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
-func TestNoConnectionSendsNothing(t *testing.T) {
-	t.Parallel()
-	alone(t, func(t *testing.T, l lab, _ []*redistest.Server) {
-		giveBack := exhaust(t, l)
-		var c lua.Connections
-		before := redistest.Commands(t, l.rdb)
-		got, err := lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, 100*time.Millisecond))
-		require.ErrorIs(t, err, lua.ErrNoConnection)
-		requireNoConnection(t, got, err)
-		after := redistest.Commands(t, l.rdb)
-		require.Equal(t, before["evalsha"]+before["eval"], after["evalsha"]+after["eval"])
+func noConnectionSendsNothing(t *testing.T, l lab) {
+	giveBack := exhaust(t, l)
+	var c lua.Connections
+	got, err := lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, 100*time.Millisecond))
+	require.ErrorIs(t, err, lua.ErrNoConnection)
+	requireNoConnection(t, got, err)
+	require.Zero(t, l.number("EXISTS", l.name))
 
-		giveBack()
-		got, err = lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, 10*time.Second))
-		require.NoError(t, err)
-		require.Equal(t, lua.Acquired, got.Status)
-	})
-}
-
-func TestEndWithoutConnection(t *testing.T) {
-	t.Parallel()
-	for name, ctx := range contexts {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			alone(t, func(t *testing.T, l lab, _ []*redistest.Server) {
-				exhaust(t, l)
-				ctx, end := ctx()
-				time.AfterFunc(20*time.Millisecond, end)
-				began := time.Now()
-				got, err := lua.Acquire(ctx, l.rdb, l.replicated(&lua.Connections{}, time.Minute))
-				require.Less(t, time.Since(began), 3*time.Second)
-				require.ErrorIs(t, err, lua.ErrNoConnection)
-				require.ErrorIs(t, err, context.Canceled)
-				require.EqualError(t, err, "acquire script: no connection of the client's blocking pool: context canceled")
-				require.Zero(t, got)
-			})
-		})
-	}
+	giveBack()
+	got, err = lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, time.Second))
+	require.NoError(t, err)
+	require.Equal(t, lua.Acquired, got.Status)
 }
 
 // The client is closed while attempts wait for a connection of it.
-func TestNoConnectionOfAClosedClient(t *testing.T) {
-	t.Parallel()
-	alone(t, func(t *testing.T, l lab, _ []*redistest.Server) {
-		exhaust(t, l)
-		var c lua.Connections
-		errs := make(chan error, 1)
-		go func() { // ended by Close
-			_, err := lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, 5*time.Second))
-			errs <- err
-		}()
-		l.rdb.Close()
-		require.Error(t, <-errs)
-		_, err := lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, 100*time.Millisecond))
-		require.ErrorIs(t, err, rueidis.ErrClosing)
-	})
+func noConnectionOfAClosedClient(t *testing.T, l lab) {
+	exhaust(t, l)
+	var c lua.Connections
+	errs := make(chan error, 1)
+	go func() { // ended by Close
+		_, err := lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, 5*time.Second))
+		errs <- err
+	}()
+	l.rdb.Close()
+	require.Error(t, <-errs)
+	_, err := lua.Acquire(newCallContext(), l.rdb, l.replicated(&c, 100*time.Millisecond))
+	require.ErrorIs(t, err, rueidis.ErrClosing)
+}
+
+func endWithoutConnection(t *testing.T, l lab, ctx func() (context.Context, func())) {
+	exhaust(t, l)
+	attempt, end := ctx()
+	time.AfterFunc(20*time.Millisecond, end)
+	began := time.Now()
+	got, err := lua.Acquire(attempt, l.rdb, l.replicated(&lua.Connections{}, time.Minute))
+	require.Less(t, time.Since(began), 3*time.Second)
+	require.ErrorIs(t, err, lua.ErrNoConnection)
+	require.ErrorIs(t, err, context.Canceled)
+	require.EqualError(t, err, "acquire script: no connection of the client's blocking pool: context canceled")
+	require.Zero(t, got)
+	require.Zero(t, l.number("EXISTS", l.name))
 }
 
 // The end of ctx ends a WAIT, whose lock then nobody knows of: the reply is as good as lost.
-func TestEndDuringWait(t *testing.T) {
-	t.Parallel()
-	for name, ctx := range contexts {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			alone(t, func(t *testing.T, l lab, _ []*redistest.Server) {
-				var c lua.Connections
-				ctx, end := ctx()
-				got := make(chan error, 1)
-				go func() { // ended by end
-					reply, err := lua.Acquire(ctx, l.rdb, l.replicated(&c, time.Minute))
-					if reply != (lua.AcquireReply{}) {
-						err = fmt.Errorf("%+v, %w", reply, err)
-					}
-					got <- err
-				}()
-				redistest.Eventually(t, 10*time.Second, func() bool { return blocked(t, l) == 1 }, "WAIT is under way")
-				began := time.Now()
-				end()
-				require.EqualError(t, <-got, "acquire script: context canceled")
-				require.Less(t, time.Since(began), 3*time.Second)
-				require.Equal(t, mine(1), l.fields())
+func endDuringWait(t *testing.T, l lab, ctx func() (context.Context, func())) {
+	attempt, end := ctx()
+	errs := make(chan error, 1)
+	go func() { // ended by end
+		reply, err := lua.Acquire(attempt, l.rdb, l.replicated(&lua.Connections{}, time.Minute))
+		if reply != (lua.AcquireReply{}) {
+			err = fmt.Errorf("%+v, %w", reply, err)
+		}
+		errs <- err
+	}()
+	redistest.Eventually(t, 10*time.Second, func() bool { return blocked(t, l) == 1 }, "WAIT is under way")
+	began := time.Now()
+	end()
+	require.EqualError(t, <-errs, "acquire script: context canceled")
+	require.Less(t, time.Since(began), 3*time.Second)
+	require.Equal(t, mine(1), l.fields())
 
-				exhaust(t, l)() // the connection has left the pool
-			})
-		})
+	exhaust(t, l)() // the connection has left the pool
+}
+
+// blocked counts the clients that wait in Redis.
+func blocked(t *testing.T, l lab) int {
+	t.Helper()
+	all := 0
+	for _, node := range l.rdb.Nodes() {
+		info, err := node.Do(t.Context(), node.B().Info().Section("clients").Build()).ToString()
+		require.NoError(t, err)
+		_, after, _ := strings.Cut(info, "blocked_clients:")
+		count, _, _ := strings.Cut(after, "\r\n")
+		n, err := strconv.Atoi(count)
+		require.NoError(t, err)
+		all += n
 	}
+	return all
 }
 
 // contexts are ways to end an attempt.
@@ -248,80 +264,76 @@ var contexts = map[string]func() (context.Context, func()){
 		ctx := newCallContext()
 		return ctx, func() { close(ctx.done) }
 	},
-	"cancel": func() (context.Context, func()) {
-		ctx, cancel := context.WithCancel(context.Background())
-		return ctx, cancel
-	},
+	"cancel": func() (context.Context, func()) { return context.WithCancel(context.Background()) },
 }
 
-// blocked counts the clients that wait in Redis.
-func blocked(t *testing.T, l lab) int {
-	t.Helper()
-	n := 0
-	for _, node := range l.rdb.Nodes() {
-		var blocked int
-		info, err := node.Do(t.Context(), node.B().Info().Section("clients").Build()).ToString()
-		require.NoError(t, err)
-		_, after, _ := strings.Cut(info, "blocked_clients:")
-		_, err = fmt.Sscan(after, &blocked)
-		require.NoError(t, err)
-		n += blocked
+func pause(servers []*redistest.Server) {
+	for _, s := range servers {
+		s.Pause()
 	}
-	return n
+}
+
+func resume(servers []*redistest.Server) {
+	for _, s := range servers {
+		s.Resume()
+	}
 }
 
 // The end of ctx also ends an attempt on a connection that has gone silent.
 func TestEndOfASilentAttempt(t *testing.T) {
 	t.Parallel()
-	for name, ctx := range contexts {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			alone(t, func(t *testing.T, l lab, servers []*redistest.Server) {
+	deployments(t, func(t *testing.T, servers []*redistest.Server, dial func(*testing.T) lab) {
+		for name, ctx := range contexts {
+			t.Run(name, func(t *testing.T) { //nolint:paralleltest // they pause the same servers
+				l := dial(t)
 				exhaust(t, l)() // the connection is there
-				ctx, end := ctx()
-				a := l.replicated(&lua.Connections{}, time.Minute)
-				for _, s := range servers {
-					s.Pause()
-					defer s.Resume()
-				}
+				pause(servers)
+				defer resume(servers)
+				attempt, end := ctx()
 				time.AfterFunc(100*time.Millisecond, end)
 				began := time.Now()
-				got, err := lua.Acquire(ctx, l.rdb, a)
+				got, err := lua.Acquire(attempt, l.rdb, l.replicated(&lua.Connections{}, time.Minute))
 				require.ErrorIs(t, err, context.Canceled)
 				require.Zero(t, got)
 				require.Less(t, time.Since(began), 5*time.Second)
 			})
-		})
-	}
+		}
+	})
 }
 
-// redirections are two masters with a replica each, and a lock whose slot the first one has. The client has no connection yet
-// but those that tell it about the cluster, and the second master does not know the scripts.
-func redirections(t *testing.T) (l lab, cluster *redistest.Cluster, from, to *redistest.Server) {
+// Two masters with a replica each; the client knows which one has which slot, until the slots move.
+func TestReplicasFollowRedirections(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 2, 1)
+	t.Run("MOVED", func(t *testing.T) { followMoved(t, cluster) })
+	t.Run("ASK", func(t *testing.T) { followAsk(t, cluster) })
+	t.Run("loop", func(t *testing.T) { followNoLoop(t, cluster) })
+}
+
+// onCluster is a lock, the master that has its slot, and the other one.
+func onCluster(t *testing.T, cluster *redistest.Cluster) (l lab, from, to *redistest.Server) {
 	t.Helper()
-	cluster = redistest.StartCluster(t, 2, 1)
 	l = newLab(t, cluster.Client(t))
-	from = cluster.Owner(t, cluster.Slot(t, l.name))
-	to = cluster.Nodes()[0]
+	from, to = cluster.Owner(t, cluster.Slot(t, l.name)), cluster.Nodes()[0]
 	if to == from {
 		to = cluster.Nodes()[1]
 	}
-	return l, cluster, from, to
+	for _, s := range []*redistest.Server{from, to} { // neither knows the script
+		require.NoError(t, atNode(t, s, "SCRIPT", "FLUSH").Error())
+	}
+	return l, from, to
 }
 
-// node sends a command to one node of a cluster.
-func node(t *testing.T, s *redistest.Server, cmd ...string) rueidis.RedisResult {
+// atNode sends a command to one node of a cluster.
+func atNode(t *testing.T, s *redistest.Server, cmd ...string) rueidis.RedisResult {
 	t.Helper()
 	c := s.Client(t, redistest.Single)
 	return c.Do(t.Context(), c.B().Arbitrary(cmd...).Build())
 }
 
 // A slot has moved, and the client does not know yet.
-func TestReplicasFollowMoved(t *testing.T) {
-	t.Parallel()
-	l, cluster, from, to := redirections(t)
-	single := newLab(t, from.Client(t, redistest.Single))
-	single.name, single.fence = l.name, l.fence
+func followMoved(t *testing.T, cluster *redistest.Cluster) {
+	l, from, to := onCluster(t, cluster)
 	cluster.MigrateSlot(t, cluster.Slot(t, l.name), from, to)
 	var c lua.Connections
 	for token := int64(1); token <= 3; token++ {
@@ -332,7 +344,8 @@ func TestReplicasFollowMoved(t *testing.T) {
 	}
 
 	// A client that does not know the other node cannot follow.
-	got, err := lua.Acquire(newCallContext(), single.rdb, single.replicated(&c, 10*time.Second))
+	single := from.Client(t, redistest.Single)
+	got, err := lua.Acquire(newCallContext(), single, l.replicated(&c, 10*time.Second))
 	var said *rueidis.RedisError
 	require.ErrorAs(t, err, &said)
 	addr, moved := said.IsMoved()
@@ -341,18 +354,17 @@ func TestReplicasFollowMoved(t *testing.T) {
 	require.Zero(t, got)
 }
 
-// While a slot moves, keys that its old node does not have are at the new one, for those who say ASKING.
-func TestReplicasFollowAsk(t *testing.T) {
-	t.Parallel()
-	l, cluster, from, to := redirections(t)
+// While a slot moves, keys that its old node does not have are at the new one, for those that say ASKING.
+func followAsk(t *testing.T, cluster *redistest.Cluster) {
+	l, from, to := onCluster(t, cluster)
 	slot := strconv.Itoa(int(cluster.Slot(t, l.name)))
 	id := func(s *redistest.Server) string {
-		id, err := node(t, s, "CLUSTER", "MYID").ToString()
+		id, err := atNode(t, s, "CLUSTER", "MYID").ToString()
 		require.NoError(t, err)
 		return id
 	}
-	require.NoError(t, node(t, to, "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from)).Error())
-	require.NoError(t, node(t, from, "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Error())
+	require.NoError(t, atNode(t, to, "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from)).Error())
+	require.NoError(t, atNode(t, from, "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Error())
 	a := l.replicated(&lua.Connections{}, 10*time.Second)
 	a.Fence = "" // Redis answers TRYAGAIN to several keys of such a slot
 	for range 3 {
@@ -372,20 +384,19 @@ func TestReplicasFollowAsk(t *testing.T) {
 }
 
 // A node that redirects to itself ends in an error, not in a loop.
-func TestReplicasFollowNoLoop(t *testing.T) {
-	t.Parallel()
-	l, cluster, from, _ := redirections(t)
-	proxy := redistest.StartProxy(t, from.Addr())
+func followNoLoop(t *testing.T, cluster *redistest.Cluster) {
+	l, from, _ := onCluster(t, cluster)
 	sent := make(chan struct{}, 1000)
+	proxy := redistest.StartProxy(t, from.Addr())
 	proxy.OnRequest(func(cmd []string) redistest.Action {
 		if cmd[0] != "EVALSHA" {
 			return redistest.Pass
 		}
 		sent <- struct{}{}
-		return redistest.Fail("MOVED " + strconv.Itoa(int(cluster.Slot(t, l.name))) + " " + from.Addr())
+		return redistest.Fail("MOVED 1 " + from.Addr())
 	})
-	l.rdb = cluster.Client(t, redistest.Via(proxy))
-	_, err := lua.Acquire(newCallContext(), l.rdb, l.replicated(&lua.Connections{}, time.Second))
+	rdb := cluster.Client(t, redistest.Via(proxy))
+	_, err := lua.Acquire(newCallContext(), rdb, l.replicated(&lua.Connections{}, time.Second))
 	require.ErrorContains(t, err, "MOVED")
 	require.Len(t, sent, 4)
 }
