@@ -1,0 +1,20 @@
+package lua_test
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A program that may use nothing but FIPS 140 algorithms can import the package. SHA-1, with which Redis names scripts, is none.
+func TestImportUnderFIPS140(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	require.NoError(t, err)
+	cmd := exec.CommandContext(t.Context(), self, "-test.run=^$")
+	cmd.Env = append(os.Environ(), "GODEBUG=fips140=only")
+	said, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", said)
+}
