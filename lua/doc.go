@@ -2,8 +2,7 @@
 //
 // It is a building block of package rlock, outside its compatibility promise.
 //
-// Every script is a file of its own, whose header names its KEYS, ARGV and replies; holder.lua is the
-// beginning of those that look whose lock a key is. All of them
+// Every script is a file of its own, whose header names its KEYS, ARGV and replies. All of them
 // can be sent twice: a caller says which count it expects to end with, so a repeat of a call whose
 // reply was lost is recognised instead of counted again. Acquire never lowers a count, Release
 // never raises one.

@@ -32,7 +32,7 @@ func foreign(fence string, err error) error {
 	if !errors.As(err, &said) {
 		return err
 	}
-	if what, ok := strings.CutPrefix(said.Error(), "FOREIGN "); ok { // see holder.lua
+	if what, ok := strings.CutPrefix(said.Error(), "FOREIGN "); ok { // see acquire.lua
 		return &foreignError{said, what}
 	}
 	if !strings.Contains(said.Error(), "WRONGTYPE") { // before Redis 7 it is not the first word of a script's error

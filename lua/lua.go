@@ -13,8 +13,6 @@ import (
 )
 
 var (
-	//go:embed holder.lua
-	holderText string
 	//go:embed acquire.lua
 	acquireText string
 	//go:embed release.lua
@@ -26,11 +24,11 @@ var (
 	//go:embed force.lua
 	forceText string
 
-	acquireScript = script{holderText + acquireText, "dbe30ee1e6ffe577446ef571e7192980fe76eca4"}
+	acquireScript = script{acquireText, "88d5bae3694b6c7a20fd8f57823b4231d52fb824"}
 	releaseScript = script{releaseText, "321d26c0cf9278bffbeb49b726d6e3b08c67ba10"}
 	handOffScript = script{handOffText, "55540ab81b028bcc019e4485e34d6a88685466f2"}
 	renewScript   = script{renewText, "fec99a285d086502367de86ad4ffb4ece776e9dc"}
-	forceScript   = script{holderText + forceText, "62ec1f8d9a5d4ffdf2f7c9652fe95e2e28a2b9e9"}
+	forceScript   = script{forceText, "2aaab42812c0e0ef1049983e908398fee0fa6e09"}
 )
 
 // Publish says where an unlock is announced.
