@@ -30,7 +30,7 @@ func TestPoisonedItemFailsAlone(t *testing.T) {
 			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
 		}
 		sleep(watchdog)
-		bad.wantLost(t, until, ErrExpired)
+		bad.wantLost(t, until, expired)
 		qs := s.taken()
 		if len(qs[0].items) != 100 {
 			t.Fatalf("first call of %d", len(qs[0].items))
@@ -100,9 +100,9 @@ func TestQueuedAlone(t *testing.T) {
 		waiting := 0
 		for _, h := range hs {
 			r.mu.Lock()
-			queued := h.place == inQueue && h.alone
+			waits := h.place == queued && h.alone()
 			r.mu.Unlock()
-			if queued {
+			if waits {
 				waiting++
 				r.Stop(&h.Lease)
 				s.forbid(h.item)
@@ -133,7 +133,7 @@ func TestUpdateAfterFailure(t *testing.T) {
 		s.taken()
 		r.Keep(&good.Lease, keeper{good.item, "g", good.lost}, again.Add(watchdog-due), true) // due now
 		r.mu.Lock()
-		r.groups["g"].failing = false
+		r.groups["g"].failure = nil
 		r.mu.Unlock()
 		sleep(11 * time.Second)
 		var tries []time.Time

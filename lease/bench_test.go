@@ -44,11 +44,11 @@ func BenchmarkPeriod(b *testing.B) {
 				r.clock = func() time.Duration { return now }
 				leases := make([]Lease, n)
 				for i := range leases {
-					sent := r.epoch.Add(rand.N(r.period)) // acquired over one period
-					r.Keep(&leases[i], keeper{Item{"name", "owner"}, i % groups, func(err error) { b.Error(err) }}, sent.Add(r.ttl), true)
+					sent := r.epoch.Add(rand.N(r.ttl / 3)) // acquired over one period
+					r.Keep(&leases[i], keeper{Item{"name", "owner"}, i % groups, func(l Loss) { b.Error(l) }}, sent.Add(r.ttl), true)
 				}
 				pass := func() { // a period, as it passes: from one due time to the next
-					for end := now + r.period; ; {
+					for end := now + r.ttl/3; ; {
 						wait, _ := r.turn()
 						if wait == 0 {
 							continue
@@ -78,6 +78,28 @@ func BenchmarkPeriod(b *testing.B) {
 	}
 }
 
+// BenchmarkDueAtOnce measures for how long callers, and losses, wait at most while 100,000 leases are collected that
+// are due at once.
+func BenchmarkDueAtOnce(b *testing.B) {
+	var longest time.Duration
+	for b.Loop() {
+		r := newRenewer(renewAll, Options{Watchdog: watchdog})
+		var now time.Duration
+		r.clock = func() time.Duration { return now }
+		leases := make([]Lease, 100_000)
+		for i := range leases {
+			r.Keep(&leases[i], keeper{Item{"name", "owner"}, i % 16384, nil}, r.epoch.Add(watchdog), true)
+		}
+		now = watchdog / 2
+		for len(r.dues.entries) > 0 {
+			before := time.Now()
+			r.turn()
+			longest = max(longest, time.Since(before))
+		}
+	}
+	b.ReportMetric(float64(longest.Microseconds()), "µs-longest-turn")
+}
+
 func BenchmarkKeepStop(b *testing.B) {
 	for _, n := range []int{0, 1000, 100_000} {
 		b.Run(fmt.Sprintf("held=%d", n), func(b *testing.B) {
@@ -86,9 +108,9 @@ func BenchmarkKeepStop(b *testing.B) {
 			held := make([]Lease, n+1)
 			until := time.Now().Add(watchdog)
 			for i := range held {
-				r.Keep(&held[i], keeper{Item{"name", "owner"}, 1, func(error) {}}, until, true)
+				r.Keep(&held[i], keeper{Item{"name", "owner"}, 1, func(Loss) {}}, until, true)
 			}
-			lost := func(error) {}
+			lost := func(Loss) {}
 			var group any = 1
 			var l Lease
 			b.ReportAllocs()
@@ -106,7 +128,7 @@ func TestKeepStopDoNotAllocate(t *testing.T) {
 	defer r.Close()
 	var l Lease
 	var group any = 1
-	var k Keeper = keeper{Item{"name", "owner"}, group, func(error) {}}
+	var k Keeper = keeper{Item{"name", "owner"}, group, func(Loss) {}}
 	if n := testing.AllocsPerRun(1000, func() {
 		l.state = idle
 		r.Keep(&l, k, time.Now().Add(time.Hour), true)
@@ -134,11 +156,11 @@ func TestMemory(t *testing.T) {
 	var now time.Duration
 	r.clock = func() time.Duration { return now }
 	before := heapInUse()
-	until, lost := time.Now().Add(watchdog), func(error) {}
+	until, lost := time.Now().Add(watchdog), func(Loss) {}
 	for i := range leases {
 		r.Keep(&leases[i], keeper{Item{"name", "owner"}, 1, lost}, until, true)
 	}
-	now = r.period
+	now = r.ttl / 3
 	settle(r)
 	per := (int64(heapInUse()) - int64(before)) / n
 	t.Logf("%d bytes embedded, %d beyond", unsafe.Sizeof(Lease{}), per)

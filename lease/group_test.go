@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,7 +40,7 @@ func TestStuckGroupDelaysNoOther(t *testing.T) {
 		}
 		for i, h := range hs {
 			if i%groups%3 == 0 {
-				h.wantLost(t, until, ErrExpired)
+				h.wantLost(t, until, expired)
 			} else {
 				h.wantKept(t)
 			}
@@ -96,7 +97,7 @@ func TestCallsInFlightAreBounded(t *testing.T) {
 					if c.kept {
 						h.wantKept(t)
 					} else {
-						h.wantLost(t, until, ErrExpired)
+						h.wantLost(t, until, expired)
 					}
 				}
 			})
@@ -120,7 +121,7 @@ func TestFailingGroupIsNotFilled(t *testing.T) {
 		r.Keep(&bad.Lease, keeper{bad.item, "g", bad.lost}, time.Now().Add(watchdog), true)                          // not due yet
 		r.Keep(&late.Lease, keeper{late.item, "g", late.lost}, time.Now().Add(watchdog-9100*time.Millisecond), true) // due within 1.5 s
 		r.mu.Lock()
-		r.groups["g"].failing = true
+		r.groups["g"].failure = &failure{}
 		r.mu.Unlock()
 		s.taken()
 		sleep(1500 * time.Millisecond)
@@ -147,22 +148,20 @@ func TestQueuedLeases(t *testing.T) {
 			r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, true)
 		}
 		sleep(due)
-		var queued []*hold
+		var waiting []*hold
 		for _, h := range hs {
-			if h.place == inQueue { // all goroutines sleep
-				queued = append(queued, h)
+			if h.place == queued { // all goroutines sleep
+				waiting = append(waiting, h)
 			}
 		}
-		if len(queued) != 30 {
-			t.Fatalf("%d wait", len(queued))
+		if len(waiting) != 30 {
+			t.Fatalf("%d wait", len(waiting))
 		}
 		var stopped, off []*hold
-		for i, j := range rand.Perm(len(queued)) {
-			switch h := queued[j]; i % 3 {
+		for i, j := range rand.Perm(len(waiting)) {
+			switch h := waiting[j]; i % 3 {
 			case 0:
-				if r.Stop(&h.Lease) != nil {
-					t.Error("not in flight, but a channel")
-				}
+				r.Stop(&h.Lease)
 				s.forbid(h.item)
 				stopped = append(stopped, h)
 			case 1:
@@ -179,10 +178,71 @@ func TestQueuedLeases(t *testing.T) {
 			h.wantKept(t)
 		}
 		for _, h := range off {
-			h.wantLost(t, until, ErrExpired)
+			h.wantLost(t, until, expired)
 		}
 		if len(r.groups) != 0 {
 			t.Errorf("%d groups are left", len(r.groups))
+		}
+	})
+}
+
+// The same of leases that wait for another try.
+func TestQueuedRetries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		s.batch = 1
+		heal := time.Now().Add(24 * time.Second)
+		var calls atomic.Int32
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			if calls.Add(1) <= 30 {
+				return nil, errors.New("cut")
+			}
+			if time.Now().Before(heal) {
+				time.Sleep(time.Until(heal))
+				return nil, errors.New("cut")
+			}
+			return all(Renewed, len(q.items)), nil
+		}
+		r := NewRenewer(s.renew, Options{Watchdog: watchdog, Batch: 1, Timeout: time.Second})
+		defer r.Close()
+		hs := make([]*hold, 20)
+		until := time.Now().Add(watchdog)
+		for i := range hs {
+			hs[i] = newHold(i)
+			r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, true)
+		}
+		sleep(20 * time.Second)
+		waits, waiting := make([]bool, len(hs)), 0
+		for i, h := range hs {
+			if waits[i] = h.place == queued; waits[i] { // all goroutines sleep
+				waiting++
+			}
+		}
+		for i, h := range hs {
+			if !waits[i] {
+				continue
+			}
+			switch i % 4 {
+			case 0:
+				r.Update(&h.Lease, until, false)
+				s.forbid(h.item)
+			case 1:
+				r.Stop(&h.Lease)
+				s.forbid(h.item)
+			case 2:
+				r.Update(&h.Lease, until.Add(time.Second), true)
+			}
+		}
+		if waiting != len(hs)-probes {
+			t.Errorf("%d wait", waiting)
+		}
+		sleep(time.Minute)
+		for i, h := range hs {
+			if i%4 == 0 && waits[i] {
+				h.wantLost(t, until, expired)
+			} else {
+				h.wantKept(t)
+			}
 		}
 	})
 }

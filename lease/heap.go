@@ -8,17 +8,15 @@ import (
 // never is later than any instant.
 const never = time.Duration(math.MaxInt64)
 
-// heap is a binary heap of leases by instant, which knows where each lease is,
-// so that any can be moved or removed in O(log n).
+// heap is a binary heap of leases by instant, which knows where each lease is, so that any can be moved or removed in
+// O(log n).
 //
-// It is written out, not built on container/heap: entries hold the instant
-// beside the pointer, so that sifting doesn't touch the leases that it compares
-// (they are scattered over memory, and there may be 100,000), and there is no
+// It is written out, not built on container/heap: entries hold the instant beside the pointer, so that sifting does not
+// touch the leases that it compares (they are scattered over memory, and there may be 100,000), and there is no
 // interface call for each comparison.
 type heap struct {
-	// pos is the index into Lease.pos at which this heap notes its place,
-	// counted from 1, so that 0 (the zero Lease) is "not in this heap". Heaps
-	// that never share a lease may share an index.
+	// pos is the index into Lease.pos at which this heap notes its place, counted from 1, so that 0 (the zero Lease) is
+	// "not in this heap".
 	pos     int
 	entries []entry
 }

@@ -4,11 +4,11 @@ package lease
 type keeper struct {
 	item  Item
 	group any
-	lost  func(error)
+	lost  func(Loss)
 }
 
 func (k keeper) Closed() {}
 
-func (k keeper) Item() Item        { return k.item }
-func (k keeper) Group() any        { return k.group }
-func (k keeper) Lost(reason error) { k.lost(reason) }
+func (k keeper) Item() Item  { return k.item }
+func (k keeper) Group() any  { return k.group }
+func (k keeper) Lost(l Loss) { k.lost(l) }

@@ -32,7 +32,7 @@ func TestLossIsOnTimeWhileCallsAreStuck(t *testing.T) {
 				}
 				sleep(2 * watchdog)
 				for i, h := range hs {
-					h.wantLost(t, untils[i], ErrExpired)
+					h.wantLost(t, untils[i], expired)
 				}
 				if len(s.taken()) == 0 {
 					t.Error("no call was made")
@@ -52,7 +52,7 @@ func TestReplyAfterLossIsIgnored(t *testing.T) {
 			h, until := newHold(1), time.Now().Add(watchdog)
 			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
 			sleep(time.Hour)
-			h.wantLost(t, until, ErrExpired)
+			h.wantLost(t, until, expired)
 			if got := r.Until(&h.Lease); !got.Equal(until) {
 				t.Errorf("trusted until %v, want %v", got, until)
 			}
@@ -85,7 +85,7 @@ func TestGone(t *testing.T) {
 			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
 		}
 		sleep(time.Hour)
-		bad.wantLost(t, s.taken()[0].at.Add(time.Second), ErrGone)
+		bad.wantLost(t, s.taken()[0].at.Add(time.Second), foundGone)
 		if got := r.Until(&bad.Lease); !got.Equal(until) {
 			t.Errorf("trusted until %v, want %v", got, until)
 		}
@@ -112,14 +112,14 @@ func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
 			sleep(time.Millisecond)
 		}
 		sent := time.Now()
-		r.Keep(&c.Lease, keeper{c.item, nil, func(error) {
+		r.Keep(&c.Lease, keeper{c.item, nil, func(Loss) {
 			time.Sleep(time.Second)
 			r.Update(&a.Lease, until.Add(time.Hour), true)
 			r.Stop(&b.Lease)
 		}}, sent.Add(999*time.Millisecond), false)
 		sleep(time.Hour)
 		a.mu.Lock()
-		if len(a.loss) != 1 || a.loss[0] != ErrGone || a.at.After(sent.Add(2*time.Second)) {
+		if len(a.loss) != 1 || !a.loss[0].Gone || a.at.After(sent.Add(2*time.Second)) {
 			t.Errorf("lost %v at %v", a.loss, a.at)
 		}
 		a.mu.Unlock()
@@ -142,7 +142,7 @@ func TestCatchUp(t *testing.T) {
 		time.Sleep(time.Second)
 		r.CatchUp()
 		for _, h := range ended {
-			h.wantLost(t, time.Now(), ErrExpired)
+			h.wantLost(t, time.Now(), expired)
 		}
 		next.wantKept(t)
 	})
@@ -154,7 +154,7 @@ func TestCatchUpWaitsForALossUnderWay(t *testing.T) {
 		h := newHold(1)
 		release := make(chan struct{})
 		told := false
-		r.Keep(&h.Lease, keeper{h.item, nil, func(error) { <-release; told = true }}, time.Now().Add(time.Second), false)
+		r.Keep(&h.Lease, keeper{h.item, nil, func(Loss) { <-release; told = true }}, time.Now().Add(time.Second), false)
 		sleep(time.Second)
 		caught := make(chan bool)
 		go func() { // ends below
@@ -176,7 +176,7 @@ func TestCloseWaitsForALossThatCatchUpPassesOn(t *testing.T) {
 		h := newHold(1)
 		release := make(chan struct{})
 		var told atomic.Bool
-		r.Keep(&h.Lease, keeper{h.item, nil, func(error) { <-release; told.Store(true) }}, time.Now(), false)
+		r.Keep(&h.Lease, keeper{h.item, nil, func(Loss) { <-release; told.Store(true) }}, time.Now(), false)
 		go r.CatchUp() // ends with the loss
 		synctest.Wait()
 		closed := make(chan bool, 1)

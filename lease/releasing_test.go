@@ -26,7 +26,7 @@ func TestReleasingWhileInFlight(t *testing.T) {
 			r.Stop(&stopped.Lease)
 			sleep(time.Hour)
 			stopped.wantKept(t)
-			slow.wantLost(t, until, ErrExpired)
+			slow.wantLost(t, until, expired)
 			if calls := s.taken(); len(calls) > 0 {
 				t.Errorf("%d calls after the first", len(calls))
 			}

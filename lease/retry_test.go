@@ -24,7 +24,7 @@ func TestFailuresAreRetriedUntilTheEnd(t *testing.T) {
 				h, until := newHold(1), time.Now().Add(watchdog)
 				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
 				sleep(watchdog)
-				h.wantLost(t, until, ErrExpired)
+				h.wantLost(t, until, expired)
 				qs := s.taken()
 				backoff := 300 * time.Millisecond
 				for i := range len(qs) - 1 {

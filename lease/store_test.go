@@ -113,7 +113,7 @@ type hold struct {
 	Lease
 	item Item
 	mu   sync.Mutex
-	loss []error
+	loss []Loss
 	at   time.Time
 }
 
@@ -121,10 +121,10 @@ func newHold(i int) *hold {
 	return &hold{item: Item{fmt.Sprintf("name:%d", i), "owner"}}
 }
 
-func (h *hold) lost(reason error) {
+func (h *hold) lost(l Loss) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.loss = append(h.loss, reason)
+	h.loss = append(h.loss, l)
 	h.at = time.Now()
 }
 
@@ -137,12 +137,19 @@ func (h *hold) wantKept(t testing.TB) {
 	}
 }
 
-func (h *hold) wantLost(t testing.TB, at time.Time, reason error) {
+// What wantLost takes for a reason: Loss.Gone.
+const (
+	expired   = false
+	foundGone = true
+)
+
+// wantLost checks that the hold was told of its loss, once and at that time, and that the loss says so.
+func (h *hold) wantLost(t testing.TB, at time.Time, reason bool) {
 	t.Helper()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.loss) != 1 || h.loss[0] != reason || !h.at.Equal(at) {
-		t.Errorf("%s: lost %v at %v; want %v at %v", h.item.Name, h.loss, h.at, reason, at)
+	if len(h.loss) != 1 || h.loss[0].Gone != reason || !h.at.Equal(at) || !h.loss[0].Until.Equal(at) {
+		t.Errorf("%s: lost %+v at %v; want gone %t at %v", h.item.Name, h.loss, h.at, reason, at)
 	}
 }
 

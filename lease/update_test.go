@@ -19,7 +19,7 @@ func TestUpdate(t *testing.T) {
 			h, until := keep(r, true)
 			r.Update(&h.Lease, until, false)
 			sleep(time.Hour)
-			h.wantLost(t, until, ErrExpired)
+			h.wantLost(t, until, expired)
 			if len(s.taken()) != 0 {
 				t.Error("renewed")
 			}
@@ -33,7 +33,7 @@ func TestUpdate(t *testing.T) {
 			r.Update(&h.Lease, until, false)
 			s.taken()
 			sleep(time.Hour)
-			h.wantLost(t, until, ErrExpired)
+			h.wantLost(t, until, expired)
 			if len(s.taken()) != 0 {
 				t.Error("renewed")
 			}
@@ -93,7 +93,7 @@ func TestUpdate(t *testing.T) {
 				t.Errorf("trusted until %v, want %v", got, until)
 			}
 			sleep(time.Hour)
-			h.wantLost(t, until, ErrExpired)
+			h.wantLost(t, until, expired)
 		})
 	})
 	t.Run("after loss or stop", func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestUpdate(t *testing.T) {
 			r.Update(&h.Lease, until.Add(time.Hour), true)
 			r.Update(&g.Lease, until.Add(time.Hour), true)
 			sleep(2 * time.Hour)
-			h.wantLost(t, until, ErrExpired)
+			h.wantLost(t, until, expired)
 			g.wantKept(t)
 			if len(s.taken()) != 0 || !r.Until(&h.Lease).Equal(until) || !r.Until(&g.Lease).Equal(until) {
 				t.Error("came back")
@@ -141,9 +141,9 @@ func TestUpdateWhileInFlight(t *testing.T) {
 			on := o.switches[len(o.switches)-1]
 			switch {
 			case o.verdict == Gone:
-				h.wantLost(t, sent.Add(2*time.Second), ErrGone)
+				h.wantLost(t, sent.Add(2*time.Second), foundGone)
 			case !on || o.verdict == Failed:
-				h.wantLost(t, until, ErrExpired)
+				h.wantLost(t, until, expired)
 			default:
 				h.wantKept(t)
 			}

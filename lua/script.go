@@ -22,6 +22,9 @@ type doer interface {
 func (s script) run(ctx context.Context, c doer, keys []string, args ...string) rueidis.RedisResult {
 	result := c.Do(ctx, s.bySHA(c.B(), keys, args))
 	if isUnknown(result) {
+		if counting, ok := ctx.(interface{ Answered() }); ok {
+			counting.Answered() // rlock counts how often rueidis sends a command by itself
+		}
 		return c.Do(ctx, s.byText(c.B(), keys, args))
 	}
 	return result

@@ -2,152 +2,136 @@ package rlock
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-rlock/rlock/lua"
+	"github.com/go-rlock/rlock/pubsub"
 )
 
-// answer is what came of asking Redis: a reply, or the last error.
+// A question asks Redis for a level of a hold, on behalf of a caller who may leave before the answer comes:
+//
+//	state      event                        next
+//	sent       reply                        answered: the caller goes on
+//	           error that may pass          sent again, for 3 s after the first error, or until the caller's limit
+//	           other error, 3 s over        answered: the caller fails
+//	           ctx, limit or Close          left: the caller fails at once, with ErrUnreachable if there was time for an answer
+//	left       reply that grants            undone: the level is released
+//	           reply that does not          undone
+//	           error                        undone: if the call may have run, the field is swept
+//
+// The script recognises a repeat, and a field belongs to one hold, so only the end matters: nothing is left in Redis that
+// its caller does not know of.
+
+// caller is who called Lock, and how long it waits.
+type caller struct {
+	ctx   context.Context
+	began time.Time
+	wait  time.Time // end of the waiting; zero: only ctx ends it
+	limit time.Time // of an attempt that is under way, not before wait; zero: only ctx ends it
+	once  bool      // no waiting: one attempt
+}
+
+// minAttempt is what the first attempt of a TryLock is given at least, and what the replicas may take on top of it, so that one
+// with a wait shorter than the way to Redis still asks once.
+func (c *Client) minAttempt() time.Duration {
+	if c.options.Replicas > 0 {
+		return time.Second + c.options.ReplicaTimeout
+	}
+	return time.Second
+}
+
+type question struct {
+	caller
+	mutex  *Mutex
+	hold   *hold
+	count  int                   // the levels with the one that is asked for
+	failed atomic.Pointer[error] // what went wrong the last time, if it did
+}
+
+// answer is what Redis replied to a question.
 type answer struct {
-	reply lua.AcquireReply
-	sent  time.Time // just before the call that was answered: the lease counts from here (G2)
-	err   error
+	lua.AcquireReply
+	sent time.Time // just before the call that was answered: the lease counts from here (G2)
 }
 
-// The fates of a question: whoever is first, the goroutine with the answer or the caller who gives up,
-// decides.
-const (
-	asked int32 = iota
-	answered
-	abandoned
-)
+func (a *answer) granted() bool { return a.Status == lua.Acquired }
 
-// ask sends the acquire: on the caller's goroutine if the wait can not end, or if Redis answers promptly (see pulse), else
-// on one of its own. It reports false when the caller's wait, or the client, ended first. Then a goroutine that Close waits
-// for waits for what Redis still answers, gives it back, and ends the call.
-func (l *locking) ask(count int) (a answer, mine bool) {
-	c := l.mutex.client
-	if l.ctx.Done() == nil && l.limit.IsZero() {
-		return l.send(l.ctx, count), true
+// undoer ends a question whose caller has left, when there is an answer.
+type undoer interface{ undo(answer, error) }
+
+// ask returns the answer. If the caller leaves first, left is true, and the undoer gets the answer instead; the error is
+// what went wrong so far.
+func (q *question) ask(u undoer) (a answer, left bool, err error) {
+	if q.failed.Load() != nil {
+		q.failed.Store(nil) // of an earlier ask
 	}
-	if now := time.Now(); c.mayAskHere(l.ctx, l.limit, now) && c.start() {
-		a = l.try(c.brief.call(now), l.args(count), now)
-		if l.ctx.Err() != nil || !l.limit.IsZero() && time.Now().After(l.limit) || c.isClosed() {
-			l.shared = true
-			go l.undoStarted(count, a)
-			return answer{}, false
-		}
-		c.running.Done()
-		if a.err == nil || !mayPass(a.err) {
-			return a, true
-		}
+	if !canLeave(q.ctx, q.limit) { // spares the closures below
+		a, err = q.send(q.mutex.client.done)
+		return a, false, err
 	}
-	if l.done == nil { // most of those that wait never ask
-		l.done = make(chan struct{}, 1)
+	a, left, err = leavable(q.ctx, q.mutex, q.limit, q.send, u.undo)
+	if failed := q.failed.Load(); left && failed != nil {
+		err = *failed
 	}
-	l.fate.Store(asked)
-	attempt, cancel := l.until(l.limit)
-	defer cancel()
-	if !c.background(func() { l.question(attempt, count) }) {
-		return answer{err: ErrClosed}, true
-	}
-	select {
-	case <-l.done:
-		return l.answer, true
-	case <-attempt.Done():
-	case <-c.done:
-	}
-	if l.fate.CompareAndSwap(asked, abandoned) {
-		l.shared = true
-		return answer{}, false
-	}
-	<-l.done
-	return l.answer, true
+	return a, left, err
 }
 
-// question sends the acquire for a caller who may give up meanwhile.
-func (l *locking) question(attempt context.Context, count int) {
-	a := l.send(attempt, count)
-	// An error because the caller's wait has ended is no answer: the caller is giving up.
-	gaveUp := a.err != nil && attempt.Err() != nil
-	if !gaveUp && l.fate.CompareAndSwap(asked, answered) {
-		l.answer = a
-		l.done <- struct{}{}
-		return
-	}
-	l.undo(count, a)
-}
-
-// undoStarted is undo on a goroutine that was counted before, so that Close waits for it.
-func (l *locking) undoStarted(count int, a answer) {
-	defer l.mutex.client.running.Done()
-	l.undo(count, a)
-}
-
-// undo gives back what an abandoned ask may have got.
-func (l *locking) undo(count int, a answer) {
-	h, m, c := l.hold, l.mutex, l.mutex.client
-	granted := a.err == nil && a.reply.Status == lua.Acquired
-	switch {
-	case count > 1:
-		if granted {
-			h.owner.mu.Lock()
-			ttl := h.ttl()
-			h.owner.mu.Unlock()
-			// If it fails the next call for this hold puts the count right.
-			_, _ = c.releaseOnce(m, m.releaseArgs(h, count-1, ttl))
-		}
-		l.end()
-	case granted:
-		c.giveBack(m, h)
-		l.waiter.Leave()
-		l.end()
-	default:
-		l.leave()
-	}
-}
-
-// send asks Redis, again if something went wrong that may pass: the script recognises a repeat. It
-// stops early when the caller has gone.
-func (l *locking) send(attempt context.Context, count int) answer {
-	c, args := l.mutex.client, l.args(count)
-	sent := time.Now()
-	retry := newRetry(sent.Add(patience))
-	for ; ; sent = time.Now() {
-		a := l.try(c.callAt(sent, args.ReplicaWait), args, sent)
-		if a.err == nil || !retry.wait(a.err, attempt.Done(), c.done) {
-			return a
-		}
-	}
-}
-
-func (l *locking) args(count int) lua.AcquireArgs {
-	m, c := l.mutex, l.mutex.client
-	args := lua.AcquireArgs{Name: m.name, Owner: l.hold.field(), Lease: m.ttl(), Count: count, Fence: m.fenceOf()}
-	if count == 1 { // a re-entry adds nothing that a failover could let somebody else have
+// send asks Redis, again if something went wrong that may pass. It stops early when the caller has left.
+func (q *question) send(left <-chan struct{}) (answer, error) {
+	m, h, c := q.mutex, q.hold, q.mutex.client
+	args := lua.AcquireArgs{Name: m.name, Owner: h.field(), Lease: m.ttl(), Count: q.count, Fence: m.fenceOf()}
+	if q.count == 1 { // a re-entry adds nothing that a failover could let somebody else have
 		args.Replicas, args.ReplicaWait = c.options.Replicas, c.options.ReplicaTimeout
+		args.Connections = &c.connections
 	}
-	return args
+	again := retry{until: q.limit, least: minTries}
+	for {
+		sent := time.Now()
+		ctx := c.call(sent, args.ReplicaWait)
+		reply, err := m.kind.acquire(ctx, c.rdb, args)
+		repeated := args.Replicas == 0 && ctx.isRepeated() // on a connection of its own rueidis repeats nothing
+		if q.count == 1 && (err != nil && mayHaveRun(err) || repeated) {
+			h.lateAcquire(args.Lease)
+		}
+		if err == nil {
+			if q.count == 1 && h.doubt != nil {
+				h.doubt.unsure = false
+			}
+			return answer{reply, sent}, nil
+		}
+		failed := err // of its own, so that no other call allocates
+		q.failed.Store(&failed)
+		if !again.wait(err, left, c.done) {
+			return answer{}, err
+		}
+	}
 }
 
-// try sends the acquire once, at sent.
-func (l *locking) try(ctx context.Context, args lua.AcquireArgs, sent time.Time) answer {
-	h, c := l.hold, l.mutex.client
-	reply, err := l.mutex.kind.acquire(ctx, c.rdb, args)
-	c.pulse.beat(sent, err)
-	if err == nil {
-		if h.doubt != nil {
-			h.doubt.unsure = false
+// gaveUp is the error of a caller that got nothing, because its time is over (no error, or pubsub.ErrExpired) or
+// because of what went wrong. refusal is the last reply that said who holds the lock.
+func (m *Mutex) gaveUp(who caller, err error, refusal answer) error {
+	var loss *LostError
+	switch timeUp := who.ctx.Err() != nil || who.once || !who.wait.IsZero() && !time.Now().Before(who.wait); {
+	case m.client.isClosed(), errors.Is(err, pubsub.ErrClosed):
+		return m.fail(ErrClosed)
+	case errors.As(err, &loss):
+		return loss
+	case errors.Is(err, ErrNotReplicated):
+		return m.fail(err)
+	case err == nil, errors.Is(err, pubsub.ErrExpired):
+		var causes []error
+		if refusal.Status == 0 && m.client.left.isSilent(m.leftSlot()) { // it stood behind one that got no answer
+			causes = []error{unreachable(errSilent)}
 		}
-		if l.last.Load() != nil {
-			l.last.Store(nil)
-		}
-		return answer{reply: reply, sent: sent}
+		e := m.notAcquired(who.ctx, who.began, causes...)
+		e.Holder, e.TTL, e.own = refusal.Holder, refusal.TTL, m.client.isOwn(refusal.Holder)
+		return e
+	case errors.Is(err, lua.ErrNoConnection):
+		return m.fail(ErrNotReplicated, err)
+	case timeUp && mayPass(err):
+		return m.notAcquired(who.ctx, who.began, unreachable(err))
 	}
-	if args.Count == 1 && mayHaveRun(err) {
-		h.doubted(time.Now().Add(min(args.Lease, maxSweep))).late++
-	}
-	failed := err // of its own, so that no other call allocates
-	l.last.Store(&failed)
-	return answer{err: err}
+	return m.fail(unreachable(err))
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,12 +16,12 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// Client makes locks. A process needs one for each Redis; all of its methods are safe for
-// concurrent use.
+// Client makes locks. A process needs one for each Redis: a hold of one Client is not re-entered through another. All of
+// its methods are safe for concurrent use.
 //
-// It starts one goroutine that keeps the leases, one for each Redis node on which something is
-// waited for, with a connection of its own, and short-lived ones for calls under way. [Client.Close]
-// ends all of them.
+// It runs one goroutine that keeps the leases; one for each Redis node on which something is waited for, with a connection of
+// its own; one, when there is need, that undoes what calls without an answer may have done; and one for each call under way
+// whose caller may leave. [Client.Close] ends all of them.
 type Client struct {
 	rdb     rueidis.Client
 	id      string // the client part of its owner fields
@@ -28,8 +29,11 @@ type Client struct {
 	hub     *pubsub.Hub
 	leases  *lease.Renewer
 	cluster *topology // nil unless rdb is a cluster client
-	pulse   pulse
-	brief   brief
+
+	expires     bool            // rueidis may send a command again by itself, see mayExpire
+	connections lua.Connections // for Options.Replicas
+	left        leftCalls
+	sweeper     sweeper
 
 	closing sync.Once
 	done    chan struct{} // closed by Close at once: waiters return
@@ -38,7 +42,7 @@ type Client struct {
 	// mu guards the following. No other lock is taken under it.
 	mu      sync.Mutex
 	closed  bool
-	running sync.WaitGroup // see background; started under mu, so none is once closed
+	running sync.WaitGroup // see start; a call that was started may add goroutines of its own
 }
 
 // closeGrace is how long Close waits for the replies of commands under way, so that what they
@@ -50,9 +54,10 @@ const closeGrace = callTimeout
 //
 // While something waits for a lock, and for a few seconds more, one connection of rdb's blocking
 // pool is in use for each node concerned (see BlockingPoolSize of [rueidis.ClientOption]). With
-// Options.Replicas, each acquire under way needs one more.
+// Options.Replicas, each acquire under way needs one more. With ConnLifetime, rueidis repeats commands by itself; the Client
+// allows for that.
 //
-// It fails if rdb is nil or an option is out of range.
+// New fails if rdb is nil or an option is out of range.
 func New(rdb rueidis.Client, o Options) (*Client, error) {
 	if rdb == nil {
 		return nil, errors.New("rlock: rueidis client is nil")
@@ -70,39 +75,46 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 		id:      id.String(),
 		options: o,
 		hub:     pubsub.New(rdb),
+		expires: mayExpire(rdb),
 		done:    make(chan struct{}),
 		stopped: make(chan struct{}),
-		pulse:   pulse{born: time.Now()},
+		sweeper: sweeper{more: make(chan struct{}, 1)},
 	}
 	if rdb.Mode() == rueidis.ClientModeCluster {
 		c.cluster = &topology{known: o.PlainPubSub}
 	}
-	c.leases = lease.NewRenewer(c.renew, lease.Options{Watchdog: o.WatchdogTimeout})
+	c.leases = lease.NewRenewer(c.renew, lease.Options{Watchdog: o.WatchdogTimeout, Timeout: callTimeout})
 	return c, nil
 }
 
-// Close ends everything that the Client does, at once, or within some seconds if Redis does not
-// answer. Waiting calls return [ErrClosed], the contexts of
-// holders are cancelled with it, and when Close returns no goroutine and no subscription is left.
-// Calls after it return ErrClosed; it may be called more than once, and concurrently with
-// everything.
+// Close ends everything that the Client does. Waiting calls return [ErrClosed], and the contexts of sections are cancelled
+// with a [LostError] that satisfies ErrClosed. Calls after it return ErrClosed.
 //
-// Holds are not released by Close, since their sections may still be running: an unlock after Close
-// releases as before, and what is not unlocked ends with its lease.
-func (c *Client) Close() { c.closing.Do(c.close) }
+// Close waits for all calls under way, also for a Lock that cannot be cancelled, and gives back what they get. That
+// takes no time if Redis answers, and about five seconds if it does not. When Close returns, no subscription is left, and no
+// goroutine except those that wait for rueidis to give them a connection, a bounded number. Close may be called more than once,
+// and concurrently with everything.
+//
+// Close does not release holds, since their sections may still be running: an unlock after Close
+// releases as before, and a hold that is not unlocked ends with its lease.
+func (c *Client) Close() {
+	if c == nil || c.rdb == nil {
+		panic("rlock: a Client that was not made by New")
+	}
+	c.closing.Do(c.close)
+}
 
 func (c *Client) close() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
 	close(c.done)
+	grace := time.AfterFunc(closeGrace, func() { close(c.stopped) })
 	c.hub.Stop()     // tells the waiters
 	c.leases.Close() // tells the holders
 	c.hub.Close()
-	grace := time.AfterFunc(closeGrace, func() { close(c.stopped) })
 	c.running.Wait()
 	grace.Stop()
-	c.brief.stop()
 }
 
 func (c *Client) isClosed() bool {
@@ -114,20 +126,7 @@ func (c *Client) isClosed() bool {
 	}
 }
 
-// background runs f on a goroutine that Close waits for. It reports false, and f does not run, if
-// the client is closed.
-func (c *Client) background(f func()) bool {
-	if !c.start() {
-		return false
-	}
-	go func() {
-		defer c.running.Done()
-		f()
-	}()
-	return true
-}
-
-// start counts a goroutine that Close waits for, and that calls running.Done at its end. It reports false if
+// start counts a call or a goroutine that Close waits for, and that calls running.Done at its end. It reports false if
 // the client is closed.
 func (c *Client) start() bool {
 	c.mu.Lock()
@@ -138,6 +137,9 @@ func (c *Client) start() bool {
 	c.running.Add(1)
 	return true
 }
+
+// isOwn reports whether an owner field is of this client.
+func (c *Client) isOwn(field string) bool { return strings.HasPrefix(field, c.id+":") }
 
 // renew is the renewer's way to Redis.
 func (c *Client) renew(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {

@@ -21,18 +21,7 @@ type topology struct {
 	sharded bool // Redis 7 or later: unlocks are published with SPUBLISH
 }
 
-// channel returns the unlock channel of m. On a cluster the first call asks for the server's
-// version.
-func (c *Client) channel(ctx context.Context, m *Mutex) (pubsub.Channel, error) {
-	if c.cluster.isUnknown() {
-		if err := c.cluster.learn(ctx, m); err != nil {
-			return pubsub.Channel{}, err
-		}
-	}
-	return c.knownChannel(m), nil
-}
-
-// knownChannel is channel for a lock that has been asked for before.
+// knownChannel returns the unlock channel of m, when the cluster is known.
 //
 // A sharded channel can be published to by a script only if it hashes to the slot of the script's
 // keys. It does, except for names with an empty or misplaced pair of braces, where prefixing
@@ -71,20 +60,25 @@ func (t *topology) isUnknown() bool {
 	return !t.known
 }
 
-// learn asks for the version, the node that serves m.
-func (t *topology) learn(ctx context.Context, m *Mutex) error {
+// learn asks for the version, the node that serves m. It reports false if that is still not known: the caller left, or the
+// error says what went wrong.
+func (t *topology) learn(ctx context.Context, limit time.Time, m *Mutex) (known bool, err error) {
 	c := m.client
-	retry := newRetry(time.Now().Add(patience))
+	again := retry{until: limit}
 	for {
-		sharded, err := await(ctx, c, func(ctx context.Context) (bool, error) { return c.askSharded(ctx, m) })
-		if err == nil {
+		sharded, left, err := leavable(ctx, m, limit, func(<-chan struct{}) (bool, error) {
+			return c.askSharded(c.call(time.Now(), 0), m)
+		}, nil)
+		switch {
+		case left:
+			return false, err
+		case err == nil:
 			t.mu.Lock()
 			t.known, t.sharded = true, sharded
 			t.mu.Unlock()
-			return nil
-		}
-		if ctx.Err() != nil || !retry.wait(err, ctx.Done(), c.done) {
-			return fmt.Errorf("ask for the server's version: %w", err)
+			return true, nil
+		case !again.wait(err, ctx.Done(), c.done):
+			return false, fmt.Errorf("ask for the server's version: %w", err)
 		}
 	}
 }

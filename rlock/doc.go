@@ -1,4 +1,4 @@
-// Package rlock is a reentrant distributed lock on Redis, Valkey and their clusters, compatible
+// Package rlock is a re-entrant distributed lock on Redis, Valkey and their clusters, compatible
 // with Redisson: a Go and a Java holder of one name exclude and wake each other.
 //
 // # Taking a lock
@@ -17,25 +17,34 @@
 //
 // # Who owns a lock
 //
-// Ownership follows the context. The first Lock of a call chain mints an owner, and the ctx it
-// returns carries it: a Lock under that ctx re-enters, a Lock under any other ctx competes. So
-// layers can lock what they need without knowing who called them, as long as they pass the ctx on.
+// Ownership follows the context. The ctx that Lock returns carries a hold. A Lock under it re-enters
+// that hold; a Lock under a ctx that carries no open hold of the lock competes. So layers can lock
+// what they need without knowing who called them.
 //
-// Whoever carries the ctx of a hold is inside it, also a goroutine that was started inside. A
-// goroutine that should compete instead gets [Detach](ctx). When the last hold of an owner ends,
-// the owner is retired: a ctx that escaped from the section competes from then on.
+// Always use the ctx that Lock returned. Code that locks a name again under the ctx from before
+// waits for itself. If that wait ends, its error says that this client holds the lock.
+//
+// Goroutines that share the ctx of a section are inside it: they do not exclude each other on that
+// lock, and do on every other one. Give a goroutine that must compete [Detach](ctx). A ctx that
+// escaped from its section carries nothing after the unlock.
+//
+// The ctx of a section is a child of the ctx given to Lock, and ends with it. Where locks overlap
+// but do not nest, take the next one with the ctx from before the first.
 //
 // # How long it lasts
 //
 // A hold is renewed by a watchdog for as long as the process lives, and ends by itself within
 // [Options].WatchdogTimeout if it dies. [WithLease] gives a hold a fixed time instead.
 //
-// The ctx of a hold is cancelled when the hold ends: by its unlock, or because it was lost, with
+// The ctx of a section is cancelled when its hold ends: by its unlock, or because it was lost, with
 // [ErrLost] as its [context.Cause]. That happens no later than the moment when the lease can run
 // out in Redis, whatever the network does. It is never safe to assume that a lock is held until
-// unlock, so pass the ctx to everything that the section does. And since no lock that lives in
-// another process can stop a holder that was paused between a look at its ctx and a write, a store
-// that must not be damaged should check a fencing token: see [Client.FencedMutex].
+// unlock, so pass the ctx to everything that the section does. Until the unlock of a lost hold is
+// called, a Lock under its ctx returns ErrLost as well.
+//
+// No lock that lives in another process can stop a holder that was paused between a look at its ctx
+// and a write. A store that must not be damaged should check a fencing token: see
+// [Client.FencedMutex].
 //
 // # How it waits
 //
@@ -46,10 +55,22 @@
 //
 // # Errors
 //
-// All errors name the lock and can be told apart with errors.Is: [ErrNotAcquired] (and the ctx's
-// error) if the wait ended first, [ErrLost], [ErrNotHeld], [ErrClosed], or what Redis said. A call
-// whose reply was lost is never counted twice, and what a failed call may have left in Redis is
-// found and removed.
+// Each error is one line and names the lock. Tell them apart with [errors.Is]:
 //
-// What is promised, and what is not, is in docs/guarantees.md; the architecture in docs/design.md.
+//   - [ErrNotAcquired]: the wait ended first; the ctx's error is found, too, if that was why. With
+//     [ErrUnreachable] as well, Redis had not answered, and nothing is known of the lock.
+//   - [ErrUnreachable]: Redis did not answer, or was not ready, for as long as the call tried.
+//   - [ErrLost]: the hold ended before its unlock. Somebody else may be in the section.
+//   - [ErrNotHeld]: there was nothing to unlock.
+//   - [ErrNotReplicated]: too few replicas confirmed, see [Options].Replicas.
+//   - [ErrClosed]: the Client was closed.
+//
+// Any other error is a refusal by Redis, or says that the key of the lock holds something else.
+// [NotAcquiredError] and [LostError] have the details.
+//
+// A sentinel is found only if it is about the lock and the Client of the call. If ctx ended because
+// another lock was lost, the text says so. A call whose reply was lost is never counted twice, and
+// what a failed call may have left in Redis is found and removed.
+//
+// The promises and their limits are in docs/guarantees.md, the architecture in docs/design.md.
 package rlock

@@ -3,46 +3,255 @@ package rlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/go-rlock/rlock/lua"
 )
 
 var (
-	// ErrNotAcquired means that the lock was held by another until the wait ended, either the wait
-	// given to [Mutex.TryLock] or the caller's context. In the second case the error satisfies
-	// errors.Is for the context's error, too.
+	// ErrNotAcquired means that the wait ended before the lock could be had: the wait given to
+	// [Mutex.TryLock], or the caller's ctx. In the second case the error satisfies errors.Is for the
+	// ctx's error, too. If Redis had not answered, it also satisfies [ErrUnreachable]: then nothing is
+	// known of the lock. The error is a [*NotAcquiredError].
 	ErrNotAcquired = errors.New("rlock: not acquired")
 
-	// ErrNotHeld means that the caller has nothing to unlock: this unlock was called before, or the
-	// hold was lost. The holds of others are unchanged.
+	// ErrUnreachable means that Redis did not answer, or was not ready to, for as long as the call
+	// tried; errors.As finds what it or the connection said last, unless that was a time-out. What a Lock without
+	// an answer may have done is undone in the background, and the last unlock of a hold is completed there.
+	ErrUnreachable = errors.New("rlock: Redis not reached")
+
+	// ErrNotHeld means that there was nothing to unlock: this unlock was called before, or the
+	// hold was lost; then the error satisfies [ErrLost], too. The holds of others are unchanged.
 	ErrNotHeld = errors.New("rlock: not held")
 
 	// ErrLost means that a hold ended before its unlock: its lease ran out, somebody deleted the
-	// key, or the lock was forced open. From then on another owner may be in the section.
-	ErrLost = errors.New("rlock: lease lost")
+	// key, or the lock was forced open. From then on another owner may be in the section. The error
+	// is, or wraps, a [*LostError].
+	ErrLost = errors.New("rlock: lost")
 
-	// ErrNotReplicated means that the lock could have been had, but not enough replicas confirmed it in
-	// time (see [Options].Replicas), so it was given back.
+	// ErrNotReplicated means that too few replicas confirmed a hold in time, so that it was given back; or that
+	// the pool of rueidis had no connection for the attempt, so that it was not made. See [Options].Replicas.
 	ErrNotReplicated = errors.New("rlock: not replicated")
 
-	// ErrClosed means that the Client was closed.
+	// ErrClosed means that the Client of the call, or of the section, was closed.
 	ErrClosed = errors.New("rlock: client closed")
 )
 
-// opError adds what was done to which lock. Its causes are found by errors.Is and errors.As.
-type opError struct {
-	op     string // "lock", "unlock", …
+// NotAcquiredError is the [ErrNotAcquired] of a Lock or TryLock.
+type NotAcquiredError struct {
+	Name   string        // of the lock
+	Waited time.Duration // from the call to its end
+	// Holder is the owner that held the lock when Redis was asked last, as it is written in Redis, and TTL how
+	// long its hold would have lasted from then on. Both are zero if this call did not ask, or got no answer.
+	Holder string
+	TTL    time.Duration
+
+	own    bool    // the holder is of the same Client
+	causes []error // found by errors.Is and errors.As
+	why    string  // what ended the ctx, text only: it may be the loss of another lock
+}
+
+func (e *NotAcquiredError) Error() string {
+	texts := []string{prefix(e.Name) + "not acquired"}
+	if e.Waited >= time.Millisecond {
+		texts[0] += " after " + e.Waited.Round(time.Millisecond).String()
+	}
+	switch {
+	case e.own:
+		texts = append(texts, "held by this client as "+e.Holder+" (to re-enter, use the ctx that its Lock returned)")
+	case e.Holder != "":
+		texts = append(texts, "held by "+e.Holder)
+	}
+	for _, cause := range e.causes {
+		texts = append(texts, oneLine(e.Name, cause))
+	}
+	if e.why != "" {
+		texts = append(texts, e.why)
+	}
+	return strings.Join(texts, ": ")
+}
+
+// Is reports whether target is ErrNotAcquired.
+func (e *NotAcquiredError) Is(target error) bool { return target == ErrNotAcquired }
+
+// Unwrap returns ctx.Err(), if the ctx ended the wait, the ctx's cause, if that says something else and is not about another
+// lock, and ErrUnreachable, if Redis did not answer.
+func (e *NotAcquiredError) Unwrap() []error { return e.causes }
+
+// LossReason says why a hold was lost.
+type LossReason int8
+
+const (
+	// LostExpired: the lease ended, because no renewal succeeded in time or the lease was a fixed one.
+	LostExpired LossReason = iota + 1
+	// LostGone: Redis said that the owner does not hold the lock. The key was deleted or evicted, the
+	// lock was forced open, or a failover forgot it.
+	LostGone
+	// LostClosed: the Client was closed. The hold stays in Redis until its unlock, or the end of its lease.
+	LostClosed
+)
+
+// LostError is the [context.Cause] of a section whose hold ended before its unlock. It satisfies errors.Is for
+// [ErrLost]. With the reason [LostClosed] it satisfies [ErrClosed] instead: nobody else can be in the section
+// before the lease ends. If the last renewal failed, errors.Is and errors.As find what it failed with.
+type LostError struct {
+	Name   string // of the lock
+	Owner  string // as it is written in Redis
+	Reason LossReason
+	Since  time.Time // when the lease ended, or when the loss was noticed
+
+	text string
+	err  error // what the last renewal failed with, if that was why
+}
+
+func (e *LostError) Error() string { return prefix(e.Name) + e.text }
+
+// Is reports whether target is ErrLost, or ErrClosed for the reason LostClosed.
+func (e *LostError) Is(target error) bool {
+	if e.Reason == LostClosed {
+		return target == ErrClosed
+	}
+	return target == ErrLost
+}
+
+// Unwrap returns what the last renewal failed with, if that was why.
+func (e *LostError) Unwrap() error { return ofNoContext(e.err) }
+
+// lockError is any other error of a call for a lock. Its causes are found by errors.Is and errors.As.
+type lockError struct {
 	name   string
 	causes []error
 }
 
-func (e *opError) Error() string {
-	var b strings.Builder
-	b.WriteString("rlock: " + e.op + " " + quote(e.name))
-	for _, cause := range e.causes {
-		b.WriteString(": " + strings.TrimPrefix(cause.Error(), "rlock: "))
+func (e *lockError) Error() string {
+	texts := make([]string, len(e.causes))
+	for i, cause := range e.causes {
+		texts[i] = oneLine(e.name, cause)
 	}
-	return b.String()
+	return prefix(e.name) + strings.Join(texts, ": ")
+}
+
+func (e *lockError) Unwrap() []error { return e.causes }
+
+func (m *Mutex) fail(causes ...error) error { return &lockError{name: m.name, causes: causes} }
+
+// unreachableError is ErrUnreachable with what Redis or the connection to it said last.
+type unreachableError struct{ cause error }
+
+func (e *unreachableError) Error() string {
+	return ErrUnreachable.Error() + ": " + e.cause.Error()
+}
+
+func (e *unreachableError) Is(target error) bool { return target == ErrUnreachable }
+
+// Unwrap returns what Redis or the connection to it said.
+func (e *unreachableError) Unwrap() error { return ofNoContext(e.cause) }
+
+// ofNoContext hides a time-out of a connection that errors.Is would take for the end of a ctx: it was nobody's.
+func ofNoContext(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+// unreachable makes an ErrUnreachable of err, unless Redis said it for good.
+func unreachable(err error) error {
+	switch {
+	case errors.Is(err, lua.ErrForeign):
+		return fmt.Errorf("%w; give the lock a name that no other data uses", err)
+	case err == nil || !mayPass(err):
+		return err
+	}
+	return &unreachableError{err}
+}
+
+// unlockedError is the [context.Cause] of a section that was unlocked. The unlock may find out afterwards that
+// the hold was lost before; from then on it passes for that loss.
+type unlockedError hold
+
+func (e *unlockedError) Error() string {
+	if err := e.Unwrap(); err != nil {
+		return err.Error()
+	}
+	return prefix(e.mutex.name) + "unlocked"
+}
+
+func (e *unlockedError) Is(target error) bool { return target == context.Canceled }
+
+func (e *unlockedError) Unwrap() error {
+	if lost := (*hold)(e).lossSoFar(); lost != nil {
+		return lost
+	}
+	return nil
+}
+
+// notAcquired is the error of a wait that ended, because ctx is done or its time is over.
+func (m *Mutex) notAcquired(ctx context.Context, began time.Time, causes ...error) *NotAcquiredError {
+	e := &NotAcquiredError{Name: m.name, Waited: time.Since(began), causes: causes}
+	err := ctx.Err()
+	if err == nil {
+		return e
+	}
+	e.causes = append([]error{err}, causes...)
+	if cause := context.Cause(ctx); !errors.Is(err, cause) {
+		e.why = oneLine("", cause)
+		if !isOurs(cause) {
+			e.causes, e.why = append(e.causes, cause), ""
+		}
+	}
+	return e
+}
+
+// isOurs reports whether err is of a lock. It says nothing of another lock, though errors.Is would find it.
+func isOurs(err error) bool {
+	for _, sentinel := range []error{
+		ErrNotAcquired, ErrUnreachable, ErrNotHeld, ErrLost, ErrNotReplicated, ErrClosed,
+	} {
+		if errors.Is(err, sentinel) {
+			return true
+		}
+	}
+	var unlocked *unlockedError
+	return errors.As(err, &unlocked)
+}
+
+// sectionError is the error of a section and of its lock.
+type sectionError struct{ lock, section error }
+
+func (e *sectionError) Error() string {
+	return oneLine("", e.lock) + "; the section returned: " + oneLine("", e.section)
+}
+func (e *sectionError) Unwrap() []error { return []error{e.lock, e.section} }
+
+// joinErrors returns what Do returns for a section that returned err, and whose lock said so.
+func joinErrors(lock, section error) error {
+	switch {
+	case lock == nil:
+		return section
+	case section == nil:
+		return lock
+	}
+	var inner, outer *LostError
+	if errors.As(section, &inner) && errors.As(lock, &outer) && inner == outer {
+		return section // a Do inside of this one has said it
+	}
+	return &sectionError{lock, section}
+}
+
+func prefix(name string) string { return "rlock: " + quote(name) + ": " }
+
+// oneLine is the text of a cause of an error of the lock called name, without what that says already.
+func oneLine(name string, cause error) string {
+	text := cause.Error()
+	if name != "" {
+		text = strings.TrimPrefix(text, prefix(name))
+		text = strings.TrimPrefix(text, "rlock: ")
+	}
+	return strings.ReplaceAll(text, "\n", "; ")
 }
 
 // quote shortens names that would fill a log.
@@ -51,27 +260,5 @@ func quote(name string) string {
 	if len(name) <= most {
 		return strconv.Quote(name)
 	}
-	return strconv.Quote(name[:most]) + "… (" + strconv.Itoa(len(name)) + " bytes)"
-}
-
-func (e *opError) Unwrap() []error { return e.causes }
-
-func (m *Mutex) fail(op string, causes ...error) error {
-	return &opError{op: op, name: m.name, causes: causes}
-}
-
-// notAcquired is the error of a wait that ended, because ctx is done or a time-out passed; last, if
-// any, is what went wrong when Redis was asked.
-func (m *Mutex) notAcquired(ctx context.Context, last error) error {
-	causes := []error{ErrNotAcquired}
-	if err := ctx.Err(); err != nil {
-		causes = append(causes, err)
-		if cause := context.Cause(ctx); !errors.Is(err, cause) {
-			causes = append(causes, cause) // say, ErrLost of the hold around this one
-		}
-	}
-	if last != nil {
-		causes = append(causes, last)
-	}
-	return m.fail("lock", causes...)
+	return fmt.Sprintf("%q… (%d bytes)", name[:most], len(name))
 }

@@ -50,8 +50,8 @@ func ExampleMutex_Do() {
 	// <nil>
 }
 
-// Layers lock what they need. Ship holds the order already when Charge locks it: it re-enters,
-// through ctx.
+// Layers lock what they need. The order is held already when charge locks it: its ctx carries the
+// hold, so it re-enters.
 func ExampleMutex_Do_nested() {
 	client, closeAll := connect()
 	defer closeAll()
@@ -97,6 +97,34 @@ func ExampleMutex_Lock() {
 	// <nil>
 }
 
+// Hand over hand: each lock is taken with the ctx from before the first one. Its section then outlives the one before it,
+// with whose ctx it would have ended.
+func ExampleMutex_Lock_handOverHand() {
+	client, closeAll := connect()
+	defer closeAll()
+	ctx := context.Background()
+
+	first, unlockFirst, err := client.Mutex("page:1").Lock(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	second, unlockSecond, err := client.Mutex("page:2").Lock(ctx) // not with first
+	if err != nil {
+		fmt.Println(errors.Join(err, unlockFirst()))
+		return
+	}
+	fmt.Println(unlockFirst())
+	fmt.Println("first:", first.Err())
+	fmt.Println("second:", second.Err())
+	fmt.Println(unlockSecond())
+	// Output:
+	// <nil>
+	// first: context canceled
+	// second: <nil>
+	// <nil>
+}
+
 func ExampleMutex_TryLock() {
 	client, closeAll := connect()
 	defer closeAll()
@@ -117,9 +145,10 @@ func ExampleClient_FencedMutex() {
 	client, closeAll := connect()
 	defer closeAll()
 
+	ledger := client.FencedMutex("ledger")
 	for range 2 {
-		_ = client.FencedMutex("ledger").Do(context.Background(), func(ctx context.Context) error {
-			token, _ := rlock.FencingToken(ctx, "ledger")
+		_ = ledger.Do(context.Background(), func(ctx context.Context) error {
+			token, _ := ledger.FencingToken(ctx)
 			fmt.Println("write with token", token)
 			return nil
 		})
@@ -129,6 +158,7 @@ func ExampleClient_FencedMutex() {
 	// write with token 2
 }
 
+// The section's goroutines are inside of it. One that must compete gets a detached ctx.
 func ExampleDetach() {
 	client, closeAll := connect()
 	defer closeAll()
@@ -142,7 +172,7 @@ func ExampleDetach() {
 	// Output: competes: true
 }
 
-// A holder hears of the loss of its lock through its ctx, and Do reports it.
+// The ctx of a section ends when its lock is lost, and Do reports the loss.
 func ExampleWithLease() {
 	client, closeAll := connect()
 	defer closeAll()

@@ -8,11 +8,11 @@ import (
 
 // An unlock gives the hold to the first goroutine of the same process that waits for it, with one script
 // call instead of two and without anybody else being told. The one that unlocks, the claimant, stands for
-// the waiter while its call is under way: it has the waiter's turn, and its right to make calls for its
-// hold (I-ops). A waiter that gives up meanwhile returns at once, and its claimant finishes for it.
+// the waiter while its call is under way: it has the waiter's turn, and makes the calls for its
+// hold (I1). A waiter that gives up meanwhile returns at once, and its claimant finishes for it.
 //
 // If the reply is lost, the release that follows tells: if the owner still had the lock, it was not handed off,
-// and can not be any more; if it had not, the waiter asks whether it has it.
+// and cannot be any more; if it had not, the waiter asks whether it has it.
 
 // run is how many hand-offs followed each other, and since when. The holds pass it on to each other.
 type run struct {
@@ -48,25 +48,32 @@ func (h *hold) claim(now time.Time) *locking {
 
 // handOff makes the one attempt to hand the hold off to a claimed waiter. Unless it fails, the claim is
 // over.
-func (h *hold) handOff(next *locking, sent time.Time) released {
+func (h *hold) handOff(next *locking, until time.Time) released {
 	c, m := h.mutex.client, next.mutex
 	args := lua.HandOffArgs{Name: m.name, Fence: m.fenceOf(), Owner: h.field(), Next: next.hold.field(), Lease: m.ttl()}
-	reply, err := m.kind.handOff(c.callAt(sent, 0), c.rdb, args)
-	c.pulse.beat(sent, err)
-	switch {
+	sent := time.Now()
+	ctx := h.call(sent, until)
+	reply, err := m.kind.handOff(ctx, c.rdb, args)
+	switch granted := reply.Status == lua.Acquired; {
+	case err == nil && !granted && ctx.isRepeated():
+		return released{late: true, err: errRepeated}
 	case err != nil:
 		return released{late: mayHaveRun(err), err: err}
-	case reply.Status != lua.Acquired:
+	case !granted:
 		next.unclaim(true) // nobody knows who has the lock
 		return released{}
 	}
 	h.run.length++
 	next.hold.run = h.run
-	next.answer = answer{reply: reply, sent: sent}
+	next.handed = answer{reply, sent}
 	if !next.waiter.Grant(m.ttl()) {
-		// Not here: the hold that was handed off has ended well, however long this takes.
-		undo := func() { next.undo(1, next.answer) }
-		if !c.background(undo) {
+		undo := func() { next.undo(next.handed, nil) }
+		if c.start() { // not here: the hold that was handed off has ended well, however long this takes
+			go func() { // ends when Redis has answered, or with the call's time-out; Close waits for it
+				defer c.running.Done()
+				undo()
+			}()
+		} else {
 			undo()
 		}
 	}
@@ -76,11 +83,10 @@ func (h *hold) handOff(next *locking, sent time.Time) released {
 // notHandedOff ends the claim after an attempt that failed, when it is known what came of the release
 // instead.
 func (l *locking) notHandedOff(r released) {
-	doubt := l.hold.doubted(time.Now().Add(min(l.mutex.ttl(), maxSweep)))
 	if r.late && r.err != nil { // it may still run
-		doubt.late++
+		l.hold.lateAcquire(l.mutex.ttl())
 	} else { // also a script that was refused: it may have been half-way
-		doubt.unsure = true
+		l.hold.doubted(time.Now().Add(min(l.mutex.ttl(), maxSweep))).unsure = true
 	}
 	l.unclaim(r.late || r.err != nil)
 }
@@ -88,6 +94,6 @@ func (l *locking) notHandedOff(r released) {
 // unclaim ends a claim that came to nothing. If turn is true, the waiter is to ask Redis.
 func (l *locking) unclaim(turn bool) {
 	if !l.waiter.Unclaim(turn) {
-		l.undo(1, answer{})
+		l.undo(answer{}, nil)
 	}
 }

@@ -2,165 +2,188 @@ package rlock
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-rlock/rlock/lease"
 )
 
-// hold is what one owner has of one lock: one field of the hash in Redis. It is made before the
-// first acquire, with a count of 0, and is live while its count is above 0.
+// hold is what one owner has of one lock, from a Lock that competed to the unlock of its last level: one field of
+// the hash in Redis, which nobody uses before or after it (I3). It is live from the moment in which the Lock has got
+// the lock until it is lost or unlocked.
 //
-// Invariant I-ops: all script calls for a hold, acquires, re-entries and releases, are made by
-// whoever has the right to, one at a time (begin, end), so the count that a call is sent with is the
-// count in Redis.
+// All script calls for a live hold, re-entries and releases, are made one at a time, by whoever has the right to make
+// calls (I1): so the count that a call is sent with is the count in Redis. Before that, the Lock makes them, or the
+// claimant that stands for it (see handoff.go).
 type hold struct {
-	owner *owner
-	mutex *Mutex // one handle on the lock
-	tag   uint64 // the owner's when the record was made; see field
+	mutex *Mutex // the handle that made it
+	tag   uint64 // plays Redisson's thread id
+	lease lease.Lease
 
-	lease lease.Lease // has a lock of its own
-
-	// For whoever has the right to make calls. While a waiter is claimed, that is its claimant, see handoff.go.
+	// For whoever makes calls.
 	doubt *doubt // nil most of the time
 	run   *run   // of hand-offs, that it is part of; nil if none led to it, and none has been tried
 
-	// Guarded by owner.mu.
-	busy      bool          // the right to make calls is taken
-	over      bool          // the owner has dropped the record, which makes no hold any more
-	users     int32         // who uses the record; see owner.hold
-	count     int           // as in Redis
-	changed   chan struct{} // closed when busy or ended changes; nil until somebody waits for that
-	unlocking *unlocking    // an unlock under way
-	ended     error         // why a hold that was live was lost
-	scopes    *scope        // the open ones
-	first     scope         // the first of them; the others have memory of their own
+	mu      sync.Mutex    // guards the following; no other lock is taken under it
+	calling bool          // somebody has the right to make calls
+	changed chan struct{} // closed when calling ends or the hold is lost; nil until somebody waits for that
+	count   int           // as in Redis; 0 before the hold is live, and after it
+	token   int64         // the highest one; 0 if there is none
+	loss    *LostError    // why it ended, unless by its unlock
+	levels  *level        // the open ones
+	first   level         // the first of them; the others have memory of their own
 }
 
-// doubt is what is not known of a field in Redis; see giveback.go.
-type doubt struct {
-	late   int       // first acquires with unknown outcome
-	until  time.Time // they may act until then
-	unsure bool      // a hand-off may have made it a live hold: any answer of Redis settles that
+var lastTag atomic.Uint64
+
+func newHold(m *Mutex) *hold { return &hold{mutex: m, tag: lastTag.Add(1)} }
+
+// isOf reports whether it is a hold of that lock, whichever handle took it.
+func (h *hold) isOf(m *Mutex) bool { return h.mutex.client == m.client && h.mutex.name == m.name }
+
+// field is the owner as Redis has it. It is made anew each time, for there may be many holds, and calls for
+// each of them are rare.
+func (h *hold) field() string {
+	var b [64]byte // room for a UUID and any number
+	field := strconv.AppendUint(append(append(b[:0], h.mutex.client.id...), ':'), h.tag, 10)
+	return string(append(field, h.mutex.kind.suffix...))
 }
 
-// doubted returns the hold's doubt, which lasts until then at least.
-func (h *hold) doubted(until time.Time) *doubt {
-	if h.doubt == nil {
-		h.doubt = new(doubt)
-	}
-	h.doubt.until = latest(h.doubt.until, until)
-	return h.doubt
-}
-
-// scope is one level of a hold, opened by a Lock and closed by its unlock. It is the context that
-// the Lock returns.
-type scope struct {
-	context.Context // cancelled when the scope closes or the hold is lost
+// level is one Lock of a hold, open until its unlock is called. It is the ctx that the Lock returns.
+type level struct {
+	context.Context // cancelled when the level is closed or the hold is lost
 
 	mutex *Mutex
 	hold  *hold
-	token int64
 
-	// Guarded by hold.owner.mu.
-	cancel context.CancelCauseFunc // nil once the scope is closed
-	next   *scope                  // the level that was opened before it, of those that are open
+	// Guarded by hold.mu.
+	cancel context.CancelCauseFunc // nil once the level is closed
+	next   *level                  // the one that was opened before it, of those that are open
 }
 
 // String keeps fmt from reading the fields, which change. It is the form of package context.
-func (s *scope) String() string {
-	return fmt.Sprint(s.Context) + ".WithLock(" + quote(s.mutex.name) + ")"
+func (l *level) String() string {
+	return fmt.Sprint(l.Context) + ".WithLock(" + quote(l.mutex.name) + ")"
 }
 
-// Value makes the scope the innermost one of its context.
-func (s *scope) Value(key any) any {
+// Value makes the level the innermost one of its context.
+func (l *level) Value(key any) any {
 	if _, ok := key.(ctxKey); ok {
-		return s
+		return l
 	}
-	return s.Context.Value(key)
+	return l.Context.Value(key)
 }
 
-// open makes the scope of a level that Redis has granted, and the hold a live one at the first
-// level. It fails if the owner was retired, the hold lost or the client closed since the call was
-// sent.
-func (h *hold) open(ctx context.Context, m *Mutex, until time.Time, token int64) (*scope, error) {
+func (l *level) isOpen() bool {
+	l.hold.mu.Lock()
+	defer l.hold.mu.Unlock()
+	return l.cancel != nil
+}
+
+// isLive reports whether the hold was neither lost nor unlocked.
+func (h *hold) isLive() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.count > 0 && h.loss == nil
+}
+
+func (h *hold) lossSoFar() *LostError {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.loss
+}
+
+func (h *hold) fencingToken() (token int64, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.token, h.token != 0
+}
+
+// open makes the level that Redis has granted. It fails if the hold was lost, or the client closed, since the call was sent.
+func (h *hold) open(ctx context.Context, m *Mutex, until time.Time, token int64) (*level, error) {
 	inner, cancel := context.WithCancelCause(ctx)
-	c, o := m.client, h.owner
-	o.mu.Lock()
+	c := m.client
+	h.mu.Lock()
 	first := h.count == 0
-	switch {
-	case first && o.retired:
-		o.mu.Unlock()
+	if h.loss != nil || !first && c.isClosed() { // Close told the open levels, and would miss this one
+		err := ErrClosed
+		if h.loss != nil {
+			err = h.loss
+		}
+		h.mu.Unlock()
 		cancel(nil)
-		return nil, errAgain
-	case !first && h.ended != nil:
-		o.mu.Unlock()
-		cancel(nil)
-		return nil, h.ended
-	case !first && c.isClosed(): // Close told the open scopes, and would miss this one
-		o.mu.Unlock()
-		cancel(nil)
-		return nil, ErrClosed
+		return nil, err
 	}
-	s := &h.first
+	l := &h.first
 	if !first {
-		s = new(scope)
+		l = new(level)
 	}
-	s.Context, s.cancel, s.mutex, s.hold, s.token = inner, cancel, m, h, token
+	l.Context, l.cancel, l.mutex, l.hold = inner, cancel, m, h
 	h.count++
-	h.scopes, s.next = s, h.scopes
-	if first {
-		o.live++
-	}
+	h.token = max(h.token, token)
+	h.levels, l.next = l, h.levels
 	renewed := h.renewed()
-	o.mu.Unlock()
+	h.mu.Unlock()
 
 	if !first {
 		c.leases.Update(&h.lease, until, renewed)
-		return s, nil
+		return l, nil
 	}
 	if !c.leases.Keep(&h.lease, keeper{h}, until, renewed) {
-		h.lose(ErrClosed)
+		h.lose(&LostError{Reason: LostClosed, Since: time.Now()})
 		return nil, ErrClosed
 	}
 	c.leases.CatchUp() // whoever had the lock through this Client before, till the end of its lease, is told first (G1)
-	return s, nil
+	return l, nil
 }
 
-// begin takes the right to make calls for the hold (I-ops). If somebody has it, it returns what to wait for
+// begin takes the right to make calls for the hold (I1). If somebody has it, it returns what to wait for
 // before trying again; nil if the hold was lost, for that ends the need.
 func (h *hold) begin() (ok bool, changed <-chan struct{}) {
-	h.owner.mu.Lock()
-	defer h.owner.mu.Unlock()
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	switch {
-	case !h.busy:
-		h.busy = true
+	case !h.calling:
+		h.calling = true
 		return true, nil
-	case h.ended != nil:
+	case h.loss != nil:
 		return false, nil
-	case h.changed == nil:
-		h.changed = make(chan struct{})
 	}
-	return false, h.changed
+	return false, h.change()
 }
 
-// isEntering reports whether whoever has the right waits for the lock itself.
-func (h *hold) isEntering() bool {
-	h.owner.mu.Lock()
-	defer h.owner.mu.Unlock()
-	return h.count == 0
+// change is what is closed when the right to make calls is given back or the hold is lost. mu is held.
+func (h *hold) change() <-chan struct{} {
+	if h.changed == nil {
+		h.changed = make(chan struct{})
+	}
+	return h.changed
 }
+
+// ending is closed when the hold is lost or the client closed, for whoever has the right to make calls.
+func (h *hold) ending() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.loss != nil || h.mutex.client.isClosed() {
+		return closed
+	}
+	return h.change()
+}
+
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
 
 // end gives the right to make calls back.
 func (h *hold) end() {
-	h.owner.mu.Lock()
-	defer h.owner.mu.Unlock()
-	h.busy = false
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.calling = false
 	h.wake()
 }
 
-// wake has those try again who wait in begin. owner.mu is held.
+// wake closes changed. mu is held.
 func (h *hold) wake() {
 	if h.changed != nil {
 		close(h.changed)
@@ -168,46 +191,46 @@ func (h *hold) wake() {
 	}
 }
 
-// renewed reports whether the watchdog keeps the hold: if any open scope has no lease of its own.
-// owner.mu is held.
+// renewed reports whether the watchdog keeps the hold: if any open level has no lease of its own.
+// mu is held.
 func (h *hold) renewed() bool {
-	for s := h.scopes; s != nil; s = s.next {
-		if s.mutex.lease == 0 {
+	for l := h.levels; l != nil; l = l.next {
+		if l.mutex.lease == 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// ttl is the lease that the open scopes ask for. owner.mu is held.
+// ttl is the lease that the open levels ask for. mu is held.
 func (h *hold) ttl() time.Duration {
 	if h.renewed() {
 		return h.mutex.client.options.WatchdogTimeout
 	}
 	var longest time.Duration
-	for s := h.scopes; s != nil; s = s.next {
-		longest = max(longest, s.mutex.lease)
+	for l := h.levels; l != nil; l = l.next {
+		longest = max(longest, l.mutex.lease)
 	}
 	return longest
 }
 
-// close takes the scope out of its hold and ends its ctx. It reports false if it was closed before.
-func (s *scope) close() bool {
-	h := s.hold
-	h.owner.mu.Lock()
-	cancel := s.cancel
+// close takes the level out of its hold and ends its ctx. It reports false if it was closed before.
+func (l *level) close() bool {
+	h := l.hold
+	h.mu.Lock()
+	cancel := l.cancel
 	if cancel == nil {
-		h.owner.mu.Unlock()
+		h.mu.Unlock()
 		return false
 	}
-	s.cancel = nil
-	at := &h.scopes
-	for *at != s { // seldom far: levels are closed in the reverse order, but for those of siblings
+	l.cancel = nil
+	at := &h.levels
+	for *at != l { // seldom far: levels are mostly closed in the reverse order
 		at = &(*at).next
 	}
-	*at = s.next
-	h.owner.mu.Unlock()
-	cancel(nil)
+	*at = l.next
+	h.mu.Unlock()
+	cancel((*unlockedError)(h))
 	return true
 }
 
@@ -218,53 +241,64 @@ func (k keeper) Item() lease.Item { return lease.Item{Name: k.mutex.name, Owner:
 func (k keeper) Group() any       { return k.mutex.client.group(k.mutex) }
 
 // Lost is called when nobody may trust in the hold any more.
-func (k keeper) Lost(reason error) { k.lost(reason) }
-
-// Closed is called when the client ends before the hold does.
-func (k keeper) Closed() { k.cancel(ErrClosed) }
-
-func (h *hold) lost(reason error) {
-	h.lose(&opError{op: "hold", name: h.mutex.name, causes: []error{ErrLost, reason}})
-	if errors.Is(reason, lease.ErrGone) {
-		h.mutex.client.hub.Wake(h.mutex.queue()) // the lock may be free, and nobody need have said so
+func (k keeper) Lost(loss lease.Loss) {
+	e := &LostError{Reason: LostExpired, Since: loss.Until, err: loss.Err}
+	switch {
+	case loss.Gone:
+		k.gone()
+		return
+	case !loss.Renewed:
+		e.text = "lost: its lease of fixed length ended"
+	case loss.Err == nil:
+		e.text = "lost: not renewed in time"
+	default:
+		e.text = "lost: not renewed in time: " + oneLine("", loss.Err)
 	}
+	k.lose(e)
 }
 
-// lose ends a live hold against the will of its owner: everybody inside is told.
-func (h *hold) lose(why error) {
-	o := h.owner
-	o.mu.Lock()
-	if h.ended != nil || h.count == 0 {
-		o.mu.Unlock()
+// Closed is called when the client ends before the hold does. That is no loss: the hold stays as it is in Redis, for its unlock.
+func (k keeper) Closed() {
+	h := k.hold
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.cancel(h.explain(&LostError{Reason: LostClosed, Since: time.Now()}))
+	h.wake() // a release under way is tried once more, with little time
+}
+
+// gone ends a hold that Redis does not have any more.
+func (h *hold) gone() {
+	h.lose(&LostError{
+		Reason: LostGone, Since: time.Now(), text: "lost: the key was deleted, forced open or forgotten by a failover",
+	})
+	h.mutex.client.leases.Stop(&h.lease)
+	h.mutex.client.hub.Wake(h.mutex.queue()) // the lock may be free, and nobody need have said so
+}
+
+// lose ends a live hold before its unlock: everybody inside is told.
+func (h *hold) lose(why *LostError) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.loss != nil || h.count == 0 {
 		return
 	}
-	h.ended = why
-	for s := h.scopes; s != nil; s = s.next {
-		s.cancel(why) // takes no lock of ours; the caller's own AfterFuncs run on their own goroutines
-	}
-	o.end(h)
-	o.burn() // the field may still be there in Redis
+	h.loss = h.explain(why)
+	h.cancel(h.loss)
 	h.wake()
-	if h.unlocking != nil {
-		h.unlocking.signal()
-	}
-	o.mu.Unlock()
 }
 
-// cancel ends the contexts of all levels of a hold that stays as it is in Redis.
+func (h *hold) explain(e *LostError) *LostError {
+	e.Name, e.Owner = h.mutex.name, h.field()
+	if e.Reason == LostClosed {
+		e.text = "client closed"
+	}
+	return e
+}
+
+// cancel ends the contexts of all open levels. mu is held: it takes no lock of ours, and the callers' own AfterFuncs run on
+// goroutines of their own.
 func (h *hold) cancel(why error) {
-	why = &opError{op: "hold", name: h.mutex.name, causes: []error{why}}
-	h.owner.mu.Lock()
-	defer h.owner.mu.Unlock()
-	for s := h.scopes; s != nil; s = s.next {
-		s.cancel(why)
-	}
-}
-
-// end takes a hold off its owner's live ones. o.mu is held.
-func (o *owner) end(h *hold) {
-	o.drop(h)
-	if o.live--; o.live == 0 {
-		o.retired = true
+	for l := h.levels; l != nil; l = l.next {
+		l.cancel(why)
 	}
 }

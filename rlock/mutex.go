@@ -11,11 +11,12 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Mutex is a handle on a lock in Redis: exclusive, and re-entrant for the owner that a ctx carries.
-// It has no state of its own: any number of handles on one name are the same lock. Its methods are
-// safe for concurrent use.
+// Mutex is a handle on a lock in Redis: exclusive, and re-entrant under a ctx that carries a hold of
+// it. It has no state of its own: all handles that one Client gives on a name are the same lock, with
+// whichever options. Its methods are safe for concurrent use. They panic if the Mutex is nil or was not
+// made by a Client, and if ctx is nil.
 //
-// In the terminology of the Go memory model, and as far as one Redis keeps its data, the unlock of
+// In the terminology of the Go memory model, and as long as Redis keeps its data, the last unlock of
 // a hold is synchronized before the return of the Lock that gets the lock next, in whichever
 // process.
 type Mutex struct {
@@ -27,29 +28,33 @@ type Mutex struct {
 	invalid error         // what is wrong with the handle; returned by Lock
 }
 
-// UnlockFunc ends one hold: the level that its Lock opened, no more. It may be called from any
-// goroutine, and after the ctx of the hold was cancelled: it is bounded by what is left of the
-// lease, not by a ctx. (If more than 18 s of it are left, and the time-outs of rueidis are longer than its
-// defaults, it may take as long as they say.)
+// UnlockFunc ends the level that its Lock opened, and the hold with the last of them. It cancels the
+// ctx of the section first. It may be called from any goroutine, also after that ctx was cancelled and after
+// [Client.Close].
 //
-// It acts once. A second call returns [ErrNotHeld], and changes nothing. If the hold was lost
-// before, the error satisfies errors.Is for [ErrLost] and ErrNotHeld: then somebody else may have
-// been in the section. Any other error is what Redis or the connection to it said, for some seconds if
-// that might have passed: the hold is over, and no longer renewed, but others may have to wait for
-// the end of its lease.
+// It returns when Redis has answered. If Redis does not, it tries for three seconds after the first
+// failure, but not beyond the end of the lease. It acts once. Its error satisfies errors.Is for
+//
+//   - [ErrNotHeld], if it was called before; nothing is changed,
+//   - [ErrNotHeld] and [ErrLost], if the hold was lost before: somebody else may have been in the section,
+//   - [ErrUnreachable], if Redis did not answer,
+//
+// or is what Redis said. After the last two the level is closed all the same. If it was the last one, the hold is
+// not renewed any more and is released in the background, but others may have to wait for the end of its lease.
 type UnlockFunc func() error
 
 // Mutex returns a handle on the lock called name. It does no I/O. An empty name and bad options are
-// reported by Lock.
+// reported by the methods of the handle. It panics if the Client is nil.
 //
 // Names may be any bytes. The lock is the Redis key of that name, so locks share the name space of
-// all other keys. On a cluster, a part in braces decides on the slot, as usual.
+// all other keys. A key that holds something else is an error of Lock and [Mutex.ForceUnlock], and stays
+// as it is. On a cluster, a part in braces decides on the slot, as usual.
 func (c *Client) Mutex(name string, options ...Option) *Mutex {
 	return c.mutex(plain, name, options)
 }
 
-// FencedMutex is Mutex with a fencing token: a number that grows with every acquire of that name,
-// to be found with [FencingToken] in the ctx of the hold, and to be sent along with writes to a
+// FencedMutex is Mutex with a fencing token: a number that grows with every acquire of that name. Get
+// it with [Mutex.FencingToken] from the ctx of the section, and send it along with writes to a
 // store that refuses smaller numbers than it has seen. The counter is a second Redis key, which
 // never expires. A Mutex of the same name is the same lock, but does not count.
 func (c *Client) FencedMutex(name string, options ...Option) *Mutex {
@@ -57,31 +62,39 @@ func (c *Client) FencedMutex(name string, options ...Option) *Mutex {
 }
 
 func (c *Client) mutex(k *kind, name string, options []Option) *Mutex {
+	if c == nil || c.rdb == nil {
+		panic("rlock: a Client that was not made by New")
+	}
 	m := &Mutex{client: c, kind: k, name: name, channel: k.channel(name)}
 	for _, o := range options {
 		if o == nil {
-			m.invalid = m.fail("lock", errors.New("an option is nil"))
+			m.invalid = m.fail(errors.New("an option is nil"))
 			break
 		}
 		o.apply(m)
 	}
 	if name == "" {
-		m.invalid = m.fail("lock", errors.New("the name is empty"))
+		m.invalid = m.fail(errors.New("the name is empty"))
 	}
 	return m
 }
 
 // Name returns the name of the lock.
-func (m *Mutex) Name() string { return m.name }
+func (m *Mutex) Name() string {
+	if m == nil {
+		panic("rlock: a Mutex that was not made by a Client")
+	}
+	return m.name
+}
 
-// Lock waits until the lock is held or ctx is done. It returns a ctx that carries the hold: a Lock
-// under it re-enters. That ctx is cancelled when the hold ends: by unlock, or because it was lost;
+// Lock waits until the lock is held or ctx is done. If ctx carries an open hold of this lock it
+// re-enters that hold, otherwise it competes. It returns the ctx of the section, a child of ctx that carries the
+// hold: use it for everything inside. It is cancelled when the hold ends: by unlock, or because it was lost;
 // then [context.Cause] is [ErrLost], or [ErrClosed], and the code in the section should stop. It
 // is never safe to assume that a lock is held until unlock: heed the ctx.
 //
-// If Redis can not be reached, or is not ready, for three seconds, Lock fails even if ctx leaves more
-// time. If it falls silent while Lock is asking it, Lock may return up to two seconds after ctx is done, or when rueidis
-// has dialled.
+// Lock returns when ctx is done, whether or not Redis answers. If Redis cannot be reached, or is not ready, it
+// tries for three seconds after the first failure, three times at least, and fails even if ctx leaves more time.
 //
 // The lock is renewed in the background until unlock, unless the handle has a lease (see
 // [WithLease]). Waiters of one process get it in the order of their calls; between processes there
@@ -90,83 +103,102 @@ func (m *Mutex) Name() string { return m.name }
 // On error the given ctx comes back, and an unlock that returns [ErrNotHeld]. The error satisfies
 // errors.Is for
 //
-//   - [ErrNotAcquired] and ctx.Err(), if ctx was done before the lock was free,
-//   - [ErrLost], if ctx carries a hold on this lock that was lost, or if Redis took longer than the
-//     lease to answer,
-//   - [ErrNotReplicated], if replicas were asked for and too few confirmed,
+//   - [ErrNotAcquired] and ctx.Err(), if ctx was done first; for [ErrUnreachable] as well, if Redis had not answered
+//     by then,
+//   - [ErrUnreachable], if Redis did not answer, or was not ready,
+//   - [ErrLost], if ctx carries a hold of this lock that was lost and not unlocked yet, or if Redis took longer
+//     than the lease to answer,
+//   - [ErrNotReplicated], see [Options].Replicas,
 //   - [ErrClosed], if the Client is closed,
 //
-// or is what Redis or the connection to it said. Nothing is left in Redis by a Lock that failed, if
-// Redis can be reached.
+// or is what Redis said. If Redis can be reached, a Lock that failed leaves nothing there.
 func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
-	s, err := m.lock(ctx, bounds{})
-	return m.result(ctx, s, err)
+	l, err := m.lock(caller{ctx: ctx, began: time.Now()})
+	return m.result(ctx, l, err)
 }
 
 // TryLock is Lock with a bound on the waiting: after wait it returns [ErrNotAcquired]. If wait is 0
 // or less it makes one attempt, and none if other goroutines of this process wait for the lock
-// already. A first attempt is given a second to be answered, also if wait is shorter. The section
+// already. The first attempt is given a second to be answered, also if wait is shorter (and [Options].ReplicaTimeout more
+// where replicas are asked); if it was not answered, the error satisfies errors.Is for [ErrUnreachable] as well. The section
 // that follows is not bounded by wait.
 func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
-	b := bounds{once: wait <= 0}
-	if !b.once {
-		now := time.Now()
-		b.wait, b.attempt = now.Add(wait), now.Add(max(wait, minAttempt))
+	m.check(ctx)
+	now := time.Now()
+	who := caller{ctx: ctx, began: now, once: wait <= 0, limit: now.Add(max(wait, m.client.minAttempt()))}
+	if !who.once {
+		who.wait = now.Add(wait)
 	}
-	s, err := m.lock(ctx, b)
-	return m.result(ctx, s, err)
+	l, err := m.lock(who)
+	return m.result(ctx, l, err)
 }
 
-func (m *Mutex) result(ctx context.Context, s *scope, err error) (context.Context, UnlockFunc, error) {
+func (m *Mutex) result(ctx context.Context, l *level, err error) (context.Context, UnlockFunc, error) {
 	if err != nil {
-		return ctx, func() error { return m.fail("unlock", ErrNotHeld) }, err
+		return ctx, func() error { return m.fail(ErrNotHeld) }, err
 	}
-	return s, s.unlock, nil
+	return l, l.unlock, nil
 }
 
-// Do runs fn while it holds the lock: Lock, fn with the ctx of the hold, unlock. It returns the
-// error of Lock, or else the joined errors of fn and unlock; so it satisfies errors.Is for
-// [ErrLost] if the hold was lost, whatever fn returned. If fn panics, or calls runtime.Goexit, the
-// lock is released and the panic goes on.
+// Do runs fn while it holds the lock: Lock, fn with the ctx of the section, unlock. It returns the
+// error of Lock, or the error of fn as it is if the unlock was fine. Otherwise the error satisfies errors.Is and errors.As
+// for those of both. If the hold was lost that is [ErrLost], whatever fn returned; the same for [ErrClosed] if Close ended
+// the ctx of the section and fn returned an error. If fn panics, or calls runtime.Goexit, the lock is released and the panic
+// goes on. Do panics if fn is nil.
 func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context) error) (err error) {
-	ctx, unlock, err := m.Lock(ctx)
+	if fn == nil {
+		panic("rlock: Do of a nil function")
+	}
+	l, err := m.lock(caller{ctx: ctx, began: time.Now()})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, unlock()) }()
-	return fn(ctx)
+	defer func() {
+		lockErr := l.unlock()
+		var loss *LostError
+		if lockErr == nil && err != nil && errors.As(context.Cause(l), &loss) && loss.Reason == LostClosed {
+			lockErr = loss
+		}
+		err = joinErrors(lockErr, err)
+	}()
+	return fn(l)
 }
 
-// IsLocked reports whether anybody holds the lock.
+// check panics for what can only be a mistake in the program.
+func (m *Mutex) check(ctx context.Context) {
+	switch {
+	case m == nil || m.client == nil:
+		panic("rlock: a Mutex that was not made by a Client")
+	case ctx == nil:
+		panic("rlock: the ctx is nil")
+	}
+}
+
+// IsLocked reports whether anybody holds the lock, that is whether its key exists. Like the other queries it asks Redis once,
+// and returns when ctx is done, with ctx.Err(). Without an answer the error is [ErrUnreachable].
 func (m *Mutex) IsLocked(ctx context.Context) (bool, error) {
-	n, err := m.query(ctx, func(ctx context.Context) (int64, error) {
+	n, err := query(ctx, m, func(ctx context.Context) (int64, error) {
 		return m.client.rdb.Do(ctx, m.client.rdb.B().Exists().Key(m.name).Build()).AsInt64()
 	})
 	return n == 1, err
 }
 
-// IsHeld reports whether the owner that ctx carries holds the lock, as Redis has it.
+// IsHeld reports whether ctx carries an open hold of the lock, and Redis has it, too.
 func (m *Mutex) IsHeld(ctx context.Context) (bool, error) {
 	n, err := m.HoldCount(ctx)
 	return n > 0, err
 }
 
-// HoldCount returns how many levels deep the owner that ctx carries holds the lock, as Redis has
-// it; 0 if it does not.
+// HoldCount returns how many levels the open hold of the lock that ctx carries has in Redis; 0 if there is none. It counts
+// those of all goroutines inside.
 func (m *Mutex) HoldCount(ctx context.Context) (int, error) {
-	if m.invalid != nil {
+	m.check(ctx)
+	l := m.levelIn(ctx)
+	if l == nil {
 		return 0, m.invalid
 	}
-	s := scopeOf(ctx)
-	if s == nil {
-		return 0, nil
-	}
-	field, held := s.hold.owner.heldField(m)
-	if !held {
-		return 0, nil
-	}
-	n, err := m.query(ctx, func(ctx context.Context) (int64, error) {
-		n, err := m.client.rdb.Do(ctx, m.client.rdb.B().Hget().Key(m.name).Field(field).Build()).AsInt64()
+	n, err := query(ctx, m, func(ctx context.Context) (int64, error) {
+		n, err := m.client.rdb.Do(ctx, m.client.rdb.B().Hget().Key(m.name).Field(l.hold.field()).Build()).AsInt64()
 		if rueidis.IsRedisNil(err) {
 			return 0, nil
 		}
@@ -182,7 +214,7 @@ const NoExpiry = time.Duration(-1)
 // TTL returns the remaining time of the hold that somebody has on the lock, in whole milliseconds;
 // 0 if nobody has, or [NoExpiry].
 func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
-	n, err := m.query(ctx, func(ctx context.Context) (int64, error) {
+	n, err := query(ctx, m, func(ctx context.Context) (int64, error) {
 		return m.client.rdb.Do(ctx, m.client.rdb.B().Pttl().Key(m.name).Build()).AsInt64()
 	})
 	switch n {
@@ -194,38 +226,51 @@ func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
 	return time.Duration(min(n, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond, err // 292 years
 }
 
-// ForceUnlock frees the lock whoever holds it, and reports whether it was held. Its holder is told
-// by the next renewal: until then two owners can be in the section. It is meant for operators.
+// ForceUnlock frees the lock whoever holds it, and reports whether it was held. It is meant for operators: until the holder is
+// told, two owners can be in the section. A hold that is renewed is told by its next renewal, one with a fixed lease
+// ([WithLease]), which has no renewals, by its unlock or at the end of its lease.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
-	if m.invalid != nil {
-		return false, m.invalid
-	}
-	ch, err := m.client.channel(ctx, m)
-	if err != nil {
-		return false, m.fail("force unlock", err)
-	}
-	ok, err := await(ctx, m.client, func(ctx context.Context) (bool, error) {
-		return lua.Force(ctx, m.client.rdb, m.name, lua.Publish(ch))
+	return query(ctx, m, func(ctx context.Context) (bool, error) {
+		return lua.Force(ctx, m.client.rdb, m.name, lua.Publish(m.client.knownChannel(m)))
 	})
-	if err != nil {
-		return false, m.fail("force unlock", err)
-	}
-	return ok, nil
 }
 
-func (m *Mutex) query(ctx context.Context, command func(context.Context) (int64, error)) (int64, error) {
+// query runs a command that is sent once, for a caller who may leave.
+func query[T any](ctx context.Context, m *Mutex, command func(context.Context) (T, error)) (value T, err error) {
+	m.check(ctx)
 	if m.invalid != nil {
-		return 0, m.invalid
+		return value, m.invalid
 	}
-	n, err := await(ctx, m.client, command)
-	if err != nil {
-		return 0, m.fail("query", err)
+	c := m.client
+	if !c.start() {
+		return value, m.fail(ErrClosed)
 	}
-	return n, nil
-}
-
-func (m *Mutex) key() holdKey {
-	return holdKey{client: m.client, name: m.name, suffix: m.kind.suffix}
+	defer c.running.Done()
+	if ctx.Err() != nil {
+		return value, m.fail(ctx.Err())
+	}
+	left := false
+	if c.cluster.isUnknown() {
+		var known bool
+		known, err = c.cluster.learn(ctx, time.Time{}, m)
+		left = !known
+	}
+	if !left {
+		value, left, err = leavable(ctx, m, time.Time{}, func(<-chan struct{}) (T, error) {
+			return command(c.call(time.Now(), 0))
+		}, nil)
+	}
+	switch {
+	case err == nil && !left:
+		return value, nil
+	case c.isClosed():
+		err = ErrClosed
+	case left && ctx.Err() != nil:
+		err = ctx.Err()
+	default:
+		err = unreachable(err)
+	}
+	return value, m.fail(err)
 }
 
 // ttl is the lease that an acquire through this handle asks for.

@@ -23,14 +23,17 @@ type Options struct {
 	// Replicas makes each first acquire wait until so many replicas have it, so that a failover to one
 	// of them keeps the lock. 0 means none.
 	//
-	// The acquire is then followed by WAIT on the same connection, one of rueidis' blocking pool. If
-	// too few confirm within ReplicaTimeout, or the server refuses WAIT, the hold is given back and
-	// Lock returns [ErrNotReplicated].
+	// The acquire is then followed by WAIT on the same connection, one of rueidis's blocking pool (BlockingPoolSize), which it
+	// has to itself. If too few confirm within ReplicaTimeout, or the server refuses WAIT, the hold is given back and Lock
+	// returns [ErrNotReplicated]; the same if the pool has no connection within that time, and nothing was sent.
+	//
+	// A re-entry does not wait for replicas.
 	Replicas int
-	// ReplicaTimeout bounds the waiting for replicas. 0 means one second, Redisson's default too.
+	// ReplicaTimeout bounds the waiting for replicas, and before it that for a connection. 0 means one second, Redisson's
+	// default too; less than a millisecond is an error.
 	ReplicaTimeout time.Duration
 
-	// HandOff bounds for how long a process may keep a lock to itself.
+	// HandOff bounds for how long a process may keep a lock to itself while others want it.
 	HandOff HandOff
 
 	// PlainPubSub makes a cluster client announce unlocks with PUBLISH and hear of them with
@@ -50,8 +53,8 @@ type HandOff struct {
 	// Most is how many hand-offs may follow each other. 0 means DefaultHandOffMost; a negative number turns
 	// them off.
 	Most int
-	// For is for how long they may follow each other: a hand-off after it is none. 0 means
-	// DefaultHandOffFor.
+	// For is for how long they may follow each other, counted from the first. 0 means
+	// DefaultHandOffFor; less is an error.
 	For time.Duration
 }
 
@@ -111,15 +114,15 @@ type leaseOption time.Duration
 func (d leaseOption) apply(m *Mutex) {
 	m.lease = time.Duration(d).Truncate(time.Millisecond) // as Redis gets it
 	if m.lease < time.Millisecond {
-		m.invalid = m.fail("lock", fmt.Errorf("lease is %v, want at least 1ms", time.Duration(d)))
+		m.invalid = m.fail(fmt.Errorf("lease is %v, want at least 1ms", time.Duration(d)))
 	}
 }
 
-// WithLease gives every hold taken through the handle a fixed lease of d, counted in whole
-// milliseconds: it is not renewed, and ends at the latest after d, lost if it was not unlocked by
-// then. A d below 1 ms is reported by the first Lock.
+// WithLease gives every level taken through the handle a fixed lease of d, counted in whole
+// milliseconds: it is not renewed, and a hold that was not unlocked after d is lost. A d below 1 ms is reported by the
+// methods of the handle.
 //
-// Holds that an owner has on one lock are one hold in Redis, which lasts as long as the one of them
-// that asks for most: a re-entry never shortens the lease of the section around it, and is not cut
-// short by it.
+// All levels of a hold share one expiry in Redis, and the hold lasts as long as the level that asks for most: a re-entry
+// never shortens the lease of the section around it, and is not cut short by it. A level without a lease has the hold renewed
+// until its unlock.
 func WithLease(d time.Duration) Option { return leaseOption(d) }

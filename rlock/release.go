@@ -1,107 +1,116 @@
 package rlock
 
 import (
-	"context"
 	"errors"
-	"sync"
 	"time"
 
-	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/lua"
 )
 
-// unlock closes the scope and takes one off the count in Redis.
-func (s *scope) unlock() error {
-	if !s.close() {
-		return s.mutex.fail("unlock", ErrNotHeld)
+// An unlock closes its level, and makes one call at a time with the other levels of its hold. It is bounded by the lease, not by a
+// ctx, and runs on its caller's goroutine:
+//
+//	state                event                                next
+//	open                 unlock                               closed: the section's ctx ends before anything is sent
+//	closed, not last     count lowered                        done: nil
+//	                     no answer for 3 s                    done: an error; the next call for the hold puts the count right
+//	closed, last         a waiter here, and a run allows it   handing off
+//	                     otherwise                            releasing
+//	handing off          handed                               done: nil
+//	                     no answer, or refused                releasing, whose answer tells what came of it
+//	releasing            released                             done: nil
+//	                     not held after a call without answer done: nil, for that call has released it
+//	                     not held                             lost
+//	                     no answer for 3 s                    done: an error; the field is swept
+//	any                  the lease ends                       lost
+//	after the loss                                            done: ErrLost and ErrNotHeld; swept if it may still be in Redis
+
+// unlock closes the level and takes one off the count in Redis.
+func (l *level) unlock() error {
+	if !l.close() {
+		return l.mutex.fail(ErrNotHeld)
 	}
-	h := s.hold
-	// The scope's ctx may be cancelled long ago; what bounds the calls is the lease.
+	if c := l.mutex.client; c.start() { // an unlock works after Close, too
+		defer c.running.Done()
+	}
+	h := l.hold
 	ok, changed := h.begin()
 	for changed != nil {
-		<-changed
+		<-changed // at the latest when the lease ends
 		ok, changed = h.begin()
 	}
 	if ok {
 		defer h.end()
 	}
-	return h.release(s.mutex)
+	return h.release(l.mutex)
 }
 
 func (h *hold) release(m *Mutex) error {
-	c, o := m.client, h.owner
-	o.mu.Lock()
-	ended, count := h.ended, h.count-1
+	c := m.client
+	h.mu.Lock()
+	loss, count := h.loss, h.count-1
 	ttl, renewed := h.ttl(), h.renewed()
-	o.mu.Unlock()
-	if ended != nil {
-		return h.releaseLost(m, ended)
+	h.mu.Unlock()
+	ttl = max(ttl, time.Millisecond) // the other levels may have been closed, and wait for their turn
+	if loss != nil {
+		return h.releaseLost(m)
 	}
 	if count == 0 {
 		// No renewal starts from here on, but the end of the lease is still watched.
 		c.leases.Releasing(&h.lease)
 	}
-	r := h.callRelease(m, count, ttl)
-	err := r.err
+	r := h.sendRelease(m, count, ttl)
 	switch {
-	case err == nil && !r.held:
-		h.lost(lease.ErrGone)
-		return h.releaseLost(m, h.ended)
+	case r.err != nil:
+		c.leases.CatchUp() // if the end of the lease was the reason, the hold is lost, whoever notices first
+	case !r.held:
+		h.gone()
+	}
+	h.mu.Lock()
+	lost := h.loss != nil // maybe while the release was on its way
+	if !lost {
+		h.count = count // even if the call failed: the next one says which count it wants
+	}
+	h.mu.Unlock()
+	switch {
+	case lost:
+		return h.releaseLost(m)
 	case count > 0:
-		o.mu.Lock()
-		if ended = h.ended; ended == nil {
-			h.count = count // even if the call failed: the next one says which count it wants
+		var until time.Time // unknown, if the call failed
+		if r.err == nil {
+			until = r.sent.Add(ttl)
 		}
-		o.mu.Unlock()
-		if ended != nil { // lost while the release was on its way
-			return h.releaseLost(m, ended)
+		c.leases.Update(&h.lease, until, renewed)
+	default:
+		c.leases.Stop(&h.lease)
+		if r.err != nil {
+			h.doubted(c.leases.Until(&h.lease)).unsure = true
 		}
-		if err == nil {
-			c.leases.Update(&h.lease, r.sent.Add(ttl), renewed)
-			return nil
-		}
-		c.leases.Update(&h.lease, time.Time{}, renewed)
-		return m.fail("unlock", err)
+		c.settle(m, h)
 	}
-
-	o.mu.Lock()
-	if ended = h.ended; ended == nil {
-		h.count = 0
-		o.end(h)
-		if err != nil || r.late || h.doubt != nil {
-			o.burn()
-		}
+	if r.err != nil {
+		return m.fail(unreachable(r.err))
 	}
-	o.mu.Unlock()
-	if ended != nil { // lost while the release was on its way
-		return h.releaseLost(m, ended)
-	}
-	if renewing := c.leases.Stop(&h.lease); renewing != nil {
-		select { // G7: no renewal reaches Redis after the unlock has returned
-		case <-renewing:
-		case <-time.After(time.Until(c.leases.Until(&h.lease))):
-		}
-	}
-	if err != nil {
-		h.doubted(c.leases.Until(&h.lease)).unsure = true
-		c.sweepDoubt(m, h)
-		return m.fail("unlock", err)
-	}
-	c.sweepDoubt(m, h)
 	return nil
 }
 
 // releaseLost is the unlock of a hold that was lost. If time ended it, it may still be there in
 // Redis, say because the reply of a renewal was lost; then it is removed when the last level is
 // unlocked, so not before the sections have ended.
-func (h *hold) releaseLost(m *Mutex, ended error) error {
-	h.owner.mu.Lock()
-	last := h.scopes == nil
-	h.owner.mu.Unlock()
-	if last && !errors.Is(ended, lease.ErrGone) {
-		m.client.sweep(m, h, doubt{until: time.Now().Add(m.ttl()), unsure: true})
+func (h *hold) releaseLost(m *Mutex) error {
+	h.mu.Lock()
+	loss, last := h.loss, h.levels == nil && h.count > 0
+	if last {
+		h.count = 0 // of several unlocks that find the loss, one is the last
 	}
-	return m.fail("unlock", ErrNotHeld, ended)
+	h.mu.Unlock()
+	if last {
+		if loss.Reason != LostGone {
+			h.doubted(time.Now().Add(max(m.ttl(), m.client.options.WatchdogTimeout))).unsure = true
+		}
+		m.client.settle(m, h)
+	}
+	return m.fail(ErrNotHeld, loss)
 }
 
 // released is what came of a release.
@@ -112,104 +121,34 @@ type released struct {
 	err  error     // what the last call failed with
 }
 
-// unhurried is how much of the lease is left for an unlock to wait for Redis on its caller's goroutine, which
-// spares two switches: more than rueidis, with its own defaults, lets the two commands of an unlock wait, of which the
-// second needs a connection (5 s) because the server of the first was silent (11 s).
-const unhurried = 18 * time.Second
+// errRepeated stands for the reply of a command that rueidis sent again by itself: the first copy may have run as well.
+var errRepeated = errors.New("sent twice, since its connection expired")
 
-// unlocking is a release on a goroutine of its own, for a hold that may be lost before Redis answers, which ends
-// the unlock: rueidis heeds no ctx while somebody else connects.
-type unlocking struct {
-	hold  *hold
-	mutex *Mutex
-	count int
-	ttl   time.Duration
-	until time.Time // the end of the lease
-
-	result released
-	done   chan struct{} // capacity 1: there is a result, or the hold was lost
-	run    func()        // made once, since a go statement would make one each time
-}
-
-// unlockings are used again by those whose goroutine has ended.
-var unlockings = sync.Pool{New: func() any {
-	u := &unlocking{done: make(chan struct{}, 1)}
-	u.run = func() {
-		c := u.mutex.client
-		u.result = u.hold.sendRelease(u.mutex, u.count, u.ttl, time.Now(), u.until)
-		u.signal()
-		c.running.Done()
-	}
-	return u
-}}
-
-func (u *unlocking) signal() {
-	select {
-	case u.done <- struct{}{}:
-	default:
-	}
-}
-
-// callRelease brings the count down to count. It returns when the hold is lost at the latest.
-func (h *hold) callRelease(m *Mutex, count int, ttl time.Duration) released {
+// sendRelease brings the count in Redis down to count, again if something went wrong that may pass and the lease lasts. A hold
+// that ends goes to a waiter of this process, if there is one.
+func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (r released) {
 	c := m.client
-	now, until := time.Now(), c.leases.Until(&h.lease)
-	switch {
-	case !c.start():
-		return h.sendRelease(m, count, ttl, now, until)
-	case until.Sub(now) >= unhurried:
-		defer c.running.Done()
-		return h.sendRelease(m, count, ttl, now, until)
-	}
-	u := unlockings.Get().(*unlocking) //nolint:errcheck // see New
-	u.hold, u.mutex, u.count, u.ttl, u.until = h, m, count, ttl, until
-	h.owner.mu.Lock()
-	h.unlocking = u
-	ended := h.ended
-	h.owner.mu.Unlock()
-	go u.run() // ends when Redis has answered, or with the calls' time-out; Close waits for it
-	if ended == nil {
-		<-u.done
-	}
-	h.owner.mu.Lock()
-	h.unlocking = nil
-	ended = h.ended
-	h.owner.mu.Unlock()
-	if ended != nil { // the goroutine may still run
-		return released{late: true, err: context.Canceled}
-	}
-	r := u.result
-	u.hold, u.mutex = nil, nil
-	unlockings.Put(u)
-	return r
-}
-
-// sendRelease sends the release, again if something went wrong that may pass and the lease lasts, which is until
-// then. A hold that ends goes to a waiter of this process, if there is one.
-func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration, now, until time.Time) (r released) {
-	c := m.client
-	limit := now.Add(patience) // also if a hand-off takes its part: the release is still tried once
-	if until.Before(limit) {
-		limit = until
-	}
-	r.sent = now
+	r.sent = time.Now()
+	until := c.leases.Until(&h.lease)
 	if count == 0 {
-		if next := h.claim(now); next != nil {
-			if r = h.handOff(next, now); r.err == nil {
+		if next := h.claim(r.sent); next != nil {
+			if r = h.handOff(next, until); r.err == nil {
 				return r
 			}
-			r.sent = time.Now()
 			defer func() { next.notHandedOff(r) }()
+			r.sent = time.Now()
 		}
 	}
 	args := m.releaseArgs(h, count, ttl)
-	retry := newRetry(limit)
+	again := retry{until: until}
 	for {
-		if c.isClosed() {
+		closed := c.isClosed()
+		if closed { // Close may wait for this
 			r.held, r.err = c.releaseOnce(m, args)
 		} else {
-			r.held, r.err = m.kind.release(c.callAt(r.sent, 0), c.rdb, args)
-			c.pulse.beat(r.sent, r.err)
+			ctx := h.call(r.sent, until)
+			r.held, r.err = m.kind.release(ctx, c.rdb, args)
+			r.late = r.late || ctx.isRepeated()
 		}
 		if r.err == nil {
 			// Not there after a call without a reply: that call has released it.
@@ -217,11 +156,21 @@ func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration, now, until ti
 			return r
 		}
 		r.late = r.late || mayHaveRun(r.err)
-		if !retry.wait(r.err, nil, nil) {
+		if closed || h.lossSoFar() != nil || !again.wait(r.err, nil, c.done) && !c.isClosed() {
 			return r
 		}
 		r.sent = time.Now()
 	}
+}
+
+// call is the context of a command that ends a hold: it ends with the lease, or sooner if the hold is lost.
+func (h *hold) call(now, until time.Time) *callContext {
+	ctx := h.mutex.client.call(now, 0)
+	ctx.hold = h
+	if until.Before(ctx.deadline) {
+		ctx.deadline = until
+	}
+	return ctx
 }
 
 func (m *Mutex) releaseArgs(h *hold, count int, ttl time.Duration) lua.ReleaseArgs {

@@ -140,7 +140,7 @@ func closeInABlackHole(t *testing.T, way func(*rueidis.ClientOption)) {
 	})
 	under := func(f string) func() bool { return func() bool { return redistest.Started(f) > 0 } }
 	redistest.Eventually(t, 5*time.Second, under("lua.Acquire"), "acquires are under way")
-	redistest.Eventually(t, 5*time.Second, under("rlock.(*Mutex).query"), "the query is under way")
+	redistest.Eventually(t, 5*time.Second, under("rlock.query["), "the query is under way")
 
 	began := time.Now()
 	closed := async(func() error { c.Close(); return nil })

@@ -3,6 +3,7 @@ package rlock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -96,7 +97,10 @@ func TestDetachedGoroutinesCompete(t *testing.T) {
 	require.ErrorIs(t, detached.Err(), context.Canceled, "a detached ctx still ends with the section")
 }
 
-func TestTwoHandlesAndTwoNamesUnderOneOwner(t *testing.T) {
+// Each hold has an owner of its own; whichever handle is used, and whatever was locked in between, a Lock re-enters
+// the hold of its lock that ctx carries.
+func TestEachHoldHasItsOwner(t *testing.T) {
+	redistest.Parallel(t)
 	b := newBench(t)
 	other := b.name + ":other"
 	ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
@@ -105,35 +109,121 @@ func TestTwoHandlesAndTwoNamesUnderOneOwner(t *testing.T) {
 	require.NoError(t, err)
 	ctx3, unlock3, err := b.Mutex(b.name).Lock(ctx2)
 	require.NoError(t, err)
-	require.Equal(t, rlock.Owner(ctx), rlock.Owner(ctx2))
+	require.NotEqual(t, rlock.Owner(ctx), rlock.Owner(ctx2))
 	require.Equal(t, rlock.Owner(ctx), rlock.Owner(ctx3))
 	require.Equal(t, map[string]int64{rlock.Owner(ctx): 2}, b.fields(t, b.name))
-	require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, other))
+	require.Equal(t, map[string]int64{rlock.Owner(ctx2): 1}, b.fields(t, other))
 	require.NoError(t, unlock3())
 	require.NoError(t, unlock2())
 	require.NoError(t, unlock())
 }
 
-func TestOneOwnerThroughTwoClients(t *testing.T) {
+// Goroutines of one section exclude each other on all other locks: an errgroup inside of a section does not lose
+// exclusion, though its ctx carries a hold.
+func TestGoroutinesInsideExcludeEachOtherOnOtherLocks(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	err := b.Mutex(b.name).Do(context.Background(), func(ctx context.Context) error {
+		assert.EqualValues(t, 1, fanOut(t, ctx, b.Mutex(b.name+":item"), false))
+		return nil
+	})
+	require.NoError(t, err)
+}
+
+// A lock of the same name at another Client is another lock: its hold is not re-entered, also if both keep it in
+// the same Redis.
+func TestHoldsOfTwoClients(t *testing.T) {
+	redistest.Parallel(t)
 	b := newBench(t)
 	second := newClient(t, b.rdb)
 	ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
-	other := b.name + ":other"
-	ctx2, unlock2, err := second.Mutex(other).Lock(ctx)
+	_, _, err = second.Mutex(b.name).TryLock(ctx, 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	n, err := second.Mutex(b.name).HoldCount(ctx)
 	require.NoError(t, err)
-	require.NotEqual(t, rlock.Owner(ctx), rlock.Owner(ctx2), "each client has its own UUID")
-	require.Equal(t, rlock.Owner(ctx)[36:], rlock.Owner(ctx2)[36:], "the tag is the owner's")
+	require.Zero(t, n, "a query knows the Client, too")
+	require.NoError(t, unlock())
+}
 
-	_, _, err = second.Mutex(b.name).TryLock(ctx2, 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired, "another client's hold on one name is not re-entered")
+// Hand-over-hand: the next lock is taken with the ctx from before the first, so that it outlives the first. Taken
+// with the ctx of the first section it ends with that.
+func TestHandOverHand(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	before := context.Background()
+	first, unlockFirst, err := b.Mutex(b.name + ":1").Lock(before)
+	require.NoError(t, err)
+	second, unlockSecond, err := b.Mutex(b.name + ":2").Lock(before)
+	require.NoError(t, err)
+	inner, unlockInner, err := b.Mutex(b.name + ":3").Lock(first)
+	require.NoError(t, err)
+	require.NoError(t, unlockFirst())
+	require.NoError(t, second.Err())
+	require.ErrorIs(t, inner.Err(), context.Canceled)
+	require.NoError(t, unlockSecond())
+	require.NoError(t, unlockInner(), "its hold has not ended")
+	require.False(t, b.exists(t, b.name+":3"))
+}
 
-	_, unlock3, err := second.Mutex(other).Lock(ctx)
-	require.NoError(t, err, "the outer ctx carries the owner, too")
-	require.Equal(t, map[string]int64{rlock.Owner(ctx2): 2}, b.fields(t, other))
-	for _, u := range []rlock.UnlockFunc{unlock3, unlock2, unlock} {
-		require.NoError(t, u())
+// A loss is sticky until unlock: a Lock under the ctx of a level whose unlock was not called returns ErrLost, whether or
+// not the loss is known here, also if the caller has taken the end out of the ctx. After the unlock it competes.
+func TestLossIsStickyUntilUnlock(t *testing.T) {
+	for _, known := range []bool{true, false} {
+		t.Run(fmt.Sprintf("known=%v", known), func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t)
+			m := b.Mutex(b.name)
+			ctx, unlock, err := m.Lock(context.Background())
+			require.NoError(t, err)
+			owner := rlock.Owner(ctx)
+			require.NoError(t, b.do(t, "DEL", b.name).Error())
+			if known {
+				_, _, err = m.Lock(ctx)
+				require.ErrorIs(t, err, rlock.ErrLost)
+				require.Empty(t, rlock.Owner(ctx))
+			}
+			escaped := context.WithoutCancel(ctx)
+			for range 2 {
+				_, _, err = m.Lock(escaped)
+				require.ErrorIs(t, err, rlock.ErrLost)
+				require.NotErrorIs(t, err, rlock.ErrNotAcquired)
+				_, _, err = m.TryLock(ctx, 0)
+				require.ErrorIs(t, err, rlock.ErrLost)
+			}
+			var loss *rlock.LostError
+			require.ErrorAs(t, err, &loss)
+			require.Equal(t, b.name, loss.Name)
+			require.Equal(t, owner, loss.Owner)
+			require.Equal(t, rlock.LostGone, loss.Reason)
+			require.WithinDuration(t, time.Now(), loss.Since, atMost)
+			require.ErrorIs(t, unlock(), rlock.ErrLost)
+			again, unlock, err := m.Lock(escaped)
+			require.NoError(t, err, "it competes")
+			require.NotEqual(t, owner, rlock.Owner(again))
+			require.NoError(t, unlock())
+		})
 	}
+}
+
+// A ctx whose own level was unlocked, while another level of the hold is open, carries no open level: it competes.
+func TestUnlockedLevelOfALiveHoldCompetes(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	m := b.Mutex(b.name)
+	outer, unlockOuter, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	_, unlockInner, err := m.Lock(context.WithoutCancel(outer))
+	require.NoError(t, err)
+	require.NoError(t, unlockOuter())
+	require.NotEmpty(t, rlock.Owner(outer), "the hold lives")
+	_, _, err = m.TryLock(context.WithoutCancel(outer), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	_, _, err = m.Lock(outer)
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorContains(t, err, "unlocked", "the error says why its ctx is done")
+	require.NoError(t, unlockInner())
+	require.Empty(t, rlock.Owner(outer))
 }
 
 func TestInnerDoubleUnlockLeavesTheOuterHold(t *testing.T) {
@@ -182,35 +272,8 @@ func TestEscapedContextsExcludeEachOther(t *testing.T) {
 	require.EqualValues(t, 1, fanOut(t, escaped, m, false))
 	again, unlock, err := m.Lock(escaped)
 	require.NoError(t, err)
-	require.NotEqual(t, owner, rlock.Owner(again), "the owner was retired")
+	require.NotEqual(t, owner, rlock.Owner(again), "a field is used for one hold")
 	require.NoError(t, unlock())
-}
-
-// Two stragglers that were on their way to a lock when their owner's last hold ended must not share
-// the lock that they get.
-func TestStragglersOfARetiredOwner(t *testing.T) {
-	b := newBench(t)
-	outer, target := b.Mutex(b.name), b.Mutex(b.name+":target")
-	for range 50 {
-		_, unlockTarget, err := target.Lock(context.Background())
-		require.NoError(t, err)
-		ctx, unlock, err := outer.Lock(context.Background())
-		require.NoError(t, err)
-		done := make(chan int32)
-		go func() { done <- fanOut(t, context.WithoutCancel(ctx), target, false) }()
-		if rand.N(2) == 0 {
-			require.NoError(t, unlock())
-			require.NoError(t, unlockTarget())
-		} else {
-			require.NoError(t, unlockTarget())
-			require.NoError(t, unlock())
-		}
-		most := <-done
-		// All 8 started inside the section, so as long as it lasts they are one owner; but no more
-		// than one of them was first.
-		require.LessOrEqual(t, most, int32(8))
-		require.False(t, b.exists(t, target.Name()))
-	}
 }
 
 func TestTryLockWaitDoesNotBoundTheSection(t *testing.T) {
@@ -259,7 +322,6 @@ func TestKeyDeletedAndUnlockedBeforeARenewal(t *testing.T) {
 	require.ErrorIs(t, context.Cause(outer), rlock.ErrLost, "the unlock told us; the outer level has to know")
 	_, _, err = m.Lock(outer)
 	require.ErrorIs(t, err, rlock.ErrLost)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 	require.False(t, b.exists(t, b.name))
 }
@@ -311,17 +373,15 @@ func TestLayersUnlockedInAnyOrder(t *testing.T) {
 			unlock rlock.UnlockFunc
 		}
 		var levels []level
-		ctx, want := context.Background(), map[string]int64{}
+		ctx, want, owners := context.Background(), map[string]int64{}, map[string]string{}
 		check := func() {
 			t.Helper()
 			for _, name := range names {
-				n, err := b.do(t, "HGET", name, rlock.Owner(ctx)).AsInt64()
 				if want[name] == 0 {
 					require.False(t, b.exists(t, name))
 					continue
 				}
-				require.NoError(t, err)
-				require.Equal(t, want[name], n)
+				require.Equal(t, map[string]int64{owners[name]: want[name]}, b.fields(t, name))
 			}
 		}
 		for range 3 {
@@ -330,6 +390,7 @@ func TestLayersUnlockedInAnyOrder(t *testing.T) {
 				require.NoError(t, err)
 				ctx = inner
 				want[name]++
+				owners[name] = rlock.Owner(ctx)
 				levels = append(levels, level{name, unlock})
 				check()
 			}
@@ -359,9 +420,13 @@ func TestOwnerAndToken(t *testing.T) {
 		inner, unlockInner, err := b.FencedMutex(b.name).Lock(ctx)
 		require.NoError(t, err)
 		again, _ := rlock.FencingToken(inner, b.name)
-		require.Equal(t, token+1, again, "a re-entry has a token of its own, as in Redisson")
-		_, unlockPlain, err := b.Mutex(b.name).Lock(inner)
+		require.Equal(t, token+1, again, "a re-entry raises the counter, as in Redisson")
+		outer, _ := rlock.FencingToken(ctx, b.name)
+		require.Equal(t, again, outer, "the token is the hold's: a store that has seen the inner level's takes the outer one's")
+		plain, unlockPlain, err := b.Mutex(b.name).Lock(inner)
 		require.NoError(t, err, "a plain handle on the same name is the same lock")
+		inPlain, _ := b.Mutex(b.name).FencingToken(plain)
+		require.Equal(t, again, inPlain)
 		_, ok = rlock.FencingToken(ctx, b.name+"x")
 		require.False(t, ok)
 		for _, u := range []rlock.UnlockFunc{unlockPlain, unlockInner, unlock} {
@@ -374,23 +439,24 @@ func TestOwnerAndToken(t *testing.T) {
 	require.Equal(t, last, n)
 }
 
-// A goroutine that is started inside a section and wants a second lock must not wait behind its own
-// sibling for it.
-func TestSiblingsAskForASecondLock(t *testing.T) {
-	b := newBench(t)
-	second := b.Mutex(b.name + ":second")
-	_, unlockOther, err := second.Lock(context.Background())
+// The innermost hold of a name counts, whichever Redis it is in.
+func TestFencingTokensOfTwoServers(t *testing.T) {
+	redistest.Parallel(t)
+	a, b := newBench(t), bench{rdb: redistest.Start(t).Client(t)}
+	b.Client, b.name = newClient(t, b.rdb), a.name
+	inA, unlockA, err := a.FencedMutex(a.name).Lock(context.Background())
 	require.NoError(t, err)
-	err = b.Mutex(b.name).Do(context.Background(), func(ctx context.Context) error {
-		done := make(chan int32)
-		go func() { done <- fanOut(t, ctx, second, true) }()
-		redistest.Eventually(t, 5*time.Second, func() bool {
-			n, err := b.do(t, "PUBSUB", "NUMSUB", "redisson_lock__channel:{"+second.Name()+"}").AsStrSlice()
-			return err == nil && len(n) == 2
-		}, "the channel is known")
-		assert.NoError(t, unlockOther())
-		assert.EqualValues(t, 8, <-done)
-		return nil
-	})
+	fromA, ok := rlock.FencingToken(inA, a.name)
+	require.True(t, ok)
+	inB, unlockB, err := b.Mutex(a.name).Lock(inA)
 	require.NoError(t, err)
+	_, ok = rlock.FencingToken(inB, a.name)
+	require.False(t, ok, "a plain hold has no token, and that of another Redis is none for it")
+	token, ok := a.Mutex(a.name).FencingToken(inB)
+	require.True(t, ok)
+	require.Equal(t, fromA, token)
+	_, ok = b.Mutex(a.name).FencingToken(inB)
+	require.False(t, ok)
+	require.NoError(t, unlockB())
+	require.NoError(t, unlockA())
 }

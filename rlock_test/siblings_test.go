@@ -14,49 +14,57 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Siblings are goroutines that act for one owner, because they were started in a section: what one
-// of them does for a lock meets what the others do.
+// Siblings are goroutines that share the ctx of a hold: they are inside of it. What one of them does for the lock meets
+// what the others do.
 
-// longestPause is more than the longest time between two tries to release a field in doubt.
-const longestPause = 2500 * time.Millisecond
+// A sibling's Lock and the unlock of the last level wait for a call that is under way. If the Lock is first, it adds a level to
+// the hold; if the unlock is, the hold is over, and the Lock competes. Either way it gets the lock, and nothing of the
+// hold before ends it.
+func TestSiblingMeetsTheLastUnlock(t *testing.T) {
+	redistest.Parallel(t)
+	for name, wait := range map[string]time.Duration{"Lock": -1, "TryLock(0)": 0, "TryLock(wait)": atMost} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			s := redistest.Start(t)
+			proxy := redistest.StartProxy(t, s.Addr())
+			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+			b.Client = newClient(t, redistest.Dial(t, proxy.Addr()))
+			loadScripts(t, b.Client)
+			m := b.Mutex(b.name)
+			ctx, unlock, err := m.Lock(context.Background())
+			require.NoError(t, err)
 
-// family is an owner whose siblings lock b.name. It holds a lock around, so that it stays the same
-// owner when that one is unlocked.
-type family struct {
-	bench // past the proxy
-	proxy *redistest.Proxy
-	lock  *rlock.Client // through the proxy
-	ctx   context.Context
-}
+			proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+			gone, leave := context.WithCancel(ctx)
+			first := lockAsync(t, under{gone, m})
+			redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "a call is under way")
+			leave() // its caller goes, the call stays
+			require.ErrorIs(t, first.get(t, atMost).err, context.Canceled)
 
-func newFamily(t *testing.T) family {
-	t.Helper()
-	s := redistest.Start(t)
-	f := family{proxy: redistest.StartProxy(t, s.Addr())}
-	f.bench = bench{rdb: s.Client(t), name: redistest.Name(t)}
-	f.Client = newClient(t, f.rdb)
-	f.lock = newClient(t, redistest.Dial(t, f.proxy.Addr()))
-	ctx, unlock, err := f.lock.Mutex(f.name + ":around").Lock(context.Background())
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, unlock()) })
-	f.ctx = ctx
-	loadScripts(t, f.lock)
-	return f
-}
-
-// stays proves that a sibling has a hold of its own, which nothing else of its family ends.
-func (f family) stays(t *testing.T, a attempt) {
-	t.Helper()
-	require.NoError(t, a.err)
-	for end := time.Now().Add(longestPause); time.Now().Before(end); pass(10 * time.Millisecond) {
-		require.Equal(t, map[string]int64{rlock.Owner(a.ctx): 1}, f.fields(t, f.name))
-		require.NoError(t, a.ctx.Err())
+			var l locker = m
+			if wait >= 0 {
+				l = tryFor{m, wait}
+			}
+			sibling := lockAsync(t, under{context.WithoutCancel(ctx), l})
+			redistest.Eventually(t, atMost, func() bool { return behind() == 1 }, "the sibling waits for it")
+			unlocked := async(unlock)
+			<-ctx.Done()
+			proxy.Release()
+			require.NoError(t, within(t, unlocked, atMost))
+			a := sibling.get(t, atMost)
+			require.NoError(t, a.err)
+			for end := time.Now().Add(longestPause); time.Now().Before(end); pass(10 * time.Millisecond) {
+				require.Equal(t, map[string]int64{rlock.Owner(a.ctx): 1}, b.fields(t, b.name))
+				require.NoError(t, a.ctx.Err())
+			}
+			require.NoError(t, a.unlock())
+			require.False(t, b.exists(t, b.name))
+		})
 	}
-	_, _, err := f.Mutex(f.name).TryLock(context.Background(), 0)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired, "G1")
-	require.NoError(t, a.unlock())
-	require.False(t, f.exists(t, f.name))
 }
+
+// longestPause spans the first tries to release a field in doubt.
+const longestPause = 2500 * time.Millisecond
 
 // under is a locker whose Lock goes under ctx, whatever ctx it is given.
 type under struct {
@@ -68,72 +76,53 @@ func (u under) Lock(context.Context) (context.Context, rlock.UnlockFunc, error) 
 	return u.locker.Lock(u.ctx)
 }
 
-// A Lock of a sibling that comes while the last level is being unlocked finds that hold ended, and
-// takes the lock anew. It must not go on with the record of the ended hold, whose lease is over.
-func TestSiblingMeetsTheLastUnlock(t *testing.T) {
+// Two Locks under one outer hold compete for another lock. What is done about a call of the first without an answer hurts
+// neither the second nor the unlock before it.
+func TestSweepingSparesTheNextHold(t *testing.T) {
 	redistest.Parallel(t)
-	for name, wait := range map[string]time.Duration{"Lock": -1, "TryLock(0)": 0, "TryLock(wait)": atMost} {
+	for name, fail := range map[string]func(t *testing.T, b bench, proxy *redistest.Proxy, m *rlock.Mutex, ctx context.Context){
+		"an acquire is lost, and its caller gives up": func(t *testing.T, b bench, proxy *redistest.Proxy, m *rlock.Mutex, ctx context.Context) {
+			_, unlockOther, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
+			require.NoError(t, err)
+			proxy.OnRequest(redistest.Nth(1, "EVALSHA", redistest.Cut))
+			gone, leave := context.WithCancel(ctx)
+			first := lockAsync(t, under{gone, m})
+			b.awaitSubscribers(t, b.name, 1)
+			leave()
+			require.ErrorIs(t, first.get(t, atMost).err, rlock.ErrNotAcquired)
+			require.NoError(t, unlockOther())
+		},
+		"an unlock fails": func(t *testing.T, _ bench, proxy *redistest.Proxy, m *rlock.Mutex, ctx context.Context) {
+			_, unlock, err := m.Lock(ctx)
+			require.NoError(t, err)
+			proxy.Refuse(true)
+			proxy.CutAll()
+			require.ErrorIs(t, within(t, async(unlock), 3*time.Second+soon), rlock.ErrUnreachable)
+			proxy.Refuse(false)
+		},
+	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			f := newFamily(t)
-			m := f.lock.Mutex(f.name)
-			_, unlock, err := m.Lock(f.ctx)
+			s := redistest.Start(t)
+			proxy := redistest.StartProxy(t, s.Addr())
+			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+			b.Client = newClient(t, redistest.Dial(t, proxy.Addr()))
+			loadScripts(t, b.Client)
+			ctx, unlockAround, err := b.Mutex(b.name + ":around").Lock(context.Background())
 			require.NoError(t, err)
-			f.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
-			unlocked := async(unlock)
-			redistest.Eventually(t, 5*time.Second, func() bool { return f.proxy.Held() == 1 }, "the unlock is under way")
-			var l locker = m
-			if wait >= 0 {
-				l = tryFor{m, wait}
+			m := b.Mutex(b.name)
+			fail(t, b, proxy, m, ctx)
+			a := lockAsync(t, under{ctx, m}).get(t, atMost)
+			require.NoError(t, a.err)
+			for end := time.Now().Add(longestPause); time.Now().Before(end); pass(10 * time.Millisecond) {
+				require.Equal(t, map[string]int64{rlock.Owner(a.ctx): 1}, b.fields(t, b.name))
+				require.NoError(t, a.ctx.Err())
 			}
-			sibling := lockAsync(t, under{f.ctx, l})
-			redistest.Eventually(t, 5*time.Second, func() bool { return behind() == 1 }, "the sibling waits for it")
-			f.proxy.Release()
-			require.NoError(t, within(t, unlocked, 5*time.Second))
-			f.stays(t, sibling.get(t, 5*time.Second))
+			require.NoError(t, a.unlock())
+			require.False(t, b.exists(t, b.name))
+			require.NoError(t, unlockAround())
 		})
 	}
-}
-
-// A sibling's acquire was lost, and the sibling gave up while another held the lock: its field is
-// swept, for the lost call may still take the lock. So the next sibling uses another field.
-func TestSweptFieldIsNotUsedByASibling(t *testing.T) {
-	redistest.Parallel(t)
-	f := newFamily(t)
-	_, unlockOther, err := f.Mutex(f.name).Lock(context.Background())
-	require.NoError(t, err)
-	f.proxy.OnRequest(redistest.Nth(1, "EVALSHA", redistest.Cut))
-	ctx, cancel := context.WithCancel(f.ctx)
-	defer cancel()
-	first := lockAsync(t, under{ctx, f.lock.Mutex(f.name)})
-	f.awaitSubscribers(t, f.name, 1)
-	second := lockAsync(t, under{f.ctx, f.lock.Mutex(f.name)})
-	redistest.Eventually(t, 5*time.Second, func() bool { return behind() == 1 }, "it waits behind the first")
-	cancel()
-	require.ErrorIs(t, first.get(t, 5*time.Second).err, rlock.ErrNotAcquired)
-	require.NoError(t, unlockOther())
-	got := second.get(t, 5*time.Second)
-	require.NoError(t, got.err)
-	require.NotEqual(t, rlock.Owner(f.ctx), rlock.Owner(got.ctx))
-	f.stays(t, got)
-}
-
-// An unlock that failed is tried further in the background. The owner's next hold is not what it
-// ends.
-func TestFailedUnlockSparesTheOwnersNextHold(t *testing.T) {
-	redistest.Parallel(t)
-	f := newFamily(t)
-	m := f.lock.Mutex(f.name)
-	ctx, unlock, err := m.Lock(f.ctx)
-	require.NoError(t, err)
-	f.proxy.Refuse(true)
-	f.proxy.CutAll()
-	require.Error(t, within(t, async(unlock), 3*time.Second+soon))
-	f.proxy.Refuse(false)
-	got := lockAsync(t, under{f.ctx, m}).get(t, 10*time.Second)
-	require.NoError(t, got.err)
-	require.NotEqual(t, rlock.Owner(ctx), rlock.Owner(got.ctx), "the field that is released in the background")
-	f.stays(t, got)
 }
 
 // layers locks three names in nested sections, each with siblings inside that lock the next ones, in
@@ -145,8 +134,8 @@ type layers struct {
 	unlock  func(error) // is told what each unlock returned
 }
 
-// run locks one of the names from on. Who calls it with a client of its own is another owner; who
-// calls it under a ctx of a section is a sibling.
+// run locks one of the names from on. Called under the ctx of a section, it re-enters the hold of that name, and competes for
+// the others.
 func (l *layers) run(ctx context.Context, client, depth, from int) {
 	if rand.N(3) == 0 {
 		var cancel context.CancelFunc

@@ -115,7 +115,7 @@ func (p *program) run(args []string) int {
 		return p.runHeld(held, e, unlock, signals)
 	case errors.As(err, &s):
 		return s.exitCode()
-	case errors.Is(err, rlock.ErrNotAcquired):
+	case errors.Is(err, rlock.ErrNotAcquired) && !errors.Is(err, rlock.ErrUnreachable):
 		return p.fail(e.busy, err)
 	default:
 		return p.fail(exitInternal, err)

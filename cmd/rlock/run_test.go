@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -80,7 +81,7 @@ func TestRunExcludes(t *testing.T) {
 		r := call(t, s.Addr(), append(append([]string{"run"}, c.args...), "job", "--", "echo", "inside")...)
 		require.Equal(t, c.code, r.code, r.err)
 		require.Empty(t, r.out, "ran without the lock")
-		require.Equal(t, "rlock: lock \"job\": not acquired\n", r.err)
+		require.Regexp(t, `^rlock: "job": not acquired( after \d+ms)?: held by [-0-9a-f]{36}:1\n$`, r.err)
 	}
 	require.Zero(t, call(t, s.Addr(), "run", "-wait", "0", "another job", "--", "true").code)
 
@@ -91,6 +92,23 @@ func TestRunExcludes(t *testing.T) {
 	second.saw("inside")
 	require.Zero(t, second.rest().code)
 	requireEmpty(t, s)
+}
+
+// A Redis that does not answer says nothing of the lock: that is no "not acquired", which scripts may take for "another one runs".
+func TestRunWhileRedisHangs(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	proxy := redistest.StartProxy(t, s.Addr())
+	proxy.OnRequest(func(cmd []string) redistest.Action {
+		if strings.HasPrefix(cmd[0], "EVAL") {
+			return redistest.Drop
+		}
+		return redistest.Pass
+	})
+	r := call(t, proxy.Addr(), "run", "-wait", "50ms", "-E", "0", "job", "--", "echo", "inside")
+	require.Equal(t, exitInternal, r.code, r.err)
+	require.Empty(t, r.out)
+	require.Contains(t, r.err, "Redis not reached")
 }
 
 // waitForWaiter waits until somebody waits for a lock.

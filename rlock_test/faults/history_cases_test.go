@@ -7,8 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func histOp(k histKind, owner string, count int, call, ret int64) histEntry {
-	return histEntry{Kind: k, Name: "n", Owner: owner, Count: count, Call: call, Return: ret}
+func histOp(k histKind, owner string, call, ret int64) histEntry {
+	return histEntry{Kind: k, Name: "n", Owner: owner, Call: call, Return: ret}
+}
+
+func histSeen(owner string, count int, call, ret int64) histEntry {
+	e := histOp(histLook, owner, call, ret)
+	e.Count = count
+	return e
 }
 
 func histUnsure(e histEntry) histEntry {
@@ -29,7 +35,7 @@ func histOn(name string, e histEntry) histEntry {
 // The checker of histories knows good from bad (G1, G2, G5 to G8). The bad ones carry a bug each
 // that a lock could have: a checker that can't fail proves nothing.
 func TestHistoryCheckerVerdicts(t *testing.T) {
-	op := histOp
+	op, look := histOp, histSeen
 	for _, c := range []struct {
 		name string
 		ok   bool
@@ -37,122 +43,158 @@ func TestHistoryCheckerVerdicts(t *testing.T) {
 	}{
 		{"nothing happened", true, nil},
 		{"one after the other", true, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histUnlock, "a", 0, 20, 30),
-			op(histLock, "b", 1, 40, 50), op(histUnlock, "b", 0, 60, 70)}},
+			op(histLock, "a", 0, 10), op(histUnlock, "a", 20, 30),
+			op(histLock, "b", 40, 50), op(histUnlock, "b", 60, 70)}},
 		{"waiter gets it while the unlock is under way", true, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLock, "b", 1, 5, 25),
-			op(histUnlock, "a", 0, 20, 30), op(histUnlock, "b", 0, 40, 50)}},
+			op(histLock, "a", 0, 10), op(histLock, "b", 5, 25),
+			op(histUnlock, "a", 20, 30), op(histUnlock, "b", 40, 50)}},
 		{"two names at once", true, []histEntry{
-			op(histLock, "a", 1, 0, 10), histOn("m", op(histLock, "b", 1, 5, 8)),
-			histOn("m", op(histUnlock, "b", 0, 9, 12)), op(histUnlock, "a", 0, 20, 30)}},
+			op(histLock, "a", 0, 10), histOn("m", op(histLock, "b", 5, 8)),
+			histOn("m", op(histUnlock, "b", 9, 12)), op(histUnlock, "a", 20, 30)}},
 		{"two live owners", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLock, "b", 1, 15, 20),
-			op(histUnlock, "a", 0, 30, 40), op(histUnlock, "b", 0, 50, 60)}},
+			op(histLock, "a", 0, 10), op(histLock, "b", 15, 20),
+			op(histUnlock, "a", 30, 40), op(histUnlock, "b", 50, 60)}},
 		{"two live owners, acquired at once", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLock, "b", 1, 0, 10),
-			op(histUnlock, "a", 0, 30, 40), op(histUnlock, "b", 0, 30, 40)}},
+			op(histLock, "a", 0, 10), op(histLock, "b", 0, 10),
+			op(histUnlock, "a", 30, 40), op(histUnlock, "b", 30, 40)}},
 		{"two live owners that never unlock", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLock, "b", 1, 0, 10)}},
+			op(histLock, "a", 0, 10), op(histLock, "b", 0, 10)}},
 
 		{"re-entry, seen at each step", true, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLook, "a", 1, 11, 12), op(histLock, "a", 2, 13, 14),
-			op(histLook, "a", 2, 15, 16), op(histUnlock, "a", 0, 17, 18), op(histLook, "a", 1, 19, 20),
-			op(histUnlock, "a", 0, 21, 22), op(histLook, "", 0, 23, 24)}},
+			op(histLock, "a", 0, 10), look("a", 1, 11, 12), op(histReenter, "a", 13, 14),
+			look("a", 2, 15, 16), op(histUnlock, "a", 17, 18), look("a", 1, 19, 20),
+			op(histUnlock, "a", 21, 22), look("", 0, 23, 24)}},
 		{"double count: a repeated acquire counts twice", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLook, "a", 2, 11, 12), op(histUnlock, "a", 0, 20, 30)}},
+			op(histLock, "a", 0, 10), look("a", 2, 11, 12), op(histUnlock, "a", 20, 30)}},
 		{"double release: an inner unlock counts twice", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLock, "a", 2, 11, 12), op(histUnlock, "a", 0, 13, 14),
-			op(histLook, "", 0, 15, 16), op(histUnlock, "a", 0, 17, 18)}},
+			op(histLock, "a", 0, 10), op(histReenter, "a", 11, 12), op(histUnlock, "a", 13, 14),
+			look("", 0, 15, 16), op(histUnlock, "a", 17, 18)}},
 		{"inner unlock frees the lock for another", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLock, "a", 2, 11, 12), op(histUnlock, "a", 0, 13, 14),
-			op(histLock, "b", 1, 15, 16), op(histUnlock, "a", 0, 17, 18), op(histUnlock, "b", 0, 20, 30)}},
+			op(histLock, "a", 0, 10), op(histReenter, "a", 11, 12), op(histUnlock, "a", 13, 14),
+			op(histLock, "b", 15, 16), op(histUnlock, "a", 17, 18), op(histUnlock, "b", 20, 30)}},
 		{"count jumps: a re-entry is two levels", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLock, "a", 3, 11, 12)}},
+			op(histLock, "a", 0, 10), op(histReenter, "a", 11, 12), look("a", 3, 13, 14)}},
 		{"count jumps in a command with unknown outcome", true, []histEntry{
-			histUnsure(op(histLock, "a", 1, 0, 10)), histUnsure(op(histLook, "a", 2, 11, 12)),
-			histUnsure(op(histUnlock, "a", 0, 20, 30))}},
+			histUnsure(op(histLock, "a", 0, 10)), histUnsure(look("a", 2, 11, 12)),
+			histUnsure(op(histUnlock, "a", 20, 30))}},
 		{"re-entry into a hold that is over", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histUnlock, "a", 0, 11, 12), op(histLock, "a", 2, 13, 14)}},
+			op(histLock, "a", 0, 10), op(histUnlock, "a", 11, 12), op(histReenter, "a", 13, 14)}},
+		{"re-entry into the hold of another", false, []histEntry{
+			op(histLock, "a", 0, 10), op(histReenter, "b", 11, 12), op(histUnlock, "b", 13, 14), op(histUnlock, "a", 15, 16)}},
+
+		{"goroutines of a section inside it together", true, []histEntry{
+			op(histLock, "a", 0, 10), op(histReenter, "a", 11, 30), op(histReenter, "a", 12, 20), look("a", 3, 21, 22),
+			op(histUnlock, "a", 23, 40), op(histUnlock, "a", 31, 35), look("a", 1, 41, 42), op(histUnlock, "a", 50, 60)}},
+		{"the first level unlocked before those of its goroutines", true, []histEntry{
+			op(histLock, "a", 0, 10), op(histReenter, "a", 11, 12), op(histUnlock, "a", 13, 14), look("a", 1, 15, 16),
+			op(histReenter, "a", 14, 20), look("a", 2, 21, 22), op(histUnlock, "a", 23, 24), op(histUnlock, "a", 25, 26)}},
+		{"the first level unlocked ends the hold under its goroutines", false, []histEntry{
+			op(histLock, "a", 0, 10), op(histReenter, "a", 11, 12), op(histUnlock, "a", 13, 14),
+			op(histLock, "b", 15, 16), op(histUnlock, "a", 17, 18), op(histUnlock, "b", 20, 30)}},
+		{"goroutines of a section in another lock one after the other", true, []histEntry{
+			histOn("m", op(histLock, "m", 0, 10)), op(histLock, "a", 11, 12), op(histLock, "b", 11, 25),
+			op(histUnlock, "a", 20, 22), op(histUnlock, "b", 30, 32), histOn("m", op(histUnlock, "m", 40, 42))}},
+		{"goroutines of a section in another lock together", false, []histEntry{
+			histOn("m", op(histLock, "m", 0, 10)), op(histLock, "a", 11, 12), op(histLock, "b", 11, 25),
+			op(histUnlock, "a", 30, 32), op(histUnlock, "b", 30, 32), histOn("m", op(histUnlock, "m", 40, 42))}},
+		{"goroutines of a section in another lock together, as one owner", false, []histEntry{
+			histOn("m", op(histLock, "m", 0, 10)), op(histLock, "a", 11, 12), op(histLock, "a", 11, 25),
+			op(histUnlock, "a", 30, 32), op(histUnlock, "a", 30, 32), histOn("m", op(histUnlock, "m", 40, 42))}},
 
 		{"hold seen after unlock: release is not visible", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histUnlock, "a", 0, 20, 30), op(histLook, "a", 1, 31, 32)}},
+			op(histLock, "a", 0, 10), op(histUnlock, "a", 20, 30), look("a", 1, 31, 32)}},
 		{"unlock with unknown outcome: seen for a while", true, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histUnknown, "a", 0, 20, 30), op(histLook, "a", 1, 31, 32),
-			op(histLook, "", 0, 40, 41), op(histLock, "b", 1, 50, 60), op(histUnlock, "b", 0, 61, 62)}},
+			op(histLock, "a", 0, 10), op(histUnknown, "a", 20, 30), look("a", 1, 31, 32),
+			look("", 0, 40, 41), op(histLock, "b", 50, 60), op(histUnlock, "b", 61, 62)}},
 		{"unlock with unknown outcome: next owner during it", true, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histUnknown, "a", 0, 20, 90), op(histLock, "b", 1, 25, 30),
-			op(histUnlock, "b", 0, 35, 40)}},
+			op(histLock, "a", 0, 10), op(histUnknown, "a", 20, 90), op(histLock, "b", 25, 30),
+			op(histUnlock, "b", 35, 40)}},
 		{"unlock with unknown outcome: next owner before it", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLock, "b", 1, 11, 15), op(histUnknown, "a", 0, 20, 90),
-			op(histUnlock, "b", 0, 35, 40)}},
+			op(histLock, "a", 0, 10), op(histLock, "b", 11, 15), op(histUnknown, "a", 20, 90),
+			op(histUnlock, "b", 35, 40)}},
 		{"unlock succeeds twice", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histUnlock, "a", 0, 20, 30), op(histUnlock, "a", 0, 31, 32)}},
+			op(histLock, "a", 0, 10), op(histUnlock, "a", 20, 30), op(histUnlock, "a", 31, 32)}},
 		{"unlock by a stranger is accepted", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histUnlock, "b", 0, 11, 12), op(histUnlock, "a", 0, 20, 30)}},
+			op(histLock, "a", 0, 10), op(histUnlock, "b", 11, 12), op(histUnlock, "a", 20, 30)}},
 		{"unlock by a stranger is refused, but releases", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histRefused, "b", 0, 11, 12), op(histLook, "", 0, 13, 14),
-			op(histUnlock, "a", 0, 20, 30)}},
+			op(histLock, "a", 0, 10), op(histRefused, "b", 11, 12), look("", 0, 13, 14),
+			op(histUnlock, "a", 20, 30)}},
 		{"unlock of a live hold is refused", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histRefused, "a", 0, 20, 30), op(histUnlock, "a", 0, 40, 50)}},
+			op(histLock, "a", 0, 10), op(histRefused, "a", 20, 30), op(histUnlock, "a", 40, 50)}},
 		{"unlock of a lost hold is refused", true, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLost, "a", 0, 100, 101), op(histRefused, "a", 0, 110, 120)}},
+			op(histLock, "a", 0, 10), op(histLost, "a", 100, 101), op(histRefused, "a", 110, 120)}},
 		{"lost during an inner unlock, which has run", true, []histEntry{
-			histUnsure(op(histLock, "a", 1, 0, 10)), histUnsure(op(histLock, "a", 2, 11, 12)),
-			histUnsure(op(histLook, "a", 1, 30, 31)), histUnsure(op(histLost, "a", 0, 100, 105)),
-			histUnsure(op(histRefused, "a", 0, 20, 106))}},
+			histUnsure(op(histLock, "a", 0, 10)), histUnsure(op(histReenter, "a", 11, 12)),
+			histUnsure(look("a", 1, 30, 31)), histUnsure(op(histLost, "a", 100, 105)),
+			histUnsure(op(histRefused, "a", 20, 106))}},
+		{"Lock under a lost hold is refused, and waits for no one", true, []histEntry{
+			op(histLock, "a", 0, 10), op(histLost, "a", 100, 101), op(histLock, "b", 102, 110),
+			op(histRefused, "a", 111, 112), op(histRefused, "a", 115, 116), op(histUnlock, "b", 120, 130)}},
+		{"Lock under a live hold says that it is lost", false, []histEntry{
+			op(histLock, "a", 0, 10), op(histRefused, "a", 20, 30), op(histUnlock, "a", 40, 50)}},
+		{"Lock under a lost hold re-enters", false, []histEntry{
+			op(histLock, "a", 0, 10), op(histLost, "a", 100, 101), op(histReenter, "a", 110, 120)}},
 		{"unlock of a lost hold is accepted", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLost, "a", 0, 100, 101), op(histUnlock, "a", 0, 110, 120)}},
+			op(histLock, "a", 0, 10), op(histLost, "a", 100, 101), op(histUnlock, "a", 110, 120)}},
 
 		{"next owner after the loss", true, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLost, "a", 0, 100, 105), op(histLook, "a", 1, 106, 107),
-			op(histLock, "b", 1, 50, 110), op(histUnlock, "b", 0, 120, 130)}},
+			op(histLock, "a", 0, 10), op(histLost, "a", 100, 105), look("a", 1, 106, 107),
+			op(histLock, "b", 50, 110), op(histUnlock, "b", 120, 130)}},
 		{"next owner when the trusted time has ended, told a little later", true, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLost, "a", 0, 100, 140), op(histLock, "b", 1, 50, 110),
-			op(histUnlock, "b", 0, 120, 130)}},
+			op(histLock, "a", 0, 10), op(histLost, "a", 100, 140), op(histLock, "b", 50, 110),
+			op(histUnlock, "b", 120, 130)}},
 		{"next owner within the trusted time of a hold that is lost later", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLock, "b", 1, 50, 60), op(histUnlock, "b", 0, 70, 80),
-			op(histLost, "a", 0, 100, 105)}},
+			op(histLock, "a", 0, 10), op(histLock, "b", 50, 60), op(histUnlock, "b", 70, 80),
+			op(histLost, "a", 100, 105)}},
 		{"lost hold comes back", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLost, "a", 0, 100, 105), op(histLock, "b", 1, 106, 110),
-			op(histLook, "a", 1, 111, 112), op(histUnlock, "b", 0, 120, 130)}},
+			op(histLock, "a", 0, 10), op(histLost, "a", 100, 105), op(histLock, "b", 106, 110),
+			look("a", 1, 111, 112), op(histUnlock, "b", 120, 130)}},
 		{"hold outlives its trusted time", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histOver, "a", 0, 100, 100), op(histUnlock, "a", 0, 200, 210)}},
+			op(histLock, "a", 0, 10), op(histOver, "a", 100, 100), op(histUnlock, "a", 200, 210)}},
 		{"hold gone from Redis within its trusted time", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLook, "", 0, 20, 21), op(histLost, "a", 0, 100, 105)}},
+			op(histLock, "a", 0, 10), look("", 0, 20, 21), op(histLost, "a", 100, 105)}},
 		{"lost twice", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLost, "a", 0, 100, 105), op(histLost, "a", 0, 110, 115)}},
+			op(histLock, "a", 0, 10), op(histLost, "a", 100, 105), op(histLost, "a", 110, 115)}},
 
 		{"deleted, told, next owner meanwhile", true, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histDelete, "a", 1, 20, 21), op(histTold, "a", 0, 60, 60),
-			op(histLock, "b", 1, 25, 30), op(histLost, "a", 0, 40, 40), op(histUnlock, "b", 0, 50, 51)}},
+			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), op(histTold, "a", 60, 60),
+			op(histLock, "b", 25, 30), op(histLost, "a", 40, 40), op(histUnlock, "b", 50, 51)}},
 		{"deleted, but not told in time", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histDelete, "a", 1, 20, 21), op(histTold, "a", 0, 60, 60),
-			op(histLock, "b", 1, 25, 30), op(histLost, "a", 0, 70, 70), op(histUnlock, "b", 0, 50, 51)}},
+			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), op(histTold, "a", 60, 60),
+			op(histLock, "b", 25, 30), op(histLost, "a", 70, 70), op(histUnlock, "b", 50, 51)}},
 		{"deleted, and the unlock says that all is well", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histDelete, "a", 1, 20, 21), op(histUnlock, "a", 0, 40, 50)}},
+			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), op(histUnlock, "a", 40, 50)}},
 		{"deleted, but nobody says so: two live owners", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLock, "b", 1, 25, 30), op(histLost, "a", 0, 40, 40),
-			op(histUnlock, "b", 0, 50, 51)}},
+			op(histLock, "a", 0, 10), op(histLock, "b", 25, 30), op(histLost, "a", 40, 40),
+			op(histUnlock, "b", 50, 51)}},
 		{"deleted and re-entered", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histDelete, "a", 1, 20, 21), op(histLock, "a", 2, 30, 31)}},
+			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), op(histReenter, "a", 30, 31)}},
 
 		{"fencing tokens rise, with gaps", true, []histEntry{
-			histToken(1, op(histLock, "a", 1, 0, 10)), histToken(2, op(histLock, "a", 2, 11, 12)),
-			op(histUnlock, "a", 0, 13, 14), op(histUnlock, "a", 0, 20, 30), histToken(5, op(histLock, "b", 1, 25, 50))}},
+			histToken(1, op(histLock, "a", 0, 10)), histToken(2, op(histReenter, "a", 11, 12)),
+			op(histUnlock, "a", 13, 14), op(histUnlock, "a", 20, 30), histToken(5, op(histLock, "b", 25, 50))}},
+		{"goroutines of a section re-enter at once, and each is told the last token", true, []histEntry{
+			histToken(1, op(histLock, "a", 0, 10)), histToken(3, op(histReenter, "a", 11, 30)), histToken(3, op(histReenter, "a", 12, 31)),
+			op(histUnlock, "a", 32, 33), op(histUnlock, "a", 34, 35), op(histUnlock, "a", 36, 37), histToken(4, op(histLock, "b", 38, 50))}},
+		{"re-entry with the token of the level around", false, []histEntry{
+			histToken(1, op(histLock, "a", 0, 10)), histToken(1, op(histReenter, "a", 11, 12))}},
+		{"next owner with the token of a re-entry", false, []histEntry{
+			histToken(1, op(histLock, "a", 0, 10)), histToken(2, op(histReenter, "a", 11, 12)),
+			op(histUnlock, "a", 13, 14), op(histUnlock, "a", 20, 30), histToken(2, op(histLock, "b", 25, 50))}},
 		{"next owner with the same token", false, []histEntry{
-			histToken(1, op(histLock, "a", 1, 0, 10)), op(histUnlock, "a", 0, 20, 30),
-			histToken(1, op(histLock, "b", 1, 40, 50))}},
+			histToken(1, op(histLock, "a", 0, 10)), op(histUnlock, "a", 20, 30),
+			histToken(1, op(histLock, "b", 40, 50))}},
 		{"next owner with a lower token", false, []histEntry{
-			histToken(4, op(histLock, "a", 1, 0, 10)), op(histLost, "a", 0, 20, 30),
-			histToken(3, op(histLock, "b", 1, 25, 50))}},
+			histToken(4, op(histLock, "a", 0, 10)), op(histLost, "a", 20, 30),
+			histToken(3, op(histLock, "b", 25, 50))}},
 
 		{"leftover of a cancelled Lock in a free lock", true, []histEntry{
-			histUnsure(op(histLook, "x", 1, 0, 10)), op(histLook, "", 0, 20, 30), op(histLock, "a", 1, 40, 50)}},
+			histUnsure(look("x", 1, 0, 10)), look("", 0, 20, 30), op(histLock, "a", 40, 50)}},
 		{"leftover of a cancelled Lock in a live hold", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), histUnsure(op(histLook, "x", 1, 20, 30)), op(histUnlock, "a", 0, 40, 50)}},
-		{"somebody who never asked", false, []histEntry{op(histLook, "x", 1, 0, 10)}},
+			op(histLock, "a", 0, 10), histUnsure(look("x", 1, 20, 30)), op(histUnlock, "a", 40, 50)}},
+		{"somebody who never asked", false, []histEntry{look("x", 1, 0, 10)}},
 		{"two owners in the key", false, []histEntry{
-			op(histLock, "a", 1, 0, 10), op(histLook, "a", -1, 20, 30), op(histUnlock, "a", 0, 40, 50)}},
+			op(histLock, "a", 0, 10), look("a", -1, 20, 30), op(histUnlock, "a", 40, 50)}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			want := porcupine.Illegal
@@ -162,4 +204,15 @@ func TestHistoryCheckerVerdicts(t *testing.T) {
 			require.Equal(t, want, histCheck(c.h))
 		})
 	}
+}
+
+// An owner is one hold (I3).
+func TestHistoryCheckerSeesOwnersUsedTwice(t *testing.T) {
+	once := []histEntry{
+		histOp(histLock, "a", 0, 10), histOp(histReenter, "a", 11, 12), histOp(histUnlock, "a", 13, 14), histOp(histUnlock, "a", 15, 16),
+		histOn("m", histOp(histLock, "b", 0, 10)), histOn("m", histOp(histUnlock, "b", 11, 12)),
+	}
+	require.Empty(t, histReused(once))
+	require.Equal(t, "a", histReused(append(once, histOp(histLock, "a", 20, 30))), "again")
+	require.Equal(t, "b", histReused(append(once, histOp(histLock, "b", 20, 30))), "for another lock")
 }

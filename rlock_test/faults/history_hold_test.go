@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-rlock/rlock/rlock"
@@ -19,18 +18,39 @@ const histLate = time.Second
 // histHold is one level of a hold that a worker has.
 type histHold struct {
 	name, owner string
-	level       int // 1 for the outermost
 	outer       *histHold
 	ctx         context.Context
+	cancel      context.CancelFunc // of the ctx that it was locked with
 	release     rlock.UnlockFunc
-	base        *histBase // what all levels have in common
+	base        *histBase   // what all levels have in common
+	left        atomic.Bool // unlocked
+	crowded     atomic.Bool // others are inside as well
 }
 
-// histBase remembers how a hold was lost, if it was: the earliest moment at which its worker heard.
+// histBase is a hold. It remembers how it was lost, if it was: the earliest moment at which one of those inside heard.
 type histBase struct {
 	mu         sync.Mutex // guards the following
+	open       int        // levels
+	last       int64      // call of the last unlock so far
 	low, heard int64      // the hold was over at some moment from low to heard, or when its trust ended
 	trust      int64      // when it was heard
+
+	writing sync.Mutex // of the witness: those inside do not exclude each other
+}
+
+func (b *histBase) enter() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.open++
+}
+
+// leave reports whether that was the last open level.
+func (b *histBase) leave(call int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.open--
+	b.last = max(b.last, call)
+	return b.open == 0
 }
 
 // hear returns when it was heard first.
@@ -43,6 +63,12 @@ func (b *histBase) hear(low, heard, trust int64) int64 {
 	return b.heard
 }
 
+func (b *histBase) isLost() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.heard != 0
+}
+
 // of returns the innermost level that is around and of that name, or nil.
 func (h *histHold) of(name string) *histHold {
 	for h != nil && h.name != name {
@@ -51,19 +77,32 @@ func (h *histHold) of(name string) *histHold {
 	return h
 }
 
-// watch notes when the hold's ctx is cancelled because this lock was lost, not one around it.
+// says reports whether err is the loss of that hold.
+func (h *histHold) says(err error) bool {
+	var loss *rlock.LostError
+	return errors.As(err, &loss) && loss.Name == h.name && loss.Owner == h.owner
+}
+
+// watch notes when the level's ctx is cancelled because this hold was lost, not one around it. What is found out by
+// the unlock is told by the unlock.
 func (h *histHold) watch(w *histWorker) {
 	context.AfterFunc(h.ctx, func() {
-		now, cause := histNow(), context.Cause(h.ctx)
-		if errors.Is(cause, rlock.ErrLost) && strings.Contains(cause.Error(), strconv.Quote(h.name)) {
+		now := histNow()
+		if !h.left.Load() && h.says(context.Cause(h.ctx)) {
 			h.base.hear(now, now, w.log.trusted(histKey{h.name, h.owner}))
 		}
 	})
 }
 
+// unlock ends the level, unless that was done.
 func (h *histHold) unlock(w *histWorker) {
+	if !h.left.CompareAndSwap(false, true) {
+		return
+	}
+	defer h.cancel()
 	k := histKey{h.name, h.owner}
 	e := histEntry{Name: h.name, Owner: h.owner, Worker: w.id, Call: histNow()}
+	last := h.base.leave(e.Call)
 	err := h.release()
 	e.Return = histNow()
 	switch {
@@ -71,9 +110,9 @@ func (h *histHold) unlock(w *histWorker) {
 		e.Kind = histUnlock
 	case errors.Is(err, rlock.ErrNotHeld):
 		e.Kind = histRefused
-		if errors.Is(err, rlock.ErrLost) {
+		if h.says(err) {
 			low := e.Return
-			if h.level == 1 { // its own release may have ended it
+			if last { // its own release may have ended it
 				low = e.Call
 			}
 			if h.base.hear(low, e.Return, w.log.trusted(k)) >= e.Call {
@@ -92,15 +131,13 @@ func (h *histHold) unlock(w *histWorker) {
 	if again := h.release(); !errors.Is(again, rlock.ErrNotHeld) {
 		w.wrong(errors.New("a second unlock did not say ErrNotHeld"))
 	}
-	if h.level == 1 {
-		h.finish(w, e)
-	}
 }
 
-// finish writes down how the hold ended, if not by its unlock, and that it lived too long, if it did.
-func (h *histHold) finish(w *histWorker, last histEntry) {
+// finish is called when all levels of a hold are unlocked. It writes down how it ended, if not by that, and that it lived
+// too long, if it did.
+func (h *histHold) finish(w *histWorker) {
 	h.base.mu.Lock()
-	low, end, trust := h.base.low, h.base.heard, h.base.trust
+	low, end, trust, last := h.base.low, h.base.heard, h.base.trust, h.base.last
 	h.base.mu.Unlock()
 	e := histEntry{Kind: histLost, Name: h.name, Owner: h.owner, Worker: w.id, Call: low, Return: end}
 	if end != 0 {
@@ -110,7 +147,7 @@ func (h *histHold) finish(w *histWorker, last histEntry) {
 		}
 		w.log.add(e)
 	} else {
-		end, trust = last.Call, w.log.trusted(histKey{h.name, h.owner})
+		end, trust = last, w.log.trusted(histKey{h.name, h.owner})
 	}
 	if trust == 0 { // histRedis does not understand the library's commands any more
 		w.wrong(fmt.Errorf("no lease of %s seen", h.owner))

@@ -14,10 +14,11 @@ import (
 type histKind int
 
 const (
-	histLock    histKind = iota // a Lock or TryLock that got the lock; Count is the level
+	histLock    histKind = iota // a Lock or TryLock that competed, and got the lock
+	histReenter                 // one that re-entered the hold that its ctx carries
 	histUnlock                  // unlock returned nil
 	histUnknown                 // unlock failed: its level is over, what Redis has is not known
-	histRefused                 // unlock returned ErrNotHeld, for a level that was never unlocked before
+	histRefused                 // unlock or a re-entry said that the hold is lost
 	histLost                    // the holder was told that the hold is over
 	histLook                    // somebody read the key: Owner and Count, "" if there was none
 	histDelete                  // somebody deleted the key and found Owner in it, "" if there was none
@@ -29,10 +30,10 @@ const (
 type histEntry struct {
 	Kind         histKind
 	Name, Owner  string
-	Count        int
+	Count        int   // of a look
 	Call, Return int64 // on the clock of histNow
 	Worker       int
-	Token        int64 // of a fenced Lock, from 1 on; 0 without fencing
+	Token        int64 // of a fenced hold, from 1 on; 0 without fencing
 
 	// Unsure says that the outcome of some command for this owner was unknown to its client. Such a
 	// command may act late, so what others see in Redis says less about it: see docs/design.md, I2, I3.
@@ -42,15 +43,20 @@ type histEntry struct {
 // histState is the state of one lock: who holds it in the eyes of its users, and what is known of Redis.
 type histState struct {
 	owner   string // of the live hold
-	count   int
+	count   int    // its open levels
+	first   int64  // the fencing token that it began with
 	leaves  string // an owner whose hold is over, that may still be there in Redis
-	deleted string // owners whose key was deleted and who have not been told yet; sorted
+	deleted string // owners whose key was deleted and who have not been told yet
 	token   int64  // the highest fencing token so far
 }
 
-// histModel is a reentrant lock with leases. A hold is live from its Lock until its unlock, or until
+// histModel is a reentrant lock with leases. A hold is live from its Lock until the unlock of its last level, or until
 // its holder is told that it is lost: not before the trusted time has ended, unless somebody has
-// deleted the key. That is G1, G2, G6 and G8; what others see in Redis adds G5 and G7. Fencing tokens rise.
+// deleted the key. That is G1, G2, G6 and G8; what others see in Redis adds G5 and G7. Fencing tokens rise
+// from hold to hold, and each re-entry raises that of its own.
+//
+// An owner is one hold: it is used for no other one, neither of this lock nor of another (I3). That is no matter of order, and
+// looked at by histReused.
 var histModel = porcupine.Model{
 	Partition: func(all []porcupine.Operation) [][]porcupine.Operation {
 		byName := make(map[string][]porcupine.Operation)
@@ -77,15 +83,15 @@ func (s histState) step(e histEntry) (histState, bool) {
 	mine := s.owner == e.Owner
 	switch e.Kind {
 	case histLock:
-		ok := e.Token == 0 || e.Token > s.token
+		ok := s.owner == "" && (e.Token == 0 || e.Token > s.token)
+		s.owner, s.count, s.leaves = e.Owner, 1, ""
+		s.first, s.token = e.Token, max(s.token, e.Token)
+		return s, ok
+	case histReenter:
+		// Of two at once, each may have been told the token of the later one.
+		ok := mine && (e.Token == 0 || e.Token > s.first)
+		s.count++
 		s.token = max(s.token, e.Token)
-		if e.Count == 1 {
-			ok = ok && s.owner == "" && !s.isDeleted(e.Owner)
-			s.owner, s.leaves = e.Owner, ""
-		} else {
-			ok = ok && mine && s.count == e.Count-1
-		}
-		s.count = e.Count
 		return s, ok
 	case histUnlock, histUnknown:
 		return s.unlocked(e)
@@ -158,9 +164,24 @@ func (s histState) toldOf(owner string) histState {
 
 func (e histEntry) String() string {
 	what := [...]string{
-		"lock", "unlock", "unlock, unknown", "unlock, refused", "lost", "look", "delete", "told by", "over by",
+		"lock", "re-enter", "unlock", "unlock, unknown", "refused as lost", "lost", "look", "delete", "told by", "over by",
 	}[e.Kind]
 	return fmt.Sprintf("%s %s (%d)", what, e.Owner, e.Count)
+}
+
+// histReused returns an owner that several Locks which competed came back with, or "".
+func histReused(entries []histEntry) string {
+	seen := make(map[string]bool)
+	for _, e := range entries {
+		if e.Kind != histLock {
+			continue
+		}
+		if seen[e.Owner] {
+			return e.Owner
+		}
+		seen[e.Owner] = true
+	}
+	return ""
 }
 
 // histCheck reports whether a history can be explained by the model. It gives up after a while,

@@ -133,6 +133,10 @@ func (b *histBench) goOn(enough func(histTally) bool) {
 				total.Refused += t.Refused
 				total.Cancelled += t.Cancelled
 				total.Lost += t.Lost
+				total.Inside += t.Inside
+				total.Beside += t.Beside
+				total.Escaped += t.Escaped
+				total.Sticky += t.Sticky
 			})
 		}
 		return enough(total)
@@ -243,6 +247,7 @@ func (b *histBench) check(reports []histReport) {
 	total := b.sum(reports)
 	history := histMerge(append(reports, b.log.report())...)
 	b.verdict(porcupine.Ok, history)
+	require.Empty(b.t, histReused(history), "an owner is one hold")
 	for i, name := range b.plan.Names {
 		counted, err := readHistCounter(filepath.Join(b.plan.Dir, strconv.Itoa(i)))
 		require.NoError(b.t, err)
@@ -272,6 +277,10 @@ func (b *histBench) sum(reports []histReport) histTally {
 		total.Cancelled += r.Tally.Cancelled
 		total.Lost += r.Tally.Lost
 		total.Failed += r.Tally.Failed
+		total.Inside += r.Tally.Inside
+		total.Beside += r.Tally.Beside
+		total.Escaped += r.Tally.Escaped
+		total.Sticky += r.Tally.Sticky
 		total.HandOffs = total.HandOffs.and(r.Tally.HandOffs)
 		for name, n := range r.Tally.Written {
 			total.Written[name] += n

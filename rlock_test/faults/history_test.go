@@ -48,16 +48,15 @@ func TestHistoryOfProcesses(t *testing.T) {
 		Pause: 3 * time.Millisecond,
 	}, 3, 2)
 	pass(8 * time.Second)
-	b.goOn(func(t histTally) bool { return t.Nested > 0 && t.Cancelled > 0 && t.Refused > 0 && t.Lost > 0 })
+	// Losses are of fixed leases.
+	b.goOn(func(t histTally) bool {
+		return t.Nested > 0 && t.Cancelled > 0 && t.Refused > 0 && t.Lost > 0 &&
+			t.Inside > 0 && t.Beside > 0 && t.Escaped > 0 && t.Sticky > 0
+	})
 	reports := b.end()
 	b.clean()
 	b.check(reports)
-	total := b.sum(reports)
-	require.Positive(t, total.Nested)
-	require.Positive(t, total.Cancelled)
-	require.Positive(t, total.Refused)
-	require.Positive(t, total.Lost, "of fixed leases")
-	require.Zero(t, total.Failed)
+	require.Zero(t, b.sum(reports).Failed)
 }
 
 // A worker that now and then skips the lock (G1): the checker rejects the history, and the witness misses
@@ -72,6 +71,28 @@ func TestHistoryRejectsWorkersWithoutLock(t *testing.T) {
 	reports := b.end()
 	b.clean()
 	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
+	require.Positive(t, b.lost(b.sum(reports)), "updates lost")
+}
+
+// Goroutines of a section that share an owner on other locks too, as an owner that is more than one hold would have it (G1): two of
+// them inside at once are rejected, and the witness misses updates.
+func TestHistoryRejectsSharedOwners(t *testing.T) {
+	b := newHistBench(t, histPlan{
+		Names: histNames(t, 2), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
+		Pause: 3 * time.Millisecond, Sabotage: histShared,
+	}, 2, 0)
+	pass(3 * time.Second)
+	redistest.Eventually(t, histPatience, func() bool { return b.missed() > 0 }, "updates lost")
+	reports := b.end()
+	b.clean()
+	var unseen []histEntry // the count in Redis, which has a level more than they say, would give them away
+	for _, e := range histMerge(append(reports, b.log.report())...) {
+		if e.Kind != histLook {
+			unseen = append(unseen, e)
+		}
+	}
+	b.verdict(porcupine.Illegal, unseen)
+	require.NotEmpty(t, histReused(unseen))
 	require.Positive(t, b.lost(b.sum(reports)), "updates lost")
 }
 

@@ -36,6 +36,7 @@ const (
 	histNoLock   = "no lock" // now and then a section runs without the lock
 	histDeaf     = "deaf"    // no section heeds its ctx
 	histForged   = "forged"  // a hand-off of a hold that is gone is said to have succeeded
+	histShared   = "shared"  // the goroutines of a section get other locks as one owner
 	histLongWait = 3 * time.Second
 )
 
@@ -46,6 +47,7 @@ func (p histPlan) options() rlock.Options {
 // histTally counts what happened, so that a test can tell that it happened at all.
 type histTally struct {
 	Sections, Nested, Refused, Cancelled, Lost, Failed int64
+	Inside, Beside, Escaped, Sticky                    int64 // see crowd, escape and failed
 	HandOffs                                           histHandOffs
 	Written                                            map[string]int64 // by the witness
 	Straddled                                          map[string]int64 // of these, those that the loss of their lock overtook
@@ -146,11 +148,30 @@ func (w *histWorker) turn() {
 		w.pretend(name)
 		return
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	if h := w.lock(ctx, cancel, name, nil); h != nil {
-		w.section(h, 2)
-		h.unlock(w)
+	w.visit(context.Background(), name, nil, 2)
+}
+
+// visit locks name, if it gets it, for a section that may have others inside, so many deep.
+func (w *histWorker) visit(ctx context.Context, name string, outer *histHold, depth int) *histHold {
+	h := w.lock(ctx, name, outer)
+	if h == nil {
+		return nil
+	}
+	w.section(h, depth)
+	h.unlock(w)
+	if again := outer.of(name); again == nil || again.base != h.base {
+		h.finish(w)
+	}
+	if outer == nil && w.chance(10) {
+		w.escape(h)
+	}
+	return h
+}
+
+// escape goes on with the ctx of a section that is over: that competes like any other.
+func (w *histWorker) escape(h *histHold) {
+	if w.visit(context.WithoutCancel(h.ctx), h.name, nil, 0) != nil {
+		w.count(func(t *histTally) { t.Escaped++ })
 	}
 }
 
@@ -158,60 +179,87 @@ func (w *histWorker) turn() {
 func (w *histWorker) pretend(name string) {
 	owner := fmt.Sprintf("pretender:%d.%d", w.id, histNow())
 	now := histNow()
-	w.log.add(histEntry{Kind: histLock, Name: name, Owner: owner, Count: 1, Call: now, Return: now, Worker: w.id})
-	w.write(context.Background(), name)
+	w.log.add(histEntry{Kind: histLock, Name: name, Owner: owner, Call: now, Return: now, Worker: w.id})
+	w.add(context.Background(), name)
 	now = histNow()
 	w.log.add(histEntry{Kind: histUnlock, Name: name, Owner: owner, Call: now, Return: now, Worker: w.id})
 }
 
-// lock is a Lock or TryLock, or a re-entry if outer is of the same name. It returns nil on failure.
-func (w *histWorker) lock(ctx context.Context, cancel context.CancelFunc, name string, outer *histHold) *histHold {
+// lock is a Lock or TryLock. It returns nil on failure. In a section, outer is its level.
+func (w *histWorker) lock(parent context.Context, name string, outer *histHold) *histHold {
 	m := w.mutex(name)
 	if w.chance(40) {
 		m = w.mutex(name, rlock.WithLease(w.plan.Watchdog/4+w.duration(w.plan.Watchdog)))
 	}
-	var held context.Context
-	var unlock rlock.UnlockFunc
+	again := outer.of(name)
+	lost := again != nil && again.base.isLost()
+	ctx, cancel := context.WithCancel(parent)
+	h := &histHold{name: name, outer: outer, cancel: cancel}
 	var err error
 	call := histNow()
 	switch dice := w.rng.IntN(100); {
 	case dice < 15:
-		held, unlock, err = m.TryLock(ctx, 0)
-	case dice < 35 || outer != nil && outer.of(name) == nil: // nested waits are short: the order of names is random
-		held, unlock, err = m.TryLock(ctx, w.duration(w.plan.Watchdog/4))
+		h.ctx, h.release, err = m.TryLock(ctx, 0)
+	case dice < 35 || dice >= 60 && outer != nil && (again == nil || again.crowded.Load()):
+		// Whoever has a lock and may have to wait for another does not wait for long: the order of names is random.
+		h.ctx, h.release, err = m.TryLock(ctx, w.duration(w.plan.Watchdog/4))
 	case dice < 60:
 		timer := time.AfterFunc(w.duration(w.plan.Watchdog/4), cancel)
-		held, unlock, err = m.Lock(ctx)
+		h.ctx, h.release, err = m.Lock(ctx)
 		timer.Stop()
 	case dice < 80:
 		timer := time.AfterFunc(histLongWait, cancel)
-		held, unlock, err = m.Lock(ctx)
+		h.ctx, h.release, err = m.Lock(ctx)
 		timer.Stop()
 	default:
-		held, unlock, err = m.Lock(context.WithoutCancel(ctx))
+		h.ctx, h.release, err = m.Lock(context.WithoutCancel(ctx))
 	}
-	ret := histNow()
+	e := histEntry{Kind: histLock, Name: name, Worker: w.id, Call: call}
 	if err != nil {
-		w.failed(name, outer, err)
+		cancel()
+		e.Return = histNow()
+		w.failed(e, again, lost, err)
 		return nil
 	}
-	h := &histHold{name: name, owner: rlock.Owner(held), level: 1, outer: outer, ctx: held, release: unlock}
-	if again := outer.of(name); again != nil {
-		h.level, h.base = again.level+1, again.base
-	} else {
-		h.base = &histBase{}
-		if w.plan.Sabotage != histDeaf {
-			h.watch(w)
-		}
-	}
-	token, fenced := rlock.FencingToken(held, name)
+	h.whose()
+	var fenced bool
+	e.Owner = h.owner
+	e.Token, fenced = rlock.FencingToken(h.ctx, name)
+	e.Return = histNow() // behind the token, which another re-entry may have raised since
 	if fenced != slices.Contains(w.plan.Fenced, name) {
 		w.wrong(fmt.Errorf("%s: fencing token: %v", name, fenced))
 	}
-	w.log.add(histEntry{
-		Kind: histLock, Name: name, Owner: h.owner, Count: h.level, Call: call, Return: ret, Worker: w.id, Token: token,
-	})
+	switch {
+	case again != nil && again.owner == h.owner:
+		e.Kind, h.base = histReenter, again.base
+		if around, _ := rlock.FencingToken(again.ctx, name); around < e.Token {
+			w.wrong(fmt.Errorf("%s: a level has token %d, the one around it %d", name, e.Token, around))
+		}
+	case again != nil && !again.left.Load():
+		w.wrong(fmt.Errorf("%s: a Lock inside did not re-enter", name))
+		fallthrough
+	default:
+		h.base = &histBase{}
+	}
+	h.base.enter()
+	if w.plan.Sabotage != histDeaf {
+		h.watch(w)
+	}
+	w.log.add(e)
 	return h
+}
+
+// whose finds the owner out. If the hold is lost by now, only its unlock is sure to say.
+func (h *histHold) whose() {
+	if h.owner = rlock.Owner(h.ctx); h.owner != "" {
+		return
+	}
+	err := h.release()
+	var loss *rlock.LostError
+	if errors.As(err, &loss) {
+		h.owner = loss.Owner
+	}
+	h.release = func() error { return err }
 }
 
 func (w *histWorker) mutex(name string, options ...rlock.Option) *rlock.Mutex {
@@ -225,14 +273,26 @@ func (w *histWorker) duration(most time.Duration) time.Duration {
 	return time.Duration(w.rng.Int64N(int64(most)))
 }
 
-// failed looks at the error of a Lock, which has no effect that a user could see.
-func (w *histWorker) failed(name string, outer *histHold, err error) {
-	if outer != nil { // the grant of one that was cancelled may show for a moment
-		w.log.doubt(histKey{name, outer.owner})
+// failed looks at the error of a Lock, which has no effect that a user could see. If it was to re-enter a hold, again is
+// the level, and lost whether it was known to be lost.
+func (w *histWorker) failed(e histEntry, again *histHold, lost bool, err error) {
+	var loss *rlock.LostError
+	sticky := again != nil && again.says(err)
+	if again != nil && !sticky { // the grant of one that was cancelled may show for a moment
+		w.log.doubt(histKey{again.name, again.owner})
+	}
+	if sticky {
+		e.Kind, e.Owner = histRefused, again.owner
+		again.base.hear(e.Return, e.Return, w.log.trusted(histKey{again.name, again.owner}))
+		w.log.add(e)
+	} else if lost && !again.left.Load() {
+		w.wrong(fmt.Errorf("a Lock in a lost hold did not say so: %w", err))
 	}
 	w.count(func(t *histTally) {
 		switch {
-		case errors.Is(err, rlock.ErrLost):
+		case sticky:
+			t.Sticky++
+		case errors.As(err, &loss):
 		case errors.Is(err, context.Canceled):
 			t.Cancelled++
 		case errors.Is(err, rlock.ErrNotAcquired):
@@ -246,34 +306,84 @@ func (w *histWorker) failed(name string, outer *histHold, err error) {
 	}
 }
 
-// section is the inside of a lock: the witness, a pause, more locks.
+// section is the inside of a lock: the witness, a pause, more locks, more goroutines.
 func (w *histWorker) section(h *histHold, depth int) {
 	ctx := h.ctx
 	if w.plan.Sabotage == histDeaf {
 		ctx = context.WithoutCancel(ctx)
 	}
 	w.count(func(t *histTally) { t.Sections++ })
-	w.write(ctx, h.name)
-	if depth == 0 || ctx.Err() != nil || !w.chance(40) {
-		return
-	}
-	name := h.name
-	if w.chance(30) {
-		name = w.plan.Names[w.rng.IntN(len(w.plan.Names))]
-	}
-	inner, cancel := context.WithCancel(h.ctx)
-	defer cancel()
-	if in := w.lock(inner, cancel, name, h); in != nil {
-		w.count(func(t *histTally) { t.Nested++ })
-		w.section(in, depth-1)
-		in.unlock(w)
+	w.write(ctx, h)
+	switch {
+	case ctx.Err() != nil:
+		if h.base.isLost() && w.chance(50) { // tries it all the same
+			w.visit(context.WithoutCancel(h.ctx), h.name, h, 0)
+		}
+	case depth == 0:
+	case w.chance(15):
+		w.crowd(h, depth-1)
+	case w.chance(40):
+		name := h.name
+		if w.chance(30) {
+			name = w.plan.Names[w.rng.IntN(len(w.plan.Names))]
+		}
+		if w.visit(h.ctx, name, h, depth-1) != nil {
+			w.count(func(t *histTally) { t.Nested++ })
+		}
 	}
 }
 
-// write is the witness: it adds 1 to the counter of the name, by read, pause and write. Between the
-// last look at ctx and the write is a gap that no lock can close (docs/guarantees.md, "Pauses"); a
+// crowd is a section of several goroutines. Some want the lock that the section has: they are inside together. The others
+// all want another one, in which they exclude each other. Now and then the section's own level is unlocked
+// before theirs are.
+func (w *histWorker) crowd(h *histHold, depth int) {
+	h.crowded.Store(true)
+	other := w.plan.Names[(w.index(h.name)+w.rng.IntN(max(1, len(w.plan.Names)-1))+1)%len(w.plan.Names)]
+	ctx := h.ctx
+	if w.plan.Sabotage == histShared && h.of(other) == nil {
+		shared, unlock, err := w.mutex(other).TryLock(ctx, w.duration(w.plan.Watchdog))
+		if err != nil {
+			return
+		}
+		defer func() { _ = unlock() }()
+		ctx = shared // which nobody knows to be inside
+	}
+	var wg sync.WaitGroup
+	for range 2 + w.rng.IntN(2) {
+		name := other
+		if w.chance(40) {
+			name = h.name
+		}
+		one := &histWorker{histCrew: w.histCrew, id: w.id, rng: rand.New(rand.NewPCG(w.rng.Uint64(), w.rng.Uint64()))}
+		wg.Go(func() {
+			in := one.visit(ctx, name, h, depth)
+			one.count(func(t *histTally) {
+				switch {
+				case in == nil:
+				case in.base == h.base:
+					t.Inside++
+				default:
+					t.Beside++
+				}
+			})
+		})
+	}
+	if w.chance(20) {
+		h.unlock(w)
+	}
+	wg.Wait()
+}
+
+// write is the witness: it adds 1 to the counter of the name, by read, pause and write, one after the other of those
+// in the same hold. Between the last look at ctx and the write is a gap that no lock can close (docs/guarantees.md, "Pauses"); a
 // loss that falls into it is counted, so that it can't pass for a fault of the lock, or hide one.
-func (w *histWorker) write(ctx context.Context, name string) {
+func (w *histWorker) write(ctx context.Context, h *histHold) {
+	h.base.writing.Lock()
+	defer h.base.writing.Unlock()
+	w.add(ctx, h.name)
+}
+
+func (w *histWorker) add(ctx context.Context, name string) {
 	path := filepath.Join(w.plan.Dir, strconv.Itoa(w.index(name)))
 	n, err := readHistCounter(path)
 	if err != nil {

@@ -3,7 +3,6 @@ package faults
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -18,7 +17,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
-	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -195,9 +193,9 @@ func (h *holds) judge(t *testing.T) {
 			sent = at(h.before)
 			end = sent.Add(holdWatchdog)
 		}
-		cause := context.Cause(h.ctxs[i])
-		require.ErrorIs(t, cause, rlock.ErrLost)
-		if errors.Is(cause, lease.ErrGone) { // then it ended in Redis first
+		var loss *rlock.LostError
+		require.ErrorAs(t, context.Cause(h.ctxs[i]), &loss)
+		if loss.Reason == rlock.LostGone { // then it ended in Redis first
 			require.False(t, told.Before(end), "hold %d ends in Redis before its time", i)
 		}
 		late, _ := h.stalls.clear(span{end, told})

@@ -50,7 +50,7 @@ func loadPass(d time.Duration) { <-time.After(d) }
 // of them. A call that was answered with NOSCRIPT is none: the same with the script's text follows.
 type meter struct {
 	rueidis.Client
-	acquires, handOffs, releases atomic.Int64
+	acquires, handOffs atomic.Int64
 
 	renewals atomic.Int64 // calls, for any number of holds
 	renewed  atomic.Int64 // holds in them
@@ -76,7 +76,6 @@ func (m *meter) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResu
 	case "hand-off":
 		m.handOffs.Add(1)
 	case "release":
-		m.releases.Add(1)
 		return result
 	case "renew":
 		m.renewals.Add(1)

@@ -47,10 +47,17 @@ func TestNetBlackHole(t *testing.T) {
 			expiry := b.expiry(t)
 			short, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
-			require.ErrorIs(t, startLock(short, b.lock.Mutex(b.name+":short")).within(t, time.Second+netSlack).err,
-				context.DeadlineExceeded)
-			_, _, err = b.lock.Mutex(b.name+":try").TryLock(context.Background(), time.Second)
-			require.ErrorIs(t, err, rlock.ErrNotAcquired)
+			err = startLock(short, b.lock.Mutex(b.name+":short")).within(t, time.Second+netSlack).err
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.ErrorIs(t, err, rlock.ErrUnreachable)
+			for name, wait := range map[string]time.Duration{":once": 0, ":try": time.Second} { // an attempt has a second
+				began := time.Now()
+				_, _, err = b.lock.Mutex(b.name+name).TryLock(context.Background(), wait)
+				require.ErrorIs(t, err, rlock.ErrNotAcquired)
+				require.ErrorIs(t, err, rlock.ErrUnreachable)
+				require.NotErrorIs(t, err, context.DeadlineExceeded, "it was nobody's ctx")
+				require.Less(t, time.Since(began), time.Second+netSlack)
+			}
 			told.by(t, expiry.Add(time.Second), tellSlack) // a renewal may have come between
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
 			require.NoError(t, unlockParked(), "the message vanishes")
@@ -64,7 +71,7 @@ func TestNetBlackHole(t *testing.T) {
 			require.NoError(t, got.unlock())
 			require.NoError(t, long.Err())
 			require.NoError(t, unlockLong())
-			for _, left := range []string{b.name, b.name + ":short", b.name + ":try", b.name + ":long", parked.name} {
+			for _, left := range []string{b.name, b.name + ":short", b.name + ":once", b.name + ":try", b.name + ":long", parked.name} {
 				(&netBench{other: b.other, name: left}).becomesFree(t, netWakeUp)
 			}
 			parked.awaitSubscribers(t, 0)

@@ -70,6 +70,26 @@ func TestNetAcquireArrivesAfterItsLease(t *testing.T) {
 	}
 }
 
+// Fault 1, G5: an acquire is answered after its lease, and then Redis falls silent. What has to be given back does not keep the
+// caller, whose ctx is done.
+func TestNetLateGrantGivenBackInSilence(t *testing.T) {
+	const lease = 300 * time.Millisecond
+	b := newNetBench(t, rlock.Options{})
+	b.proxy.OnReply(redistest.Nth(1, netScript(t, "acquire"), redistest.Hold))
+	b.proxy.OnRequest(redistest.Nth(1, netScript(t, "release"), redistest.Drop))
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	late := startLock(ctx, b.lock.Mutex(b.name, rlock.WithLease(lease)))
+	redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "granted, not answered")
+	pass(lease)
+	b.proxy.Release()
+	redistest.Eventually(t, netSlack, func() bool { return redistest.Goroutines("rlock.(*Client).giveBack") == 1 }, "given back")
+	late.waits(t)
+	cancel()
+	require.ErrorIs(t, late.within(t, time.Second).err, rlock.ErrLost)
+	b.becomesFree(t, netSlack)
+}
+
 // Fault 1, G5: a re-entry is answered when its caller has gone. The level is taken off again, and
 // the hold around it stays.
 func TestNetReentryAnsweredAfterItsCallerHasGone(t *testing.T) {

@@ -11,72 +11,85 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Here two goroutines are the same owner, by a lock around both. One's call for an inner
-// lock is slow, so the other's Lock waits behind it, and then gets a hold of its own. What the slow
-// call leaves behind must not touch that.
+// Here two goroutines are inside one hold, by its ctx. The call of one is slow, so the other's Lock waits for it (I1).
 
-// siblings returns a ctx whose owner holds a lock around.
-func (b *netBench) siblings(t *testing.T) context.Context {
+// behind starts a Lock under the ctx of the hold, and returns when it waits.
+func (b *netBench) behind(t *testing.T, hold context.Context) waiter {
 	t.Helper()
-	ctx, unlock, err := b.lock.Mutex(b.name + ":around").Lock(context.Background())
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, unlock()) })
-	return ctx
+	sibling := startLock(hold, b.lock.Mutex(b.name))
+	redistest.Eventually(t, netSlack, func() bool { return redistest.Goroutines("rlock.(*Mutex).awaitCalls") == 1 }, "it waits behind")
+	return sibling
 }
 
-// solid proves that a hold is one: it can be re-entered and left again, and stays.
-func (b *netBench) solid(t *testing.T, l granted) {
+// lasts proves that the hold has so many levels, and keeps them for longer than the first pauses of whatever sweeps.
+func (b *netBench) lasts(t *testing.T, hold context.Context, levels int64) {
 	t.Helper()
-	require.NoError(t, l.err)
-	ctx, cancel := context.WithTimeout(l.ctx, netGivesUp)
-	defer cancel()
-	_, unlock, err := b.lock.Mutex(b.name).Lock(ctx)
-	require.NoError(t, err)
-	require.Equal(t, map[string]int64{rlock.Owner(l.ctx): 2}, b.fields(t))
-	require.NoError(t, unlock())
-	require.Equal(t, map[string]int64{rlock.Owner(l.ctx): 1}, b.fields(t))
-	// Longer than the longest pause between two tries to release a field in doubt.
 	for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); pass(50 * time.Millisecond) {
-		require.Equal(t, map[string]int64{rlock.Owner(l.ctx): 1}, b.fields(t))
+		require.Equal(t, map[string]int64{rlock.Owner(hold): levels}, b.fields(t))
 		b.excluded(t)
+		require.NoError(t, hold.Err())
 	}
-	require.NoError(t, l.ctx.Err())
-	require.NoError(t, l.unlock())
+}
+
+// Fault 1, G1, G6: the slow call is the unlock of a level, which is answered late.
+func TestNetSiblingBehindASlowUnlock(t *testing.T) {
+	b := newNetBench(t, rlock.Options{})
+	m := b.lock.Mutex(b.name)
+	hold, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	_, unlockInner, err := m.Lock(hold)
+	require.NoError(t, err)
+	b.proxy.OnReply(redistest.Nth(1, netScript(t, "release"), redistest.Hold))
+	unlocked := call(unlockInner)
+	redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "the unlock is under way")
+	sibling := b.behind(t, hold)
+	require.Equal(t, map[string]int64{rlock.Owner(hold): 1}, b.fields(t), "it does not overtake")
+	b.proxy.Release()
+	require.NoError(t, returned(t, unlocked, netSlack))
+	got := sibling.gets(t, netSlack, "its turn")
+	b.lasts(t, hold, 2)
+	require.NoError(t, got.unlock())
+	b.lasts(t, hold, 1)
+	require.NoError(t, unlock())
 	require.True(t, b.free(t))
 }
 
-// Fault 1, G1, G6: the slow call is an unlock, which is answered late.
-func TestNetSiblingBehindASlowUnlock(t *testing.T) {
-	b := newNetBench(t, rlock.Options{})
-	around := b.siblings(t)
-	m := b.lock.Mutex(b.name)
-	_, unlock, err := m.Lock(around)
-	require.NoError(t, err)
-	b.proxy.OnReply(redistest.Nth(1, netScript(t, "release"), redistest.Hold))
-	unlocked := call(unlock)
-	redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "the unlock is under way")
-	sibling := startLock(around, m)
-	redistest.Eventually(t, netSlack, func() bool { return redistest.Goroutines("rlock.(*locking).begin") == 1 }, "it waits behind")
-	b.proxy.Release()
-	require.NoError(t, returned(t, unlocked, netSlack))
-	b.solid(t, sibling.within(t, netSlack))
-}
-
-// Fault 1, G1, G5, G6: the slow call is an acquire that is given up, and reaches Redis later still.
-func TestNetSiblingBehindAnAbandonedAcquire(t *testing.T) {
-	b := newNetBench(t, rlock.Options{})
-	around := b.siblings(t)
-	m := b.lock.Mutex(b.name)
-	b.proxy.OnRequest(redistest.Nth(1, netScript(t, "acquire"), redistest.Hold))
-	ctx, cancel := context.WithCancel(around)
-	first := startLock(ctx, m)
-	redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "the acquire is under way")
-	sibling := startLock(around, m)
-	redistest.Eventually(t, netSlack, func() bool { return redistest.Goroutines("rlock.(*locking).begin") == 1 }, "it waits behind")
-	cancel()
-	require.ErrorIs(t, first.within(t, netSlack).err, rlock.ErrNotAcquired)
-	b.conns.close() // the request is still on its way
-	b.solid(t, sibling.within(t, netSlack))
-	b.deliver(t)
-	b.becomesFree(t, 5*time.Second)
+// Fault 1, G1, G5, G6: the slow call is a re-entry that is given up, and reaches Redis later still, when the other's level
+// is unlocked. It adds a level that nobody has, until the next call puts the count right, and never outlives the hold.
+func TestNetSiblingBehindAnAbandonedReentry(t *testing.T) {
+	for name, over := range map[string]bool{"the hold lasts": false, "the hold is over": true} {
+		t.Run(name, func(t *testing.T) {
+			b := newNetBench(t, rlock.Options{})
+			m := b.lock.Mutex(b.name)
+			hold, unlock, err := m.Lock(context.Background())
+			require.NoError(t, err)
+			b.proxy.OnRequest(redistest.Nth(1, netScript(t, "acquire"), redistest.Hold))
+			ctx, cancel := context.WithCancel(hold)
+			first := startLock(ctx, m)
+			redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "the re-entry is under way")
+			sibling := b.behind(t, hold)
+			cancel()
+			require.ErrorIs(t, first.within(t, netSlack).err, rlock.ErrNotAcquired)
+			b.conns.close() // the request is still on its way
+			got := sibling.gets(t, netSlack, "its turn")
+			b.lasts(t, hold, 2)
+			require.NoError(t, got.unlock())
+			require.Equal(t, map[string]int64{rlock.Owner(hold): 1}, b.fields(t))
+			if over {
+				require.NoError(t, unlock())
+				b.deliver(t)
+				require.True(t, b.free(t))
+				b.becomesFree(t, 0)
+				return
+			}
+			b.deliver(t)
+			require.Equal(t, map[string]int64{rlock.Owner(hold): 2}, b.fields(t), "nobody's level")
+			_, unlockInner, err := m.Lock(hold)
+			require.NoError(t, err)
+			require.NoError(t, unlockInner())
+			b.lasts(t, hold, 1)
+			require.NoError(t, unlock())
+			require.True(t, b.free(t))
+		})
+	}
 }

@@ -91,8 +91,11 @@ func TestRedisNotReadyForLong(t *testing.T) {
 			fresh := startLock(context.Background(), b.lock.Mutex(b.name+":new"))
 			told.by(t, expiry, tellSlack)
 			require.ErrorIs(t, unlock(), rlock.ErrLost)
-			require.ErrorContains(t, returned(t, long, patience+netSlack), word)
-			require.ErrorContains(t, fresh.within(t, patience+netSlack).err, word)
+			for _, err := range []error{returned(t, long, patience+netSlack), fresh.within(t, patience+netSlack).err} {
+				require.ErrorIs(t, err, rlock.ErrUnreachable)
+				require.ErrorContains(t, err, word)
+				require.NotErrorIs(t, err, rlock.ErrNotAcquired)
+			}
 			require.True(t, exists(t, b.direct, b.name+":long"))
 			refusing.Store(false)
 			redistest.Eventually(t, 5*time.Second, func() bool { return !exists(t, b.direct, b.name+":long") }, "made up for")

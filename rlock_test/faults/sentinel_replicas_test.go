@@ -59,15 +59,19 @@ func TestMasterKilledRightAfterAReplicatedGrant(t *testing.T) {
 			Replicas: 1, ReplicaTimeout: 200 * time.Millisecond,
 		})
 		require.NoError(t, err)
-		killed := make(chan struct{})
+		killed, returned := make(chan struct{}), make(chan struct{})
 		delay := time.Duration(rng.Int64N(int64(2 * time.Millisecond)))
-		go func() { // ended by the answer, which comes once the replicas confirmed or the time is up
+		go func() { // ended by the answer, which comes once the replicas confirmed or the time is up, or by the Lock
 			defer close(killed)
-			<-answered
-			<-time.After(delay)
+			select {
+			case <-answered:
+				<-time.After(delay)
+			case <-returned: // without a WAIT: it got no connection of its own in time, as the machine was busy
+			}
 			master.Kill()
 		}()
 		ctx, _, err := c.Mutex(name).TryLock(context.Background(), time.Second)
+		close(returned)
 		<-killed
 		for _, n := range replicas {
 			n.Resume()
@@ -80,6 +84,7 @@ func TestMasterKilledRightAfterAReplicatedGrant(t *testing.T) {
 			require.NotEqual(t, 3, stopped, "no replica could confirm")
 		} else {
 			refused++
+			t.Logf("round %d, stopped %b: %v", round, stopped, err)
 		}
 		c.Close()
 		if next == nodes[2] {

@@ -1,0 +1,187 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// theLoss returns what the hold was told, which must have been once.
+func (h *hold) theLoss(t testing.TB) Loss {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.loss) != 1 {
+		t.Fatalf("%s: lost %d times", h.item.Name, len(h.loss))
+	}
+	return h.loss[0]
+}
+
+// A loss gives the error of the last renewal that failed, as the renew function returned it.
+func TestLossSaysWhy(t *testing.T) {
+	cut, refused := errors.New("cut"), fmt.Errorf("NOPERM: %w", ErrRefused)
+	fail := func(err error) func(int, request) ([]Verdict, error) {
+		return func(int, request) ([]Verdict, error) { return nil, err }
+	}
+	answer := func(v Verdict) func(int, request) ([]Verdict, error) {
+		return func(_ int, q request) ([]Verdict, error) { return all(v, len(q.items)), nil }
+	}
+	for name, c := range map[string]struct {
+		answer func(call int, q request) ([]Verdict, error)
+		gone   bool
+		want   error
+	}{
+		"unanswered": {fail(cut), expired, cut},
+		"refused":    {fail(refused), expired, refused},
+		"failed":     {answer(Failed), expired, ErrFailed},
+		"gone":       {answer(Gone), foundGone, nil},
+		"the last": {func(call int, q request) ([]Verdict, error) {
+			if call < 5 {
+				return nil, cut
+			}
+			return nil, refused
+		}, expired, refused},
+		"gone after a failure": {func(call int, q request) ([]Verdict, error) {
+			if call == 0 {
+				return nil, cut
+			}
+			return answer(Gone)(call, q)
+		}, foundGone, cut},
+		"a success between": {func(call int, q request) ([]Verdict, error) {
+			switch call {
+			case 0:
+				return nil, cut
+			case 1:
+				return answer(Renewed)(call, q)
+			}
+			return answer(Gone)(call, q)
+		}, foundGone, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, r *Renewer, s *store) {
+				call := 0
+				s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+					call++
+					return c.answer(call-1, q)
+				}
+				h := newHold(1)
+				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+				sleep(time.Hour)
+				if l := h.theLoss(t); l.Gone != c.gone || l.Err != c.want || !l.Renewed {
+					t.Errorf("%+v, want gone %t, error %v", l, c.gone, c.want)
+				}
+			})
+		})
+	}
+	t.Run("wrong number of verdicts", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			s.answer = func(context.Context, request) ([]Verdict, error) { return all(Renewed, 2), nil }
+			h := newHold(1)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+			sleep(watchdog)
+			if l := h.theLoss(t); !errors.Is(l.Err, ErrRefused) {
+				t.Errorf("%+v", l)
+			}
+		})
+	})
+}
+
+// Items that are refused one by one have an error each, in one group and whatever the others are told.
+func TestEachRefusedLeaseHasItsError(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		bad, hs := map[Item]error{}, make([]*hold, 100)
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			for _, it := range q.items {
+				if err := bad[it]; err != nil && len(q.items) == 1 {
+					return nil, err
+				} else if err != nil {
+					return nil, ErrRefused
+				}
+			}
+			return all(Renewed, len(q.items)), nil
+		}
+		for i := range hs {
+			hs[i] = newHold(i)
+			if i%10 == 0 {
+				bad[hs[i].item] = fmt.Errorf("%w: %d", ErrRefused, i)
+			}
+		}
+		for _, h := range hs {
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+		}
+		sleep(watchdog)
+		for _, h := range hs {
+			if err := bad[h.item]; err == nil {
+				h.wantKept(t)
+			} else if l := h.theLoss(t); l.Err != err {
+				t.Errorf("%s: %v, want %v", h.item.Name, l.Err, err)
+			}
+		}
+	})
+}
+
+// Not every lease of a group that falls silent is sent before its end: those behind the probes have the group's error.
+func TestLeaseThatWasNeverSentHasItsGroupsError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		s.batch = 1
+		s.answer = stuck
+		r := NewRenewer(s.renew, Options{Watchdog: watchdog, Batch: 1})
+		defer r.Close()
+		var hs []*hold
+		for i := range 2 * parallel {
+			h := newHold(i)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+			hs = append(hs, h)
+		}
+		sleep(watchdog)
+		sent := map[Item]bool{}
+		for _, q := range s.taken() {
+			sent[q.items[0]] = true
+		}
+		if len(sent) == len(hs) {
+			t.Error("all were sent: not much of a test")
+		}
+		for _, h := range hs {
+			if l := h.theLoss(t); !errors.Is(l.Err, context.DeadlineExceeded) {
+				t.Errorf("%s: %v", h.item.Name, l.Err)
+			}
+		}
+	})
+}
+
+// A loss says whether the lease was to be renewed; and a success by other means counts like a renewal.
+func TestLossSaysWhetherToBeRenewed(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		cut := errors.New("cut")
+		s.answer = func(context.Context, request) ([]Verdict, error) { return nil, cut }
+		keep := func(i int, renewed bool) *hold {
+			h := newHold(i)
+			r.Keep(&h.Lease, keeper{h.item, i, h.lost}, time.Now().Add(watchdog), renewed)
+			return h
+		}
+		renewed, fixed, released, off, again := keep(1, true), keep(2, false), keep(3, true), keep(4, true), keep(5, true)
+		fixedReleased := keep(6, false)
+		sleep(20 * time.Second)
+		r.Releasing(&released.Lease)
+		r.Releasing(&fixedReleased.Lease)
+		r.Update(&off.Lease, time.Time{}, false)
+		r.Update(&again.Lease, time.Now().Add(watchdog), false)
+		sleep(time.Hour)
+		for name, c := range map[string]struct {
+			h       *hold
+			renewed bool
+			err     error
+		}{
+			"renewed": {renewed, true, cut}, "fixed": {fixed, false, nil}, "released": {released, true, cut},
+			"switched off": {off, false, nil}, "extended": {again, false, nil}, "fixed, released": {fixedReleased, false, nil},
+		} {
+			if l := c.h.theLoss(t); l.Gone || l.Renewed != c.renewed || l.Err != c.err {
+				t.Errorf("%s: %+v", name, l)
+			}
+		}
+	})
+}

@@ -1,0 +1,86 @@
+package lease
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// jitter is what to multiply a wait with to shorten it by up to a tenth, so that processes do not march in step.
+type jitter float64
+
+func newJitter() jitter { return jitter(1 - rand.Float64()/10) }
+
+func (j jitter) of(d time.Duration) time.Duration { return time.Duration(float64(j) * float64(d)) }
+
+// schedule has a lease that is nowhere renewed a period after its last success was sent. Called under mu.
+//
+// The time of that success is taken from the end of trust. That is the same for a lease that was acquired for, or
+// renewed to, the watchdog time. For one with more time left it is what the rule "never shorten an expiry" asks for:
+// no renewal before it would gain something.
+func (r *Renewer) schedule(l *Lease, j jitter) {
+	period := r.ttl / 3
+	r.rest(l, l.until-r.ttl+j.of(period+period/18)) // not /19, so that there are never more calls than n/batch
+}
+
+// maxTries is how many renewals have to fail until the backoff is at its longest, whichever that is.
+const maxTries = 6
+
+// retry schedules the next try of a lease whose renewal failed.
+//
+// The longest backoff is short, since whoever waits longer sleeps through a store that recovers only for a moment. It
+// costs little: while there are no answers, a group has few calls under way. Only a store that refuses all of many
+// leases, which come one by one, is spared (TestStoreThatRefusesAllIsSpared).
+func (r *Renewer) retry(l *Lease, now time.Duration, j jitter) {
+	shortest, longest := max(r.ttl/100, 10*time.Millisecond), r.ttl/30
+	if l.alone() && l.g.members > r.batch && now-l.g.renewed > r.ttl/3 {
+		longest = r.ttl / 6
+	}
+	l.tries = min(l.tries+1, maxTries)
+	// Near the end a full backoff would give away the last chance.
+	wait := min(shortest<<(l.tries-1), longest, (l.until-now)/2)
+	r.rest(l, now+j.of(max(wait, shortest)))
+}
+
+// rest puts a lease that is nowhere among those that are due later. Called under mu.
+func (r *Renewer) rest(l *Lease, due time.Duration) {
+	l.place = resting
+	r.dues.push(l, due)
+	if l.g != nil {
+		l.g.resting.push(l)
+	}
+	r.wakeBy(due)
+}
+
+// unschedule takes a lease from where it waits for its renewal. Called under mu.
+func (r *Renewer) unschedule(l *Lease) {
+	switch l.place {
+	case resting:
+		r.dues.remove(l)
+		if l.g != nil {
+			l.g.resting.remove(l)
+		}
+	case queued:
+		l.g.queue(l).remove(l)
+	case inCall:
+		return // until finish
+	case nowhere:
+	}
+	l.place = nowhere
+}
+
+// leave ends the renewal of a lease that is lost or stopped. Called under mu.
+func (r *Renewer) leave(l *Lease) {
+	r.unschedule(l)
+	if g := l.g; g != nil {
+		l.g = nil
+		g.members--
+		r.forget(g)
+	}
+}
+
+// forget drops a group that nobody uses. Called under mu.
+func (r *Renewer) forget(g *group) {
+	if g.members == 0 && g.calls == 0 {
+		delete(r.groups, g.key)
+	}
+}

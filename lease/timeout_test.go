@@ -1,0 +1,67 @@
+package lease
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A call ends after the time-out of the options, unless a sixth of the watchdog time is shorter.
+func TestTimeout(t *testing.T) {
+	for given, want := range map[time.Duration]time.Duration{
+		0: watchdog / 6, time.Second: time.Second, 3 * time.Second: 3 * time.Second, time.Minute: watchdog / 6,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStore(t)
+			var took time.Duration
+			s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
+				vs, err := stuck(ctx, q)
+				if took == 0 { // the first
+					took = time.Since(q.at)
+				}
+				return vs, err
+			}
+			r := NewRenewer(s.renew, Options{Watchdog: watchdog, Timeout: given})
+			h := newHold(1)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+			sleep(due + want)
+			r.Close()
+			if took != want {
+				t.Errorf("%v: a call took %v, want %v", given, took, want)
+			}
+		})
+	}
+}
+
+// Close waits that long, and no longer, for calls that do not heed their ctx.
+func TestCloseLeavesCallsThatHeedNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		release := make(chan struct{})
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			<-release
+			return all(Gone, len(q.items)), nil
+		}
+		r := NewRenewer(s.renew, Options{Watchdog: watchdog, Timeout: 2 * time.Second})
+		var hs []*hold
+		for i := range 10 {
+			h := newHold(i)
+			r.Keep(&h.Lease, keeper{h.item, i, h.lost}, time.Now().Add(watchdog), true)
+			hs = append(hs, h)
+		}
+		sleep(due)
+		for range 2 {
+			before := time.Now()
+			r.Close()
+			if d := time.Since(before); d != 2*time.Second {
+				t.Errorf("Close took %v", d)
+			}
+		}
+		close(release)
+		sleep(time.Hour)
+		for _, h := range hs {
+			h.wantKept(t)
+		}
+	})
+}

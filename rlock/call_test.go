@@ -1,0 +1,71 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// Whether connections have a lifetime is seen at rueidis's own clients, and taken for granted at others.
+func TestMayExpire(t *testing.T) {
+	s := redistest.Start(t)
+	life := func(o *rueidis.ClientOption) { o.ConnLifetime = time.Hour }
+	require.False(t, mayExpire(s.Client(t)))
+	require.True(t, mayExpire(s.Client(t, life)))
+	require.True(t, mayExpire(struct{ rueidis.Client }{s.Client(t)}), "it cannot be seen through a wrapper")
+	cl := redistest.StartCluster(t, 3, 0)
+	require.False(t, mayExpire(cl.Client(t)))
+	require.True(t, mayExpire(cl.Client(t, life)))
+}
+
+func TestWhatErrorsMean(t *testing.T) {
+	for name, row := range map[string]struct {
+		err              error
+		mayPass, mayHave bool
+	}{
+		"connection refused":          {&net.OpError{Op: "dial", Err: errors.New("refused")}, true, false},
+		"reset":                       {&net.OpError{Op: "read", Err: errors.New("reset")}, true, true},
+		"rueidis is switching":        {rueidis.ErrClosing, true, true},
+		"time-out":                    {context.DeadlineExceeded, true, true},
+		"no connection":               {lua.ErrNoConnection, false, false},
+		"somebody else's key":         {lua.ErrForeign, false, false},
+		"sent twice, and not decided": {errRepeated, true, true},
+	} {
+		require.Equal(t, row.mayPass, mayPass(row.err), name)
+		require.Equal(t, row.mayHave, mayHaveRun(row.err), name)
+	}
+}
+
+// While Redis is silent, calls start only until so many callers have left, and then as others end.
+func TestLeftCallsAreBounded(t *testing.T) {
+	var l leftCalls
+	for range maxLeft {
+		counts, wait := l.admit(0, false)
+		require.Nil(t, wait)
+		require.False(t, counts)
+		l.add(0) // its caller leaves
+	}
+	_, wait := l.admit(1, false)
+	require.Nil(t, wait, "another slot of a cluster is no matter of theirs")
+	_, wait = l.admit(0, false)
+	require.NotNil(t, wait)
+	l.ended(0, true, false)
+	<-wait
+	counts, wait := l.admit(0, true)
+	require.Nil(t, wait)
+	require.True(t, counts, "it waited, and counts from its start")
+	_, wait = l.admit(0, true)
+	require.NotNil(t, wait)
+	l.ended(0, true, true)
+	<-wait
+	_, wait = l.admit(0, false)
+	require.Nil(t, wait, "Redis has answered")
+}

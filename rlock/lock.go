@@ -1,0 +1,267 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-rlock/rlock/pubsub"
+)
+
+// A Lock under a ctx that carries no hold of the lock competes: it queues in its process, asks Redis when it has the turn, and
+// waits in the queue again if the lock is held.
+//
+//	state     event                                    next
+//	waiting   turn: nobody before it, a message,
+//	          a timer, a new connection                asking
+//	          claimed: an unlock here hands off        entered; or waiting or asking, if that came to nothing
+//	          ctx, time over, Close                    out; if claimed, the claimant finishes for it
+//	asking    granted                                  entered
+//	          held by another                          waiting; TryLock(0): out
+//	          refused, or unanswered for too long      out
+//	          ctx, limit, Close                        out; the question is undone when it is answered
+//	entered   the lease lasts                          a live hold
+//	          answered after the lease, too few
+//	          replicas, Close                          out; given back
+//
+// Each way out leaves the queue, passes the turn on if it had it, and settles what is in doubt.
+
+// locking is a Lock that competes, on its way to a hold.
+type locking struct {
+	question
+	waiter  pubsub.Waiter
+	refusal answer // the last one that said who holds the lock
+	handed  answer // of the hand-off that a claimant made for it
+}
+
+// errOver says that the hold to re-enter was unlocked meanwhile.
+var errOver = errors.New("the hold is over")
+
+// lock re-enters the hold of the lock that the caller's ctx carries, or competes.
+func (m *Mutex) lock(who caller) (*level, error) {
+	m.check(who.ctx)
+	if m.invalid != nil {
+		return nil, m.invalid
+	}
+	c := m.client
+	if !c.start() {
+		return nil, m.fail(ErrClosed)
+	}
+	defer c.running.Done()
+	if err := m.fits(); err != nil {
+		return nil, m.fail(err)
+	}
+	for outer := m.levelIn(who.ctx); outer != nil; outer = m.levelIn(who.ctx) {
+		if l, err := m.reenter(who, outer.hold); err != errOver { //nolint:errorlint // never wrapped
+			return l, err
+		}
+	}
+	if who.ctx.Err() != nil {
+		return nil, m.gaveUp(who, nil, answer{})
+	}
+	l := &locking{question: question{caller: who, mutex: m, hold: newHold(m), count: 1}}
+	return l.compete()
+}
+
+// compete takes the lock for a new owner. Only the first waiter of the process asks Redis, when it has the turn.
+func (l *locking) compete() (*level, error) {
+	m, c := l.mutex, l.mutex.client
+	if c.cluster.isUnknown() {
+		if known, err := c.cluster.learn(l.ctx, l.limit, m); !known {
+			return nil, l.out(err)
+		}
+	}
+	queue := m.queue()
+	l.waiter.Value, l.waiter.Until = l, l.wait
+	var turn bool
+	if !l.once {
+		turn = c.hub.Join(&l.waiter, queue)
+	} else if turn = c.hub.JoinFirst(&l.waiter, queue); !turn {
+		return nil, l.out(nil)
+	}
+	for {
+		if !turn {
+			granted, gone, err := l.awaitTurn()
+			if gone && !l.leave() {
+				return nil, l.out(err)
+			}
+			if granted || gone { // also if it wanted to leave, but was too late
+				return l.enter(l.handed)
+			}
+		}
+		turn = false
+		a, left, err := l.ask(l)
+		switch {
+		case left:
+			return nil, l.out(err)
+		case err != nil:
+			if mayPass(err) { // it did not, for longer than anybody here should wait for their turn
+				l.waiter.Unanswered(err)
+			}
+			l.leave()
+			return nil, l.out(err)
+		case a.granted():
+			l.waiter.Done(m.ttl())
+			return l.enter(a)
+		}
+		l.refusal = a
+		if l.once {
+			l.leave()
+			return nil, l.out(nil)
+		}
+		l.waiter.Held(a.TTL)
+	}
+}
+
+// out is the error of a Lock that got nothing.
+func (l *locking) out(err error) error { return l.mutex.gaveUp(l.caller, err, l.refusal) }
+
+// awaitTurn waits for the turn, or to be granted the lock, or for the end of the wait.
+func (l *locking) awaitTurn() (granted, gone bool, err error) {
+	select {
+	case <-l.waiter.Turn():
+		granted, err = l.waiter.News()
+		return granted, err != nil, err
+	case <-l.ctx.Done():
+		return false, true, nil
+	}
+}
+
+// leave takes a Lock that got nothing out of the queue, and sweeps what it may have left in Redis. It reports true, and
+// has not left, if it was granted the lock in this moment.
+func (l *locking) leave() (granted bool) {
+	switch l.waiter.Leave() {
+	case pubsub.Granted:
+		return true
+	case pubsub.Claimed: // its claimant ends it
+	case pubsub.Left:
+		l.mutex.client.settle(l.mutex, l.hold)
+	}
+	return false
+}
+
+// undo ends a Lock whose caller left it, after the answer.
+func (l *locking) undo(a answer, _ error) {
+	if a.granted() {
+		l.mutex.client.giveBack(l.mutex, l.hold)
+		l.waiter.Leave()
+		return
+	}
+	l.leave()
+}
+
+// enter turns a grant into a live hold, or gives it back. The waiter has left the queue.
+func (l *locking) enter(a answer) (s *level, err error) {
+	h, m := l.hold, l.mutex
+	until := a.sent.Add(m.ttl())
+	switch {
+	case a.Unconfirmed != nil:
+		err = fmt.Errorf("%w: %w", ErrNotReplicated, a.Unconfirmed)
+	case time.Now().Before(until):
+		s, err = h.open(l.ctx, m, until, a.Token)
+	default:
+		err = &LostError{
+			Name: m.name, Owner: h.field(), Reason: LostExpired, Since: until,
+			text: "lost: Redis took longer than the lease to answer",
+		}
+	}
+	if err == nil {
+		return s, nil
+	}
+	// The caller may leave before the grant is given back; if that is not even begun, since Redis is silent, it is swept.
+	_, _, _ = leavable(l.ctx, m, l.limit, func(<-chan struct{}) (struct{}, error) {
+		m.client.giveBack(m, h)
+		return struct{}{}, nil
+	}, func(_ struct{}, err error) {
+		if err != nil {
+			h.doubted(until).unsure = true
+			m.client.settle(m, h)
+		}
+	})
+	m.client.hub.Undone(m.queue()) // those behind it ask, though that was no unlock they know of
+	return nil, l.out(err)
+}
+
+// reenter adds a level to a live hold, without queueing.
+func (m *Mutex) reenter(who caller, h *hold) (*level, error) {
+	if err := m.awaitCalls(who, h); err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	count, loss := h.count, h.loss
+	h.mu.Unlock()
+	var err error
+	switch {
+	case loss != nil:
+		err = loss
+	case count == 0:
+		err = errOver
+	case who.ctx.Err() != nil:
+		err = m.gaveUp(who, nil, answer{})
+	}
+	if err != nil {
+		h.end()
+		return nil, err
+	}
+	q := &reentry{question{caller: who, mutex: m, hold: h, count: count + 1}}
+	a, left, err := q.ask(q)
+	if !left {
+		defer h.end()
+	}
+	if left || err != nil {
+		// Redis may have counted this level. Nothing has to be done: each later call says which count it wants.
+		return nil, m.gaveUp(who, err, answer{})
+	}
+	if !a.granted() {
+		h.gone()
+	}
+	l, err := h.open(who.ctx, m, a.sent.Add(m.ttl()), a.Token)
+	if err != nil {
+		return nil, m.gaveUp(who, err, answer{})
+	}
+	return l, nil
+}
+
+// reentry is a Lock that asks for one more level.
+type reentry struct{ question }
+
+// undo takes the level off again if it was granted. If that fails the next call for the hold puts the count right.
+func (q *reentry) undo(a answer, _ error) {
+	h, m := q.hold, q.mutex
+	defer h.end()
+	if a.granted() {
+		h.mu.Lock()
+		ttl := h.ttl()
+		h.mu.Unlock()
+		_, _ = m.client.releaseOnce(m, m.releaseArgs(h, q.count-1, ttl))
+	}
+}
+
+// awaitCalls takes the right to make calls for a live hold (I1), when whoever has it gives it back.
+func (m *Mutex) awaitCalls(who caller, h *hold) error {
+	wait, cancel, end := who.ctx, context.CancelFunc(func() {}), who.wait
+	if who.once { // those calls take no longer than an attempt
+		end = who.limit
+	}
+	if !end.IsZero() {
+		wait, cancel = context.WithDeadline(who.ctx, end)
+	}
+	defer cancel()
+	for {
+		ok, changed := h.begin()
+		if ok {
+			return nil
+		}
+		if changed == nil {
+			return h.lossSoFar()
+		}
+		select {
+		case <-changed:
+		case <-wait.Done():
+			return m.gaveUp(who, nil, answer{})
+		case <-m.client.done:
+			return m.fail(ErrClosed)
+		}
+	}
+}

@@ -1,0 +1,230 @@
+package rlock
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/go-rlock/rlock/lua"
+)
+
+// Nothing may be left behind by a call that failed (G5), though a command that was sent cannot be
+// called back. What a command without a reply may have done is found out and undone here:
+//
+//   - Its reply comes late: whoever waits for it gives the hold back (locking.undo).
+//   - Its reply is lost: the owner field is swept, that is released again and again, until what was looked for was
+//     found, or until the lease that the command could have started has ended.
+//
+// A field is used for one hold only (I3), so nobody else can be hurt by that, however late it comes.
+
+// doubt is what is not known of a field in Redis.
+type doubt struct {
+	// late counts the first acquires without an answer. Each of them may still act, alone, until the time until.
+	late  int
+	until time.Time
+	// unsure says that there may be a hold now, after an unlock or a hand-off without an answer: any answer settles that.
+	unsure bool
+}
+
+// maxSweep bounds the search for a hold that a lost acquire may have started: how long a network may
+// hold a request back and still deliver it.
+const maxSweep = time.Minute
+
+// doubted returns the hold's doubt, which lasts until then at least.
+func (h *hold) doubted(until time.Time) *doubt {
+	if h.doubt == nil {
+		h.doubt = new(doubt)
+	}
+	if until.After(h.doubt.until) {
+		h.doubt.until = until
+	}
+	return h.doubt
+}
+
+// lateAcquire notes that a first acquire that lasts for ttl was sent, and not answered.
+func (h *hold) lateAcquire(ttl time.Duration) { h.doubted(time.Now().Add(min(ttl, maxSweep))).late++ }
+
+// settle sweeps the field of a hold that has ended, or did not come to be, if there is a doubt.
+func (c *Client) settle(m *Mutex, h *hold) {
+	if d := h.doubt; d != nil && (d.late > 0 || d.unsure) {
+		c.sweeper.add(c, &residue{doubt: *d, mutex: m, args: m.releaseArgs(h, 0, 0)})
+	}
+}
+
+// giveBack releases a hold that was granted to nobody.
+func (c *Client) giveBack(m *Mutex, h *hold) {
+	_, err := c.releaseOnce(m, m.releaseArgs(h, 0, 0))
+	if err != nil {
+		h.doubted(time.Now().Add(m.ttl())).unsure = true
+	} else if h.doubt != nil {
+		h.doubt.unsure = false
+	}
+	c.settle(m, h)
+}
+
+// lastCallTimeout is what a release is given while Close waits for it.
+const lastCallTimeout = time.Second
+
+// releaseOnce sends a release that is to arrive even if the client is closing.
+func (c *Client) releaseOnce(m *Mutex, args lua.ReleaseArgs) (bool, error) {
+	ctx, cancel := c.lastCall()
+	defer cancel()
+	return m.kind.release(ctx, c.rdb, args)
+}
+
+func (c *Client) lastCall() (context.Context, context.CancelFunc) {
+	timeout := callTimeout
+	if c.isClosed() { // Close waits
+		timeout = lastCallTimeout
+	}
+	return context.WithTimeout(context.Background(), timeout)
+}
+
+// residue is a field that is being swept.
+type residue struct {
+	doubt
+	mutex *Mutex
+	args  lua.ReleaseArgs
+	next  time.Time     // when to try again
+	pause time.Duration // after the last try that was answered
+}
+
+// sweeper sweeps all fields of a client on one goroutine, which lives while there are any. leftCalls bounds how many
+// come together when Redis is silent.
+type sweeper struct {
+	mu       sync.Mutex // guards the following
+	residues []*residue
+	running  bool
+	more     chan struct{} // capacity 1: residues has grown
+}
+
+const (
+	sweepBatch = 100
+	firstPause = 500 * time.Millisecond // doubles, so a hold that began late is found as late as that at the most
+)
+
+// add has the sweeper look for r, at once and then again and again. After Close there is one more try, here.
+func (s *sweeper) add(c *Client, r *residue) {
+	if !c.start() {
+		_, _ = c.releaseOnce(r.mutex, r.args)
+		return
+	}
+	r.pause = firstPause
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.residues = append(s.residues, r)
+	if s.running {
+		c.running.Done()
+		select {
+		case s.more <- struct{}{}:
+		default:
+		}
+		return
+	}
+	s.running = true
+	go func() { // ends when nothing is left to be found, or with one last try when the client closes; Close waits for it
+		defer c.running.Done()
+		s.run(c)
+	}()
+}
+
+func (s *sweeper) run(c *Client) {
+	failed := minRetry // the pause after the next try that is not answered
+	for {
+		due, wait := s.due(c.isClosed())
+		switch {
+		case wait == 0:
+			return
+		case len(due) == 0:
+			timer := time.NewTimer(wait)
+			select {
+			case <-timer.C:
+			case <-s.more:
+			case <-c.done:
+			}
+			timer.Stop()
+		case s.try(c, due, failed):
+			failed = minRetry
+		default:
+			failed = min(2*failed, 4*maxRetry)
+		}
+	}
+}
+
+// due returns the residues to be tried now, and how long to wait if there are none; 0 if none are left, and the sweeper ends. When
+// the client is closing, each is tried once more.
+func (s *sweeper) due(closing bool) (due []*residue, wait time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.residues) == 0 {
+		s.running = false
+		return nil, 0
+	}
+	wait = maxSweep
+	if closing {
+		due, s.residues = s.residues, nil
+		return due, wait
+	}
+	now := time.Now()
+	for _, r := range s.residues {
+		switch rest := r.next.Sub(now); {
+		case rest > 0:
+			wait = min(wait, rest)
+		case len(due) < sweepBatch:
+			due = append(due, r)
+		}
+	}
+	return due, wait
+}
+
+// try releases the fields, and drops those that need no further try. It reports whether Redis answered.
+func (s *sweeper) try(c *Client, due []*residue, failed time.Duration) (answered bool) {
+	args := make([]lua.ReleaseArgs, len(due))
+	for i, r := range due {
+		args[i] = r.args
+	}
+	ctx, cancel := c.lastCall()
+	results := lua.ReleaseAll(ctx, c.rdb, args)
+	cancel()
+	now := time.Now()
+	done := make(map[*residue]bool)
+	for i, r := range due {
+		wait := failed
+		if results[i].Err == nil {
+			answered = true
+			wait, r.pause = r.pause, 2*r.pause
+			if r.found(results[i].Held) {
+				done[r] = true
+			}
+		}
+		// Also after an error that does not pass by itself: a right or memory may be given back.
+		if now.After(r.until) {
+			done[r] = true
+		}
+		r.next = now.Add(wait)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	left := s.residues[:0]
+	for _, r := range s.residues {
+		if !done[r] {
+			left = append(left, r)
+		}
+	}
+	clear(s.residues[len(left):])
+	s.residues = left
+	return answered
+}
+
+// found works an answer in, and reports whether there is nothing more to look for. What the first answer finds after an unlock
+// or a hand-off in doubt was the hold in question, and no late acquire.
+func (r *residue) found(held bool) bool {
+	switch {
+	case held && !r.unsure:
+		r.late--
+	case !held && r.unsure: // it may have been handed off in the last moment
+		r.mutex.client.hub.Wake(r.mutex.queue())
+	}
+	r.unsure = false
+	return r.late <= 0
+}

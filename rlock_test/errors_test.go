@@ -1,0 +1,202 @@
+package rlock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// A hash of somebody's data is no lock: nothing waits for it, and nothing deletes it.
+func TestBusinessHashIsNoLock(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	require.NoError(t, b.do(t, "HSET", b.name, "customer", "17").Error())
+	m := b.Mutex(b.name)
+	_, _, err := m.Lock(context.Background())
+	require.EqualError(t, err, `rlock: "`+b.name+`": acquire script: not a lock: the key holds a hash with the field "customer"; `+
+		`give the lock a name that no other data uses`)
+	_, _, err = m.TryLock(context.Background(), 0)
+	require.ErrorContains(t, err, "customer")
+	require.NotErrorIs(t, err, rlock.ErrNotAcquired)
+	_, err = m.ForceUnlock(context.Background())
+	require.ErrorContains(t, err, "customer")
+	value, err := b.do(t, "HGET", b.name, "customer").ToString()
+	require.NoError(t, err)
+	require.Equal(t, "17", value)
+	b.do(t, "DEL", b.name)
+}
+
+// A refusal says who holds the lock and for how long; of a hold of the same client, how to re-enter it.
+func TestRefusalNamesTheHolder(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	other := newClient(t, b.rdb)
+	for name, c := range map[string]*rlock.Client{"another": other, "this client": b.Client} {
+		ctx, unlock, err := c.Mutex(b.name).Lock(context.Background())
+		require.NoError(t, err)
+		_, _, err = b.Mutex(b.name).TryLock(context.Background(), 0)
+		var refusal *rlock.NotAcquiredError
+		require.ErrorAs(t, err, &refusal)
+		require.Equal(t, b.name, refusal.Name)
+		require.Equal(t, rlock.Owner(ctx), refusal.Holder)
+		require.InDelta(t, rlock.DefaultWatchdogTimeout, refusal.TTL, float64(atMost))
+		require.ErrorContains(t, err, "held by ")
+		require.Equal(t, name == "this client", strings.Contains(err.Error(), "use the ctx that its Lock returned"))
+		require.NoError(t, unlock())
+	}
+}
+
+// errors.Is is about the lock of the call. That the ctx ended because another lock was lost, or another Client closed, is
+// in the text alone.
+func TestErrorsAreAboutTheirLock(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	outer, unlock, err := b.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	b.do(t, "DEL", b.name)
+	_, _, err = b.Mutex(b.name).Lock(outer)
+	require.ErrorIs(t, err, rlock.ErrLost)
+	<-outer.Done()
+	_, _, err = b.Mutex(b.name + ":inner").Lock(outer)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotErrorIs(t, err, rlock.ErrLost)
+	require.ErrorContains(t, err, `"`+b.name+`": lost: `)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+
+	second := newClient(t, b.rdb)
+	inSecond, unlock, err := second.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	second.Close()
+	_, _, err = b.Mutex(b.name + ":inner").Lock(inSecond)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.NotErrorIs(t, err, rlock.ErrClosed)
+	require.ErrorContains(t, err, "client closed")
+	require.NoError(t, unlock())
+}
+
+// A loss says why: which error the last renewal met, or that the key was gone.
+func TestLossSaysWhy(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	c := newClient(t, s.Client(t), rlock.Options{WatchdogTimeout: 2 * time.Second})
+	ctx, unlock, err := c.Mutex("renewed").Lock(context.Background())
+	require.NoError(t, err)
+	fixed, unlockFixed, err := c.Mutex("fixed", rlock.WithLease(time.Second)).Lock(context.Background())
+	require.NoError(t, err)
+	owner := rlock.Owner(ctx)
+	s.Stop()
+	<-ctx.Done()
+	var loss *rlock.LostError
+	require.ErrorAs(t, context.Cause(ctx), &loss)
+	require.Equal(t, rlock.LostExpired, loss.Reason)
+	require.Equal(t, owner, loss.Owner)
+	require.WithinDuration(t, time.Now(), loss.Since, soon)
+	require.Regexp(t, `^rlock: "renewed": lost: not renewed in time: .*connection refused$`, loss.Error())
+	<-fixed.Done()
+	require.EqualError(t, context.Cause(fixed), `rlock: "fixed": lost: its lease of fixed length ended`)
+	for _, err := range []error{unlock(), unlockFixed()} {
+		require.ErrorIs(t, err, rlock.ErrLost)
+		require.ErrorIs(t, err, rlock.ErrNotHeld)
+		require.Equal(t, 1, strings.Count(err.Error(), "rlock: "), err)
+	}
+}
+
+// An unlock that finds the loss is the first to know: the cause of the section's ctx, which it had ended, tells as well.
+func TestUnlockThatFindsTheLoss(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	b.do(t, "DEL", b.name)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+
+	ctx, unlock, err = b.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	require.ErrorIs(t, context.Cause(ctx), context.Canceled)
+	require.NotErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+	require.EqualError(t, context.Cause(ctx), `rlock: "`+b.name+`": unlocked`)
+}
+
+// Do returns what fn returned if the lock was fine, says a loss once, however deep, and tells that Close ended the section.
+func TestWhatDoReturns(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	m, ctx := b.Mutex(b.name), context.Background()
+	mine := errors.New("mine")
+	require.Same(t, mine, m.Do(ctx, func(context.Context) error { return mine }), "as it is")
+
+	err := m.Do(ctx, func(ctx context.Context) error {
+		return m.Do(ctx, func(ctx context.Context) error {
+			return m.Do(ctx, func(context.Context) error { return b.do(t, "DEL", b.name).Error() })
+		})
+	})
+	require.ErrorIs(t, err, rlock.ErrLost)
+	require.Equal(t, 1, strings.Count(err.Error(), "lost"), err)
+	require.NotContains(t, err.Error(), "\n")
+
+	err = m.Do(ctx, func(context.Context) error {
+		b.do(t, "DEL", b.name)
+		return mine
+	})
+	require.ErrorIs(t, err, rlock.ErrLost)
+	require.ErrorIs(t, err, mine)
+	require.NotContains(t, err.Error(), "\n")
+
+	c := newClient(t, b.rdb)
+	err = c.Mutex(b.name).Do(ctx, func(ctx context.Context) error {
+		c.Close()
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	require.ErrorIs(t, err, rlock.ErrClosed)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NotErrorIs(t, err, rlock.ErrLost)
+	require.False(t, b.exists(t, b.name), "unlock works after Close")
+}
+
+// A managed server whose slots change may say so in the middle of a script, before it has written: it passes.
+func TestNonLocalKeyPasses(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	proxy := redistest.StartProxy(t, s.Addr())
+	c := newClient(t, redistest.Dial(t, proxy.Addr()))
+	loadScripts(t, c)
+	const said = "ERR Script attempted to access a non local key in a cluster node"
+	proxy.OnRequest(nthScript(1, redistest.Fail(said)))
+	_, unlock, err := c.Mutex("x").Lock(context.Background())
+	require.NoError(t, err)
+	proxy.OnRequest(nthScript(1, redistest.Fail(said)))
+	require.NoError(t, unlock())
+}
+
+// Mistakes in the program panic with a sentence.
+func TestMisusePanics(t *testing.T) {
+	b := newBench(t)
+	m := b.Mutex(b.name)
+	var none *rlock.Client
+	for want, f := range map[string]func(){
+		"rlock: the ctx is nil":                         func() { _, _, _ = m.Lock(nil) },  //nolint:staticcheck // on purpose
+		"rlock: the ctx is nil ":                        func() { _, _ = m.IsLocked(nil) }, //nolint:staticcheck // on purpose
+		"rlock: Do of a nil function":                   func() { _ = m.Do(context.Background(), nil) },
+		"rlock: a Mutex that was not made by a Client":  func() { _, _, _ = new(rlock.Mutex).Lock(context.Background()) },
+		"rlock: a Mutex that was not made by a Client ": func() { _, _, _ = new(rlock.Mutex).TryLock(context.Background(), 0) },
+		"rlock: a Client that was not made by New":      func() { none.Mutex("x") },
+		"rlock: a Client that was not made by New ":     func() { none.Close() },
+		"rlock: a Client that was not made by New  ":    func() { new(rlock.Client).FencedMutex("x") },
+		"rlock: the ctx is nil  ":                       func() { rlock.Owner(nil) },             //nolint:staticcheck // on purpose
+		"rlock: the ctx is nil   ":                      func() { rlock.FencingToken(nil, "x") }, //nolint:staticcheck // on purpose
+	} {
+		assert.PanicsWithValue(t, strings.TrimSpace(want), f)
+	}
+}

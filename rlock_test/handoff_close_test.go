@@ -1,0 +1,91 @@
+package rlock_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// G9: Close comes while a hand-off is under way, which is answered a little later, much later, or never. The
+// waiter returns at once, Close soon, no goroutine is left, and what was handed over is given back if Redis
+// can be reached.
+func TestCloseDuringAHandOff(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	for leg, on := range legs {
+		for name, late := range map[string]time.Duration{"at once": 0, "late": 1200 * time.Millisecond, "never": -1, "black hole": -1} {
+			t.Run(leg+"/"+name, func(t *testing.T) {
+				redistest.Parallel(t)
+				before := ours()
+				r := newRelayOn(t, s, rlock.Options{WatchdogTimeout: 10 * time.Second})
+				on(r.proxy, redistest.Nth(1, r.handOff, redistest.Hold))
+				a, line := r.line(t, same(r.Mutex(r.name), 3)...)
+				unlocked := r.flying(t, a)
+				r.proxy.BlackHole(name == "black hole")
+				began := time.Now()
+				closed := async(func() error { r.Close(); return nil })
+				for _, p := range line {
+					require.ErrorIs(t, p.get(t, soon).err, rlock.ErrClosed)
+				}
+				if late >= 0 {
+					pass(late)
+					r.proxy.Release()
+				}
+				const bound = 5*time.Second + soon // as without a hand-off
+				err := within(t, unlocked, bound)
+				require.NoError(t, within(t, closed, bound))
+				require.Less(t, time.Since(began), bound)
+				awaitGone(t, before+2)
+				if name == "black hole" {
+					require.Error(t, err)
+				} else {
+					require.NoError(t, err)
+					require.False(t, r.exists(t, r.name), "given back before Close returned")
+				}
+				r.proxy.BlackHole(false)
+				r.proxy.Release()
+				redistest.Eventually(t, atMost, func() bool { return !r.exists(t, r.name) }, "free")
+			})
+		}
+	}
+}
+
+// G9: Close at any moment of many hand-offs.
+func TestCloseAmongHandOffs(t *testing.T) {
+	before := ours()
+	r := newRelay(t)
+	r.Close()
+	for range 30 {
+		c, err := rlock.New(redistest.Dial(t, r.proxy.Addr()), rlock.Options{HandOff: never})
+		require.NoError(t, err)
+		m := c.Mutex(r.name)
+		var wg sync.WaitGroup
+		inside := 0
+		for range 8 {
+			wg.Go(func() {
+				for {
+					_, unlock, err := m.Lock(context.Background())
+					if err != nil {
+						assert.ErrorIs(t, err, rlock.ErrClosed)
+						return
+					}
+					inside++
+					assert.NoError(t, unlock())
+				}
+			})
+		}
+		pass(rand.N(20 * time.Millisecond))
+		c.Close()
+		wg.Wait()
+		redistest.Eventually(t, atMost, func() bool { return !r.exists(t, r.name) }, "free")
+	}
+	awaitGone(t, before+1)
+}

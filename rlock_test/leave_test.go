@@ -1,0 +1,170 @@
+package rlock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// leaver is a process whose callers leave while Redis is asked.
+type leaver struct {
+	bench // Client is behind the network, rdb is not
+	proxy *redistest.Proxy
+}
+
+func newLeaver(t *testing.T, way func(*rueidis.ClientOption)) *leaver {
+	t.Helper()
+	s := redistest.Start(t)
+	h := &leaver{proxy: redistest.StartProxy(t, s.Addr())}
+	h.rdb, h.name = s.Client(t), redistest.Name(t)
+	h.Client = newClient(t, redistest.Dial(t, h.proxy.Addr(), way))
+	loadScripts(t, h.Client)
+	return h
+}
+
+// asks starts a Lock whose acquire runs, but is not answered.
+func (h *leaver) asks(t *testing.T, l locker) pending {
+	t.Helper()
+	h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+	p := lockAsync(t, l)
+	redistest.Eventually(t, 5*time.Second, func() bool { return h.proxy.Held() == 1 }, "not answered")
+	return p
+}
+
+// clear proves that nothing is left.
+func (h *leaver) clear(t *testing.T) {
+	t.Helper()
+	redistest.Eventually(t, atMost, func() bool { return !h.exists(t, h.name) }, "given back")
+	h.proxy.Release()
+	_, unlock, err := h.Mutex(h.name).TryLock(context.Background(), soon) // it may not have left the queue yet
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	h.Close()
+	redistest.Eventually(t, 5*time.Second, func() bool { return !h.exists(t, h.name) }, "nothing comes late")
+}
+
+// A Lock that is cancelled while it asks returns at once, whether its question is answered, never is, or is lost with its
+// connection. What it got is given back.
+func TestLockIsCancelledWhileItAsks(t *testing.T) {
+	for name, answer := range map[string]func(h *leaver){
+		"answered": func(h *leaver) { h.proxy.Release() },
+		"silence":  func(*leaver) {},
+		"cut off":  func(h *leaver) { h.proxy.CutAll() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
+				redistest.Parallel(t)
+				h := newLeaver(t, way)
+				p := h.asks(t, h.Mutex(h.name))
+				pass(200 * time.Millisecond) // time for an answer
+				p.cancel()
+				got := p.get(t, soon)
+				require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
+				require.ErrorIs(t, got.err, rlock.ErrUnreachable, "nothing is known of the lock")
+				require.ErrorIs(t, got.err, context.Canceled)
+				answer(h)
+				h.clear(t)
+			})
+		})
+	}
+}
+
+// The same for one more level, which the hold survives.
+func TestReentryIsCancelledWhileItAsks(t *testing.T) {
+	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
+		redistest.Parallel(t)
+		h := newLeaver(t, way)
+		m := h.Mutex(h.name)
+		ctx, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		p := h.asks(t, inside{ctx, m})
+		p.cancel()
+		require.ErrorIs(t, p.get(t, soon).err, context.Canceled)
+		h.proxy.Release()
+		require.NoError(t, ctx.Err())
+		require.NoError(t, m.Do(ctx, func(context.Context) error { return nil }), "the count is right again")
+		require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, h.fields(t, h.name))
+		require.NoError(t, unlock())
+		h.clear(t)
+	})
+}
+
+// inside locks under a hold's ctx, with the caller's cancellation.
+type inside struct {
+	hold context.Context
+	*rlock.Mutex
+}
+
+func (i inside) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+	under, cancel := context.WithCancel(i.hold)
+	context.AfterFunc(ctx, cancel)
+	return i.Mutex.Lock(under)
+}
+
+// What a Lock is granted after Close has been called is given back when Close returns, for Redis may not be
+// reached any more then. That holds for one that cannot be cancelled, too.
+func TestCloseAwaitsWhatALockGivesBack(t *testing.T) {
+	for name, ctx := range map[string]func(*testing.T) context.Context{
+		"cancellable":        func(t *testing.T) context.Context { return t.Context() },
+		"context.Background": func(*testing.T) context.Context { return context.Background() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
+				redistest.Parallel(t)
+				h := newLeaver(t, way)
+				p := h.asks(t, under{ctx(t), h.Mutex(h.name)})
+				closed := async(func() error { h.Close(); return nil })
+				done, cancel := context.WithCancel(context.Background())
+				cancel()
+				redistest.Eventually(t, soon, func() bool {
+					_, _, err := h.Mutex(h.name).Lock(done)
+					return errors.Is(err, rlock.ErrClosed)
+				}, "closed")
+				h.proxy.Release()
+				require.NoError(t, within(t, closed, soon))
+				require.False(t, h.exists(t, h.name))
+				require.ErrorIs(t, p.get(t, soon).err, rlock.ErrClosed)
+			})
+		})
+	}
+}
+
+// What Redis refuses is not asked again.
+func TestRefusedIsNotAskedAgain(t *testing.T) {
+	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
+		redistest.Parallel(t)
+		h := newLeaver(t, way)
+		h.proxy.OnRequest(redistest.Nth(1, "EVALSHA", redistest.Fail("OOM command not allowed")))
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		_, _, err := h.Mutex(h.name).Lock(ctx)
+		require.ErrorContains(t, err, "OOM")
+		require.NotErrorIs(t, err, rlock.ErrUnreachable)
+		h.clear(t)
+	})
+}
+
+// A ctx that ends soon ends the Lock, and not the connection.
+func TestShortDeadlineSparesTheConnection(t *testing.T) {
+	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
+		redistest.Parallel(t)
+		h := newLeaver(t, func(o *rueidis.ClientOption) { way(o); oneConn(o) }) // or the Lock may make another
+		conns := h.proxy.Conns()
+		h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		defer cancel()
+		_, _, err := h.Mutex(h.name).Lock(ctx)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		redistest.Eventually(t, soon, func() bool { return h.proxy.Held() == 1 }, "not answered")
+		require.Equal(t, conns, h.proxy.Conns())
+		h.proxy.Release()
+		h.clear(t)
+	})
+}

@@ -1,0 +1,222 @@
+package rlock_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// behindProxy returns a client behind a proxy, and one past it.
+func behindProxy(t *testing.T, way func(*rueidis.ClientOption), o ...rlock.Options) (lock *rlock.Client, proxy *redistest.Proxy, past bench) {
+	t.Helper()
+	s := redistest.Start(t)
+	proxy = redistest.StartProxy(t, s.Addr())
+	past = bench{rdb: s.Client(t), name: redistest.Name(t)}
+	past.Client = newClient(t, past.rdb)
+	lock = newClient(t, redistest.Dial(t, proxy.Addr(), way), o...)
+	loadScripts(t, lock)
+	return lock, proxy, past
+}
+
+func anyWay(*rueidis.ClientOption) {}
+
+// Two levels are unlocked at once on a silent Redis, until the lease ends: both unlocks are told, and one of them is the last.
+func TestTwoUnlocksMeetTheLoss(t *testing.T) {
+	redistest.Parallel(t)
+	c, proxy, _ := behindProxy(t, anyWay)
+	m := c.Mutex("x", rlock.WithLease(2*time.Second))
+	ctx, unlockOuter, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	_, unlockInner, err := m.Lock(ctx)
+	require.NoError(t, err)
+	proxy.BlackHole(true)
+	outer, inner := async(unlockOuter), async(unlockInner)
+	require.ErrorIs(t, within(t, outer, atMost), rlock.ErrLost)
+	require.ErrorIs(t, within(t, inner, atMost), rlock.ErrLost)
+	proxy.BlackHole(false)
+}
+
+// G7: when a hold was found gone, by a re-entry or by its unlock, nothing is renewed any more, and nothing of it is kept until
+// the lease would have ended.
+func TestNothingIsRenewedAfterALoss(t *testing.T) {
+	redistest.Parallel(t)
+	const watchdog = 3 * time.Second
+	c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: watchdog})
+	m := c.Mutex(past.name)
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	past.do(t, "DEL", past.name)
+	_, _, err = m.Lock(ctx)
+	require.ErrorIs(t, err, rlock.ErrLost)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	var calls atomic.Int32
+	proxy.OnRequest(func(cmd []string) redistest.Action {
+		if isScript(cmd) {
+			calls.Add(1)
+		}
+		return redistest.Pass
+	})
+	pass(watchdog / 2)
+	require.Zero(t, calls.Load())
+}
+
+func TestLostHoldsAreNotKept(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	const n = 50
+	var freed atomic.Int32
+	type key struct{}
+	for range n {
+		value := new([1 << 12]byte)
+		runtime.AddCleanup(value, func(struct{}) { freed.Add(1) }, struct{}{})
+		_, unlock, err := b.Mutex(b.name, rlock.WithLease(24*time.Hour)).Lock(context.WithValue(context.Background(), key{}, value))
+		require.NoError(t, err)
+		b.do(t, "DEL", b.name)
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+	}
+	redistest.Eventually(t, atMost, func() bool {
+		runtime.GC()
+		return freed.Load() >= n-2 // the last ones may still be on a stack
+	}, "what the callers' ctx held is freed")
+}
+
+// An unlock whose hold is lost while it is under way is not repeated: it returns when that is known.
+func TestUnlockEndsWithTheLoss(t *testing.T) {
+	redistest.Parallel(t)
+	c, proxy, past := behindProxy(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }, rlock.Options{WatchdogTimeout: 6 * time.Second})
+	m := c.Mutex(past.name)
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	_, unlockInner, err := m.Lock(ctx)
+	require.NoError(t, err)
+	proxy.OnReply(nthScript(1, redistest.Hold))
+	inner := async(unlockInner)
+	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "under way, and not answered")
+	past.do(t, "DEL", past.name)
+	<-ctx.Done() // the next renewal tells
+	require.ErrorIs(t, within(t, inner, time.Second), rlock.ErrLost)
+	proxy.Release()
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+}
+
+// What went wrong with an earlier attempt of a waiter says nothing of the present one.
+func TestEarlierFailureIsForgotten(t *testing.T) {
+	redistest.Parallel(t)
+	c, proxy, past := behindProxy(t, anyWay)
+	_, unlock, err := past.Mutex(past.name).Lock(context.Background())
+	require.NoError(t, err)
+	proxy.OnRequest(nthScript(1, redistest.Fail("BUSY running a script")))
+	p := lockAsync(t, c.Mutex(past.name))
+	past.awaitSubscribers(t, past.name, 1)
+	redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it was refused, and waits")
+	proxy.OnReply(nthScript(1, redistest.Hold))
+	require.NoError(t, unlock())
+	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "it asks again")
+	p.cancel()
+	got := p.get(t, soon)
+	require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
+	require.NotContains(t, got.err.Error(), "BUSY")
+	proxy.Release()
+}
+
+// A re-entry that Close meets names its lock, as each error does.
+func TestReentryMeetsClose(t *testing.T) {
+	redistest.Parallel(t)
+	c, proxy, _ := behindProxy(t, anyWay)
+	m := c.Mutex("x")
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	proxy.OnReply(nthScript(1, redistest.Hold))
+	p := lockAsync(t, under{context.WithoutCancel(ctx), m})
+	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "under way")
+	closed := async(func() error { c.Close(); return nil })
+	<-ctx.Done()
+	proxy.Release()
+	require.EqualError(t, p.get(t, atMost).err, `rlock: "x": client closed`)
+	require.NoError(t, within(t, closed, atMost))
+	require.NoError(t, unlock())
+}
+
+// One node of a cluster hangs. Callers that leave their Locks there do not keep others from the nodes that are well.
+func TestStallOfOneNodeSparesTheOthers(t *testing.T) {
+	redistest.Parallel(t)
+	cl := redistest.StartCluster(t, 3, 0)
+	c := newClient(t, cl.Client(t))
+	bad := cl.Nodes()[0]
+	var onBad []string
+	good := ""
+	for i := 0; len(onBad) < 40 || good == ""; i++ {
+		name := fmt.Sprint("n", i)
+		if cl.Owner(t, cl.Slot(t, name)).Addr() == bad.Addr() {
+			onBad = append(onBad, name)
+		} else {
+			good = name
+		}
+	}
+	require.NoError(t, c.Mutex(good).Do(context.Background(), func(context.Context) error { return nil }))
+	bad.Pause()
+	defer bad.Resume()
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	var left []pending
+	for _, name := range onBad {
+		left = append(left, lockAsync(t, under{ctx, c.Mutex(name)}))
+	}
+	for _, p := range left {
+		require.ErrorIs(t, p.get(t, atMost).err, rlock.ErrUnreachable)
+	}
+	for range 3 {
+		pass(150 * time.Millisecond) // in which nobody was answered
+		_, unlock, err := c.Mutex(good).TryLock(context.Background(), soon)
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+	}
+}
+
+// The first call on a cluster that hangs ends with its ctx, and says so.
+func TestFirstCallOnASilentClusterEndsWithItsCtx(t *testing.T) {
+	redistest.Parallel(t)
+	cl := redistest.StartCluster(t, 3, 0)
+	c := newClient(t, cl.Client(t))
+	for _, node := range cl.Nodes() {
+		node.Pause()
+		t.Cleanup(node.Resume)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	_, err := c.Mutex("x").IsLocked(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.NotErrorIs(t, err, rlock.ErrUnreachable)
+}
+
+// With ConnLifetime an acquire is taken for repeated if rueidis may have sent it twice, which it does not on a connection of
+// its own: nothing is swept after it.
+func TestReplicatedAcquireIsNotSwept(t *testing.T) {
+	redistest.Parallel(t)
+	master, _ := withReplica(t)
+	proxy := redistest.StartProxy(t, master.Addr())
+	rdb := redistest.Dial(t, proxy.Addr(), func(o *rueidis.ClientOption) { o.ConnLifetime = time.Hour })
+	c := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 10 * time.Second})
+	require.NoError(t, c.Mutex("x").Do(context.Background(), func(context.Context) error { return nil }))
+	_, unlock, err := c.Mutex("x").Lock(context.Background())
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	var calls atomic.Int32
+	proxy.OnRequest(func(cmd []string) redistest.Action {
+		if isScript(cmd) {
+			calls.Add(1)
+		}
+		return redistest.Pass
+	})
+	pass(time.Second)
+	require.Zero(t, calls.Load())
+}

@@ -1,0 +1,177 @@
+package rlock_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// An attempt that Redis did not answer says nothing of the lock: its error is told apart from "held by another". A TryLock
+// without waiting makes one attempt, for a second at most.
+func TestOutageIsNotARefusal(t *testing.T) {
+	for name, down := range map[string]func(*redistest.Server){"hangs": (*redistest.Server).Pause, "refuses": (*redistest.Server).Stop} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			s := redistest.Start(t)
+			c := newClient(t, s.Client(t))
+			loadScripts(t, c)
+			down(s)
+			defer s.Resume()
+			ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+			defer cancel()
+			for name, p := range map[string]pending{
+				"TryLock(0)":     lockAsync(t, tryFor{c.Mutex("a"), 0}),
+				"TryLock(200ms)": lockAsync(t, tryFor{c.Mutex("b"), 200 * time.Millisecond}),
+				"Lock":           lockAsync(t, under{ctx, c.Mutex("c")}),
+			} {
+				got := p.get(t, time.Second+soon)
+				require.ErrorIs(t, got.err, rlock.ErrUnreachable, name)
+				require.ErrorIs(t, got.err, rlock.ErrNotAcquired, name)
+				if name != "Lock" {
+					require.NotErrorIs(t, got.err, context.DeadlineExceeded, "it is nobody's ctx")
+				}
+				require.NotContains(t, got.err.Error(), "\n")
+			}
+		})
+	}
+}
+
+// The same for callers that never asked, since one before them in the line of their lock asks in vain.
+func TestOutageIsNoRefusalBehindOthers(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	c := newClient(t, s.Client(t))
+	loadScripts(t, c)
+	s.Pause()
+	defer s.Resume()
+	for _, wait := range []time.Duration{0, 200 * time.Millisecond, 0} {
+		_, _, err := c.Mutex("x").TryLock(context.Background(), wait)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.ErrorIs(t, err, rlock.ErrUnreachable, wait)
+	}
+}
+
+// Redis hangs while Locks come and are given up all the time. What they leave behind while it is silent is bounded by a
+// constant, and when it is back, what they may have done is undone with few commands.
+func TestAbandonedLocksDuringAStall(t *testing.T) {
+	redistest.Parallel(t)
+	const stall, each, patience = 8 * time.Second, 5 * time.Millisecond, 100 * time.Millisecond
+	s := redistest.Start(t)
+	c := newClient(t, s.Client(t))
+	loadScripts(t, c)
+	other := bench{rdb: s.Client(t)}
+	before := ours()
+	s.Pause()
+	var callers sync.WaitGroup
+	tick := time.NewTicker(each)
+	defer tick.Stop()
+	abandoned := 0
+	for end := time.Now().Add(stall); time.Now().Before(end); abandoned++ {
+		<-tick.C
+		m := c.Mutex(fmt.Sprint("order:", abandoned))
+		callers.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			_, _, err := m.Lock(ctx)
+			assert.ErrorIs(t, err, rlock.ErrUnreachable)
+		})
+	}
+	callers.Wait()
+	left := ours() - before
+	require.Less(t, left, 50+2*int(patience/each), "goroutines, whatever the number of Locks")
+	s.Resume()
+	redistest.Eventually(t, atMost, func() bool {
+		n, err := other.do(t, "DBSIZE").AsInt64()
+		return err == nil && n == 0
+	}, "nothing is left")
+	calls := scriptCalls(t, other)
+	for i := range abandoned {
+		_, unlock, err := c.Mutex(fmt.Sprint("order:", i)).TryLock(context.Background(), 0)
+		require.NoError(t, err, "no Lock has stayed in its queue")
+		require.NoError(t, unlock())
+	}
+	c.Close()
+	t.Logf("%d Locks, %d goroutines left behind, then %d script calls", abandoned, left, calls)
+	require.Less(t, calls, 2*abandoned)
+}
+
+// scriptCalls returns how many script calls the server has run.
+func scriptCalls(t *testing.T, b bench) int {
+	t.Helper()
+	n := 0
+	for name, calls := range redistest.Commands(t, b.rdb) {
+		if strings.HasPrefix(name, "eval") {
+			n += int(calls)
+		}
+	}
+	return n
+}
+
+// A slot that is being migrated answers ASK, which a connection of one's own does not follow by itself.
+func TestReplicasWhileASlotMoves(t *testing.T) {
+	redistest.Parallel(t)
+	cl := redistest.StartCluster(t, 3, 0)
+	slot := cl.Slot(t, "x")
+	from := cl.Owner(t, slot)
+	to := cl.Nodes()[0]
+	if to.Addr() == from.Addr() {
+		to = cl.Nodes()[1]
+	}
+	at := func(s *redistest.Server) bench { return bench{rdb: s.Client(t, redistest.Single)} }
+	id := func(s *redistest.Server) string {
+		v, err := at(s).do(t, "CLUSTER", "MYID").ToString()
+		require.NoError(t, err)
+		return v
+	}
+	require.NoError(t, at(to).do(t, "CLUSTER", "SETSLOT", fmt.Sprint(slot), "IMPORTING", id(from)).Error())
+	require.NoError(t, at(from).do(t, "CLUSTER", "SETSLOT", fmt.Sprint(slot), "MIGRATING", id(to)).Error())
+	c := newClient(t, cl.Client(t), rlock.Options{Replicas: 1, ReplicaTimeout: 50 * time.Millisecond})
+	began := time.Now()
+	_, _, err := c.Mutex("x").Lock(context.Background())
+	require.ErrorIs(t, err, rlock.ErrNotReplicated, "it was had, and there is no replica")
+	require.ErrorContains(t, err, "0 of 1 replicas")
+	require.Less(t, time.Since(began), soon)
+}
+
+// With Replicas an acquire needs a connection of its own. If the pool has none to give, also because a subscription
+// of the library has the last one, Lock says so in time, and neither Close nor anything else waits for one.
+func TestReplicasWithoutAConnection(t *testing.T) {
+	for _, last := range []string{"others", "our subscription"} {
+		t.Run(last, func(t *testing.T) {
+			redistest.Parallel(t)
+			s := redistest.Start(t)
+			rdb := s.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
+			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+			b.Client = newClient(t, b.rdb)
+			c := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 100 * time.Millisecond})
+			var p pending
+			if last == "others" {
+				conn, giveBack := rdb.Dedicate()
+				require.NoError(t, conn.Do(context.Background(), conn.B().Ping().Build()).Error())
+				defer giveBack()
+				p = lockAsync(t, c.Mutex(b.name))
+			} else {
+				_, unlock, err := b.Mutex(b.name).Lock(context.Background())
+				require.NoError(t, err)
+				p = lockAsync(t, c.Mutex(b.name))
+				b.awaitSubscribers(t, b.name, 1)
+				require.NoError(t, unlock())
+			}
+			got := p.get(t, 3*time.Second+soon)
+			require.ErrorIs(t, got.err, rlock.ErrNotReplicated)
+			require.ErrorContains(t, got.err, "BlockingPoolSize")
+			require.NoError(t, within(t, async(func() error { c.Close(); return nil }), 5*time.Second))
+			require.False(t, b.exists(t, b.name))
+		})
+	}
+}

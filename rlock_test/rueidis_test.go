@@ -1,0 +1,225 @@
+package rlock_test
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// What rueidis does with the commands under way when a connection expires, falls silent, or belongs to a node
+// that is the master no more.
+
+// isScript reports whether a command that a proxy sees is a script call.
+func isScript(cmd []string) bool { return strings.HasPrefix(cmd[0], "EVAL") }
+
+// nthScript acts on the nth script call.
+func nthScript(n int32, action redistest.Action) redistest.Hook {
+	var seen atomic.Int32
+	return func(cmd []string) redistest.Action {
+		if isScript(cmd) && seen.Add(1) == n {
+			return action
+		}
+		return redistest.Pass
+	}
+}
+
+// expiring is a client whose connections live for 3 s, behind a proxy.
+type expiring struct {
+	bench // past the proxy
+	proxy *redistest.Proxy
+	lock  *rlock.Client // through it
+	ends  time.Time     // of the first connection
+}
+
+func newExpiring(t *testing.T) expiring {
+	t.Helper()
+	const life = 3 * time.Second
+	s := redistest.Start(t)
+	e := expiring{bench: bench{rdb: s.Client(t), name: redistest.Name(t)}, proxy: redistest.StartProxy(t, s.Addr())}
+	e.Client = newClient(t, e.rdb)
+	e.ends = time.Now().Add(life)
+	e.lock = newClient(t, redistest.Dial(t, e.proxy.Addr(), func(o *rueidis.ClientOption) {
+		o.ConnLifetime, o.PipelineMultiplex, o.AlwaysPipelining = life, -1, true
+	}))
+	loadScripts(t, e.lock)
+	return e
+}
+
+// awaitExpiry returns shortly before the connection expires: a reply that is held back from then on is late.
+func (e expiring) awaitExpiry() { pass(time.Until(e.ends.Add(-200 * time.Millisecond))) }
+
+// ConnLifetime: rueidis sends an unlock or a hand-off again whose reply is late when the connection expires. The hold was nobody
+// else's, so it was not lost.
+func TestExpiredConnectionRepeatsTheUnlock(t *testing.T) {
+	for _, how := range []string{"release", "hand-off"} {
+		t.Run(how, func(t *testing.T) {
+			redistest.Parallel(t)
+			e := newExpiring(t)
+			m := e.lock.Mutex(e.name)
+			_, unlock, err := m.Lock(context.Background())
+			require.NoError(t, err)
+			var next pending
+			if how == "hand-off" {
+				next = lockAsync(t, m)
+				e.awaitSubscribers(t, e.name, 1)
+			}
+			e.awaitExpiry()
+			e.proxy.OnReply(nthScript(1, redistest.Hold))
+			require.NoError(t, within(t, async(unlock), atMost))
+			e.proxy.Release()
+			if how == "hand-off" {
+				got := next.get(t, atMost)
+				require.NoError(t, got.err)
+				require.NoError(t, got.unlock())
+			}
+			redistest.Eventually(t, atMost, func() bool { return !e.exists(t, e.name) }, "free")
+		})
+	}
+}
+
+// The first copy of such an unlock arrives when the next hold of the same goroutine lives: it ends nothing, since that hold
+// has an owner of its own.
+func TestLateCopyOfAnUnlockSparesTheNextHold(t *testing.T) {
+	redistest.Parallel(t)
+	e := newExpiring(t)
+	outer, unlockOuter, err := e.lock.Mutex(e.name + ":outer").Lock(context.Background())
+	require.NoError(t, err)
+	m := e.lock.Mutex(e.name)
+	_, unlock, err := m.Lock(outer)
+	require.NoError(t, err)
+	e.awaitExpiry()
+	e.proxy.OnRequest(nthScript(1, redistest.Hold))
+	require.NoError(t, within(t, async(unlock), atMost))
+	again, unlock, err := m.Lock(outer)
+	require.NoError(t, err)
+	e.proxy.Release()
+	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); pass(10 * time.Millisecond) {
+		require.Equal(t, map[string]int64{rlock.Owner(again): 1}, e.fields(t, e.name))
+	}
+	_, _, err = e.Mutex(e.name).TryLock(context.Background(), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired, "G1")
+	require.NoError(t, again.Err())
+	require.NoError(t, unlock())
+	require.NoError(t, unlockOuter())
+}
+
+// A loss is not taken for a repeat: where connections do not expire, an unlock says that the lock was forced open,
+// however long the answer took.
+func TestSlowUnlockTellsOfALoss(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	proxy := redistest.StartProxy(t, s.Addr())
+	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	c := newClient(t, redistest.Dial(t, proxy.Addr()))
+	loadScripts(t, c)
+	_, unlock, err := c.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	b.do(t, "DEL", b.name)
+	proxy.OnReply(nthScript(1, redistest.Hold))
+	unlocked := async(unlock)
+	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "under way")
+	pass(1200 * time.Millisecond)
+	proxy.Release()
+	require.ErrorIs(t, within(t, unlocked, atMost), rlock.ErrLost)
+}
+
+// A command under way when rueidis closes the connection to the old master is answered ErrClosing, though it may have
+// run: it counts as a lost reply. The Lock is had at the new master, and nothing stays behind at either.
+func TestLockDuringASentinelSwitch(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.StartSentinel(t)
+	old := s.Master(t)
+	proxy := redistest.StartProxy(t, old.Addr())
+	rdb := s.Client(t, redistest.Via(proxy), func(o *rueidis.ClientOption) { o.AlwaysPipelining = true })
+	c := newClient(t, rdb)
+	loadScripts(t, c)
+	proxy.OnReply(nthScript(1, redistest.Hold))
+	ctx, cancel := context.WithTimeout(context.Background(), atMost)
+	defer cancel()
+	p := lockAsync(t, under{ctx, c.Mutex("x")})
+	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "it ran, and was not answered")
+	sentinel := bench{rdb: s.Sentinels()[0].Client(t, redistest.Single)}
+	require.NoError(t, sentinel.do(t, "SENTINEL", "FAILOVER", "mymaster").Error())
+	got := p.get(t, atMost)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+	redistest.Eventually(t, atMost, func() bool {
+		n, err := rdb.Do(context.Background(), rdb.B().Exists().Key("x").Build()).AsInt64()
+		return err == nil && n == 0
+	}, "nothing is left at the new master")
+}
+
+// One connection falls silent, Redis is well: the acquire is sent again, on another connection.
+func TestLockOnASilentConnection(t *testing.T) {
+	for name, ctx := range map[string]func(*testing.T) context.Context{
+		"cancellable":        func(t *testing.T) context.Context { return t.Context() },
+		"context.Background": func(*testing.T) context.Context { return context.Background() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
+				redistest.Parallel(t)
+				s := redistest.Start(t)
+				proxy := redistest.StartProxy(t, s.Addr())
+				c := newClient(t, redistest.Dial(t, proxy.Addr(), way))
+				loadScripts(t, c)
+				proxy.OnReply(nthScript(1, redistest.Drop))
+				p := lockAsync(t, under{ctx(t), c.Mutex("x")})
+				got := p.get(t, atMost)
+				require.NoError(t, got.err)
+				require.NoError(t, got.unlock())
+			})
+		})
+	}
+}
+
+// The same on a cluster whose master hangs: rueidis finds the new one a little later than the first repeat.
+func TestLockWhileAClusterSwitches(t *testing.T) {
+	redistest.Parallel(t)
+	cl := redistest.StartCluster(t, 3, 1)
+	c := newClient(t, cl.Client(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }))
+	require.NoError(t, c.Mutex("x").Do(context.Background(), func(context.Context) error { return nil }))
+	old := cl.Owner(t, cl.Slot(t, "x"))
+	old.Pause()
+	defer old.Resume()
+	got := lockAsync(t, c.Mutex("x")).get(t, atMost)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+}
+
+// A renewal that is not answered holds up neither Close nor the unlock.
+func TestUnansweredRenewalHoldsUpNothing(t *testing.T) {
+	const watchdog = time.Minute // a sixth of it would be 10 s
+	for _, end := range []string{"Close", "unlock"} {
+		t.Run(end, func(t *testing.T) {
+			redistest.Parallel(t)
+			s := redistest.Start(t)
+			proxy := redistest.StartProxy(t, s.Addr())
+			c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{WatchdogTimeout: watchdog})
+			_, unlock, err := c.Mutex("x").Lock(context.Background())
+			require.NoError(t, err)
+			renewed := make(chan struct{})
+			drop := nthScript(1, redistest.Drop)
+			proxy.OnRequest(func(cmd []string) redistest.Action {
+				action := drop(cmd)
+				if action == redistest.Drop {
+					close(renewed)
+				}
+				return action
+			})
+			<-renewed
+			ended := async(unlock)
+			if end == "Close" {
+				ended = async(func() error { c.Close(); return nil })
+			}
+			require.NoError(t, within(t, ended, 5*time.Second))
+		})
+	}
+}
