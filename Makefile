@@ -45,7 +45,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test interop faults faults-ci bench bench-quick cover lint fmt demo redis-server c-compiler jdk golangci-lint
+.PHONY: help test interop faults faults-ci bench bench-quick cover lint portable fmt demo redis-server c-compiler jdk golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -96,6 +96,11 @@ lint: golangci-lint ## golangci-lint, formatting included, and whether go.mod is
 	golangci="$$(pwd)/"$(GOLANGCI) && for module in $(FAULTS) $(BENCH); do \
 		( cd "$$module" && "$$golangci" run ./... && $(GO) mod tidy -diff ) || exit 1; \
 	done
+
+portable: ## go vet for a 32-bit machine and for Windows, and a program under FIPS 140
+	GOARCH=386 $(GO) vet ./...
+	GOOS=windows $(GO) vet ./...
+	GODEBUG=fips140=only $(GO) run ./cmd/rlock version
 
 fmt: golangci-lint ## format the code as lint wants it
 	$(GOLANGCI) fmt ./...
