@@ -12,7 +12,7 @@ func contended(lib string, processes int) cell {
 	return cell{Workload: "contended", Lib: lib, Processes: processes, Goroutines: 4, Duration: 200 * time.Millisecond}
 }
 
-// A bench that can not see a broken lock proves nothing about the others.
+// A bench that cannot see a broken lock proves nothing about the others.
 func TestBrokenLocksAreReported(t *testing.T) {
 	b := startBench(t, options{})
 	for _, c := range []cell{contended("none", 1), contended("none", 4), contended("per-process", 4)} {

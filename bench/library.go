@@ -21,7 +21,7 @@ type library struct {
 	runs map[string]func(*job) (report, error)
 	// only limits it to these workloads.
 	only []string
-	// never keeps it from these workloads, because its API can not do them.
+	// never keeps it from these workloads, because its API cannot do them.
 	never []string
 	// ctx says what kind of context its calls get.
 	ctx ctxKind

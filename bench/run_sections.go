@@ -59,7 +59,7 @@ type passer struct {
 }
 
 // passes goes through the section until the window closes, and then once more to the end, since a
-// blocked call can not be taken back.
+// blocked call cannot be taken back.
 func (p *passer) passes(ctx context.Context, end time.Time, hist *histogram) error {
 	for {
 		before := time.Now()

@@ -100,7 +100,7 @@ func (c *Client) askSharded(ctx context.Context, m *Mutex) (bool, error) {
 	return n >= 7, nil
 }
 
-// fits reports an error for a lock that a cluster can not have.
+// fits reports an error for a lock that a cluster cannot have.
 func (m *Mutex) fits() error {
 	c := m.client
 	if c.cluster == nil || m.kind.fence == nil || c.slot(m.kind.fence(m.name)) == c.slot(m.name) {

@@ -185,7 +185,7 @@ func lateGrantIsGivenBackByClose(t *testing.T, way func(*rueidis.ClientOption)) 
 	require.False(t, b.exists(t, b.name))
 }
 
-// Asking rueidis for a connection can not be stopped, so Close must not wait for it while others
+// Asking rueidis for a connection cannot be stopped, so Close must not wait for it while others
 // have all that the pool holds.
 func TestCloseWhileThePoolIsExhausted(t *testing.T) {
 	redistest.Parallel(t)

@@ -112,7 +112,7 @@ func TestFirstLockOnAClusterWithADeadNode(t *testing.T) {
 	}
 }
 
-// A fenced lock has two keys. A name with which they can not share a slot is refused.
+// A fenced lock has two keys. A name with which they cannot share a slot is refused.
 func TestFencedNamesOnACluster(t *testing.T) {
 	redistest.Parallel(t)
 	c := newClient(t, redistest.StartCluster(t, 3, 0).Client(t))

@@ -31,7 +31,7 @@ func startLock(ctx context.Context, m *rlock.Mutex) waiter {
 }
 
 // startStubbornLock is startLock for a caller that calls Lock again when Redis could not be reached
-// for longer than Lock tries, as it can not while a failover is under way.
+// for longer than Lock tries, as it cannot while a failover is under way.
 func startStubbornLock(m *rlock.Mutex) waiter {
 	return startWaiter(func() (g granted) {
 		for g.unlock == nil || g.err != nil && !errors.Is(g.err, rlock.ErrClosed) {

@@ -163,7 +163,7 @@ func TestNetRenewalDelayedPastTheLease(t *testing.T) {
 	}
 }
 
-// Fault 1, G2, G8: an unlock is answered after the lease. It returns an error, since it can not
+// Fault 1, G2, G8: an unlock is answered after the lease. It returns an error, since it cannot
 // know, when the trusted time ends; the next holder is not touched.
 func TestNetUnlockDelayedPastTheLease(t *testing.T) {
 	t.Parallel()

@@ -90,7 +90,7 @@ func oneWordOfWelcome(o *rueidis.ClientOption) {
 
 // Fault 3 (maxclients), G2, G5: a client loses its connections and is not let in again for some
 // seconds. Its calls wait as they do when Redis is gone, whether or not they are told why, and what an
-// unlock can not tell in its time is made up for.
+// unlock cannot tell in its time is made up for.
 func TestRedisReconnectRefusedForTooManyClients(t *testing.T) {
 	t.Parallel()
 	for kind, handshake := range map[string]func(*rueidis.ClientOption){

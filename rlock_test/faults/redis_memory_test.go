@@ -48,7 +48,7 @@ func TestRedisOutOfMemory(t *testing.T) {
 				waiter.waits(t)
 				require.NoError(t, unlock())
 				require.True(t, b.free(t))
-				require.ErrorContains(t, waiter.within(t, netSlack).err, "OOM", "woken, and told why it can not have it")
+				require.ErrorContains(t, waiter.within(t, netSlack).err, "OOM", "woken, and told why it cannot have it")
 
 				require.NoError(t, do(t, b.direct, "CONFIG", "SET", "maxmemory", "0").Error())
 				b.becomesFree(t, 0)
