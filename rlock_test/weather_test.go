@@ -303,7 +303,8 @@ func TestCallsReturnWhileRedisHangs(t *testing.T) {
 	})
 	bounded("IsLocked", 200*time.Millisecond, func(ctx context.Context) error { _, err := m.IsLocked(ctx); return err })
 	bounded("ForceUnlock", 200*time.Millisecond, func(ctx context.Context) error { _, err := m.ForceUnlock(ctx); return err })
-	bounded("unlock", time.Second, func(context.Context) error { return unlock() })
+	const dialling = 3 * time.Second // the unlock may stand behind a call that dials, as docs/guarantees.md says
+	bounded("unlock", time.Second+dialling, func(context.Context) error { return unlock() })
 	require.Error(t, ctx.Err())
 	s.Resume()
 	b := bench{rdb: s.Client(t)}
