@@ -100,7 +100,7 @@ func TestDelayLineDelaysManyAlike(t *testing.T) {
 	assert.Less(t, hist.quantile(0.5), rtt*3/2)
 }
 
-// What is sent together arrives together: 200 messages one after the other would take 4 s.
+// Messages sent together arrive together: 200 messages one after the other would take 4 s.
 func TestDelayLineIsAPipeAndKeepsOrder(t *testing.T) {
 	const (
 		rtt = 20 * time.Millisecond

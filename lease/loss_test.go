@@ -127,7 +127,7 @@ func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
 	})
 }
 
-// Who gets a name next in this process comes after the holder before was told, whether or not the loop has had its turn.
+// The next holder of a name in this process comes after the one before was told, whether or not the loop has had its turn.
 func TestCatchUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRenewer(renewAll, Options{Watchdog: watchdog}) // without its loop

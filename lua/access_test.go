@@ -138,7 +138,7 @@ func TestRenewBatchWithAForbiddenKey(t *testing.T) {
 	a.requireTTL(lease)
 }
 
-// What stops every look at a key, but not the script, is an answer for each key.
+// An error that stops every look at a key, but not the script, is an answer for each key.
 func TestRenewRefused(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

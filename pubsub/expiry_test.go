@@ -85,7 +85,7 @@ func TestNothingExpiresAfterLeaving(t *testing.T) {
 	}
 }
 
-// What comes for a waiter whose time is over at the same moment is for the next one.
+// A wake-up for a waiter whose time is over at the same moment goes to the next one.
 func TestExpiredPassesOn(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {

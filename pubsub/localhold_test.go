@@ -68,7 +68,7 @@ func (d *desk) holds(ttl time.Duration) {
 	w.Done(ttl)
 }
 
-// What is known of a hold does not outlast what could have told of its end.
+// A local hold is forgotten with the subscription that could have told of its end.
 func TestLocalHoldIsForgotten(t *testing.T) {
 	t.Parallel()
 	for name, forget := range map[string]func(d *desk){

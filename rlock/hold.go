@@ -207,7 +207,7 @@ func (h *hold) ttl() time.Duration {
 	if h.renewed() {
 		return h.mutex.client.options.WatchdogTimeout
 	}
-	var longest time.Duration
+	longest := time.Millisecond // all levels may be closed, while their calls wait: 0 would end a key without expiry
 	for l := h.levels; l != nil; l = l.next {
 		longest = max(longest, l.mutex.lease)
 	}

@@ -51,7 +51,6 @@ func (h *hold) release(m *Mutex) error {
 	loss, count := h.loss, h.count-1
 	ttl, renewed := h.ttl(), h.renewed()
 	h.mu.Unlock()
-	ttl = max(ttl, time.Millisecond) // the other levels may have been closed, and wait for their turn
 	if loss != nil {
 		return h.releaseLost(m)
 	}

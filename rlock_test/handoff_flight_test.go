@@ -69,7 +69,7 @@ func TestWaiterGoesDuringAHandOff(t *testing.T) {
 	}
 }
 
-// What is given back for a waiter that has gone is no part of the unlock: that has been answered.
+// Giving back for a waiter that has gone is no part of the unlock: that has been answered.
 func TestUnlockDoesNotWaitForWhatItsWaiterLeft(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 10 * time.Second // so that the unlock is ended by the end of the lease, too

@@ -154,7 +154,7 @@ func TestForcedBeforeTheAnswer(t *testing.T) {
 	r.clear(t)
 }
 
-// Who ends a hold knows it before any message does, so who comes then asks, also if none arrives.
+// The goroutine that ends a hold knows it before any message does, so whoever comes then asks, also if none arrives.
 func TestAfterAnUnlockOneAsks(t *testing.T) {
 	for name, o := range map[string]rlock.HandOff{"a run is over": {Most: 1, For: time.Hour}, "nobody waits": never} {
 		t.Run(name, func(t *testing.T) {
