@@ -62,8 +62,10 @@ func startSentinel(tb testing.TB, master int) *Server {
 	}
 	s := start(tb, func(port int) []string { return []string{conf, "--sentinel", "--port", strconv.Itoa(port)} })
 	// Sentinels find each other, and see who became a replica, by messages
-	// every 2 s and questions every 10 s: too rare for tests.
-	newAdmin(tb, s).must(tb, "SENTINEL", "DEBUG", "PUBLISH-PERIOD", "200", "INFO-PERIOD", "500", "PING-PERIOD", "200")
+	// every 2 s and questions every 10 s: too rare for tests. But once a master is
+	// down, they ask its replicas every second and promote none whose answer is
+	// older than five ping periods; who finds none tries again only 8 s later.
+	newAdmin(tb, s).must(tb, "SENTINEL", "DEBUG", "PUBLISH-PERIOD", "200", "INFO-PERIOD", "500", "PING-PERIOD", "500")
 	return s
 }
 
