@@ -17,6 +17,7 @@ import (
 // then while the slot is on its way to another node, and then there. A fenced lock has two keys, of which one
 // may have moved and the other not: such a hand-off is refused, and the release that follows is not.
 func TestHandOffOnACluster(t *testing.T) {
+	redistest.Parallel(t)
 	c := redistest.StartCluster(t, 3, 0)
 	for _, plain := range []bool{false, true} {
 		for _, fenced := range []bool{false, true} {

@@ -53,6 +53,7 @@ func (h *leaver) clear(t *testing.T) {
 // A Lock that is cancelled while it asks returns at once, whether its question is answered, never is, or is lost with its
 // connection. What it got is given back.
 func TestLockIsCancelledWhileItAsks(t *testing.T) {
+	redistest.Parallel(t)
 	for name, answer := range map[string]func(h *leaver){
 		"answered": func(h *leaver) { h.proxy.Release() },
 		"silence":  func(*leaver) {},
@@ -111,6 +112,7 @@ func (i inside) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, er
 // What a Lock is granted after Close has been called is given back when Close returns, for Redis may not be
 // reached any more then. That holds for one that cannot be cancelled, too.
 func TestCloseAwaitsWhatALockGivesBack(t *testing.T) {
+	redistest.Parallel(t)
 	for name, ctx := range map[string]func(*testing.T) context.Context{
 		"cancellable":        func(t *testing.T) context.Context { return t.Context() },
 		"context.Background": func(*testing.T) context.Context { return context.Background() },

@@ -1,10 +1,15 @@
 package rlock_test
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
 
 // What the other tests show of owners, waiting, leases and Close with RESP3, the default, once with
 // RESP2: there subscriptions have a connection of their own, and maps come as arrays.
 func TestBasicsOverRESP2(t *testing.T) {
+	redistest.Parallel(t)
 	for name, test := range map[string]func(*testing.T){
 		"queries":              TestQueries,
 		"force unlock":         TestForceUnlock,

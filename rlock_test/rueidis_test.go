@@ -159,6 +159,7 @@ func TestLockDuringASentinelSwitch(t *testing.T) {
 
 // One connection falls silent, Redis is well: the acquire is sent again, on another connection.
 func TestLockOnASilentConnection(t *testing.T) {
+	redistest.Parallel(t)
 	for name, ctx := range map[string]func(*testing.T) context.Context{
 		"cancellable":        func(t *testing.T) context.Context { return t.Context() },
 		"context.Background": func(*testing.T) context.Context { return context.Background() },

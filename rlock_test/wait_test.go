@@ -170,6 +170,7 @@ func TestCancelledWaitsLeaveNothing(t *testing.T) {
 }
 
 func TestIdleWaitersSendNothing(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	watch := s.Client(t)
 	holder, waiters := newClient(t, s.Client(t)), newClient(t, s.Client(t))

@@ -17,6 +17,7 @@ import (
 const soon = 2 * time.Second
 
 func TestRedisDownAtNewAndAtLock(t *testing.T) {
+	redistest.Parallel(t)
 	s := redistest.Start(t)
 	s.Stop()
 	_, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr()}})
