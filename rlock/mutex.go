@@ -235,7 +235,7 @@ func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	})
 }
 
-// query runs a command that is sent once, for a caller who may leave.
+// query runs a command for a caller who may leave. What only reads, rueidis repeats by itself until callTimeout is over.
 func query[T any](ctx context.Context, m *Mutex, command func(context.Context) (T, error)) (value T, err error) {
 	m.check(ctx)
 	if m.invalid != nil {
