@@ -1,12 +1,16 @@
 package bench;
 
 import java.io.IOException;
+import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
+
+import org.redisson.api.RedissonClient;
 
 import bench.Worker.Options;
 import bench.Worker.Result;
 
-/** pair, names, contended and local. */
+/** pair, names, contended, local, herd and asymmetric. */
 final class Repeat extends Workload {
     private final boolean ownNames;
     private Sections sections;
@@ -18,9 +22,12 @@ final class Repeat extends Workload {
 
     @Override
     void prepare() throws InterruptedException {
-        warmUp(redisson);
+        RedissonClient[] clients = new RedissonClient[options.clients()];
+        Arrays.setAll(clients, i -> i == 0 ? redisson : connect());
+        warmUp(clients);
         String name = ownNames ? options.name() + ":" + options.worker() : options.name();
-        sections = new Sections(redisson, witness, options.goroutines(), ownNames, name);
+        sections = new Sections(List.of(clients), witness, options.clients() * options.goroutines(), ownNames, name,
+                options.section());
     }
 
     @Override

@@ -4,6 +4,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
 
 import org.redisson.api.RLock;
@@ -20,16 +21,20 @@ final class Sections {
     final Histogram latency = new Histogram();
     final long[] ops;
     private final boolean wholePair;
+    private final Duration section;
     private final CountDownLatch begin = new CountDownLatch(1);
     private final AtomicLong end = new AtomicLong();
     private final List<Thread> crew = new ArrayList<>();
 
-    Sections(RedissonClient client, Witness witness, int threads, boolean ownNames, String name) {
+    /** The threads take turns at the clients. */
+    Sections(List<RedissonClient> clients, Witness witness, int threads, boolean ownNames, String name,
+            Duration section) {
         ops = new long[threads];
         wholePair = ownNames;
+        this.section = section;
         for (int i = 0; i < threads; i++) {
             int self = i;
-            RLock lock = client.getLock(ownNames ? name + ":" + i : name);
+            RLock lock = clients.get(i % clients.size()).getLock(ownNames ? name + ":" + i : name);
             Witness.Visitor visitor = witness.visitor(ownNames ? i : 0, i);
             crew.add(Crew.start("sections-" + i, () -> {
                 begin.await();
@@ -39,7 +44,7 @@ final class Sections {
     }
 
     /** A lock call can not be taken back, so each thread's last section ends after the time. */
-    private long pass(RLock lock, Witness.Visitor visitor) {
+    private long pass(RLock lock, Witness.Visitor visitor) throws InterruptedException {
         for (long passed = 0; ; passed++) {
             long before = System.nanoTime();
             lock.lock();
@@ -48,6 +53,7 @@ final class Sections {
             if (passed % LONG_SECTION == 0) {
                 Thread.yield();
             }
+            TimeUnit.NANOSECONDS.sleep(section.toNanos());
             visitor.leave();
             lock.unlock();
             long after = System.nanoTime();

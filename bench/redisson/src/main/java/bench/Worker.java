@@ -24,10 +24,12 @@ import java.util.stream.Collectors;
  * java -jar worker.jar [worker] --workload W --addr HOST:PORT --name LOCKNAME [OPTION...]
  *
  *   --lib         redisson, the only one here
- *   --workload    pair, names, handoff, contended, local, waiters or holds: see Workload
+ *   --workload    pair, names, handoff, contended, local, herd, asymmetric, waiters or holds: see Workload
  *   --addr        the Redis server
  *   --name        the lock's name, or the start of the names
+ *   --clients     instances of Redisson, each with as many threads (1)
  *   --goroutines  threads, or waiters, or holds (1)
+ *   --section     what a section takes (0s)
  *   --duration    the measured window, as Go prints one: 1s, 500ms, 1m30s (1s)
  *   --witness     the file that all workers of a run share; without it this process has its own
  *   --worker      this process among those that share the file, from 0 (0)
@@ -52,8 +54,8 @@ import java.util.stream.Collectors;
 public final class Worker {
 
     /** The command line. */
-    record Options(String workload, String addr, String name, int goroutines, Duration duration,
-            String witness, int worker, Duration rtt, Duration watchdog, Duration warmUp) {
+    record Options(String workload, String addr, String name, int clients, int goroutines,
+            Duration section, Duration duration, String witness, int worker, Duration rtt, Duration watchdog, Duration warmUp) {
 
         static Options parse(String[] args) {
             Map<String, String> given = new HashMap<>();
@@ -76,7 +78,9 @@ public final class Worker {
                     workload,
                     take(given, "addr", null),
                     take(given, "name", null),
+                    Integer.parseInt(take(given, "clients", "1")),
                     Integer.parseInt(take(given, "goroutines", "1")),
+                    duration(take(given, "section", "0s")),
                     duration(take(given, "duration", "1s")),
                     take(given, "witness", ""),
                     Integer.parseInt(take(given, "worker", "0")),
@@ -86,8 +90,8 @@ public final class Worker {
             if (!given.isEmpty()) {
                 throw new IllegalArgumentException("unknown options " + given.keySet());
             }
-            if (options.goroutines < 1 || options.worker < 0) {
-                throw new IllegalArgumentException("--goroutines is 1 at least, --worker 0 at least");
+            if (options.clients < 1 || options.goroutines < 1 || options.worker < 0) {
+                throw new IllegalArgumentException("--clients and --goroutines are 1 at least, --worker 0 at least");
             }
             return options;
         }

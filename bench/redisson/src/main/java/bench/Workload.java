@@ -5,7 +5,12 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
+
+import io.netty.channel.EventLoopGroup;
+import io.netty.channel.nio.NioEventLoopGroup;
 
 import org.redisson.Redisson;
 import org.redisson.api.RLock;
@@ -20,8 +25,9 @@ import bench.Worker.Result;
  *
  * <pre>
  * pair, names  each of --goroutines threads locks and unlocks a name of its own. The latency is of both.
- * contended,
- * local        they share one name. The latency is of lock alone.
+ * contended, local,
+ * herd,
+ * asymmetric   they share one name. The latency is of lock alone.
  * handoff      one thread each of two clients, one name; the holder keeps the lock until the other
  *              surely waits. The latency is from the call of unlock to the return of the other's lock,
  *              the elapsed time the sum of them.
@@ -41,18 +47,25 @@ abstract class Workload {
     final Witness witness;
     final RedissonClient redisson;
 
+    /** The threads that several clients share, as many as one has by default; null if there is one client. */
+    private final EventLoopGroup loops;
+    private final ExecutorService pool;
+
     Workload(Options options) throws IOException {
         this.options = options;
         this.witness = options.witness().isEmpty()
                 ? Witness.ofThisProcess(options.goroutines())
                 : Witness.open(options.witness(), options.worker());
+        boolean several = options.clients() > 1;
+        this.loops = several ? new NioEventLoopGroup(new Config().getNettyThreads()) : null;
+        this.pool = several ? Executors.newFixedThreadPool(new Config().getThreads()) : null;
         this.redisson = connect();
     }
 
     static Workload open(Options options) throws IOException {
         return switch (options.workload()) {
             case "pair", "names" -> new Repeat(options, true);
-            case "contended", "local" -> new Repeat(options, false);
+            case "contended", "local", "herd", "asymmetric" -> new Repeat(options, false);
             case "handoff" -> new Handoff(options);
             case "waiters" -> new Waiters(options);
             case "holds" -> new Holds(options);
@@ -66,10 +79,11 @@ abstract class Workload {
     /** The window. */
     abstract Result run() throws Exception;
 
-    /** Redisson as it comes: all but address and watchdog are its defaults. */
+    /** Redisson as it comes: all but address, watchdog and shared threads are its defaults. */
     final RedissonClient connect() {
         Config config = new Config();
         config.setLockWatchdogTimeout(options.watchdog().toMillis());
+        config.setEventLoopGroup(loops).setExecutor(pool);
         config.useSingleServer().setAddress("redis://" + options.addr());
         return Redisson.create(config);
     }
@@ -86,7 +100,7 @@ abstract class Workload {
         RedissonClient client = connect();
         double end = Footprint.cpuNs() + options.warmUp().toNanos();
         for (boolean ownNames = true; Footprint.cpuNs() < end; ownNames = !ownNames) {
-            new Sections(client, Witness.ofThisProcess(threads), threads, ownNames, name)
+            new Sections(List.of(client), Witness.ofThisProcess(threads), threads, ownNames, name, Duration.ZERO)
                     .during(Duration.ofMillis(250));
         }
         client.shutdown(0, 10, TimeUnit.SECONDS);
