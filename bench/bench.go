@@ -25,7 +25,7 @@ type options struct {
 	quick      bool
 	rounds     int
 	duration   time.Duration // of the windows
-	long       time.Duration // of the windows in which nothing happens but waiting and renewing
+	long       time.Duration // of the windows in which turns are rare, or nothing happens but waiting and renewing
 	libs       []string
 	workloads  []string
 	curves     bool

@@ -16,9 +16,12 @@ type cell struct {
 	Workload   string        `json:"workload"`
 	Lib        string        `json:"lib"`
 	Processes  int           `json:"processes"`
-	Goroutines int           `json:"goroutines"` // in each process; waiters or holds in those workloads
+	Clients    int           `json:"clients,omitempty"` // in each process, each as good as a process; 0 is 1
+	Goroutines int           `json:"goroutines"`        // of each client; waiters or holds in those workloads
 	Holds      int           `json:"holds,omitempty"`
 	RTT        time.Duration `json:"rtt_ns"`
+	Far        time.Duration `json:"far_ns,omitempty"`     // more of it for the last process, which has one goroutine
+	Section    time.Duration `json:"section_ns,omitempty"` // what a section takes
 	Duration   time.Duration `json:"duration_ns"`
 }
 
@@ -28,7 +31,7 @@ func (c cell) title() string {
 	switch c.Workload {
 	case "pair", "handoff":
 	default:
-		t += fmt.Sprintf("/n=%d", c.Processes*c.Goroutines)
+		t += fmt.Sprintf("/n=%d", c.goroutines())
 	}
 	if c.Holds > 0 {
 		t += fmt.Sprintf("/holds=%d", c.Holds)
@@ -36,7 +39,37 @@ func (c cell) title() string {
 	if c.RTT > 0 {
 		t += "/rtt=" + c.RTT.String()
 	}
+	if c.Far > 0 {
+		t += "/far=" + c.Far.String()
+	}
 	return t
+}
+
+// part is what one process of a cell is told.
+type part struct {
+	clients, goroutines int
+	rtt                 time.Duration
+}
+
+// parts are all processes.
+func (c cell) parts() []part {
+	all := make([]part, c.Processes)
+	for i := range all {
+		all[i] = part{max(c.Clients, 1), c.Goroutines, c.RTT}
+	}
+	if c.Far > 0 {
+		all[len(all)-1] = part{1, 1, c.RTT + c.Far}
+	}
+	return all
+}
+
+// goroutines is how many there are in all processes.
+func (c cell) goroutines() int {
+	n := 0
+	for _, p := range c.parts() {
+		n += p.clients * p.goroutines
+	}
+	return n
 }
 
 // quiet reports whether nothing happens in the window but waiting and renewing.
@@ -121,22 +154,17 @@ func (b *bench) run(s *sample) (err error) {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	addr := b.server.addr
-	if s.RTT > 0 {
-		line, err := startDelayLine(addr, s.RTT)
-		if err != nil {
-			return err
-		}
-		defer line.close()
-		addr = line.addr
-	}
 	var (
 		workers   []*process
+		lines     []*delayLine
 		witnesses []*witness
 	)
 	defer func() {
 		for _, p := range workers {
 			p.end()
+		}
+		for _, l := range lines {
+			l.close()
 		}
 		for _, w := range witnesses {
 			err = errors.Join(err, w.close())
@@ -147,7 +175,16 @@ func (b *bench) run(s *sample) (err error) {
 		return err
 	}
 	var path string
-	for i := range lib.processes(s.cell) {
+	for i, at := range s.parts()[:lib.processes(s.cell)] {
+		addr := b.server.addr
+		if at.rtt > 0 {
+			line, err := startDelayLine(addr, at.rtt)
+			if err != nil {
+				return err
+			}
+			lines = append(lines, line)
+			addr = line.addr
+		}
 		// Workers with locks of their own have witnesses of their own.
 		if i == 0 || s.slots() > 1 {
 			sub := filepath.Join(dir, strconv.Itoa(i))
@@ -163,7 +200,7 @@ func (b *bench) run(s *sample) (err error) {
 			}
 			witnesses = append(witnesses, w)
 		}
-		p, err := startProcess(b.command(s, addr, path, i))
+		p, err := startProcess(b.command(s, at, addr, path, i))
 		if err != nil {
 			return err
 		}
@@ -240,7 +277,7 @@ func (b *bench) window(s *sample, lib *library, workers []*process) ([]report, e
 }
 
 // command is the command line of the i-th worker.
-func (b *bench) command(s *sample, addr, witness string, i int) []string {
+func (b *bench) command(s *sample, at part, addr, witness string, i int) []string {
 	cmd := []string{b.self, "worker"}
 	if s.Lib == redissonName {
 		// The JVM's own choices, but for the memory: its default, a quarter of the machine for each
@@ -249,11 +286,9 @@ func (b *bench) command(s *sample, addr, witness string, i int) []string {
 	}
 	cmd = append(cmd,
 		"--lib", s.Lib, "--workload", s.Workload, "--addr", addr, "--name", "lock",
-		"--goroutines", strconv.Itoa(s.Goroutines), "--duration", s.Duration.String(),
+		"--clients", strconv.Itoa(at.clients), "--goroutines", strconv.Itoa(at.goroutines),
+		"--section", s.Section.String(), "--duration", s.Duration.String(), "--rtt", at.rtt.String(),
 		"--witness", witness, "--worker", strconv.Itoa(i))
-	if s.RTT > 0 {
-		cmd = append(cmd, "--rtt", s.RTT.String())
-	}
 	if s.Lib == redissonName {
 		if b.quick {
 			cmd = append(cmd, "--warm-up", "100ms")
@@ -306,6 +341,11 @@ func (s *sample) merge(reports []report) {
 		if n == 0 {
 			s.Starved++
 		}
+	}
+	if s.Far > 0 {
+		far := reports[len(reports)-1]
+		s.Extra["far_share"] = float64(far.Ops) / mean
+		s.Extra["far_max_ns"] = float64(far.Latency.Max)
 	}
 }
 

@@ -20,7 +20,12 @@ func TestBrokenLocksAreReported(t *testing.T) {
 		require.Empty(t, s.Error, c)
 		assert.Positive(t, s.Violations, "%v: two were inside, and nobody saw it", c)
 	}
-	s := b.measure(contended("per-process", 1), 1)
+	several := contended("per-process", 1)
+	several.Clients = 2
+	s := b.measure(several, 1)
+	require.Empty(t, s.Error)
+	assert.Positive(t, s.Violations, "clients of one process are as good as processes")
+	s = b.measure(contended("per-process", 1), 1)
 	require.Empty(t, s.Error)
 	assert.Zero(t, s.Violations, "it excludes in a process")
 	assert.Positive(t, s.Ops)
@@ -57,8 +62,10 @@ func TestWorkloads(t *testing.T) {
 	for _, w := range workloads(&b.options) {
 		c := w.cell
 		c.Goroutines = min(c.Goroutines, 50)
-		for _, lib := range []string{floorName, rlockName} {
-			if c.Lib = lib; lib == floorName && (w.name == "waiters" || w.name == "holds") {
+		for _, lib := range []string{floorName, herdFloorName, rlockName} {
+			l, err := findLibrary(lib)
+			require.NoError(t, err)
+			if c.Lib = lib; !l.takesPart(c.Workload) {
 				continue
 			}
 			s := b.measure(c, 1)
@@ -70,6 +77,8 @@ func TestWorkloads(t *testing.T) {
 			case "pair", "names":
 				assert.InDelta(t, 2, s.sentPerOp(), 0.01, "%s %s sends two commands for a pair: %v", w.name, lib, s.Commands)
 				assert.Positive(t, s.AllocsPerOp)
+			case "asymmetric":
+				assert.LessOrEqual(t, s.perSecond(), 1000.0, "a section takes 1 ms")
 			case "waiters":
 				assert.Zero(t, s.Sent, "waiters send nothing: %v", s.Commands)
 				assert.EqualValues(t, c.Goroutines, s.Ops)
@@ -81,6 +90,31 @@ func TestWorkloads(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestHerdFloorExcludesAndLeavesNothing(t *testing.T) {
+	b := startBench(t, options{})
+	s := b.measure(cell{Workload: "herd", Lib: herdFloorName, Processes: 2, Clients: 3, Goroutines: 1, Duration: 200 * time.Millisecond}, 1)
+	require.Empty(t, s.Error)
+	assert.Positive(t, s.Ops)
+	assert.Zero(t, s.Violations)
+	assert.Zero(t, s.Stuck)
+	assert.InDelta(t, 2, s.sentPerOp(), 0.01, "nobody asks in vain: %v", s.Commands)
+	left, err := b.server.rdb.Do(t.Context(), b.server.rdb.B().Keys().Pattern("*").Build()).AsStrSlice()
+	require.NoError(t, err)
+	assert.Empty(t, left, "the queue is empty, and the lock is free")
+}
+
+func TestFarProcessHasALongerWay(t *testing.T) {
+	b := startBench(t, options{})
+	c := cell{Workload: "names", Lib: rlockName, Processes: 2, Goroutines: 6, Far: 10 * time.Millisecond, Duration: 200 * time.Millisecond}
+	assert.Equal(t, 7, c.goroutines())
+	s := b.measure(c, 1)
+	require.Empty(t, s.Error)
+	assert.Zero(t, s.Violations)
+	assert.GreaterOrEqual(t, s.Extra["far_max_ns"], 20e6, "two round trips of 10 ms")
+	assert.Positive(t, s.Extra["far_share"])
+	assert.Less(t, s.Extra["far_share"], 0.5, "the near ones have no such way")
 }
 
 func TestPairBesideHolds(t *testing.T) {
@@ -111,6 +145,16 @@ func TestMergeFindsWhoStarves(t *testing.T) {
 	s.merge([]report{{Ops: 12, PerGoroutine: []int64{2, 4, 6}}})
 	assert.InDelta(t, 0.5, s.Slowest, 1e-9)
 	assert.Zero(t, s.Starved)
+}
+
+func TestMergeTellsOfTheFarProcess(t *testing.T) {
+	s := sample{cell: cell{Processes: 2, Goroutines: 6, Far: time.Millisecond}}
+	s.merge([]report{
+		{Ops: 65, PerGoroutine: []int64{10, 10, 10, 10, 10, 15}, Latency: latency{Max: 90}},
+		{Ops: 5, PerGoroutine: []int64{5}, Latency: latency{Max: 70}},
+	})
+	assert.InDelta(t, 0.5, s.Extra["far_share"], 1e-9, "of the 10 that are an equal share")
+	assert.InDelta(t, 70, s.Extra["far_max_ns"], 0)
 }
 
 func TestLostUpdatesAreViolations(t *testing.T) {

@@ -23,6 +23,9 @@ var curveLibs = []string{floorName, rlockName, tunedName, "bsm"}
 // holderLibs are those of them that keep a hold alive.
 var holderLibs = []string{rlockName, tunedName}
 
+// herdLibs are its own floor, and of each way to wait the best.
+var herdLibs = []string{herdFloorName, rlockName, "rueidislock-1", "redsync", "redsync-rueidis", "bsm", redissonName}
+
 // peersUpTo is where the curves of the peers end: with 10,000 goroutines that want one lock, or 100,000 holds, some need
 // minutes to come to an end after the window, or never do.
 const peersUpTo = 1000
@@ -39,6 +42,7 @@ func curves(o *options) []curve {
 	}
 	four := one("contended", 25)
 	four.Processes = 4
+	herd := cell{Workload: "herd", Processes: herdWorkers, Goroutines: 1, Duration: o.long}
 	waiting, holding, beside := one("waiters", 1), one("holds", 1), one("pair", 1)
 	waiting.Duration, holding.Duration = o.long/2, o.long
 	beside.Duration = max(beside.Duration, holdsLease/3) // so that renewals happen in it
@@ -62,6 +66,13 @@ func curves(o *options) []curve {
 			func(c *cell, v int) { c.Goroutines = v / c.Processes },
 			curveLibs, speed,
 		},
+		{
+			"herd", "herd", "processes with a goroutine each that share a lock", herd,
+			[]int{4, 16, 64, 256},
+			func(c *cell, v int) { c.Clients = v / c.Processes },
+			herdLibs,
+			[]metric{perSecond, sentPerOp, waitP99, slowest, starved},
+		},
 		{"pair-rtt", "pair", added, one("pair", 1), rtts, rtt, curveLibs, []metric{p50, p99}},
 		{"names-rtt", "names", added, one("names", 64), rtts, rtt, curveLibs, speed},
 		{"handoff-rtt", "handoff", added, one("handoff", 2), rtts, rtt, curveLibs, []metric{p50, p99}},
@@ -84,7 +95,7 @@ func curves(o *options) []curve {
 
 // libsAt are the libraries that are measured at a point.
 func (c *curve) libsAt(point cell) []string {
-	if max(point.Processes*point.Goroutines, point.Holds) <= peersUpTo {
+	if max(point.goroutines(), point.Holds) <= peersUpTo {
 		return c.libs
 	}
 	return slices.DeleteFunc(slices.Clone(c.libs), func(name string) bool {

@@ -71,10 +71,11 @@ const defaultLease = 30 * time.Second
 
 // The names that the harness itself speaks of.
 const (
-	floorName    = "floor"
-	rlockName    = "rlock"
-	redissonName = "redisson"
-	tunedName    = "rueidislock-1-noloop"
+	floorName     = "floor"
+	herdFloorName = "floor-herd"
+	rlockName     = "rlock"
+	redissonName  = "redisson"
+	tunedName     = "rueidislock-1-noloop"
 )
 
 // pairOnly are the workloads that the variants by context take part in.
@@ -87,7 +88,7 @@ var contendedOnly = []string{"contended"}
 var libraries = []library{
 	{name: floorName, open: openFloor, floor: true, runs: map[string]func(*job) (report, error){
 		"handoff": runHandoffFloor, "contended": runChain, "local": runChain,
-	}, never: []string{"waiters", "holds"}},
+	}, never: []string{"herd", "asymmetric", "waiters", "holds"}},
 	{name: "floor-cancel", open: openFloor, floor: true, only: pairOnly, ctx: cancellable},
 	{name: "floor-deadline", open: openFloor, floor: true, only: pairOnly, ctx: deadline},
 	{name: "floor-scripts", open: openScripts, floor: true, only: []string{"pair", "names", "handoff"}, runs: map[string]func(*job) (report, error){
@@ -96,6 +97,7 @@ var libraries = []library{
 	{name: "floor-relay", open: openFloor, floor: true, only: []string{"contended", "local"}, runs: map[string]func(*job) (report, error){
 		"contended": runRelay, "local": runRelay,
 	}},
+	{name: herdFloorName, open: openHerd, floor: true, only: []string{"herd"}},
 	{name: rlockName, open: openRlock},
 	{name: "rlock-cancel", open: openRlock, only: pairOnly, ctx: cancellable},
 	{name: "rlock-deadline", open: openRlock, only: pairOnly, ctx: deadline},

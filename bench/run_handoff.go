@@ -204,17 +204,10 @@ func (j *job) listen(rdb rueidis.Client, i int, by calls) (lockFunc, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, _ := rdb.Dedicate() // ends with the client
-	messages := make(chan struct{}, 1)
-	subscribed := make(chan struct{}, 1)
-	broken := conn.SetPubSubHooks(rueidis.PubSubHooks{
-		OnMessage:      func(rueidis.PubSubMessage) { messages <- struct{}{} },
-		OnSubscription: func(rueidis.PubSubSubscription) { subscribed <- struct{}{} },
-	})
-	if err := conn.Do(j.ctx, conn.B().Subscribe().Channel(j.channel(i)).Build()).Error(); err != nil {
+	messages, broken, err := subscribe(j.ctx, rdb, j.channel(i))
+	if err != nil {
 		return nil, err
 	}
-	<-subscribed
 	return func(context.Context) (func() error, error) {
 		select {
 		case <-messages:
@@ -226,4 +219,20 @@ func (j *job) listen(rdb rueidis.Client, i int, by calls) (lockFunc, error) {
 		}
 		return release, nil
 	}, nil
+}
+
+// subscribe returns when the subscription stands. Its connection does nothing else, and ends with the client.
+func subscribe(ctx context.Context, rdb rueidis.Client, channel string) (messages <-chan struct{}, broken <-chan error, err error) {
+	conn, _ := rdb.Dedicate()
+	came := make(chan struct{}, 1)
+	subscribed := make(chan struct{}, 1)
+	broken = conn.SetPubSubHooks(rueidis.PubSubHooks{
+		OnMessage:      func(rueidis.PubSubMessage) { came <- struct{}{} },
+		OnSubscription: func(rueidis.PubSubSubscription) { subscribed <- struct{}{} },
+	})
+	if err := conn.Do(ctx, conn.B().Subscribe().Channel(channel).Build()).Error(); err != nil {
+		return nil, nil, err
+	}
+	<-subscribed
+	return came, broken, nil
 }

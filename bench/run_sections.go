@@ -12,13 +12,15 @@ import (
 
 // runs are the workloads by name.
 var runs = map[string]func(*job) (report, error){
-	"pair":      runOwnNames,
-	"names":     runOwnNames,
-	"contended": runOneName,
-	"local":     runOneName,
-	"handoff":   runHandoff,
-	"waiters":   runWaiters,
-	"holds":     runHolds,
+	"pair":       runOwnNames,
+	"names":      runOwnNames,
+	"contended":  runOneName,
+	"local":      runOneName,
+	"herd":       runOneName,
+	"asymmetric": runOneName,
+	"handoff":    runHandoff,
+	"waiters":    runWaiters,
+	"holds":      runHolds,
 }
 
 const (
@@ -49,7 +51,8 @@ type passer struct {
 	id        uint64 // for the witness
 	lock      lockFunc
 	slot      *slot
-	wholePair bool // what its latency is
+	section   time.Duration // what it takes at least
+	wholePair bool          // what its latency is
 
 	ops        atomic.Int64 // in the window
 	sections   atomic.Int64 // all
@@ -71,6 +74,9 @@ func (p *passer) passes(ctx context.Context, end time.Time, hist *histogram) err
 		v, alone := p.slot.enter(p.id)
 		if p.sections.Load()%longSection == 0 {
 			runtime.Gosched()
+		}
+		if p.section > 0 {
+			<-time.After(p.section)
 		}
 		if !v.leave() || !alone {
 			p.violations.Add(1)
@@ -102,27 +108,31 @@ func (j *job) sections(nameOf func(g int) string, slotOf func(g int) int, wholeP
 	if j.holds > 0 {
 		lease = holdsLease // they are to be renewed meanwhile
 	}
-	c, err := j.open(lease)
-	if err != nil {
+	clients := make([]*client, j.clients)
+	for i := range clients {
+		var err error
+		if clients[i], err = j.open(lease); err != nil {
+			return report{}, err
+		}
+	}
+	if err := j.warmUp(clients...); err != nil {
 		return report{}, err
 	}
-	if err := j.warmUp(c); err != nil {
-		return report{}, err
-	}
-	held := j.newHolds(c, j.holds)
+	held := j.newHolds(clients[0], j.holds)
 	if err := held.take(); err != nil {
 		return report{}, err
 	}
 	var (
 		hist  histogram
-		all   = make([]passer, j.goroutines)
-		ended = make(chan struct{}, j.goroutines)
+		all   = make([]passer, j.clients*j.goroutines)
+		ended = make(chan struct{}, len(all))
 		start = make(chan struct{})
 		end   time.Time // written before start is closed
 	)
 	for g := range all {
 		p := &all[g]
-		p.id, p.lock, p.slot, p.wholePair = j.id(g), c.mutex(nameOf(g)), j.witness.slot(slotOf(g)), wholePair
+		p.id, p.lock, p.slot = j.id(g), clients[g%len(clients)].mutex(nameOf(g)), j.witness.slot(slotOf(g))
+		p.section, p.wholePair = j.section, wholePair
 		go func() { // ends with the process, if the library never lets it go on
 			<-start
 			if err := p.passes(j.ctx, end, &hist); err != nil {
@@ -159,7 +169,9 @@ func (j *job) sections(nameOf func(g int) string, slotOf func(g int) int, wholeP
 		rep.Violations += p.violations.Load()
 	}
 	if rep.Stuck == 0 { // who is stuck may be so in its lock
-		c.close()
+		for _, c := range clients {
+			c.close()
+		}
 	}
 	n := float64(max(rep.Sections, 1))
 	rep.AllocsPerOp = float64(after.Mallocs-before.Mallocs) / n
@@ -184,13 +196,13 @@ func awaitAll(ended <-chan struct{}, n int, first time.Duration) {
 
 // warmUp opens what the library opens lazily, fills its pools, and makes the server know its scripts. It uses
 // names of its own, one a goroutine, so that the libraries which poll do not wait here.
-func (j *job) warmUp(c *client) error {
-	n := min(j.goroutines, 64)
+func (j *job) warmUp(clients ...*client) error {
+	n := max(len(clients), min(j.goroutines, 64))
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	start := time.Now()
 	for g := range n {
-		lock := c.mutex("warm:" + j.lockName(g))
+		lock := clients[g%len(clients)].mutex("warm:" + j.lockName(g))
 		wg.Go(func() {
 			for i := range max(warmups/n, 2) {
 				if i >= 2 && time.Since(start) > warmupTime {

@@ -19,9 +19,11 @@ type job struct {
 	lib        *library
 	workload   string
 	addr       string
-	name       string // of the lock, or the start of the names
-	goroutines int    // also waiters, or holds
-	holds      int    // that are kept beside
+	name       string        // of the lock, or the start of the names
+	clients    int           // each as good as a process
+	goroutines int           // of each client; also waiters, or holds
+	holds      int           // that are kept beside
+	section    time.Duration // what a section takes
 	duration   time.Duration
 	witness    *witness
 	index      int           // of the process in its cell
@@ -63,8 +65,10 @@ func work(args []string, stdin io.Reader, stdout, stderr io.Writer) (report, err
 	fs.StringVar(&j.workload, "workload", "", "what to do with it")
 	fs.StringVar(&j.addr, "addr", "", "host:port of Redis")
 	fs.StringVar(&j.name, "name", "", "the lock, or the start of the names of locks")
+	fs.IntVar(&j.clients, "clients", 1, "instances of the library, each with as many goroutines")
 	fs.IntVar(&j.goroutines, "goroutines", 1, "goroutines, waiters or holds")
 	fs.IntVar(&j.holds, "holds", 0, "locks that the process holds beside")
+	fs.DurationVar(&j.section, "section", 0, "what a section takes")
 	fs.DurationVar(&j.duration, "duration", time.Second, "the window")
 	witnessPath := fs.String("witness", "", "the file that the workers share")
 	fs.IntVar(&j.index, "worker", 0, "the number of this process")

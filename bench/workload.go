@@ -44,6 +44,8 @@ var (
 	sentPerSecond = metric{"commands/s", func(s *sample) float64 { return float64(s.Sent) / s.Duration.Seconds() }, "%.0f", false}
 	heap          = metric{"heap B each", extra("heap_bytes", 1), "%.0f", false}
 	stack         = metric{"stack B each", extra("stack_bytes", 1), "%.0f", false}
+	farShare      = metric{"far one's share", extra("far_share", 1), "%.2f", true}
+	farWait       = metric{"its longest wait ms", extra("far_max_ns", 1e6), "%.0f", false}
 	goroutines    = metric{"goroutines each", extra("goroutines", 1), "%.3f", false}
 	drain         = metric{"drain ms", func(s *sample) float64 { return float64(s.ElapsedNs) / 1e6 }, "%.1f", false}
 	opCPU         = metric{"CPU us/op", extra("op_cpu_ns", 1e3), "%.1f", false}
@@ -54,16 +56,20 @@ func extra(name string, unit float64) func(*sample) float64 {
 	return func(s *sample) float64 { return s.Extra[name] / unit }
 }
 
+// herdWorkers is how many worker processes a herd has, whatever its size.
+const herdWorkers = 4
+
 // workloads are all, in the order of the tables.
 func workloads(o *options) []workload {
 	d := o.duration
 	long := max(d, o.long)
-	many := 1000
+	many, crowd := 1000, 16
 	if o.quick {
-		many = 100
+		many, crowd = 100, 2
 	}
 	usual := []metric{p50, p99, sentPerOp, allocs, allocBytes}
 	shared := []metric{waitP99, sentPerOp, slowest, starved, stuck}
+	far := []metric{farWait, perSecond, sentPerOp, starved, stuck}
 	return []workload{
 		{
 			name: "pair", about: "one goroutine locks and unlocks a lock that nobody else wants",
@@ -100,6 +106,24 @@ func workloads(o *options) []workload {
 			cell:   cell{Workload: "local", Processes: 1, Goroutines: 100, Duration: d},
 			shared: true,
 			metric: perSecond, columns: shared,
+		},
+		{
+			name: "herd", about: fmt.Sprint("one lock, ", herdWorkers*crowd, " clients with one goroutine each, which stand for as many processes"),
+			cell:   cell{Workload: "herd", Processes: herdWorkers, Clients: crowd, Goroutines: 1, Duration: long},
+			shared: true,
+			metric: perSecond, columns: shared,
+		},
+		{
+			name: "asymmetric", about: "one lock, sections of 1 ms, 6 goroutines of a near process, 1 of a far one with 1 ms more for each round trip",
+			cell:   cell{Workload: "asymmetric", Processes: 2, Goroutines: 6, Far: time.Millisecond, Section: time.Millisecond, Duration: long},
+			shared: true,
+			metric: farShare, columns: far,
+		},
+		{
+			name: "asymmetric-4ms", about: "the same, with 4 ms more",
+			cell:   cell{Workload: "asymmetric", Processes: 2, Goroutines: 6, Far: 4 * time.Millisecond, Section: time.Millisecond, Duration: long},
+			shared: true,
+			metric: farShare, columns: far,
 		},
 		{
 			name: "waiters", about: fmt.Sprint(many, " goroutines of one process wait for a lock that another client holds, and then get it in turn"),
