@@ -114,8 +114,8 @@ func openScripts(o openOptions) (*client, error) {
 					return nil, errFloorWaits
 				}
 				return func() error {
-					held, err := lua.Release(ctx, rdb, release)
-					if err == nil && !held {
+					reply, err := lua.Release(ctx, rdb, release)
+					if err == nil && reply.Status != lua.Freed {
 						err = errors.New("the floor did not hold the lock")
 					}
 					return err

@@ -81,8 +81,8 @@ const (
 // pairOnly are the workloads that the variants by context take part in.
 var pairOnly = []string{"pair"}
 
-// contendedOnly are those of the variants by the length of a run of hand-offs.
-var contendedOnly = []string{"contended"}
+// runsOnly are those of the variants by the length of a run of hand-offs.
+var runsOnly = []string{"contended", "asymmetric"}
 
 // libraries are all that can be measured, in the order of the tables.
 var libraries = []library{
@@ -101,10 +101,11 @@ var libraries = []library{
 	{name: rlockName, open: openRlock},
 	{name: "rlock-cancel", open: openRlock, only: pairOnly, ctx: cancellable},
 	{name: "rlock-deadline", open: openRlock, only: pairOnly, ctx: deadline},
-	{name: "rlock-alone", open: openHandOffs(-1), only: contendedOnly},
-	{name: "rlock-16", open: openHandOffs(16), only: contendedOnly},
-	{name: "rlock-64", open: openHandOffs(64), only: contendedOnly},
-	{name: "rlock-256", open: openHandOffs(256), only: contendedOnly},
+	{name: "rlock-alone", open: openHandOffs(-1), only: runsOnly},
+	{name: "rlock-4", open: openHandOffs(4), only: runsOnly},
+	{name: "rlock-16", open: openHandOffs(16), only: runsOnly},
+	{name: "rlock-32", open: openHandOffs(32), only: runsOnly},
+	{name: "rlock-64", open: openHandOffs(64), only: runsOnly},
 	{name: "rueidislock", open: openRueidislock(2, false)},
 	{name: "rueidislock-1", open: openRueidislock(1, false)},
 	{name: tunedName, open: openRueidislock(1, true)},

@@ -49,7 +49,8 @@
 // own and ends with its ctx; so a loss is told on time while any number of calls is stuck. Whoever gets a name next need
 // not rely on that goroutine's turn: [Renewer.CatchUp] passes on the losses that are due.
 //
-// Renewals are due every third of the watchdog time, give or take a twentieth, so that two in a row may fail. For the
+// Renewals are due every third of the watchdog time, give or take a twentieth, so that two in a row may fail. One that was
+// given for a shorter time at first ([Renewer.KeepShort]) is due after a third of that, and from then on like the others. For the
 // first renewal of a lease the goroutine takes along those that are due shortly after, sorts them by group, and sends up
 // to [Options].Batch leases in a call; room left in it goes to leases of the group that are due later. Leases that were
 // sent together are due together from then on, so batches form by themselves, and n leases of one group cost n/Batch

@@ -130,6 +130,16 @@ func (r *Renewer) Close() {
 // A Lease is kept once: Keep panics when it is called with l again. After Close, Keep tracks nothing and reports
 // false; only Until will answer.
 func (r *Renewer) Keep(l *Lease, k Keeper, until time.Time, renewed bool) bool {
+	return r.keep(l, k, until, renewed, r.ttl)
+}
+
+// KeepShort is Keep for a lease that is renewed, and was given for ttl at first, less than the watchdog time: its first
+// renewal is due a third of that after it was sent for.
+func (r *Renewer) KeepShort(l *Lease, k Keeper, until time.Time, ttl time.Duration) bool {
+	return r.keep(l, k, until, true, ttl)
+}
+
+func (r *Renewer) keep(l *Lease, k Keeper, until time.Time, renewed bool, ttl time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l.state != idle {
@@ -143,7 +153,7 @@ func (r *Renewer) Keep(l *Lease, k Keeper, until time.Time, renewed bool) bool {
 	l.state = kept
 	l.keeper, l.renewed = k, renewed
 	if renewed {
-		r.schedule(l, newJitter())
+		r.scheduleFor(l, newJitter(), ttl)
 	}
 	r.ends.push(l, l.until)
 	r.wakeBy(l.until)

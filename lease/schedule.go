@@ -17,9 +17,12 @@ func (j jitter) of(d time.Duration) time.Duration { return time.Duration(float64
 // The time of that success is taken from the end of trust. That is the same for a lease that was acquired for, or
 // renewed to, the watchdog time. For one with more time left it is what the rule "never shorten an expiry" asks for:
 // no renewal before it would gain something.
-func (r *Renewer) schedule(l *Lease, j jitter) {
-	period := r.ttl / 3
-	r.rest(l, l.until-r.ttl+j.of(period+period/18)) // not /19, so that there are never more calls than n/batch
+func (r *Renewer) schedule(l *Lease, j jitter) { r.scheduleFor(l, j, r.ttl) }
+
+// scheduleFor is schedule after a success that was for ttl, which says how long a period is.
+func (r *Renewer) scheduleFor(l *Lease, j jitter, ttl time.Duration) {
+	period := ttl / 3
+	r.rest(l, l.until-ttl+j.of(period+period/18)) // not /19, so that there are never more calls than n/batch
 }
 
 // maxTries is how many renewals have to fail until the backoff is at its longest, whichever that is.

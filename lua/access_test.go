@@ -18,14 +18,22 @@ func calls(ctx context.Context, c rueidis.Client, l lab) map[string]error {
 	p := lua.Publish{Name: l.channel}
 	errs := make(map[string]error)
 	_, errs["acquire"] = lua.Acquire(ctx, c, lua.AcquireArgs{Name: l.name, Fence: l.fence, Owner: me, Lease: lease, Count: 2})
-	_, errs["hand-off"] = lua.HandOff(ctx, c, l.handOff(true))
+	_, errs["hand-off"] = lua.Release(ctx, c, l.handOff(true))
 	if errs["hand-off"] == nil {
-		_, errs["hand-off"] = lua.HandOff(ctx, c, lua.HandOffArgs{Name: l.name, Owner: next, Next: me, Lease: lease})
+		_, errs["hand-off"] = lua.Release(ctx, c, l.handBack())
 	}
 	_, errs["renew"] = lua.Renew(ctx, c, lease, []lua.Hold{{l.name, me}})
 	_, errs["release"] = lua.Release(ctx, c, lua.ReleaseArgs{Name: l.name, Owner: me, Publish: p})
 	_, errs["force"] = lua.Force(ctx, c, l.name, p)
 	return errs
+}
+
+// scriptOf names the script of a call.
+func scriptOf(call string) string {
+	if call == "hand-off" {
+		return "release script: "
+	}
+	return call + " script: "
 }
 
 func TestServerWithoutTheScripts(t *testing.T) {
@@ -43,22 +51,22 @@ func TestServerWithoutTheScripts(t *testing.T) {
 			require.Equal(t, mine(count), l.fields())
 		}
 		flush()
-		_, err := lua.HandOff(t.Context(), l.rdb, l.handOff(true))
+		_, err := lua.Release(t.Context(), l.rdb, l.handOff(true))
 		require.NoError(t, err)
 		require.Equal(t, nexts("1"), l.fields())
 		flush()
-		back, err := lua.HandOff(t.Context(), l.rdb, lua.HandOffArgs{Name: l.name, Owner: next, Next: me, Lease: lease})
+		back, err := lua.Release(t.Context(), l.rdb, l.handBack())
 		require.NoError(t, err)
-		require.Equal(t, lua.AcquireReply{Status: lua.Acquired}, back)
+		require.Equal(t, lua.ReleaseReply{Status: lua.HandedOff}, back)
 		flush()
 		renewed, err := lua.Renew(t.Context(), l.rdb, lease, []lua.Hold{{l.name, me}})
 		require.NoError(t, err)
 		require.Equal(t, []lua.Renewal{lua.Renewed}, renewed)
 		for count := 1; count >= 0; count-- {
 			flush()
-			held, err := lua.Release(t.Context(), l.rdb, lua.ReleaseArgs{Name: l.name, Owner: me, Count: count, Lease: lease, Publish: p})
+			got, err := lua.Release(t.Context(), l.rdb, lua.ReleaseArgs{Name: l.name, Owner: me, Count: count, Lease: lease, Publish: p})
 			require.NoError(t, err)
-			require.True(t, held)
+			require.Equal(t, freed, got)
 		}
 		require.Equal(t, []string{"0"}, ear.said())
 		require.Empty(t, l.fields())
@@ -110,7 +118,7 @@ func TestForbiddenCalls(t *testing.T) {
 				}
 				var said *rueidis.RedisError
 				require.ErrorAs(t, err, &said, call)
-				require.ErrorContains(t, err, call+" script: ")
+				require.ErrorContains(t, err, scriptOf(call))
 				require.ErrorContains(t, err, row.names)
 			}
 			require.Equal(t, row.fields, l.fields())
@@ -173,7 +181,7 @@ func TestReadOnlyServer(t *testing.T) {
 	require.NoError(t, l.rdb.Do(t.Context(), replica).Error())
 	for call, err := range calls(t.Context(), l.rdb, l) {
 		require.ErrorContains(t, err, "READONLY", call)
-		require.ErrorContains(t, err, call+" script: ")
+		require.ErrorContains(t, err, scriptOf(call))
 	}
 	require.Equal(t, mine(1), l.fields())
 	l.requireTTL(short)
@@ -186,7 +194,7 @@ func TestClosedClient(t *testing.T) {
 	closed.Close()
 	for call, err := range calls(t.Context(), closed, l) {
 		require.ErrorIs(t, err, rueidis.ErrClosing, call)
-		require.ErrorContains(t, err, call+" script: ")
+		require.ErrorContains(t, err, scriptOf(call))
 	}
 }
 
@@ -228,17 +236,17 @@ func TestShardedPublishOnACluster(t *testing.T) {
 		got, err := lua.Acquire(t.Context(), rdb, lua.AcquireArgs{Name: l.name, Fence: l.fence, Owner: me, Lease: lease, Count: 1})
 		require.NoError(t, err)
 		require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: 1}, got)
-		handed, err := lua.HandOff(t.Context(), rdb, l.handOff(true))
+		handed, err := lua.Release(t.Context(), rdb, l.handOff(true))
 		require.NoError(t, err)
-		require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: 2}, handed)
+		require.Equal(t, lua.ReleaseReply{Status: lua.HandedOff, Token: 2}, handed)
 		renewed, err := lua.Renew(t.Context(), rdb, lease, []lua.Hold{{l.name, next}})
 		require.NoError(t, err)
 		require.Equal(t, []lua.Renewal{lua.Renewed}, renewed)
 		require.Empty(t, sharded.said())
 
-		held, err := lua.Release(t.Context(), rdb, lua.ReleaseArgs{Name: l.name, Owner: next, Publish: p})
+		released, err := lua.Release(t.Context(), rdb, lua.ReleaseArgs{Name: l.name, Owner: next, Publish: p})
 		require.NoError(t, err)
-		require.True(t, held)
+		require.Equal(t, freed, released)
 		require.Equal(t, []string{"0"}, sharded.said())
 
 		l.hold(other, "1", long)

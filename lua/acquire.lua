@@ -1,15 +1,24 @@
 -- Takes a lock for an owner, or brings its re-entry count up to what the owner expects.
 --
--- KEYS[1]  the lock: a hash, field = owner, value = count
--- KEYS[2]  optional: the fencing counter, raised by every acquire that counts
--- ARGV[1]  owner field
--- ARGV[2]  lease in ms
--- ARGV[3]  the count that the owner has once this call succeeded; 1 for a first acquire
+-- KEYS[1]      the lock: a hash, field = owner, value = count
+-- KEYS[2]      optional: the fencing counter, raised by every acquire that counts
+-- KEYS[#KEYS]  with ARGV[4]: the queue of the waiting processes, a sorted set of owners in their order, with ' f' behind
+--              those that want a token
+-- ARGV[1]      owner field
+-- ARGV[2]      lease in ms
+-- ARGV[3]      the count that the owner has once this call succeeded; 1 for a first acquire
+-- ARGV[4]      optional: the owner joins the queue if the lock is held; a place that it has there stays as it is. It is the
+--              lease in ms of a grant to another process
 --
--- Reply token          held by the owner, ARGV[3] deep; a number from 0 on, and 0 without KEYS[2]
--- Reply {ttl, holder}  held by another for ttl more ms (-1: without expiry); holder is a field of theirs, or ''
--- Reply -1             a re-entry, but the hold to re-enter is gone
--- Error FOREIGN        the key holds a hash that is no lock: nothing was changed
+-- Reply token                  held by the owner, ARGV[3] deep; a number from 0 on, and 0 without a counter
+-- Reply {ttl, holder, joined}  held by another for ttl more ms (-1: without expiry); holder is a field of theirs, or '';
+--                              joined is 1 if the owner is in the queue
+-- Reply -1                     a re-entry, but the hold to re-enter is gone
+-- Error FOREIGN                the key holds a hash that is no lock: nothing was changed
+--
+-- Whoever is in the queue asks again when ttl is over. So the queue, which is gone without its last entry, expires a
+-- second after the last of them should have asked. Scores are in order, and odd for those who ask again within the lease of
+-- a grant.
 --
 -- A repeat of a call whose reply was lost finds the count already there and changes nothing but
 -- the expiry. The count never falls here, and a re-entry never shortens the expiry.
@@ -35,8 +44,29 @@ local function owner_of(key)
 end
 
 local want = tonumber(ARGV[3])
+local queue = ARGV[4] and KEYS[#KEYS]
+local fence = #KEYS > (queue and 2 or 1) and KEYS[2]
+local entry = ARGV[1] .. (fence and ' f' or '')
+
 local ttl = redis.call('pttl', KEYS[1])
 local held = ttl ~= -2 and redis.call('hget', KEYS[1], ARGV[1]) -- false: absent, or of another
+
+local function join()
+  local soon = ttl >= 0 and ttl <= tonumber(ARGV[4]) and 1 or 0
+  local last = redis.call('zrange', queue, -1, -1, 'withscores')[2] or 0
+  local added = redis.pcall('zadd', queue, 'nx', math.floor(last / 2) * 2 + 2 + soon, entry)
+  if added == 0 then
+    local score = redis.call('zscore', queue, entry)
+    redis.call('zadd', queue, math.floor(score / 2) * 2 + soon, entry)
+  elseif added ~= 1 and not redis.call('zscore', queue, entry) then
+    return 0 -- without memory, say; then it is not told of a grant, but of the rest
+  end
+  local lasts = (ttl < 0 and 60000 or math.min(ttl, 1e15)) + 1000 -- Redis refuses a time that is too far away
+  if redis.call('pttl', queue) < lasts then
+    redis.call('pexpire', queue, lasts)
+  end
+  return 1
+end
 
 if not held then
   if want > 1 then
@@ -44,19 +74,20 @@ if not held then
   end
   if ttl ~= -2 then
     local foreign, holder = owner_of(KEYS[1])
-    return foreign or {ttl, holder}
+    local joined = not foreign and queue and join() or 0
+    return foreign or {ttl, holder, joined}
   end
 end
 
 local count = tonumber(held or 0)
 local token = 0
 if count < want then
-  if KEYS[2] then
-    token = redis.call('incr', KEYS[2])
+  if fence then
+    token = redis.call('incr', fence)
   end
   redis.call('hincrby', KEYS[1], ARGV[1], want - count)
-elseif KEYS[2] then
-  token = tonumber(redis.call('get', KEYS[2]) or 0)
+elseif fence then
+  token = tonumber(redis.call('get', fence) or 0)
 end
 
 if not held then
@@ -67,5 +98,8 @@ if not held then
   end
 elseif ttl < tonumber(ARGV[2]) then
   redis.call('pexpire', KEYS[1], ARGV[2])
+end
+if queue then
+  redis.pcall('zrem', queue, entry) -- the hold is written
 end
 return token

@@ -3,6 +3,7 @@ package lua
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -21,13 +22,13 @@ type foreignError struct {
 func (e *foreignError) Error() string   { return ErrForeign.Error() + ": " + e.what }
 func (e *foreignError) Unwrap() []error { return []error{ErrForeign, e.said} }
 
-// failed is the error of a script; fence is its second key, or "".
-func failed(script, fence string, err error) error {
-	return fmt.Errorf("%s script: %w", script, foreign(fence, err))
+// failed is the error of a script; beside are its keys but the lock's, or "".
+func failed(script string, err error, beside ...string) error {
+	return fmt.Errorf("%s script: %w", script, foreign(err, beside))
 }
 
 // foreign turns the server's errors about keys that hold something else into a foreignError.
-func foreign(fence string, err error) error {
+func foreign(err error, beside []string) error {
 	var said *rueidis.RedisError
 	if !errors.As(err, &said) {
 		return err
@@ -38,8 +39,9 @@ func foreign(fence string, err error) error {
 	if !strings.Contains(said.Error(), "WRONGTYPE") { // before Redis 7 it is not the first word of a script's error
 		return err
 	}
-	if fence == "" {
+	beside = slices.DeleteFunc(beside, func(key string) bool { return key == "" })
+	if len(beside) == 0 {
 		return &foreignError{said, "the key holds another type than a hash (WRONGTYPE)"}
 	}
-	return &foreignError{said, fmt.Sprintf("the key, or its fencing counter %q, holds another type (WRONGTYPE)", fence)}
+	return &foreignError{said, fmt.Sprintf("the key, or one of %q beside it, holds another type (WRONGTYPE)", beside)}
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-rlock/rlock/lua"
 )
@@ -17,7 +18,10 @@ import (
 func FuzzReplies(f *testing.F) {
 	f.Add([]byte{':', 1, '*', 2, ':', 1, ':', 1})
 	f.Add([]byte{'*', 2, ':', 1, ':', 1})
-	f.Add([]byte{'*', 2, ':', 1, '$', 1})
+	f.Add([]byte{'*', 3, ':', 1, '$', 1, ':', 1})
+	f.Add([]byte{'*', 3, ':', 1, '$', 1, ':', 2})
+	f.Add([]byte{'*', 1, ':', 1})
+	f.Add([]byte{'?', 1, ':', 1})
 	f.Add([]byte{'*', 2, '*', 1, ':', 1, '#', 1})
 	f.Add([]byte{'_', 0})
 	for _, kind := range "~=!?%$+-,(#_" {
@@ -25,7 +29,8 @@ func FuzzReplies(f *testing.F) {
 		f.Add([]byte{'*', 2, ':', 1, byte(kind), 1, ':', 1, ':', 1})
 	}
 	for _, n := range []int64{math.MaxInt64, math.MinInt64, math.MaxInt64/1_000_000 + 1} {
-		f.Add(append(binary.BigEndian.AppendUint64([]byte{'*', 2, 'i', 0}, uint64(n)), '$', 1))
+		f.Add(append(binary.BigEndian.AppendUint64([]byte{'*', 3, 'i', 0}, uint64(n)), '$', 1, ':', 0))
+		f.Add(binary.BigEndian.AppendUint64([]byte{'*', 1, 'i', 0}, uint64(n)))
 		f.Add(binary.BigEndian.AppendUint64([]byte{'i', 0}, uint64(n)))
 		f.Add(binary.BigEndian.AppendUint64([]byte{'*', 2, ':', 1, 'i', 0}, uint64(n)))
 	}
@@ -36,18 +41,23 @@ func FuzzReplies(f *testing.F) {
 		p.say(reply)
 		got := ask(t.Context(), c)
 		n, one := integer(reply)
-		ttl, holder, list := refusal(reply)
+		refused, list := refusal(reply)
+		token, single := alone(reply)
 		first, second, two := pair(reply)
 		if (got.acquired.Status == lua.Acquired) != (one && n >= 0) || (got.err == nil) != (one && n >= -1 || list) {
 			t.Fatalf("acquire: %q is %+v, %v", reply, got.acquired, got.err)
 		}
-		if list && ((got.acquired.TTL < 0) != (ttl < 0) || got.acquired.Holder != holder) {
-			t.Fatalf("acquire: %q is %+v", reply, got.acquired)
+		if a := got.acquired; list && ((a.TTL < 0) != (refused.TTL < 0) || a.Holder != refused.Holder || a.Joined != refused.Joined) {
+			t.Fatalf("acquire: %q is %+v", reply, a)
 		}
-		if (got.handed.Status == lua.Acquired) != (one && n >= 0) || (got.hnd == nil) != (one && n >= -1) {
-			t.Fatalf("hand-off: %q is %+v, %v", reply, got.handed, got.hnd)
+		var released lua.ReleaseReply
+		switch {
+		case one && n >= 0 && n <= 2:
+			released.Status = []lua.Released{lua.NotHeld, lua.Freed, lua.Granted}[n]
+		case single && token >= 0:
+			released = lua.ReleaseReply{Status: lua.HandedOff, Token: token}
 		}
-		if got.released != (one && n == 1) || (got.rel == nil) != (one && (n == 0 || n == 1)) {
+		if got.released != released || (got.rel == nil) != (released.Status != 0) {
 			t.Fatalf("release: %q is %v, %v", reply, got.released, got.rel)
 		}
 		if (got.ren == nil) != (two && first >= -1 && first <= 1 && second >= -1 && second <= 1) {
@@ -64,16 +74,26 @@ func integer(reply string) (n int64, ok bool) {
 	return n, reply == fmt.Sprintf(":%d\r\n", n)
 }
 
-var aRefusal = regexp.MustCompile(`^[*~][2?]\r\n:(-?\d+)\r\n(?:\+|\$\d+\r\n)(-?\d+)\r\n(?:\.\r\n)?$`)
+var aRefusal = regexp.MustCompile(`^[*~][3?]\r\n:(-?\d+)\r\n(?:\+|\$\d+\r\n)(-?\d+)\r\n:([01])\r\n(?:\.\r\n)?$`)
 
-// refusal is pair for a list of an integer and a text.
-func refusal(reply string) (ttl int64, holder string, ok bool) {
+// refusal is pair for a list of an integer, a text, and a 0 or 1. Its TTL is in ns.
+func refusal(reply string) (r lua.AcquireReply, ok bool) {
 	m := aRefusal.FindStringSubmatch(reply)
 	if m == nil {
-		return 0, "", false
+		return r, false
 	}
 	ttl, err := strconv.ParseInt(m[1], 10, 64)
-	return ttl, m[2], err == nil
+	return lua.AcquireReply{TTL: time.Duration(ttl), Holder: m[2], Joined: m[3] == "1"}, err == nil
+}
+
+// alone is pair for a list of one integer.
+func alone(reply string) (n int64, ok bool) {
+	for _, form := range []string{"*1\r\n:%d\r\n", "~1\r\n:%d\r\n", "*?\r\n:%d\r\n.\r\n"} {
+		if got, _ := fmt.Sscanf(reply, form, &n); got == 1 && reply == fmt.Sprintf(form, n) {
+			return n, true
+		}
+	}
+	return 0, false
 }
 
 // pair reads a reply that is a list of two integers and nothing else. RESP3 has three ways to write

@@ -17,11 +17,18 @@ import (
 // next is the owner that a hold is handed to.
 const next = "11111111-2222-3333-4444-555555555555:9"
 
-func (l lab) handOff(fenced bool) lua.HandOffArgs {
-	a := lua.HandOffArgs{Name: l.name, Owner: me, Next: next, Lease: lease}
+func (l lab) handOff(fenced bool) lua.ReleaseArgs {
+	a := lua.ReleaseArgs{Name: l.name, Owner: me, Next: next, Stay: true, Lease: lease, Publish: lua.Publish{Name: l.channel}}
 	if fenced {
 		a.Fence = l.fence
 	}
+	return a
+}
+
+// handBack undoes a hand-off.
+func (l lab) handBack() lua.ReleaseArgs {
+	a := l.handOff(false)
+	a.Owner, a.Next = a.Next, a.Owner
 	return a
 }
 
@@ -33,27 +40,27 @@ func TestHandOffFromEveryState(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		at     state
-		status lua.Status
+		status lua.Released
 		err    string // instead of a status
 		fields map[string]string
 		ttl    time.Duration
 	}{
-		{name: "absent", at: absent, status: lua.Lost, ttl: noKey},
-		{name: "expired, mine", at: expired(me), status: lua.Lost, ttl: noKey},
-		{name: "expired, the next one's", at: expired(next), status: lua.Lost, ttl: noKey},
+		{name: "absent", at: absent, status: lua.NotHeld, ttl: noKey},
+		{name: "expired, mine", at: expired(me), status: lua.NotHeld, ttl: noKey},
+		{name: "expired, the next one's", at: expired(next), status: lua.NotHeld, ttl: noKey},
 
-		{name: "mine, the expiry rises", at: holding(me, "1", short), status: lua.Acquired, fields: nexts("1"), ttl: lease},
-		{name: "mine, the expiry falls", at: holding(me, "1", long), status: lua.Acquired, fields: nexts("1"), ttl: lease},
-		{name: "mine without expiry", at: holding(me, "1", 0), status: lua.Acquired, fields: nexts("1"), ttl: lease},
-		{name: "mine, an unlock was not counted", at: holding(me, "2", short), status: lua.Acquired, fields: nexts("1"), ttl: lease},
-		{name: "mine, garbage", at: holding(me, "x", short), status: lua.Acquired, fields: nexts("1"), ttl: lease},
-		{name: "mine, and the next one is there", at: both("5"), status: lua.Acquired, fields: nexts("1"), ttl: lease},
-		{name: "mine, and the next one is garbage", at: both("x"), status: lua.Acquired, fields: nexts("1"), ttl: lease},
+		{name: "mine, the expiry rises", at: holding(me, "1", short), status: lua.HandedOff, fields: nexts("1"), ttl: lease},
+		{name: "mine, the expiry falls", at: holding(me, "1", long), status: lua.HandedOff, fields: nexts("1"), ttl: lease},
+		{name: "mine without expiry", at: holding(me, "1", 0), status: lua.HandedOff, fields: nexts("1"), ttl: lease},
+		{name: "mine, an unlock was not counted", at: holding(me, "2", short), status: lua.HandedOff, fields: nexts("1"), ttl: lease},
+		{name: "mine, garbage", at: holding(me, "x", short), status: lua.HandedOff, fields: nexts("1"), ttl: lease},
+		{name: "mine, and the next one is there", at: both("5"), status: lua.HandedOff, fields: nexts("1"), ttl: lease},
+		{name: "mine, and the next one is garbage", at: both("x"), status: lua.HandedOff, fields: nexts("1"), ttl: lease},
 
-		{name: "the next one's", at: holding(next, "1", short), status: lua.Lost, fields: nexts("1"), ttl: short},
-		{name: "the next one's, deeper", at: holding(next, "2", long), status: lua.Lost, fields: nexts("2"), ttl: long},
-		{name: "another's", at: holding(other, "1", long), status: lua.Lost, fields: others("1"), ttl: long},
-		{name: "another's without expiry", at: holding(other, "2", 0), status: lua.Lost, fields: others("2"), ttl: noExpiry},
+		{name: "the next one's", at: holding(next, "1", short), status: lua.NotHeld, fields: nexts("1"), ttl: short},
+		{name: "the next one's, deeper", at: holding(next, "2", long), status: lua.NotHeld, fields: nexts("2"), ttl: long},
+		{name: "another's", at: holding(other, "1", long), status: lua.NotHeld, fields: others("1"), ttl: long},
+		{name: "another's without expiry", at: holding(other, "2", 0), status: lua.NotHeld, fields: others("2"), ttl: noExpiry},
 		{name: "wrong type", at: text, err: "WRONGTYPE", ttl: noExpiry},
 	} {
 		for _, fenced := range []bool{false, true} {
@@ -65,9 +72,9 @@ func TestHandOffFromEveryState(t *testing.T) {
 				ear := l.listen(false)
 				token, status := int64(41), row.status
 				for range 3 { // the first call and two repeats, which find that it is not mine any more
-					got, err := lua.HandOff(t.Context(), rdb, l.handOff(fenced))
-					want := lua.AcquireReply{Status: status}
-					if fenced && status == lua.Acquired {
+					got, err := lua.Release(t.Context(), rdb, l.handOff(fenced))
+					want := lua.ReleaseReply{Status: status}
+					if fenced && status == lua.HandedOff {
 						token++
 						want.Token = token
 					}
@@ -75,10 +82,10 @@ func TestHandOffFromEveryState(t *testing.T) {
 						var said *rueidis.RedisError
 						require.ErrorAs(t, err, &said)
 						require.ErrorContains(t, err, row.err)
-						require.ErrorContains(t, err, "hand-off script: ")
+						require.ErrorContains(t, err, "release script: ")
 					} else {
 						require.NoError(t, err)
-						status = lua.Lost
+						status = lua.NotHeld
 					}
 					require.Equal(t, want, got)
 					l.requireFields(row.fields, row.err)
@@ -108,31 +115,31 @@ func TestHandOffIsLikeAnAcquire(t *testing.T) {
 	a := lua.AcquireArgs{Name: l.name, Fence: l.fence, Owner: next, Lease: lease, Count: 1}
 	l.hold(me, "1", short)
 	for want := int64(1); want <= 3; want++ { // the counter starts with it
-		got, err := lua.HandOff(t.Context(), l.rdb, l.handOff(true))
+		got, err := lua.Release(t.Context(), l.rdb, l.handOff(true))
 		require.NoError(t, err)
-		require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: want}, got)
+		require.Equal(t, lua.ReleaseReply{Status: lua.HandedOff, Token: want}, got)
 		require.EqualValues(t, -1, l.number("PTTL", l.fence))
-		again, err := lua.Acquire(t.Context(), l.rdb, a)
+		asked, err := lua.Acquire(t.Context(), l.rdb, a)
 		require.NoError(t, err)
-		require.Equal(t, got, again, "as after a lost reply")
+		require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: want}, asked, "as after a lost reply")
 
 		a.Owner = me
-		got, err = lua.Acquire(t.Context(), l.rdb, a)
+		asked, err = lua.Acquire(t.Context(), l.rdb, a)
 		require.NoError(t, err)
-		require.Equal(t, lua.Held, got.Status)
+		require.Equal(t, lua.Held, asked.Status)
 		a.Owner = next
-		held, err := lua.Release(t.Context(), l.rdb, lua.ReleaseArgs{Name: l.name, Owner: me, Publish: p})
+		got, err = lua.Release(t.Context(), l.rdb, lua.ReleaseArgs{Name: l.name, Owner: me, Publish: p})
 		require.NoError(t, err)
-		require.False(t, held)
+		require.Equal(t, notHeld, got)
 		renewed, err := lua.Renew(t.Context(), l.rdb, long, []lua.Hold{{l.name, me}, {l.name, next}})
 		require.NoError(t, err)
 		require.Equal(t, []lua.Renewal{lua.Gone, lua.Renewed}, renewed)
 		require.Equal(t, nexts("1"), l.fields())
 		l.requireTTL(long)
 
-		held, err = lua.Release(t.Context(), l.rdb, lua.ReleaseArgs{Name: l.name, Owner: next, Publish: p})
+		got, err = lua.Release(t.Context(), l.rdb, lua.ReleaseArgs{Name: l.name, Owner: next, Publish: p})
 		require.NoError(t, err)
-		require.True(t, held)
+		require.Equal(t, freed, got)
 		l.hold(me, "1", short)
 	}
 }
@@ -154,7 +161,7 @@ func TestHandOffThatCannotFenceChangesNothing(t *testing.T) {
 			l := newLab(t, rdb)
 			row.spoil(l)
 			l.hold(me, "1", short)
-			got, err := lua.HandOff(t.Context(), rdb, l.handOff(true))
+			got, err := lua.Release(t.Context(), rdb, l.handOff(true))
 			var said *rueidis.RedisError
 			require.ErrorAs(t, err, &said)
 			require.ErrorContains(t, err, row.err)
@@ -162,9 +169,9 @@ func TestHandOffThatCannotFenceChangesNothing(t *testing.T) {
 			require.Equal(t, mine(1), l.fields())
 			l.requireTTL(short)
 
-			got, err = lua.HandOff(t.Context(), rdb, l.handOff(false))
+			got, err = lua.Release(t.Context(), rdb, l.handOff(false))
 			require.NoError(t, err, "without a token it works")
-			require.Equal(t, lua.AcquireReply{Status: lua.Acquired}, got)
+			require.Equal(t, lua.ReleaseReply{Status: lua.HandedOff}, got)
 		})
 	}
 }
@@ -173,12 +180,12 @@ func TestHandOffThatCannotFenceChangesNothing(t *testing.T) {
 func TestHandOffWithALeaseThatRedisRefuses(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
-	script, err := os.ReadFile("handoff.lua")
+	script, err := os.ReadFile("release.lua")
 	require.NoError(t, err)
 	for _, lease := range []string{"", "x", "1.5", "9223372036854775807"} {
 		l := newLab(t, rdb)
 		l.hold(me, "1", short)
-		cmd := rdb.B().Eval().Script(string(script)).Numkeys(2).Key(l.name, l.fence).Arg(me, next, lease).Build()
+		cmd := rdb.B().Eval().Script(string(script)).Numkeys(2).Key(l.name, l.fence).Arg(me, "0", lease, "publish", l.channel, next, "1").Build()
 		_, said := rueidis.IsRedisErr(rdb.Do(t.Context(), cmd).Error())
 		require.True(t, said, "%q", lease)
 		require.Equal(t, mine(1), l.fields(), "%q", lease)
@@ -210,10 +217,10 @@ func TestHandOffRefused(t *testing.T) {
 			l := newLab(t, s.Client(t))
 			l.hold(me, "1", short)
 			limited := user(t, s, row.rules)
-			got, err := lua.HandOff(t.Context(), limited, l.handOff(true))
+			got, err := lua.Release(t.Context(), limited, l.handOff(true))
 			var said *rueidis.RedisError
 			require.ErrorAs(t, err, &said)
-			require.ErrorContains(t, err, "hand-off script: ")
+			require.ErrorContains(t, err, "release script: ")
 			require.Zero(t, got)
 			require.Equal(t, row.fields, l.fields())
 			require.Positive(t, l.ttl())
@@ -234,7 +241,7 @@ func TestHandOffRefused(t *testing.T) {
 		l := newLab(t, s.Client(t))
 		l.hold(me, "1", short)
 		require.NoError(t, l.rdb.Do(t.Context(), l.rdb.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", "1").Build()).Error())
-		_, err := lua.HandOff(t.Context(), l.rdb, l.handOff(true))
+		_, err := lua.Release(t.Context(), l.rdb, l.handOff(true))
 		require.ErrorContains(t, err, "OOM")
 		require.Equal(t, mine(1), l.fields())
 		l.requireTTL(short)
@@ -245,8 +252,8 @@ func TestHandOffRefused(t *testing.T) {
 // release ends my hold by c, after which nothing is left.
 func (l lab) release(c rueidis.Client) {
 	l.t.Helper()
-	held, err := lua.Release(l.t.Context(), c, lua.ReleaseArgs{Name: l.name, Owner: me, Publish: lua.Publish{Name: l.channel}})
+	got, err := lua.Release(l.t.Context(), c, lua.ReleaseArgs{Name: l.name, Owner: me, Publish: lua.Publish{Name: l.channel}})
 	require.NoError(l.t, err)
-	require.True(l.t, held)
+	require.Equal(l.t, freed, got)
 	require.Empty(l.t, l.fields())
 }

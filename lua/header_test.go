@@ -16,7 +16,7 @@ func TestHeadersNameWhatBodiesUse(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.lua")
 	require.NoError(t, err)
-	require.Len(t, files, 5)
+	require.Len(t, files, 4)
 	for _, file := range files {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
@@ -30,9 +30,13 @@ func TestHeadersNameWhatBodiesUse(t *testing.T) {
 			require.Equal(t, used(uses.FindAllString(body, -1)), documented(entries, header), "KEYS and ARGV")
 
 			require.Equal(t, strings.Contains(body, "owner_of("), strings.Contains(header, "\n-- Error FOREIGN  "), "errors")
+			for _, reply := range errorReply.FindAllStringSubmatch(body, -1) {
+				require.Contains(t, header, "\n-- Error "+reply[1]+" ")
+			}
+			body = errorReply.ReplaceAllString(body, "")
 
 			replies := regexp.MustCompile(`(?m)^-- Reply (\{[^}]*\}|-?\d+|token)  +\S`)
-			require.Equal(t, answers(body), shapes(replies, header), "replies")
+			require.Equal(t, shape(answers(body)), shapes(replies, header), "replies")
 
 			for _, use := range uses.FindAllString(header, -1) { // also where the prose speaks of one
 				require.Contains(t, documented(entries, header), use)
@@ -40,6 +44,8 @@ func TestHeadersNameWhatBodiesUse(t *testing.T) {
 		})
 	}
 }
+
+var errorReply = regexp.MustCompile(`return redis\.error_reply\('([A-Z]+) [^\n]*`)
 
 var ownerOf = regexp.MustCompile(`(?s)\n-- owner_of .*?\nend\n`)
 
@@ -57,7 +63,9 @@ func TestCopiesOfOwnerOf(t *testing.T) {
 func TestHeaderCheckFindsDifferences(t *testing.T) {
 	t.Parallel()
 	body := "local x = redis.call('get', KEYS[1])\nif x then return {1, x} end\nreturn {0, redis.call('pttl', KEYS[2])}\n"
-	require.Equal(t, []string{"{0, *}", "{1, *}"}, answers(body))
+	require.Equal(t, []string{"{0, *}", "{1, *}"}, shape(answers(body)))
+	body = "local function f(a)\n  return 7\nend\nlocal function g()\n  return 8\nend\nif g() then return f(1) end\nreturn 9\n"
+	require.Equal(t, []string{"7", "9"}, shape(answers(body)))
 	require.Equal(t, []string{"KEYS[n]", "ARGV[n+1]"}, used([]string{"KEYS[i]", "ARGV[i + 1]"}))
 	header, rest := split("-- a\n--\n-- b\n\nlocal x\n-- c\n")
 	require.Equal(t, "-- a\n--\n-- b\n", header)
@@ -110,11 +118,22 @@ func documented(entries *regexp.Regexp, header string) []string {
 	return used(all)
 }
 
-var anyReturn = regexp.MustCompile(`return ([^\n]+)`)
+var (
+	anyReturn   = regexp.MustCompile(`return ([^\n]+)`)
+	anyFunction = regexp.MustCompile(`(?s)local function (\w+)\(.*?\nend\n`)
+	anyCall     = regexp.MustCompile(`^(\w+)\(.*\)$`)
+)
 
-// answers lists the shapes of what a body returns. The first element of a pair says what happened
-// and stands in the code as a number, the second is a value.
+// answers lists what a body returns, also what it returns of a function.
 func answers(body string) []string {
+	functions := make(map[string]string)
+	for _, m := range anyFunction.FindAllStringSubmatch(body, -1) {
+		functions[m[1]] = m[0]
+	}
+	return returned(functions, anyFunction.ReplaceAllString(body, ""))
+}
+
+func returned(functions map[string]string, body string) []string {
 	var all []string
 	for _, m := range anyReturn.FindAllStringSubmatch(body, -1) {
 		what := strings.TrimSuffix(strings.TrimSpace(m[1]), " end")
@@ -122,11 +141,13 @@ func answers(body string) []string {
 			what = "{verdict, ...}"
 		}
 		what = strings.TrimPrefix(what, "foreign or ")
-		if what != "failed" && what != "foreign" { // an error is handed on, it is no reply of the script
+		if m := anyCall.FindStringSubmatch(what); m != nil {
+			all = append(all, returned(functions, functions[m[1]])...)
+		} else if what != "failed" && what != "foreign" { // an error is handed on, it is no reply of the script
 			all = append(all, what)
 		}
 	}
-	return shape(all)
+	return all
 }
 
 func shapes(replies *regexp.Regexp, header string) []string {
@@ -137,6 +158,7 @@ func shapes(replies *regexp.Regexp, header string) []string {
 	return shape(all)
 }
 
+// The first element of a pair says what happened and stands in the code as a number, the second is a value.
 var aPair = regexp.MustCompile(`^\{(-?\d+), (.+)\}$`)
 
 func shape(replies []string) []string {

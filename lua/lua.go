@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -17,18 +18,15 @@ var (
 	acquireText string
 	//go:embed release.lua
 	releaseText string
-	//go:embed handoff.lua
-	handOffText string
 	//go:embed renew.lua
 	renewText string
 	//go:embed force.lua
 	forceText string
 
-	acquireScript = script{acquireText, "88d5bae3694b6c7a20fd8f57823b4231d52fb824"}
-	releaseScript = script{releaseText, "321d26c0cf9278bffbeb49b726d6e3b08c67ba10"}
-	handOffScript = script{handOffText, "55540ab81b028bcc019e4485e34d6a88685466f2"}
-	renewScript   = script{renewText, "fec99a285d086502367de86ad4ffb4ece776e9dc"}
-	forceScript   = script{forceText, "2aaab42812c0e0ef1049983e908398fee0fa6e09"}
+	acquireScript = script{Text(acquireText), "6c3bc32448892f9d79815c6a8367ae9366674533"}
+	releaseScript = script{Text(releaseText), "bfb42ca7012b454bb7e37fedb9f72bcc34a3a803"}
+	renewScript   = script{Text(renewText), "cfb4481d8338663a71bc631c935578842d668ab6"}
+	forceScript   = script{Text(forceText), "931eccf0475a32fb97c9935c555590e9502b6286"}
 )
 
 // Publish says where an unlock is announced.
@@ -68,6 +66,9 @@ type AcquireArgs struct {
 	Replicas    int           // wait for so many replicas to have it; 0: for none
 	ReplicaWait time.Duration // at most so long, and before it as long for a connection; sent in whole milliseconds
 	Connections *Connections  // of this client, if Replicas is above 0; nil: nothing bounds what is left behind
+
+	Queue      string        // key of the queue to join if another holds the lock; "": none
+	GrantLease time.Duration // of a grant to another process there; sent in whole milliseconds
 }
 
 // AcquireReply is what Redis said.
@@ -76,6 +77,10 @@ type AcquireReply struct {
 	Token  int64         // fencing token, if Acquired and AcquireArgs.Fence was given
 	TTL    time.Duration // remaining time of the other's hold, if Held; negative: it has no expiry
 	Holder string        // field of an owner, if Held; "" if it was not seen
+	Joined bool          // the owner is in the queue, if Held
+
+	WithoutQueue bool // it is as it was: the call was sent again without it
+	NoQueue      bool // since the user may not use queues
 
 	// Unconfirmed says why it is not known that enough replicas have what was Acquired.
 	Unconfirmed error
@@ -91,6 +96,12 @@ func Acquire(ctx context.Context, c rueidis.Client, a AcquireArgs) (AcquireReply
 	} else {
 		result = a.send(ctx, c)
 	}
+	if without, forbidden := noQueue(result); without && a.Queue != "" {
+		a.Queue = ""
+		reply, err := Acquire(ctx, c, a)
+		reply.WithoutQueue, reply.NoQueue = true, forbidden
+		return reply, err
+	}
 	reply, err := refused(result)
 	if err == nil && reply.Status != Held {
 		reply, err = granted(result)
@@ -99,40 +110,119 @@ func Acquire(ctx context.Context, c rueidis.Client, a AcquireArgs) (AcquireReply
 		err = errors.New("unknown reply -1 to a first acquire")
 	}
 	if err != nil {
-		return AcquireReply{}, failed("acquire", a.Fence, err)
+		return AcquireReply{}, failed("acquire", err, a.Fence, a.Queue)
 	}
 	reply.Unconfirmed = unconfirmed
 	return reply, nil
 }
 
 func (a AcquireArgs) send(ctx context.Context, c doer) rueidis.RedisResult {
-	lease, count := millis(a.Lease), strconv.Itoa(a.Count)
-	if a.Fence == "" {
-		return acquireScript.run(ctx, c, []string{a.Name}, a.Owner, lease, count)
+	args := [...]string{a.Owner, millis(a.Lease), strconv.Itoa(a.Count), millis(a.GrantLease)}
+	n := len(args)
+	if a.Queue == "" {
+		n--
 	}
-	return acquireScript.run(ctx, c, []string{a.Name, a.Fence}, a.Owner, lease, count)
+	var keys [3]string
+	return acquireScript.run(ctx, c, keysOf(&keys, a.Name, a.Fence, a.Queue), args[:n]...)
 }
 
-// ReleaseArgs says who gives which lock back.
+// keysOf puts the keys that a call has into memory of the caller.
+func keysOf(memory *[3]string, name, fence, queue string) []string {
+	memory[0] = name
+	keys := memory[:1]
+	for _, key := range [...]string{fence, queue} {
+		if key != "" {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// ReleaseArgs says who gives which lock back, and who gets it.
 type ReleaseArgs struct {
 	Name    string
+	Fence   string // key of the fencing counter, "" for a lock without one
 	Owner   string
 	Count   int           // the owner's count after this call, 0 to end the hold
-	Lease   time.Duration // refreshes the expiry if Count is above 0; sent in whole milliseconds
+	Lease   time.Duration // of what is still held, or of Next; sent in whole milliseconds
 	Publish Publish       // used if Count is 0
+
+	Next string // of this process, waits for the lock, if Count is 0; "": nobody
+	Stay bool   // Next gets it, though others may be in the queue
+	Queue
 }
 
-// Release lowers the owner's count. It reports false if the owner does not hold the lock, which is
-// also the answer to a repeat of a release that ended the hold.
-func Release(ctx context.Context, c rueidis.Client, a ReleaseArgs) (bool, error) {
-	args := a.args()
-	return released(releaseScript.run(ctx, c, []string{a.Name}, args[:]...))
+// Queue is that of the processes that wait for a lock. The zero value is none: whoever waits is told, and asks.
+type Queue struct {
+	Key        string
+	GrantLease time.Duration // of a grant to another process; sent in whole milliseconds
+	Grants     int           // in a row, since everybody was last told
+	Listens    bool          // this process listens to the unlock channel; looked at if it has no Next
+}
+
+// Released is the answer to a release.
+type Released int8
+
+const (
+	// NotHeld means that the owner does not hold the lock, which is also the answer to a repeat of a release that ended
+	// the hold.
+	NotHeld Released = iota + 1
+	// Freed means that the owner's count is lower, or the lock is free, and whoever waits was told.
+	Freed
+	// Granted means that another process of the queue has the lock, and ReleaseArgs.Next is in the queue.
+	Granted
+	// HandedOff means that ReleaseArgs.Next has the lock.
+	HandedOff
+)
+
+// ReleaseReply is what Redis said.
+type ReleaseReply struct {
+	Status Released
+	Token  int64 // fencing token of ReleaseArgs.Next, if HandedOff and ReleaseArgs.Fence was given
+
+	WithoutQueue bool // it is as it was: the call was sent again without it
+	NoQueue      bool // since the user may not use queues
+}
+
+// Release lowers the owner's count. At 0 the lock goes to ReleaseArgs.Next, to the first of the queue, or is free.
+func Release(ctx context.Context, c rueidis.Client, a ReleaseArgs) (ReleaseReply, error) {
+	var keys [3]string
+	args, n := a.args()
+	result := releaseScript.run(ctx, c, keysOf(&keys, a.Name, a.Fence, a.Key), args[:n]...)
+	if without, forbidden := noQueue(result); without && a.Key != "" {
+		a.Queue = Queue{}
+		if a.Next == "" {
+			a.Fence = ""
+		}
+		reply, err := Release(ctx, c, a)
+		reply.WithoutQueue, reply.NoQueue = true, forbidden
+		return reply, err
+	}
+	return a.released(result)
+}
+
+// noQueue reports whether a call may have been refused for its queue: the user may not touch the key, or do what is done with
+// it, there is no memory for that, or the slot is on its way to another node of a cluster, which for as long as that takes may
+// have the lock and not the queue. Without the queue the lock works as with those that know nothing of it.
+func noQueue(r rueidis.RedisResult) (without, forbidden bool) {
+	var said *rueidis.RedisError
+	if !errors.As(r.Error(), &said) {
+		return false, false
+	}
+	text := said.Error()
+	if strings.HasPrefix(text, "UNTOLD ") { // it has run
+		return false, false
+	}
+	forbidden = strings.HasPrefix(text, "NOPERM") || strings.Contains(text, "can't run this command")
+	return forbidden || said.IsTryAgain() || strings.HasPrefix(text, "OOM"), forbidden
 }
 
 // ReleaseResult is what Release returns.
 type ReleaseResult struct {
-	Held bool
-	Err  error
+	ReleaseReply
+	Err error
+
+	withoutQueue bool // it should be sent without
 }
 
 // ReleaseAll is Release for many locks, also of several cluster slots, sent as one pipeline. The results are in the order of
@@ -141,14 +231,16 @@ func ReleaseAll(ctx context.Context, c rueidis.Client, all []ReleaseArgs) []Rele
 	results := make([]ReleaseResult, len(all))
 	send := func(build func(rueidis.Builder, []string, []string) rueidis.Completed, which []int) (unknown []int) {
 		commands := make([]rueidis.Completed, len(which))
-		for n, i := range which {
-			args := all[i].args()
+		for j, i := range which {
+			var keys [3]string
+			args, n := all[i].args()
 			// As a pipe, since rueidis takes a connection of its blocking pool for a long pipeline otherwise.
-			commands[n] = build(c.B(), []string{all[i].Name}, args[:]).ToPipe()
+			commands[j] = build(c.B(), keysOf(&keys, all[i].Name, all[i].Fence, all[i].Key), args[:n]).ToPipe()
 		}
-		for n, result := range c.DoMulti(ctx, commands...) {
-			i := which[n]
-			results[i].Held, results[i].Err = released(result)
+		for j, result := range c.DoMulti(ctx, commands...) {
+			i := which[j]
+			results[i].ReleaseReply, results[i].Err = all[i].released(result)
+			results[i].withoutQueue, _ = noQueue(result)
 			if isUnknown(result) {
 				unknown = append(unknown, i)
 			}
@@ -160,46 +252,78 @@ func ReleaseAll(ctx context.Context, c rueidis.Client, all []ReleaseArgs) []Rele
 		each[i] = i
 	}
 	send(releaseScript.byText, send(releaseScript.bySHA, each))
+	var again []int
+	for i := range all {
+		if results[i].withoutQueue && all[i].Key != "" {
+			all[i].Queue, all[i].Fence = Queue{}, ""
+			again = append(again, i)
+		}
+	}
+	if len(again) > 0 {
+		send(releaseScript.byText, send(releaseScript.bySHA, again))
+	}
 	return results
 }
 
-func (a ReleaseArgs) args() [5]string {
+// args are the first n of these.
+func (a *ReleaseArgs) args() (args [10]string, n int) {
 	lease := "0"
-	if a.Count > 0 {
+	if a.Count > 0 || a.Next != "" {
 		lease = millis(a.Lease)
 	}
-	return [...]string{a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Name}
-}
-
-func released(r rueidis.RedisResult) (bool, error) {
-	held, err := yes(r)
-	if err != nil {
-		return false, failed("release", "", err)
+	args = [...]string{
+		a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Name, a.Next, flag(a.Stay),
+		millis(a.GrantLease), strconv.Itoa(a.Grants), flag(a.Listens),
 	}
-	return held, nil
-}
-
-// HandOffArgs says who gives which lock to whom.
-type HandOffArgs struct {
-	Name  string
-	Fence string        // key of the fencing counter, "" if the next owner wants no token
-	Owner string        // has it, for the last level
-	Next  string        // gets it, with a count of 1
-	Lease time.Duration // of the next owner; sent in whole milliseconds
-}
-
-// HandOff moves the lock from one owner to the next without freeing it. Lost means that the first of
-// them does not hold it; then nothing was changed. So that is also the answer to a repeat.
-func HandOff(ctx context.Context, c rueidis.Client, a HandOffArgs) (AcquireReply, error) {
-	keys := []string{a.Name, a.Fence}
-	if a.Fence == "" {
-		keys = keys[:1]
+	if a.Key == "" {
+		return args, 7
 	}
-	reply, err := granted(handOffScript.run(ctx, c, keys, a.Owner, a.Next, millis(a.Lease)))
+	return args, len(args)
+}
+
+func flag(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
+}
+
+// released reads the reply of the release script: a number, or a list of the token.
+func (a *ReleaseArgs) released(r rueidis.RedisResult) (ReleaseReply, error) {
+	reply, err := readReleased(r)
 	if err != nil {
-		return AcquireReply{}, failed("hand-off", a.Fence, err)
+		return ReleaseReply{}, failed("release", err, a.Fence, a.Key)
 	}
 	return reply, nil
+}
+
+func readReleased(r rueidis.RedisResult) (ReleaseReply, error) {
+	m, err := r.ToMessage()
+	if err != nil {
+		return ReleaseReply{}, unanswered(err)
+	}
+	if m.IsArray() {
+		token, err := numbers(r)
+		if err == nil && (len(token) != 1 || token[0] < 0) {
+			err = errors.New("the reply is not a token")
+		}
+		if err != nil {
+			return ReleaseReply{}, err
+		}
+		return ReleaseReply{Status: HandedOff, Token: token[0]}, nil
+	}
+	n, err := number(r)
+	switch {
+	case err != nil:
+		return ReleaseReply{}, err
+	case n == 0:
+		return ReleaseReply{Status: NotHeld}, nil
+	case n == 1:
+		return ReleaseReply{Status: Freed}, nil
+	case n == 2:
+		return ReleaseReply{Status: Granted}, nil
+	}
+	return ReleaseReply{}, fmt.Errorf("unknown reply %d", n)
 }
 
 // Hold names an owner's hold on a lock.
@@ -228,7 +352,7 @@ func Renew(ctx context.Context, c rueidis.Client, lease time.Duration, holds []H
 	}
 	reply, err := numbers(renewScript.run(ctx, c, keys, args...))
 	if err != nil {
-		return nil, failed("renew", "", err)
+		return nil, failed("renew", err)
 	}
 	if len(reply) != len(holds) {
 		return nil, fmt.Errorf("renew script: %d answers for %d holds", len(reply), len(holds))
@@ -253,12 +377,12 @@ func Renew(ctx context.Context, c rueidis.Client, lease time.Duration, holds []H
 func Force(ctx context.Context, c rueidis.Client, name string, p Publish) (bool, error) {
 	held, err := yes(forceScript.run(ctx, c, []string{name}, p.command(), p.Name))
 	if err != nil {
-		return false, failed("force", "", err)
+		return false, failed("force", err)
 	}
 	return held, nil
 }
 
-// granted reads the reply of a script that gives the lock to an owner: the token, or -1.
+// granted reads the reply of the acquire script, if it is a number: the token, or -1.
 func granted(r rueidis.RedisResult) (AcquireReply, error) {
 	n, err := number(r)
 	switch {
@@ -311,12 +435,16 @@ func refused(r rueidis.RedisResult) (AcquireReply, error) {
 	if err != nil {
 		return AcquireReply{}, err
 	}
-	if len(s) != 2 || !s[0].IsInt64() || !s[1].IsString() {
-		return AcquireReply{}, errors.New("the reply is not a number and a text")
+	if len(s) != 3 || !s[0].IsInt64() || !s[1].IsString() || !s[2].IsInt64() {
+		return AcquireReply{}, errors.New("the reply is not a number, a text and a number")
 	}
 	ttl, _ := s[0].ToInt64()
 	holder, _ := s[1].ToString()
-	return AcquireReply{Status: Held, TTL: duration(ttl), Holder: holder}, nil
+	joined, _ := s[2].ToInt64()
+	if joined != 0 && joined != 1 {
+		return AcquireReply{}, fmt.Errorf("unknown reply %d for the queue", joined)
+	}
+	return AcquireReply{Status: Held, TTL: duration(ttl), Holder: holder, Joined: joined == 1}, nil
 }
 
 // numbers reads an array of integers. AsIntSlice of rueidis would also take true for 1, a nil for 0

@@ -34,13 +34,15 @@ type lab struct {
 	rdb     rueidis.Client
 	name    string
 	fence   string
+	queue   string
 	channel string
 }
 
 func newLab(t *testing.T, rdb rueidis.Client) lab {
 	t.Helper()
 	name := redistest.Name(t)
-	return lab{t: t, rdb: rdb, name: name, fence: "fence:{" + name + "}", channel: "channel:{" + name + "}"}
+	in := func(prefix string) string { return prefix + ":{" + name + "}" } // the same slot
+	return lab{t: t, rdb: rdb, name: name, fence: in("fence"), queue: in("queue"), channel: in("channel")}
 }
 
 func (l lab) do(cmd ...string) rueidis.RedisResult {
@@ -127,16 +129,22 @@ func text(l lab) {
 	l.must("SET", l.name, "no lock")
 }
 
-// ear hears what is published on the lab's channel.
+// ear hears what is published on a channel.
 type ear struct {
 	l       lab
+	channel string
 	sharded bool
 	heard   chan string
 }
 
 func (l lab) listen(sharded bool) *ear {
 	l.t.Helper()
-	e := &ear{l: l, sharded: sharded, heard: make(chan string, 100)}
+	return l.listenTo(l.channel, sharded)
+}
+
+func (l lab) listenTo(channel string, sharded bool) *ear {
+	l.t.Helper()
+	e := &ear{l: l, channel: channel, sharded: sharded, heard: make(chan string, 100)}
 	confirmed := make(chan struct{}, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -150,9 +158,9 @@ func (l lab) listen(sharded bool) *ear {
 		default:
 		}
 	})
-	subscribe := l.rdb.B().Subscribe().Channel(l.channel).Build()
+	subscribe := l.rdb.B().Subscribe().Channel(channel).Build()
 	if sharded {
-		subscribe = l.rdb.B().Ssubscribe().Channel(l.channel).Build()
+		subscribe = l.rdb.B().Ssubscribe().Channel(channel).Build()
 	}
 	go func() { // ended by cancel
 		defer close(ended)
@@ -172,9 +180,9 @@ const endMark = "end"
 // delivers in the order of the publishing, and the script's was published before its reply.
 func (e *ear) said() []string {
 	e.l.t.Helper()
-	cmd := e.l.rdb.B().Publish().Channel(e.l.channel).Message(endMark).Build()
+	cmd := e.l.rdb.B().Publish().Channel(e.channel).Message(endMark).Build()
 	if e.sharded {
-		cmd = e.l.rdb.B().Spublish().Channel(e.l.channel).Message(endMark).Build()
+		cmd = e.l.rdb.B().Spublish().Channel(e.channel).Message(endMark).Build()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -22,15 +22,15 @@ func TestReleaseAll(t *testing.T) {
 			t.Parallel()
 			require.Empty(t, lua.ReleaseAll(t.Context(), rdb, nil))
 			kinds := []struct {
-				at  state
-				ok  bool
-				err error
+				at     state
+				status lua.Released
+				err    error
 			}{
-				{at: holding(me, "1", short), ok: true},
-				{at: holding(other, "1", short)},
-				{at: absent},
+				{at: holding(me, "1", short), status: lua.Freed},
+				{at: holding(other, "1", short), status: lua.NotHeld},
+				{at: absent, status: lua.NotHeld},
 				{at: text, err: lua.ErrForeign},
-				{at: hash("customer")},
+				{at: hash("customer"), status: lua.NotHeld},
 			}
 			before := redistest.Commands(t, rdb)
 			for round := range 2 { // in the second one all servers know the script
@@ -48,7 +48,7 @@ func TestReleaseAll(t *testing.T) {
 				require.Len(t, got, len(all))
 				for i, r := range got {
 					kind := kinds[i%len(kinds)]
-					require.Equal(t, kind.ok, r.Held)
+					require.Equal(t, kind.status, r.Status)
 					if kind.err == nil {
 						require.NoError(t, r.Err)
 					} else {
@@ -86,8 +86,8 @@ func TestReleaseAllWithAnExhaustedPool(t *testing.T) {
 				all[i] = lua.ReleaseArgs{Name: l.name, Owner: me, Publish: lua.Publish{Name: l.channel}}
 			}
 			got := lua.ReleaseAll(t.Context(), l.rdb, all)
-			require.Equal(t, lua.ReleaseResult{Held: true}, got[0])
-			require.Equal(t, lua.ReleaseResult{}, got[len(got)-1])
+			require.Equal(t, lua.ReleaseResult{ReleaseReply: freed}, got[0])
+			require.Equal(t, lua.ReleaseResult{ReleaseReply: notHeld}, got[len(got)-1])
 		})
 	}
 }
@@ -97,7 +97,7 @@ func TestReleaseAllOnAClosedClient(t *testing.T) {
 	rdb := redistest.Dial(t, redistest.Shared(t))
 	rdb.Close()
 	for _, r := range lua.ReleaseAll(t.Context(), rdb, make([]lua.ReleaseArgs, 3)) {
-		require.False(t, r.Held)
+		require.Zero(t, r.ReleaseReply)
 		require.ErrorIs(t, r.Err, rueidis.ErrClosing)
 		require.ErrorContains(t, r.Err, "release script: ")
 	}

@@ -102,24 +102,24 @@ func length(r *bufio.Reader) (int, error) {
 
 // outcome is what the functions make of one reply.
 type outcome struct {
-	acquired, handed        lua.AcquireReply
-	released, forced        bool
-	renewed                 []lua.Renewal
-	err, rel, hnd, ren, frc error
+	acquired           lua.AcquireReply
+	released           lua.ReleaseReply
+	forced             bool
+	renewed            []lua.Renewal
+	err, rel, ren, frc error
 }
 
 func ask(ctx context.Context, c rueidis.Client) outcome {
 	var o outcome
 	o.acquired, o.err = lua.Acquire(ctx, c, lua.AcquireArgs{Name: "a", Fence: "f", Owner: me, Lease: lease, Count: 2})
 	o.released, o.rel = lua.Release(ctx, c, lua.ReleaseArgs{Name: "a", Owner: me})
-	o.handed, o.hnd = lua.HandOff(ctx, c, lua.HandOffArgs{Name: "a", Fence: "f", Owner: me, Next: other, Lease: lease})
 	o.renewed, o.ren = lua.Renew(ctx, c, lease, []lua.Hold{{"a", me}, {"b", me}})
 	o.forced, o.frc = lua.Force(ctx, c, "a", lua.Publish{})
 	return o
 }
 
 func (o outcome) errors() map[string]error {
-	return map[string]error{"acquire": o.err, "release": o.rel, "hand-off": o.hnd, "renew": o.ren, "force": o.frc}
+	return map[string]error{"acquire": o.err, "release": o.rel, "renew": o.ren, "force": o.frc}
 }
 
 func TestEveryKnownReply(t *testing.T) {
@@ -128,30 +128,33 @@ func TestEveryKnownReply(t *testing.T) {
 	c := p.client(t)
 	acquired := func(token int64) lua.AcquireReply { return lua.AcquireReply{Status: lua.Acquired, Token: token} }
 	lost := lua.AcquireReply{Status: lua.Lost}
-	held := func(ttl time.Duration, holder string) lua.AcquireReply {
-		return lua.AcquireReply{Status: lua.Held, TTL: ttl, Holder: holder}
+	held := func(ttl time.Duration, holder string, joined bool) lua.AcquireReply {
+		return lua.AcquireReply{Status: lua.Held, TTL: ttl, Holder: holder, Joined: joined}
 	}
-	const all = "acquire release hand-off force"
+	handed := func(token int64) lua.ReleaseReply { return lua.ReleaseReply{Status: lua.HandedOff, Token: token} }
+	const all = "acquire release force"
 	for reply, want := range map[string]struct {
 		outcome
 		known string // to which scripts
 	}{
-		":0\r\n":                  {outcome{acquired: acquired(0), handed: acquired(0)}, all},
-		":1\r\n":                  {outcome{acquired: acquired(1), handed: acquired(1), released: true, forced: true}, all},
-		":7\r\n":                  {outcome{acquired: acquired(7), handed: acquired(7)}, "acquire hand-off"},
-		":-1\r\n":                 {outcome{acquired: lost, handed: lost}, "acquire hand-off"},
-		"*2\r\n:7\r\n$1\r\na\r\n": {outcome{acquired: held(7*time.Millisecond, "a")}, "acquire"},
-		"*2\r\n:0\r\n$1\r\na\r\n": {outcome{acquired: held(0, "a")}, "acquire"},
-		"*2\r\n:-1\r\n$0\r\n\r\n": {outcome{acquired: held(-time.Millisecond, "")}, "acquire"},
-		"*2\r\n:0\r\n:-1\r\n":     {outcome{renewed: []lua.Renewal{lua.Gone, lua.Refused}}, "renew"},
-		"*2\r\n:-1\r\n:0\r\n":     {outcome{renewed: []lua.Renewal{lua.Refused, lua.Gone}}, "renew"},
-		"*2\r\n:1\r\n:1\r\n":      {outcome{renewed: []lua.Renewal{lua.Renewed, lua.Renewed}}, "renew"},
-		"*2\r\n:-1\r\n:-1\r\n":    {outcome{renewed: []lua.Renewal{lua.Refused, lua.Refused}}, "renew"},
+		":0\r\n":                        {outcome{acquired: acquired(0), released: notHeld}, all},
+		":1\r\n":                        {outcome{acquired: acquired(1), released: freed, forced: true}, all},
+		":2\r\n":                        {outcome{acquired: acquired(2), released: lua.ReleaseReply{Status: lua.Granted}}, "acquire release"},
+		":7\r\n":                        {outcome{acquired: acquired(7)}, "acquire"},
+		":-1\r\n":                       {outcome{acquired: lost}, "acquire"},
+		"*1\r\n:0\r\n":                  {outcome{released: handed(0)}, "release"},
+		"*1\r\n:7\r\n":                  {outcome{released: handed(7)}, "release"},
+		"*3\r\n:7\r\n$1\r\na\r\n:0\r\n": {outcome{acquired: held(7*time.Millisecond, "a", false)}, "acquire"},
+		"*3\r\n:0\r\n$1\r\na\r\n:1\r\n": {outcome{acquired: held(0, "a", true)}, "acquire"},
+		"*3\r\n:-1\r\n$0\r\n\r\n:0\r\n": {outcome{acquired: held(-time.Millisecond, "", false)}, "acquire"},
+		"*2\r\n:0\r\n:-1\r\n":           {outcome{renewed: []lua.Renewal{lua.Gone, lua.Refused}}, "renew"},
+		"*2\r\n:-1\r\n:0\r\n":           {outcome{renewed: []lua.Renewal{lua.Refused, lua.Gone}}, "renew"},
+		"*2\r\n:1\r\n:1\r\n":            {outcome{renewed: []lua.Renewal{lua.Renewed, lua.Renewed}}, "renew"},
+		"*2\r\n:-1\r\n:-1\r\n":          {outcome{renewed: []lua.Renewal{lua.Refused, lua.Refused}}, "renew"},
 	} {
 		p.say(reply)
 		got := ask(t.Context(), c)
 		require.Equal(t, want.acquired, got.acquired, "%q", reply)
-		require.Equal(t, want.handed, got.handed, "%q", reply)
 		require.Equal(t, want.released, got.released, "%q", reply)
 		require.Equal(t, want.renewed, got.renewed, "%q", reply)
 		require.Equal(t, want.forced, got.forced, "%q", reply)
@@ -176,8 +179,9 @@ func TestFirstAcquireLosesNothing(t *testing.T) {
 var unknown = []string{
 	"_\r\n", "$-1\r\n", "*-1\r\n", "#t\r\n", "+OK\r\n", "$1\r\n1\r\n", ",1.0\r\n", "(1\r\n",
 	":-2\r\n", ":-9223372036854775808\r\n",
-	"*0\r\n", "*1\r\n:7\r\n", "*2\r\n$1\r\na\r\n:7\r\n", "*2\r\n:7\r\n_\r\n", "*2\r\n:7\r\n#t\r\n",
-	"*3\r\n:7\r\n$1\r\na\r\n$1\r\na\r\n", "*1\r\n+1\r\n", "*1\r\n*1\r\n:1\r\n", "*1\r\n_\r\n", "*1\r\n#t\r\n", "*3\r\n:1\r\n:1\r\n:1\r\n",
+	"*0\r\n", "*1\r\n:-1\r\n", "*2\r\n$1\r\na\r\n:7\r\n", "*2\r\n:7\r\n_\r\n", "*2\r\n:7\r\n#t\r\n", "*2\r\n:7\r\n$1\r\na\r\n",
+	"*3\r\n:7\r\n$1\r\na\r\n$1\r\na\r\n", "*3\r\n:7\r\n$1\r\na\r\n:2\r\n", "*3\r\n:7\r\n$1\r\na\r\n#t\r\n",
+	"*4\r\n:7\r\n$1\r\na\r\n:0\r\n:0\r\n", "*1\r\n+1\r\n", "*1\r\n*1\r\n:1\r\n", "*1\r\n_\r\n", "*1\r\n#t\r\n", "*3\r\n:1\r\n:1\r\n:1\r\n",
 	"*2\r\n:2\r\n:0\r\n", "*2\r\n:-2\r\n:0\r\n",
 	"*2\r\n+1\r\n+1\r\n", "*2\r\n$1\r\n1\r\n$1\r\n0\r\n", "*2\r\n_\r\n_\r\n", "*2\r\n#t\r\n#t\r\n", "*2\r\n#f\r\n#f\r\n",
 	"*2\r\n*1\r\n:9\r\n*0\r\n", "*2\r\n:1\r\n_\r\n", "*2\r\n_\r\n:1\r\n", "*2\r\n-ERR no\r\n:1\r\n",
@@ -192,10 +196,9 @@ func TestUnknownReplies(t *testing.T) {
 		p.say(reply)
 		got := ask(t.Context(), c)
 		require.Zero(t, got.acquired, "%q", reply)
-		require.False(t, got.released, "%q", reply)
+		require.Zero(t, got.released, "%q", reply)
 		require.Nil(t, got.renewed, "%q", reply)
 		require.False(t, got.forced, "%q", reply)
-		require.Zero(t, got.handed, "%q", reply)
 		for script, err := range got.errors() {
 			var said *rueidis.RedisError
 			require.ErrorContains(t, err, script+" script: ", "%q", reply)

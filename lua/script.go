@@ -3,6 +3,7 @@ package lua
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/redis/rueidis"
 )
@@ -12,6 +13,18 @@ import (
 // It does what [rueidis.Lua] does, without the slices that each call of that costs, and on a dedicated connection, too.
 // The hash stands here as a constant because a program that allows FIPS 140 algorithms only cannot compute SHA-1.
 type script struct{ text, sha string }
+
+// Text is what is sent of a script's source: no comments and no indentation. The first call has to get through slow networks,
+// too.
+func Text(source string) string {
+	var text strings.Builder
+	for line := range strings.Lines(source) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "--") {
+			text.WriteString(line + "\n")
+		}
+	}
+	return text.String()
+}
 
 // doer is a client or a dedicated connection of one.
 type doer interface {

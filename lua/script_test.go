@@ -9,7 +9,7 @@ import (
 func TestHashes(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]script{
-		"acquire": acquireScript, "release": releaseScript, "handOff": handOffScript, "renew": renewScript, "force": forceScript,
+		"acquire": acquireScript, "release": releaseScript, "renew": renewScript, "force": forceScript,
 	} {
 		sum := sha1.Sum([]byte(s.text))
 		if want := hex.EncodeToString(sum[:]); s.sha != want {

@@ -23,23 +23,29 @@ const (
 
 // Claim is [Hub.Ending] for a holder that could hand the lock to a waiter of this process. It claims
 // the first one; nil if nobody waits, or one of them has the turn. A claim takes the place of a
-// turn, so that nobody else makes an attempt meanwhile. It ends with [Waiter.Grant] or
+// turn, so that nobody else makes an attempt meanwhile. It ends with [Waiter.Grant], [Waiter.Queued] or
 // [Waiter.Unclaim].
-func (h *Hub) Claim(q Queue) *Waiter {
+//
+// listens reports whether this process is subscribed to the channel, though it has no place in the queue.
+func (h *Hub) Claim(q Queue) (w *Waiter, listens bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.freed(q)
-	if t == nil || t.current != nil {
-		return nil
+	if t == nil {
+		return nil, false
+	}
+	listens = t.sub != nil && t.sub.live() && t.placed == nil
+	if t.current != nil {
+		return nil, listens
 	}
 	for w := t.first; w != nil; w = w.next {
 		if w.err == nil {
 			t.begin(w)
 			w.claim = claimed
-			return w
+			return w, listens
 		}
 	}
-	return nil
+	return nil, listens
 }
 
 // Grant tells a claimed waiter that it has the lock for ttl: those behind it wait no longer than
@@ -49,34 +55,54 @@ func (w *Waiter) Grant(ttl time.Duration) bool {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	if w.claim == abandoned {
-		w.claim = unclaimed
+	if !w.endClaim() {
 		return false
 	}
-	w.claim = handed
-	w.done(ttl)
-	w.signal()
+	w.given = nil // it came late: this is a hold of its own
+	w.handOver(ttl)
 	return true
 }
 
-// Unclaim ends a claim that came to nothing. If it is not known what it came to, the waiter gets the
-// turn. It reports false if the waiter has given up: then the caller leaves in its place.
-func (w *Waiter) Unclaim(turn bool) bool {
+// Queued ends the claim of a waiter that has the process's place now, while another process has the lock, or nobody. It
+// asks at the latest when ttl is over. Queued reports false if the waiter has given up: then the caller leaves in its place.
+func (w *Waiter) Queued(ttl time.Duration) bool {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	left := w.claim == abandoned
-	w.claim = unclaimed
-	if left {
-		return false // still the current one, so that its leaving wakes the next
+	if !w.endClaim() {
+		return false
 	}
-	t.current = nil
-	if w.err != nil {
-		w.signal()
-	}
-	if turn {
-		t.makeDue(w)
-	}
-	t.dispatch()
+	w.held(ttl)
 	return true
+}
+
+// Unclaim ends a claim of which it is not known what it came to: the waiter gets the turn. It
+// reports false if the waiter has given up: then the caller leaves in its place.
+func (w *Waiter) Unclaim() bool {
+	t := w.topic
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
+	if !w.endClaim() {
+		return false
+	}
+	if w.given == nil {
+		t.makeDue(w) // as the first of those that are not stopped it has the turn then
+	}
+	w.held(-1)
+	return true
+}
+
+// endClaim reports false if the waiter has given up. Such a one stays the current one, so that its leaving wakes the
+// next.
+func (w *Waiter) endClaim() (kept bool) {
+	kept = w.claim == claimed
+	w.claim = unclaimed
+	return kept
+}
+
+// handOver takes a waiter that has the lock out of the queue.
+func (w *Waiter) handOver(ttl time.Duration) {
+	w.claim = handed
+	w.done(ttl)
+	w.signal()
 }

@@ -1,6 +1,7 @@
 package pubsub
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,9 +13,15 @@ import (
 func (d *desk) claimed(n int) []*Waiter {
 	d.t.Helper()
 	ws := d.line(n)
-	require.Same(d.t, ws[0], d.hub.Claim(queue(d.ch)))
+	require.Same(d.t, ws[0], claimFirst(d.hub, queue(d.ch)))
 	d.turn(ws, -1)
 	return ws
+}
+
+// claimFirst is Hub.Claim for those who want the waiter alone.
+func claimFirst(h *Hub, q Queue) *Waiter {
+	w, _ := h.Claim(q)
+	return w
 }
 
 func requireGranted(t *testing.T, w *Waiter) {
@@ -30,19 +37,19 @@ func TestClaimTakesTheFirstThatWaits(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	q := queue(d.ch)
-	require.Nil(t, d.hub.Claim(q), "no queue")
+	require.Nil(t, claimFirst(d.hub, q), "no queue")
 	a := &Waiter{}
 	d.hub.Join(a, q)
-	require.Nil(t, d.hub.Claim(q), "it has the turn")
+	require.Nil(t, claimFirst(d.hub, q), "it has the turn")
 	b := &Waiter{Value: "b"}
 	d.hub.Join(b, q)
-	require.Nil(t, d.hub.Claim(q), "the first has the turn")
+	require.Nil(t, claimFirst(d.hub, q), "the first has the turn")
 	a.Done(-1)
-	require.Same(t, b, d.hub.Claim(q), "though the subscription does not stand yet")
+	require.Same(t, b, claimFirst(d.hub, q), "though the subscription does not stand yet")
 	require.Equal(t, "b", b.Value)
-	require.Nil(t, d.hub.Claim(q), "claimed already")
-	require.Nil(t, d.hub.Claim(Queue{Lock: "other", Channel: d.ch}))
-	require.Nil(t, d.hub.Claim(queue(Channel{Name: d.ch.Name, Sharded: true})))
+	require.Nil(t, claimFirst(d.hub, q), "claimed already")
+	require.Nil(t, claimFirst(d.hub, Queue{Lock: "other", Channel: d.ch}))
+	require.Nil(t, claimFirst(d.hub, queue(Channel{Name: d.ch.Name, Sharded: true})))
 	require.False(t, d.hub.JoinFirst(&Waiter{}, q), "somebody waits")
 	require.True(t, b.Grant(-1))
 	requireGranted(t, b)
@@ -56,13 +63,13 @@ func TestGrants(t *testing.T) {
 	d := newDesk(t)
 	ws := d.line(4)
 	for i, w := range ws {
-		require.Same(t, w, d.hub.Claim(queue(d.ch)))
+		require.Same(t, w, claimFirst(d.hub, queue(d.ch)))
 		require.True(t, w.Grant(-1))
 		requireGranted(t, w)
 		<-w.turn
 		d.turn(ws[i+1:], -1)
 	}
-	require.Nil(t, d.hub.Claim(queue(d.ch)))
+	require.Nil(t, claimFirst(d.hub, queue(d.ch)))
 	d.obey()
 	require.Zero(t, d.hub.Len())
 }
@@ -82,10 +89,11 @@ func TestNewsDuringAClaim(t *testing.T) {
 			turn int // whose it is then
 		}{
 			"granted":                {func(w *Waiter) { require.True(t, w.Grant(-1)); requireGranted(t, w); <-w.turn }, 1},
-			"unclaimed":              {func(w *Waiter) { require.True(t, w.Unclaim(false)) }, 0},
-			"unclaimed with a turn":  {func(w *Waiter) { require.True(t, w.Unclaim(true)) }, 0},
+			"queued":                 {func(w *Waiter) { require.True(t, w.Queued(-1)) }, 0},
+			"unclaimed":              {func(w *Waiter) { require.True(t, w.Unclaim()) }, 0},
 			"gave up, not granted":   {func(w *Waiter) { abandon(t, w); require.False(t, w.Grant(-1)); require.Equal(t, Left, w.Leave()) }, 1},
-			"gave up, not unclaimed": {func(w *Waiter) { abandon(t, w); require.False(t, w.Unclaim(false)); require.Equal(t, Left, w.Leave()) }, 1},
+			"gave up, not queued":    {func(w *Waiter) { abandon(t, w); require.False(t, w.Queued(-1)); require.Equal(t, Left, w.Leave()) }, 1},
+			"gave up, not unclaimed": {func(w *Waiter) { abandon(t, w); require.False(t, w.Unclaim()); require.Equal(t, Left, w.Leave()) }, 1},
 		} {
 			t.Run(name+"/"+end, func(t *testing.T) {
 				d := newDesk(t)
@@ -95,7 +103,7 @@ func TestNewsDuringAClaim(t *testing.T) {
 				row.do(ws[0])
 				d.turn(ws, row.turn)
 				require.Same(t, ws[row.turn], d.topic().current)
-				ws[row.turn].Held(-1)
+				ws[row.turn].Held(-1, false)
 				d.turn(ws, -1)
 			})
 		}
@@ -113,18 +121,18 @@ func TestClaimEnds(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	ws := d.claimed(3)
-	require.True(t, ws[0].Unclaim(false))
+	require.True(t, ws[0].Queued(-1))
 	d.turn(ws, -1)
-	require.Same(t, ws[0], d.hub.Claim(queue(d.ch)), "it keeps its place")
-	require.True(t, ws[0].Unclaim(true))
+	require.Same(t, ws[0], claimFirst(d.hub, queue(d.ch)), "it keeps its place")
+	require.True(t, ws[0].Unclaim())
 	d.turn(ws, 0)
-	ws[0].Held(-1)
+	ws[0].Held(-1, false)
 	d.turn(ws, -1)
-	require.Same(t, ws[0], d.hub.Claim(queue(d.ch)))
-	require.True(t, ws[0].Unclaim(false))
+	require.Same(t, ws[0], claimFirst(d.hub, queue(d.ch)))
+	require.True(t, ws[0].Queued(-1))
 	require.Equal(t, Left, ws[0].Leave())
 	d.turn(ws, -1)
-	require.Same(t, ws[1], d.hub.Claim(queue(d.ch)))
+	require.Same(t, ws[1], claimFirst(d.hub, queue(d.ch)))
 	require.Equal(t, Left, ws[2].Leave(), "behind a claim")
 	require.True(t, ws[1].Grant(-1))
 	require.Equal(t, Granted, ws[1].Leave())
@@ -138,14 +146,14 @@ func TestClaimedWaiterGivesUp(t *testing.T) {
 	t.Parallel()
 	for _, end := range []func(w *Waiter) bool{
 		func(w *Waiter) bool { return w.Grant(time.Hour) },
-		func(w *Waiter) bool { return w.Unclaim(false) },
-		func(w *Waiter) bool { return w.Unclaim(true) },
+		func(w *Waiter) bool { return w.Queued(-1) },
+		func(w *Waiter) bool { return w.Unclaim() },
 	} {
 		d := newDesk(t)
 		ws := d.claimed(3)
 		abandon(t, ws[0])
 		require.False(t, end(ws[0]))
-		require.Nil(t, d.hub.Claim(queue(d.ch)))
+		require.Nil(t, claimFirst(d.hub, queue(d.ch)))
 		d.hub.message(d.ch, "0")
 		d.turn(ws, -1)
 		require.Equal(t, Left, ws[0].Leave())
@@ -168,15 +176,16 @@ func TestTimerAfterAGrant(t *testing.T) {
 		began := time.Now()
 		<-ws[1].turn
 		require.Equal(t, time.Minute+time.Millisecond, time.Since(began), "the lease of the one that was granted")
-		ws[1].Held(time.Minute)
-		require.Same(t, ws[1], d.hub.Claim(queue(d.ch)))
+		ws[1].Held(time.Minute, false)
+		require.Same(t, ws[1], claimFirst(d.hub, queue(d.ch)))
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		d.turn(ws, -1) // the time was up during the claim
+		d.turn(ws, -1)
 		require.True(t, ws[1].Grant(time.Hour))
 		<-ws[1].turn
-		require.Len(t, ws[2].turn, 1)
+		began = time.Now()
 		<-ws[2].turn
+		require.Equal(t, time.Hour+time.Millisecond, time.Since(began), "no longer that of the holder before")
 		ws[2].Leave()
 		d.obey()
 		require.Zero(t, d.hub.Len())
@@ -186,15 +195,15 @@ func TestTimerAfterAGrant(t *testing.T) {
 func TestRefusalDuringAClaim(t *testing.T) {
 	t.Parallel()
 	no := serverError(t, "NOPERM no such luck")
-	for _, end := range []string{"grant", "unclaim", "turn", "give up"} {
+	for _, end := range []string{"grant", "queued", "unclaim", "give up"} {
 		d := newDesk(t)
 		a, b, late := &Waiter{}, &Waiter{}, &Waiter{}
 		d.hub.Join(a, queue(d.ch))
 		d.hub.Join(b, queue(d.ch))
-		a.Held(-1)
+		a.Held(-1, false)
 		require.Equal(t, subscribing, d.take())
-		require.Same(t, a, d.hub.Claim(queue(d.ch)))
-		d.finish(no)
+		require.Same(t, a, claimFirst(d.hub, queue(d.ch)))
+		d.refused(no)
 		require.Empty(t, a.turn, "it may still get the lock")
 		require.Len(t, b.turn, 1)
 		d.hub.Join(late, queue(d.ch))
@@ -204,14 +213,14 @@ func TestRefusalDuringAClaim(t *testing.T) {
 			require.True(t, a.Grant(-1))
 			requireGranted(t, a)
 			d.obey() // for the one that joined since
-		case "unclaim", "turn":
-			require.True(t, a.Unclaim(end == "turn"))
+		case "queued", "unclaim":
+			require.True(t, map[string]func() bool{"queued": func() bool { return a.Queued(-1) }, "unclaim": a.Unclaim}[end]())
 			require.Len(t, a.turn, 1)
 			require.ErrorIs(t, refusal(a), no)
 			require.Equal(t, Left, a.Leave())
 		case "give up":
 			abandon(t, a)
-			require.False(t, a.Unclaim(false))
+			require.False(t, a.Unclaim())
 			a.Leave()
 		}
 		require.Len(t, late.turn, 1, end)
@@ -228,15 +237,15 @@ func TestClaimPassesByTheRefused(t *testing.T) {
 	d := newDesk(t)
 	a, b := &Waiter{}, &Waiter{}
 	d.hub.Join(a, queue(d.ch))
-	a.Held(-1)
+	a.Held(-1, false)
 	require.Equal(t, subscribing, d.take())
-	d.finish(serverError(t, "NOPERM no such luck"))
-	require.Nil(t, d.hub.Claim(queue(d.ch)))
+	d.refused(serverError(t, "NOPERM no such luck"))
+	require.Nil(t, claimFirst(d.hub, queue(d.ch)))
 	d.hub.Join(b, queue(d.ch))
-	require.Same(t, b, d.hub.Claim(queue(d.ch)))
+	require.Same(t, b, claimFirst(d.hub, queue(d.ch)))
 	require.Equal(t, Left, a.Leave())
 	d.turn([]*Waiter{b}, -1)
-	require.True(t, b.Unclaim(false))
+	require.True(t, b.Queued(-1))
 	d.turn([]*Waiter{b}, 0) // passed on by a
 	b.Leave()
 	d.obey()
@@ -251,16 +260,16 @@ func TestClaimsOfSeveralQueues(t *testing.T) {
 	a, b := &Waiter{}, &Waiter{}
 	require.True(t, d.hub.Join(a, q))
 	d.hub.Join(b, q)
-	a.Held(-1)
+	a.Held(-1, false)
 	d.turn([]*Waiter{a}, 0) // the subscription is live
-	a.Held(-1)
-	require.Same(t, a, d.hub.Claim(q))
+	a.Held(-1, false)
+	require.Same(t, a, claimFirst(d.hub, q))
 	d.hub.message(d.ch, "0")
 	d.turn([]*Waiter{ws[0], ws[1], a, b}, -1)
 	require.True(t, a.Grant(-1))
 	<-a.turn
 	d.turn([]*Waiter{ws[0], ws[1], b}, 2)
-	require.True(t, ws[0].Unclaim(false))
+	require.True(t, ws[0].Queued(-1))
 	d.turn(ws, 0)
 	b.Leave()
 	ws[0].Leave()
@@ -273,10 +282,10 @@ func TestClaimAndClose(t *testing.T) {
 	t.Parallel()
 	for _, end := range []func(w *Waiter){
 		func(w *Waiter) { require.True(t, w.Grant(time.Hour)); requireGranted(t, w) },
-		func(w *Waiter) { require.True(t, w.Unclaim(false)); require.Equal(t, Left, w.Leave()) },
-		func(w *Waiter) { require.True(t, w.Unclaim(true)); require.Equal(t, Left, w.Leave()) },
+		func(w *Waiter) { require.True(t, w.Queued(-1)); require.Equal(t, Left, w.Leave()) },
+		func(w *Waiter) { require.True(t, w.Unclaim()); require.Equal(t, Left, w.Leave()) },
 		func(w *Waiter) { abandon(t, w); require.False(t, w.Grant(time.Hour)); w.Leave() },
-		func(w *Waiter) { abandon(t, w); require.False(t, w.Unclaim(true)); w.Leave() },
+		func(w *Waiter) { abandon(t, w); require.False(t, w.Unclaim()); w.Leave() },
 	} {
 		d := newDesk(t)
 		ws := d.claimed(2)
@@ -288,7 +297,7 @@ func TestClaimAndClose(t *testing.T) {
 		require.ErrorIs(t, refusal(ws[0]), ErrClosed)
 		requireClosed(t, ws[1])
 		end(ws[0])
-		require.Nil(t, d.hub.Claim(queue(d.ch)))
+		require.Nil(t, claimFirst(d.hub, queue(d.ch)))
 		require.Nil(t, topic.timer, "no timer starts")
 		ws[1].Leave()
 	}
@@ -302,7 +311,7 @@ func (m *model) claimStep() string {
 			m.hub.Ending(queue(m.ch))
 			return "ending"
 		}
-		w := m.hub.Claim(queue(m.ch))
+		w := claimFirst(m.hub, queue(m.ch))
 		if w == nil {
 			for _, x := range m.queue {
 				require.True(m.t, m.turn != nil || x.err != nil, "not claimed: %v", m.steps)
@@ -311,7 +320,7 @@ func (m *model) claimStep() string {
 		}
 		require.Nil(m.t, m.turn, "claimed past a turn: %v", m.steps)
 		m.moved("Claim", w)
-		m.turn, m.joined, m.claimed, m.gave = w, false, true, false
+		m.turn, m.joined, m.claimed, m.gave, m.given = w, false, true, false, 0
 		m.clock++
 		m.claimAt = m.clock
 		return "claim"
@@ -329,46 +338,147 @@ func (m *model) claimStep() string {
 		m.moved("Grant", w)
 		require.Equal(m.t, !m.gave, granted)
 		if granted {
-			<-w.turn
-			require.Equal(m.t, Granted, w.Leave())
-			m.moved("Leave", w)
-			delete(m.states.now, w)
-			m.turn, m.claimed = nil, false
-			m.drop(w)
+			require.Nil(m.t, w.Given(), "it is another hold: %v", m.steps)
+			m.claimed = false
+			m.out(w)
 			return "grant"
 		}
 		m.claimed, m.local = false, 0
 		m.leaveInTurn()
 		return "grant of one that gave up"
 	case 2:
-		m.unclaim(false)
-		return "unclaim"
+		m.endClaim("Queued", func(w *Waiter) bool { return w.Queued([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)]) })
+		return "queued"
 	default:
-		m.unclaim(true)
-		return "unclaim with a turn"
+		m.unclaim()
+		return "unclaim"
 	}
 }
 
-func (m *model) unclaim(turn bool) {
-	w := m.turn
-	m.claimed = false
-	if turn {
+func (m *model) unclaim() {
+	if m.given == 0 {
 		m.event()
 	}
-	require.Equal(m.t, !m.gave, w.Unclaim(turn))
-	m.moved("Unclaim", w)
+	m.endClaim("Unclaim", (*Waiter).Unclaim)
+}
+
+func (m *model) endClaim(name string, end func(w *Waiter) bool) {
+	w := m.turn
+	m.claimed = false
+	require.Equal(m.t, !m.gave, end(w))
+	m.moved(name, w)
 	if m.gave {
 		m.leaveInTurn()
 		return
 	}
-	m.turn = nil
+	m.turnEnded(w)
 }
 
 func (m *model) leaveInTurn() {
 	w := m.turn
-	m.turn = nil
+	m.turn, m.given = nil, 0
 	m.drop(w)
 	m.event()
-	w.Leave()
+	require.Equal(m.t, Left, w.Leave())
 	m.moved("Leave", w)
+}
+
+// turnEnded is for a turn or a claim that ended without the lock, unless another process has given it.
+func (m *model) turnEnded(w *Waiter) {
+	m.turn = nil
+	if m.given == 0 {
+		require.Equal(m.t, unclaimed, w.claim)
+		return
+	}
+	if m.local = m.given; m.given < m.ended { // news that came since
+		m.local = 0
+	}
+	require.NotNil(m.t, w.Given())
+	m.out(w)
+}
+
+// out is for a waiter that was told that it has the lock, and is out of the queue.
+func (m *model) out(w *Waiter) {
+	if m.turn == w {
+		m.turn = nil
+	}
+	m.given = 0
+	require.Len(m.t, w.turn, 1, "not told: %v", m.steps)
+	<-w.turn
+	granted, _ := w.News()
+	require.True(m.t, granted)
+	require.Equal(m.t, Granted, w.Leave())
+	m.moved("Leave", w)
+	delete(m.states.now, w)
+	m.drop(w)
+}
+
+// placeStep has the waiter that has the turn, or the claimant of one, take the process's place.
+func (m *model) placeStep() string {
+	w := m.turn
+	if w == nil {
+		return "nobody to take the place"
+	}
+	free := (m.placed == nil || m.placed == w) && m.topic().sub != nil
+	require.Equal(m.t, free && m.topic().sub.live(), w.Listens(), "%v", m.steps)
+	if !m.claimed && !w.Listens() {
+		return "would not hear of a grant"
+	}
+	require.Equal(m.t, free, w.TakePlace(fmt.Sprintf("%p", w)), "%v", m.steps)
+	if free {
+		m.placed = w
+	}
+	return "take the place"
+}
+
+// grantStep is a message to this process alone.
+func (m *model) grantStep() string {
+	t := m.topic()
+	if t == nil || !subOf(t).confirmed {
+		return "told nobody"
+	}
+	tell := func(format string, args ...any) {
+		m.hub.message(Channel{Name: m.ch.Name + ":" + me}, fmt.Sprintf(format, args...))
+	}
+	w := m.placed
+	switch m.rnd.IntN(4) {
+	case 0:
+		if len(m.queue) > 0 {
+			if x := m.queue[m.rnd.IntN(len(m.queue))]; x != w {
+				tell("%p 2000 1 -", x)
+				return "given to one without the place"
+			}
+		}
+		return "given to nobody"
+	case 1:
+		tell("? 0")
+		if w != nil {
+			m.event()
+		}
+		return "look"
+	case 2:
+		before := t.timerAt
+		tell("? 5")
+		require.True(m.t, w == nil || !t.timerAt.IsZero() && (before.IsZero() || !t.timerAt.After(before)), "%v", m.steps)
+		return "look later"
+	default:
+		if w == nil {
+			return "given to nobody"
+		}
+		m.clock++
+		if w.due {
+			m.event()
+		}
+		tell("%p 2000 1 7", w)
+		m.moved("given", w)
+		m.placed = nil
+		if w == m.turn {
+			m.given = m.clock
+			return "given in its turn"
+		}
+		m.local = m.clock
+		require.Equal(m.t, Grant{Lease: 2 * time.Second, Grants: 1, Token: 7}, said(w))
+		m.out(w)
+		return "given"
+	}
 }

@@ -88,7 +88,7 @@ func closeWhileConnecting(t, top *testing.T, mod ...func(*rueidis.ClientOption))
 	proxy.BlackHole(true)
 	w := &Waiter{}
 	require.True(t, s.hub.Join(w, queue(plain(redistest.Name(t)))))
-	w.Held(-1)
+	w.Held(-1, false)
 	redistest.Eventually(t, soon, func() bool { return proxy.Conns() > conns }, "it connects")
 	within(t, soon, s.hub.Close)
 	w.Leave()
@@ -107,7 +107,7 @@ func closeWhileSubscribing(t, top *testing.T, mod ...func(*rueidis.ClientOption)
 	})
 	w := &Waiter{}
 	require.True(t, s.hub.Join(w, queue(plain(redistest.Name(t)))))
-	w.Held(-1)
+	w.Held(-1, false)
 	<-asked
 	within(t, soon, s.hub.Close)
 }
@@ -128,7 +128,7 @@ func clientClosedBeforeTheHub(t, top *testing.T, mod ...func(*rueidis.ClientOpti
 	rdb.Close()
 	w := &Waiter{}
 	require.True(t, s.hub.Join(w, queue(plain(redistest.Name(t)))))
-	w.Held(-1)
+	w.Held(-1, false)
 	select {
 	case <-w.Turn():
 		require.ErrorIs(t, refusal(w), rueidis.ErrClosing)

@@ -19,7 +19,7 @@ func shardedChannels(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
 	s := newSite(t, cluster.Client(top, mod...), cluster.Client(top))
 	queues := s.parkQueues(30, true)
 	require.Equal(t, 3, s.hub.linkCount(), "one link a node")
-	require.Len(t, s.channels(true), 30)
+	require.Len(t, s.channels(true), 2*30)
 	for ch, ws := range queues {
 		s.publish(ch, "0")
 		awaitTurn(t, ws[0], soon)
@@ -81,7 +81,7 @@ func (s site) afterMove(queues map[Channel][]*Waiter) {
 	s.t.Helper()
 	for ch, ws := range queues {
 		awaitTurn(s.t, ws[0], recovery)
-		ws[0].Held(-1)
+		ws[0].Held(-1, false)
 		s.awaitSubscribers(ch, 1)
 		s.publish(ch, "0")
 		awaitTurn(s.t, ws[0], soon)
@@ -121,7 +121,7 @@ func TestClusterMasterKilled(t *testing.T) {
 	cluster.AwaitOK(t)
 	for ch, ws := range lost {
 		awaitTurn(t, ws[0], recovery)
-		ws[0].Held(-1)
+		ws[0].Held(-1, false)
 		s.awaitSubscribers(ch, 1)
 		redistest.Eventually(t, recovery, func() bool {
 			cmd := s.rdb.B().Spublish().Channel(ch.Name).Message("0").Build()
@@ -173,7 +173,7 @@ func TestSlotMovesToANewNode(t *testing.T) {
 	// then it has not heard of the node.
 	require.NotContains(t, s.hub.rdb.Nodes(), node.Addr())
 	require.NoError(t, s.ask(s.hub.rdb, "EXISTS", ch.Name).Error())
-	ws[0].Held(-1)
+	ws[0].Held(-1, false)
 	redistest.Eventually(t, recovery, func() bool {
 		n, err := newcomer.Do(t.Context(), newcomer.B().PubsubShardnumsub().Channel(ch.Name).Build()).AsIntMap()
 		return err == nil && n[ch.Name] == 1
@@ -207,7 +207,7 @@ func TestForbiddenRoutes(t *testing.T) {
 	ch := Channel{Name: redistest.Name(t), Sharded: true}
 	a, late := &Waiter{}, &Waiter{}
 	require.True(t, s.hub.Join(a, queue(ch)))
-	a.Held(-1)
+	a.Held(-1, false)
 	awaitRefusal(t, a, ch.Name, "NOPERM")
 	require.False(t, s.hub.Join(late, queue(ch)))
 	a.Leave()
@@ -230,7 +230,7 @@ func TestForbiddenShardedChannel(t *testing.T) {
 	s := newSite(t, cluster.Client(t, asTester), cluster.Client(t))
 	w := &Waiter{}
 	require.True(t, s.hub.Join(w, queue(Channel{Name: "shut", Sharded: true})))
-	w.Held(-1)
+	w.Held(-1, false)
 	awaitRefusal(t, w, `"shut"`, "NOPERM")
 	w.Leave()
 	open := Channel{Name: "open", Sharded: true}

@@ -12,8 +12,8 @@
 //  1. being the first of a new queue, unless this process is known to hold the lock (topic.localHold),
 //  2. a message: "0" makes the first waiter due, "1" all of them,
 //  3. the confirmation of the subscription, the first one and each after a reconnect,
-//  4. the end of the remaining time that the last attempt was told,
-//  5. the end of a waiter before it that had the turn, or was due, and left,
+//  4. the end of the remaining time that the last attempt, or a message, has told,
+//  5. the end of a waiter before it that had the turn, the process's place, or was due, and left,
 //  6. the news that its slot is served by a node of which the client has not heard: the attempt is
 //     what makes the client find that node.
 //
@@ -23,17 +23,27 @@
 // again. A waiter whose time is over ([Waiter.Until]), or whose hub is closed ([Hub.Stop]), is told
 // so, and leaves. queue.go has all of this as a table of states.
 //
+// A process that waits may have a place in a queue in Redis: an attempt that finds the lock held leaves it
+// there, for the waiter that made it. Whoever releases the lock gives it to the owner with the first place, and
+// tells that process alone, on a channel of its own. Such a grant takes the waiter out of the queue with the lock; one that
+// arrives in its turn, or while it is claimed, does so at the end of that. One for a waiter that has gone
+// is ignored: the waiter's caller releases what it was given. "? <ms>" has a process with a place look at the lock
+// by then, and "00" is "0" for those who have no place.
+//
 // The queue asks for the subscription when an attempt was answered "held", and tries again when it is
 // confirmed; an attempt that began when it was live needs no other one after it. The subscription is
 // given back when no queue needs it: at once if the last waiter gave up, or could not keep what it
 // got ([Hub.Undone]), and after a while ([linger]) if it waited and got the lock.
+//
+// A subscription is to two channels, that of the unlocks and that of the grants to this process. One command asks
+// for both, and it is live from the confirmation of both until one of them is lost.
 //
 // All channels of a node share one dedicated connection, served by one goroutine (a [link]), however
 // many channels and waiters there are; a waiter costs no goroutine. Plain channels need one link.
 // Sharded ones need a link for each node, and a [router] that knows which node serves which slot. A
 // link ends when it has been without subscriptions for a while.
 //
-// The files, each with one concept: hub.go (the entrance), queue.go (a waiter's way), claim.go (the
-// lock is handed to a waiter), expiry.go (its time is over), topic.go (the queue), subscription.go,
-// link.go with send.go and cutoff.go (the connection), router.go.
+// The files, each with one concept: hub.go (the entrance), queue.go (a waiter's way), claim.go (this
+// process hands the lock to a waiter), grant.go (another process does), expiry.go (its time is over), topic.go
+// (the queue), subscription.go, link.go with send.go and cutoff.go (the connection), router.go.
 package pubsub

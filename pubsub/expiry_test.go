@@ -18,10 +18,10 @@ func (d *desk) impatient(n int) (ws []*Waiter) {
 		d.hub.Join(w, queue(d.ch))
 		ws = append(ws, w)
 	}
-	ws[0].Held(-1)
+	ws[0].Held(-1, false)
 	d.obey()
 	d.turn(ws, 0)
-	ws[0].Held(-1)
+	ws[0].Held(-1, false)
 	return ws
 }
 
@@ -67,7 +67,7 @@ func TestNothingExpiresAfterLeaving(t *testing.T) {
 	for name, leave := range map[string]func(d *desk, w *Waiter){
 		"left":    func(_ *desk, w *Waiter) { w.Leave() },
 		"done":    func(d *desk, w *Waiter) { d.hub.message(d.ch, "0"); w.Done(-1) },
-		"granted": func(d *desk, w *Waiter) { require.Same(d.t, w, d.hub.Claim(queue(d.ch))); w.Grant(-1) },
+		"granted": func(d *desk, w *Waiter) { require.Same(d.t, w, claimFirst(d.hub, queue(d.ch))); w.Grant(-1) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -95,11 +95,11 @@ func TestExpiredPassesOn(t *testing.T) {
 		"a turn after": {after: func(d *desk, _ *Waiter) { d.hub.message(d.ch, "0") }},
 		"turn taken": {
 			before: func(d *desk, w *Waiter) { d.hub.message(d.ch, "0"); d.turn([]*Waiter{w}, 0) },
-			after:  func(d *desk, w *Waiter) { d.hub.message(d.ch, "0"); w.Held(-1) },
+			after:  func(d *desk, w *Waiter) { d.hub.message(d.ch, "0"); w.Held(-1, false) },
 		},
 		"claim": {
-			before: func(d *desk, w *Waiter) { require.Same(d.t, w, d.hub.Claim(queue(d.ch))) },
-			after:  func(d *desk, w *Waiter) { require.True(d.t, w.Unclaim(true)) },
+			before: func(d *desk, w *Waiter) { require.Same(d.t, w, claimFirst(d.hub, queue(d.ch))) },
+			after:  func(d *desk, w *Waiter) { require.True(d.t, w.Unclaim()) },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -134,7 +134,7 @@ func TestClaimedExpires(t *testing.T) {
 	claimed := func(t *testing.T) *Waiter {
 		d := newDesk(t)
 		w := d.impatient(1)[0]
-		require.Same(t, w, d.hub.Claim(queue(d.ch)))
+		require.Same(t, w, claimFirst(d.hub, queue(d.ch)))
 		time.Sleep(patience)
 		synctest.Wait()
 		requireExpired(t, w)
@@ -162,7 +162,7 @@ func TestExpiredIsNotClaimed(t *testing.T) {
 		next := &Waiter{}
 		require.False(t, d.hub.Join(next, queue(d.ch)))
 		w.expiry.fire()
-		require.Same(t, next, d.hub.Claim(queue(d.ch)))
+		require.Same(t, next, claimFirst(d.hub, queue(d.ch)))
 		w.Leave()
 		require.True(t, next.Grant(-1))
 		requireGranted(t, next)
@@ -177,7 +177,7 @@ func TestHeldAfterTheTime(t *testing.T) {
 		w := &Waiter{Until: time.Now().Add(time.Millisecond)}
 		require.True(t, d.hub.Join(w, queue(d.ch)))
 		time.Sleep(time.Second) // the way to Redis
-		w.Held(-1)
+		w.Held(-1, false)
 		requireExpired(t, w)
 		require.Equal(t, noOp, d.take(), "nobody is going to listen")
 		require.Equal(t, Left, w.Leave())

@@ -3,12 +3,13 @@ package pubsub
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 
 	"github.com/redis/rueidis"
 )
 
-// Channel names a pub/sub channel.
+// Channel names a pub/sub channel. Grants to this process are told on another one beside it, see [New].
 type Channel struct {
 	Name    string
 	Sharded bool // SSUBSCRIBE instead of SUBSCRIBE
@@ -25,6 +26,7 @@ type Queue struct {
 // use.
 type Hub struct {
 	rdb    rueidis.Client
+	grants string          // what the name of a channel for grants ends with; "": there are none
 	ctx    context.Context // ends with Close, and with it every goroutine of the hub
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // links and the router; nothing is added once closed is set, but by these
@@ -39,11 +41,17 @@ type Hub struct {
 	closed bool // then every waiter has an error, but those that have the turn since
 }
 
-// New returns a hub that subscribes through rdb. Close ends it.
-func New(rdb rueidis.Client) *Hub {
+// New returns a hub that subscribes through rdb. Close ends it. With each channel it also subscribes to
+// the channel <name>:<id>, on which other processes tell this one, id, that it has a lock. If id is "" there are no grants.
+func New(rdb rueidis.Client, id string) *Hub {
 	ctx, cancel := context.WithCancel(context.Background())
+	grants := ""
+	if id != "" {
+		grants = ":" + id
+	}
 	return &Hub{
 		rdb:    rdb,
+		grants: grants,
 		ctx:    ctx,
 		cancel: cancel,
 		topics: make(map[Queue]*topic),
@@ -149,22 +157,27 @@ func (h *Hub) Len() int {
 	return len(h.topics)
 }
 
-// message handles an unlock message.
+// message handles a message of either channel.
 func (h *Hub) message(ch Channel, payload string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	ch, toUs := h.base(ch)
 	s := h.subs[ch]
-	if s == nil {
-		return
+	switch {
+	case s == nil:
+	case toUs:
+		s.told(payload)
+	default:
+		s.unlocked(payload)
 	}
-	for _, t := range s.topics {
-		t.freed()
-		if payload == "1" {
-			t.wakeAll()
-		} else {
-			t.wakeFirst()
-		}
+}
+
+// base returns the unlock channel that goes with ch, and whether ch is the one for grants beside it.
+func (h *Hub) base(ch Channel) (base Channel, toUs bool) {
+	if h.grants != "" {
+		ch.Name, toUs = strings.CutSuffix(ch.Name, h.grants)
 	}
+	return ch, toUs
 }
 
 // Ending tells the hub that a holder of q is about to give it back: whoever joins from now on asks

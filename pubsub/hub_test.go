@@ -17,12 +17,15 @@ import (
 // resp2 is an older server, or a proxy before it, that knows no push messages.
 func resp2(o *rueidis.ClientOption) { o.AlwaysRESP2, o.DisableCache = true, true }
 
+// respVersions are ways in which a client talks to a server.
+var respVersions = map[string]func(*rueidis.ClientOption){"resp3": func(*rueidis.ClientOption) {}, "resp2": resp2}
+
 func TestUnlocksWakeInOrder(t *testing.T) {
 	t.Parallel()
-	for name, mod := range map[string][]func(*rueidis.ClientOption){"resp3": nil, "resp2": {resp2}} {
+	for name, mod := range respVersions {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := sharedSite(t, mod...)
+			s := sharedSite(t, mod)
 			ch := plain(redistest.Name(t))
 			ws := s.park(ch, 5)
 			require.EqualValues(t, 1, s.subscribers(ch))
@@ -41,7 +44,7 @@ func TestUnlocksWakeInOrder(t *testing.T) {
 			for i, w := range ws {
 				awaitTurn(t, w, soon)
 				noTurn(t, ws[i+1:]...)
-				w.Held(-1)
+				w.Held(-1, false)
 			}
 			noTurn(t, ws...)
 			s.leaveAll(ch, ws)
@@ -60,16 +63,16 @@ func manyChannelsShareOneConnection(t, top *testing.T, mod ...func(*rueidis.Clie
 	for i := range ws {
 		ws[i] = &Waiter{}
 		require.True(t, s.hub.Join(ws[i], queue(channel(i))))
-		ws[i].Held(-1)
+		ws[i].Held(-1, false)
 	}
 	for _, w := range ws {
 		awaitTurn(t, w, soon)
-		w.Held(-1)
+		w.Held(-1, false)
 	}
 	require.Equal(t, n, s.hub.Len())
 	list, err := s.do(s.rdb.B().ClientList().TypePubsub().Build()).ToString()
 	require.NoError(t, err)
-	require.Contains(t, list, fmt.Sprintf(" sub=%d ", n))
+	require.Contains(t, list, fmt.Sprintf(" sub=%d ", 2*n))
 	require.Equal(t, 1, s.hub.linkCount())
 	for i, w := range ws {
 		s.publish(channel(i), "0")
@@ -98,7 +101,7 @@ func TestIdleWaitersCostNothing(t *testing.T) {
 	s.publish(ch, "1")
 	for _, w := range ws {
 		awaitTurn(t, w, soon)
-		w.Held(-1)
+		w.Held(-1, false)
 	}
 	s.leaveAll(ch, ws)
 }
@@ -163,7 +166,7 @@ func one(hub *Hub, rnd *rand.Rand, ch Channel) {
 			w.Leave()
 			return
 		default:
-			w.Held(time.Duration(rnd.IntN(5)-1) * time.Millisecond)
+			w.Held(time.Duration(rnd.IntN(5)-1)*time.Millisecond, false)
 		}
 	}
 }
@@ -212,14 +215,14 @@ func awaitRefusal(t *testing.T, w *Waiter, says ...string) {
 func TestForbiddenChannel(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
-	s := newSite(t, limited(t, server, "~*", "+@all", "resetchannels", "&open"), server.Client(t))
+	s := newSite(t, limited(t, server, "~*", "+@all", "resetchannels", "&open*"), server.Client(t))
 	shut := plain("shut")
 	open := s.park(plain("open"), 1)
 	for range 3 {
 		a, b, late := &Waiter{}, &Waiter{}, &Waiter{}
 		require.True(t, s.hub.Join(a, queue(shut)))
 		require.False(t, s.hub.Join(b, queue(shut)))
-		a.Held(-1)
+		a.Held(-1, false)
 		awaitRefusal(t, a, `"shut"`, "NOPERM")
 		awaitRefusal(t, b, `"shut"`, "NOPERM")
 		require.False(t, s.hub.Join(late, queue(shut)))
@@ -231,7 +234,7 @@ func TestForbiddenChannel(t *testing.T) {
 	}
 	s.publish(plain("open"), "0") // the connection serves the others as before
 	awaitTurn(t, open[0], soon)
-	open[0].Held(-1)
+	open[0].Held(-1, false)
 	setUser(t, s.rdb, "allchannels")
 	s.leaveAll(shut, append(s.park(shut, 2), open...))
 }
@@ -242,7 +245,7 @@ func TestForbiddenCommand(t *testing.T) {
 	s := newSite(t, server.Client(t), server.Client(t))
 	w := &Waiter{}
 	require.True(t, s.hub.Join(w, queue(plain("c"))))
-	w.Held(-1)
+	w.Held(-1, false)
 	awaitRefusal(t, w, `"c"`, "unknown command")
 	w.Leave()
 	require.Zero(t, s.hub.Len())
@@ -256,7 +259,7 @@ func TestForbiddenLogin(t *testing.T) {
 	setUser(t, s.rdb, "resetpass", ">other")
 	w := &Waiter{}
 	require.True(t, s.hub.Join(w, queue(plain("c"))))
-	w.Held(-1)
+	w.Held(-1, false)
 	awaitRefusal(t, w, `"c"`, "WRONGPASS")
 	w.Leave()
 	require.Zero(t, s.hub.Len())
@@ -274,7 +277,7 @@ func TestSubscribesAgainAfterAPassingError(t *testing.T) {
 	other := plain(redistest.Name(t))
 	w := &Waiter{}
 	require.True(t, s.hub.Join(w, queue(other)))
-	w.Held(-1)
+	w.Held(-1, false)
 	ws := append(s.park(ch, 1), w)
 	awaitTurn(t, w, soon)
 	w.Leave()
@@ -291,7 +294,7 @@ func TestUnlockBeforeTheSubscription(t *testing.T) {
 	a, b := &Waiter{}, &Waiter{}
 	require.True(t, s.hub.Join(a, queue(ch)))
 	require.False(t, s.hub.Join(b, queue(ch)))
-	a.Held(-1)
+	a.Held(-1, false)
 	redistest.Eventually(t, soon, func() bool { return proxy.Held() == 1 }, "SUBSCRIBE is under way")
 	s.publish(ch, "0") // nobody hears it
 	noTurn(t, a, b)

@@ -97,7 +97,9 @@ func (c *fakeConn) DoMulti(_ context.Context, cmds ...rueidis.Completed) []rueid
 		kind := map[string]string{
 			"SUBSCRIBE": "subscribe", "SSUBSCRIBE": "ssubscribe", "UNSUBSCRIBE": "unsubscribe", "SUNSUBSCRIBE": "sunsubscribe",
 		}[words[0]]
-		c.hooks.OnSubscription(rueidis.PubSubSubscription{Kind: kind, Channel: words[1]})
+		for _, name := range words[1:] {
+			c.hooks.OnSubscription(rueidis.PubSubSubscription{Kind: kind, Channel: name})
+		}
 	}
 	return make([]rueidis.RedisResult, len(cmds))
 }
@@ -126,11 +128,11 @@ func subscribes(t *testing.T, h *Hub, ch Channel) *Waiter {
 	t.Helper()
 	w := &Waiter{}
 	require.True(t, h.Join(w, queue(ch)))
-	w.Held(-1)
+	w.Held(-1, false)
 	synctest.Wait()
 	require.Len(t, w.turn, 1, "no turn")
 	<-w.turn
-	w.Held(-1)
+	w.Held(-1, false)
 	return w
 }
 
@@ -147,7 +149,7 @@ func TestIdleLinkEnds(t *testing.T) {
 			rdb := newFakeClient(t, "a:1", "b:2")
 			rdb.mode = mode
 			synctest.Test(t, func(t *testing.T) {
-				h := New(rdb)
+				h := New(rdb, me)
 				defer h.Close()
 				for range 3 {
 					channels := []Channel{plain("c"), h.at("a:1"), h.at("b:2")}
@@ -183,7 +185,7 @@ func TestLinkOfAnUnknownNodeEnds(t *testing.T) {
 	t.Parallel()
 	rdb := newFakeClient(t, "here:1")
 	synctest.Test(t, func(t *testing.T) {
-		h := New(rdb)
+		h := New(rdb, me)
 		defer h.Close()
 		ch := h.at("gone:1")
 		w := &Waiter{}
@@ -191,11 +193,11 @@ func TestLinkOfAnUnknownNodeEnds(t *testing.T) {
 		h.mu.Lock()
 		h.router.asking = true // it would find nothing
 		h.mu.Unlock()
-		w.Held(-1)
+		w.Held(-1, false)
 		synctest.Wait()
 		require.Len(t, w.turn, 1, "its command is what the client learns from")
 		<-w.turn
-		w.Held(-1)
+		w.Held(-1, false)
 		time.Sleep(maxIdle + maxBackoff)
 		synctest.Wait()
 		require.Zero(t, h.linkCount())
@@ -217,7 +219,7 @@ func TestJoinsWhileLinksEnd(t *testing.T) {
 	rdb := newFakeClient(t, "a:1", "b:2")
 	synctest.Test(t, func(t *testing.T) {
 		for round := range 30 {
-			h := New(rdb)
+			h := New(rdb, me)
 			var wg sync.WaitGroup
 			for i, ch := range []Channel{plain("c"), plain("d"), h.at("a:1"), h.at("b:2")} {
 				wg.Go(func() { // ended by Close
@@ -241,7 +243,7 @@ func TestJoinsWhileLinksEnd(t *testing.T) {
 func (h *Hub) joinOnce(t *testing.T, ch Channel) bool {
 	w := &Waiter{}
 	if h.Join(w, queue(ch)) {
-		w.Held(-1)
+		w.Held(-1, false)
 	}
 	began := time.Now()
 	<-w.Turn()
@@ -259,12 +261,12 @@ func TestExhaustedPool(t *testing.T) {
 	rdb := newFakeClient(t, "a:1")
 	synctest.Test(t, func(t *testing.T) {
 		rdb.pool = make(chan struct{})
-		h := New(rdb)
+		h := New(rdb, me)
 		for range 10 {
 			for _, ch := range []Channel{plain("c"), h.at("a:1")} {
 				w := &Waiter{}
 				require.True(t, h.Join(w, queue(ch)))
-				w.Held(-1)
+				w.Held(-1, false)
 				time.Sleep(2 * maxIdle)
 				w.Leave()
 			}
@@ -284,7 +286,7 @@ func TestExhaustedPool(t *testing.T) {
 
 		w := &Waiter{}
 		require.True(t, h.Join(w, queue(plain("c"))))
-		w.Held(-1)
+		w.Held(-1, false)
 		require.Equal(t, 1, waits())
 		h.Close()
 		require.Equal(t, 1, waits())

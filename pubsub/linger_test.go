@@ -35,7 +35,7 @@ func TestRejoin(t *testing.T) {
 	rejoin := func(d *desk) *Waiter {
 		w := &Waiter{}
 		require.True(t, d.hub.Join(w, queue(d.ch)))
-		w.Held(-1)
+		w.Held(-1, false)
 		return w
 	}
 	t.Run("before the command", func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestLinger(t *testing.T) {
 		for range 10 { // each time anew
 			time.Sleep(linger - time.Millisecond)
 			w := join()
-			w.Held(-1)
+			w.Held(-1, false)
 			require.Empty(t, w.turn, "the attempt came when the subscription was live")
 			d.hub.message(d.ch, "0")
 			require.Len(t, w.turn, 1)

@@ -252,6 +252,9 @@ func (l *link) take() (batch []*subscription, suspected bool) {
 // finish ends an op with the server's answer. It reports whether to try again later. Hub.mu is held.
 func (l *link) finish(s *subscription, err error) (again bool) {
 	op := s.op
+	if op == noOp || op == subscribing && err == nil {
+		return false // the last channel's confirmation has ended it, or will: rueidis answers with that of the first one
+	}
 	s.op = noOp
 	if redisErr, failed := rueidis.IsRedisErr(err); failed {
 		addr, moved := redisErr.IsMoved()
@@ -260,6 +263,8 @@ func (l *link) finish(s *subscription, err error) (again bool) {
 			s.lose()
 		case moved:
 			l.hub.router.addrs[l.hub.slot(s.channel)] = addr
+		case refused(redisErr) && s.grants():
+			s.names = s.names[:1] // the user may be allowed to hear of unlocks alone
 		case refused(redisErr):
 			s.refuse(err)
 		default:
@@ -300,13 +305,16 @@ func (l *link) onSubscription(epoch int, event rueidis.PubSubSubscription) {
 	h := l.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := h.subs[Channel{event.Channel, l.addr != plainLink}]
+	ch, _ := h.base(Channel{event.Channel, l.addr != plainLink})
+	s := h.subs[ch]
 	if s == nil || s.link != l || l.epoch != epoch {
 		return
 	}
 	switch event.Kind {
 	case "subscribe", "ssubscribe":
-		s.confirm()
+		if event.Channel == s.names[len(s.names)-1] { // all of them
+			s.confirm()
+		}
 	case "unsubscribe", "sunsubscribe":
 		s.lose()
 		if s.op == noOp { // nobody here asked for that: the slot moved to another node

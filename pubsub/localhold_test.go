@@ -17,7 +17,7 @@ func TestLocalHoldIsNotAskedFor(t *testing.T) {
 		"a message":             func(d *desk, _ *Waiter) { d.hub.message(d.ch, "0") },
 		"lost":                  func(d *desk, _ *Waiter) { d.hub.Wake(queue(d.ch)) },
 		"a new subscription":    func(d *desk, _ *Waiter) { d.link.down(io.EOF, false); d.obey() },
-		"claimed, and in doubt": func(d *desk, w *Waiter) { d.hub.Claim(queue(d.ch)); w.Unclaim(true) },
+		"claimed, and in doubt": func(d *desk, w *Waiter) { claimFirst(d.hub, queue(d.ch)); w.Unclaim() },
 		"the lease ends":        func(*desk, *Waiter) { time.Sleep(ttl + time.Millisecond); synctest.Wait() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -32,7 +32,7 @@ func TestLocalHoldIsNotAskedFor(t *testing.T) {
 				end(d, w)
 				require.Len(t, w.turn, 1)
 				<-w.turn
-				w.Held(time.Hour)
+				w.Held(time.Hour, false)
 				require.Empty(t, w.turn)
 				w.Leave()
 				require.True(t, d.hub.Join(&Waiter{}, queue(d.ch)), "not known to be held any more")
@@ -47,7 +47,7 @@ func TestLocalHoldIsNotAskedFor(t *testing.T) {
 			for range 5 {
 				w := &Waiter{}
 				require.False(t, d.hub.Join(w, queue(d.ch)))
-				require.Same(t, w, d.hub.Claim(queue(d.ch)))
+				require.Same(t, w, claimFirst(d.hub, queue(d.ch)))
 				require.True(t, w.Grant(time.Hour))
 				<-w.turn
 				granted, err := w.News()
@@ -78,10 +78,10 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 		"held by another": func(d *desk) {
 			w := &Waiter{}
 			d.hub.JoinFirst(w, queue(d.ch))
-			w.Held(time.Hour)
+			w.Held(time.Hour, false)
 			w.Leave()
 		},
-		"nobody to claim":       func(d *desk) { require.Nil(t, d.hub.Claim(queue(d.ch))) },
+		"nobody to claim":       func(d *desk) { require.Nil(t, claimFirst(d.hub, queue(d.ch))) },
 		"the lease ends":        func(*desk) { time.Sleep(linger / 2) },
 		"the connection breaks": func(d *desk) { d.link.down(io.EOF, false) },
 		"subscribed again":      func(d *desk) { d.link.down(io.EOF, false); d.line(1)[0].Leave() },
@@ -103,8 +103,8 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 			d := newDesk(t)
 			w, x := &Waiter{}, &Waiter{}
 			require.True(t, d.hub.Join(w, queue(d.ch)))
-			w.Held(-1)
-			require.Same(t, w, d.hub.Claim(queue(d.ch)))
+			w.Held(-1, false)
+			require.Same(t, w, claimFirst(d.hub, queue(d.ch)))
 			d.obey()
 			require.True(t, w.Grant(time.Hour))
 			require.True(t, d.hub.Join(x, queue(d.ch)))

@@ -30,6 +30,9 @@ const (
 	quiet = 100 * time.Millisecond
 )
 
+// me is the process whose hub is tested.
+const me = "me"
+
 // site is a hub on a server, and a client that plays the other processes.
 type site struct {
 	t   *testing.T
@@ -41,7 +44,7 @@ type site struct {
 // the hub first.
 func newSite(t *testing.T, hub, test rueidis.Client) site {
 	t.Helper()
-	s := site{t: t, hub: New(hub), rdb: test}
+	s := site{t: t, hub: New(hub, me), rdb: test}
 	t.Cleanup(s.hub.Close)
 	return s
 }
@@ -120,9 +123,9 @@ func (s site) park(ch Channel, n int) []*Waiter {
 	s.t.Helper()
 	ws := []*Waiter{{}}
 	require.True(s.t, s.hub.Join(ws[0], queue(ch)))
-	ws[0].Held(-1)
+	ws[0].Held(-1, false)
 	awaitTurn(s.t, ws[0], recovery) // the confirmation
-	ws[0].Held(-1)
+	ws[0].Held(-1, false)
 	for range n - 1 {
 		w := &Waiter{}
 		require.False(s.t, s.hub.Join(w, queue(ch)))

@@ -3,6 +3,7 @@ package pubsub
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -28,7 +29,7 @@ type desk struct {
 
 func newDesk(t *testing.T) *desk {
 	t.Helper()
-	d := &desk{t: t, hub: New(nil), ch: Channel{Name: "c"}}
+	d := &desk{t: t, hub: New(nil, me), ch: Channel{Name: "c"}}
 	d.link = &link{hub: d.hub, work: make(chan struct{}, 1)}
 	d.hub.links[plainLink] = d.link
 	t.Cleanup(d.hub.Close)
@@ -53,8 +54,15 @@ func (d *desk) take() op {
 	return noOp
 }
 
+// confirm is the server's word on both channels of the subscription.
 func (d *desk) confirm(kind string) {
-	d.link.onSubscription(d.link.epoch, rueidis.PubSubSubscription{Kind: kind, Channel: d.ch.Name})
+	for _, name := range []string{d.ch.Name, d.ch.Name + d.hub.grants} {
+		d.confirmOne(kind, name)
+	}
+}
+
+func (d *desk) confirmOne(kind, name string) {
+	d.link.onSubscription(d.link.epoch, rueidis.PubSubSubscription{Kind: kind, Channel: name})
 }
 
 // finish ends the command under way with the server's answer.
@@ -62,6 +70,14 @@ func (d *desk) finish(err error) (again bool) {
 	d.hub.mu.Lock()
 	defer d.hub.mu.Unlock()
 	return d.link.finish(subOf(d.topic()), err)
+}
+
+// refused has the server refuse the subscription, with the channel for grants and then without.
+func (d *desk) refused(err error) {
+	d.t.Helper()
+	require.False(d.t, d.finish(err))
+	require.Equal(d.t, subscribing, d.take())
+	require.False(d.t, d.finish(err))
 }
 
 // obey carries out what the link is asked for, until nothing is left.
@@ -108,6 +124,9 @@ type model struct {
 	ended   int // when the last message came, which may be of the end of that hold
 	stood   int // when the subscription was confirmed last
 	waited  int // how many joined an empty queue and got no turn
+	placed  *Waiter
+	given   int // when the one that has the turn was given the lock; 0: it was not
+	unheard int // when the last '00' came, which was not for the one with the place
 	retry   bool
 	later   error // a server's answer: not now
 	pending op    // taken from the link, not finished
@@ -203,7 +222,7 @@ func (m *model) step() {
 		}
 	}
 	note := func(s string) { m.steps = append(m.steps, s) }
-	step := m.rnd.IntN(16)
+	step := m.rnd.IntN(20)
 	if m.local > 0 && len(m.queue) == 0 && m.rnd.IntN(2) == 0 {
 		step = 0 // rare, and of interest
 	}
@@ -245,17 +264,26 @@ func (m *model) step() {
 		}
 	case 3, 4:
 		if m.turn != nil && !m.claimed {
-			note("held")
 			w := m.turn
-			m.turn, m.local = nil, 0
-			w.Held([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)])
+			placed := m.placed == w && m.rnd.IntN(4) > 0
+			note(fmt.Sprint("held, placed: ", placed))
+			if m.placed == w && !placed {
+				m.placed = nil
+				if m.unheard > m.began {
+					m.event()
+				}
+			}
+			m.local = 0
+			w.Held([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)], placed)
 			m.moved("Held", w)
+			m.turnEnded(w)
 		}
 	case 5:
 		if w := m.turn; w != nil && !m.claimed {
 			note("done")
 			m.turn = nil
 			m.drop(w)
+			m.given = 0
 			w.Done(m.got(m.began))
 			m.moved("Done", w)
 		}
@@ -273,7 +301,7 @@ func (m *model) step() {
 		if len(waiting) > 0 {
 			note("leave")
 			w := waiting[m.rnd.IntN(len(waiting))]
-			if w.due {
+			if w.due || m.placed == w {
 				m.event()
 			}
 			m.drop(w)
@@ -283,9 +311,15 @@ func (m *model) step() {
 	case 8:
 		note("message")
 		if t := m.topic(); t != nil && subOf(t).confirmed {
-			m.event()
+			text := []string{"0", "1", "1", "?", "00"}[m.rnd.IntN(5)]
+			if text == "00" && m.placed != nil {
+				m.clock++
+				m.unheard = m.clock
+			} else {
+				m.event()
+			}
 			m.local, m.ended = 0, m.clock
-			m.hub.message(m.ch, []string{"0", "1", "1", "?"}[m.rnd.IntN(4)])
+			m.hub.message(m.ch, text)
 		}
 	case 9:
 		if m.pending == noOp {
@@ -296,11 +330,17 @@ func (m *model) step() {
 			m.confirmation()
 		}
 	case 10, 11:
+		t := m.topic()
+		if m.pending == subscribing && !subOf(t).confirmed && m.rnd.IntN(2) == 0 {
+			note("finish before the confirmation")
+			require.False(m.t, m.finish(nil))
+			break
+		}
 		if m.pending == noOp {
 			break
 		}
 		m.pending = noOp
-		switch t := m.topic(); {
+		switch {
 		case subOf(t).op == subscribing && !subOf(t).confirmed:
 			note("try again later")
 			m.retry = m.finish(m.later) || m.retry
@@ -346,6 +386,10 @@ func (m *model) step() {
 		}
 	case 14, 15:
 		note(m.claimStep())
+	case 16, 17:
+		note(m.placeStep())
+	case 18, 19:
+		note(m.grantStep())
 	}
 	m.moved("", nil)
 	m.check()
@@ -380,6 +424,9 @@ func (m *model) got(began int) (ttl time.Duration) {
 }
 
 func (m *model) drop(w *Waiter) {
+	if m.placed == w {
+		m.placed = nil
+	}
 	m.queue = slices.DeleteFunc(m.queue, func(x *Waiter) bool { return x == w })
 }
 
@@ -409,11 +456,13 @@ func (m *model) check() {
 		}
 	}
 	require.True(m.t, slices.Equal(m.queue, inLine), "first in, first out: %v", m.steps)
+	require.Same(m.t, m.placed, t.placed, "one place, and its waiter is in the queue: %v", m.steps)
+	require.Equal(m.t, m.placed != nil, t.place != "")
 	require.Equal(m.t, due, t.due)
 
 	if t.current != nil && m.turn == nil { // a turn began with this step
 		m.clock++
-		m.turn, m.joined, m.began = t.current, false, m.clock
+		m.turn, m.joined, m.began, m.given = t.current, false, m.clock, 0
 		require.Len(m.t, t.current.turn, 1, "a turn without a signal: %v", m.steps)
 		<-t.current.turn
 	}
@@ -481,7 +530,7 @@ func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 // drain lets everybody leave; then nothing is left.
 func (m *model) drain() {
 	if m.claimed {
-		m.unclaim(false)
+		m.unclaim()
 	}
 	for len(m.queue) > 0 {
 		w := m.queue[0]

@@ -24,7 +24,7 @@ func (s site) afterOutage(queues map[Channel][]*Waiter) {
 	s.t.Helper()
 	for _, ws := range queues {
 		awaitTurn(s.t, ws[0], recovery)
-		ws[0].Held(-1)
+		ws[0].Held(-1, false)
 	}
 	for ch, ws := range queues {
 		s.awaitSubscribers(ch, 1)
@@ -33,7 +33,7 @@ func (s site) afterOutage(queues map[Channel][]*Waiter) {
 			select {
 			case <-ws[0].Turn():
 				require.NoError(s.t, refusal(ws[0]))
-				ws[0].Held(-1)
+				ws[0].Held(-1, false)
 				return false
 			case <-time.After(quiet):
 				return true
@@ -64,7 +64,7 @@ func (s site) parkQueues(n int, sharded bool) map[Channel][]*Waiter {
 
 func TestReconnects(t *testing.T) {
 	t.Parallel()
-	for name, mod := range map[string]func(*rueidis.ClientOption){"resp3": func(*rueidis.ClientOption) {}, "resp2": resp2} {
+	for name, mod := range respVersions {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			t.Run("client kill", func(t *testing.T) {

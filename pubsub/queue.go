@@ -10,11 +10,11 @@ import "time"
 //	turn       topic.current: its caller makes an attempt
 //	claimed    topic.current: a holder of this process makes an attempt for it
 //	abandoned  claimed, and its caller has gone
-//	handed     out of the queue with the lock, by its claimant
+//	handed     out of the queue with the lock, by its claimant or by another process
 //	stopped    has an error, and is to leave
 //	out        has left the queue
 //
-// The steps from one to another follow. Wake and stop come from elsewhere, the other events are calls
+// The steps from one to another follow. Wake, stop and given come from elsewhere, the other events are calls
 // for the waiter itself. TestNoWaiterSleepsThroughAnUnlock reads the rows: each step of its model has
 // one, and its model takes each of them.
 //
@@ -29,29 +29,42 @@ import "time"
 //	wake       due       -> turn       the other one's turn or claim has ended
 //	stop       waiting   -> stopped    Stop, its time is over, the subscription is refused, or Unanswered
 //	stop       due       -> stopped
+//	given      waiting   -> handed     by another process, as the owner of the place that it took
+//	given      due       -> handed
+//	given      stopped   -> handed
+//	given      turn      -> turn       it hears of it in Held
+//	given      claimed   -> claimed    it hears of it when the claim ends
+//	given      abandoned -> abandoned
 //	Held       turn      -> waiting
 //	Held       turn      -> turn       it was woken since its turn began
 //	Held       turn      -> due        the same, and one in front of it is due, too
 //	Held       turn      -> stopped    it was stopped since
+//	Held       turn      -> handed     it was given the lock since
 //	Done       turn      -> out
-//	Leave      waiting   -> out
+//	Leave      waiting   -> out        wakes the next one if it had the process's place
 //	Leave      due       -> out        wakes the next one
 //	Leave      turn      -> out        wakes the next one
-//	Leave      stopped   -> out        wakes the next one, unless only its time is over
+//	Leave      stopped   -> out        wakes the next one, unless only its time is over and it had no place
 //	Leave      claimed   -> abandoned
 //	Leave      abandoned -> abandoned
 //	Leave      handed    -> handed
 //	Claim      waiting   -> claimed    the first that is not stopped
 //	Grant      claimed   -> handed
 //	Grant      abandoned -> turn       for its claimant, which leaves in its place
-//	Unclaim    claimed   -> waiting
-//	Unclaim    claimed   -> turn       it is not known what the claim came to, or it was woken since
+//	Queued     claimed   -> waiting
+//	Queued     claimed   -> turn       it was woken since it was claimed
+//	Queued     claimed   -> stopped    it was stopped since
+//	Queued     claimed   -> handed     it was given the lock since
+//	Queued     abandoned -> turn       for its claimant, which leaves in its place
+//	Unclaim    claimed   -> turn
 //	Unclaim    claimed   -> stopped    it was stopped since
-//	Unclaim    abandoned -> turn       the same
+//	Unclaim    claimed   -> handed     it was given the lock since
+//	Unclaim    abandoned -> turn       for its claimant, which leaves in its place
 //
-// A waiter that has the turn, or is claimed, stays so when it is woken or stopped; Waiter.due and
-// Waiter.err remember that until the turn or the claim ends. [Hub.Stop] and the end of its time signal
-// to a claimed one all the same, so that its caller can leave.
+// A waiter that has the turn, or is claimed, stays so when it is woken, stopped or given the lock; Waiter.due,
+// Waiter.err and Waiter.given remember that until the turn or the claim ends. [Hub.Stop] and the end of its time
+// signal to a claimed one all the same, so that its caller can leave. One that leaves in its turn leaves the lock that it was
+// given, too: its caller releases the field in Redis.
 
 // Waiter is one place in a queue; its zero value is ready for [Hub.Join]. Its methods are for the
 // goroutine that joined, except where they say otherwise.
@@ -69,6 +82,7 @@ type Waiter struct {
 	joined     uint64        // topic.turns then
 	due        bool          // gets the turn when it is the first of those that are due
 	claim      claim
+	given      *Grant  // it has the lock from another process
 	expiry     *expiry // nil until it waits, or if it has no Until
 }
 
@@ -92,14 +106,37 @@ func (w *Waiter) News() (granted bool, err error) {
 	return false, w.err
 }
 
-// Held ends the turn of a waiter whose attempt found the lock held. The waiter keeps its place and
+// placeLasts is for how long the process has its place in the queue of a lock without an expiry, see acquire.lua.
+const placeLasts = time.Minute
+
+// Held ends the turn of a waiter whose attempt found the lock held. The waiter stays where it is and
 // gets the turn again after the next unlock, and not later than ttl from now unless ttl is
-// negative.
-func (w *Waiter) Held(ttl time.Duration) {
+// negative. placed says that the waiter has the process's place, see [Waiter.TakePlace].
+func (w *Waiter) Held(ttl time.Duration, placed bool) {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
+	switch {
+	case placed && ttl < 0:
+		ttl = placeLasts
+	case !placed && t.placed == w:
+		t.leavePlace(w)
+		if t.maybeFree {
+			t.makeDue(w) // the news may have been '00', for those who have no place
+		}
+	}
+	w.held(ttl)
+}
+
+// held ends a turn or a claim.
+func (w *Waiter) held(ttl time.Duration) {
+	t := w.topic
 	w.park()
+	if w.given != nil {
+		w.given.Crossed = true
+		w.handOver(w.given.Lease)
+		return
+	}
 	t.current = nil
 	if w.err != nil {
 		t.makeDue(w) // when it leaves, the next one asks, and subscribes
@@ -123,6 +160,7 @@ func (w *Waiter) Done(ttl time.Duration) {
 func (w *Waiter) done(ttl time.Duration) {
 	t := w.topic
 	t.remove(w)
+	t.stopTimer()
 	if t.sub != nil && !t.maybeFree { // without a subscription nobody could rely on it
 		t.localHold = time.Now().Add(ttl)
 	}
@@ -140,8 +178,8 @@ func (w *Waiter) done(ttl time.Duration) {
 }
 
 // Leave takes a waiter that gives up out of the queue. If it had the turn, or was due to get it,
-// the next one gets it instead: a wake-up is never lost with a cancelled waiter. The same if it
-// leaves with any error but ErrExpired, for somebody may have joined behind it since.
+// the next one gets it instead: a wake-up is never lost with a cancelled waiter. The same if it had the process's place,
+// which the next one may take then, or if it leaves with any error but ErrExpired, for somebody may have joined behind it since.
 //
 // If the waiter does not have the turn, somebody else may be about to get the lock for it: then it
 // may be too late to leave, or up to its claimant to finish.
@@ -157,7 +195,8 @@ func (w *Waiter) Leave() Leaving {
 		return Claimed
 	case unclaimed:
 	}
-	pass := t.current == w || w.due || w.err != nil && w.err != ErrExpired //nolint:errorlint // never wrapped in here
+	failed := w.err != nil && w.err != ErrExpired //nolint:errorlint // never wrapped in here
+	pass := t.current == w || t.placed == w || w.due || failed
 	t.remove(w)
 	if pass {
 		t.wakeFirst()

@@ -22,10 +22,10 @@ func (d *desk) line(n int) []*Waiter {
 		require.False(d.t, d.hub.Join(w, queue(d.ch)))
 		ws = append(ws, w)
 	}
-	ws[0].Held(-1)
+	ws[0].Held(-1, false)
 	d.obey()
 	d.turn(ws, 0)
-	ws[0].Held(-1)
+	ws[0].Held(-1, false)
 	d.turn(ws, -1)
 	return ws
 }
@@ -70,14 +70,14 @@ func TestSubscribesWhenTheLockIsHeld(t *testing.T) {
 	a, b := &Waiter{}, &Waiter{}
 	d.hub.Join(a, queue(d.ch))
 	d.hub.Join(b, queue(d.ch))
-	a.Held(-1)
+	a.Held(-1, false)
 	d.turn([]*Waiter{a, b}, -1)
 	require.Equal(t, subscribing, d.take())
 	d.turn([]*Waiter{a, b}, -1)
 	d.confirm("subscribe")
 	d.turn([]*Waiter{a, b}, 0)
 	require.False(t, d.finish(nil))
-	a.Held(-1)
+	a.Held(-1, false)
 	d.turn([]*Waiter{a, b}, -1)
 
 	a.Leave()
@@ -95,13 +95,13 @@ func TestConfirmedDuringATurn(t *testing.T) {
 	a, b := &Waiter{}, &Waiter{}
 	d.hub.Join(a, queue(d.ch))
 	d.hub.Join(b, queue(d.ch))
-	a.Held(-1)
+	a.Held(-1, false)
 	d.take()
 	d.topic().expired() // a asks again
 	d.turn([]*Waiter{a, b}, 0)
 	d.confirm("subscribe")
 	d.turn([]*Waiter{a, b}, -1)
-	a.Held(-1) // was answered, maybe, before the subscription stood
+	a.Held(-1, false) // was answered, maybe, before the subscription stood
 	d.turn([]*Waiter{a, b}, 0)
 	a.Done(-1)
 	d.turn([]*Waiter{b}, -1)
@@ -114,13 +114,13 @@ func TestMessages(t *testing.T) {
 	for _, text := range []string{"0", "", "2"} { // what it does not know is at least a wake-up
 		d.hub.message(d.ch, text)
 		d.turn(ws, 0)
-		ws[0].Held(-1)
+		ws[0].Held(-1, false)
 		d.turn(ws, -1)
 	}
 	d.hub.message(d.ch, "1")
 	for i := range ws {
 		d.turn(ws, i)
-		ws[i].Held(-1)
+		ws[i].Held(-1, false)
 	}
 	d.turn(ws, -1)
 	d.hub.message(Channel{Name: "c", Sharded: true}, "1")
@@ -138,12 +138,12 @@ func TestMessageDuringATurn(t *testing.T) {
 		d.hub.message(d.ch, text)
 		d.hub.message(d.ch, text)
 		d.turn(ws, -1)
-		ws[0].Held(-1)
+		ws[0].Held(-1, false)
 		d.turn(ws, 0)
 		if text == "1" {
-			ws[0].Held(-1)
+			ws[0].Held(-1, false)
 			d.turn(ws, 1)
-			ws[1].Held(-1)
+			ws[1].Held(-1, false)
 			d.turn(ws, -1)
 			continue
 		}
@@ -225,20 +225,20 @@ func TestTimer(t *testing.T) {
 		}
 		d.hub.message(d.ch, "0")
 		<-ws[0].turn
-		ws[0].Held(5 * time.Second)
+		ws[0].Held(5*time.Second, false)
 		next(5*time.Second + time.Millisecond)
-		ws[0].Held(0)
+		ws[0].Held(0, false)
 		next(time.Millisecond)
-		ws[0].Held(time.Second)
+		ws[0].Held(time.Second, false)
 		next(time.Second + time.Millisecond)
-		ws[0].Held(-1)
+		ws[0].Held(-1, false)
 		never()
 		d.hub.message(d.ch, "0")
 		<-ws[0].turn
-		ws[0].Held(time.Minute)
+		ws[0].Held(time.Minute, false)
 		d.hub.message(d.ch, "0")
 		<-ws[0].turn
-		ws[0].Held(-time.Millisecond) // now without expiry
+		ws[0].Held(-time.Millisecond, false) // now without expiry
 		never()
 
 		d.hub.message(d.ch, "0")
@@ -246,11 +246,11 @@ func TestTimer(t *testing.T) {
 		ws[0].Done(time.Minute) // got it: those behind wait as long as it lives
 		ws = ws[1:]
 		next(time.Minute + time.Millisecond)
-		ws[0].Held(math.MaxInt64)
+		ws[0].Held(math.MaxInt64, false)
 		never()
 		d.hub.message(d.ch, "0")
 		<-ws[0].turn
-		ws[0].Held(time.Minute)
+		ws[0].Held(time.Minute, false)
 		ws[0].Leave()
 		d.obey()
 		require.Zero(t, d.hub.Len())
@@ -278,9 +278,9 @@ func TestRefusal(t *testing.T) {
 	a, b, late := &Waiter{}, &Waiter{}, &Waiter{}
 	d.hub.Join(a, queue(d.ch))
 	d.hub.Join(b, queue(d.ch))
-	a.Held(-1)
+	a.Held(-1, false)
 	require.Equal(t, subscribing, d.take())
-	require.False(t, d.finish(no))
+	d.refused(no)
 	for _, w := range []*Waiter{a, b} {
 		require.Len(t, w.turn, 1)
 		require.ErrorIs(t, refusal(w), no)
@@ -290,7 +290,7 @@ func TestRefusal(t *testing.T) {
 	d.hub.message(d.ch, "1")
 	require.Len(t, late.turn, 1, "it is the first that can do something")
 	<-late.turn
-	late.Held(-1)
+	late.Held(-1, false)
 	require.Equal(t, subscribing, d.take(), "asks anew")
 	a.Leave()
 	b.Leave()
@@ -311,18 +311,18 @@ func TestRefusalDuringATurn(t *testing.T) {
 		a, b, late := &Waiter{}, &Waiter{}, &Waiter{}
 		d.hub.Join(a, queue(d.ch))
 		d.hub.Join(b, queue(d.ch))
-		a.Held(-1)
+		a.Held(-1, false)
 		require.Equal(t, subscribing, d.take())
 		d.topic().expired()
 		<-a.turn
-		d.finish(no)
+		d.refused(no)
 		require.Empty(t, a.turn)
 		require.Len(t, b.turn, 1)
 		d.hub.Join(late, queue(d.ch))
 		b.Leave()
 		switch end {
 		case "held":
-			a.Held(-1)
+			a.Held(-1, false)
 			require.Len(t, a.turn, 1)
 			require.ErrorIs(t, refusal(a), no)
 			a.Leave()
@@ -350,7 +350,7 @@ func TestAfterClose(t *testing.T) {
 	topic := d.topic()
 	d.hub.message(d.ch, "0")
 	d.turn(ws, 0)
-	ws[0].Held(time.Hour)
+	ws[0].Held(time.Hour, false)
 	d.hub.Close()
 	d.hub.Close()
 	d.hub.message(d.ch, "1")
@@ -363,7 +363,7 @@ func TestAfterClose(t *testing.T) {
 	late.Leave()
 	late = &Waiter{}
 	require.True(t, d.hub.Join(late, queue(plain("new"))))
-	late.Held(0)
+	late.Held(0, false)
 	requireClosed(t, late)
 	require.Nil(t, d.hub.topics[queue(plain("new"))].timer, "no timer starts")
 	late.Leave()
@@ -414,7 +414,7 @@ func TestUnanswered(t *testing.T) {
 
 			after := &Waiter{}
 			require.False(t, d.hub.Join(after, queue(d.ch)))
-			late.Held(-1)
+			late.Held(-1, false)
 			d.obey()
 			d.hub.Wake(queue(d.ch))
 			<-late.turn

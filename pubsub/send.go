@@ -26,7 +26,7 @@ func (l *link) send(conn rueidis.DedicatedClient, lost <-chan error, batch []*su
 	again = len(now) < len(batch)
 	cmds := make([]rueidis.Completed, len(now))
 	for i, s := range now {
-		cmds[i] = command(conn.B(), s.op, s.channel)
+		cmds[i] = command(conn.B(), s)
 	}
 	h.wg.Go(func() { // ends with ctx
 		select {
@@ -53,16 +53,17 @@ func (l *link) send(conn rueidis.DedicatedClient, lost <-chan error, batch []*su
 	return again, nil
 }
 
-func command(b rueidis.Builder, op op, ch Channel) rueidis.Completed {
-	switch {
-	case op == subscribing && ch.Sharded:
-		return b.Ssubscribe().Channel(ch.Name).Build()
-	case op == subscribing:
-		return b.Subscribe().Channel(ch.Name).Build()
-	case ch.Sharded:
-		return b.Sunsubscribe().Channel(ch.Name).Build()
+// command is for all channels of a subscription, so that the server refuses all of them or none.
+func command(b rueidis.Builder, s *subscription) rueidis.Completed {
+	switch sharded := s.channel.Sharded; {
+	case s.op == subscribing && sharded:
+		return b.Ssubscribe().Channel(s.names...).Build()
+	case s.op == subscribing:
+		return b.Subscribe().Channel(s.names...).Build()
+	case sharded:
+		return b.Sunsubscribe().Channel(s.names...).Build()
 	default:
-		return b.Unsubscribe().Channel(ch.Name).Build()
+		return b.Unsubscribe().Channel(s.names...).Build()
 	}
 }
 

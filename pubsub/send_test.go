@@ -32,7 +32,7 @@ func (s site) keepBusy(blocker rueidis.Client) (free func()) {
 
 // A server that runs a script for too long refuses to end a subscription. That is tried until it does not.
 func TestUnsubscribeFromABusyServer(t *testing.T) {
-	for name, mod := range map[string]func(*rueidis.ClientOption){"resp3": func(*rueidis.ClientOption) {}, "resp2": resp2} {
+	for name, mod := range respVersions {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Start(t, "--lua-time-limit", "10")
@@ -45,7 +45,7 @@ func TestUnsubscribeFromABusyServer(t *testing.T) {
 			}
 			late := &Waiter{}
 			require.True(t, s.hub.Join(late, queue(comes)))
-			late.Held(-1)
+			late.Held(-1, false)
 			time.Sleep(time.Second) // several tries
 			free()
 

@@ -11,48 +11,118 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// story plays a hub, two locks with one channel, the server that has both, and the stream of what the server
-// says on the connection, each a step behind the other. No holder's time ends in it, so that nothing but
-// wake-ups brings a waiter to its lock. A waiter's time ends when the story says so.
+// story plays a hub, two locks with one channel, the server that has both and their queues of processes, and the
+// stream of what the server says on the connection, each a step behind the other. No holder's time ends in it, so that
+// nothing but wake-ups and grants brings a waiter to its lock. A waiter's time ends when the story says so.
 type story struct {
 	*desk
 	rnd        *rand.Rand
 	locks      [2]storyLock
-	subscribed bool     // at the server
-	stream     []string // what it has said that has not arrived
-	cmd        op       // the link's, under way
-	cmdAt      int      // 0: sent, 1: carried out, 2: confirmed
+	subscribed bool               // at the server
+	stream     []func()           // what it has said that has not arrived
+	cmd        op                 // the link's, under way
+	cmdAt      int                // 0: sent, 1: carried out, 2: confirmed
+	sub        *subscription      // that it is about
+	owners     map[*Waiter]string // of those that have asked for a place
 	steps      []string
 }
+
+const stranger = "stranger" // another process
 
 type storyLock struct {
 	q       Queue
 	waiters []*Waiter
-	held    bool
-	local   bool    // by a waiter of this process
-	asking  *Waiter // whose attempt is under way
-	asked   bool    // the server has carried it out
-	got     bool    // and granted it
-	forced  bool    // and has lost it since
+	holder  string   // "": it is free
+	local   bool     // the holder is a waiter of this process, and knows it
+	queue   []string // of the processes, in Redis
+	looks   bool     // a stranger is to look at it
+	gone    []string // owners that have left, and are to be taken out of Redis
+
+	asking *Waiter // whose attempt is under way
+	place  bool    // it is to have the process's place
+	asked  bool    // the server has carried it out
+	got    bool    // and granted it
+	joined bool    // and has put it in the queue
+	forced bool    // and has lost it since
 }
 
 func (s *story) note(format string, args ...any) {
 	s.steps = append(s.steps, fmt.Sprintf(format, args...))
 }
 
-func (s *story) publish() {
-	if s.subscribed {
-		s.stream = append(s.stream, "message")
+func (s *story) owner(w *Waiter) string { return fmt.Sprintf("%p", w) }
+
+// publish has the server tell all who listen, or this process alone.
+func (s *story) publish(toUs bool, format string, args ...any) (heard bool) {
+	ch, text := s.ch, fmt.Sprintf(format, args...)
+	if toUs {
+		ch.Name += ":" + me
 	}
+	if s.subscribed {
+		s.stream = append(s.stream, func() { s.hub.message(ch, text) })
+	}
+	return s.subscribed
 }
 
-func (s *story) release(l *storyLock) {
-	l.held, l.local = false, false
-	s.publish()
+// release is the end of a hold at the server, as in release.lua. next joins the queue.
+func (s *story) release(l *storyLock, next string) {
+	l.holder, l.local = "", false
+	if next != "" && !slices.Contains(l.queue, next) {
+		l.queue = append(l.queue, next)
+	}
+	outsiders := s.rnd.IntN(3) == 0
+	for len(l.queue) > 0 {
+		first := l.queue[0]
+		switch {
+		case outsiders && (first == stranger || s.publish(true, "? 0")):
+			l.looks = first == stranger
+			s.publish(false, "00")
+			return
+		case !outsiders && (first == stranger || first == next || s.publish(true, "%s 2000 1 -", first)):
+			l.holder, l.queue = first, l.queue[1:]
+			return
+		}
+		l.queue = l.queue[1:]
+	}
+	s.publish(false, "0")
 }
 
 func (l *storyLock) drop(w *Waiter) {
 	l.waiters = slices.DeleteFunc(l.waiters, func(x *Waiter) bool { return x == w })
+}
+
+// leaves is for a waiter that has left, and does not want what it may get.
+func (s *story) leaves(l *storyLock, w *Waiter) {
+	l.drop(w)
+	if s.owners[w] != "" {
+		l.gone = append(l.gone, s.owner(w))
+	}
+}
+
+// sweep takes those that have left out of Redis.
+func (s *story) sweep(l *storyLock) bool {
+	if len(l.gone) == 0 {
+		return false
+	}
+	owner := l.gone[0]
+	l.gone = l.gone[1:]
+	l.queue = slices.DeleteFunc(l.queue, func(x string) bool { return x == owner })
+	if l.holder == owner {
+		s.release(l, "")
+	}
+	return true
+}
+
+// look has a stranger that was told to look take the lock.
+func (s *story) look(l *storyLock) bool {
+	if !l.looks {
+		return false
+	}
+	l.looks = false
+	if i := slices.Index(l.queue, stranger); i >= 0 && l.holder == "" {
+		l.holder, l.queue = stranger, slices.Delete(l.queue, i, i+1)
+	}
+	return true
 }
 
 // hear lets the waiters of a lock look at their news.
@@ -62,15 +132,21 @@ func (s *story) hear(l *storyLock) (moved bool) {
 		case <-w.turn:
 			moved = true
 			granted, err := w.News()
+			if err != nil {
+				granted = w.Leave() == Granted
+			}
 			switch {
 			case granted:
 				l.drop(w)
+				if w.Given() != nil {
+					require.Equal(s.t, s.owner(w), l.holder, "the lock is not this waiter's: %v", s.steps)
+					require.False(s.t, l.local, "given twice: %v", s.steps)
+					l.local = true
+				}
 			case err != nil:
-				l.drop(w)
-				w.Leave()
+				s.leaves(l, w)
 			default:
-				require.Nil(s.t, l.asking, "two attempts at once: %v", s.steps)
-				l.asking, l.asked = w, false
+				s.begin(l, w)
 			}
 		default:
 		}
@@ -78,28 +154,102 @@ func (s *story) hear(l *storyLock) (moved bool) {
 	return moved
 }
 
+// begin is for a waiter that has the turn.
+func (s *story) begin(l *storyLock, w *Waiter) {
+	require.Nil(s.t, l.asking, "two attempts at once: %v", s.steps)
+	l.asking, l.asked = w, false
+	l.place = (s.owners[w] != "" || w.Listens()) && s.takePlace(w)
+}
+
+func (s *story) takePlace(w *Waiter) bool {
+	ok := w.TakePlace(s.owner(w))
+	if ok {
+		s.owners[w] = s.owner(w)
+	}
+	return ok
+}
+
+// meanwhile is what happens, and arrives, before an answer does.
+func (s *story) meanwhile(l *storyLock) {
+	if l.holder == stranger && s.rnd.IntN(3) == 0 {
+		s.release(l, "")
+	}
+	for range s.rnd.IntN(3) {
+		s.arrive()
+	}
+}
+
 // ask carries an attempt out at the server, or has its answer arrive.
 func (s *story) ask(l *storyLock) bool {
+	w := l.asking
 	switch {
-	case l.asking == nil:
+	case w == nil:
 		return false
 	case !l.asked:
-		l.asked, l.got, l.forced = true, !l.held, false
-		if l.got {
-			l.held = true
+		l.asked, l.got, l.forced, l.joined = true, l.holder == "" || l.holder == s.owner(w), false, false
+		switch {
+		case l.got:
+			l.holder = s.owner(w)
+			l.queue = slices.DeleteFunc(l.queue, func(x string) bool { return x == l.holder })
+		case l.place && slices.Contains(l.queue, s.owner(w)):
+			l.joined = true
+		case l.place && s.rnd.IntN(8) > 0: // or Redis has no memory for it
+			l.joined = true
+			l.queue = append(l.queue, s.owner(w))
 		}
 	default:
-		w := l.asking
+		s.meanwhile(l)
 		l.asking = nil
 		if l.got {
 			l.local = !l.forced
 			l.drop(w)
 			w.Done(time.Hour)
 		} else {
-			w.Held(-1)
+			w.Held(-1, l.joined)
 		}
 	}
 	return true
+}
+
+// handOff is an unlock for which a waiter was claimed.
+func (s *story) handOff(l *storyLock, w *Waiter) {
+	next := s.owner(w)
+	stay := s.rnd.IntN(2) == 0 || !s.takePlace(w)
+	ran := s.rnd.IntN(4) > 0
+	switch {
+	case !ran:
+		s.release(l, "")
+	case stay:
+		l.holder = next
+		l.queue = slices.DeleteFunc(l.queue, func(x string) bool { return x == next })
+	default:
+		s.release(l, next)
+	}
+	s.meanwhile(l)
+	if s.rnd.IntN(6) == 0 {
+		s.note("the claimed one gives up")
+		require.Equal(s.t, Claimed, w.Leave())
+	}
+	var kept bool
+	local := ran && l.holder == next && w.Given() == nil
+	switch {
+	case !ran || s.rnd.IntN(4) == 0:
+		s.note("in doubt")
+		s.owners[w] = next
+		kept, local = w.Unclaim(), false
+	case local:
+		kept = w.Grant(time.Hour)
+	default:
+		kept = w.Queued(-1)
+	}
+	switch {
+	case !kept:
+		require.Equal(s.t, Left, w.Leave())
+		s.owners[w] = next
+		s.leaves(l, w)
+	case local:
+		l.local = true
+	}
 }
 
 // serve moves the link's command, or the stream, one step on.
@@ -109,15 +259,16 @@ func (s *story) serve() bool {
 		if s.cmd = s.take(); s.cmd == noOp {
 			return false
 		}
-		s.cmdAt = 0
+		s.cmdAt, s.sub = 0, s.hub.subs[s.ch]
 	case s.cmdAt == 0:
 		s.cmdAt = 1
 		s.subscribed = s.cmd == subscribing
-		s.stream = append(s.stream, map[op]string{subscribing: "subscribe", unsubscribing: "unsubscribe"}[s.cmd]+"!")
+		kind := map[op]string{subscribing: "subscribe", unsubscribing: "unsubscribe"}[s.cmd]
+		s.stream = append(s.stream, func() { s.cmdAt = 2; s.confirm(kind) })
 	case s.cmdAt == 2:
 		s.cmd = noOp
 		s.hub.mu.Lock()
-		s.link.finish(s.hub.subs[s.ch], nil)
+		s.link.finish(s.sub, nil)
 		s.hub.mu.Unlock()
 	default:
 		return false
@@ -129,23 +280,15 @@ func (s *story) arrive() bool {
 	if len(s.stream) == 0 {
 		return false
 	}
-	what := s.stream[0]
+	arrives := s.stream[0]
 	s.stream = s.stream[1:]
-	switch what {
-	case "message":
-		s.hub.message(s.ch, "0")
-	case "unsubscribe":
-		s.confirm("unsubscribe")
-	default:
-		s.cmdAt = 2
-		s.confirm(what[:len(what)-1])
-	}
+	arrives()
 	return true
 }
 
 func (s *story) step() {
 	l := &s.locks[s.rnd.IntN(2)]
-	switch s.rnd.IntN(21) {
+	switch s.rnd.IntN(24) {
 	case 0, 1, 2:
 		w := &Waiter{Until: time.Now().Add(time.Hour)}
 		s.note("%s: join", l.q.Lock)
@@ -160,8 +303,7 @@ func (s *story) step() {
 		}
 		l.waiters = append(l.waiters, w)
 		if turn {
-			require.Nil(s.t, l.asking, "two attempts at once: %v", s.steps)
-			l.asking, l.asked = w, false
+			s.begin(l, w)
 		}
 	case 3, 4, 5, 6:
 		s.note("%s: ask", l.q.Lock)
@@ -169,61 +311,42 @@ func (s *story) step() {
 	case 7:
 		if w := l.asking; w != nil {
 			s.note("%s: the one that asks gives up", l.q.Lock)
-			if l.asked && l.got && !l.forced {
-				s.release(l)
-			}
 			l.asking = nil
-			l.drop(w)
-			w.Leave()
+			require.Equal(s.t, Left, w.Leave())
+			s.owners[w] = s.owner(w) // it may have got the lock
+			s.leaves(l, w)
 		}
 	case 8:
 		if n := len(l.waiters); n > 0 {
 			w := l.waiters[s.rnd.IntN(n)]
 			if w != l.asking && len(w.turn) == 0 {
 				s.note("%s: leave", l.q.Lock)
-				l.drop(w)
 				require.Equal(s.t, Left, w.Leave())
+				s.leaves(l, w)
 			}
 		}
 	case 9, 10:
-		if l.held {
-			if l.asking != nil && l.asked && l.got && !l.forced {
-				s.note("%s: forced before the answer arrives", l.q.Lock)
-				l.forced = true
-				s.release(l)
-				return
-			}
-			if l.local && s.rnd.IntN(2) == 0 {
-				if w := s.hub.Claim(l.q); w != nil {
-					switch s.rnd.IntN(3) {
-					case 0:
-						s.note("%s: hand-off", l.q.Lock)
-						require.True(s.t, w.Grant(time.Hour))
-						return
-					case 1:
-						s.note("%s: hand-off failed", l.q.Lock)
-						s.release(l)
-						w.Unclaim(false)
-					default:
-						s.note("%s: hand-off in doubt", l.q.Lock)
-						s.release(l)
-						w.Unclaim(true)
-					}
-					return
-				}
-			}
-			if l.local && s.rnd.IntN(2) == 0 {
-				s.note("%s: unlock", l.q.Lock)
-				s.hub.Ending(l.q)
+		switch {
+		case l.asking != nil && l.asked && l.got && !l.forced && l.holder == s.owner(l.asking):
+			s.note("%s: forced before the answer arrives", l.q.Lock)
+			l.forced = true
+			s.release(l, "")
+		case l.local:
+			if w := claimFirst(s.hub, l.q); w != nil {
+				s.note("%s: hand-off", l.q.Lock)
+				s.handOff(l, w)
 			} else {
-				s.note("%s: unlocked by another process", l.q.Lock)
+				s.note("%s: unlock", l.q.Lock)
+				s.release(l, "")
 			}
-			s.release(l)
+		case l.holder == stranger:
+			s.note("%s: unlocked by another process", l.q.Lock)
+			s.release(l, "")
 		}
 	case 11:
-		if !l.held {
+		if l.holder == "" {
 			s.note("%s: taken by another process", l.q.Lock)
-			l.held = true
+			l.holder = stranger
 		}
 	case 12, 13:
 		s.note("serve")
@@ -241,7 +364,7 @@ func (s *story) step() {
 		if s.subscribed && s.rnd.IntN(4) == 0 {
 			s.note("moved")
 			s.subscribed = false
-			s.stream = append(s.stream, "unsubscribe")
+			s.stream = append(s.stream, func() { s.confirm("unsubscribe") })
 		}
 	case 18:
 		s.note("lapse")
@@ -256,6 +379,17 @@ func (s *story) step() {
 				e.fire()
 			}
 		}
+	case 21:
+		if l.holder != "" && len(l.queue) < 3 {
+			s.note("%s: another process waits", l.q.Lock)
+			l.queue = append(l.queue, stranger)
+		}
+	case 22:
+		s.note("%s: sweep", l.q.Lock)
+		s.sweep(l)
+	case 23:
+		s.note("%s: a stranger looks", l.q.Lock)
+		s.look(l)
 	}
 }
 
@@ -264,7 +398,9 @@ func (s *story) settle() {
 		moved = s.serve() || s.arrive()
 		for i := range s.locks {
 			l := &s.locks[i]
-			moved = s.hear(l) || s.ask(l) || moved
+			for _, f := range []func(*storyLock) bool{s.hear, s.ask, s.sweep, s.look} {
+				moved = f(l) || moved
+			}
 		}
 	}
 }
@@ -278,7 +414,7 @@ func TestStories(t *testing.T) {
 	still(t, func(t *testing.T) {
 		for range rounds {
 			seed := rand.Uint64()
-			s := &story{desk: newDesk(t), rnd: rand.New(rand.NewPCG(seed, 0))}
+			s := &story{desk: newDesk(t), rnd: rand.New(rand.NewPCG(seed, 0)), owners: make(map[*Waiter]string)}
 			for i, name := range []string{"x", "{x}"} {
 				s.locks[i].q = Queue{Lock: name, Channel: s.ch}
 			}
@@ -290,12 +426,14 @@ func TestStories(t *testing.T) {
 				left := 0
 				for i := range s.locks {
 					l := &s.locks[i]
-					if !l.held {
+					if l.holder == "" {
 						require.Empty(t, l.waiters, "seed %d: somebody sleeps and %s is free: %v", seed, l.q.Lock, s.steps)
 					}
+					require.True(t, l.local || l.holder == "" || l.holder == stranger, "seed %d: nobody knows who holds %s: %v", seed, l.q.Lock, s.steps)
 					left += len(l.waiters)
-					if l.held {
-						s.release(l)
+					if l.holder != "" {
+						s.hub.Ending(l.q)
+						s.release(l, "")
 					}
 				}
 				if left == 0 {

@@ -15,16 +15,35 @@ const linger = 500 * time.Millisecond
 type subscription struct {
 	hub     *Hub
 	channel Channel
+	names   []string // of the channel, and of the one beside it for grants to this process; one command is for both
 	topics  []*topic // the queues for its messages, also the empty ones until it is dropped
 
-	confirmed bool  // by the server, and not taken back since
+	confirmed bool  // by the server, all of it, and nothing was taken back since
 	link      *link // that has it, or is asked to have it; nil if it is not wanted, or the node not known
 	queued    bool  // the link will look at it
-	op        op    // the link's command about it that is under way; only the link's goroutine sets it
+	op        op    // the link's command about it that is under way
 
 	lingers bool        // it is confirmed, and stays though no queue needs it
 	timer   *time.Timer // ends that
 }
+
+// subscription returns the subscription to a channel. On a cluster a command, as a script, can have no channel of another slot
+// beside it; so a channel whose name has nothing in braces to be hashed alone goes without grants.
+func (h *Hub) subscription(ch Channel) *subscription {
+	s := h.subs[ch]
+	if s == nil {
+		s = &subscription{hub: h, channel: ch, names: []string{ch.Name}}
+		grants := Channel{ch.Name + h.grants, ch.Sharded}
+		if h.grants != "" && (!ch.Sharded || h.slot(grants) == h.slot(ch)) {
+			s.names = append(s.names, grants.Name)
+		}
+		h.subs[ch] = s
+	}
+	return s
+}
+
+// grants reports whether the subscription is to grants, too.
+func (s *subscription) grants() bool { return len(s.names) > 1 }
 
 type op int8
 
@@ -86,11 +105,15 @@ func (s *subscription) dropIdle() {
 
 // confirm notes that the server has the subscription: whoever waits for it asks now.
 func (s *subscription) confirm() {
+	if s.op == subscribing {
+		s.op = noOp
+	}
 	s.confirmed = true
 	s.wakeFirst()
+	s.update()
 }
 
-// lose notes that the server does not have the subscription any more.
+// lose notes that the server does not have the subscription any more, or not all of it.
 func (s *subscription) lose() {
 	s.confirmed, s.lingers = false, false
 	s.stopTimer()
@@ -110,7 +133,7 @@ func (s *subscription) wakeFirst() {
 // refuse gives up on a subscription: all that wait now are told.
 func (s *subscription) refuse(err error) {
 	for _, t := range s.topics {
-		t.refuse(fmt.Errorf("subscribe to channel %q: %w", s.channel.Name, err))
+		t.refuse(fmt.Errorf("subscribe to %q: %w", s.names, err))
 	}
 }
 

@@ -12,6 +12,10 @@ import (
 // an unlock: a waiter has the turn or is claimed; or a waiter is due; or a subscription is being
 // asked for; or the subscription is live, and an attempt made after its confirmation was answered
 // "held", or got the lock for a hold of this process that has not ended yet (localHold).
+//
+// A process with a place in the queue in Redis does not hear '00'. It is told by a grant, by '? <ms>', or by the end of its
+// timer, which comes before Redis forgets the place. If Redis drops the place because nobody listens, the
+// subscription is not live, and an attempt follows its confirmation. If Redis loses the queue, the timer finds out.
 type topic struct {
 	hub   *Hub
 	queue Queue
@@ -20,8 +24,11 @@ type topic struct {
 	current     *Waiter // has the turn, or is claimed
 	turns       uint64  // how many turns and claims have begun
 	due         int     // how many waiters are due
+	placed      *Waiter // has the place of this process in Redis's queue, or is about to; nil: nobody here has
+	place       string  // the owner that the place is for
 
-	timer *time.Timer // fires when the holder's remaining time has run out
+	timer   *time.Timer // fires when the holder's remaining time has run out
+	timerAt time.Time   // when; zero: it is not to
 
 	localHold time.Time // this process has the lock until then, unless it may be free; zero: not known
 	maybeFree bool      // news came since the current turn began, maybe of the end of the hold that it gets
@@ -34,6 +41,7 @@ type topic struct {
 func (t *topic) begin(w *Waiter) {
 	t.current = w
 	t.turns++
+	t.stopTimer()
 	t.localHold, t.maybeFree = time.Time{}, false
 }
 
@@ -74,6 +82,7 @@ func (t *topic) remove(w *Waiter) {
 	if t.current == w {
 		t.current = nil
 	}
+	t.leavePlace(w)
 	if w.due {
 		t.due--
 	}
@@ -134,11 +143,7 @@ func (t *topic) subscribe() {
 	}
 	t.need = true
 	if t.sub == nil {
-		h, ch := t.hub, t.queue.Channel
-		if h.subs[ch] == nil {
-			h.subs[ch] = &subscription{hub: h, channel: ch}
-		}
-		t.sub = h.subs[ch]
+		t.sub = t.hub.subscription(t.queue.Channel)
 		t.sub.topics = append(t.sub.topics, t)
 	}
 	if t.sub.live() {
@@ -162,22 +167,28 @@ func (t *topic) settle() {
 	t.sub.update()
 }
 
-func (t *topic) setTimer(ttl time.Duration) {
-	if ttl < 0 || t.hub.closed {
-		t.stopTimer()
+// setTimer has the first waiter ask when d is over, unless it will earlier. A negative d is for ever.
+func (t *topic) setTimer(d time.Duration) {
+	if d < 0 || t.hub.closed {
 		return
 	}
-	if ttl < math.MaxInt64-time.Millisecond {
-		ttl += time.Millisecond // Redis rounds the remaining time down
+	if d < math.MaxInt64-time.Millisecond {
+		d += time.Millisecond // Redis rounds the remaining time down
 	}
+	at := time.Now().Add(d)
+	if !t.timerAt.IsZero() && t.timerAt.Before(at) {
+		return
+	}
+	t.timerAt = at
 	if t.timer == nil {
-		t.timer = time.AfterFunc(ttl, t.expired)
+		t.timer = time.AfterFunc(d, t.expired)
 	} else {
-		t.timer.Reset(ttl)
+		t.timer.Reset(d)
 	}
 }
 
 func (t *topic) stopTimer() {
+	t.timerAt = time.Time{}
 	if t.timer != nil {
 		t.timer.Stop()
 	}
@@ -186,6 +197,7 @@ func (t *topic) stopTimer() {
 func (t *topic) expired() {
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
+	t.timerAt = time.Time{}
 	if t.sub == nil { // dropped since
 		return
 	}

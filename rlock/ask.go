@@ -47,13 +47,15 @@ type question struct {
 	mutex  *Mutex
 	hold   *hold
 	count  int                   // the levels with the one that is asked for
+	joins  bool                  // the queue in Redis, if the lock is held
 	failed atomic.Pointer[error] // what went wrong the last time, if it did
 }
 
 // answer is what Redis replied to a question.
 type answer struct {
 	lua.AcquireReply
-	sent time.Time // just before the call that was answered: the lease counts from here (G2)
+	sent  time.Time     // just before the call that was answered: the lease counts from here (G2)
+	lease time.Duration // 0: what was asked for
 }
 
 func (a *answer) granted() bool { return a.Status == lua.Acquired }
@@ -82,6 +84,9 @@ func (q *question) ask(u undoer) (a answer, left bool, err error) {
 func (q *question) send(left <-chan struct{}) (answer, error) {
 	m, h, c := q.mutex, q.hold, q.mutex.client
 	args := lua.AcquireArgs{Name: m.name, Owner: h.field(), Lease: m.ttl(), Count: q.count, Fence: m.fenceOf()}
+	if q.joins {
+		args.Queue, args.GrantLease = m.queueKey(), c.grantLease()
+	}
 	if q.count == 1 { // a re-entry adds nothing that a failover could let somebody else have
 		args.Replicas, args.ReplicaWait = c.options.Replicas, c.options.ReplicaTimeout
 		args.Connections = &c.connections
@@ -96,10 +101,16 @@ func (q *question) send(left <-chan struct{}) (answer, error) {
 			h.lateAcquire(args.Lease)
 		}
 		if err == nil {
+			if reply.NoQueue {
+				c.noQueues.Store(true)
+			}
+			if args.Queue != "" && !reply.WithoutQueue && !reply.Joined {
+				h.queued = time.Time{}
+			}
 			if q.count == 1 && h.doubt != nil {
 				h.doubt.unsure = false
 			}
-			return answer{reply, sent}, nil
+			return answer{AcquireReply: reply, sent: sent}, nil
 		}
 		failed := err // of its own, so that no other call allocates
 		q.failed.Store(&failed)
@@ -111,7 +122,7 @@ func (q *question) send(left <-chan struct{}) (answer, error) {
 
 // gaveUp is the error of a caller that got nothing, because its time is over (no error, or pubsub.ErrExpired) or
 // because of what went wrong. refusal is the last reply that said who holds the lock.
-func (m *Mutex) gaveUp(who caller, err error, refusal answer) error {
+func (m *Mutex) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
 	var loss *LostError
 	switch timeUp := who.ctx.Err() != nil || who.once || !who.wait.IsZero() && !time.Now().Before(who.wait); {
 	case m.client.isClosed(), errors.Is(err, pubsub.ErrClosed):

@@ -138,7 +138,9 @@ func mayHaveRun(err error) bool {
 	var redisErr *rueidis.RedisError
 	var op *net.OpError
 	switch {
-	case errors.As(err, &redisErr), errors.Is(err, lua.ErrForeign), errors.Is(err, lua.ErrNoConnection):
+	case errors.As(err, &redisErr) && strings.HasPrefix(redisErr.Error(), "UNTOLD "): // see release.lua
+		return true
+	case redisErr != nil, errors.Is(err, lua.ErrForeign), errors.Is(err, lua.ErrNoConnection):
 		return false
 	case errors.As(err, &op):
 		return op.Op != "dial"

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -30,6 +31,7 @@ type Client struct {
 	leases  *lease.Renewer
 	cluster *topology // nil unless rdb is a cluster client
 
+	noQueues    atomic.Bool     // the user may not use them
 	expires     bool            // rueidis may send a command again by itself, see mayExpire
 	connections lua.Connections // for Options.Replicas
 	left        leftCalls
@@ -74,12 +76,16 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 		rdb:     rdb,
 		id:      id.String(),
 		options: o,
-		hub:     pubsub.New(rdb),
 		expires: mayExpire(rdb),
 		done:    make(chan struct{}),
 		stopped: make(chan struct{}),
 		sweeper: sweeper{more: make(chan struct{}, 1)},
 	}
+	grants := ""
+	if c.handsOff() {
+		grants = c.id
+	}
+	c.hub = pubsub.New(rdb, grants)
 	if rdb.Mode() == rueidis.ClientModeCluster {
 		c.cluster = &topology{known: o.PlainPubSub}
 	}
@@ -137,6 +143,10 @@ func (c *Client) start() bool {
 	c.running.Add(1)
 	return true
 }
+
+// handsOff reports whether an unlock gives the lock to whoever waits for it, here or in another process. A grant of this kind
+// is not confirmed by replicas.
+func (c *Client) handsOff() bool { return c.options.HandOff.Most > 0 && c.options.Replicas == 0 }
 
 // isOwn reports whether an owner field is of this client.
 func (c *Client) isOwn(field string) bool { return strings.HasPrefix(field, c.id+":") }

@@ -34,9 +34,22 @@ func (c *Client) knownChannel(m *Mutex) pubsub.Channel {
 	return ch
 }
 
-// queue is where goroutines of this process wait for a lock that has been asked for before.
-func (m *Mutex) queue() pubsub.Queue {
+// waiters is where goroutines of this process wait for a lock that has been asked for before.
+func (m *Mutex) waiters() pubsub.Queue {
 	return pubsub.Queue{Lock: m.name, Channel: m.client.knownChannel(m)}
+}
+
+// queueKey is the key of the queue of the processes that wait for the lock, "" if it has none. On a cluster with plain channels
+// no script can tell whether a process still listens.
+func (m *Mutex) queueKey() string {
+	c := m.client
+	switch {
+	case !c.handsOff(), c.noQueues.Load():
+		return ""
+	case c.cluster != nil && (!c.knownChannel(m).Sharded || c.slot(m.queue) != c.slot(m.name)):
+		return ""
+	}
+	return m.queue
 }
 
 func (c *Client) slot(key string) uint16 {

@@ -48,10 +48,12 @@
 //
 // # How it waits
 //
-// A waiter sends nothing while it waits. It subscribes, tries again, and sleeps until the unlock
-// message, the end of the holder's lease, or a new connection wakes it. Goroutines of one process
-// that wait for the same lock stand in line, first in, first out, and only the first one talks to
-// Redis.
+// A waiter sends nothing while it waits. It subscribes, tries again, and sleeps until it is given the
+// lock, or until an unlock message, the end of the holder's lease, or a new connection wakes it.
+// Goroutines of one process that wait for the same lock stand in line, first in, first out, and only
+// the first one talks to Redis. The processes stand in a line there. An unlock hands the lock to the
+// next goroutine of its process or, after a bounded run of these, to the next process, and tells that
+// one alone. See [HandOff].
 //
 // # Errors
 //

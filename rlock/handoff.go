@@ -4,17 +4,27 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/lua"
+	"github.com/go-rlock/rlock/pubsub"
 )
 
-// An unlock gives the hold to the first goroutine of the same process that waits for it, with one script
-// call instead of two and without anybody else being told. The one that unlocks, the claimant, stands for
-// the waiter while its call is under way: it has the waiter's turn, and makes the calls for its
-// hold (I1). A waiter that gives up meanwhile returns at once, and its claimant finishes for it.
+// An unlock gives the hold to whoever is next. There are two queues: one in each process, of its goroutines, and one in Redis,
+// of the processes that wait, where each has one place at most, under the owner that its first goroutine asked for. One script
+// call moves the lock to the next goroutine of the same process, or, when that has had its run, to the first of the queue in
+// Redis, whose process alone is told.
+//
+// The goroutine that unlocks, the claimant, stands for the next one of its process while its call is under way: it has the
+// waiter's turn, and makes the calls for its hold (I1). A waiter that gives up meanwhile returns at once, and its
+// claimant finishes for it.
 //
 // If the reply is lost, the release that follows tells: if the owner still had the lock, it was not handed off,
 // and cannot be any more; if it had not, the waiter asks whether it has it.
 
-// run is how many hand-offs followed each other, and since when. The holds pass it on to each other.
+// maxGrantLease bounds for how long a lock is given to another process, until that renews it: it may have died.
+const maxGrantLease = 2 * time.Second
+
+func (c *Client) grantLease() time.Duration { return min(maxGrantLease, c.options.WatchdogTimeout) }
+
+// run is how many hand-offs inside of the process followed each other, and since when. The holds pass it on to each other.
 type run struct {
 	length int
 	began  time.Time
@@ -22,53 +32,73 @@ type run struct {
 
 // over reports whether there should be no further hand-off. A nil run is one that has not begun.
 func (r *run) over(o HandOff, now time.Time) bool {
-	if r == nil {
-		return o.Most <= 0 || o.For <= 0
-	}
-	return r.length >= o.Most || now.Sub(r.began) >= o.For
+	return r != nil && (r.length >= o.Most || now.Sub(r.began) >= o.For)
 }
 
-// claim tells the queue that the hold ends, and claims the waiter that gets it: nil if there is none or others should
-// have the lock first.
-func (h *hold) claim(now time.Time) *locking {
-	c, q := h.mutex.client, h.mutex.queue()
-	if c.options.Replicas > 0 || h.run.over(c.options.HandOff, now) {
+// claim tells the hub that the hold ends, and claims the waiter that is next in this process: nil if there is none. If
+// stay is true, it gets the lock before other processes. What the release has to know of the process is added to args.
+func (h *hold) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, stay bool) {
+	c, q := h.mutex.client, h.mutex.waiters()
+	stay = !h.run.over(c.options.HandOff, now)
+	if !c.handsOff() || !stay && args.Key == "" {
 		c.hub.Ending(q)
-		return nil
+		return nil, false
 	}
-	w := c.hub.Claim(q)
+	w, listens := c.hub.Claim(q)
+	args.Listens = listens
 	if w == nil {
-		return nil
+		return nil, false
 	}
-	if h.run == nil {
-		h.run = &run{began: now}
+	next = w.Value.(*locking) //nolint:errcheck // no other value is ever set
+	if !stay && !next.takePlace(now) {
+		next.unclaim()
+		return nil, false
 	}
-	return w.Value.(*locking) //nolint:errcheck // no other value is ever set
+	return next, stay
 }
 
-// handOff makes the one attempt to hand the hold off to a claimed waiter. Unless it fails, the claim is
-// over.
-func (h *hold) handOff(next *locking, until time.Time) released {
+// takePlace prepares for the call that puts the waiter in the queue in Redis.
+func (l *locking) takePlace(now time.Time) bool {
+	if !l.waiter.TakePlace(l.hold.field()) {
+		return false
+	}
+	if l.hold.queued.IsZero() { // a grant may be for the first of several calls
+		l.hold.queued = now
+	}
+	return true
+}
+
+// handOff makes the one attempt to end the hold with a waiter claimed. Unless it fails, the claim is over.
+func (h *hold) handOff(next *locking, stay bool, args lua.ReleaseArgs, until time.Time) released {
 	c, m := h.mutex.client, next.mutex
-	args := lua.HandOffArgs{Name: m.name, Fence: m.fenceOf(), Owner: h.field(), Next: next.hold.field(), Lease: m.ttl()}
+	args.Fence, args.Lease, args.Next, args.Stay = m.fenceOf(), m.ttl(), next.hold.field(), stay
 	sent := time.Now()
 	ctx := h.call(sent, until)
-	reply, err := m.kind.handOff(ctx, c.rdb, args)
-	switch granted := reply.Status == lua.Acquired; {
-	case err == nil && !granted && ctx.isRepeated():
+	reply, err := c.release(ctx, m, args)
+	switch {
+	case err == nil && reply.Status == lua.NotHeld && ctx.isRepeated():
 		return released{late: true, err: errRepeated}
 	case err != nil:
 		return released{late: mayHaveRun(err), err: err}
-	case !granted:
-		next.unclaim(true) // nobody knows who has the lock
+	case reply.Status == lua.NotHeld:
+		next.unclaim() // nobody knows who has the lock
 		return released{}
 	}
-	h.run.length++
-	next.hold.run = h.run
-	next.handed = answer{reply, sent}
-	if !next.waiter.Grant(m.ttl()) {
-		undo := func() { next.undo(next.handed, nil) }
-		if c.start() { // not here: the hold that was handed off has ended well, however long this takes
+	var ok bool
+	if reply.Status == lua.HandedOff {
+		next.hold.grants = h.grants
+		next.hold.run = h.run.next(stay, sent)
+		next.handed = handed{token: reply.Token, sent: sent}
+		if !reply.WithoutQueue {
+			next.hold.queued = time.Time{}
+		}
+		ok = next.waiter.Grant(m.ttl())
+	} else {
+		ok = next.waiter.Queued(args.GrantLease)
+	}
+	if !ok { // it has given up
+		undo := func() { next.undo(next.handed.answer(), nil) }
+		if c.start() { // not here: the hold has ended well, however long this takes
 			go func() { // ends when Redis has answered, or with the call's time-out; Close waits for it
 				defer c.running.Done()
 				undo()
@@ -80,6 +110,30 @@ func (h *hold) handOff(next *locking, until time.Time) released {
 	return released{sent: sent, held: true}
 }
 
+// handed is what a claimant gave to a waiter; nothing if it has not sent.
+type handed struct {
+	token int64
+	sent  time.Time
+}
+
+func (h handed) answer() (a answer) {
+	if !h.sent.IsZero() {
+		a.Status, a.Token, a.sent = lua.Acquired, h.token, h.sent
+	}
+	return a
+}
+
+// next is the run with one hand-off more, or a new one.
+func (r *run) next(stay bool, now time.Time) *run {
+	if r == nil || !stay {
+		r = &run{began: now}
+	}
+	if stay {
+		r.length++
+	}
+	return r
+}
+
 // notHandedOff ends the claim after an attempt that failed, when it is known what came of the release
 // instead.
 func (l *locking) notHandedOff(r released) {
@@ -88,12 +142,25 @@ func (l *locking) notHandedOff(r released) {
 	} else { // also a script that was refused: it may have been half-way
 		l.hold.doubted(time.Now().Add(min(l.mutex.ttl(), maxSweep))).unsure = true
 	}
-	l.unclaim(r.late || r.err != nil)
+	l.unclaim()
 }
 
-// unclaim ends a claim that came to nothing. If turn is true, the waiter is to ask Redis.
-func (l *locking) unclaim(turn bool) {
-	if !l.waiter.Unclaim(turn) {
+// unclaim ends a claim of which it is not known what it came to.
+func (l *locking) unclaim() {
+	if !l.waiter.Unclaim() {
 		l.undo(answer{}, nil)
 	}
+}
+
+// given is what a grant by another process comes to. The hold is trusted from when the process asked for its place, for
+// the lease of the grant. If too little of that is left, or something is missing, Redis has to be asked first: that the lock is
+// ours, it will say.
+func (l *locking) given(g *pubsub.Grant) (a answer, usable bool) {
+	m, h := l.mutex, l.hold
+	h.grants = g.Grants
+	a = answer{sent: h.queued, lease: min(g.Lease, m.ttl())}
+	a.Status, a.Token = lua.Acquired, max(g.Token, 0)
+	h.queued = time.Time{} // it is out of the queue
+	usable = !g.Crossed && m.lease == 0 && (g.Token >= 0 || m.kind.fence == nil) && time.Until(a.sent.Add(a.lease)) > a.lease/2
+	return a, usable
 }

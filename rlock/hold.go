@@ -24,8 +24,10 @@ type hold struct {
 	lease lease.Lease
 
 	// For whoever makes calls.
-	doubt *doubt // nil most of the time
-	run   *run   // of hand-offs, that it is part of; nil if none led to it, and none has been tried
+	doubt  *doubt    // nil most of the time
+	queued time.Time // when the first call was sent that may have put it in the queue in Redis; zero: none
+	run    *run      // of hand-offs, that it is part of; nil if none led to it, and none has been tried
+	grants int       // from process to process, in a row
 
 	mu      sync.Mutex    // guards the following; no other lock is taken under it
 	calling bool          // somebody has the right to make calls
@@ -102,8 +104,8 @@ func (h *hold) fencingToken() (token int64, ok bool) {
 	return h.token, h.token != 0
 }
 
-// open makes the level that Redis has granted. It fails if the hold was lost, or the client closed, since the call was sent.
-func (h *hold) open(ctx context.Context, m *Mutex, until time.Time, token int64) (*level, error) {
+// open makes the level that Redis has granted, until then; short is the lease if it is not what the handle asks for. It fails if the hold was lost, or the client closed, since the call was sent.
+func (h *hold) open(ctx context.Context, m *Mutex, until time.Time, short time.Duration, token int64) (*level, error) {
 	inner, cancel := context.WithCancelCause(ctx)
 	c := m.client
 	h.mu.Lock()
@@ -132,7 +134,13 @@ func (h *hold) open(ctx context.Context, m *Mutex, until time.Time, token int64)
 		c.leases.Update(&h.lease, until, renewed)
 		return l, nil
 	}
-	if !c.leases.Keep(&h.lease, keeper{h}, until, renewed) {
+	var kept bool
+	if short > 0 {
+		kept = c.leases.KeepShort(&h.lease, keeper{h}, until, short)
+	} else {
+		kept = c.leases.Keep(&h.lease, keeper{h}, until, renewed)
+	}
+	if !kept {
 		h.lose(&LostError{Reason: LostClosed, Since: time.Now()})
 		return nil, ErrClosed
 	}
@@ -272,7 +280,7 @@ func (h *hold) gone() {
 		Reason: LostGone, Since: time.Now(), text: "lost: the key was deleted, forced open or forgotten by a failover",
 	})
 	h.mutex.client.leases.Stop(&h.lease)
-	h.mutex.client.hub.Wake(h.mutex.queue()) // the lock may be free, and nobody need have said so
+	h.mutex.client.hub.Wake(h.mutex.waiters()) // the lock may be free, and nobody need have said so
 }
 
 // lose ends a live hold before its unlock: everybody inside is told.

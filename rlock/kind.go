@@ -14,27 +14,30 @@ import (
 type kind struct {
 	// channel names where unlocks of a lock are published.
 	channel func(name string) string
+	// queue names the key of the queue of the processes that wait for a lock.
+	queue func(name string) string
 	// fence names the key of the fencing counter; nil for a kind without one.
 	fence func(name string) string
 	// suffix is what the owner field has behind the owner, to tell holds of one owner and name apart.
 	suffix string
 
 	acquire func(context.Context, rueidis.Client, lua.AcquireArgs) (lua.AcquireReply, error)
-	release func(context.Context, rueidis.Client, lua.ReleaseArgs) (bool, error)
-	handOff func(context.Context, rueidis.Client, lua.HandOffArgs) (lua.AcquireReply, error)
+	release func(context.Context, rueidis.Client, lua.ReleaseArgs) (lua.ReleaseReply, error)
 	renew   func(context.Context, rueidis.Client, time.Duration, []lua.Hold) ([]lua.Renewal, error)
 }
 
-// The keys and channels are Redisson's, see docs/protocol.md.
+// The keys and channels are Redisson's, but for the queue, see docs/protocol.md.
 var (
 	plain = &kind{
 		channel: prefixed("redisson_lock__channel"),
-		acquire: lua.Acquire, release: lua.Release, handOff: lua.HandOff, renew: lua.Renew,
+		queue:   queueKey,
+		acquire: lua.Acquire, release: lua.Release, renew: lua.Renew,
 	}
 	fenced = &kind{
 		channel: prefixed("redisson_lock__channel"),
+		queue:   queueKey,
 		fence:   prefixed("redisson_lock_token"),
-		acquire: lua.Acquire, release: lua.Release, handOff: lua.HandOff, renew: lua.Renew,
+		acquire: lua.Acquire, release: lua.Release, renew: lua.Renew,
 	}
 )
 
@@ -47,6 +50,14 @@ func prefixed(prefix string) func(string) string {
 		}
 		return prefix + ":{" + name + "}"
 	}
+}
+
+// queueKey is the key of a queue. Unlike Redisson's names it differs for x and {x}, which are two locks.
+func queueKey(name string) string {
+	if strings.Contains(name, "{") {
+		return "rlock_queue::" + name
+	}
+	return "rlock_queue:{" + name + "}"
 }
 
 // fenceOf is the key of the fencing counter, "" if there is none.

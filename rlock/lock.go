@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
 
@@ -31,8 +32,9 @@ import (
 type locking struct {
 	question
 	waiter  pubsub.Waiter
-	refusal answer // the last one that said who holds the lock
-	handed  answer // of the hand-off that a claimant made for it
+	refusal lua.AcquireReply // the last one that said who holds the lock
+	handed  handed           // what a claimant made of it
+	joined  bool             // its waiter is in the queue of the process
 }
 
 // errOver says that the hold to re-enter was unlocked meanwhile.
@@ -58,7 +60,7 @@ func (m *Mutex) lock(who caller) (*level, error) {
 		}
 	}
 	if who.ctx.Err() != nil {
-		return nil, m.gaveUp(who, nil, answer{})
+		return nil, m.gaveUp(who, nil, lua.AcquireReply{})
 	}
 	l := &locking{question: question{caller: who, mutex: m, hold: newHold(m), count: 1}}
 	return l.compete()
@@ -72,46 +74,80 @@ func (l *locking) compete() (*level, error) {
 			return nil, l.out(err)
 		}
 	}
-	queue := m.queue()
-	l.waiter.Value, l.waiter.Until = l, l.wait
-	var turn bool
-	if !l.once {
-		turn = c.hub.Join(&l.waiter, queue)
-	} else if turn = c.hub.JoinFirst(&l.waiter, queue); !turn {
-		return nil, l.out(nil)
-	}
+	turn := false
 	for {
+		if !l.joined {
+			if turn = l.join(); !turn && l.once {
+				return nil, l.out(nil)
+			}
+		}
 		if !turn {
 			granted, gone, err := l.awaitTurn()
 			if gone && !l.leave() {
 				return nil, l.out(err)
 			}
 			if granted || gone { // also if it wanted to leave, but was too late
-				return l.enter(l.handed)
+				l.joined = false
+				g := l.waiter.Given()
+				if g == nil {
+					return l.enter(l.handed.answer())
+				}
+				if a, usable := l.given(g); usable {
+					return l.enter(a)
+				}
 			}
 		}
 		turn = false
+		l.joins = l.joined && l.takesPlace()
 		a, left, err := l.ask(l)
 		switch {
 		case left:
 			return nil, l.out(err)
 		case err != nil:
-			if mayPass(err) { // it did not, for longer than anybody here should wait for their turn
+			if mayPass(err) && l.joined { // it did not, for longer than anybody here should wait for their turn
 				l.waiter.Unanswered(err)
 			}
 			l.leave()
 			return nil, l.out(err)
 		case a.granted():
-			l.waiter.Done(m.ttl())
+			if l.joined {
+				l.waiter.Done(m.ttl())
+			}
 			return l.enter(a)
 		}
-		l.refusal = a
+		l.refusal = a.AcquireReply
 		if l.once {
 			l.leave()
 			return nil, l.out(nil)
 		}
-		l.waiter.Held(a.TTL)
+		if l.joined {
+			l.waiter.Held(a.TTL, a.Joined)
+		} else { // a grant that was over: nobody here has the lock
+			l.leave()
+			l.hold = newHold(m)
+		}
 	}
+}
+
+// join puts the Lock in the queue of the process.
+func (l *locking) join() (turn bool) {
+	m := l.mutex
+	l.waiter = pubsub.Waiter{Value: l, Until: l.wait}
+	if l.once {
+		l.joined = m.client.hub.JoinFirst(&l.waiter, m.waiters())
+		return l.joined
+	}
+	l.joined = true
+	return m.client.hub.Join(&l.waiter, m.waiters())
+}
+
+// takesPlace reports whether the next question joins the queue in Redis if the lock is held: not if nobody would hear of a
+// grant.
+func (l *locking) takesPlace() bool {
+	if l.once || l.hold.queued.IsZero() && !l.waiter.Listens() {
+		return false
+	}
+	return l.mutex.queueKey() != "" && l.takePlace(time.Now())
 }
 
 // out is the error of a Lock that got nothing.
@@ -131,6 +167,11 @@ func (l *locking) awaitTurn() (granted, gone bool, err error) {
 // leave takes a Lock that got nothing out of the queue, and sweeps what it may have left in Redis. It reports true, and
 // has not left, if it was granted the lock in this moment.
 func (l *locking) leave() (granted bool) {
+	if !l.joined { // it was given the lock, and could not use that
+		l.mutex.client.settle(l.mutex, l.hold)
+		l.mutex.client.hub.Wake(l.mutex.waiters())
+		return false
+	}
 	switch l.waiter.Leave() {
 	case pubsub.Granted:
 		return true
@@ -145,7 +186,11 @@ func (l *locking) leave() (granted bool) {
 func (l *locking) undo(a answer, _ error) {
 	if a.granted() {
 		l.mutex.client.giveBack(l.mutex, l.hold)
-		l.waiter.Leave()
+		if l.joined {
+			l.waiter.Leave()
+		} else {
+			l.mutex.client.hub.Wake(l.mutex.waiters())
+		}
 		return
 	}
 	l.leave()
@@ -154,12 +199,16 @@ func (l *locking) undo(a answer, _ error) {
 // enter turns a grant into a live hold, or gives it back. The waiter has left the queue.
 func (l *locking) enter(a answer) (s *level, err error) {
 	h, m := l.hold, l.mutex
-	until := a.sent.Add(m.ttl())
+	lease := m.ttl()
+	if a.lease > 0 {
+		lease = a.lease
+	}
+	until := a.sent.Add(lease)
 	switch {
 	case a.Unconfirmed != nil:
 		err = fmt.Errorf("%w: %w", ErrNotReplicated, a.Unconfirmed)
 	case time.Now().Before(until):
-		s, err = h.open(l.ctx, m, until, a.Token)
+		s, err = h.open(l.ctx, m, until, a.lease, a.Token)
 	default:
 		err = &LostError{
 			Name: m.name, Owner: h.field(), Reason: LostExpired, Since: until,
@@ -179,7 +228,7 @@ func (l *locking) enter(a answer) (s *level, err error) {
 			m.client.settle(m, h)
 		}
 	})
-	m.client.hub.Undone(m.queue()) // those behind it ask, though that was no unlock they know of
+	m.client.hub.Undone(m.waiters()) // those behind it ask, though that was no unlock they know of
 	return nil, l.out(err)
 }
 
@@ -198,7 +247,7 @@ func (m *Mutex) reenter(who caller, h *hold) (*level, error) {
 	case count == 0:
 		err = errOver
 	case who.ctx.Err() != nil:
-		err = m.gaveUp(who, nil, answer{})
+		err = m.gaveUp(who, nil, lua.AcquireReply{})
 	}
 	if err != nil {
 		h.end()
@@ -211,14 +260,14 @@ func (m *Mutex) reenter(who caller, h *hold) (*level, error) {
 	}
 	if left || err != nil {
 		// Redis may have counted this level. Nothing has to be done: each later call says which count it wants.
-		return nil, m.gaveUp(who, err, answer{})
+		return nil, m.gaveUp(who, err, lua.AcquireReply{})
 	}
 	if !a.granted() {
 		h.gone()
 	}
-	l, err := h.open(who.ctx, m, a.sent.Add(m.ttl()), a.Token)
+	l, err := h.open(who.ctx, m, a.sent.Add(m.ttl()), 0, a.Token)
 	if err != nil {
-		return nil, m.gaveUp(who, err, answer{})
+		return nil, m.gaveUp(who, err, lua.AcquireReply{})
 	}
 	return l, nil
 }
@@ -259,7 +308,7 @@ func (m *Mutex) awaitCalls(who caller, h *hold) error {
 		select {
 		case <-changed:
 		case <-wait.Done():
-			return m.gaveUp(who, nil, answer{})
+			return m.gaveUp(who, nil, lua.AcquireReply{})
 		case <-m.client.done:
 			return m.fail(ErrClosed)
 		}

@@ -24,6 +24,7 @@ type Mutex struct {
 	kind    *kind
 	name    string
 	channel string        // unlocks are published there
+	queue   string        // of the processes that wait
 	lease   time.Duration // 0: the watchdog renews
 	invalid error         // what is wrong with the handle; returned by Lock
 }
@@ -65,7 +66,7 @@ func (c *Client) mutex(k *kind, name string, options []Option) *Mutex {
 	if c == nil || c.rdb == nil {
 		panic("rlock: a Client that was not made by New")
 	}
-	m := &Mutex{client: c, kind: k, name: name, channel: k.channel(name)}
+	m := &Mutex{client: c, kind: k, name: name, channel: k.channel(name), queue: k.queue(name)}
 	for _, o := range options {
 		if o == nil {
 			m.invalid = m.fail(errors.New("an option is nil"))
@@ -97,8 +98,8 @@ func (m *Mutex) Name() string {
 // tries for three seconds after the first failure, three times at least, and fails even if ctx leaves more time.
 //
 // The lock is renewed in the background until unlock, unless the handle has a lease (see
-// [WithLease]). Waiters of one process get it in the order of their calls; between processes there
-// is no order.
+// [WithLease]). Waiters of one process get it in the order of their calls. Processes take turns in the order in which
+// they began to wait, see [HandOff]; whoever asks while the lock is free gets it, also before them.
 //
 // On error the given ctx comes back, and an unlock that returns [ErrNotHeld]. The error satisfies
 // errors.Is for

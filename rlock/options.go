@@ -27,40 +27,45 @@ type Options struct {
 	// has to itself. If too few confirm within ReplicaTimeout, or the server refuses WAIT, the hold is given back and Lock
 	// returns [ErrNotReplicated]; the same if the pool has no connection within that time, and nothing was sent.
 	//
-	// A re-entry does not wait for replicas.
+	// A re-entry does not wait for replicas. No replica confirms a hand-off, so there are none then: each unlock wakes
+	// one waiter in every process, and all of them ask.
 	Replicas int
 	// ReplicaTimeout bounds the waiting for replicas, and before it that for a connection. 0 means one second, Redisson's
 	// default too; less than a millisecond is an error.
 	ReplicaTimeout time.Duration
 
-	// HandOff bounds for how long a process may keep a lock to itself while others want it.
+	// HandOff bounds for how long a process may pass a lock on among its own goroutines while other processes want it.
 	HandOff HandOff
 
 	// PlainPubSub makes a cluster client announce unlocks with PUBLISH and hear of them with
 	// SUBSCRIBE, where it otherwise uses SPUBLISH and SSUBSCRIBE if the servers are Redis 7 or later.
 	// All clients of a lock have to agree, or they exclude but do not wake each other: set it beside
-	// Redisson 3.27 or older, or one that has its ShardedSubscriptionMode set to OFF.
+	// Redisson 3.27 or older, or one that has its ShardedSubscriptionMode set to OFF. Locks then go from goroutine to
+	// goroutine of a process, but not from process to process: each unlock wakes one waiter in every process.
 	PlainPubSub bool
 }
 
-// HandOff bounds the hand-offs of a lock inside of one process. When a goroutine unlocks and others of the
-// same Client wait for the lock, it goes to the first of them directly: that takes one command for each
-// section instead of two or more, and other processes hear nothing of it. So that they get their turn, the
-// lock is freed and announced after a run of hand-offs.
+// HandOff bounds a run of hand-offs of a lock inside of one process. When a goroutine unlocks and others of the
+// same Client wait for the lock, it goes to the first of them: that takes one command for each section, and other
+// processes hear nothing of it. After a run of these the lock goes to the process that has waited longest, if there
+// is one, and this one goes to the end of their line. That takes two commands for each section, however many
+// processes wait. So a longer run saves little, and keeps the others waiting.
 //
-// The zero value is what fits most. With Options.Replicas there are no hand-offs.
+// The zero value is what fits most. With Options.Replicas there are no hand-offs of either sort.
 type HandOff struct {
-	// Most is how many hand-offs may follow each other. 0 means DefaultHandOffMost; a negative number turns
-	// them off.
+	// Most is how many hand-offs inside of the process may follow each other. 0 means DefaultHandOffMost. A
+	// negative number turns off all hand-offs, also those to other processes: each unlock then wakes one waiter in every
+	// process, and all of them ask.
 	Most int
-	// For is for how long they may follow each other, counted from the first. 0 means
+	// For is for how long they may follow each other, counted from the first; the section that is under way then is
+	// not cut short. 0 means
 	// DefaultHandOffFor; less is an error.
 	For time.Duration
 }
 
 // The bounds of a run of hand-offs, see [HandOff].
 const (
-	DefaultHandOffMost = 32
+	DefaultHandOffMost = 8
 	DefaultHandOffFor  = 100 * time.Millisecond
 )
 

@@ -14,9 +14,10 @@ import (
 //	open                 unlock                               closed: the section's ctx ends before anything is sent
 //	closed, not last     count lowered                        done: nil
 //	                     no answer for 3 s                    done: an error; the next call for the hold puts the count right
-//	closed, last         a waiter here, and a run allows it   handing off
+//	closed, last         somebody here waits                  handing off
 //	                     otherwise                            releasing
-//	handing off          handed                               done: nil
+//	handing off          handed to the waiter here, or to
+//	                     another process                      done: nil
 //	                     no answer, or refused                releasing, whose answer tells what came of it
 //	releasing            released                             done: nil
 //	                     not held after a call without answer done: nil, for that call has released it
@@ -129,16 +130,16 @@ func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (r released) 
 	c := m.client
 	r.sent = time.Now()
 	until := c.leases.Until(&h.lease)
+	args := m.releaseArgs(h, count, ttl)
 	if count == 0 {
-		if next := h.claim(r.sent); next != nil {
-			if r = h.handOff(next, until); r.err == nil {
+		if next, stay := h.claim(r.sent, &args); next != nil {
+			if r = h.handOff(next, stay, args, until); r.err == nil {
 				return r
 			}
 			defer func() { next.notHandedOff(r) }()
 			r.sent = time.Now()
 		}
 	}
-	args := m.releaseArgs(h, count, ttl)
 	again := retry{until: until}
 	for {
 		closed := c.isClosed()
@@ -146,7 +147,9 @@ func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (r released) 
 			r.held, r.err = c.releaseOnce(m, args)
 		} else {
 			ctx := h.call(r.sent, until)
-			r.held, r.err = m.kind.release(ctx, c.rdb, args)
+			var reply lua.ReleaseReply
+			reply, r.err = c.release(ctx, m, args)
+			r.held = reply.Status != lua.NotHeld
 			r.late = r.late || ctx.isRepeated()
 		}
 		if r.err == nil {
@@ -173,8 +176,13 @@ func (h *hold) call(now, until time.Time) *callContext {
 }
 
 func (m *Mutex) releaseArgs(h *hold, count int, ttl time.Duration) lua.ReleaseArgs {
-	return lua.ReleaseArgs{
+	args := lua.ReleaseArgs{
 		Name: m.name, Owner: h.field(), Count: count, Lease: ttl,
 		Publish: lua.Publish(m.client.knownChannel(m)),
 	}
+	if key := m.queueKey(); key != "" && count == 0 {
+		args.Fence = m.fenceOf()
+		args.Queue = lua.Queue{Key: key, GrantLease: m.client.grantLease(), Grants: h.grants}
+	}
+	return args
 }

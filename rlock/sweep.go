@@ -44,9 +44,13 @@ func (h *hold) doubted(until time.Time) *doubt {
 // lateAcquire notes that a first acquire that lasts for ttl was sent, and not answered.
 func (h *hold) lateAcquire(ttl time.Duration) { h.doubted(time.Now().Add(min(ttl, maxSweep))).late++ }
 
-// settle sweeps the field of a hold that has ended, or did not come to be, if there is a doubt.
+// settle sweeps the field of a hold that has ended, or did not come to be, if there is a doubt. A release also takes it out
+// of the queue in Redis.
 func (c *Client) settle(m *Mutex, h *hold) {
-	if d := h.doubt; d != nil && (d.late > 0 || d.unsure) {
+	if !h.queued.IsZero() {
+		h.doubted(time.Now().Add(maxSweep))
+	}
+	if d := h.doubt; d != nil && (d.late > 0 || d.unsure || !h.queued.IsZero()) {
 		c.sweeper.add(c, &residue{doubt: *d, mutex: m, args: m.releaseArgs(h, 0, 0)})
 	}
 }
@@ -56,8 +60,11 @@ func (c *Client) giveBack(m *Mutex, h *hold) {
 	_, err := c.releaseOnce(m, m.releaseArgs(h, 0, 0))
 	if err != nil {
 		h.doubted(time.Now().Add(m.ttl())).unsure = true
-	} else if h.doubt != nil {
-		h.doubt.unsure = false
+	} else {
+		h.queued = time.Time{}
+		if h.doubt != nil {
+			h.doubt.unsure = false
+		}
 	}
 	c.settle(m, h)
 }
@@ -66,10 +73,19 @@ func (c *Client) giveBack(m *Mutex, h *hold) {
 const lastCallTimeout = time.Second
 
 // releaseOnce sends a release that is to arrive even if the client is closing.
-func (c *Client) releaseOnce(m *Mutex, args lua.ReleaseArgs) (bool, error) {
+func (c *Client) releaseOnce(m *Mutex, args lua.ReleaseArgs) (held bool, err error) {
 	ctx, cancel := c.lastCall()
 	defer cancel()
-	return m.kind.release(ctx, c.rdb, args)
+	reply, err := c.release(ctx, m, args)
+	return reply.Status != lua.NotHeld, err
+}
+
+func (c *Client) release(ctx context.Context, m *Mutex, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
+	reply, err := m.kind.release(ctx, c.rdb, args)
+	if reply.NoQueue && err == nil {
+		c.noQueues.Store(true)
+	}
+	return reply, err
 }
 
 func (c *Client) lastCall() (context.Context, context.CancelFunc) {
@@ -193,7 +209,7 @@ func (s *sweeper) try(c *Client, due []*residue, failed time.Duration) (answered
 		if results[i].Err == nil {
 			answered = true
 			wait, r.pause = r.pause, 2*r.pause
-			if r.found(results[i].Held) {
+			if r.found(results[i].Status != lua.NotHeld) {
 				done[r] = true
 			}
 		}
@@ -223,7 +239,7 @@ func (r *residue) found(held bool) bool {
 	case held && !r.unsure:
 		r.late--
 	case !held && r.unsure: // it may have been handed off in the last moment
-		r.mutex.client.hub.Wake(r.mutex.queue())
+		r.mutex.client.hub.Wake(r.mutex.waiters())
 	}
 	r.unsure = false
 	return r.late <= 0

@@ -26,7 +26,7 @@ func TestCloseDuringAHandOff(t *testing.T) {
 				redistest.Parallel(t)
 				before := ours()
 				r := newRelayOn(t, s, rlock.Options{WatchdogTimeout: 10 * time.Second})
-				on(r.proxy, redistest.Nth(1, r.handOff, redistest.Hold))
+				on(r.proxy, r.nthHandOff(1, redistest.Hold))
 				a, line := r.line(t, same(r.Mutex(r.name), 3)...)
 				unlocked := r.flying(t, a)
 				r.proxy.BlackHole(name == "black hole")

@@ -27,7 +27,7 @@ func TestHandOffLost(t *testing.T) {
 					m := r.FencedMutex(r.name)
 					a, line := r.line(t, m, m, m)
 					struck := make(chan struct{})
-					strike := redistest.Nth(2, r.handOff, action)
+					strike := r.nthHandOff(2, action)
 					on(r.proxy, func(cmd []string) redistest.Action {
 						action := strike(cmd)
 						if action != redistest.Pass {
@@ -103,7 +103,7 @@ func TestHandOffInABlackHole(t *testing.T) {
 			if row.reached {
 				on = r.proxy.OnReply
 			}
-			hook := redistest.Nth(1, r.handOff, redistest.Hold)
+			hook := r.nthHandOff(1, redistest.Hold)
 			on(func(cmd []string) redistest.Action {
 				action := hook(cmd)
 				if action != redistest.Pass {
@@ -152,7 +152,7 @@ func TestHandOffRefused(t *testing.T) {
 			redistest.Parallel(t)
 			r := newRelay(t)
 			a, waiters := r.line(t, same(r.Mutex(r.name), 3)...)
-			r.proxy.OnRequest(redistest.Each(r.handOff, redistest.Fail(line)))
+			r.proxy.OnRequest(r.nthHandOff(0, redistest.Fail(line)))
 			for _, p := range waiters {
 				require.NoError(t, a.unlock())
 				a = r.gets(t, p)
@@ -177,10 +177,9 @@ func TestUnlockFailsAfterItsHandOff(t *testing.T) {
 				t.Run(name+"/"+leg+"/"+map[bool]string{false: "waits", true: "goes"}[goes], func(t *testing.T) {
 					redistest.Parallel(t)
 					r := newRelay(t)
-					release := "EVALSHA " + r.load(t, "release")
 					a, line := r.line(t, same(r.Mutex(r.name), 2)...)
-					r.proxy.OnRequest(redistest.Nth(1, release, redistest.Fail("ERR not now")))
-					strike := redistest.Nth(1, r.handOff, first)
+					r.proxy.OnRequest(r.nthRelease(1, false, redistest.Fail("ERR not now")))
+					strike := r.nthHandOff(1, first)
 					on(r.proxy, func(cmd []string) redistest.Action {
 						action := strike(cmd)
 						if goes && action != redistest.Pass {
@@ -220,7 +219,7 @@ func TestHandOffFailsHalfWay(t *testing.T) {
 	}))
 	a, line := r.line(t, r.Mutex(r.name))
 	acl("-hdel")
-	r.proxy.OnReply(redistest.Nth(1, r.handOff, redistest.Hold))
+	r.proxy.OnReply(r.nthHandOff(1, redistest.Hold))
 	unlocked := r.flying(t, a)
 	require.Len(t, r.fields(t, r.name), 2, "it went half-way")
 	line[0].cancel()

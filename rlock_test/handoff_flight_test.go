@@ -39,7 +39,7 @@ func TestWaiterGoesDuringAHandOff(t *testing.T) {
 					before := ours()
 					r := newRelayOn(t, s, rlock.Options{HandOff: never})
 					m := r.Mutex(r.name)
-					on(r.proxy, redistest.Nth(1, r.handOff, redistest.Hold))
+					on(r.proxy, r.nthHandOff(1, redistest.Hold))
 					first := []locker{m}
 					if how == "time-out" {
 						first[0] = tryFor{m, patient}
@@ -74,10 +74,9 @@ func TestUnlockDoesNotWaitForWhatItsWaiterLeft(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 10 * time.Second // so that the unlock is ended by the end of the lease, too
 	r := newRelay(t, rlock.Options{WatchdogTimeout: watchdog})
-	release := "EVALSHA " + r.load(t, "release")
-	r.proxy.OnReply(redistest.Nth(1, r.handOff, redistest.Hold))
+	r.proxy.OnReply(r.nthHandOff(1, redistest.Hold))
 	a, line := r.line(t, r.Mutex(r.name))
-	r.proxy.OnReply(redistest.Nth(1, release, redistest.Hold))
+	r.proxy.OnReply(r.nthRelease(1, false, redistest.Hold))
 	unlocked := r.flying(t, a)
 	line[0].cancel()
 	require.ErrorIs(t, line[0].get(t, soon).err, context.Canceled)

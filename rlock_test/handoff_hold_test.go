@@ -45,7 +45,7 @@ func TestHandOffLease(t *testing.T) {
 				waiter := lockAsync(t, mutex(row.to))
 				r.settle(t, asked+attempts)
 				if late > 0 {
-					r.proxy.OnRequest(redistest.Nth(1, r.handOff, redistest.Hold))
+					r.proxy.OnRequest(r.nthHandOff(1, redistest.Hold))
 				}
 				unlocked := async(a.unlock)
 				if late > 0 {
@@ -90,7 +90,7 @@ func TestHandOffAnsweredAfterItsLease(t *testing.T) {
 	redistest.Parallel(t)
 	r := newRelay(t)
 	a, line := r.line(t, r.Mutex(r.name, rlock.WithLease(200*time.Millisecond)), r.Mutex(r.name))
-	r.proxy.OnReply(redistest.Nth(1, r.handOff, redistest.Hold))
+	r.proxy.OnReply(r.nthHandOff(1, redistest.Hold))
 	unlocked := r.flying(t, a)
 	redistest.Eventually(t, atMost, func() bool { return !r.exists(t, r.name) }, "the lease ends in Redis")
 	r.proxy.Release()
@@ -136,7 +136,7 @@ func TestHoldLostDuringItsHandOff(t *testing.T) {
 			redistest.Parallel(t)
 			r := newRelay(t, rlock.Options{WatchdogTimeout: watchdog})
 			a, line := r.line(t, same(r.Mutex(r.name), 2)...)
-			r.proxy.OnRequest(redistest.Nth(1, r.handOff, redistest.Hold))
+			r.proxy.OnRequest(r.nthHandOff(1, redistest.Hold))
 			unlocked := r.flying(t, a)
 			unlockTaken := lose(t, r)
 			r.proxy.Release()

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -29,7 +31,7 @@ type relay struct {
 	server  *redistest.Server
 	proxy   *redistest.Proxy
 	other   *rlock.Client
-	handOff string       // a hook's name for its script
+	release string       // the name of the script in Redis
 	asked   atomic.Int64 // how many attempts of Client were sent
 }
 
@@ -44,9 +46,8 @@ func newRelayOn(t testing.TB, s *redistest.Server, o ...rlock.Options) *relay {
 	r.rdb, r.name = s.Client(t), redistest.Name(t)
 	r.other = newClient(t, r.rdb, o...)
 	r.Client = newClient(t, redistest.Dial(t, r.proxy.Addr()), o...)
-	for _, script := range []string{"release", "renew", "handoff"} { // so that none is sent twice
-		r.handOff = "EVALSHA " + r.load(t, script)
-	}
+	r.load(t, "renew") // so that none is sent twice
+	r.release = r.load(t, "release")
 	acquire := r.load(t, "acquire")
 	r.proxy.OnRequest(func(cmd []string) redistest.Action {
 		if cmd[0] == "EVALSHA" && cmd[1] == acquire {
@@ -57,13 +58,54 @@ func newRelayOn(t testing.TB, s *redistest.Server, o ...rlock.Options) *relay {
 	return r
 }
 
+// nthHandOff does a with the n-th release that names the next owner; 0: with each.
+func (r *relay) nthHandOff(n int, a redistest.Action) redistest.Hook { return r.nthRelease(n, true, a) }
+
+// nthRelease does a with the n-th of the releases that name the next owner, or of the others; 0: with each.
+func (r *relay) nthRelease(n int, handsOff bool, a redistest.Action) redistest.Hook {
+	seen := 0
+	return func(cmd []string) redistest.Action {
+		const next = 5 // of the script's arguments
+		if cmd[0] != "EVALSHA" || cmd[1] != r.release {
+			return redistest.Pass
+		}
+		keys, _ := strconv.Atoi(cmd[2])
+		if handsOff != (cmd[3+keys+next] != "") {
+			return redistest.Pass
+		}
+		if seen++; n != 0 && seen != n {
+			return redistest.Pass
+		}
+		return a
+	}
+}
+
+// listen subscribes to the lock's channel, as one of Redisson's waiters does, until stop is called.
+func (b bench) listen(t *testing.T) (stop func()) {
+	t.Helper()
+	conn, giveBack := b.rdb.Dedicate()
+	confirmed := make(chan struct{})
+	conn.SetPubSubHooks(rueidis.PubSubHooks{
+		OnMessage:      func(rueidis.PubSubMessage) {},
+		OnSubscription: func(rueidis.PubSubSubscription) { close(confirmed) },
+	})
+	cmd := conn.B().Subscribe().Channel("redisson_lock__channel:{" + b.name + "}").Build()
+	require.NoError(t, conn.Do(context.Background(), cmd).Error())
+	<-confirmed
+	return func() {
+		conn.Close()
+		giveBack()
+	}
+}
+
 // load makes Redis know a script, and returns its name there.
 func (r *relay) load(t testing.TB, script string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "lua", script+".lua"))
 	require.NoError(t, err)
-	require.NoError(t, r.do(t, "SCRIPT", "LOAD", string(text)).Error())
-	sum := sha1.Sum(text)
+	sent := lua.Text(string(text))
+	require.NoError(t, r.do(t, "SCRIPT", "LOAD", sent).Error())
+	sum := sha1.Sum([]byte(sent))
 	return hex.EncodeToString(sum[:])
 }
 
@@ -215,21 +257,27 @@ func TestHandOffBounds(t *testing.T) {
 	for name, row := range map[string]struct {
 		bound    rlock.HandOff
 		hold     time.Duration // how long each section takes
+		alone    bool          // nobody else listens
 		handOffs int64
-		releases int64 // published
+		releases int64 // that free the lock
 	}{
 		"off":             {bound: rlock.HandOff{Most: -1}, releases: 11},
 		"off, far":        {bound: rlock.HandOff{Most: math.MinInt, For: math.MaxInt64}, releases: 11},
 		"most 1":          {bound: rlock.HandOff{Most: 1, For: time.Hour}, handOffs: 5, releases: 6},
+		"most 1, alone":   {bound: rlock.HandOff{Most: 1, For: time.Hour}, alone: true, handOffs: 10, releases: 1},
 		"most 3":          {bound: rlock.HandOff{Most: 3, For: time.Hour}, handOffs: 8, releases: 3},
 		"most 10":         {bound: rlock.HandOff{Most: 10, For: time.Hour}, handOffs: 10, releases: 1},
 		"long sections":   {bound: rlock.HandOff{For: time.Millisecond}, hold: 3 * time.Millisecond, handOffs: 5, releases: 6},
-		"defaults":        {handOffs: 10, releases: 1, bound: rlock.HandOff{For: time.Hour}},
+		"defaults":        {handOffs: 9, releases: 2, bound: rlock.HandOff{For: time.Hour}},
 		"a sum too large": {bound: never, handOffs: 10, releases: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
 			r := newRelay(t, rlock.Options{HandOff: row.bound})
+			stop := func() {}
+			if !row.alone {
+				stop = r.listen(t)
+			}
 			a, line := r.line(t, same(r.Mutex(r.name), 10)...)
 			before := redistest.Commands(t, r.rdb)
 			for _, p := range line {
@@ -241,7 +289,12 @@ func TestHandOffBounds(t *testing.T) {
 			require.NoError(t, a.unlock())
 			after := redistest.Commands(t, r.rdb)
 			require.Equal(t, row.handOffs, after["hset"]-before["hset"], "hand-offs")
-			require.Equal(t, row.releases, after["publish"]-before["publish"], "releases")
+			published := row.releases
+			if row.bound.Most >= 0 {
+				published += row.releases - 1 // the first of the queue is told to look
+			}
+			require.Equal(t, published, after["publish"]-before["publish"], "releases")
+			stop()
 			r.clear(t)
 		})
 	}

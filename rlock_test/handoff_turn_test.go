@@ -110,7 +110,7 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 		const lease, late = 2 * time.Second, time.Second
 		r := newRelay(t, rlock.Options{HandOff: never})
 		a, line := r.line(t, r.Mutex(r.name, rlock.WithLease(lease)))
-		r.proxy.OnRequest(redistest.Nth(1, r.handOff, redistest.Hold))
+		r.proxy.OnRequest(r.nthHandOff(1, redistest.Hold))
 		unlocked := r.flying(t, a)
 		pass(late)
 		r.proxy.Release()
@@ -136,7 +136,7 @@ func TestForcedBeforeTheAnswer(t *testing.T) {
 		if cmd[0] == "MESSAGE" {
 			told.Store(true)
 		}
-		return redistest.Nth(1, r.handOff, redistest.Hold)(cmd)
+		return r.nthHandOff(1, redistest.Hold)(cmd)
 	})
 	unlocked := r.flying(t, a)
 	ok, err := r.other.Mutex(r.name).ForceUnlock(context.Background())

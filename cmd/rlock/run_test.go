@@ -117,7 +117,7 @@ func waitForWaiter(t *testing.T, s *redistest.Server) {
 	c := s.Client(t)
 	redistest.Eventually(t, patience, func() bool {
 		channels, err := c.Do(t.Context(), c.B().PubsubChannels().Build()).AsStrSlice()
-		return err == nil && len(channels) == 1
+		return err == nil && len(channels) == 2 // of the unlocks, and of grants to the one that waits
 	}, "somebody waits")
 }
 

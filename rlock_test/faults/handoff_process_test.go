@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -32,14 +33,14 @@ func TestHandOffKilledMidway(t *testing.T) {
 			p.send(t, "lock", name)
 			awaitSubscribers(t, rdb, name, false, 1, prompt)
 
-			text, err := os.ReadFile(filepath.Join("..", "..", "lua", "handoff.lua"))
+			text, err := os.ReadFile(filepath.Join("..", "..", "lua", "release.lua"))
 			require.NoError(t, err)
-			require.NoError(t, do(t, rdb, "SCRIPT", "LOAD", string(text)).Error(), "it is sent once")
+			require.NoError(t, do(t, rdb, "SCRIPT", "LOAD", lua.Text(string(text))).Error(), "it is sent once")
 			on := proxy.OnRequest
 			if handed {
 				on = proxy.OnReply
 			}
-			on(redistest.Nth(1, netScript(t, "handoff"), redistest.Hold))
+			on(once(mixHandOff, redistest.Hold))
 			p.send(t, "unlock")
 			redistest.Eventually(t, prompt, func() bool {
 				select {

@@ -13,11 +13,12 @@ import (
 // histHandOffs is what became of the hand-offs that one client sent.
 type histHandOffs struct {
 	Done, Refused, Failed int64 // Failed: no reply, or an error
+	Elsewhere             int64 // the lock went to another process, whether or not one of this one is next
 	Longest               int   // run of them, on one lock
 }
 
 func (h histHandOffs) and(o histHandOffs) histHandOffs {
-	return histHandOffs{h.Done + o.Done, h.Refused + o.Refused, h.Failed + o.Failed, max(h.Longest, o.Longest)}
+	return histHandOffs{h.Done + o.Done, h.Refused + o.Refused, h.Failed + o.Failed, h.Elsewhere + o.Elsewhere, max(h.Longest, o.Longest)}
 }
 
 // histBounds draws the bounds of each client's hand-offs. Every other one has the usual ones, the others give
@@ -40,8 +41,13 @@ type histRuns struct {
 	length map[histKey]int // of the run that brought the hold there
 }
 
-// note is called with the reply to a hand-off, or to the acquire of a hold that may follow one.
+// note is called with the reply to a release or a hand-off, or to the acquire of a hold that may follow one.
 func (r *histRuns) note(c histScript, result rueidis.RedisResult) {
+	if c.ends && c.toProcess(result) {
+		r.total.Elsewhere++
+		delete(r.length, c.from)
+		return
+	}
 	switch err := result.Error(); {
 	case c.what == "acquire" && c.first && c.granted(0, result):
 		delete(r.length, c.keys[0])
@@ -53,10 +59,13 @@ func (r *histRuns) note(c histScript, result rueidis.RedisResult) {
 	case c.granted(0, result):
 		length := r.length[c.from] + 1
 		delete(r.length, c.from)
-		r.length[c.keys[0]] = length
 		r.total.Done++
+		if c.joins { // it was the first of all processes that wait
+			length = 0
+		}
+		r.length[c.keys[0]] = length
 		r.total.Longest = max(r.total.Longest, length)
-	default:
+	case c.refused(result):
 		r.total.Refused++
 	}
 }

@@ -114,6 +114,9 @@ func historyRole(args []string) int {
 // end stops the workers and waits for them: all callers return.
 func (c *histCrew) end() histReport {
 	close(c.stop)
+	c.log.mu.Lock()
+	c.log.ending = true
+	c.log.mu.Unlock()
 	done := make(chan struct{})
 	go func() { // ends with the workers
 		defer close(done)

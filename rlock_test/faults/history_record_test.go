@@ -30,15 +30,19 @@ type histLog struct {
 	mu      sync.Mutex // guards the following
 	entries []histEntry
 	trust   map[histKey]int64 // until when the last success guards the key in Redis
+	queued  map[histKey]int64 // when the first call was sent that may have put it in the queue of the processes
+	grants  histGrants        // to this client
 	asked   map[histKey]bool  // an acquire was sent
 	unsure  map[histKey]bool  // the outcome of a command was unknown
 	forged  int64             // hand-offs, see histForged
 	runs    histRuns
+	ending  bool // no more sabotage of grants: all callers are to return
 }
 
 func newHistLog() *histLog {
 	return &histLog{
-		trust: make(map[histKey]int64), asked: make(map[histKey]bool), unsure: make(map[histKey]bool),
+		trust: make(map[histKey]int64), queued: make(map[histKey]int64), grants: newHistGrants(),
+		asked: make(map[histKey]bool), unsure: make(map[histKey]bool),
 		runs: histRuns{length: make(map[histKey]int)},
 	}
 }
@@ -55,10 +59,18 @@ func (l *histLog) doubt(k histKey) {
 	l.unsure[k] = true
 }
 
+// trusted is until when a hold is safe in Redis as far as its client can know. One that another process
+// gave to this one begins with the lease of that grant, from when the client asked for a place in the queue.
 func (l *histLog) trusted(k histKey) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.trust[k]
+	if until := l.trust[k]; until != 0 {
+		return until
+	}
+	if lease, queued := l.grants.lease[k.Owner], l.queued[k]; lease > 0 && queued > 0 {
+		return queued + int64(lease)
+	}
+	return 0
 }
 
 // histRedis notes what the lock client sends and what comes back. The time is taken before a command
@@ -74,14 +86,30 @@ type histRedis struct {
 func (r histRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
 	words := slices.Clone(cmd.Commands()) // Do takes the command back
 	c, ok := parseHistScript(words)
+	sent := histNow()
 	if ok && (c.what == "acquire" || c.what == "hand-off") {
 		r.log.mu.Lock()
 		r.log.asked[c.keys[0]] = true
+		if c.joins && r.log.queued[c.keys[0]] == 0 {
+			r.log.queued[c.keys[0]] = sent
+		}
+		over := r.log.grants.over[c.keys[0].Owner]
+		old := over > 0 && c.what == "acquire" && c.first && !r.log.ending
+		if old && sent > over {
+			r.log.forged++
+		}
 		r.log.mu.Unlock()
+		if old && sent <= over {
+			return r.refuse(ctx, time.Duration(over-sent))
+		}
+		if old {
+			result := r.forge(ctx, c)
+			r.log.answered(c, sent, result)
+			return result
+		}
 	}
-	sent := histNow()
 	result := r.Client.Do(ctx, cmd)
-	if r.sabotage == histForged && c.what == "hand-off" && result.Error() == nil && !c.granted(0, result) {
+	if r.sabotage == histForged && c.what == "hand-off" && result.Error() == nil && c.refused(result) {
 		r.log.mu.Lock()
 		r.log.forged++
 		r.log.mu.Unlock()
@@ -93,12 +121,20 @@ func (r histRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 	return result
 }
 
-// forge makes the reply that a hand-off had if it had been made.
+// forge makes the reply that a call had if the lock were its owner's: of an acquire the token, of a hand-off a list of it.
 func (r histRedis) forge(ctx context.Context, c histScript) rueidis.RedisResult {
-	if c.fence == "" {
-		return r.Client.Do(ctx, r.B().Exists().Key(c.keys[0].Name+":none").Build())
+	const script = "local token = KEYS[1] and redis.call('incr', KEYS[1]) or 0 if ARGV[1] == 'acquire' then return token end return {token}"
+	words := []string{"EVAL", script, "0", c.what}
+	if c.fence != "" {
+		words = []string{"EVAL", script, "1", c.fence, c.what}
 	}
-	return r.Client.Do(ctx, r.B().Incr().Key(c.fence).Build())
+	return r.Client.Do(ctx, r.B().Arbitrary(words[:3]...).Keys(words[3:len(words)-1]...).Args(c.what).Build())
+}
+
+// refuse makes the reply to an acquire that another process has the lock for so long.
+func (r histRedis) refuse(ctx context.Context, ttl time.Duration) rueidis.RedisResult {
+	return r.Client.Do(ctx, r.B().Arbitrary("EVAL", "return {tonumber(ARGV[1]), '', 1}", "0").
+		Args(strconv.FormatInt(ttl.Milliseconds(), 10)).Build())
 }
 
 // histScript is a script call of the library.
@@ -108,7 +144,10 @@ type histScript struct {
 	lease time.Duration
 	first bool    // an acquire of a new hold, no re-entry
 	fence string  // key of the fencing counter, if there is one
-	from  histKey // whose hold is handed off; keys has who gets it
+	queue string  // key of the queue of the processes that wait, if there is one
+	from  histKey // whose hold is handed off, or released so that others may have it; keys has who is next in this process
+	joins bool    // keys is put in the queue if it does not get the lock
+	ends  bool    // a release or hand-off that ends the hold
 }
 
 // parseHistScript tells the scripts apart by their arguments.
@@ -117,28 +156,33 @@ func parseHistScript(words []string) (histScript, bool) {
 		return histScript{}, false
 	}
 	n, err := strconv.Atoi(words[2])
-	if err != nil || len(words) < 3+n {
+	if err != nil || n < 1 || len(words) < 3+n {
 		return histScript{}, false
 	}
 	names, args := words[3:3+n], words[3+n:]
 	c := histScript{what: "renew"}
+	if last := names[n-1]; n > 1 && strings.HasPrefix(last, "rlock_queue:") {
+		n, names, c.queue = n-1, names[:n-1], last
+	}
 	if n == 2 && strings.HasPrefix(names[1], "redisson_lock_token:") {
 		n, names, c.fence = 1, names[:1], names[1]
 	}
 	var lease string
 	switch {
-	case n == 1 && len(args) == 3 && strings.Contains(args[1], ":"): // owner, next owner, lease
-		c.what, lease = "hand-off", args[2]
-		c.keys, c.from = []histKey{{names[0], args[1]}}, histKey{names[0], args[0]}
-	case n == 1 && len(args) == 3: // owner, lease, count
-		c.what, lease, c.first = "acquire", args[1], args[2] == "1"
-		c.keys = []histKey{{names[0], args[0]}}
-	case n == 1 && len(args) == 5: // owner, count, lease, how and where to publish
-		c.what, lease = "release", args[2]
-		c.keys = []histKey{{names[0], args[0]}}
-		if args[1] == "0" {
+	case n == 1 && len(args) >= 7 && strings.HasSuffix(args[3], "publish"): // owner, count, lease, how and where to publish, next, stay
+		c.what, lease, c.ends = "release", args[2], args[1] == "0"
+		c.from = histKey{names[0], args[0]}
+		c.keys = []histKey{c.from}
+		switch {
+		case args[5] != "":
+			c.what, c.keys = "hand-off", []histKey{{names[0], args[5]}}
+			c.joins = args[6] == "0"
+		case c.ends:
 			lease = "0"
 		}
+	case n == 1 && (len(args) == 3 || len(args) == 4 && c.queue != ""): // owner, lease, count, and to join the queue
+		c.what, lease, c.first, c.joins = "acquire", args[1], args[2] == "1", len(args) == 4
+		c.keys = []histKey{{names[0], args[0]}}
 	case n == len(args)-1: // lease, owners
 		lease = args[0]
 		for i, name := range names {
@@ -174,13 +218,17 @@ func (l *histLog) answered(c histScript, sent int64, result rueidis.RedisResult)
 
 // granted reports whether the reply says that the i-th key is held, for the lease.
 func (c histScript) granted(i int, result rueidis.RedisResult) bool {
-	if c.what == "renew" {
+	switch c.what {
+	case "renew":
 		values, err := result.ToArray()
 		if err != nil || i >= len(values) {
 			return false
 		}
 		done, err := values[i].AsInt64()
 		return err == nil && done == 1
+	case "hand-off": // a list of the token; a number says that another process has the lock, or who asks first
+		_, err := result.ToArray()
+		return err == nil
 	}
 	n, err := result.ToInt64() // an acquire that finds the lock held answers a list
 	if c.what == "release" {
@@ -189,35 +237,55 @@ func (c histScript) granted(i int, result rueidis.RedisResult) bool {
 	return err == nil && n >= 0
 }
 
+// toProcess reports whether the reply says that another process has the lock now.
+func (c histScript) toProcess(result rueidis.RedisResult) bool {
+	n, err := result.ToInt64()
+	return c.ends && err == nil && n == 2
+}
+
+// refused reports whether the reply says that there was no hold to end.
+func (c histScript) refused(result rueidis.RedisResult) bool {
+	n, err := result.ToInt64()
+	return err == nil && n == 0
+}
+
 // histReport is what a process has to say after a run; logs of several processes are merged.
 type histReport struct {
 	Entries []histEntry
 	Asked   []histKey
 	Unsure  []histKey
+	Queued  []histKey // had a place in the queue of the processes
 	Tally   histTally
 	Left    int // goroutines of the library that no caller needs
 	Error   string
 }
 
 func (l *histLog) report() histReport {
+	l.grants.late.Wait()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := histReport{Entries: l.entries}
 	r.Tally.HandOffs = l.runs.total
+	r.Tally.Granted = l.grants.used
 	for k := range l.asked {
 		r.Asked = append(r.Asked, k)
 	}
 	for k := range l.unsure {
 		r.Unsure = append(r.Unsure, k)
 	}
+	for k := range l.queued {
+		r.Queued = append(r.Queued, k)
+	}
 	return r
 }
 
 // histMerge makes one history of the reports. An owner that others saw but no Lock returned is what a
-// failed Lock left for a while; if nobody ever asked for it, the model will not have it.
+// failed Lock left for a while; if nobody ever asked for it, the model will not have it. One that was in the
+// queue may show before its Lock has returned, and be gone again: a grant that did not get there in time.
 func histMerge(reports ...histReport) []histEntry {
 	var all []histEntry
-	unsure, asked, locked := make(map[histKey]bool), make(map[histKey]bool), make(map[histKey]bool)
+	unsure, asked, queued := make(map[histKey]bool), make(map[histKey]bool), make(map[histKey]bool)
+	locked := make(map[histKey]int64) // when its Lock returned
 	for _, r := range reports {
 		all = append(all, r.Entries...)
 		for _, k := range r.Unsure {
@@ -226,15 +294,19 @@ func histMerge(reports ...histReport) []histEntry {
 		for _, k := range r.Asked {
 			asked[k] = true
 		}
+		for _, k := range r.Queued {
+			queued[k] = true
+		}
 	}
 	for _, e := range all {
 		if e.Kind == histLock {
-			locked[histKey{e.Name, e.Owner}] = true
+			locked[histKey{e.Name, e.Owner}] = e.Return
 		}
 	}
 	for i, e := range all {
 		k := histKey{e.Name, e.Owner}
-		all[i].Unsure = unsure[k] || asked[k] && !locked[k]
+		isLook := e.Kind == histLook || e.Kind == histDelete
+		all[i].Unsure = unsure[k] || asked[k] && locked[k] == 0 || isLook && queued[k] && e.Call < locked[k]
 	}
 	return all
 }

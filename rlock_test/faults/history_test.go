@@ -56,7 +56,10 @@ func TestHistoryOfProcesses(t *testing.T) {
 	reports := b.end()
 	b.clean()
 	b.check(reports)
-	require.Zero(t, b.sum(reports).Failed)
+	total := b.sum(reports)
+	require.Zero(t, total.Failed)
+	require.Greater(t, total.HandOffs.Elsewhere, int64(50), "grants to other processes")
+	require.Greater(t, total.Granted, int64(20), "holds that began with a grant, without a command")
 }
 
 // A worker that now and then skips the lock (G1): the checker rejects the history, and the witness misses
@@ -117,6 +120,27 @@ func TestHistoryOfDeletedKeys(t *testing.T) {
 func TestHistoryRejectsForgedHandOffs(t *testing.T) {
 	b, reports := histDeletions(t, histForged, func(b *histBench) bool { return b.forgeries() > 0 })
 	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
+}
+
+// Clients that take a grant of another process for good when it is over, and ask nobody (G1, G2): somebody else has the lock by
+// then. The checker rejects that, and the witness misses updates.
+func TestHistoryRejectsGrantsThatAreOver(t *testing.T) { histRejectsGrants(t, histOldGrant) }
+
+// Clients that take a grant for one of theirs that waits, though it is for another owner (G1): the lock has gone on since. The
+// checker rejects that, and the witness misses updates.
+func TestHistoryRejectsGrantsOfOthers(t *testing.T) { histRejectsGrants(t, histOtherGrant) }
+
+func histRejectsGrants(t *testing.T, sabotage string) {
+	t.Helper()
+	b := newHistBench(t, histPlan{
+		Names: histNames(t, 1), Workers: 2, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
+		Pause: 30 * time.Millisecond, Sabotage: sabotage,
+	}, 3, 0)
+	b.until(3*time.Second, func() bool { return b.forgeries() > 0 && b.missed() > 0 }, 100*time.Millisecond, func() {})
+	reports := b.end()
+	b.clean()
+	b.verdict(porcupine.Illegal, histMerge(append(reports, b.log.report())...))
+	require.Positive(t, b.lost(b.sum(reports)), "updates lost")
 }
 
 // histDeletions is a run in which keys are deleted under their holders until that was enough.

@@ -33,11 +33,13 @@ type histPlan struct {
 }
 
 const (
-	histNoLock   = "no lock" // now and then a section runs without the lock
-	histDeaf     = "deaf"    // no section heeds its ctx
-	histForged   = "forged"  // a hand-off of a hold that is gone is said to have succeeded
-	histShared   = "shared"  // the goroutines of a section get other locks as one owner
-	histLongWait = 3 * time.Second
+	histNoLock     = "no lock"     // now and then a section runs without the lock
+	histDeaf       = "deaf"        // no section heeds its ctx
+	histForged     = "forged"      // a hand-off of a hold that is gone is said to have succeeded
+	histShared     = "shared"      // the goroutines of a section get other locks as one owner
+	histOldGrant   = "old grant"   // a grant of another process is used when it is over, and nobody is asked
+	histOtherGrant = "other grant" // a grant is used whose owner is another one
+	histLongWait   = 3 * time.Second
 )
 
 func (p histPlan) options() rlock.Options {
@@ -49,6 +51,7 @@ type histTally struct {
 	Sections, Nested, Refused, Cancelled, Lost, Failed int64
 	Inside, Beside, Escaped, Sticky                    int64 // see crowd, escape and failed
 	HandOffs                                           histHandOffs
+	Granted                                            int64            // holds that began with a grant of another process, without a command
 	Written                                            map[string]int64 // by the witness
 	Straddled                                          map[string]int64 // of these, those that the loss of their lock overtook
 }
@@ -106,7 +109,7 @@ func (c *histCrew) report() histReport {
 	r := c.log.report()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.tally.HandOffs = r.Tally.HandOffs
+	c.tally.HandOffs, c.tally.Granted = r.Tally.HandOffs, r.Tally.Granted
 	r.Tally = c.tally
 	if c.err == nil {
 		c.err = r.Tally.HandOffs.check(c.plan.HandOff)
@@ -240,6 +243,7 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 		fallthrough
 	default:
 		h.base = &histBase{}
+		w.log.began(histKey{name, h.owner})
 	}
 	h.base.enter()
 	if w.plan.Sabotage != histDeaf {

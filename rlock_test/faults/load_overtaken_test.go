@@ -22,17 +22,14 @@ type overtaken struct {
 
 func (o *overtaken) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
 	words := cmd.Commands()
-	if words[0] != "EVALSHA" && words[0] != "EVAL" {
-		return o.Client.Do(ctx, cmd)
-	}
-	switch len(words) {
-	case 6: // renewal of one hold
+	c, _ := parseHistScript(words)
+	switch c.what {
+	case "renew":
 		if words[0] == "EVALSHA" {
 			close(o.renewing)
 		}
 		<-o.released
-		return o.Client.Do(ctx, cmd)
-	case 9: // release
+	case "release":
 		result := o.Client.Do(ctx, cmd)
 		if result.Error() == nil {
 			close(o.released)

@@ -49,3 +49,20 @@ func remaining(t testing.TB, rdb rueidis.Client, name string) time.Duration {
 	require.NoError(t, err)
 	return time.Duration(ms) * time.Millisecond
 }
+
+// queueOf is the key of the queue of the processes that wait for a lock.
+func queueOf(name string) string { return "rlock_queue:{" + name + "}" }
+
+// queued returns the owners in that queue, in their order.
+func queued(t testing.TB, rdb rueidis.Client, name string) []string {
+	t.Helper()
+	all, err := do(t, rdb, "ZRANGE", queueOf(name), "0", "-1").AsStrSlice()
+	require.NoError(t, err)
+	return all
+}
+
+// awaitQueued waits until so many processes have a place in the queue.
+func awaitQueued(t testing.TB, rdb rueidis.Client, name string, n int) {
+	t.Helper()
+	redistest.Eventually(t, prompt, func() bool { return len(queued(t, rdb, name)) == n }, "places in the queue")
+}

@@ -133,6 +133,15 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 	case "late hand-off reply":
 		reply(mixHandOff, 1, redistest.Hold)
 		p.Release()
+	case "lost grant":
+		reply(isGrant, 1, redistest.Drop)
+	case "cut grant":
+		reply(isGrant, s.N%3, redistest.Cut)
+	case "late grant":
+		reply(isGrant, 1, redistest.Hold)
+		p.Release()
+	case "lost grants and watches":
+		reply(func(cmd []string) bool { return isGrant(cmd) || isWatch(cmd) }, 0, redistest.Drop)
 	case "held subscribe":
 		request(mixSubscribe, 0, redistest.Hold)
 		p.Release()

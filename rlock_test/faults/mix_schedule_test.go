@@ -40,6 +40,11 @@ func mixLanes(watchdog time.Duration) (network, server map[string]mixRange) {
 		"late hand-off":       {500 * ms, watchdog * 3 / 2},
 		"late hand-off reply": {500 * ms, watchdog * 3 / 2},
 
+		"lost grant":              {500 * ms, 1000 * ms},
+		"cut grant":               {500 * ms, 1000 * ms},
+		"late grant":              {500 * ms, watchdog * 3 / 2},
+		"lost grants and watches": {500 * ms, watchdog},
+
 		"held subscribe": {200 * ms, 800 * ms},
 		"black hole":     {1000 * ms, 3000 * ms},
 		"refused":        {200 * ms, 1000 * ms},

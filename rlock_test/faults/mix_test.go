@@ -53,6 +53,8 @@ func mixFaults(t *testing.T, seed uint64) {
 	total := b.sum(reports)
 	t.Logf("%d requests or replies of hand-offs were struck", n.handOffs.Load())
 	require.Positive(t, n.handOffs.Load())
+	require.Greater(t, total.HandOffs.Elsewhere, int64(20), "grants to other processes")
+	require.Positive(t, total.Granted, "holds that began with a grant, without a command")
 	require.Positive(t, total.Sections)
 	require.Positive(t, total.Nested)
 	require.Positive(t, total.Lost, "long stops must cost holds")

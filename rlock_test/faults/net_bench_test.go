@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -72,7 +73,7 @@ func (b *netBench) warmUp(t *testing.T) {
 	}))
 	text, err := os.ReadFile(filepath.Join("..", "..", "lua", "renew.lua"))
 	require.NoError(t, err)
-	require.NoError(t, do(t, b.direct, "SCRIPT", "LOAD", string(text)).Error())
+	require.NoError(t, do(t, b.direct, "SCRIPT", "LOAD", lua.Text(string(text))).Error())
 }
 
 // fields returns the lock's hash.
@@ -152,7 +153,7 @@ func netScript(t testing.TB, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "..", "lua", name+".lua"))
 	require.NoError(t, err)
-	sum := sha1.Sum(text)
+	sum := sha1.Sum([]byte(lua.Text(string(text))))
 	return "EVALSHA " + hex.EncodeToString(sum[:])
 }
 

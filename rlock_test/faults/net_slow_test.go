@@ -31,13 +31,14 @@ func newToxiproxy(t *testing.T, s *redistest.Server, toxic string) string {
 // netZero makes a zero value of a type that belongs to somebody else's dependency.
 func netZero[T any](p **T) { *p = new(T) }
 
-// Fault 2 (100 ms and jitter each way; 1 KB/s each way), G2, G4, G6: a slow link. Locks, re-entries,
+// Fault 2 (100 ms and jitter each way; 2 KB/s each way, for a call may take 3 s and the longest script has 4 KB), G2, G4, G6: a
+// slow link. Locks, re-entries,
 // waits and renewals work; what the holder trusts in never ends later than its key.
 func TestNetSlowLink(t *testing.T) {
 	t.Parallel()
 	for kind, toxic := range map[string]string{
 		"latency":   `{"type":"latency","stream":"STREAM","attributes":{"latency":100,"jitter":50}}`,
-		"bandwidth": `{"type":"bandwidth","stream":"STREAM","attributes":{"rate":1}}`,
+		"bandwidth": `{"type":"bandwidth","stream":"STREAM","attributes":{"rate":2}}`,
 	} {
 		for name, protocol := range netProtocols {
 			t.Run(kind+"/"+name, func(t *testing.T) {

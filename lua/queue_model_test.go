@@ -1,0 +1,174 @@
+package lua_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// model is what the scripts are to make of a lock and its queue.
+type model struct {
+	holder  string
+	count   int // 0: the lock is reserved for its holder
+	queue   []string
+	counter int64 // of tokens
+	alive   func(owner string) bool
+	heard   map[string]string // by owner: the token that came with the grant
+}
+
+func entryOf(owner, fence string) string {
+	if fence != "" {
+		return owner + " f"
+	}
+	return owner
+}
+
+func (m *model) join(entry string) {
+	if !slices.Contains(m.queue, entry) {
+		m.queue = append(m.queue, entry)
+	}
+}
+
+func (m *model) leave(entry string) {
+	m.queue = slices.DeleteFunc(m.queue, func(e string) bool { return e == entry })
+}
+
+// hold makes an owner the holder, and returns its token.
+func (m *model) hold(owner, fence string) int64 {
+	m.holder, m.count = owner, 1
+	m.leave(entryOf(owner, fence))
+	if fence == "" {
+		return 0
+	}
+	m.counter++
+	return m.counter
+}
+
+func (m *model) acquire(a lua.AcquireArgs) lua.AcquireReply {
+	reply := lua.AcquireReply{Status: lua.Acquired}
+	switch {
+	case m.holder == "" || m.holder == a.Owner && m.count == 0:
+		reply.Token = m.hold(a.Owner, a.Fence)
+	case m.holder == a.Owner:
+		m.leave(entryOf(a.Owner, a.Fence))
+		if a.Fence != "" {
+			reply.Token = m.counter
+		}
+	default:
+		m.join(entryOf(a.Owner, a.Fence))
+		reply = lua.AcquireReply{Status: lua.Held, Holder: m.holder, Joined: true}
+	}
+	return reply
+}
+
+func (m *model) release(a lua.ReleaseArgs) lua.ReleaseReply {
+	handOff := func() lua.ReleaseReply {
+		return lua.ReleaseReply{Status: lua.HandedOff, Token: m.hold(a.Next, a.Fence)}
+	}
+	switch {
+	case m.holder != a.Owner:
+		m.leave(entryOf(a.Owner, a.Fence))
+		return notHeld
+	case a.Next != "" && a.Stay:
+		return handOff()
+	case a.Next != "":
+		m.join(entryOf(a.Next, a.Fence))
+	}
+	for len(m.queue) > 0 {
+		entry := m.queue[0]
+		m.queue = m.queue[1:]
+		if a.Next != "" && entry == entryOf(a.Next, a.Fence) {
+			return handOff()
+		}
+		owner, fenced := strings.CutSuffix(entry, " f")
+		count, token := 1, "-"
+		if fenced && a.Fence != "" {
+			m.counter++
+			token = fmt.Sprint(m.counter)
+		} else if fenced {
+			count = 0
+		}
+		if m.alive(owner) {
+			m.holder, m.count, m.heard[owner] = owner, count, token
+			return granted
+		}
+	}
+	m.holder = ""
+	return freed
+}
+
+// Calls at random, of processes that live and of dead ones, do what the model does; each grant is heard by its process alone, and
+// whatever is in Redis has an expiry.
+func TestQueueIsLikeItsModel(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
+	ears := map[int]*ear{1: l.process(1), 2: l.process(2), 3: l.process(3)}
+	const processes = 6 // half of them are dead
+	m := &model{heard: make(map[string]string), alive: func(owner string) bool { return owner[7] <= '3' }}
+
+	// An owner with an even tag wants tokens.
+	owner := func() (string, string) {
+		tag, fence := 1+random.IntN(4), ""
+		if tag%2 == 0 {
+			fence = l.fence
+		}
+		return fmt.Sprintf("%s:%d", client(1+random.IntN(processes)), tag), fence
+	}
+	kind := func(owner string) string {
+		if strings.HasSuffix(owner, "2") || strings.HasSuffix(owner, "4") {
+			return l.fence
+		}
+		return ""
+	}
+	for range 600 {
+		if random.IntN(3) > 0 || m.holder == "" {
+			a := l.asks("")
+			a.Owner, a.Fence = owner()
+			want, got := m.acquire(a), l.acquire(a)
+			got.TTL = 0
+			require.Equal(t, want, got, "%+v", a)
+		} else {
+			a := l.ends()
+			a.Owner, a.Fence = owner()
+			if random.IntN(4) > 0 {
+				a.Owner, a.Fence = m.holder, kind(m.holder)
+			}
+			if next, fence := owner(); random.IntN(2) == 0 && next != a.Owner {
+				a.Next, a.Fence, a.Stay = next, fence, random.IntN(2) == 0
+			}
+			a.Grants = random.IntN(10)
+			want := m.release(a)
+			require.Equal(t, want, l.releases(a), "%+v", a)
+		}
+		fields := map[string]string{}
+		if m.holder != "" {
+			fields[m.holder] = fmt.Sprint(m.count)
+			require.Positive(t, l.ttl())
+		}
+		require.Equal(t, fields, l.fields())
+		l.requirePlaces(m.queue...)
+		if len(m.queue) > 0 {
+			require.Positive(t, l.number("PTTL", l.queue))
+		}
+		for i, ear := range ears {
+			for _, said := range ear.said() {
+				if words := strings.Fields(said); words[0] != "?" {
+					require.True(t, strings.HasPrefix(words[0], client(i)))
+					require.Equal(t, m.heard[words[0]], words[3])
+					delete(m.heard, words[0])
+				}
+			}
+		}
+		require.Empty(t, m.heard)
+	}
+}

@@ -1,0 +1,280 @@
+package lua_test
+
+import (
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// Whatever else may be in a queue, say of another version, is passed over.
+func TestMalformedPlaces(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	malformed := []string{"", " ", " f", "f", "x", "mode", "a b c", "\x00\r\n", waiter(1) + " g", waiter(1) + " f 7", waiter(1) + "  f"}
+	for _, alive := range []bool{true, false} {
+		for _, fence := range []string{"", "fence"} {
+			for _, own := range []string{"", next} {
+				l := newLab(t, rdb)
+				l.hold(me, "1", brief)
+				for _, entry := range malformed {
+					l.must("ZADD", l.queue, "-inf", entry)
+				}
+				everybody, first := l.listen(false), l.process(1)
+				a := l.endsFor(own)
+				if fence != "" {
+					a.Fence = l.fence
+				}
+				if alive {
+					l.join(1)
+				}
+				got := l.releases(a)
+				switch {
+				case alive:
+					require.Equal(t, granted, got)
+					require.Equal(t, has(waiter(1), "1"), l.fields())
+					require.Equal(t, given(1, 1, "-"), first.said())
+				case own != "":
+					require.Equal(t, lua.HandedOff, got.Status)
+					require.Equal(t, nexts("1"), l.fields())
+				default:
+					require.Equal(t, freed, got)
+					require.Zero(t, l.number("EXISTS", l.name))
+					require.Equal(t, []string{"0"}, everybody.said())
+				}
+			}
+		}
+	}
+}
+
+// An owner that got the lock without leaving the queue does not grant it to itself: nobody would be told that it is free.
+func TestReleaseByOneThatIsStillInTheQueue(t *testing.T) {
+	t.Parallel()
+	for _, entry := range []string{me, me + " f"} {
+		for _, waits := range []bool{false, true} {
+			l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
+			l.hold(me, "1", brief)
+			l.must("ZADD", l.queue, "0", entry)
+			want, left := freed, map[string]string{}
+			if waits {
+				l.join(1)
+				want, left = granted, has(waiter(1), "1")
+			}
+			l.listenTo(l.channel+":"+uuid, false)
+			everybody, first := l.listen(false), l.process(1)
+			require.Equal(t, want, l.releases(l.ends()))
+			require.Equal(t, left, l.fields())
+			require.Zero(t, l.number("EXISTS", l.queue))
+			if waits {
+				require.Equal(t, given(1, 1, "-"), first.said())
+			} else {
+				require.Equal(t, []string{"0"}, everybody.said())
+			}
+		}
+	}
+}
+
+// A queue of another type is named in the error, and nothing was changed.
+func TestQueueOfAnotherType(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
+	l.must("SET", l.queue, "x")
+	for _, at := range []state{absent, holding(other, "1", long), holding(me, "1", long)} {
+		l.must("DEL", l.name)
+		at(l)
+		before := l.fields()
+		if before[me] == "" && len(before) > 0 { // whoever gets the lock has nothing to do with the queue
+			_, err := lua.Acquire(t.Context(), l.rdb, l.asks(me))
+			requireForeign(t, err, "acquire script: ", l.queue)
+		}
+		for _, next := range []string{"", next} {
+			for _, stay := range []bool{false, true} {
+				a := l.endsFor(next)
+				a.Stay = stay
+				_, err := lua.Release(t.Context(), l.rdb, a)
+				requireForeign(t, err, "release script: ", l.queue)
+			}
+		}
+		require.Equal(t, before, l.fields())
+	}
+	l.release(l.rdb)
+}
+
+func (l lab) configure(name, value string) {
+	l.t.Helper()
+	require.NoError(l.t, l.rdb.Do(l.t.Context(), l.rdb.B().ConfigSet().ParameterValue().ParameterValue(name, value).Build()).Error())
+}
+
+// Without memory nobody gets a new place. Those in the queue keep theirs, and get the lock.
+func TestQueueWithoutMemory(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, redistest.Start(t).Client(t))
+	l.must("SET", l.fence, "41")
+	l.hold(me, "1", brief)
+	l.join(1)
+	require.True(t, l.acquire(l.asksForToken(waiter(2))).Joined)
+	first, second, everybody := l.process(1), l.process(2), l.listen(false)
+	l.configure("maxmemory", "1")
+
+	got := l.acquire(l.asks(waiter(3)))
+	require.Equal(t, lua.Held, got.Status)
+	require.False(t, got.Joined)
+	require.True(t, l.acquire(l.asks(waiter(1))).Joined)
+	l.requirePlaces(waiter(1), waiter(2)+" f")
+
+	stays := l.endsFor(next)
+	stays.Stay = true
+	_, err := lua.Release(t.Context(), l.rdb, stays)
+	require.ErrorContains(t, err, "OOM")
+	require.Equal(t, mine(1), l.fields())
+	l.requireTTL(brief)
+	l.requirePlaces(waiter(1), waiter(2)+" f")
+
+	a := l.ends()
+	a.Fence = l.fence
+	require.Equal(t, granted, l.releases(a))
+	require.Equal(t, given(1, 1, "-"), first.said())
+	a.Owner = waiter(1)
+	require.Equal(t, granted, l.releases(a))
+	require.Equal(t, given(2, 0, "42"), second.said())
+	require.Equal(t, has(waiter(2), "1"), l.fields())
+
+	require.False(t, l.acquire(l.asks(waiter(3))).Joined)
+	require.Zero(t, l.number("EXISTS", l.queue))
+	a.Owner, a.Next = waiter(2), next // gets no place
+	require.Equal(t, lua.ReleaseReply{Status: lua.Freed, WithoutQueue: true}, l.releases(a))
+	require.Equal(t, []string{"0"}, everybody.said())
+}
+
+// A user who may not use the key of the queue cannot name it: Redis refuses the whole script, before it runs. Then it
+// is sent without the queue.
+func TestQueueForbidden(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	l := newLab(t, s.Client(t))
+	limited := user(t, s, "~"+l.name+" ~"+l.fence+" &* +@all")
+	everybody := l.listen(false)
+	for _, a := range []lua.ReleaseArgs{l.ends(), l.endsFor(next)} {
+		l.hold(me, "1", brief)
+		got, err := lua.Acquire(t.Context(), limited, l.asks(other))
+		require.NoError(t, err)
+		require.Equal(t, lua.Held, got.Status)
+		require.False(t, got.Joined)
+		require.True(t, got.NoQueue)
+		released, err := lua.Release(t.Context(), limited, a)
+		require.NoError(t, err)
+		require.Equal(t, lua.ReleaseReply{Status: lua.Freed, WithoutQueue: true, NoQueue: true}, released)
+		require.Equal(t, []string{"0"}, everybody.said())
+	}
+	require.Empty(t, l.fields())
+}
+
+// What else may be forbidden. Where another process cannot be given the lock, all are told, as if there were no queue.
+func TestGrantForbidden(t *testing.T) {
+	t.Parallel()
+	const everything = "~* &* +@all "
+	told := func(l lab, limited rueidis.Client) { // everybody, and the queue is gone
+		first, everybody := l.process(1), l.listen(false)
+		got, err := lua.Release(l.t.Context(), limited, l.ends())
+		require.NoError(l.t, err)
+		require.Equal(l.t, freed, got)
+		require.Equal(l.t, []string{"0"}, everybody.said())
+		require.Empty(l.t, first.said())
+		require.Zero(l.t, l.number("EXISTS", l.name, l.queue))
+	}
+	refused := func(l lab, limited rueidis.Client) { // it is sent without the queue
+		everybody := l.listen(false)
+		got, err := lua.Release(l.t.Context(), limited, l.ends())
+		require.NoError(l.t, err)
+		require.Equal(l.t, lua.ReleaseReply{Status: lua.Freed, WithoutQueue: true, NoQueue: true}, got)
+		require.Equal(l.t, []string{"0"}, everybody.said())
+		l.requirePlaces(waiter(1), waiter(2))
+	}
+	for name, row := range map[string]struct {
+		rules func(l lab) string
+		then  func(l lab, limited rueidis.Client)
+	}{
+		"the channels of grants": {func(l lab) string { return "~* resetchannels &" + l.channel + " +@all" }, told},
+		"hset":                   {func(lab) string { return everything + "-hset" }, told},
+		"pexpire":                {func(lab) string { return everything + "-pexpire" }, told},
+		"hdel": { // nobody is told of a grant beside a hold that cannot end
+			func(lab) string { return everything + "-hdel" },
+			func(l lab, limited rueidis.Client) {
+				first := l.process(1)
+				_, err := lua.Release(l.t.Context(), limited, l.ends())
+				require.ErrorContains(l.t, err, "can't run this command")
+				require.Empty(l.t, first.said())
+				require.Equal(l.t, mine(1), l.fields())
+			},
+		},
+		"zrange": {func(lab) string { return everything + "-zrange" }, refused},
+		"zrem":   {func(lab) string { return everything + "-zrem" }, refused},
+		"pubsub numsub, before each had a turn": {
+			func(lab) string { return everything + "-pubsub|numsub" },
+			func(l lab, limited rueidis.Client) {
+				first := l.process(1)
+				got, err := lua.Release(l.t.Context(), limited, l.ends())
+				require.NoError(l.t, err)
+				require.Equal(l.t, granted, got)
+				require.Equal(l.t, given(1, 1, "-"), first.said())
+			},
+		},
+		"pubsub numsub": { // there may be others who listen
+			func(lab) string { return everything + "-pubsub|numsub" },
+			func(l lab, limited rueidis.Client) {
+				first, everybody := l.process(1), l.listen(false)
+				a := l.ends()
+				a.Grants = 1
+				got, err := lua.Release(l.t.Context(), limited, a)
+				require.NoError(l.t, err)
+				require.Equal(l.t, freed, got)
+				require.Equal(l.t, []string{"? 0"}, first.said())
+				require.Equal(l.t, []string{"00"}, everybody.said())
+				l.requirePlaces(waiter(1), waiter(2))
+			},
+		},
+		"zadd": { // who asks gets no place
+			func(lab) string { return everything + "-zadd" },
+			func(l lab, limited rueidis.Client) {
+				got, err := lua.Acquire(l.t.Context(), limited, l.asks(waiter(3)))
+				require.NoError(l.t, err)
+				require.Equal(l.t, lua.Held, got.Status)
+				require.False(l.t, got.Joined)
+				released, err := lua.Release(l.t.Context(), limited, l.endsFor(next))
+				require.NoError(l.t, err)
+				require.Equal(l.t, lua.ReleaseReply{Status: lua.Freed, WithoutQueue: true, NoQueue: true}, released)
+				l.requirePlaces(waiter(1), waiter(2))
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t)
+			l := newLab(t, s.Client(t))
+			l.hold(me, "1", brief)
+			l.join(1, 2)
+			row.then(l, user(t, s, row.rules(l)))
+		})
+	}
+}
+
+// miniredis knows all that the queue needs.
+func TestQueueOnMiniredis(t *testing.T) {
+	t.Parallel()
+	s := miniredis.RunT(t)
+	l := newLab(t, redistest.Dial(t, s.Addr(), func(o *rueidis.ClientOption) { o.AlwaysRESP2, o.DisableCache = true, true }))
+	l.hold(me, "1", brief)
+	l.join(1, 2)
+	second := l.process(2)
+	require.Equal(t, granted, l.releases(l.endsFor(next)))
+	require.Equal(t, given(2, 1, "-"), second.said())
+	l.requirePlaces(next)
+	a := l.ends()
+	a.Owner = waiter(2)
+	require.Equal(t, freed, l.releases(a))
+	require.Empty(t, l.fields())
+}

@@ -1,0 +1,656 @@
+package pubsub
+
+import (
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// grants is the channel on which this process alone is told.
+func grants(ch Channel) Channel { return Channel{ch.Name + ":" + me, ch.Sharded} }
+
+// placed is a line of n waiters, the first of them with the process's place, as its owner.
+func (d *desk) placed(owner string, n int) []*Waiter {
+	d.t.Helper()
+	ws := d.line(n)
+	d.hub.message(d.ch, "0")
+	d.turn(ws, 0)
+	require.True(d.t, ws[0].Listens())
+	require.True(d.t, ws[0].TakePlace(owner))
+	ws[0].Held(time.Hour, true)
+	d.turn(ws, -1)
+	return ws
+}
+
+// asking is the same, but its first waiter has the turn.
+func (d *desk) asking(owner string, n int) []*Waiter {
+	d.t.Helper()
+	ws := d.placed(owner, n)
+	d.hub.message(d.ch, "0")
+	d.turn(ws, 0)
+	return ws
+}
+
+// requireGiven checks that another process has given w the lock, and that nobody else here asks.
+func (d *desk) requireGiven(w *Waiter, want Grant, others ...*Waiter) {
+	d.t.Helper()
+	requireGranted(d.t, w)
+	<-w.turn
+	require.Equal(d.t, want, said(w))
+	d.turn(others, -1)
+	require.NotSame(d.t, w, w.topic.placed)
+}
+
+// said is the waiter's grant as the message had it.
+func said(w *Waiter) Grant {
+	g := *w.Given()
+	g.Crossed = false
+	return g
+}
+
+func (d *desk) told(text string) { d.hub.message(grants(d.ch), text) }
+
+var aGrant = Grant{Lease: 2 * time.Second, Grants: 3, Token: 7}
+
+const aGrantTo = "o 2000 3 7"
+
+func TestGrantsOfOtherProcesses(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]Grant{
+		aGrantTo:    aGrant,
+		"o 300 0 -": {Lease: 300 * time.Millisecond, Token: -1},
+		"o 1 0 0":   {Lease: time.Millisecond},
+	} {
+		t.Run(text, func(t *testing.T) {
+			t.Parallel()
+			still(t, func(t *testing.T) {
+				d := newDesk(t)
+				ws := d.placed("o", 2)
+				d.told(text)
+				d.requireGiven(ws[0], want, ws[1])
+				require.Same(t, ws[1], claimFirst(d.hub, queue(d.ch)))
+				require.True(t, ws[1].Grant(time.Hour))
+				require.Nil(t, ws[1].Given(), "by a holder of this process")
+			})
+		})
+	}
+}
+
+// A message that is no grant, or only looks like one, has the lock looked at by whoever has a place.
+func TestUnknownMessages(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"? 0", "? -1", "? x", "", "?", "o", "o 2000 3", "o 2000 3 x", "o x 3 -", "o 2000 x -", "o 2000 3 7 more"} {
+		t.Run(text, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			ws := d.placed("o", 2)
+			d.told(text)
+			d.turn(ws, 0)
+			require.Nil(t, ws[0].Given())
+			ws[0].Held(-1, false)
+			d.told(text)
+			d.turn(ws, -1)
+		})
+	}
+}
+
+// A grant is for the owner that it names, and for nobody else.
+func TestGrantToAnotherOwner(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	ws := d.line(2)
+	d.told(aGrantTo)
+	d.turn(ws, -1)
+	ws[1].Leave()
+	ws[0].Leave()
+	d.obey()
+
+	ws = d.placed("o", 2)
+	d.told("older 2000 3 7")
+	d.turn(ws, -1)
+	d.told(aGrantTo)
+	d.requireGiven(ws[0], aGrant, ws[1])
+	d.told(aGrantTo) // once more
+	d.turn(ws, -1)
+
+	d.hub.Wake(queue(d.ch))
+	d.turn(ws, 1)
+	require.True(t, ws[1].TakePlace("p"))
+	d.told(aGrantTo)
+	ws[1].Held(-1, true)
+	d.turn(ws, -1)
+	d.told("p 2000 3 7")
+	d.requireGiven(ws[1], aGrant)
+}
+
+// A grant that arrives in the turn of its waiter waits for the end of the turn, which may bring the lock, too.
+func TestGrantInATurn(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(d *desk, ws []*Waiter){
+		"held": func(d *desk, ws []*Waiter) {
+			ws[0].Held(time.Hour, true)
+			d.requireGiven(ws[0], aGrant, ws[1])
+		},
+		"held, not known to have joined": func(d *desk, ws []*Waiter) {
+			ws[0].Held(time.Hour, false)
+			d.requireGiven(ws[0], aGrant, ws[1])
+		},
+		"held, after its time": func(d *desk, ws []*Waiter) {
+			ws[0].Until = time.Now()
+			ws[0].Held(time.Hour, true)
+			d.requireGiven(ws[0], aGrant, ws[1])
+		},
+		"held, woken since": func(d *desk, ws []*Waiter) {
+			d.hub.message(d.ch, "0") // of another hold, maybe
+			ws[0].Held(time.Hour, true)
+			requireGranted(d.t, ws[0])
+			d.turn(ws[1:], 0)
+		},
+		"done": func(d *desk, ws []*Waiter) {
+			ws[0].Done(time.Hour)
+			d.turn(ws, -1)
+		},
+		"leave": func(d *desk, ws []*Waiter) {
+			require.Equal(d.t, Left, ws[0].Leave(), "its caller gives the lock back")
+			d.turn(ws, 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			still(t, func(t *testing.T) {
+				d := newDesk(t)
+				ws := d.asking("o", 2)
+				d.told(aGrantTo)
+				d.turn(ws, -1)
+				require.Nil(t, d.topic().placed)
+				end(d, ws)
+			})
+		})
+	}
+}
+
+// The same in a turn that came with Join, so that nobody has listened to the waiter before.
+func TestGrantInTheFirstTurn(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	d.line(1)[0].Done(-1)
+	w := &Waiter{}
+	require.True(t, d.hub.Join(w, queue(d.ch)))
+	require.True(t, w.Listens(), "the subscription lingers")
+	require.True(t, w.TakePlace("o"))
+	d.told(aGrantTo)
+	w.Held(time.Hour, true)
+	d.requireGiven(w, aGrant)
+}
+
+// A grant that arrives during a claim waits for its end: the claimant, too, may have put the waiter in the queue.
+func TestGrantInAClaim(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(d *desk, ws []*Waiter){
+		"queued": func(d *desk, ws []*Waiter) {
+			require.True(d.t, ws[0].Queued(time.Hour))
+			d.requireGiven(ws[0], aGrant, ws[1])
+		},
+		"unclaimed": func(d *desk, ws []*Waiter) {
+			require.True(d.t, ws[0].Unclaim())
+			d.requireGiven(ws[0], aGrant, ws[1])
+		},
+		"granted by the claimant": func(d *desk, ws []*Waiter) {
+			require.True(d.t, ws[0].Grant(time.Hour))
+			requireGranted(d.t, ws[0])
+			require.Nil(d.t, ws[0].Given(), "it was another hold")
+			d.turn(ws[1:], -1)
+		},
+		"stopped": func(d *desk, ws []*Waiter) {
+			d.hub.Stop()
+			requireClosed(d.t, ws...)
+			require.True(d.t, ws[0].Queued(time.Hour))
+			d.requireGiven(ws[0], aGrant)
+		},
+		"gave up": func(d *desk, ws []*Waiter) {
+			abandon(d.t, ws[0])
+			require.False(d.t, ws[0].Queued(time.Hour))
+			require.Equal(d.t, Left, ws[0].Leave(), "the claimant gives the lock back")
+			d.turn(ws, 1)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			still(t, func(t *testing.T) {
+				d := newDesk(t)
+				ws := d.claimed(2)
+				require.True(t, ws[0].TakePlace("o"))
+				d.told(aGrantTo)
+				d.turn(ws, -1)
+				end(d, ws)
+			})
+		})
+	}
+}
+
+// A waiter that is told to leave in the same moment has the lock if the grant comes first, and its caller gives it back
+// if it does not want it.
+func TestGrantToAStoppedWaiter(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(d *desk, w *Waiter){
+		"closed": func(d *desk, _ *Waiter) { d.hub.Stop() },
+		"refused": func(d *desk, _ *Waiter) {
+			d.hub.mu.Lock()
+			d.topic().refuse(io.ErrUnexpectedEOF)
+			d.hub.mu.Unlock()
+		},
+		"unanswered": func(d *desk, w *Waiter) { w.stop(io.ErrUnexpectedEOF) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			w := d.placed("o", 1)[0]
+			stop(d, w)
+			require.Len(t, w.turn, 1)
+			require.Error(t, refusal(w))
+			d.told(aGrantTo)
+			d.requireGiven(w, aGrant)
+		})
+	}
+}
+
+// A grant for a waiter that has gone is nobody's here. The next one has been woken, and takes the place.
+func TestGrantToOneThatHasGone(t *testing.T) {
+	t.Parallel()
+	for name, leave := range map[string]func(d *desk, w *Waiter){
+		"gave up": func(d *desk, w *Waiter) { require.Equal(d.t, Left, w.Leave()) },
+		"time is over": func(d *desk, w *Waiter) {
+			d.hub.mu.Lock()
+			w.stop(ErrExpired)
+			d.hub.mu.Unlock()
+			<-w.turn
+			require.Equal(d.t, Left, w.Leave())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			ws := d.placed("o", 3)
+			leave(d, ws[0])
+			d.turn(ws, 1)
+			d.told(aGrantTo)
+			require.True(t, ws[1].Listens())
+			require.True(t, ws[1].TakePlace("p"))
+			d.told(aGrantTo)
+			ws[1].Held(time.Hour, true)
+			d.turn(ws, -1)
+			d.told("p 2000 3 7")
+			d.requireGiven(ws[1], aGrant, ws[2])
+		})
+	}
+}
+
+// A process has one place for a lock.
+func TestOnePlace(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	ws := d.placed("o", 2)
+	d.hub.message(d.ch, "1")
+	d.turn(ws, 0)
+	require.True(t, ws[0].Listens(), "it may ask again")
+	require.True(t, ws[0].TakePlace("o"))
+	ws[0].Held(-1, true)
+	d.turn(ws, 1)
+	require.False(t, ws[1].Listens())
+	require.False(t, ws[1].TakePlace("p"))
+	ws[1].Held(-1, false)
+	d.told(aGrantTo)
+	d.requireGiven(ws[0], aGrant, ws[1])
+
+	d.hub.Wake(queue(d.ch))
+	d.turn(ws, 1)
+	require.True(t, ws[1].TakePlace("p"))
+	ws[1].Done(-1)
+	require.Nil(t, d.topic().placed)
+}
+
+// '00' is for those who have no place. It is not lost for one that has taken the place, and then does not get it.
+func TestUnlockForOutsiders(t *testing.T) {
+	t.Parallel()
+	outsiders := func(d *desk) { d.hub.message(d.ch, "00") }
+	t.Run("no place", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(t)
+		ws := d.line(2)
+		outsiders(d)
+		d.turn(ws, 0)
+		outsiders(d)
+		ws[0].Held(-1, false)
+		d.turn(ws, 0)
+	})
+	t.Run("place", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(t)
+		ws := d.placed("o", 2)
+		outsiders(d)
+		d.turn(ws, -1)
+		d.hub.message(d.ch, "0")
+		d.turn(ws, 0)
+		outsiders(d)
+		ws[0].Held(-1, true)
+		d.turn(ws, -1)
+		require.Same(t, ws[0], claimFirst(d.hub, queue(d.ch)))
+		outsiders(d)
+		require.True(t, ws[0].Queued(-1))
+		d.turn(ws, -1)
+	})
+	t.Run("did not join", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(t)
+		ws := d.asking("o", 2)
+		outsiders(d)
+		ws[0].Held(-1, false)
+		d.turn(ws, 0)
+		ws[0].Held(-1, false)
+		d.turn(ws, -1)
+	})
+	t.Run("left", func(t *testing.T) {
+		t.Parallel()
+		d := newDesk(t)
+		ws := d.placed("o", 2)
+		outsiders(d)
+		ws[0].Leave()
+		d.turn(ws, 1)
+	})
+}
+
+// '? <ms>' has the lock looked at then, or earlier if that was to be: also if it comes before the answer to an attempt.
+func TestLook(t *testing.T) {
+	t.Parallel()
+	const rounding = time.Millisecond
+	for name, row := range map[string]struct {
+		do   func(d *desk, w *Waiter)
+		want time.Duration // until the waiter asks
+	}{
+		"earlier":        {func(d *desk, _ *Waiter) { d.told("? 2000") }, 2*time.Second + rounding},
+		"later":          {func(d *desk, _ *Waiter) { d.told("? 4000000") }, time.Hour + rounding},
+		"twice":          {func(d *desk, _ *Waiter) { d.told("? 2000"); d.told("? 3000") }, 2*time.Second + rounding},
+		"twice, earlier": {func(d *desk, _ *Waiter) { d.told("? 2000"); d.told("? 1000") }, time.Second + rounding},
+		"a turn": {func(d *desk, w *Waiter) {
+			d.hub.message(d.ch, "0")
+			d.turn([]*Waiter{w}, 0)
+			d.told("? 2000")
+			w.Held(time.Hour, true)
+		}, 2*time.Second + rounding},
+		"a turn, and no expiry": {func(d *desk, w *Waiter) {
+			d.hub.message(d.ch, "0")
+			d.turn([]*Waiter{w}, 0)
+			d.told("? 2000")
+			w.Held(-1, true)
+		}, 2*time.Second + rounding},
+		"before a turn": {func(d *desk, w *Waiter) {
+			d.told("? 2000")
+			d.hub.message(d.ch, "0")
+			d.turn([]*Waiter{w}, 0)
+			w.Held(time.Minute, true) // knows better
+		}, time.Minute + rounding},
+		"a claim": {func(d *desk, w *Waiter) {
+			require.Same(d.t, w, claimFirst(d.hub, queue(d.ch)))
+			d.told("? 2000")
+			require.True(d.t, w.Queued(time.Minute))
+		}, 2*time.Second + rounding},
+		"no expiry": {func(d *desk, w *Waiter) {
+			d.hub.message(d.ch, "0")
+			d.turn([]*Waiter{w}, 0)
+			w.Held(-1, true) // the place would be gone
+		}, placeLasts + rounding},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := newDesk(t)
+				w := d.placed("o", 1)[0]
+				row.do(d, w)
+				require.Empty(t, w.turn)
+				began := time.Now()
+				<-w.turn
+				require.Equal(t, row.want, time.Since(began))
+			})
+		})
+	}
+}
+
+// Those behind one that was given the lock sleep as long as its lease, whatever the holder before had.
+func TestTimerAfterAGrantOfAnotherProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, ttl := range []time.Duration{time.Second, time.Hour} {
+			d := newDesk(t)
+			ws := d.asking("o", 2)
+			ws[0].Held(ttl, true)
+			d.told(aGrantTo)
+			d.requireGiven(ws[0], aGrant)
+			began := time.Now()
+			<-ws[1].turn
+			require.Equal(t, aGrant.Lease+time.Millisecond, time.Since(began))
+		}
+	})
+}
+
+// x and {x} are two locks with one channel. Each message is for the right one.
+func TestPlacesOfSeveralQueues(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	ws := d.placed("o", 1)
+	q := Queue{Lock: "{x}", Channel: d.ch}
+	a, b := &Waiter{}, &Waiter{}
+	require.True(t, d.hub.Join(a, q))
+	require.False(t, d.hub.Join(b, q))
+	a.Held(-1, false)
+	d.turn([]*Waiter{a}, 0)
+	all := []*Waiter{ws[0], a, b}
+	d.hub.message(d.ch, "00")
+	a.Held(-1, false)
+	d.turn(all, 1)
+	require.True(t, a.TakePlace("p"))
+	a.Held(-1, true)
+	d.hub.message(d.ch, "00")
+	d.turn(all, -1)
+	d.told("p 2000 3 7")
+	d.requireGiven(a, aGrant, ws[0], b)
+	require.Same(t, ws[0], d.topic().placed)
+	d.told(aGrantTo)
+	d.requireGiven(ws[0], aGrant, b)
+}
+
+// The subscription is live while both of its channels are, and asked for anew if one of them is lost.
+func TestHalfASubscription(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	for i, name := range []string{d.ch.Name, grants(d.ch).Name} {
+		ws := d.placed("o", 2)
+		sub := d.topic().sub
+		d.confirmOne("unsubscribe", name)
+		require.False(t, sub.live())
+		d.turn(ws, -1)
+		d.hub.message(d.ch, "0") // arrives all the same, maybe
+		d.turn(ws, 0)
+		require.False(t, ws[0].Listens())
+		ws[0].Held(-1, false)
+		if i == 0 {
+			d.confirmOne("unsubscribe", grants(d.ch).Name) // the other one follows
+		}
+		require.Equal(t, subscribing, d.take())
+		d.confirmOne("subscribe", d.ch.Name)
+		require.False(t, d.finish(nil), "rueidis answers with the first channel")
+		require.False(t, sub.live())
+		require.Equal(t, noOp, d.take(), "it is under way")
+		d.turn(ws, -1)
+		d.confirmOne("subscribe", grants(d.ch).Name)
+		require.True(t, sub.live())
+		require.Equal(t, noOp, d.take())
+		d.turn(ws, 0)
+		require.True(t, ws[0].Listens())
+		ws[0].Leave()
+		ws[1].Leave()
+		d.obey()
+		require.Zero(t, d.hub.Len())
+	}
+
+	ws := d.line(1)
+	ws[0].Leave()
+	require.Equal(t, unsubscribing, d.take())
+	d.confirm("subscribe") // rueidis repeats what it sent on a connection that broke
+	require.Equal(t, noOp, d.take(), "it is under way")
+	d.confirmOne("unsubscribe", d.ch.Name)
+	require.Equal(t, noOp, d.take(), "still")
+	d.confirmOne("unsubscribe", grants(d.ch).Name)
+	d.finish(nil)
+	require.Zero(t, d.hub.Len())
+}
+
+// Without a channel for grants there are no places.
+func TestNoGrants(t *testing.T) {
+	t.Parallel()
+	s := sharedSite(t)
+	s.hub = New(redistest.Dial(t, redistest.Shared(t)), "")
+	defer s.hub.Close()
+	ch := plain(redistest.Name(t))
+	ws := s.park(ch, 2)
+	require.EqualValues(t, 0, s.subscribers(grants(ch)))
+	require.False(t, ws[0].Listens())
+	s.publish(ch, "00")
+	awaitTurn(t, ws[0], soon)
+	s.leaveAll(ch, ws)
+}
+
+// parkPlaced is park, and the first waiter has the process's place.
+func (s site) parkPlaced(ch Channel, owner string, n int) []*Waiter {
+	s.t.Helper()
+	ws := s.park(ch, n)
+	s.place(ch, ws[0], owner)
+	return ws
+}
+
+// place has the first waiter ask again, and take the place.
+func (s site) place(ch Channel, w *Waiter, owner string) {
+	s.t.Helper()
+	s.publish(ch, "0")
+	awaitTurn(s.t, w, soon)
+	require.True(s.t, w.Listens())
+	require.True(s.t, w.TakePlace(owner))
+	w.Held(-1, true)
+}
+
+func (s site) awaitGiven(w *Waiter) {
+	s.t.Helper()
+	awaitTurn(s.t, w, soon)
+	require.Equal(s.t, Granted, w.Leave())
+	require.Equal(s.t, aGrant, said(w))
+}
+
+func TestGrantsOnAServer(t *testing.T) {
+	t.Parallel()
+	for name, mod := range respVersions {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			s := newSite(t, server.Client(t, mod), server.Client(t))
+			ch := plain("c")
+			ws := s.parkPlaced(ch, "o", 3)
+			require.EqualValues(t, 1, s.subscribers(ch))
+			require.EqualValues(t, 1, s.subscribers(grants(ch)))
+			s.publish(ch, "00")
+			s.publish(grants(ch), "older 2000 3 7")
+			noTurn(t, ws...)
+			s.publish(grants(ch), aGrantTo)
+			s.awaitGiven(ws[0])
+			noTurn(t, ws[1:]...)
+
+			s.place(ch, ws[1], "p")
+			_, err := s.do(s.rdb.B().ClientKill().TypePubsub().Build()).AsInt64()
+			require.NoError(t, err)
+			awaitTurn(t, ws[1], recovery) // whoever releases meanwhile finds that nobody listens
+			require.True(t, ws[1].Listens())
+			require.True(t, ws[1].TakePlace("p"))
+			s.publish(grants(ch), "p 2000 3 7")
+			noTurn(t, ws[1:]...)
+			ws[1].Held(-1, true)
+			s.awaitGiven(ws[1])
+
+			s.publish(ch, "0")
+			awaitTurn(t, ws[2], soon)
+			s.leaveAll(ch, ws[2:])
+			s.awaitSubscribers(grants(ch), 0)
+		})
+	}
+}
+
+// A user that may not have the channel for grants hears of unlocks alone, and so takes no place.
+func TestForbiddenGrants(t *testing.T) {
+	t.Parallel()
+	for name, mod := range respVersions {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t)
+			setUser(t, server.Client(t), "~*", "+@all", "resetchannels", "&c")
+			s := newSite(t, server.Client(t, mod, asTester), server.Client(t))
+			ch := plain("c")
+			w := &Waiter{}
+			require.True(t, s.hub.Join(w, queue(ch)))
+			w.Held(-1, false)
+			awaitTurn(t, w, soon) // confirmed
+			require.False(t, w.Listens())
+			require.EqualValues(t, 1, s.subscribers(ch))
+			require.EqualValues(t, 0, s.subscribers(grants(ch)))
+			w.Held(-1, false)
+			s.publish(ch, "0")
+			awaitTurn(t, w, soon)
+			w.Leave()
+			s.awaitSubscribers(ch, 0)
+		})
+	}
+}
+
+// Grants on a cluster, before and after the slot moves. A place does not outlive the subscription unnoticed.
+func TestGrantsOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	for name, mod := range respVersions {
+		t.Run(name, func(t *testing.T) {
+			s := newSite(t, cluster.Client(t, mod), cluster.Client(t))
+			ch := Channel{Name: "c:{" + redistest.Name(t) + "}", Sharded: true}
+			ws := s.parkPlaced(ch, "o", 3)
+			require.EqualValues(t, 1, s.subscribers(grants(ch)))
+			s.publish(grants(ch), aGrantTo)
+			s.awaitGiven(ws[0])
+			s.place(ch, ws[1], "p")
+
+			slot := cluster.Slot(t, ch.Name)
+			from, to := cluster.Owner(t, slot), cluster.Nodes()[0]
+			if from == to {
+				to = cluster.Nodes()[1]
+			}
+			cluster.MigrateSlot(t, slot, from, to)
+			awaitTurn(t, ws[1], recovery)
+			require.True(t, ws[1].Listens())
+			require.True(t, ws[1].TakePlace("p"))
+			ws[1].Held(-1, true)
+			require.EqualValues(t, 1, s.subscribers(ch))
+			require.EqualValues(t, 1, s.subscribers(grants(ch)))
+			s.publish(grants(ch), "p 2000 3 7")
+			s.awaitGiven(ws[1])
+			s.leaveAll(ch, ws[2:])
+			s.awaitSubscribers(grants(ch), 0)
+		})
+	}
+	t.Run("another slot", func(t *testing.T) {
+		s := newSite(t, cluster.Client(t), cluster.Client(t))
+		ch := Channel{Name: redistest.Name(t), Sharded: true}
+		ws := s.park(ch, 2)
+		s.publish(ch, "0")
+		awaitTurn(t, ws[0], soon)
+		require.False(t, ws[0].Listens(), "its grants would be at another node")
+		s.leaveAll(ch, ws)
+	})
+}

@@ -1,0 +1,172 @@
+package faults
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Fault 1 and 2, G1, G4: the message that gives the lock to a process is lost with the connection of its subscription. The
+// process asks when it has subscribed again, and finds that the lock is its own.
+func TestGrantCutOff(t *testing.T) {
+	t.Parallel()
+	s := newGrantScene(t, redistest.Shared(t), 2, rlock.Options{})
+	s.line[0].proxy.OnReply(once(isGrant, redistest.Cut))
+	require.NoError(t, s.held.unlock())
+	got := s.gets(t, s.line[0], prompt, "asks as soon as it has subscribed again")
+	s.line[1].waiter.waits(t)
+	got = s.passes(t, got, s.line[1], prompt)
+	require.NoError(t, got.unlock())
+}
+
+// Fault 1, G1, G4: the message that gives the lock to a process is lost alone. The next process looks when the grant is
+// over. The one that did not hear of it sleeps for as long as it was told when it asked, a watchdog time at most.
+func TestGrantMessageLost(t *testing.T) {
+	t.Parallel()
+	const watchdog = 3 * grantLease
+	for _, others := range []int{0, 1, 3} {
+		t.Run(map[int]string{0: "alone", 1: "one behind it", 3: "three behind it"}[others], func(t *testing.T) {
+			t.Parallel()
+			s := newGrantScene(t, redistest.Shared(t), 1+others, rlock.Options{WatchdogTimeout: watchdog})
+			asked := time.Now()
+			s.line[0].proxy.OnReply(once(isGrant, redistest.Drop))
+			require.NoError(t, s.held.unlock())
+			unlocked := time.Now()
+			if others == 0 {
+				got := s.gets(t, s.line[0], time.Until(asked.Add(watchdog))+prompt, "found by the timer")
+				require.NoError(t, got.unlock())
+				return
+			}
+			got := s.gets(t, s.line[1], grantLease+prompt, "looks when the grant is over")
+			require.GreaterOrEqual(t, got.at.Sub(unlocked), grantLease-prompt/10)
+			for _, c := range s.line[2:] {
+				got = s.passes(t, got, c, prompt)
+			}
+			got = s.passes(t, got, s.line[0], time.Until(asked.Add(watchdog))+prompt)
+			require.NoError(t, got.unlock())
+		})
+	}
+}
+
+// Fault 1, G1, G2, G4: the message that gives the lock to a process comes late. While the grant lasts the process asks before it
+// uses it. When it is over the next process has the lock; the late one has its place behind that again, at once.
+func TestGrantMessageLate(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		late time.Duration
+	}{{"beyond half of the grant", grantLease * 5 / 8}, {"when it is over", grantLease + grantLease/4}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s := newGrantScene(t, redistest.Shared(t), 2, rlock.Options{})
+			first, second := s.line[0], s.line[1]
+			first.proxy.OnReply(once(isGrant, redistest.Hold))
+			require.NoError(t, s.held.unlock())
+			pass(c.late)
+			if c.late < grantLease {
+				second.waiter.waits(t)
+				first.proxy.Release()
+				got := s.gets(t, first, prompt, "asks, and finds that the lock is its own")
+				got = s.passes(t, got, second, prompt)
+				require.NoError(t, got.unlock())
+				return
+			}
+			got := s.gets(t, second, prompt, "looked when the grant was over")
+			first.proxy.Release()
+			redistest.Eventually(t, prompt/2, func() bool { return len(queued(t, s.rdb, s.name)) == 1 }, "asked, and is in the queue again")
+			first.waiter.waits(t)
+			s.alone(t, got)
+			got = s.passes(t, got, first, prompt)
+			require.NoError(t, got.unlock())
+		})
+	}
+}
+
+// Fault 1, G1: the message that gives the lock to a process comes again: while it is inside, while the next one is, and while it
+// waits once more. Nobody gets anything by that.
+func TestGrantMessageTwice(t *testing.T) {
+	t.Parallel()
+	s := newGrantScene(t, redistest.Shared(t), 2, rlock.Options{})
+	said := make(chan []string, 10)
+	s.line[0].proxy.OnReply(func(cmd []string) redistest.Action {
+		if isGrant(cmd) {
+			said <- cmd
+		}
+		return redistest.Pass
+	})
+	again := func(cmd []string) {
+		n, err := do(t, s.rdb, "PUBLISH", cmd[1], cmd[2]).AsInt64()
+		require.NoError(t, err)
+		require.EqualValues(t, 1, n)
+	}
+	first, second := s.line[0], s.line[1]
+	require.NoError(t, s.held.unlock())
+	got := s.gets(t, first, prompt, "granted")
+	grant := <-said
+	again(grant)
+	s.alone(t, got)
+	got = s.passes(t, got, second, prompt)
+	s.line = nil
+	s.join(t, first)
+	again(grant)
+	// Behind the message, so that it was handled.
+	require.NoError(t, do(t, s.rdb, "PUBLISH", grant[1], "? 1").Error())
+	redistest.Eventually(t, prompt, func() bool { return len(queued(t, s.rdb, s.name)) == 1 }, "asked")
+	first.waiter.waits(t)
+	s.alone(t, got)
+	got = s.passes(t, got, first, prompt)
+	again(grant)
+	s.alone(t, got)
+	require.NoError(t, got.unlock())
+}
+
+// Fault 1, G4: the next process is told when to look before it has the answer to the attempt that put it in the queue. It
+// looks all the same, and not when the hold that the answer speaks of would have ended.
+func TestWatchOvertakesTheAnswer(t *testing.T) {
+	t.Parallel()
+	s := newGrantScene(t, redistest.Shared(t), 1, rlock.Options{})
+	second := s.client(t, rlock.Options{})
+	var watched = make(chan struct{}, 1)
+	joins := func(cmd []string) bool {
+		c, ok := parseHistScript(cmd)
+		return ok && c.what == "acquire" && c.joins
+	}
+	strike := once(joins, redistest.Hold)
+	second.proxy.OnReply(func(cmd []string) redistest.Action {
+		if isWatch(cmd) {
+			watched <- struct{}{}
+		}
+		return strike(cmd)
+	})
+	s.join(t, second) // which does not know of it yet
+	s.line[0].proxy.OnReply(once(isGrant, redistest.Drop))
+	require.NoError(t, s.held.unlock())
+	<-watched
+	pass(prompt / 10) // for the message to get from the proxy to the process
+	second.proxy.Release()
+	got := s.gets(t, second, grantLease+prompt, "looks when the grant is over")
+	s.line[0].cancel()
+	require.ErrorIs(t, s.line[0].waiter.within(t, prompt).err, context.Canceled)
+	require.NoError(t, got.unlock())
+}
+
+// Fault 1, G1, G4: somebody who reads all messages of the server (PSUBSCRIBE) makes the dead look alive. Each of them costs the
+// lease of a grant, as one that is cut off does.
+func TestGrantWhileSomebodyReadsAllMessages(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := newGrantScene(t, server.Addr(), 0, rlock.Options{})
+	reader, cancel := redistest.Dial(t, server.Addr()).Dedicate()
+	t.Cleanup(cancel)
+	require.NoError(t, reader.Do(context.Background(), reader.B().Psubscribe().Pattern("*").Build()).Error())
+	s.killed(t, 2)
+	s.join(t, s.client(t, rlock.Options{}))
+	require.NoError(t, s.held.unlock())
+	got := s.gets(t, s.line[0], 2*grantLease+prompt, "after the leases of the dead")
+	require.NoError(t, got.unlock())
+}
