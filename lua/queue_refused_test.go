@@ -173,7 +173,7 @@ func TestQueueForbidden(t *testing.T) {
 	require.Empty(t, l.fields())
 }
 
-// What else may be forbidden. Where another process cannot be given the lock, all are told, as if there were no queue.
+// Other rights may be missing. Where another process cannot be given the lock, all are told, as if there were no queue.
 func TestGrantForbidden(t *testing.T) {
 	t.Parallel()
 	const everything = "~* &* +@all "

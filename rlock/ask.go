@@ -104,8 +104,8 @@ func (q *question) send(left <-chan struct{}) (answer, error) {
 			if reply.NoQueue {
 				c.noQueues.Store(true)
 			}
-			if args.Queue != "" && !reply.WithoutQueue && !reply.Joined {
-				h.queued = time.Time{}
+			if args.Queue != "" && !reply.WithoutQueue && reply.Status == lua.Acquired {
+				h.queued = time.Time{} // not after a refusal: a late grant would be trusted from the next call on
 			}
 			if q.count == 1 && h.doubt != nil {
 				h.doubt.unsure = false

@@ -160,7 +160,9 @@ func (l *locking) given(g *pubsub.Grant) (a answer, usable bool) {
 	h.grants = g.Grants
 	a = answer{sent: h.queued, lease: min(g.Lease, m.ttl())}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)
-	h.queued = time.Time{} // it is out of the queue
 	usable = !g.Crossed && m.lease == 0 && (g.Token >= 0 || m.kind.fence == nil) && time.Until(a.sent.Add(a.lease)) > a.lease/2
+	if usable {
+		h.queued = time.Time{} // it is out of the queue
+	}
 	return a, usable
 }

@@ -112,6 +112,8 @@ func (l *locking) compete() (*level, error) {
 		case a.granted():
 			if l.joined {
 				l.waiter.Done(m.ttl())
+			} else {
+				l.hold.queued = time.Time{} // the grant has taken it out
 			}
 			return l.enter(a)
 		}

@@ -420,7 +420,7 @@ func TestHandOffWithoutScripts(t *testing.T) {
 	r.clear(t)
 }
 
-// Who may not do what a hand-off does, gives the lock back as without it.
+// A user without the rights for a hand-off gives the lock back as without it.
 func TestHandOffForbidden(t *testing.T) {
 	redistest.Parallel(t)
 	for _, command := range []string{"hexists", "hset"} {

@@ -170,7 +170,7 @@ func TestAfterAnUnlockOneAsks(t *testing.T) {
 	}
 }
 
-// Who does not want to wait gets the answer of Redis.
+// A TryLock that does not want to wait gets the answer of Redis.
 func TestOneAttemptAsksThoughItIsOurs(t *testing.T) {
 	r, a := turns(t, rlock.Options{HandOff: never})
 	before := redistest.Commands(t, r.rdb)["evalsha"]
