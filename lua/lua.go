@@ -205,8 +205,12 @@ func Release(ctx context.Context, c rueidis.Client, a ReleaseArgs) (ReleaseReply
 // it, there is no memory for that, or the slot is on its way to another node of a cluster, which for as long as that takes may
 // have the lock and not the queue. Without the queue the lock works as with those that know nothing of it.
 func noQueue(r rueidis.RedisResult) (without, forbidden bool) {
+	err := r.Error()
+	if err == nil { // most of the time, and then nothing is to be allocated
+		return false, false
+	}
 	var said *rueidis.RedisError
-	if !errors.As(r.Error(), &said) {
+	if !errors.As(err, &said) {
 		return false, false
 	}
 	text := said.Error()
