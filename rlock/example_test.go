@@ -141,6 +141,49 @@ func ExampleMutex_TryLock() {
 	// <nil>
 }
 
+func ExampleMutex_TryDo() {
+	client, closeAll := connect()
+	defer closeAll()
+	report := client.Mutex("nightly-report")
+
+	_ = report.Do(context.Background(), func(context.Context) error {
+		err := report.TryDo(context.Background(), 0, func(context.Context) error {
+			fmt.Println("not reached: another one is at it")
+			return nil
+		})
+		fmt.Println("skipped:", errors.Is(err, rlock.ErrNotAcquired))
+		return nil
+	})
+	// Output: skipped: true
+}
+
+func ExampleDoValue() {
+	client, closeAll := connect()
+	defer closeAll()
+
+	total, err := rlock.DoValue(context.Background(), client.Mutex("order:42"), func(ctx context.Context) (int, error) {
+		return 40 + 2, nil // read and changed under the lock
+	})
+	fmt.Println(total, err)
+	// Output: 42 <nil>
+}
+
+// Code that takes a Locker works with locks of every kind, and can be tested with a fake.
+func ExampleLocker() {
+	client, closeAll := connect()
+	defer closeAll()
+
+	next := func(ctx context.Context, l rlock.Locker) (string, error) {
+		return rlock.DoValue(ctx, l, func(context.Context) (string, error) { return "number 1 of " + l.Name(), nil })
+	}
+	for _, l := range []rlock.Locker{client.Mutex("invoices"), client.FencedMutex("orders")} {
+		fmt.Println(next(context.Background(), l))
+	}
+	// Output:
+	// number 1 of invoices <nil>
+	// number 1 of orders <nil>
+}
+
 func ExampleClient_FencedMutex() {
 	client, closeAll := connect()
 	defer closeAll()

@@ -141,30 +141,6 @@ func (m *Mutex) result(ctx context.Context, l *level, err error) (context.Contex
 	return l, l.unlock, nil
 }
 
-// Do runs fn while it holds the lock: Lock, fn with the ctx of the section, unlock. It returns the
-// error of Lock, or the error of fn as it is if the unlock was fine. Otherwise the error satisfies errors.Is and errors.As
-// for those of both. If the hold was lost that is [ErrLost], whatever fn returned; the same for [ErrClosed] if Close ended
-// the ctx of the section and fn returned an error. If fn panics, or calls runtime.Goexit, the lock is released and the panic
-// goes on. Do panics if fn is nil.
-func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context) error) (err error) {
-	if fn == nil {
-		panic("rlock: Do of a nil function")
-	}
-	l, err := m.lock(caller{ctx: ctx, began: time.Now()})
-	if err != nil {
-		return err
-	}
-	defer func() {
-		lockErr := l.unlock()
-		var loss *LostError
-		if lockErr == nil && err != nil && errors.As(context.Cause(l), &loss) && loss.Reason == LostClosed {
-			lockErr = loss
-		}
-		err = joinErrors(lockErr, err)
-	}()
-	return fn(l)
-}
-
 // check panics for what can only be a mistake in the program.
 func (m *Mutex) check(ctx context.Context) {
 	switch {

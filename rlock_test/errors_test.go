@@ -186,9 +186,14 @@ func TestMisusePanics(t *testing.T) {
 	m := b.Mutex(b.name)
 	var none *rlock.Client
 	for want, f := range map[string]func(){
-		"rlock: the ctx is nil":                         func() { _, _, _ = m.Lock(nil) },  //nolint:staticcheck // on purpose
-		"rlock: the ctx is nil ":                        func() { _, _ = m.IsLocked(nil) }, //nolint:staticcheck // on purpose
-		"rlock: Do of a nil function":                   func() { _ = m.Do(context.Background(), nil) },
+		"rlock: the ctx is nil":        func() { _, _, _ = m.Lock(nil) },  //nolint:staticcheck // on purpose
+		"rlock: the ctx is nil ":       func() { _, _ = m.IsLocked(nil) }, //nolint:staticcheck // on purpose
+		"rlock: Do of a nil function":  func() { _ = m.Do(context.Background(), nil) },
+		"rlock: Do of a nil function ": func() { _ = m.TryDo(context.Background(), 0, nil) },
+		"rlock: DoValue of a nil Locker or function": func() {
+			_, _ = rlock.DoValue(context.Background(), nil, func(context.Context) (int, error) { return 0, nil })
+		},
+		"rlock: DoValue of a nil Locker or function ":   func() { _, _ = rlock.DoValue[int](context.Background(), m, nil) },
 		"rlock: a Mutex that was not made by a Client":  func() { _, _, _ = new(rlock.Mutex).Lock(context.Background()) },
 		"rlock: a Mutex that was not made by a Client ": func() { _, _, _ = new(rlock.Mutex).TryLock(context.Background(), 0) },
 		"rlock: a Client that was not made by New":      func() { none.Mutex("x") },

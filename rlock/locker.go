@@ -1,0 +1,76 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Locker is what the locks of all kinds have in common. It is small so that tests can fake it. The methods do what
+// those of [Mutex] do, and so must a fake: on error Lock and TryLock return the ctx that they were given, and an unlock
+// that returns [ErrNotHeld].
+type Locker interface {
+	// Name returns the name of the lock.
+	Name() string
+	// Lock waits until the lock is held or ctx is done, see [Mutex.Lock].
+	Lock(ctx context.Context) (context.Context, UnlockFunc, error)
+	// TryLock waits for at most that time, see [Mutex.TryLock].
+	TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error)
+}
+
+var _ Locker = (*Mutex)(nil)
+
+// Do runs fn while it holds the lock: Lock, fn with the ctx of the section, unlock. It returns the
+// error of Lock, or the error of fn as it is if the unlock was fine. Otherwise the error satisfies errors.Is and errors.As
+// for those of both. If the hold was lost that is [ErrLost], whatever fn returned; the same for [ErrClosed] if Close ended
+// the ctx of the section and fn returned an error. If fn panics, or calls runtime.Goexit, the lock is released and the panic
+// goes on. Do panics if fn is nil.
+func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
+	return inside(ctx, m.Lock, fn)
+}
+
+// TryDo is [Mutex.Do] with TryLock in place of Lock: fn does not run if the lock could not be had within that wait, and the
+// error is that of [Mutex.TryLock]. The wait does not bound fn.
+func (m *Mutex) TryDo(ctx context.Context, wait time.Duration, fn func(ctx context.Context) error) error {
+	return inside(ctx, within(m, wait), fn)
+}
+
+// DoValue is Do for a section that returns a value, and for locks of every kind. The value is that of fn, also if there is an
+// error; the zero value if fn did not run.
+func DoValue[T any](ctx context.Context, l Locker, fn func(ctx context.Context) (T, error)) (value T, err error) {
+	if l == nil || fn == nil {
+		panic("rlock: DoValue of a nil Locker or function")
+	}
+	err = inside(ctx, l.Lock, func(ctx context.Context) (err error) {
+		value, err = fn(ctx)
+		return err
+	})
+	return value, err
+}
+
+// within makes a Lock of a TryLock.
+func within(l Locker, wait time.Duration) func(context.Context) (context.Context, UnlockFunc, error) {
+	return func(ctx context.Context) (context.Context, UnlockFunc, error) { return l.TryLock(ctx, wait) }
+}
+
+// inside runs fn between a Lock and its unlock: it is the Do of every kind.
+func inside(
+	ctx context.Context, lock func(context.Context) (context.Context, UnlockFunc, error), fn func(context.Context) error,
+) (err error) {
+	if fn == nil {
+		panic("rlock: Do of a nil function")
+	}
+	ctx, unlock, err := lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		lockErr := unlock()
+		var loss *LostError
+		if lockErr == nil && err != nil && errors.As(context.Cause(ctx), &loss) && loss.Reason == LostClosed {
+			lockErr = loss
+		}
+		err = joinErrors(lockErr, err)
+	}()
+	return fn(ctx)
+}
