@@ -65,6 +65,7 @@
 //   - [ErrLost]: the hold ended before its unlock. Somebody else may be in the section.
 //   - [ErrNotHeld]: there was nothing to unlock.
 //   - [ErrNotReplicated]: too few replicas confirmed, see [Options].Replicas.
+//   - [ErrReentry]: the ctx holds the lock already, see [WithoutReentry].
 //   - [ErrClosed]: the Client was closed.
 //
 // Any other error is a refusal by Redis, or says that the key of the lock holds something else.

@@ -36,6 +36,11 @@ var (
 	// the pool of rueidis had no connection for the attempt, so that it was not made. See [Options].Replicas.
 	ErrNotReplicated = errors.New("rlock: not replicated")
 
+	// ErrReentry means that the ctx of a Lock carries a hold of the lock already, and the handle does not re-enter: see
+	// [WithoutReentry]. The hold stays as it is.
+	ErrReentry = errors.New("rlock: this ctx holds the lock already, and WithoutReentry rules out re-entry " +
+		"(to compete with that hold, use Detach)")
+
 	// ErrClosed means that the Client of the call, or of the section, was closed.
 	ErrClosed = errors.New("rlock: client closed")
 )
@@ -209,7 +214,7 @@ func (m *Mutex) notAcquired(ctx context.Context, began time.Time, causes ...erro
 // isOurs reports whether err is of a lock. It says nothing of another lock, though errors.Is would find it.
 func isOurs(err error) bool {
 	for _, sentinel := range []error{
-		ErrNotAcquired, ErrUnreachable, ErrNotHeld, ErrLost, ErrNotReplicated, ErrClosed,
+		ErrNotAcquired, ErrUnreachable, ErrNotHeld, ErrLost, ErrNotReplicated, ErrReentry, ErrClosed,
 	} {
 		if errors.Is(err, sentinel) {
 			return true

@@ -215,6 +215,19 @@ func ExampleDetach() {
 	// Output: competes: true
 }
 
+// A section that must not nest says so to whoever calls it from inside.
+func ExampleWithoutReentry() {
+	client, closeAll := connect()
+	defer closeAll()
+	migration := client.Mutex("migration", rlock.WithoutReentry())
+
+	err := migration.Do(context.Background(), func(ctx context.Context) error {
+		return migration.Do(ctx, func(context.Context) error { return nil })
+	})
+	fmt.Println(errors.Is(err, rlock.ErrReentry))
+	// Output: true
+}
+
 // The ctx of a section ends when its lock is lost, and Do reports the loss.
 func ExampleWithLease() {
 	client, closeAll := connect()

@@ -236,6 +236,12 @@ func (l *locking) enter(a answer) (s *level, err error) {
 
 // reenter adds a level to a live hold, without queueing.
 func (m *Mutex) reenter(who caller, h *hold) (*level, error) {
+	if m.noReentry {
+		if loss := h.lossSoFar(); loss != nil {
+			return nil, loss
+		}
+		return nil, m.fail(ErrReentry)
+	}
 	if err := m.awaitCalls(who, h); err != nil {
 		return nil, err
 	}

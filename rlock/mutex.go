@@ -20,13 +20,14 @@ import (
 // a hold is synchronized before the return of the Lock that gets the lock next, in whichever
 // process.
 type Mutex struct {
-	client  *Client
-	kind    *kind
-	name    string
-	channel string        // unlocks are published there
-	queue   string        // of the processes that wait
-	lease   time.Duration // 0: the watchdog renews
-	invalid error         // what is wrong with the handle; returned by Lock
+	client    *Client
+	kind      *kind
+	name      string
+	channel   string        // unlocks are published there
+	queue     string        // of the processes that wait
+	lease     time.Duration // 0: the watchdog renews
+	noReentry bool          // see WithoutReentry
+	invalid   error         // what is wrong with the handle; returned by Lock
 }
 
 // UnlockFunc ends the level that its Lock opened, and the hold with the last of them. It cancels the
@@ -110,6 +111,7 @@ func (m *Mutex) Name() string {
 //   - [ErrLost], if ctx carries a hold of this lock that was lost and not unlocked yet, or if Redis took longer
 //     than the lease to answer,
 //   - [ErrNotReplicated], see [Options].Replicas,
+//   - [ErrReentry], see [WithoutReentry],
 //   - [ErrClosed], if the Client is closed,
 //
 // or is what Redis said. If Redis can be reached, a Lock that failed leaves nothing there.

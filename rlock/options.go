@@ -114,6 +114,17 @@ func (o Options) validate() (Options, error) {
 // Option changes one lock handle, see [Client.Mutex].
 type Option interface{ apply(*Mutex) }
 
+// optionFunc is an option that cannot be wrong.
+type optionFunc func(*Mutex)
+
+func (f optionFunc) apply(m *Mutex) { f(m) }
+
+// WithoutReentry makes a handle that does not re-enter: a Lock or TryLock whose ctx carries an open hold of the lock returns
+// [ErrReentry] at once, whichever handle took that hold, and sends nothing. It is for sections that must not nest, where a
+// re-entry is a mistake in the program. In Redis the lock is the same, so other handles of that name share it, and may
+// re-enter holds that were taken through this one.
+func WithoutReentry() Option { return optionFunc(func(m *Mutex) { m.noReentry = true }) }
+
 type leaseOption time.Duration
 
 func (d leaseOption) apply(m *Mutex) {

@@ -1,0 +1,65 @@
+package rlock_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// A handle without re-entry refuses its own holder at once, whichever handle took the hold, and sends nothing for that.
+func TestWithoutReentry(t *testing.T) {
+	redistest.Parallel(t)
+	c, proxy, past := behindProxy(t, anyWay)
+	var sent atomic.Int32
+	proxy.OnRequest(func(cmd []string) redistest.Action {
+		if isScript(cmd) {
+			sent.Add(1)
+		}
+		return redistest.Pass
+	})
+	m, other := c.Mutex(past.name, rlock.WithoutReentry()), c.Mutex(past.name)
+	for _, outer := range []*rlock.Mutex{m, other} {
+		ctx, unlock, err := outer.Lock(context.Background())
+		require.NoError(t, err)
+		before := sent.Load()
+		done, cancel := context.WithCancel(ctx)
+		cancel()
+		for _, ctx := range []context.Context{ctx, done} {
+			same, again, err := m.Lock(ctx)
+			require.ErrorIs(t, err, rlock.ErrReentry)
+			require.EqualError(t, err, `rlock: "`+past.name+`": this ctx holds the lock already, `+
+				`and WithoutReentry rules out re-entry (to compete with that hold, use Detach)`)
+			require.Equal(t, ctx, same)
+			require.ErrorIs(t, again(), rlock.ErrNotHeld)
+			_, _, err = m.TryLock(ctx, time.Hour)
+			require.ErrorIs(t, err, rlock.ErrReentry)
+		}
+		require.Equal(t, before, sent.Load())
+		require.NoError(t, ctx.Err(), "the hold stays as it is")
+
+		inner, unlockInner, err := other.Lock(ctx)
+		require.NoError(t, err, "another handle re-enters")
+		_, _, err = m.Lock(inner)
+		require.ErrorIs(t, err, rlock.ErrReentry)
+		require.NoError(t, unlockInner())
+		_, _, err = m.TryLock(rlock.Detach(ctx), 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired, "a detached ctx competes")
+		require.NoError(t, unlock())
+		require.NoError(t, m.Do(context.WithoutCancel(ctx), func(context.Context) error { return nil }), "so does one whose hold is over")
+	}
+
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	past.do(t, "DEL", past.name)
+	_, _, err = other.Lock(ctx)
+	require.ErrorIs(t, err, rlock.ErrLost)
+	_, _, err = m.Lock(ctx)
+	require.ErrorIs(t, err, rlock.ErrLost, "a known loss goes first")
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+}
