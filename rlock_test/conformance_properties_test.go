@@ -1,0 +1,454 @@
+package rlock_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+var conformanceProperties = []conformanceProperty{
+	{name: "exclusion", holds: exclusion},
+	{name: "refused at once", holds: refusedAtOnce},
+	{name: "refused after a wait", holds: refusedAfterAWait},
+	{name: "wake-up", holds: wakeUp},
+	{name: "wake-up here", holds: wakeUpHere},
+	{name: reenters, holds: reentry},
+	{name: refusesReentry, holds: reentryRefused},
+	{name: "siblings", holds: siblings},
+	{name: "detach", holds: detach},
+	{name: "ctx", holds: ctxOfTheSection},
+	{name: "second unlock", holds: secondUnlock},
+	{name: "cancelled wait", holds: cancelledWait},
+	{name: "deadline", holds: deadline},
+	{name: "ctx done before", holds: ctxDoneBefore},
+	{name: "key deleted", holds: keyDeleted, watchdog: shortWatchdog},
+	{name: endsByOtherHand, holds: forcedUnlock, watchdog: shortWatchdog},
+	{name: "connection lost", holds: connectionLost, watchdog: shortWatchdog, proxies: true},
+	{name: "renewal", holds: renewal, watchdog: shortWatchdog},
+	{name: "Close of waiters", holds: closeOfWaiters},
+	{name: "Close of holders", holds: closeOfHolders},
+	{name: "Do", holds: doSections},
+}
+
+// G1, G4: many goroutines of both sides are in one after the other, and each gets in.
+func exclusion(t *testing.T, p *place, a, b rlock.Locker) {
+	const goroutines, rounds = 6, 8 // of each side
+	var witness, in atomic.Int64
+	var wg sync.WaitGroup
+	for _, l := range []rlock.Locker{a, b} {
+		for range goroutines {
+			wg.Go(func() {
+				for range rounds {
+					ctx, unlock, err := l.Lock(p.ctx)
+					if !assert.NoError(t, err) {
+						return
+					}
+					assert.EqualValues(t, 1, in.Add(1))
+					n := witness.Load()
+					runtime.Gosched()
+					witness.Store(n + 1)
+					assert.NoError(t, ctx.Err())
+					in.Add(-1)
+					assert.NoError(t, unlock())
+				}
+			})
+		}
+	}
+	wg.Wait()
+	require.EqualValues(t, 2*goroutines*rounds, witness.Load())
+}
+
+// TryLock(0) is refused at once while the lock is held, by either side, and gets it when it is free.
+func refusedAtOnce(t *testing.T, p *place, a, b rlock.Locker) {
+	_, unlock, err := a.TryLock(p.ctx, 0)
+	require.NoError(t, err)
+	refused(p.ctx, t, a)
+	refused(p.ctx, t, b)
+	require.NoError(t, unlock())
+	_, unlock, err = b.TryLock(p.ctx, 0)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+}
+
+// TryLock says how long it has waited for what.
+func refusedAfterAWait(t *testing.T, p *place, a, b rlock.Locker) {
+	const wait = 50 * time.Millisecond
+	_, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	for _, l := range []rlock.Locker{a, b} {
+		began := time.Now()
+		_, _, err = l.TryLock(p.ctx, wait)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.NotErrorIs(t, err, rlock.ErrUnreachable)
+		var refusal *rlock.NotAcquiredError
+		require.ErrorAs(t, err, &refusal)
+		require.Equal(t, l.Name(), refusal.Name)
+		require.GreaterOrEqual(t, refusal.Waited, wait)
+		require.Less(t, time.Since(began), soon)
+	}
+	require.NoError(t, unlock())
+	free(t, b)
+}
+
+// G4: a waiter has the lock long before the lease of the former holder would have ended.
+func wakeUp(t *testing.T, p *place, a, b rlock.Locker) {
+	for _, l := range [][2]rlock.Locker{{a, b}, {b, a}} {
+		_, unlock, err := l[0].Lock(p.ctx)
+		require.NoError(t, err)
+		waiter := p.lockAndWait(t, l[1])
+		waiter.stillWaits(t)
+		require.NoError(t, unlock())
+		got := waiter.get(t, rlock.DefaultWatchdogTimeout/3)
+		require.NoError(t, got.err)
+		require.NoError(t, got.ctx.Err())
+		require.NoError(t, got.unlock())
+		redistest.Eventually(t, atMost, func() bool { return len(p.channels(t)) == 0 }, "nobody waits, and nobody lingers")
+	}
+}
+
+// So has one of the holder's own process.
+func wakeUpHere(t *testing.T, p *place, a, _ rlock.Locker) {
+	_, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	waiters := []pending{p.lockAndWait(t, a), lockAsync(t, a), lockAsync(t, a)}
+	require.NoError(t, unlock())
+	for range waiters {
+		var got attempt
+		select {
+		case got = <-waiters[0].result:
+		case got = <-waiters[1].result:
+		case got = <-waiters[2].result:
+		case <-time.After(rlock.DefaultWatchdogTimeout / 3):
+			require.FailNow(t, "nobody is woken")
+		}
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+	}
+}
+
+// A Lock under the ctx of a hold re-enters it, as deep as it likes. The levels may be unlocked in any order, and the last one
+// ends the hold.
+func reentry(t *testing.T, p *place, a, b rlock.Locker) {
+	const depth = 5
+	for _, outerFirst := range []bool{false, true} {
+		ctx := p.ctx
+		var unlocks [depth]rlock.UnlockFunc
+		var levels [depth]context.Context
+		for i := range unlocks {
+			var err error
+			if i%2 == 0 {
+				ctx, unlocks[i], err = a.Lock(ctx)
+			} else {
+				ctx, unlocks[i], err = a.TryLock(ctx, 0)
+			}
+			require.NoError(t, err)
+			levels[i] = ctx
+		}
+		for n := range depth {
+			i := n
+			if !outerFirst { // otherwise the inner ones, being children, end with the outermost
+				i = depth - 1 - n
+				require.NoError(t, levels[i].Err())
+			}
+			refused(p.ctx, t, b)
+			require.NoError(t, unlocks[i]())
+			require.Error(t, levels[i].Err())
+		}
+		free(t, b)
+	}
+}
+
+// A Lock under the ctx of a hold is ErrReentry, and the hold stays as it is.
+func reentryRefused(t *testing.T, p *place, a, b rlock.Locker) {
+	ctx, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	_, _, err = a.Lock(ctx)
+	require.ErrorIs(t, err, rlock.ErrReentry)
+	_, again, err := a.TryLock(ctx, time.Hour)
+	require.ErrorIs(t, err, rlock.ErrReentry)
+	require.ErrorIs(t, again(), rlock.ErrNotHeld)
+	require.NoError(t, ctx.Err())
+	refused(p.ctx, t, b)
+	require.NoError(t, unlock())
+	free(t, b)
+}
+
+// G1: goroutines that start before a Lock compete, though they share a ctx; one whose section is over competes as well.
+func siblings(t *testing.T, p *place, a, b rlock.Locker) {
+	parent, cancel := context.WithCancel(p.ctx)
+	defer cancel()
+	ctx, unlock, err := a.Lock(parent)
+	require.NoError(t, err)
+	refused(parent, t, a)
+	refused(ctx, t, b) // a hold of another Client is no hold
+	require.NoError(t, unlock())
+	over := context.WithoutCancel(ctx)
+	_, unlock, err = b.Lock(p.ctx)
+	require.NoError(t, err)
+	refused(over, t, a)
+	require.NoError(t, unlock())
+	_, unlock, err = a.TryLock(over, 0)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+}
+
+// A detached ctx competes with the hold that it came from.
+func detach(t *testing.T, p *place, a, _ rlock.Locker) {
+	ctx, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	refused(rlock.Detach(ctx), t, a)
+	require.NoError(t, unlock())
+	free(t, a)
+}
+
+// The ctx of a section is a child of the one that was given, and ends with the unlock, before that returns.
+func ctxOfTheSection(t *testing.T, p *place, a, _ rlock.Locker) {
+	type key struct{}
+	ctx, unlock, err := a.Lock(context.WithValue(p.ctx, key{}, 42))
+	require.NoError(t, err)
+	require.Equal(t, 42, ctx.Value(key{}))
+	require.NoError(t, ctx.Err())
+	require.NoError(t, context.Cause(ctx))
+	require.NoError(t, unlock())
+	require.Equal(t, context.Canceled, ctx.Err())
+	require.ErrorIs(t, context.Cause(ctx), context.Canceled)
+	require.ErrorContains(t, context.Cause(ctx), "unlocked")
+	require.NotErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+
+	parent, cancel := context.WithCancelCause(p.ctx)
+	ctx, unlock, err = a.Lock(parent)
+	require.NoError(t, err)
+	mine := errors.New("mine")
+	cancel(mine)
+	require.ErrorIs(t, context.Cause(ctx), mine)
+	refused(p.ctx, t, a)
+	require.NoError(t, unlock())
+	free(t, a)
+}
+
+// G6, G8: an unlock acts once, and only on its own hold.
+func secondUnlock(t *testing.T, p *place, a, b rlock.Locker) {
+	_, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	err = unlock()
+	require.ErrorIs(t, err, rlock.ErrNotHeld)
+	require.NotErrorIs(t, err, rlock.ErrLost)
+	_, unlockNext, err := b.Lock(p.ctx)
+	require.NoError(t, err)
+	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	refused(p.ctx, t, a)
+	require.NoError(t, unlockNext())
+}
+
+// G5: a wait that is cancelled ends at once, and leaves nothing, though the lock is still held.
+func cancelledWait(t *testing.T, p *place, a, b rlock.Locker) {
+	_, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	keys := p.keys(t)
+	waiter := p.lockAndWait(t, b)
+	waiter.stillWaits(t)
+	waiter.cancel()
+	got := waiter.get(t, soon)
+	require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, got.err, context.Canceled)
+	require.NotErrorIs(t, got.err, rlock.ErrUnreachable)
+	require.ErrorIs(t, got.unlock(), rlock.ErrNotHeld)
+	redistest.Eventually(t, soon, func() bool {
+		return len(p.channels(t)) == 0 && assert.ObjectsAreEqual(keys, p.keys(t))
+	}, "what the holder has is there, and nothing else")
+	require.NoError(t, unlock())
+	free(t, b)
+}
+
+// So does a wait whose ctx has a deadline. The error says which of the two it was.
+func deadline(t *testing.T, p *place, a, b rlock.Locker) {
+	_, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(p.ctx, 50*time.Millisecond)
+	defer cancel()
+	_, _, err = b.Lock(ctx)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(began), soon)
+	require.NoError(t, unlock())
+	free(t, b)
+}
+
+// A Lock whose ctx is done gets nothing, also if the lock is free.
+func ctxDoneBefore(t *testing.T, p *place, a, _ rlock.Locker) {
+	ctx, cancel := context.WithCancel(p.ctx)
+	cancel()
+	_, _, err := a.Lock(ctx)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, err, context.Canceled)
+	_, _, err = a.TryLock(ctx, time.Hour)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.Empty(t, p.keys(t))
+	free(t, a)
+}
+
+// lost says that a hold is lost: its ctx is done, a Lock under that is ErrLost until the unlock, and so is the unlock; then a
+// Lock competes.
+func lost(t *testing.T, ctx context.Context, l rlock.Locker, unlock rlock.UnlockFunc) {
+	t.Helper()
+	select {
+	case <-ctx.Done():
+	case <-time.After(2 * shortWatchdog):
+		require.FailNow(t, "the holder is not told")
+	}
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+	var loss *rlock.LostError
+	require.ErrorAs(t, context.Cause(ctx), &loss)
+	_, _, err := l.Lock(context.WithoutCancel(ctx))
+	require.ErrorIs(t, err, rlock.ErrLost)
+	err = unlock()
+	require.ErrorIs(t, err, rlock.ErrLost)
+	require.ErrorIs(t, err, rlock.ErrNotHeld)
+}
+
+// G2, G8: the holder is told that its key was deleted, and takes nothing from the next one.
+func keyDeleted(t *testing.T, p *place, a, b rlock.Locker) {
+	ctx, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	p.forget(t)
+	_, unlockNext, err := b.TryLock(p.ctx, 0)
+	require.NoError(t, err)
+	lost(t, ctx, a, unlock)
+	refused(context.WithoutCancel(ctx), t, a)
+	require.NoError(t, unlockNext())
+	free(t, a)
+}
+
+// ForceUnlock, where there is one, frees the lock, wakes the next one, and the holder is told.
+func forcedUnlock(t *testing.T, p *place, a, b rlock.Locker) {
+	ctx, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	waiter := p.lockAndWait(t, b)
+	was, err := b.(interface {
+		ForceUnlock(context.Context) (bool, error)
+	}).ForceUnlock(p.ctx)
+	require.NoError(t, err)
+	require.True(t, was)
+	got := waiter.get(t, soon)
+	require.NoError(t, got.err)
+	lost(t, ctx, a, unlock)
+	refused(p.ctx, t, a)
+	require.NoError(t, got.unlock())
+}
+
+// G1, G2, G3: a holder that has no way to Redis is told before anybody else gets in, which happens when the lease ends.
+func connectionLost(t *testing.T, p *place, a, b rlock.Locker) {
+	ctx, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	p.cutOff(true)
+	next := lockAsync(t, b)
+	got := next.get(t, 3*shortWatchdog)
+	require.NoError(t, got.err)
+	require.Error(t, ctx.Err(), "told before the next one is in")
+	require.NoError(t, got.unlock())
+	lost(t, ctx, a, unlock)
+	p.cutOff(false)
+	redistest.Eventually(t, atMost, func() bool {
+		_, unlock, err := a.TryLock(p.ctx, 0)
+		return err == nil && unlock() == nil
+	}, "it works again")
+}
+
+// G3: a hold lasts for longer than the watchdog time.
+func renewal(t *testing.T, p *place, a, b rlock.Locker) {
+	ctx, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	pass(shortWatchdog + shortWatchdog/3)
+	require.NoError(t, ctx.Err())
+	refused(p.ctx, t, b)
+	require.NoError(t, unlock())
+	free(t, b)
+}
+
+// G9: close ends waiting calls, and leaves no goroutine.
+func closeOfWaiters(t *testing.T, p *place, a, b rlock.Locker) {
+	_, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	waiter := p.lockAndWait(t, b)
+	p.closeSide(1)
+	got := waiter.get(t, soon)
+	require.ErrorIs(t, got.err, rlock.ErrClosed)
+	require.ErrorIs(t, got.unlock(), rlock.ErrNotHeld)
+	_, _, err = b.Lock(p.ctx)
+	require.ErrorIs(t, err, rlock.ErrClosed)
+	require.NoError(t, unlock())
+	p.closeSide(0)
+	awaitGone(t, 0)
+}
+
+// G9: close ends the ctx of a section. The hold stays, and its unlock works.
+func closeOfHolders(t *testing.T, p *place, a, b rlock.Locker) {
+	ctx, unlock, err := a.Lock(p.ctx)
+	require.NoError(t, err)
+	p.closeSide(0)
+	require.Error(t, ctx.Err())
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
+	require.NotErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+	refused(p.ctx, t, b)
+	require.NoError(t, unlock())
+	free(t, b)
+}
+
+// Do, TryDo and DoValue hold the lock while the function runs, whichever way that ends.
+func doSections(t *testing.T, p *place, a, b rlock.Locker) {
+	l, ok := a.(interface {
+		Do(context.Context, func(context.Context) error) error
+		TryDo(context.Context, time.Duration, func(context.Context) error) error
+	})
+	require.True(t, ok)
+	ctx, mine := p.ctx, errors.New("mine")
+	for _, do := range []func(func(context.Context) error) error{
+		func(fn func(context.Context) error) error { return l.Do(ctx, fn) },
+		func(fn func(context.Context) error) error { return l.TryDo(ctx, 0, fn) },
+		func(fn func(context.Context) error) error {
+			value, err := rlock.DoValue(ctx, a, func(ctx context.Context) (int, error) { return 42, fn(ctx) })
+			require.Equal(t, 42, value)
+			return err
+		},
+	} {
+		section := func(result error) func(context.Context) error {
+			return func(ctx context.Context) error {
+				require.NoError(t, ctx.Err())
+				refused(rlock.Detach(ctx), t, a)
+				refused(p.ctx, t, b)
+				return result
+			}
+		}
+		require.NoError(t, do(section(nil)))
+		free(t, b)
+		require.Same(t, mine, do(section(mine)))
+		free(t, b)
+		require.PanicsWithValue(t, "boom", func() {
+			_ = do(func(context.Context) error { panic("boom") })
+		})
+		free(t, b)
+		ended := make(chan struct{})
+		go func() { // ends itself
+			defer close(ended)
+			_ = do(func(context.Context) error { runtime.Goexit(); return nil })
+		}()
+		<-ended
+		free(t, b)
+	}
+	_, unlock, err := b.Lock(ctx)
+	require.NoError(t, err)
+	require.ErrorIs(t, l.TryDo(ctx, 0, func(context.Context) error { panic("not with the lock") }), rlock.ErrNotAcquired)
+	require.NoError(t, unlock())
+}
