@@ -83,7 +83,7 @@ func (q *question) ask(u undoer) (a answer, left bool, err error) {
 // send asks Redis, again if something went wrong that may pass. It stops early when the caller has left.
 func (q *question) send(left <-chan struct{}) (answer, error) {
 	m, h, c := q.mutex, q.hold, q.mutex.client
-	args := lua.AcquireArgs{Name: m.name, Owner: h.field(), Lease: m.ttl(), Count: q.count, Fence: m.fenceOf()}
+	args := lua.AcquireArgs{Name: m.key, Owner: h.field(), Lease: m.ttl(), Count: q.count, Fence: m.fenceOf()}
 	if q.joins {
 		args.Queue, args.GrantLease = m.queueKey(), c.grantLease()
 	}

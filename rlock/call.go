@@ -277,7 +277,7 @@ func (m *Mutex) leftSlot() uint16 {
 	if m.client.cluster == nil {
 		return 0
 	}
-	return m.client.slot(m.name)
+	return m.client.slot(m.key)
 }
 
 // canLeave reports whether a caller may leave a call before its end.

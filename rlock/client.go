@@ -191,7 +191,7 @@ func (c *Client) group(m *Mutex) any {
 	if c.cluster == nil {
 		return m.kind
 	}
-	return slotGroup{kind: m.kind, slot: c.slot(m.name)}
+	return slotGroup{kind: m.kind, slot: c.slot(m.key)}
 }
 
 func kindOf(group any) *kind {

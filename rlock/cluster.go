@@ -29,14 +29,14 @@ type topology struct {
 func (c *Client) knownChannel(m *Mutex) pubsub.Channel {
 	ch := pubsub.Channel{Name: m.channel}
 	if c.cluster != nil && c.cluster.isSharded() {
-		ch.Sharded = c.slot(ch.Name) == c.slot(m.name)
+		ch.Sharded = c.slot(ch.Name) == c.slot(m.key)
 	}
 	return ch
 }
 
 // waiters is where goroutines of this process wait for a lock that has been asked for before.
 func (m *Mutex) waiters() pubsub.Queue {
-	return pubsub.Queue{Lock: m.name, Channel: m.client.knownChannel(m)}
+	return pubsub.Queue{Lock: m.key, Channel: m.client.knownChannel(m)}
 }
 
 // queueKey is the key of the queue of the processes that wait for the lock, "" if it has none. On a cluster with plain channels
@@ -46,7 +46,7 @@ func (m *Mutex) queueKey() string {
 	switch {
 	case !c.handsOff(), c.noQueues.Load():
 		return ""
-	case c.cluster != nil && (!c.knownChannel(m).Sharded || c.slot(m.queue) != c.slot(m.name)):
+	case c.cluster != nil && (!c.knownChannel(m).Sharded || c.slot(m.queue) != c.slot(m.key)):
 		return ""
 	}
 	return m.queue
@@ -98,7 +98,7 @@ func (t *topology) learn(ctx context.Context, limit time.Time, m *Mutex) (known 
 
 func (c *Client) askSharded(ctx context.Context, m *Mutex) (bool, error) {
 	// HELLO is allowed to every user, unlike INFO.
-	info, err := c.rdb.Do(ctx, c.rdb.B().Hello().Build().SetSlot(m.name)).AsMap()
+	info, err := c.rdb.Do(ctx, c.rdb.B().Hello().Build().SetSlot(m.key)).AsMap()
 	var redisErr *rueidis.RedisError
 	if errors.As(err, &redisErr) && !mayPass(err) {
 		return false, nil // an imitation of Redis that does not know this form of HELLO
@@ -116,7 +116,7 @@ func (c *Client) askSharded(ctx context.Context, m *Mutex) (bool, error) {
 // fits reports an error for a lock that a cluster cannot have.
 func (m *Mutex) fits() error {
 	c := m.client
-	if c.cluster == nil || m.kind.fence == nil || c.slot(m.kind.fence(m.name)) == c.slot(m.name) {
+	if c.cluster == nil || m.kind.fence == nil || c.slot(m.kind.fence(m.key)) == c.slot(m.key) {
 		return nil
 	}
 	return errors.New("on a cluster the name of a fenced lock may have braces only around what is hashed, " +

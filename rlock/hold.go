@@ -44,7 +44,7 @@ var lastTag atomic.Uint64
 func newHold(m *Mutex) *hold { return &hold{mutex: m, tag: lastTag.Add(1)} }
 
 // isOf reports whether it is a hold of that lock, whichever handle took it.
-func (h *hold) isOf(m *Mutex) bool { return h.mutex.client == m.client && h.mutex.name == m.name }
+func (h *hold) isOf(m *Mutex) bool { return h.mutex.client == m.client && h.mutex.key == m.key }
 
 // field is the owner as Redis has it. It is made anew each time, for there may be many holds, and calls for
 // each of them are rare.
@@ -245,7 +245,7 @@ func (l *level) close() bool {
 // keeper is the hold as the renewer sees it.
 type keeper struct{ *hold }
 
-func (k keeper) Item() lease.Item { return lease.Item{Name: k.mutex.name, Owner: k.field()} }
+func (k keeper) Item() lease.Item { return lease.Item{Name: k.mutex.key, Owner: k.field()} }
 func (k keeper) Group() any       { return k.mutex.client.group(k.mutex) }
 
 // Lost is called when nobody may trust in the hold any more.

@@ -65,5 +65,5 @@ func (m *Mutex) fenceOf() string {
 	if m.kind.fence == nil {
 		return ""
 	}
-	return m.kind.fence(m.name)
+	return m.kind.fence(m.key)
 }

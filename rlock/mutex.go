@@ -22,7 +22,8 @@ import (
 type Mutex struct {
 	client    *Client
 	kind      *kind
-	name      string
+	name      string        // for users
+	key       string        // in Redis: Options.Prefix and the name
 	channel   string        // unlocks are published there
 	queue     string        // of the processes that wait
 	lease     time.Duration // 0: the watchdog renews
@@ -48,7 +49,7 @@ type UnlockFunc func() error
 // Mutex returns a handle on the lock called name. It does no I/O. An empty name and bad options are
 // reported by the methods of the handle. It panics if the Client is nil.
 //
-// Names may be any bytes. The lock is the Redis key of that name, so locks share the name space of
+// Names may be any bytes. The lock is the Redis key of that name, behind [Options].Prefix, so locks share the name space of
 // all other keys. A key that holds something else is an error of Lock and [Mutex.ForceUnlock], and stays
 // as it is. On a cluster, a part in braces decides on the slot, as usual.
 func (c *Client) Mutex(name string, options ...Option) *Mutex {
@@ -67,7 +68,8 @@ func (c *Client) mutex(k *kind, name string, options []Option) *Mutex {
 	if c == nil || c.rdb == nil {
 		panic("rlock: a Client that was not made by New")
 	}
-	m := &Mutex{client: c, kind: k, name: name, channel: k.channel(name), queue: k.queue(name)}
+	key := c.options.Prefix + name
+	m := &Mutex{client: c, kind: k, name: name, key: key, channel: k.channel(key), queue: k.queue(key)}
 	for _, o := range options {
 		if o == nil {
 			m.invalid = m.fail(errors.New("an option is nil"))
@@ -157,7 +159,7 @@ func (m *Mutex) check(ctx context.Context) {
 // and returns when ctx is done, with ctx.Err(). Without an answer the error is [ErrUnreachable].
 func (m *Mutex) IsLocked(ctx context.Context) (bool, error) {
 	n, err := query(ctx, m, func(ctx context.Context) (int64, error) {
-		return m.client.rdb.Do(ctx, m.client.rdb.B().Exists().Key(m.name).Build()).AsInt64()
+		return m.client.rdb.Do(ctx, m.client.rdb.B().Exists().Key(m.key).Build()).AsInt64()
 	})
 	return n == 1, err
 }
@@ -177,7 +179,7 @@ func (m *Mutex) HoldCount(ctx context.Context) (int, error) {
 		return 0, m.invalid
 	}
 	n, err := query(ctx, m, func(ctx context.Context) (int64, error) {
-		n, err := m.client.rdb.Do(ctx, m.client.rdb.B().Hget().Key(m.name).Field(l.hold.field()).Build()).AsInt64()
+		n, err := m.client.rdb.Do(ctx, m.client.rdb.B().Hget().Key(m.key).Field(l.hold.field()).Build()).AsInt64()
 		if rueidis.IsRedisNil(err) {
 			return 0, nil
 		}
@@ -194,7 +196,7 @@ const NoExpiry = time.Duration(-1)
 // 0 if nobody has, or [NoExpiry].
 func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
 	n, err := query(ctx, m, func(ctx context.Context) (int64, error) {
-		return m.client.rdb.Do(ctx, m.client.rdb.B().Pttl().Key(m.name).Build()).AsInt64()
+		return m.client.rdb.Do(ctx, m.client.rdb.B().Pttl().Key(m.key).Build()).AsInt64()
 	})
 	switch n {
 	case -2:
@@ -210,7 +212,7 @@ func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
 // ([WithLease]), which has no renewals, by its unlock or at the end of its lease.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	return query(ctx, m, func(ctx context.Context) (bool, error) {
-		return lua.Force(ctx, m.client.rdb, m.name, lua.Publish(m.client.knownChannel(m)))
+		return lua.Force(ctx, m.client.rdb, m.key, lua.Publish(m.client.knownChannel(m)))
 	})
 }
 

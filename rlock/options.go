@@ -2,6 +2,7 @@ package rlock
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -19,6 +20,12 @@ type Options struct {
 	// lock of a holder that crashed. 0 means DefaultWatchdogTimeout; less than MinWatchdogTimeout
 	// is an error.
 	WatchdogTimeout time.Duration
+
+	// Prefix is put before every name, and what comes out is the key of the lock, from which its channels and other keys
+	// are named: the NameMapper of Redisson as a string. Errors, [Mutex.Name] and [FencingToken] speak of the names without
+	// it. Locks of one name under two prefixes are two locks. If the Prefix has a hash tag, as in "{shop}:", all locks are in
+	// one slot of a cluster.
+	Prefix string
 
 	// Replicas makes each first acquire wait until so many replicas have it, so that a failover to one
 	// of them keeps the lock. 0 means none.
@@ -101,6 +108,9 @@ func (o Options) validate() (Options, error) {
 	}
 	if o.ReplicaTimeout < time.Millisecond {
 		return o, fmt.Errorf("rlock: Options.ReplicaTimeout is %v, want 0 or at least 1ms", o.ReplicaTimeout)
+	}
+	if i := strings.IndexAny(o.Prefix, "{}"); i >= 0 && (o.Prefix[i] == '}' || strings.IndexByte(o.Prefix[i:], '}') <= 1) {
+		return o, fmt.Errorf("rlock: Options.Prefix is %s, want no braces, or a hash tag first, as in \"{shop}:\"", quote(o.Prefix))
 	}
 	handOff, err := o.HandOff.validate()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 )
 
 // What a lock of any kind has to do when it is used as a mutex, whichever servers it is on. The properties are in
-// conformance_properties_test.go. A new kind gets a row here, and a column in docs/testing.md.
+// conformance_properties_test.go. A new kind gets a row here, and one in docs/testing.md.
 
 // conformanceKind is a kind of lock.
 type conformanceKind struct {
@@ -47,6 +47,7 @@ func conformanceKinds() []conformanceKind {
 		{name: "fenced", handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
 			return p.client(t, 0, rlock.Options{}).FencedMutex(p.name), p.client(t, 1, rlock.Options{}).FencedMutex(p.name)
 		}, without: enters, keeps: "redisson_lock_token:"},
+		{name: "Prefix", handles: mutex(rlock.Options{Prefix: "{shop}:"}), without: enters},
 		{name: "WithoutReentry", handles: mutex(rlock.Options{}, rlock.WithoutReentry()), without: refuses},
 	}
 }

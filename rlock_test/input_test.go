@@ -22,6 +22,69 @@ func TestBadOptions(t *testing.T) {
 		_, err = rlock.New(rdb, rlock.Options{WatchdogTimeout: d})
 		require.ErrorContains(t, err, "WatchdogTimeout")
 	}
+	for _, prefix := range []string{"{", "}", "a{", "a}", "{}", "a{}b", "}a{", "}{a}", "x}{a}"} {
+		_, err = rlock.New(rdb, rlock.Options{Prefix: prefix})
+		require.ErrorContains(t, err, "rlock: Options.Prefix is ", prefix)
+	}
+	for _, prefix := range []string{"", "shop:", "{shop}:", "a:{b}{", "a:{b}}:", "\xff\x00"} {
+		c, err := rlock.New(rdb, rlock.Options{Prefix: prefix})
+		require.NoError(t, err, prefix)
+		c.Close()
+	}
+}
+
+// The prefix is in Redis, in all keys and channels, and nowhere else. Whoever adds it to the name has the same lock.
+func TestPrefix(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	prefix := b.name + ":"
+	c := newClient(t, b.rdb, rlock.Options{Prefix: prefix})
+	m, same := c.FencedMutex("x"), b.FencedMutex(prefix+"x")
+	require.Equal(t, "x", m.Name())
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	keys, err := b.do(t, "KEYS", "*"+b.name+"*").AsStrSlice()
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{prefix + "x", "redisson_lock_token:{" + prefix + "x}"}, keys)
+	require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, prefix+"x"))
+	token, ok := rlock.FencingToken(ctx, "x")
+	require.True(t, ok)
+	require.EqualValues(t, 1, token)
+	_, ok = rlock.FencingToken(ctx, prefix+"x")
+	require.False(t, ok)
+	for query, got := range map[string]func() (bool, error){
+		"IsLocked": func() (bool, error) { return m.IsLocked(ctx) },
+		"IsHeld":   func() (bool, error) { return m.IsHeld(ctx) },
+		"TTL":      func() (bool, error) { d, err := m.TTL(ctx); return d > 0, err },
+	} {
+		is, err := got()
+		require.NoError(t, err, query)
+		require.True(t, is, query)
+	}
+
+	_, _, err = m.TryLock(context.Background(), 0)
+	require.ErrorContains(t, err, `rlock: "x": not acquired`)
+	waiter := lockAsync(t, same)
+	b.awaitSubscribers(t, prefix+"x", 1)
+	require.NoError(t, unlock())
+	require.Contains(t, context.Cause(ctx).Error(), `rlock: "x": unlocked`)
+	got := waiter.get(t, soon)
+	require.NoError(t, got.err)
+	ok, err = m.ForceUnlock(context.Background())
+	require.NoError(t, err)
+	require.True(t, ok)
+	require.ErrorIs(t, got.unlock(), rlock.ErrLost)
+
+	// One name under another prefix is another lock, also to the ctx that carries a hold of it.
+	ctx, unlock, err = m.Lock(context.Background())
+	require.NoError(t, err)
+	other := newClient(t, b.rdb, rlock.Options{Prefix: prefix + "y"})
+	require.NoError(t, other.Mutex("x").Do(ctx, func(context.Context) error { return nil }))
+	b.do(t, "DEL", prefix+"x")
+	_, _, err = m.Lock(ctx)
+	require.ErrorContains(t, err, `rlock: "x": lost`)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	b.do(t, "DEL", "redisson_lock_token:{"+prefix+"x}")
 }
 
 func TestBadHandles(t *testing.T) {
