@@ -56,6 +56,9 @@
 // sent together are due together from then on, so batches form by themselves, and n leases of one group cost n/Batch
 // calls a period.
 //
+// A lease may have a limit ([Renewer.Limit]): its trusted time ends there at the latest. The renewal that brings it there is
+// the last one.
+//
 // A renewal that failed is tried again after a hundredth of the watchdog time, then after twice that, and at last every
 // thirtieth of it: a store that answers for that long between two outages saves what is left of the leases. Only a
 // store that refuses every one of many leases is asked less often, every sixth. Leases whose renewal failed go before

@@ -37,6 +37,7 @@ type Keeper interface {
 // Loss is why, and since when, a lease cannot be trusted any more.
 type Loss struct {
 	Gone    bool      // the store said that the owner does not hold the name; otherwise the trusted time ended
+	Limit   bool      // that was the one set by Renewer.Limit
 	Until   time.Time // the end of the trusted time, or when the store said it
 	Renewed bool      // it was to be renewed, or would have been but for Releasing
 
@@ -65,6 +66,7 @@ type Lease struct {
 	keeper Keeper
 
 	until time.Duration // trusted time, since the renewer's epoch
+	limit time.Duration // its end at the latest; 0: none
 
 	g          *group   // resolved when it is due for the first time
 	next, prev *Lease   // neighbours in the queue of g that it is in
@@ -85,6 +87,17 @@ type failure struct {
 }
 
 var failedVerdict = &failure{err: ErrFailed}
+
+// upTo returns the instant at, or the limit, if that is earlier.
+func (l *Lease) upTo(at time.Duration) time.Duration {
+	if l.limit > 0 {
+		return min(at, l.limit)
+	}
+	return at
+}
+
+// atLimit reports whether no renewal can make the trusted time longer.
+func (l *Lease) atLimit() bool { return l.limit > 0 && l.until >= l.limit }
 
 // alone reports whether l is to be sent in a call of its own: its last renewal was refused.
 func (l *Lease) alone() bool { return l.failure != nil && l.failure.refused }

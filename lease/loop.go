@@ -75,6 +75,7 @@ func (r *Renewer) tell() {
 	until := r.ends.first()
 	l := r.ends.pop()
 	loss := Loss{Gone: l.state == gone, Until: r.epoch.Add(until), Renewed: l.renewed}
+	loss.Limit = !loss.Gone && l.atLimit()
 	switch {
 	case l.tries > 0:
 		loss.Err = l.failure.err
@@ -237,7 +238,7 @@ func (r *Renewer) finish(g *group, leases []*Lease, sent time.Duration, verdicts
 		case !l.renewed:
 			// Switched off while the call was in flight.
 		case verdict == Renewed:
-			if until := sent + r.ttl; until > l.until {
+			if until := l.upTo(sent + r.ttl); until > l.until {
 				l.until = until
 				r.ends.move(l, until)
 			}

@@ -139,13 +139,21 @@ func (r *Renewer) KeepShort(l *Lease, k Keeper, until time.Time, ttl time.Durati
 	return r.keep(l, k, until, true, ttl)
 }
 
+// Limit bounds the trusted time of l, which is not kept yet: it ends then, whatever renews it. When the trusted time has come to
+// the limit there are no more renewals.
+func (r *Renewer) Limit(l *Lease, limit time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	l.limit = max(r.at(limit), 1) // 0 is none
+}
+
 func (r *Renewer) keep(l *Lease, k Keeper, until time.Time, renewed bool, ttl time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l.state != idle {
 		panic("lease: Keep of a lease that was kept before")
 	}
-	l.until = r.at(until)
+	l.until = l.upTo(r.at(until))
 	if r.closed {
 		l.state = ended
 		return false
@@ -171,7 +179,7 @@ func (r *Renewer) Update(l *Lease, until time.Time, renewed bool) {
 	if r.closed || l.state != kept {
 		return
 	}
-	at := r.at(until)
+	at := l.upTo(r.at(until))
 	moved := at > l.until
 	if moved {
 		l.until = at

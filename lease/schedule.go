@@ -21,6 +21,9 @@ func (r *Renewer) schedule(l *Lease, j jitter) { r.scheduleFor(l, j, r.ttl) }
 
 // scheduleFor is schedule after a success that was for ttl, which says how long a period is.
 func (r *Renewer) scheduleFor(l *Lease, j jitter, ttl time.Duration) {
+	if l.atLimit() {
+		return
+	}
 	period := ttl / 3
 	r.rest(l, l.until-ttl+j.of(period+period/18)) // not /19, so that there are never more calls than n/batch
 }

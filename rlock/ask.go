@@ -60,6 +60,14 @@ type answer struct {
 
 func (a *answer) granted() bool { return a.Status == lua.Acquired }
 
+// until is the end of the time for which what m was granted is trusted.
+func (a *answer) until(m *Mutex) time.Time {
+	if a.lease > 0 {
+		return a.sent.Add(a.lease)
+	}
+	return a.sent.Add(m.ttl())
+}
+
 // undoer ends a question whose caller has left, when there is an answer.
 type undoer interface{ undo(answer, error) }
 

@@ -95,6 +95,8 @@ const (
 	// LostGone: Redis said that the owner does not hold the lock. The key was deleted or evicted, the
 	// lock was forced open, or a failover forgot it.
 	LostGone
+	// LostMaxHold: the longest hold was reached, see [WithMaxHold].
+	LostMaxHold
 	// LostClosed: the Client was closed. The hold stays in Redis until its unlock, or the end of its lease.
 	LostClosed
 )

@@ -104,8 +104,8 @@ func (h *hold) fencingToken() (token int64, ok bool) {
 	return h.token, h.token != 0
 }
 
-// open makes the level that Redis has granted, until then; short is the lease if it is not what the handle asks for. It fails if the hold was lost, or the client closed, since the call was sent.
-func (h *hold) open(ctx context.Context, m *Mutex, until time.Time, short time.Duration, token int64) (*level, error) {
+// open makes the level that Redis has granted. It fails if the hold was lost, or the client closed, since the call was sent.
+func (h *hold) open(ctx context.Context, m *Mutex, a answer) (*level, error) {
 	inner, cancel := context.WithCancelCause(ctx)
 	c := m.client
 	h.mu.Lock()
@@ -125,18 +125,26 @@ func (h *hold) open(ctx context.Context, m *Mutex, until time.Time, short time.D
 	}
 	l.Context, l.cancel, l.mutex, l.hold = inner, cancel, m, h
 	h.count++
-	h.token = max(h.token, token)
+	h.token = max(h.token, a.Token)
 	h.levels, l.next = l, h.levels
 	renewed := h.renewed()
 	h.mu.Unlock()
 
+	until := a.until(m)
 	if !first {
 		c.leases.Update(&h.lease, until, renewed)
 		return l, nil
 	}
+	began := a.sent
+	if a.lease > 0 {
+		began = time.Now() // the grant was, later than it is trusted from
+	}
+	if m.maxHold > 0 {
+		c.leases.Limit(&h.lease, began.Add(m.maxHold))
+	}
 	var kept bool
-	if short > 0 {
-		kept = c.leases.KeepShort(&h.lease, keeper{h}, until, short)
+	if a.lease > 0 {
+		kept = c.leases.KeepShort(&h.lease, keeper{h}, until, a.lease)
 	} else {
 		kept = c.leases.Keep(&h.lease, keeper{h}, until, renewed)
 	}
@@ -255,6 +263,8 @@ func (k keeper) Lost(loss lease.Loss) {
 	case loss.Gone:
 		k.gone()
 		return
+	case loss.Limit:
+		e.Reason, e.text = LostMaxHold, "lost: the longest hold was reached, "+k.mutex.maxHold.String()
 	case !loss.Renewed:
 		e.text = "lost: its lease of fixed length ended"
 	case loss.Err == nil:

@@ -201,16 +201,12 @@ func (l *locking) undo(a answer, _ error) {
 // enter turns a grant into a live hold, or gives it back. The waiter has left the queue.
 func (l *locking) enter(a answer) (s *level, err error) {
 	h, m := l.hold, l.mutex
-	lease := m.ttl()
-	if a.lease > 0 {
-		lease = a.lease
-	}
-	until := a.sent.Add(lease)
+	until := a.until(m)
 	switch {
 	case a.Unconfirmed != nil:
 		err = fmt.Errorf("%w: %w", ErrNotReplicated, a.Unconfirmed)
 	case time.Now().Before(until):
-		s, err = h.open(l.ctx, m, until, a.lease, a.Token)
+		s, err = h.open(l.ctx, m, a)
 	default:
 		err = &LostError{
 			Name: m.name, Owner: h.field(), Reason: LostExpired, Since: until,
@@ -273,7 +269,7 @@ func (m *Mutex) reenter(who caller, h *hold) (*level, error) {
 	if !a.granted() {
 		h.gone()
 	}
-	l, err := h.open(who.ctx, m, a.sent.Add(m.ttl()), 0, a.Token)
+	l, err := h.open(who.ctx, m, a)
 	if err != nil {
 		return nil, m.gaveUp(who, err, lua.AcquireReply{})
 	}

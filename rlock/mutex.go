@@ -27,6 +27,7 @@ type Mutex struct {
 	channel   string        // unlocks are published there
 	queue     string        // of the processes that wait
 	lease     time.Duration // 0: the watchdog renews
+	maxHold   time.Duration // see WithMaxHold; 0: no such bound
 	noReentry bool          // see WithoutReentry
 	invalid   error         // what is wrong with the handle; returned by Lock
 }
@@ -254,10 +255,18 @@ func query[T any](ctx context.Context, m *Mutex, command func(context.Context) (
 	return value, m.fail(err)
 }
 
-// ttl is the lease that an acquire through this handle asks for.
+// ttl is for how long a hold is trusted that was acquired through this handle, unless it is renewed.
 func (m *Mutex) ttl() time.Duration {
 	if m.lease == 0 {
-		return m.client.options.WatchdogTimeout
+		return m.upToMax(m.client.options.WatchdogTimeout)
 	}
-	return m.lease
+	return m.upToMax(m.lease)
+}
+
+// upToMax is the lease ttl, or the longest hold if that is less.
+func (m *Mutex) upToMax(ttl time.Duration) time.Duration {
+	if m.maxHold > 0 {
+		return min(ttl, m.maxHold)
+	}
+	return ttl
 }

@@ -124,10 +124,20 @@ func (o Options) validate() (Options, error) {
 // Option changes one lock handle, see [Client.Mutex].
 type Option interface{ apply(*Mutex) }
 
-// optionFunc is an option that cannot be wrong.
 type optionFunc func(*Mutex)
 
 func (f optionFunc) apply(m *Mutex) { f(m) }
+
+// WithMaxHold bounds how long a hold is renewed: until d after it was acquired, in whole milliseconds. Then it is lost, with the
+// reason [LostMaxHold], if it was not unlocked before, whatever became of its renewals. A longer lease ([WithLease]) is cut
+// short as well. It keeps a section that hangs from keeping the lock for ever: others get it when the section's unlock is called, and
+// without that at most a third of the watchdog time after d. A d below 1 ms is reported by the methods of the handle.
+//
+// The bound is the hold's: that of the Lock that took it applies to all levels, and a re-entry, through whichever
+// handle, makes it neither longer nor shorter.
+func WithMaxHold(d time.Duration) Option {
+	return durationOption("the longest hold", d, func(m *Mutex) *time.Duration { return &m.maxHold })
+}
 
 // WithoutReentry makes a handle that does not re-enter: a Lock or TryLock whose ctx carries an open hold of the lock returns
 // [ErrReentry] at once, whichever handle took that hold, and sends nothing. It is for sections that must not nest, where a
@@ -135,13 +145,14 @@ func (f optionFunc) apply(m *Mutex) { f(m) }
 // re-enter holds that were taken through this one.
 func WithoutReentry() Option { return optionFunc(func(m *Mutex) { m.noReentry = true }) }
 
-type leaseOption time.Duration
-
-func (d leaseOption) apply(m *Mutex) {
-	m.lease = time.Duration(d).Truncate(time.Millisecond) // as Redis gets it
-	if m.lease < time.Millisecond {
-		m.invalid = m.fail(fmt.Errorf("lease is %v, want at least 1ms", time.Duration(d)))
-	}
+// durationOption sets a time, in whole milliseconds, as Redis counts.
+func durationOption(what string, d time.Duration, at func(*Mutex) *time.Duration) Option {
+	return optionFunc(func(m *Mutex) {
+		if d < time.Millisecond {
+			m.invalid = m.fail(fmt.Errorf("%s is %v, want at least 1ms", what, d))
+		}
+		*at(m) = d.Truncate(time.Millisecond)
+	})
 }
 
 // WithLease gives every level taken through the handle a fixed lease of d, counted in whole
@@ -151,4 +162,6 @@ func (d leaseOption) apply(m *Mutex) {
 // All levels of a hold share one expiry in Redis, and the hold lasts as long as the level that asks for most: a re-entry
 // never shortens the lease of the section around it, and is not cut short by it. A level without a lease has the hold renewed
 // until its unlock.
-func WithLease(d time.Duration) Option { return leaseOption(d) }
+func WithLease(d time.Duration) Option {
+	return durationOption("lease", d, func(m *Mutex) *time.Duration { return &m.lease })
+}

@@ -1,0 +1,91 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A limit ends the trusted time whatever renews it, and the renewals end when they cannot make it longer.
+func TestLimit(t *testing.T) {
+	const limit = 75 * time.Second
+	keep := func(r *Renewer, lasts time.Duration, renewed bool) (h *hold, end time.Time) {
+		h, end = newHold(1), time.Now().Add(limit)
+		r.Limit(&h.Lease, end)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(lasts), renewed)
+		return h, end
+	}
+	wantLimit := func(t *testing.T, h *hold, end time.Time) {
+		t.Helper()
+		sleep(time.Hour)
+		h.wantLost(t, end, expired)
+		if !h.loss[0].Limit {
+			t.Errorf("the loss says nothing of the limit: %+v", h.loss[0])
+		}
+	}
+	t.Run("renewed", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			h, end := keep(r, watchdog, true)
+			sleep(limit - time.Second)
+			h.wantKept(t)
+			calls := s.taken()
+			if first := end.Add(-watchdog); len(calls) < 4 || calls[len(calls)-1].at.Before(first) ||
+				!calls[len(calls)-2].at.Before(first) {
+				t.Errorf("renewed at %v, want no more than one after %v", calls, first)
+			}
+			wantLimit(t, h, end)
+			if len(s.taken()) > 0 {
+				t.Error("renewed after the limit")
+			}
+		})
+	})
+	t.Run("long from the start", func(t *testing.T) {
+		for _, renewed := range []bool{false, true} {
+			bubble(t, func(t *testing.T, r *Renewer, s *store) {
+				h, end := keep(r, time.Hour, renewed)
+				if got := r.Until(&h.Lease); !got.Equal(end) {
+					t.Errorf("trusted until %v, want %v", got, end)
+				}
+				wantLimit(t, h, end)
+				if len(s.taken()) > 0 {
+					t.Error("renewed")
+				}
+			})
+		}
+	})
+	t.Run("updated", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			h, end := keep(r, time.Second, false)
+			r.Update(&h.Lease, time.Now().Add(time.Hour), true)
+			wantLimit(t, h, end)
+			if len(s.taken()) > 0 {
+				t.Error("renewed")
+			}
+		})
+	})
+	t.Run("no answer", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			s.answer = func(context.Context, request) ([]Verdict, error) { return nil, errors.New("cut") }
+			h, _ := keep(r, watchdog, true)
+			until := time.Now().Add(watchdog)
+			sleep(time.Hour)
+			h.wantLost(t, until, expired)
+			if h.loss[0].Limit {
+				t.Error("that was not the limit")
+			}
+		})
+	})
+	t.Run("found gone", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			s.answer = func(_ context.Context, q request) ([]Verdict, error) { return all(Gone, len(q.items)), nil }
+			h, _ := keep(r, watchdog, true)
+			sleep(due)
+			synctest.Wait()
+			if len(h.loss) != 1 || !h.loss[0].Gone || h.loss[0].Limit {
+				t.Errorf("lost %+v, want gone", h.loss)
+			}
+		})
+	})
+}
