@@ -91,7 +91,7 @@ func (q *question) ask(u undoer) (a answer, left bool, err error) {
 // send asks Redis, again if something went wrong that may pass. It stops early when the caller has left.
 func (q *question) send(left <-chan struct{}) (answer, error) {
 	m, h, c := q.mutex, q.hold, q.mutex.client
-	args := lua.AcquireArgs{Name: m.key, Owner: h.field(), Lease: m.ttl(), Count: q.count, Fence: m.fenceOf()}
+	args := lua.AcquireArgs{Name: m.key, Owner: h.field(), Lease: h.mutex.expiry(m.ttl()), Count: q.count, Fence: m.fenceOf()}
 	if q.joins {
 		args.Queue, args.GrantLease = m.queueKey(), c.grantLease()
 	}
@@ -141,7 +141,7 @@ func (m *Mutex) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
 		return m.fail(err)
 	case err == nil, errors.Is(err, pubsub.ErrExpired):
 		var causes []error
-		if refusal.Status == 0 && m.client.left.isSilent(m.leftSlot()) { // it stood behind one that got no answer
+		if refusal.Status == 0 && m.client.left.isSilent(m.slot()) { // it stood behind one that got no answer
 			causes = []error{unreachable(errSilent)}
 		}
 		e := m.notAcquired(who.ctx, who.began, causes...)

@@ -272,8 +272,8 @@ func (l *leftCalls) ended(slot uint16, counted, answered bool) {
 	}
 }
 
-// leftSlot is where the calls about m count.
-func (m *Mutex) leftSlot() uint16 {
+// slot is that of the lock on a cluster; 0 without.
+func (m *Mutex) slot() uint16 {
 	if m.client.cluster == nil {
 		return 0
 	}
@@ -310,7 +310,7 @@ func leavable[T any](
 		defer timer.Stop()
 		over = timer.C
 	}
-	slot := m.leftSlot()
+	slot := m.slot()
 	counts, change := c.left.admit(slot, false)
 	for change != nil {
 		select {

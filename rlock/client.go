@@ -157,7 +157,8 @@ func (c *Client) renew(ctx context.Context, group any, ttl time.Duration, items 
 	for i, item := range items {
 		holds[i] = lua.Hold(item)
 	}
-	answers, err := kindOf(group).renew(ctx, c.rdb, ttl, holds)
+	g := group.(renewal) //nolint:errcheck // there are no other groups
+	answers, err := g.kind.renew(ctx, c.rdb, longer(ttl, g.grace), holds)
 	var redisErr *rueidis.RedisError
 	// TRYAGAIN passes only when the slot has moved; until then it is the answer to any call for
 	// both a key that has moved and one that has not.
@@ -181,22 +182,12 @@ func (c *Client) renew(ctx context.Context, group any, ttl time.Duration, items 
 	return verdicts, nil
 }
 
-// A group says which holds can be renewed by one call: one script, the *kind, and on a cluster one slot.
-type slotGroup struct {
-	kind *kind
-	slot uint16
+// renewal is what holds have in common that one call can renew: the script, what Redis is told beyond the trusted time, and on a
+// cluster the slot.
+type renewal struct {
+	kind  *kind
+	grace time.Duration
+	slot  uint16
 }
 
-func (c *Client) group(m *Mutex) any {
-	if c.cluster == nil {
-		return m.kind
-	}
-	return slotGroup{kind: m.kind, slot: c.slot(m.key)}
-}
-
-func kindOf(group any) *kind {
-	if g, ok := group.(slotGroup); ok {
-		return g.kind
-	}
-	return group.(*kind) //nolint:errcheck // there are no other groups
-}
+func (c *Client) group(m *Mutex) any { return renewal{kind: m.kind, grace: m.grace, slot: m.slot()} }

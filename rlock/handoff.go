@@ -71,7 +71,7 @@ func (l *locking) takePlace(now time.Time) bool {
 // handOff makes the one attempt to end the hold with a waiter claimed. Unless it fails, the claim is over.
 func (h *hold) handOff(next *locking, stay bool, args lua.ReleaseArgs, until time.Time) released {
 	c, m := h.mutex.client, next.mutex
-	args.Fence, args.Lease, args.Next, args.Stay = m.fenceOf(), m.ttl(), next.hold.field(), stay
+	args.Fence, args.Lease, args.Next, args.Stay = m.fenceOf(), m.expiry(m.ttl()), next.hold.field(), stay
 	sent := time.Now()
 	ctx := h.call(sent, until)
 	reply, err := c.release(ctx, m, args)
@@ -92,7 +92,7 @@ func (h *hold) handOff(next *locking, stay bool, args lua.ReleaseArgs, until tim
 		if !reply.WithoutQueue {
 			next.hold.queued = time.Time{}
 		}
-		ok = next.waiter.Grant(m.ttl())
+		ok = next.waiter.Grant(args.Lease)
 	} else {
 		ok = next.waiter.Queued(args.GrantLease)
 	}
@@ -138,9 +138,9 @@ func (r *run) next(stay bool, now time.Time) *run {
 // instead.
 func (l *locking) notHandedOff(r released) {
 	if r.late && r.err != nil { // it may still run
-		l.hold.lateAcquire(l.mutex.ttl())
+		l.hold.lateAcquire(l.mutex.expiry(l.mutex.ttl()))
 	} else { // also a script that was refused: it may have been half-way
-		l.hold.doubted(time.Now().Add(min(l.mutex.ttl(), maxSweep))).unsure = true
+		l.hold.doubted(time.Now().Add(min(l.mutex.expiry(l.mutex.ttl()), maxSweep))).unsure = true
 	}
 	l.unclaim()
 }
@@ -160,7 +160,7 @@ func (l *locking) given(g *pubsub.Grant) (a answer, usable bool) {
 	h.grants = g.Grants
 	a = answer{sent: h.queued, lease: min(g.Lease, m.ttl())}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)
-	usable = !g.Crossed && m.lease == 0 && (g.Token >= 0 || m.kind.fence == nil) && time.Until(a.sent.Add(a.lease)) > a.lease/2
+	usable = !g.Crossed && m.lease == 0 && m.grace == 0 && (g.Token >= 0 || m.kind.fence == nil) && time.Until(a.sent.Add(a.lease)) > a.lease/2
 	if usable {
 		h.queued = time.Time{} // it is out of the queue
 	}

@@ -111,7 +111,7 @@ func (l *locking) compete() (*level, error) {
 			return nil, l.out(err)
 		case a.granted():
 			if l.joined {
-				l.waiter.Done(m.ttl())
+				l.waiter.Done(m.expiry(m.ttl()))
 			} else {
 				l.hold.queued = time.Time{} // the grant has taken it out
 			}
@@ -222,7 +222,7 @@ func (l *locking) enter(a answer) (s *level, err error) {
 		return struct{}{}, nil
 	}, func(_ struct{}, err error) {
 		if err != nil {
-			h.doubted(until).unsure = true
+			h.doubted(until.Add(m.grace)).unsure = true
 			m.client.settle(m, h)
 		}
 	})

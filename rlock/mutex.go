@@ -28,6 +28,7 @@ type Mutex struct {
 	queue     string        // of the processes that wait
 	lease     time.Duration // 0: the watchdog renews
 	maxHold   time.Duration // see WithMaxHold; 0: no such bound
+	grace     time.Duration // see WithGrace
 	noReentry bool          // see WithoutReentry
 	invalid   error         // what is wrong with the handle; returned by Lock
 }
@@ -261,6 +262,17 @@ func (m *Mutex) ttl() time.Duration {
 		return m.upToMax(m.client.options.WatchdogTimeout)
 	}
 	return m.upToMax(m.lease)
+}
+
+// expiry is what Redis is told for a hold that this handle took, so that it can be trusted for ttl.
+func (m *Mutex) expiry(ttl time.Duration) time.Duration { return longer(m.upToMax(ttl), m.grace) }
+
+// longer is the sum of a and b, or the longest time that there is.
+func longer(a, b time.Duration) time.Duration {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
 }
 
 // upToMax is the lease ttl, or the longest hold if that is less.

@@ -139,6 +139,17 @@ func WithMaxHold(d time.Duration) Option {
 	return durationOption("the longest hold", d, func(m *Mutex) *time.Duration { return &m.maxHold })
 }
 
+// WithGrace keeps a lost hold in Redis for d longer than it is trusted, in whole milliseconds: the ctx of the section is
+// cancelled as early as without, and nobody else gets in until d later. It is for sections that need a moment to stop, and for
+// clocks that do not run alike. If the holder crashes, others wait for that much longer, too; an unlock frees the lock
+// at once. A d below 1 ms is reported by the methods of the handle.
+//
+// The grace is the hold's: that of the Lock that took it applies to all levels. What somebody does to the key, such as
+// [Mutex.ForceUnlock], knows no grace. A Lock that waited in line asks Redis once more when its turn comes, to be given it.
+func WithGrace(d time.Duration) Option {
+	return durationOption("the grace", d, func(m *Mutex) *time.Duration { return &m.grace })
+}
+
 // WithoutReentry makes a handle that does not re-enter: a Lock or TryLock whose ctx carries an open hold of the lock returns
 // [ErrReentry] at once, whichever handle took that hold, and sends nothing. It is for sections that must not nest, where a
 // re-entry is a mistake in the program. In Redis the lock is the same, so other handles of that name share it, and may

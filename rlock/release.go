@@ -84,7 +84,7 @@ func (h *hold) release(m *Mutex) error {
 	default:
 		c.leases.Stop(&h.lease)
 		if r.err != nil {
-			h.doubted(c.leases.Until(&h.lease)).unsure = true
+			h.doubted(c.leases.Until(&h.lease).Add(h.mutex.grace)).unsure = true
 		}
 		c.settle(m, h)
 	}
@@ -106,7 +106,7 @@ func (h *hold) releaseLost(m *Mutex) error {
 	h.mu.Unlock()
 	if last {
 		if loss.Reason != LostGone {
-			h.doubted(time.Now().Add(max(m.ttl(), m.client.options.WatchdogTimeout))).unsure = true
+			h.doubted(time.Now().Add(longer(max(m.ttl(), m.client.options.WatchdogTimeout), h.mutex.grace))).unsure = true
 		}
 		m.client.settle(m, h)
 	}
@@ -177,7 +177,7 @@ func (h *hold) call(now, until time.Time) *callContext {
 
 func (m *Mutex) releaseArgs(h *hold, count int, ttl time.Duration) lua.ReleaseArgs {
 	args := lua.ReleaseArgs{
-		Name: m.key, Owner: h.field(), Count: count, Lease: ttl,
+		Name: m.key, Owner: h.field(), Count: count, Lease: h.mutex.expiry(ttl),
 		Publish: lua.Publish(m.client.knownChannel(m)),
 	}
 	if key := m.queueKey(); key != "" && count == 0 {

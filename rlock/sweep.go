@@ -59,7 +59,7 @@ func (c *Client) settle(m *Mutex, h *hold) {
 func (c *Client) giveBack(m *Mutex, h *hold) {
 	_, err := c.releaseOnce(m, m.releaseArgs(h, 0, 0))
 	if err != nil {
-		h.doubted(time.Now().Add(m.ttl())).unsure = true
+		h.doubted(time.Now().Add(m.expiry(m.ttl()))).unsure = true
 	} else {
 		h.queued = time.Time{}
 		if h.doubt != nil {

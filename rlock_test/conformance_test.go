@@ -48,6 +48,7 @@ func conformanceKinds() []conformanceKind {
 			return p.client(t, 0, rlock.Options{}).FencedMutex(p.name), p.client(t, 1, rlock.Options{}).FencedMutex(p.name)
 		}, without: enters, keeps: "redisson_lock_token:"},
 		{name: "Prefix", handles: mutex(rlock.Options{Prefix: "{shop}:"}), without: enters},
+		{name: "WithGrace", handles: mutex(rlock.Options{}, rlock.WithGrace(time.Second)), without: enters},
 		{name: "WithoutReentry", handles: mutex(rlock.Options{}, rlock.WithoutReentry()), without: refuses},
 	}
 }

@@ -106,3 +106,84 @@ func TestMaxHoldUnlockedInTime(t *testing.T) {
 		redistest.Eventually(t, soon, func() bool { return !b.exists(t, b.name) }, "released, since nobody else is in")
 	}
 }
+
+// G1, G2: with a grace, Redis keeps the hold for longer than it is trusted: by acquire, re-entry, renewal, hand-off and grant.
+func TestGrace(t *testing.T) {
+	redistest.Parallel(t)
+	const grace = 10 * time.Second
+	for name, options := range map[string][]rlock.Option{
+		"renewed":     {rlock.WithGrace(grace)},
+		"fixed lease": {rlock.WithGrace(grace), rlock.WithLease(shortWatchdog)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+			m := b.Mutex(b.name, options...)
+			within := func(when string) {
+				t.Helper()
+				ttl := b.pttl(t, b.name)
+				require.Greater(t, ttl, grace+shortWatchdog/2, when)
+				require.LessOrEqual(t, ttl, grace+shortWatchdog, when)
+			}
+			ctx, unlock, err := m.Lock(context.Background())
+			require.NoError(t, err)
+			within("acquired")
+			b.do(t, "PEXPIRE", b.name, "1000")
+			_, unlockInner, err := b.Mutex(b.name).Lock(ctx)
+			require.NoError(t, err)
+			within("re-entered through another handle")
+			b.do(t, "PEXPIRE", b.name, "1000")
+			require.NoError(t, unlockInner())
+			within("unlocked in part")
+			if name == "renewed" {
+				b.do(t, "PEXPIRE", b.name, "2500")
+				redistest.Eventually(t, shortWatchdog/2, func() bool { return b.pttl(t, b.name) > grace }, "renewed")
+				within("renewed")
+			}
+
+			here := lockAsync(t, m)
+			b.awaitSubscribers(t, b.name, 1)
+			redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
+			require.NoError(t, unlock())
+			got := here.get(t, soon)
+			require.NoError(t, got.err)
+			within("handed off")
+			there := lockAsync(t, newClient(t, b.rdb, rlock.Options{WatchdogTimeout: shortWatchdog}).Mutex(b.name, options...))
+			b.awaitPlace(t, b.name)
+			require.NoError(t, got.unlock())
+			got = there.get(t, soon)
+			require.NoError(t, got.err)
+			within("granted by another process")
+			require.NoError(t, got.unlock())
+			require.False(t, b.exists(t, b.name), "an unlock knows no grace")
+		})
+	}
+}
+
+// G2: the holder is told when the hold cannot be trusted, and others get in when the grace is over as well.
+func TestGraceAfterALoss(t *testing.T) {
+	redistest.Parallel(t)
+	const grace = time.Second
+	c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: shortWatchdog})
+	ctx, unlock, err := c.Mutex(past.name, rlock.WithGrace(grace)).Lock(context.Background())
+	require.NoError(t, err)
+	next := lockAsync(t, past.Mutex(past.name))
+	proxy.BlackHole(true)
+	<-ctx.Done()
+	told := time.Now()
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+	next.stillWaits(t)
+	got := next.get(t, atMost)
+	require.NoError(t, got.err)
+	require.Greater(t, got.at.Sub(told), grace-grace/10)
+	require.Less(t, got.at.Sub(told), grace+shortWatchdog/2)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	proxy.BlackHole(false)
+	require.NoError(t, got.unlock())
+}
+
+// awaitPlace waits until a process has a place in the queue of the lock.
+func (b bench) awaitPlace(t testing.TB, name string) {
+	t.Helper()
+	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_queue:{"+name+"}") }, "in the queue")
+}
