@@ -113,7 +113,7 @@ func (q *question) send(left <-chan struct{}) (answer, error) {
 				c.noQueues.Store(true)
 			}
 			if args.Queue != "" && !reply.WithoutQueue && reply.Status == lua.Acquired {
-				h.queued = time.Time{} // not after a refusal: a late grant would be trusted from the next call on
+				h.queued = nil // not after a refusal: a late grant would be trusted from the next call on
 			}
 			if q.count == 1 && h.doubt != nil {
 				h.doubt.unsure = false

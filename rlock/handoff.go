@@ -62,8 +62,9 @@ func (l *locking) takePlace(now time.Time) bool {
 	if !l.waiter.TakePlace(l.hold.field()) {
 		return false
 	}
-	if l.hold.queued.IsZero() { // a grant may be for the first of several calls
-		l.hold.queued = now
+	if l.hold.queued == nil { // a grant may be for the first of several calls
+		first := now // not now itself, which would be on the heap for all of them
+		l.hold.queued = &first
 	}
 	return true
 }
@@ -90,7 +91,7 @@ func (h *hold) handOff(next *locking, stay bool, args lua.ReleaseArgs, until tim
 		next.hold.run = h.run.next(stay, sent)
 		next.handed = handed{token: reply.Token, sent: sent}
 		if !reply.WithoutQueue {
-			next.hold.queued = time.Time{}
+			next.hold.queued = nil
 		}
 		ok = next.waiter.Grant(args.Lease)
 	} else {
@@ -158,11 +159,14 @@ func (l *locking) unclaim() {
 func (l *locking) given(g *pubsub.Grant) (a answer, usable bool) {
 	m, h := l.mutex, l.hold
 	h.grants = g.Grants
-	a = answer{sent: h.queued, lease: min(g.Lease, m.ttl())}
+	a = answer{lease: min(g.Lease, m.ttl())}
+	if h.queued != nil {
+		a.sent = *h.queued
+	}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)
 	usable = !g.Crossed && m.lease == 0 && m.grace == 0 && (g.Token >= 0 || m.kind.fence == nil) && time.Until(a.sent.Add(a.lease)) > a.lease/2
 	if usable {
-		h.queued = time.Time{} // it is out of the queue
+		h.queued = nil // it is out of the queue
 	}
 	return a, usable
 }

@@ -24,10 +24,10 @@ type hold struct {
 	lease lease.Lease
 
 	// For whoever makes calls.
-	doubt  *doubt    // nil most of the time
-	queued time.Time // when the first call was sent that may have put it in the queue in Redis; zero: none
-	run    *run      // of hand-offs, that it is part of; nil if none led to it, and none has been tried
-	grants int       // from process to process, in a row
+	doubt  *doubt     // nil most of the time
+	queued *time.Time // when the first call was sent that may have put it in the queue in Redis; nil: none, as for most
+	run    *run       // of hand-offs, that it is part of; nil if none led to it, and none has been tried
+	grants int        // from process to process, in a row
 
 	mu      sync.Mutex    // guards the following; no other lock is taken under it
 	calling bool          // somebody has the right to make calls

@@ -113,7 +113,7 @@ func (l *locking) compete() (*level, error) {
 			if l.joined {
 				l.waiter.Done(m.expiry(m.ttl()))
 			} else {
-				l.hold.queued = time.Time{} // the grant has taken it out
+				l.hold.queued = nil // the grant has taken it out
 			}
 			return l.enter(a)
 		}
@@ -146,7 +146,7 @@ func (l *locking) join() (turn bool) {
 // takesPlace reports whether the next question joins the queue in Redis if the lock is held: not if nobody would hear of a
 // grant.
 func (l *locking) takesPlace() bool {
-	if l.once || l.hold.queued.IsZero() && !l.waiter.Listens() {
+	if l.once || l.hold.queued == nil && !l.waiter.Listens() {
 		return false
 	}
 	return l.mutex.queueKey() != "" && l.takePlace(time.Now())

@@ -47,10 +47,10 @@ func (h *hold) lateAcquire(ttl time.Duration) { h.doubted(time.Now().Add(min(ttl
 // settle sweeps the field of a hold that has ended, or did not come to be, if there is a doubt. A release also takes it out
 // of the queue in Redis.
 func (c *Client) settle(m *Mutex, h *hold) {
-	if !h.queued.IsZero() {
+	if h.queued != nil {
 		h.doubted(time.Now().Add(maxSweep))
 	}
-	if d := h.doubt; d != nil && (d.late > 0 || d.unsure || !h.queued.IsZero()) {
+	if d := h.doubt; d != nil && (d.late > 0 || d.unsure || h.queued != nil) {
 		c.sweeper.add(c, &residue{doubt: *d, mutex: m, args: m.releaseArgs(h, 0, 0)})
 	}
 }
@@ -61,7 +61,7 @@ func (c *Client) giveBack(m *Mutex, h *hold) {
 	if err != nil {
 		h.doubted(time.Now().Add(m.expiry(m.ttl()))).unsure = true
 	} else {
-		h.queued = time.Time{}
+		h.queued = nil
 		if h.doubt != nil {
 			h.doubt.unsure = false
 		}
