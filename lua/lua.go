@@ -24,7 +24,7 @@ var (
 	forceText string
 
 	acquireScript = script{Text(acquireText), "6c3bc32448892f9d79815c6a8367ae9366674533"}
-	releaseScript = script{Text(releaseText), "bfb42ca7012b454bb7e37fedb9f72bcc34a3a803"}
+	releaseScript = script{Text(releaseText), "43ea0c11628c372e562b993f0295ce91fabac01a"}
 	renewScript   = script{Text(renewText), "cfb4481d8338663a71bc631c935578842d668ab6"}
 	forceScript   = script{Text(forceText), "931eccf0475a32fb97c9935c555590e9502b6286"}
 )
@@ -149,6 +149,9 @@ type ReleaseArgs struct {
 
 	Next string // of this process, waits for the lock, if Count is 0; "": nobody
 	Stay bool   // Next gets it, though others may be in the queue
+	// Taken, if not zero, is until when the lock stays taken if Count is 0, by an owner Next that nobody is. Lease is not
+	// used then. Whoever waits is told to ask how long that is.
+	Taken time.Time
 	Queue
 }
 
@@ -271,12 +274,15 @@ func ReleaseAll(ctx context.Context, c rueidis.Client, all []ReleaseArgs) []Rele
 
 // args are the first n of these.
 func (a *ReleaseArgs) args() (args [10]string, n int) {
-	lease := "0"
-	if a.Count > 0 || a.Next != "" {
+	lease, goes := "0", flag(a.Stay)
+	switch {
+	case a.Count == 0 && !a.Taken.IsZero(): // how long that is from now on, also in a repeat
+		lease, goes = strconv.FormatInt(max(time.Until(a.Taken).Milliseconds()+1, 1), 10), "2"
+	case a.Count > 0 || a.Next != "":
 		lease = millis(a.Lease)
 	}
 	args = [...]string{
-		a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Name, a.Next, flag(a.Stay),
+		a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Name, a.Next, goes,
 		millis(a.GrantLease), strconv.Itoa(a.Grants), flag(a.Listens),
 	}
 	if a.Key == "" {

@@ -1,15 +1,16 @@
--- Brings an owner's re-entry count down. At 0 the lock goes to whoever is next, or is free.
+-- Brings an owner's re-entry count down. At 0 the lock goes to whoever is next, or is free, or stays taken for a while.
 --
 -- KEYS[1]      the lock: a hash, field = owner, value = count
 -- KEYS[2]      optional: the fencing counter, raised for a next owner
 -- KEYS[#KEYS]  with ARGV[8]: the queue of the waiting processes, a sorted set (see acquire.lua)
 -- ARGV[1]      owner field
 -- ARGV[2]      the count that the owner has once this call succeeded; 0 ends the hold
--- ARGV[3]      lease in ms: of what is still held, or of the next owner in this process
+-- ARGV[3]      lease in ms: of what is still held, or of ARGV[6]
 -- ARGV[4]      how to publish: publish or spublish
 -- ARGV[5]      unlock channel
 -- ARGV[6]      the next owner in this process; '' if there is none
--- ARGV[7]      1: that one gets the lock; 0: the first of the queue does, and that one joins at the end
+-- ARGV[7]      1: that one gets the lock; 0: the first of the queue does, and that one joins at the end; 2: that one, which
+--              nobody is, has the lock until its lease is over, and all are told to ask how long that is
 -- ARGV[8]      optional: lease in ms of a grant to another process
 -- ARGV[9]      with ARGV[8]: how many grants there were since everybody was last told
 -- ARGV[10]     with ARGV[8]: 1 if this process listens to the unlock channel, though it has no next owner
@@ -67,6 +68,13 @@ local function free(message)
     return redis.error_reply('UNTOLD ' .. heard.err)
   end
   return 1
+end
+
+-- The lock stays taken by another owner, so that a renewal or re-entry of this one that comes late finds nothing.
+if ARGV[7] == '2' and redis.call('hexists', lock, owner) == 1 then
+  redis.call('pexpire', lock, ARGV[3])
+  redis.call('hset', lock, next, 1)
+  return free('0')
 end
 
 local stay = next ~= '' and ARGV[7] == '1'

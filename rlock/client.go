@@ -151,6 +151,15 @@ func (c *Client) handsOff() bool { return c.options.HandOff.Most > 0 && c.option
 // isOwn reports whether an owner field is of this client.
 func (c *Client) isOwn(field string) bool { return strings.HasPrefix(field, c.id+":") }
 
+// nobody is the owner of a lock that stays taken after its unlock, see WithMinHold. No hold has that tag.
+func (c *Client) nobody() string { return c.id + ":0" }
+
+// isNobody reports whether an owner field is such a one, of whichever client.
+func isNobody(field string) bool {
+	_, tag, _ := strings.Cut(field, ":")
+	return tag == "0" || strings.HasPrefix(tag, "0:")
+}
+
 // renew is the renewer's way to Redis.
 func (c *Client) renew(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
 	holds := make([]lua.Hold, len(items))

@@ -65,6 +65,8 @@ func (e *NotAcquiredError) Error() string {
 		texts[0] += " after " + e.Waited.Round(time.Millisecond).String()
 	}
 	switch {
+	case isNobody(e.Holder):
+		texts = append(texts, "unlocked by "+e.Holder+", and kept for its shortest hold")
 	case e.own:
 		texts = append(texts, "held by this client as "+e.Holder+" (to re-enter, use the ctx that its Lock returned)")
 	case e.Holder != "":

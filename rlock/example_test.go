@@ -228,6 +228,26 @@ func ExampleWithoutReentry() {
 	// Output: true
 }
 
+// A job that one of many processes is to run once an hour. The job takes no time, so without the shortest hold a process whose
+// clock is a second behind would run it again.
+func ExampleWithMinHold() {
+	client, closeAll := connect()
+	defer closeAll()
+	hourly := client.Mutex("hourly-report", rlock.WithMinHold(time.Minute))
+
+	for _, process := range []string{"first", "second"} {
+		err := hourly.TryDo(context.Background(), 0, func(context.Context) error {
+			fmt.Println(process, "writes the report")
+			return nil
+		})
+		fmt.Println(process, "skipped:", errors.Is(err, rlock.ErrNotAcquired))
+	}
+	// Output:
+	// first writes the report
+	// first skipped: false
+	// second skipped: true
+}
+
 // The ctx of a section ends when its lock is lost, and Do reports the loss.
 func ExampleWithLease() {
 	client, closeAll := connect()

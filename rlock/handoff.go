@@ -40,7 +40,7 @@ func (r *run) over(o HandOff, now time.Time) bool {
 func (h *hold) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, stay bool) {
 	c, q := h.mutex.client, h.mutex.waiters()
 	stay = !h.run.over(c.options.HandOff, now)
-	if !c.handsOff() || !stay && args.Key == "" {
+	if !c.handsOff() || !stay && args.Key == "" || !args.Taken.IsZero() {
 		c.hub.Ending(q)
 		return nil, false
 	}

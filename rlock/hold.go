@@ -26,6 +26,7 @@ type hold struct {
 	// For whoever makes calls.
 	doubt  *doubt     // nil most of the time
 	queued *time.Time // when the first call was sent that may have put it in the queue in Redis; nil: none, as for most
+	taken  *time.Time // until when the lock stays taken after an unlock, see WithMinHold; nil: it does not
 	run    *run       // of hand-offs, that it is part of; nil if none led to it, and none has been tried
 	grants int        // from process to process, in a row
 
@@ -151,6 +152,10 @@ func (h *hold) open(ctx context.Context, m *Mutex, a answer) (*level, error) {
 	if !kept {
 		h.lose(&LostError{Reason: LostClosed, Since: time.Now()})
 		return nil, ErrClosed
+	}
+	if m.minHold > 0 {
+		taken := time.Now().Add(m.minHold)
+		h.taken = &taken
 	}
 	c.leases.CatchUp() // whoever had the lock through this Client before, till the end of its lease, is told first (G1)
 	return l, nil

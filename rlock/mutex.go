@@ -28,6 +28,7 @@ type Mutex struct {
 	queue     string        // of the processes that wait
 	lease     time.Duration // 0: the watchdog renews
 	maxHold   time.Duration // see WithMaxHold; 0: no such bound
+	minHold   time.Duration // see WithMinHold
 	grace     time.Duration // see WithGrace
 	noReentry bool          // see WithoutReentry
 	invalid   error         // what is wrong with the handle; returned by Lock

@@ -139,6 +139,18 @@ func WithMaxHold(d time.Duration) Option {
 	return durationOption("the longest hold", d, func(m *Mutex) *time.Duration { return &m.maxHold })
 }
 
+// WithMinHold keeps the lock taken for d at least, in whole milliseconds: an unlock before d has passed since Lock returned ends
+// the hold and returns at once, but the lock stays taken in Redis until d is over, when whoever waits gets it. It is for jobs
+// that many processes start at about the same time and one is to run: with TryLock(ctx, 0), the others are refused even if the job
+// took no time, and it does not matter that their clocks differ, by less than d. A d below 1 ms is reported by the methods of the handle.
+//
+// It is the last unlock of the hold that leaves the lock taken, if the handle of the Lock that took the hold says so. It hands the
+// lock to nobody. Until d is over a [NotAcquiredError] names a holder whose tag is 0, which is nobody's; [Mutex.ForceUnlock]
+// frees the lock earlier. A holder that crashes or loses its hold before the unlock keeps the lock until the end of its lease, as ever.
+func WithMinHold(d time.Duration) Option {
+	return durationOption("the shortest hold", d, func(m *Mutex) *time.Duration { return &m.minHold })
+}
+
 // WithGrace keeps a lost hold in Redis for d longer than it is trusted, in whole milliseconds: the ctx of the section is
 // cancelled as early as without, and nobody else gets in until d later. It is for sections that need a moment to stop, and for
 // clocks that do not run alike. If the holder crashes, others wait for that much longer, too; an unlock frees the lock

@@ -14,7 +14,8 @@ import (
 //	open                 unlock                               closed: the section's ctx ends before anything is sent
 //	closed, not last     count lowered                        done: nil
 //	                     no answer for 3 s                    done: an error; the next call for the hold puts the count right
-//	closed, last         somebody here waits                  handing off
+//	closed, last         the lock is to stay taken            releasing, by an owner that nobody is
+//	                     somebody here waits                  handing off
 //	                     otherwise                            releasing
 //	handing off          handed to the waiter here, or to
 //	                     another process                      done: nil
@@ -183,6 +184,9 @@ func (m *Mutex) releaseArgs(h *hold, count int, ttl time.Duration) lua.ReleaseAr
 	if key := m.queueKey(); key != "" && count == 0 {
 		args.Fence = m.fenceOf()
 		args.Queue = lua.Queue{Key: key, GrantLease: m.client.grantLease(), Grants: h.grants}
+	}
+	if count == 0 && h.taken != nil && time.Now().Before(*h.taken) {
+		args.Next, args.Taken = m.client.nobody()+m.kind.suffix, *h.taken
 	}
 	return args
 }

@@ -68,9 +68,7 @@ func TestConformance(t *testing.T) {
 		"standalone": func(t *testing.T) deployment { return standalone(redistest.Shared(t)) },
 		"cluster": func(t *testing.T) deployment {
 			c := redistest.StartCluster(t, 3, 0)
-			return deployment{c.Addrs(), func(t *testing.T, mod ...func(*rueidis.ClientOption)) rueidis.Client {
-				return c.Client(t, mod...)
-			}}
+			return deployment{c.Addrs(), c.Client}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -119,11 +117,11 @@ func TestConformanceExceptions(t *testing.T) {
 // deployment is one server or several.
 type deployment struct {
 	addrs []string
-	dial  func(t *testing.T, mod ...func(*rueidis.ClientOption)) rueidis.Client
+	dial  func(t testing.TB, mod ...func(*rueidis.ClientOption)) rueidis.Client
 }
 
 func standalone(addr string) deployment {
-	return deployment{[]string{addr}, func(t *testing.T, mod ...func(*rueidis.ClientOption)) rueidis.Client {
+	return deployment{[]string{addr}, func(t testing.TB, mod ...func(*rueidis.ClientOption)) rueidis.Client {
 		return redistest.Dial(t, addr, mod...)
 	}}
 }
@@ -182,6 +180,27 @@ func (p *place) keys(t *testing.T) []string { return p.list(t, "KEYS") }
 // channels returns all channels of the lock to which anybody is subscribed.
 func (p *place) channels(t *testing.T) []string {
 	return append(p.list(t, "PUBSUB", "CHANNELS"), p.list(t, "PUBSUB", "SHARDCHANNELS")...)
+}
+
+// subscribers counts the processes that are subscribed to the unlock channel of a plain lock.
+func (p *place) subscribers(t *testing.T) (n int) {
+	t.Helper()
+	for _, rdb := range p.watch {
+		for _, node := range rdb.Nodes() {
+			for _, cmd := range []string{"NUMSUB", "SHARDNUMSUB"} {
+				channel := "redisson_lock__channel:{" + p.name + "}"
+				counts, err := node.Do(t.Context(), node.B().Arbitrary("PUBSUB", cmd, channel).Build()).ToArray()
+				if _, refused := rueidis.IsRedisErr(err); refused { // SHARDNUMSUB, before Redis 7
+					continue
+				}
+				require.NoError(t, err)
+				count, err := counts[1].AsInt64()
+				require.NoError(t, err)
+				n += int(count)
+			}
+		}
+	}
+	return n
 }
 
 func (p *place) list(t *testing.T, cmd ...string) (all []string) {

@@ -99,6 +99,9 @@ func TestBadHandles(t *testing.T) {
 		{b.Mutex(b.name, rlock.WithLease(0)), "lease is 0s, want at least 1ms"},
 		{b.Mutex(b.name, rlock.WithLease(-time.Second)), "lease is -1s, want at least 1ms"},
 		{b.Mutex(b.name, rlock.WithLease(time.Millisecond-1)), "want at least 1ms"},
+		{b.Mutex(b.name, rlock.WithMaxHold(0)), "the longest hold is 0s, want at least 1ms"},
+		{b.Mutex(b.name, rlock.WithMinHold(-1)), "the shortest hold is -1ns, want at least 1ms"},
+		{b.Mutex(b.name, rlock.WithGrace(time.Millisecond-1)), "the grace is 999.999µs, want at least 1ms"},
 	} {
 		got, noop, err := tc.m.Lock(ctx)
 		require.ErrorContains(t, err, tc.want)

@@ -2,6 +2,7 @@ package rlock_test
 
 import (
 	"context"
+	"math"
 	"testing"
 	"time"
 
@@ -186,4 +187,29 @@ func TestGraceAfterALoss(t *testing.T) {
 func (b bench) awaitPlace(t testing.TB, name string) {
 	t.Helper()
 	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_queue:{"+name+"}") }, "in the queue")
+}
+
+// The longest times that there are work, together as well.
+func TestHugeOptions(t *testing.T) {
+	b := newBench(t)
+	const most = time.Duration(math.MaxInt64)
+	all := []rlock.Option{rlock.WithLease(most), rlock.WithMaxHold(most), rlock.WithGrace(most), rlock.WithMinHold(most)}
+	for i := range all {
+		for _, options := range [][]rlock.Option{all[i : i+1], all[:i+1]} {
+			m := b.Mutex(b.name, options...)
+			ctx, unlock, err := m.Lock(context.Background())
+			require.NoError(t, err)
+			require.NoError(t, ctx.Err())
+			require.NoError(t, unlock())
+			ttl, err := m.TTL(context.Background())
+			require.NoError(t, err)
+			if i == len(all)-1 {
+				require.Greater(t, ttl, 290*365*24*time.Hour)
+				_, err = m.ForceUnlock(context.Background())
+				require.NoError(t, err)
+			} else {
+				require.Zero(t, ttl)
+			}
+		}
+	}
 }

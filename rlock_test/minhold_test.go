@@ -1,0 +1,272 @@
+package rlock_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+const minHold = 1500 * time.Millisecond
+
+// An unlock within the shortest hold costs what any does, returns at once, and leaves the lock taken until that is over.
+func TestMinHold(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	b := bench{rdb: s.Client(t, oneConn), name: redistest.Name(t)}
+	b.Client = newClient(t, b.rdb)
+	loadScripts(t, b.Client)
+	other := newClient(t, s.Client(t))
+	m := b.FencedMutex(b.name, rlock.WithMinHold(minHold))
+	before := redistest.Commands(t, b.rdb)["evalsha"]
+	ctx, unlock, err := m.TryLock(context.Background(), 0)
+	require.NoError(t, err)
+	acquired := time.Now()
+	owner := rlock.Owner(ctx)
+	require.NoError(t, unlock())
+	require.Less(t, time.Since(acquired), minHold/2)
+	require.Equal(t, before+2, redistest.Commands(t, b.rdb)["evalsha"])
+	require.ErrorIs(t, ctx.Err(), context.Canceled)
+	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	require.NotContains(t, b.fields(t, b.name), owner, "an owner field is never used again")
+
+	for _, l := range []*rlock.Mutex{m, b.Mutex(b.name), other.Mutex(b.name)} {
+		_, _, err = l.TryLock(context.WithoutCancel(ctx), 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.ErrorContains(t, err, "and kept for its shortest hold")
+		require.NotContains(t, err.Error(), "re-enter")
+		var refusal *rlock.NotAcquiredError
+		require.ErrorAs(t, err, &refusal)
+		require.Positive(t, refusal.TTL)
+		require.LessOrEqual(t, refusal.TTL, minHold)
+	}
+	require.Less(t, time.Since(acquired), minHold)
+	redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "free")
+	require.InDelta(t, minHold, time.Since(acquired), float64(minHold/5))
+
+	ctx, unlock, err = m.Lock(context.Background())
+	require.NoError(t, err)
+	token, _ := m.FencingToken(ctx)
+	require.EqualValues(t, 2, token, "to be left taken is no acquire")
+	pass(minHold + minHold/10)
+	require.NoError(t, unlock())
+	require.False(t, b.exists(t, b.name), "unlocked after that time it is free at once")
+}
+
+// The lease has no say in how long the lock stays taken after the unlock, the last level has: that of a hold that was taken
+// through such a handle. A forced unlock frees the lock.
+func TestMinHoldOfLevels(t *testing.T) {
+	redistest.Parallel(t)
+	for name, lease := range map[string]time.Duration{"shorter lease": minHold / 2, "longer lease": atMost, "renewed": 0} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t)
+			options := []rlock.Option{rlock.WithMinHold(minHold)}
+			if lease > 0 {
+				options = append(options, rlock.WithLease(lease))
+			}
+			m, plain := b.Mutex(b.name, options...), b.Mutex(b.name)
+			ctx, unlock, err := m.Lock(context.Background())
+			acquired := time.Now()
+			require.NoError(t, err)
+			_, unlockInner, err := m.Lock(ctx)
+			require.NoError(t, err)
+			require.NoError(t, unlockInner())
+			require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, b.name))
+			_, unlockInner, err = plain.Lock(context.WithoutCancel(ctx))
+			require.NoError(t, err)
+			require.NoError(t, unlock())
+			require.NoError(t, unlockInner(), "the last, though through another handle")
+			rest := minHold - time.Since(acquired)
+			require.InDelta(t, rest, b.pttl(t, b.name), float64(minHold/5))
+			require.True(t, b.exists(t, b.name))
+			was, err := plain.ForceUnlock(context.Background())
+			require.NoError(t, err)
+			require.True(t, was)
+
+			ctx, unlock, err = plain.Lock(context.Background())
+			require.NoError(t, err)
+			_, unlockInner, err = m.Lock(ctx)
+			require.NoError(t, err)
+			require.NoError(t, unlock())
+			require.NoError(t, unlockInner())
+			require.False(t, b.exists(t, b.name), "the Lock that took the hold decides")
+		})
+	}
+}
+
+// G4: whoever waits is told of the shorter time, and has the lock when that is over, in the holder's process and in others, with
+// and without hand-offs. The lease that they were told before is 30 seconds.
+func TestMinHoldWakesWaiters(t *testing.T) {
+	redistest.Parallel(t)
+	cluster := redistest.StartCluster(t, 3, 0)
+	for name, d := range map[string]deployment{
+		"standalone": standalone(redistest.Shared(t)),
+		"cluster":    {cluster.Addrs(), cluster.Client},
+	} {
+		for _, handOff := range []int{0, -1} {
+			for _, which := range []string{"own", "other", "both"} {
+				t.Run(name+"/"+which+map[int]string{0: "/hand-off", -1: "/without"}[handOff], func(t *testing.T) {
+					redistest.Parallel(t)
+					o := rlock.Options{HandOff: rlock.HandOff{Most: handOff}}
+					p := &place{name: redistest.Name(t), deployment: d}
+					holder, other := newClient(t, d.dial(t), o), newClient(t, d.dial(t), o)
+					p.watch = append(p.watch, d.dial(t))
+					m := holder.Mutex(p.name, rlock.WithMinHold(minHold))
+					_, unlock, err := m.Lock(context.Background())
+					acquired := time.Now()
+					require.NoError(t, err)
+					var waiters []pending
+					if which != "other" {
+						waiters = append(waiters, lockAsync(t, holder.Mutex(p.name)), lockAsync(t, holder.Mutex(p.name)))
+					}
+					if which != "own" {
+						waiters = append(waiters, lockAsync(t, other.Mutex(p.name)), lockAsync(t, other.Mutex(p.name)))
+					}
+					redistest.Eventually(t, minHold/2, func() bool {
+						return waiting() == len(waiters) && p.subscribers(t) == len(waiters)/2
+					}, "all wait, and are subscribed")
+					require.NoError(t, unlock())
+					require.Less(t, time.Since(acquired), minHold*2/3)
+					for range waiters { // in whichever order
+						got := first(t, waiters, 3*minHold)
+						require.NoError(t, got.err)
+						require.GreaterOrEqual(t, got.at.Sub(acquired), minHold-time.Millisecond)
+						require.Less(t, got.at.Sub(acquired), 2*minHold)
+						require.NoError(t, got.unlock())
+					}
+				})
+			}
+		}
+	}
+}
+
+// first returns the next result of some Locks.
+func first(t *testing.T, waiters []pending, within time.Duration) attempt {
+	t.Helper()
+	for end := time.Now().Add(within); time.Now().Before(end); pass(time.Millisecond) {
+		for _, w := range waiters {
+			select {
+			case a := <-w.result:
+				return a
+			default:
+			}
+		}
+	}
+	require.FailNow(t, "nobody has the lock")
+	panic("unreachable")
+}
+
+// G4: the same if the one that was told of the time gives up meanwhile, and if the holder's Client is closed.
+func TestMinHoldAndAWaiterThatGivesUp(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	other := newClient(t, b.rdb)
+	_, unlock, err := b.Mutex(b.name, rlock.WithMinHold(minHold)).Lock(context.Background())
+	acquired := time.Now()
+	require.NoError(t, err)
+	impatient := lockAsync(t, other.Mutex(b.name))
+	b.awaitSubscribers(t, b.name, 1)
+	next := lockAsync(t, other.Mutex(b.name))
+	redistest.Eventually(t, minHold/2, func() bool { return waiting() == 2 }, "both wait")
+	b.Close()
+	require.NoError(t, unlock())
+	impatient.cancel()
+	require.ErrorIs(t, impatient.get(t, soon).err, context.Canceled)
+	got := next.get(t, 2*minHold)
+	require.NoError(t, got.err)
+	require.GreaterOrEqual(t, got.at.Sub(acquired), minHold-time.Millisecond)
+	require.NoError(t, got.unlock())
+}
+
+// G6, G7: the lock is left taken once and for no longer, if the reply to the unlock is lost, if the unlock is lost, and if a
+// renewal comes late.
+func TestMinHoldAndLostCalls(t *testing.T) {
+	redistest.Parallel(t)
+	for name, lose := range map[string]func(*redistest.Proxy){
+		"reply":   func(p *redistest.Proxy) { p.OnReply(nthScript(1, redistest.Cut)) },
+		"request": func(p *redistest.Proxy) { p.OnRequest(nthScript(1, redistest.Cut)) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			c, proxy, past := behindProxy(t, anyWay)
+			_, unlock, err := c.Mutex(past.name, rlock.WithMinHold(minHold)).Lock(context.Background())
+			acquired := time.Now()
+			require.NoError(t, err)
+			lose(proxy)
+			require.NoError(t, unlock())
+			require.True(t, past.exists(t, past.name))
+			require.LessOrEqual(t, past.pttl(t, past.name), minHold)
+			got := lockAsync(t, past.Mutex(past.name)).get(t, 2*minHold)
+			require.NoError(t, got.err)
+			require.GreaterOrEqual(t, got.at.Sub(acquired), minHold-time.Millisecond)
+			require.NoError(t, got.unlock())
+		})
+	}
+	t.Run("renewal", func(t *testing.T) {
+		redistest.Parallel(t)
+		c, proxy, past := behindProxy(t, func(o *rueidis.ClientOption) { o.PipelineMultiplex = 2 }, rlock.Options{WatchdogTimeout: shortWatchdog})
+		_, unlock, err := c.Mutex(past.name, rlock.WithMinHold(atMost)).Lock(context.Background())
+		require.NoError(t, err)
+		proxy.OnRequest(nthScript(1, redistest.Hold))
+		redistest.Eventually(t, shortWatchdog, func() bool { return proxy.Held() == 1 }, "a renewal is under way")
+		past.do(t, "PEXPIRE", past.name, "2500")
+		unlocked := async(unlock)
+		redistest.Eventually(t, shortWatchdog, func() bool { return past.pttl(t, past.name) > shortWatchdog }, "left taken")
+		past.do(t, "PEXPIRE", past.name, "1000") // so that a renewal would be seen
+		proxy.Release()
+		require.NoError(t, within(t, unlocked, soon))
+		redistest.Eventually(t, soon, func() bool { return !past.exists(t, past.name) }, "not renewed")
+	})
+}
+
+// An unlock that Redis did not answer is made up for in the background, and leaves the lock taken then.
+func TestMinHoldAndASilentRedis(t *testing.T) {
+	redistest.Parallel(t)
+	const least = 20 * time.Second
+	c, proxy, past := behindProxy(t, anyWay)
+	_, unlock, err := c.Mutex(past.name, rlock.WithMinHold(least)).Lock(context.Background())
+	require.NoError(t, err)
+	owner := past.fields(t, past.name)
+	proxy.BlackHole(true)
+	require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
+	require.Equal(t, owner, past.fields(t, past.name))
+	proxy.BlackHole(false)
+	redistest.Eventually(t, atMost, func() bool {
+		fields := past.fields(t, past.name)
+		return len(fields) == 1 && fields[past.kept(t)] == 1
+	}, "the owner is gone, and the lock is not free")
+	require.LessOrEqual(t, past.pttl(t, past.name), least)
+	past.do(t, "DEL", past.name)
+}
+
+// kept is the field that stands for nobody, if there is one.
+func (b bench) kept(t testing.TB) string {
+	t.Helper()
+	for field := range b.fields(t, b.name) {
+		if strings.HasSuffix(field, ":0") {
+			return field
+		}
+	}
+	return ""
+}
+
+// A Lock that failed was no hold, and leaves nothing taken.
+func TestMinHoldOfAFailedLock(t *testing.T) {
+	redistest.Parallel(t)
+	c, proxy, past := behindProxy(t, anyWay)
+	m := c.Mutex(past.name, rlock.WithMinHold(atMost))
+	proxy.OnReply(nthScript(1, redistest.Hold))
+	p := lockAsync(t, m)
+	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "granted, not answered")
+	p.cancel()
+	require.ErrorIs(t, p.get(t, soon).err, rlock.ErrNotAcquired)
+	proxy.Release()
+	redistest.Eventually(t, soon, func() bool { return !past.exists(t, past.name) }, "given back")
+}
