@@ -227,6 +227,24 @@ func (e *sectionError) Error() string {
 }
 func (e *sectionError) Unwrap() []error { return []error{e.lock, e.section} }
 
+// manyError is what an unlock of several locks failed with.
+type manyError struct{ errs []error }
+
+func (e *manyError) Error() string {
+	const most = 4
+	var texts []string
+	for i, err := range e.errs {
+		if i == most {
+			texts = append(texts, fmt.Sprintf("and %d more", len(e.errs)-most))
+			break
+		}
+		texts = append(texts, strings.TrimPrefix(oneLine("", err), "rlock: "))
+	}
+	return "rlock: " + strings.Join(texts, "; ")
+}
+
+func (e *manyError) Unwrap() []error { return e.errs }
+
 // joinErrors returns what Do returns for a section that returned err, and whose lock said so.
 func joinErrors(lock, section error) error {
 	switch {
