@@ -50,7 +50,7 @@ func AcquireAll(ctx context.Context, c rueidis.Client, all []AcquireArgs) (Acqui
 	}
 	reply, err := acquiredAll(acquireAllScript.run(ctx, c, keys, args...), len(all))
 	if err != nil {
-		return AcquireAllReply{}, failed("acquire_all", err, keys...)
+		return AcquireAllReply{}, failed("acquire_all", err)
 	}
 	return reply, nil
 }

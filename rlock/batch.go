@@ -96,7 +96,7 @@ func (b *batch) send(left <-chan struct{}) (allAnswer, error) {
 	c := b.client
 	args := make([]lua.AcquireArgs, len(b.locks))
 	for i, l := range b.locks {
-		args[i] = lua.AcquireArgs{Name: l.mutex.name, Owner: l.hold.field(), Lease: l.mutex.ttl(), Fence: l.mutex.fenceOf()}
+		args[i] = l.mutex.acquireArgs(l.hold, l.count)
 	}
 	again := retry{until: b.limit, least: minTries}
 	for {
