@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -20,9 +21,9 @@ import (
 //	waiting   it has that one                           completing
 //	          ctx, time over, Close                     out
 //	completing the others are free                      entered
-//	          one is held by another                    asking, with nothing held; climbing after some rounds
+//	          one is held by another                    waiting for that one, with nothing held; climbing each eighth time
 //	climbing  it has the first ones, and got the rest   entered
-//	          its time is over                          asking, with nothing held
+//	          its time is over                          waiting for the next one, with nothing held
 //
 // Each member has a hold and a level of its own, taken and released in the ways of a single lock. Members of one Client, and on a
 // cluster of one slot, are taken by one call (batch.go).
@@ -182,9 +183,9 @@ func (a *MultiMutex) check() {
 // Lock waits until all locks are held, or ctx is done. While it waits it holds none of them: if one is taken, it waits for that one
 // as [Mutex.Lock] does, takes the others at once when it has it, and gives it back if it cannot.
 //
-// So it needs a moment in which all are free, and those who want one of them alone could keep it waiting. After eight rounds in vain
-// it takes them one after the other, in an order that is the same everywhere, and keeps what it has while it waits for the
-// next, for 50 ms in all at first, and twice as long each time, up to 5 s. Then it gives all back.
+// So it needs a moment in which all are free, and those who want one of them alone could keep it waiting. Each eighth try
+// takes them one after the other, in an order that is the same everywhere, and keeps what it has while it waits for the
+// next: for 50 ms in all the first time, then for twice as long each time, up to 5 s. Then it gives all back.
 //
 // The ctx of the section carries a hold of each lock, and is cancelled as soon as one is lost, with the [LostError] of that one
 // as its cause. The unlock releases all of them; its error joins those of all that were lost or could not be released. Everything else
@@ -233,46 +234,41 @@ func (a *MultiMutex) lock(who caller) (context.Context, UnlockFunc, error) {
 }
 
 const (
-	patientRounds = 8                     // in which nothing is held while it waits
-	firstClimb    = 50 * time.Millisecond // for which the next round may wait with what it has; doubles
-	longestClimb  = 5 * time.Second
+	climbEvery   = 8                     // rounds; in the others nothing is held while it waits
+	firstClimb   = 50 * time.Millisecond // for which it may wait with what it has; doubles
+	longestClimb = 5 * time.Second
 )
 
 // compete takes all members.
 //
-// If all wait for the first one that is taken, in the same order, two that want the same locks cannot give way to each other for
-// ever: whoever asks for all of them while one is taken joins the line for that one, and nobody joins a line behind it.
+// Two that have one of two locks each, and are refused for the other, could change places for ever. A climb ends that: it is in
+// one order for all.
 func (a *MultiMutex) compete(who caller) (*section, error) {
 	if a.invalid != nil {
 		return nil, a.invalid
 	}
-	for round, hold := 1, firstClimb; ; round++ {
-		s := &section{ctx: who.ctx}
-		refused, err := a.take(s, who, nil)
-		if refused != nil && who.canWait() {
-			_ = s.unlock() // what becomes of it is no concern of the caller
-			s = &section{ctx: who.ctx}
-			if round > patientRounds {
-				refused, err = a.climb(s, who, hold)
-				hold = min(2*hold, longestClimb)
-			} else if err = s.add(refused, who); err == nil {
-				refused, err = a.take(s, who, refused)
-			} else {
-				refused = nil
-			}
-		}
-		if err == nil {
-			return s, nil
-		}
+	s, hold := newSection(who.ctx), firstClimb
+	refused, err := a.take(s, who, nil)
+	for round := 1; err != nil; round++ {
 		var loss *LostError // of one that it had, for which the next one could not be asked any more
 		if who.ctx.Err() == nil && errors.As(context.Cause(s.ctx), &loss) {
 			err = loss
 		}
-		_ = s.unlock()
+		_ = s.unlock() // what becomes of these is no concern of the caller
 		if refused == nil || !who.canWait() {
 			return nil, err
 		}
+		s = newSection(who.ctx)
+		if round%climbEvery == 0 {
+			refused, err = a.climb(s, who, hold)
+			hold = min(2*hold, longestClimb)
+		} else if err = s.add(refused, who); err == nil {
+			refused, err = a.take(s, who, refused)
+		} else {
+			refused = nil
+		}
 	}
+	return s, nil
 }
 
 // canWait reports whether there is time for another try. That ctx is done the next try will say.
@@ -317,7 +313,14 @@ func (a *MultiMutex) climb(s *section, who caller, within time.Duration) (refuse
 // section is what a Lock has so far.
 type section struct {
 	ctx     context.Context
+	cancel  context.CancelCauseFunc // ends it before anything is released
 	unlocks []func() []error
+}
+
+func newSection(ctx context.Context) *section {
+	s := new(section)
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	return s
 }
 
 // add locks m under the ctx of the section.
@@ -403,17 +406,26 @@ func (s *section) refused(m *member, err error) *member {
 	return nil
 }
 
-// unlock ends the section, which may have a part of the locks. The last one comes first: its ctx is that of the section.
+// unlock ends the section, which may have a part of the locks. What takes calls of its own is released side by side, for one server
+// may not answer.
 func (s *section) unlock() error {
-	var errs []error
-	for _, unlock := range slices.Backward(s.unlocks) {
-		errs = append(errs, unlock()...)
+	s.cancel(errUnlocked)
+	all := make([][]error, len(s.unlocks))
+	var wg sync.WaitGroup
+	for i, unlock := range s.unlocks {
+		if i == len(all)-1 {
+			all[i] = unlock()
+		} else {
+			wg.Go(func() { all[i] = unlock() }) // ends with the unlock, which is awaited here
+		}
 	}
-	switch len(errs) {
+	wg.Wait()
+	switch errs := slices.Concat(all...); len(errs) {
 	case 0:
 		return nil
 	case 1:
 		return errs[0]
+	default:
+		return &manyError{errs}
 	}
-	return &manyError{errs}
 }

@@ -227,13 +227,15 @@ func unlockTogether(levels []*level) (errs []error) {
 	for _, l := range levels {
 		l.close()
 	}
-	all := make([]unlocking, len(levels))
-	ending := make([]*ending, 0, len(levels)) // their holds end
 	var mine []*hold
-	for i, l := range levels {
+	for _, l := range levels {
 		if l.hold.await() { // whoever has the right to make calls for it waits for no other hold
 			mine = append(mine, l.hold)
 		}
+	}
+	all := make([]unlocking, len(levels))
+	ending := make([]*ending, 0, len(levels)) // their holds end
+	for i, l := range levels {
 		all[i] = l.unlocking()
 		if u := &all[i]; u.loss == nil && u.count == 0 {
 			ending = append(ending, endingOf(u))

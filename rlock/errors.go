@@ -189,6 +189,9 @@ func (e *unlockedError) Unwrap() error {
 	return nil
 }
 
+// errUnlocked is the [context.Cause] of a section of several locks that was unlocked.
+var errUnlocked = fmt.Errorf("rlock: unlocked: %w", context.Canceled)
+
 // notAcquired is the error of a wait that ended, because ctx is done or its time is over.
 func (m *Mutex) notAcquired(ctx context.Context, began time.Time, causes ...error) *NotAcquiredError {
 	e := &NotAcquiredError{Name: m.name, Waited: time.Since(began), causes: causes}
@@ -216,7 +219,7 @@ func isOurs(err error) bool {
 		}
 	}
 	var unlocked *unlockedError
-	return errors.As(err, &unlocked)
+	return errors.Is(err, errUnlocked) || errors.As(err, &unlocked)
 }
 
 // sectionError is the error of a section and of its lock.
