@@ -36,13 +36,6 @@ func numbered(base string, n int) (names []string) {
 	return names
 }
 
-// reversed is another order of the same.
-func reversed(all []rlock.Locker) []rlock.Locker {
-	all = slices.Clone(all)
-	slices.Reverse(all)
-	return all
-}
-
 // A thousand locks are one command each way, and 5,000 are five.
 func TestAllCosts(t *testing.T) {
 	s := redistest.Start(t)
@@ -475,6 +468,7 @@ func TestAllWakesTheWaitersOfEach(t *testing.T) {
 	redistest.Eventually(t, atMost, func() bool { return waiting() == 4 }, "all sleep")
 	before := scriptCalls(t, b)
 	require.NoError(t, unlock())
+	var unlocks []rlock.UnlockFunc
 	for _, p := range []pending{local, remote, told, fenced} {
 		got := p.get(t, soon)
 		require.NoError(t, got.err)
@@ -483,12 +477,15 @@ func TestAllWakesTheWaitersOfEach(t *testing.T) {
 			require.True(t, ok)
 			require.EqualValues(t, 3, token)
 		}
-		defer func() { require.NoError(t, got.unlock()) }()
+		unlocks = append(unlocks, got.unlock)
 	}
 	require.Equal(t, before+2, scriptCalls(t, b), "the unlock, and the one that was told asks")
+	for _, unlock := range unlocks {
+		require.NoError(t, unlock())
+	}
 }
 
-// Members may be of any type, are locked in the fixed order, and released in the opposite one. What one says is handed on, and
+// Members may be of any type, and are locked in the fixed order. What one says is handed on, and
 // nothing is kept then.
 func TestAllOfOtherLockers(t *testing.T) {
 	b := newBench(t)
