@@ -234,6 +234,7 @@ func (a *MultiMutex) lock(who caller) (context.Context, UnlockFunc, error) {
 }
 
 const (
+	gatherEvery  = 4                     // rounds, the second one first, it asks for all again
 	climbEvery   = 8                     // rounds; in the others nothing is held while it waits
 	firstClimb   = 50 * time.Millisecond // for which it may wait with what it has; doubles
 	longestClimb = 5 * time.Second
@@ -242,7 +243,8 @@ const (
 // compete takes all members.
 //
 // Two that have one of two locks each, and are refused for the other, could change places for ever. A climb ends that: it is in
-// one order for all.
+// one order for all. Long before, those that want the same locks gather in one line: to ask for all again leads to that of the
+// first that is taken. Not each time, or they would pass that lock on among them while somebody who has the other one waits for it.
 func (a *MultiMutex) compete(who caller) (*section, error) {
 	if a.invalid != nil {
 		return nil, a.invalid
@@ -259,13 +261,17 @@ func (a *MultiMutex) compete(who caller) (*section, error) {
 			return nil, err
 		}
 		s = newSection(who.ctx)
-		if round%climbEvery == 0 {
+		switch {
+		case round%climbEvery == 0:
 			refused, err = a.climb(s, who, hold)
 			hold = min(2*hold, longestClimb)
-		} else if err = s.add(refused, who); err == nil {
-			refused, err = a.take(s, who, refused)
-		} else {
-			refused = nil
+		case round%gatherEvery == 2:
+			refused, err = a.take(s, who, nil)
+		default:
+			has := refused
+			if refused, err = nil, s.add(has, who); err == nil {
+				refused, err = a.take(s, who, has)
+			}
 		}
 	}
 	return s, nil
