@@ -269,7 +269,41 @@ func TestAllUnderContention(t *testing.T) {
 	bench{rdb: s.Client(t)}.clear(t)
 }
 
-// The same on a cluster, where two of the names share a slot.
+// G1, G4 to G6: the same while the connections of both clients are cut all the time.
+func TestAllUnderContentionAndCuts(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	var clients []*rlock.Client
+	var proxies []*redistest.Proxy
+	for range 2 {
+		p := redistest.StartProxy(t, s.Addr())
+		proxies, clients = append(proxies, p), append(clients, newClient(t, redistest.Dial(t, p.Addr())))
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	cuts := 0
+	go func() { // ends when the crowd has
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(50 * time.Millisecond):
+				proxies[cuts%2].CutAll()
+				cuts++
+			}
+		}
+	}()
+	crowd{
+		names: numbered("crowd", 4), clients: 2,
+		lock: func(client int, names []string) []rlock.Locker { return mutexes(clients[client], names...) },
+	}.run(t, 12, 3*time.Second)
+	close(stop)
+	<-stopped
+	require.Greater(t, cuts, 10)
+	bench{rdb: s.Client(t)}.clear(t)
+}
+
+// G1, G4, G5 on a cluster, where two of the names share a slot.
 func TestAllUnderContentionOnACluster(t *testing.T) {
 	redistest.Parallel(t)
 	cl := redistest.StartCluster(t, 3, 0)
@@ -283,7 +317,7 @@ func TestAllUnderContentionOnACluster(t *testing.T) {
 	}
 }
 
-// The same with locks of two servers, which two processes know by clients of their own.
+// G1, G4, G5 with locks of two servers, which two processes know by clients of their own.
 func TestAllUnderContentionOnTwoServers(t *testing.T) {
 	redistest.Parallel(t)
 	servers := []*redistest.Server{redistest.Start(t), redistest.Start(t)}
