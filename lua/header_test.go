@@ -16,7 +16,7 @@ func TestHeadersNameWhatBodiesUse(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.lua")
 	require.NoError(t, err)
-	require.Len(t, files, 4)
+	require.Len(t, files, 6)
 	for _, file := range files {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
@@ -88,12 +88,15 @@ func split(source string) (header, body string) {
 	return header, body
 }
 
+// forLoops are the indices of loops, i, as the headers write them.
+var forLoops = strings.NewReplacer("[i]", "[n]", "[i + 1]", "[n+1]", "[i + 2]", "[n+2]", "[i + 1 + a]", "[n+1+a]")
+
 // used brings what a body uses into the form of the headers: a loop over all keys, with i, is
 // written with n there.
 func used(found []string) []string {
 	var all []string
 	for _, use := range found {
-		use = strings.NewReplacer("[i]", "[n]", "[i + 1]", "[n+1]").Replace(use)
+		use = forLoops.Replace(use)
 		if !slices.Contains(all, use) {
 			all = append(all, use)
 		}
@@ -137,10 +140,13 @@ func returned(functions map[string]string, body string) []string {
 	var all []string
 	for _, m := range anyReturn.FindAllStringSubmatch(body, -1) {
 		what := strings.TrimSuffix(strings.TrimSpace(m[1]), " end")
-		if what == "verdicts" {
+		switch what {
+		case "verdicts":
 			what = "{verdict, ...}"
+		case "replies":
+			what = "{reply, ...}"
 		}
-		what = strings.TrimPrefix(what, "foreign or ")
+		what = strings.TrimPrefix(strings.TrimPrefix(what, "foreign or "), "refused.err and refused or ")
 		if m := anyCall.FindStringSubmatch(what); m != nil {
 			all = append(all, returned(functions, functions[m[1]])...)
 		} else if what != "failed" && what != "foreign" { // an error is handed on, it is no reply of the script

@@ -201,7 +201,7 @@ func Release(ctx context.Context, c rueidis.Client, a ReleaseArgs) (ReleaseReply
 		reply.WithoutQueue, reply.NoQueue = true, forbidden
 		return reply, err
 	}
-	return a.released(result)
+	return a.releasedBy(result)
 }
 
 // noQueue reports whether a call may have been refused for its queue: the user may not touch the key, or do what is done with
@@ -246,7 +246,7 @@ func ReleaseAll(ctx context.Context, c rueidis.Client, all []ReleaseArgs) []Rele
 		}
 		for j, result := range c.DoMulti(ctx, commands...) {
 			i := which[j]
-			results[i].ReleaseReply, results[i].Err = all[i].released(result)
+			results[i].ReleaseReply, results[i].Err = all[i].releasedBy(result)
 			results[i].withoutQueue, _ = noQueue(result)
 			if isUnknown(result) {
 				unknown = append(unknown, i)
@@ -298,22 +298,29 @@ func flag(b bool) string {
 	return "0"
 }
 
+func (a *ReleaseArgs) releasedBy(r rueidis.RedisResult) (ReleaseReply, error) {
+	m, err := r.ToMessage()
+	if err != nil {
+		return ReleaseReply{}, failed("release", unanswered(err), a.Fence, a.Key)
+	}
+	return a.released(m)
+}
+
 // released reads the reply of the release script: a number, or a list of the token.
-func (a *ReleaseArgs) released(r rueidis.RedisResult) (ReleaseReply, error) {
-	reply, err := readReleased(r)
+func (a *ReleaseArgs) released(m rueidis.RedisMessage) (ReleaseReply, error) {
+	reply, err := readReleased(m)
 	if err != nil {
 		return ReleaseReply{}, failed("release", err, a.Fence, a.Key)
 	}
 	return reply, nil
 }
 
-func readReleased(r rueidis.RedisResult) (ReleaseReply, error) {
-	m, err := r.ToMessage()
-	if err != nil {
+func readReleased(m rueidis.RedisMessage) (ReleaseReply, error) {
+	if err := m.Error(); err != nil {
 		return ReleaseReply{}, unanswered(err)
 	}
 	if m.IsArray() {
-		token, err := numbers(r)
+		token, err := integers(m)
 		if err == nil && (len(token) != 1 || token[0] < 0) {
 			err = errors.New("the reply is not a token")
 		}
@@ -322,7 +329,7 @@ func readReleased(r rueidis.RedisResult) (ReleaseReply, error) {
 		}
 		return ReleaseReply{Status: HandedOff, Token: token[0]}, nil
 	}
-	n, err := number(r)
+	n, err := integer(m)
 	switch {
 	case err != nil:
 		return ReleaseReply{}, err
@@ -425,6 +432,10 @@ func number(r rueidis.RedisResult) (int64, error) {
 	if err != nil {
 		return 0, unanswered(err)
 	}
+	return integer(m)
+}
+
+func integer(m rueidis.RedisMessage) (int64, error) {
 	if !m.IsInt64() { // ToInt64 would also take true, and other forms
 		return 0, errors.New("the reply is not a number")
 	}
@@ -457,10 +468,19 @@ func refused(r rueidis.RedisResult) (AcquireReply, error) {
 	return AcquireReply{Status: Held, TTL: duration(ttl), Holder: holder, Joined: joined == 1}, nil
 }
 
-// numbers reads an array of integers. AsIntSlice of rueidis would also take true for 1, a nil for 0
-// and the length of a nested array for a number.
+// numbers reads an array of integers.
 func numbers(r rueidis.RedisResult) ([]int64, error) {
-	values, err := r.ToArray()
+	m, err := r.ToMessage()
+	if err != nil {
+		return nil, unanswered(err)
+	}
+	return integers(m)
+}
+
+// integers reads an array of integers. AsIntSlice of rueidis would also take true for 1, a nil for 0
+// and the length of a nested array for a number.
+func integers(m rueidis.RedisMessage) ([]int64, error) {
+	values, err := m.ToArray()
 	if err != nil {
 		return nil, unanswered(err)
 	}

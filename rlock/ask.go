@@ -91,7 +91,7 @@ func (q *question) ask(u undoer) (a answer, left bool, err error) {
 // send asks Redis, again if something went wrong that may pass. It stops early when the caller has left.
 func (q *question) send(left <-chan struct{}) (answer, error) {
 	m, h, c := q.mutex, q.hold, q.mutex.client
-	args := lua.AcquireArgs{Name: m.key, Owner: h.field(), Lease: h.mutex.expiry(m.ttl()), Count: q.count, Fence: m.fenceOf()}
+	args := m.acquireArgs(h, q.count)
 	if q.joins {
 		args.Queue, args.GrantLease = m.queueKey(), c.grantLease()
 	}
@@ -126,6 +126,10 @@ func (q *question) send(left <-chan struct{}) (answer, error) {
 			return answer{}, err
 		}
 	}
+}
+
+func (m *Mutex) acquireArgs(h *hold, count int) lua.AcquireArgs {
+	return lua.AcquireArgs{Name: m.key, Owner: h.field(), Lease: h.mutex.expiry(m.ttl()), Count: count, Fence: m.fenceOf()}
 }
 
 // gaveUp is the error of a caller that got nothing, because its time is over (no error, or pubsub.ErrExpired) or

@@ -31,6 +31,11 @@
 // The ctx of a section is a child of the ctx given to Lock, and ends with it. Where locks overlap
 // but do not nest, take the next one with the ctx from before the first.
 //
+// # Several locks
+//
+// [All] takes several locks or none, in any order of its arguments, and holds none of them while it waits. Where sections
+// lock one name inside of another, keep to one order of names; two that do it in opposite orders block each other.
+//
 // # How long it lasts
 //
 // A hold is renewed by a watchdog for as long as the process lives, and ends by itself within

@@ -198,6 +198,9 @@ func (e *unlockedError) Unwrap() error {
 	return nil
 }
 
+// errUnlocked is the [context.Cause] of a section of several locks that was unlocked.
+var errUnlocked = fmt.Errorf("rlock: unlocked: %w", context.Canceled)
+
 // notAcquired is the error of a wait that ended, because ctx is done or its time is over.
 func (m *Mutex) notAcquired(ctx context.Context, began time.Time, causes ...error) *NotAcquiredError {
 	e := &NotAcquiredError{Name: m.name, Waited: time.Since(began), causes: causes}
@@ -225,7 +228,7 @@ func isOurs(err error) bool {
 		}
 	}
 	var unlocked *unlockedError
-	return errors.As(err, &unlocked)
+	return errors.Is(err, errUnlocked) || errors.As(err, &unlocked)
 }
 
 // sectionError is the error of a section and of its lock.
@@ -235,6 +238,24 @@ func (e *sectionError) Error() string {
 	return oneLine("", e.lock) + "; the section returned: " + oneLine("", e.section)
 }
 func (e *sectionError) Unwrap() []error { return []error{e.lock, e.section} }
+
+// manyError is what an unlock of several locks failed with.
+type manyError struct{ errs []error }
+
+func (e *manyError) Error() string {
+	const most = 4
+	var texts []string
+	for i, err := range e.errs {
+		if i == most {
+			texts = append(texts, fmt.Sprintf("and %d more", len(e.errs)-most))
+			break
+		}
+		texts = append(texts, strings.TrimPrefix(oneLine("", err), "rlock: "))
+	}
+	return "rlock: " + strings.Join(texts, "; ")
+}
+
+func (e *manyError) Unwrap() []error { return e.errs }
 
 // joinErrors returns what Do returns for a section that returned err, and whose lock said so.
 func joinErrors(lock, section error) error {

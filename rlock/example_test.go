@@ -201,6 +201,26 @@ func ExampleClient_FencedMutex() {
 	// write with token 2
 }
 
+// A transfer needs both accounts. It does not matter in which order its callers name them.
+func ExampleAll() {
+	client, closeAll := connect()
+	defer closeAll()
+	from, to := client.Mutex("account:1"), client.Mutex("account:2")
+
+	err := rlock.All(from, to).Do(context.Background(), func(ctx context.Context) error {
+		_, _, err := from.TryLock(rlock.Detach(ctx), 0)
+		fmt.Println("others get the one:", err == nil)
+		_, _, err = rlock.All(to, from).TryLock(rlock.Detach(ctx), 0)
+		fmt.Println("or both:", err == nil)
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// others get the one: false
+	// or both: false
+	// <nil>
+}
+
 // The section's goroutines are inside of it. One that must compete gets a detached ctx.
 func ExampleDetach() {
 	client, closeAll := connect()

@@ -71,13 +71,24 @@ func (l *locking) takePlace(now time.Time) bool {
 
 // handOff makes the one attempt to end the hold with a waiter claimed. Unless it fails, the claim is over.
 func (h *hold) handOff(next *locking, stay bool, args lua.ReleaseArgs, until time.Time) released {
-	c, m := h.mutex.client, next.mutex
-	args.Fence, args.Lease, args.Next, args.Stay = m.fenceOf(), m.expiry(m.ttl()), next.hold.field(), stay
 	sent := time.Now()
 	ctx := h.call(sent, until)
-	reply, err := c.release(ctx, m, args)
+	reply, err := h.mutex.client.release(ctx, next.mutex, next.takesOver(args, stay))
+	return h.handedOff(next, stay, sent, reply, err, ctx.isRepeated())
+}
+
+// takesOver are the arguments of a release that has a next owner.
+func (l *locking) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
+	m := l.mutex
+	args.Fence, args.Lease, args.Next, args.Stay = m.fenceOf(), m.expiry(m.ttl()), l.hold.field(), stay
+	return args
+}
+
+// handedOff is what came of such a release.
+func (h *hold) handedOff(next *locking, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) released {
+	c, m := h.mutex.client, next.mutex
 	switch {
-	case err == nil && reply.Status == lua.NotHeld && ctx.isRepeated():
+	case err == nil && reply.Status == lua.NotHeld && repeated:
 		return released{late: true, err: errRepeated}
 	case err != nil:
 		return released{late: mayHaveRun(err), err: err}
@@ -93,9 +104,9 @@ func (h *hold) handOff(next *locking, stay bool, args lua.ReleaseArgs, until tim
 		if !reply.WithoutQueue {
 			next.hold.queued = nil
 		}
-		ok = next.waiter.Grant(args.Lease)
+		ok = next.waiter.Grant(m.expiry(m.ttl()))
 	} else {
-		ok = next.waiter.Queued(args.GrantLease)
+		ok = next.waiter.Queued(c.grantLease())
 	}
 	if !ok { // it has given up
 		undo := func() { next.undo(next.handed.answer(), nil) }

@@ -108,6 +108,15 @@ func (h *hold) fencingToken() (token int64, ok bool) {
 // open makes the level that Redis has granted. It fails if the hold was lost, or the client closed, since the call was sent.
 func (h *hold) open(ctx context.Context, m *Mutex, a answer) (*level, error) {
 	inner, cancel := context.WithCancelCause(ctx)
+	l, err := h.openAs(inner, cancel, m, a)
+	if err != nil {
+		cancel(nil)
+	}
+	return l, err
+}
+
+// openAs is open with the ctx that the level is to have.
+func (h *hold) openAs(inner context.Context, cancel context.CancelCauseFunc, m *Mutex, a answer) (*level, error) {
 	c := m.client
 	h.mu.Lock()
 	first := h.count == 0
@@ -117,7 +126,6 @@ func (h *hold) open(ctx context.Context, m *Mutex, a answer) (*level, error) {
 			err = h.loss
 		}
 		h.mu.Unlock()
-		cancel(nil)
 		return nil, err
 	}
 	l := &h.first
@@ -195,6 +203,16 @@ func (h *hold) ending() <-chan struct{} {
 }
 
 var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+// await is begin, also if somebody has to give the right back first: that takes no longer than the lease.
+func (h *hold) await() (ok bool) {
+	ok, changed := h.begin()
+	for changed != nil {
+		<-changed
+		ok, changed = h.begin()
+	}
+	return ok
+}
 
 // end gives the right to make calls back.
 func (h *hold) end() {

@@ -18,6 +18,8 @@ type kind struct {
 	queue func(name string) string
 	// fence names the key of the fencing counter; nil for a kind without one.
 	fence func(name string) string
+	// together says that many are taken or released by one call: the scripts are those of acquire and release.
+	together bool
 	// suffix is what the owner field has behind the owner, to tell holds of one owner and name apart.
 	suffix string
 
@@ -29,15 +31,17 @@ type kind struct {
 // The keys and channels are Redisson's, but for the queue, see docs/protocol.md.
 var (
 	plain = &kind{
-		channel: prefixed("redisson_lock__channel"),
-		queue:   queueKey,
-		acquire: lua.Acquire, release: lua.Release, renew: lua.Renew,
+		channel:  prefixed("redisson_lock__channel"),
+		queue:    queueKey,
+		together: true,
+		acquire:  lua.Acquire, release: lua.Release, renew: lua.Renew,
 	}
 	fenced = &kind{
-		channel: prefixed("redisson_lock__channel"),
-		queue:   queueKey,
-		fence:   prefixed("redisson_lock_token"),
-		acquire: lua.Acquire, release: lua.Release, renew: lua.Renew,
+		channel:  prefixed("redisson_lock__channel"),
+		queue:    queueKey,
+		together: true,
+		fence:    prefixed("redisson_lock_token"),
+		acquire:  lua.Acquire, release: lua.Release, renew: lua.Renew,
 	}
 )
 

@@ -35,32 +35,51 @@ func (l *level) unlock() error {
 	if c := l.mutex.client; c.start() { // an unlock works after Close, too
 		defer c.running.Done()
 	}
-	h := l.hold
-	ok, changed := h.begin()
-	for changed != nil {
-		<-changed // at the latest when the lease ends
-		ok, changed = h.begin()
+	if l.hold.await() {
+		defer l.hold.end()
 	}
-	if ok {
-		defer h.end()
+	u := l.unlocking()
+	if u.loss == nil {
+		u.released = l.hold.sendRelease(l.mutex, u.count, u.ttl)
 	}
-	return h.release(l.mutex)
+	rest, err := u.end()
+	if rest != nil {
+		l.mutex.client.sweep(rest)
+	}
+	return err
 }
 
-func (h *hold) release(m *Mutex) error {
-	c := m.client
+// unlocking is an unlock whose level is closed, by whoever has the right to make calls for its hold.
+type unlocking struct {
+	released // what came of it
+
+	hold    *hold
+	mutex   *Mutex
+	loss    *LostError    // the hold was lost before
+	count   int           // of the other levels
+	ttl     time.Duration // that they ask for
+	renewed bool
+}
+
+func (l *level) unlocking() unlocking {
+	h := l.hold
 	h.mu.Lock()
-	loss, count := h.loss, h.count-1
-	ttl, renewed := h.ttl(), h.renewed()
+	u := unlocking{hold: h, mutex: l.mutex, loss: h.loss, count: h.count - 1, ttl: h.ttl(), renewed: h.renewed()}
 	h.mu.Unlock()
-	if loss != nil {
+	if u.loss == nil && u.count == 0 {
+		// No renewal starts from here on, but the end of the lease is still watched.
+		l.mutex.client.leases.Releasing(&h.lease)
+	}
+	return u
+}
+
+// end is what the hold and the caller learn of it. What is left to be swept, if anything, is for the caller.
+func (u *unlocking) end() (rest *residue, err error) {
+	h, m, r := u.hold, u.mutex, u.released
+	if u.loss != nil {
 		return h.releaseLost(m)
 	}
-	if count == 0 {
-		// No renewal starts from here on, but the end of the lease is still watched.
-		c.leases.Releasing(&h.lease)
-	}
-	r := h.sendRelease(m, count, ttl)
+	c := m.client
 	switch {
 	case r.err != nil:
 		c.leases.CatchUp() // if the end of the lease was the reason, the hold is lost, whoever notices first
@@ -70,35 +89,35 @@ func (h *hold) release(m *Mutex) error {
 	h.mu.Lock()
 	lost := h.loss != nil // maybe while the release was on its way
 	if !lost {
-		h.count = count // even if the call failed: the next one says which count it wants
+		h.count = u.count // even if the call failed: the next one says which count it wants
 	}
 	h.mu.Unlock()
 	switch {
 	case lost:
 		return h.releaseLost(m)
-	case count > 0:
+	case u.count > 0:
 		var until time.Time // unknown, if the call failed
 		if r.err == nil {
-			until = r.sent.Add(ttl)
+			until = r.sent.Add(u.ttl)
 		}
-		c.leases.Update(&h.lease, until, renewed)
+		c.leases.Update(&h.lease, until, u.renewed)
 	default:
 		c.leases.Stop(&h.lease)
 		if r.err != nil {
 			h.doubted(c.leases.Until(&h.lease).Add(h.mutex.grace)).unsure = true
 		}
-		c.settle(m, h)
+		rest = h.residue(m)
 	}
 	if r.err != nil {
-		return m.fail(unreachable(r.err))
+		err = m.fail(unreachable(r.err))
 	}
-	return nil
+	return rest, err
 }
 
 // releaseLost is the unlock of a hold that was lost. If time ended it, it may still be there in
 // Redis, say because the reply of a renewal was lost; then it is removed when the last level is
 // unlocked, so not before the sections have ended.
-func (h *hold) releaseLost(m *Mutex) error {
+func (h *hold) releaseLost(m *Mutex) (rest *residue, err error) {
 	h.mu.Lock()
 	loss, last := h.loss, h.levels == nil && h.count > 0
 	if last {
@@ -109,9 +128,9 @@ func (h *hold) releaseLost(m *Mutex) error {
 		if loss.Reason != LostGone {
 			h.doubted(time.Now().Add(longer(max(m.ttl(), m.client.options.WatchdogTimeout), h.mutex.grace))).unsure = true
 		}
-		m.client.settle(m, h)
+		rest = h.residue(m)
 	}
-	return m.fail(ErrNotHeld, loss)
+	return rest, m.fail(ErrNotHeld, loss)
 }
 
 // released is what came of a release.
@@ -128,9 +147,8 @@ var errRepeated = errors.New("sent twice, since its connection expired")
 // sendRelease brings the count in Redis down to count, again if something went wrong that may pass and the lease lasts. A hold
 // that ends goes to a waiter of this process, if there is one.
 func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (r released) {
-	c := m.client
 	r.sent = time.Now()
-	until := c.leases.Until(&h.lease)
+	until := m.client.leases.Until(&h.lease)
 	args := m.releaseArgs(h, count, ttl)
 	if count == 0 {
 		if next, stay := h.claim(r.sent, &args); next != nil {
@@ -141,6 +159,12 @@ func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (r released) 
 			r.sent = time.Now()
 		}
 	}
+	return h.repeatRelease(m, args, until, r)
+}
+
+// repeatRelease sends a release, again if something went wrong that may pass. r is what came of it so far.
+func (h *hold) repeatRelease(m *Mutex, args lua.ReleaseArgs, until time.Time, r released) released {
+	c := m.client
 	again := retry{until: until}
 	for {
 		closed := c.isClosed()
@@ -155,7 +179,7 @@ func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (r released) 
 		}
 		if r.err == nil {
 			// Not there after a call without a reply: that call has released it.
-			r.held = r.held || r.late && count == 0
+			r.held = r.held || r.late && args.Count == 0
 			return r
 		}
 		r.late = r.late || mayHaveRun(r.err)

@@ -2,6 +2,7 @@ package rlock
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,17 +48,39 @@ func (h *hold) lateAcquire(ttl time.Duration) { h.doubted(time.Now().Add(min(ttl
 // settle sweeps the field of a hold that has ended, or did not come to be, if there is a doubt. A release also takes it out
 // of the queue in Redis.
 func (c *Client) settle(m *Mutex, h *hold) {
+	if r := h.residue(m); r != nil {
+		c.sweep(r)
+	}
+}
+
+// residue is what of the field is to be swept, nil if there is no doubt.
+func (h *hold) residue(m *Mutex) *residue {
 	if h.queued != nil {
 		h.doubted(time.Now().Add(maxSweep))
 	}
 	if d := h.doubt; d != nil && (d.late > 0 || d.unsure || h.queued != nil) {
-		c.sweeper.add(c, &residue{doubt: *d, mutex: m, args: m.releaseArgs(h, 0, 0)})
+		return &residue{doubt: *d, mutex: m, args: m.releaseArgs(h, 0, 0)}
+	}
+	return nil
+}
+
+// sweep sweeps those that are not nil.
+func (c *Client) sweep(all ...*residue) {
+	all = slices.DeleteFunc(all, func(r *residue) bool { return r == nil })
+	if len(all) > 0 {
+		c.sweeper.add(c, all)
 	}
 }
 
 // giveBack releases a hold that was granted to nobody.
 func (c *Client) giveBack(m *Mutex, h *hold) {
 	_, err := c.releaseOnce(m, m.releaseArgs(h, 0, 0))
+	h.givenBack(m, err)
+	c.settle(m, h)
+}
+
+// givenBack notes what the release of a hold that was granted to nobody came to.
+func (h *hold) givenBack(m *Mutex, err error) {
 	if err != nil {
 		h.doubted(time.Now().Add(m.expiry(m.ttl()))).unsure = true
 	} else {
@@ -66,7 +89,6 @@ func (c *Client) giveBack(m *Mutex, h *hold) {
 			h.doubt.unsure = false
 		}
 	}
-	c.settle(m, h)
 }
 
 // lastCallTimeout is what a release is given while Close waits for it.
@@ -119,16 +141,18 @@ const (
 	firstPause = 500 * time.Millisecond // doubles, so a hold that began late is found as late as that at the most
 )
 
-// add has the sweeper look for r, at once and then again and again. After Close there is one more try, here.
-func (s *sweeper) add(c *Client, r *residue) {
+// add has the sweeper look for all of them, at once and then again and again. After Close there is one more try, here.
+func (s *sweeper) add(c *Client, all []*residue) {
 	if !c.start() {
-		_, _ = c.releaseOnce(r.mutex, r.args)
+		_ = c.releaseAll(all)
 		return
 	}
-	r.pause = firstPause
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.residues = append(s.residues, r)
+	for _, r := range all {
+		r.pause = firstPause
+	}
+	s.residues = append(s.residues, all...)
 	if s.running {
 		c.running.Done()
 		select {
@@ -193,15 +217,19 @@ func (s *sweeper) due(closing bool) (due []*residue, wait time.Duration) {
 	return due, wait
 }
 
-// try releases the fields, and drops those that need no further try. It reports whether Redis answered.
-func (s *sweeper) try(c *Client, due []*residue, failed time.Duration) (answered bool) {
-	args := make([]lua.ReleaseArgs, len(due))
-	for i, r := range due {
+func (c *Client) releaseAll(all []*residue) []lua.ReleaseResult {
+	args := make([]lua.ReleaseArgs, len(all))
+	for i, r := range all {
 		args[i] = r.args
 	}
 	ctx, cancel := c.lastCall()
-	results := lua.ReleaseAll(ctx, c.rdb, args)
-	cancel()
+	defer cancel()
+	return lua.ReleaseAll(ctx, c.rdb, args)
+}
+
+// try releases the fields, and drops those that need no further try. It reports whether Redis answered.
+func (s *sweeper) try(c *Client, due []*residue, failed time.Duration) (answered bool) {
+	results := c.releaseAll(due)
 	now := time.Now()
 	done := make(map[*residue]bool)
 	for i, r := range due {

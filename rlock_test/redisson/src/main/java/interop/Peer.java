@@ -74,7 +74,8 @@ import org.redisson.connection.ConnectionManager;
  * NAME and FILE are encoded as by Go's {@code url.QueryEscape}: {@code a b:{c}} is
  * {@code a+b%3A%7Bc%7D}. NAME is a plain lock; {@code fair/NAME}, {@code read/NAME} and
  * {@code write/NAME} are the other kinds, and {@code fenced/NAME} from Redisson 3.19 on (a slash
- * inside a name is always encoded). A thread keeps one RLock object for each name.
+ * inside a name is always encoded). {@code multi/NAME,NAME...} is a MultiLock of plain locks, in that order; a comma inside
+ * a name is always encoded. A thread keeps one RLock object for each name.
  *
  * <h2>Reply</h2>
  *
@@ -414,10 +415,21 @@ public final class Peer {
             }
         }
 
+        private RLock multi(String[] names) {
+            RLock[] locks = new RLock[names.length];
+            for (int i = 0; i < names.length; i++) {
+                locks[i] = open(names[i]);
+            }
+            return redisson.getMultiLock(locks);
+        }
+
         private RLock open(String word) {
             int slash = word.indexOf('/');
             String kind = slash < 0 ? "" : word.substring(0, slash);
             String name = URLDecoder.decode(word.substring(slash + 1), StandardCharsets.UTF_8);
+            if (kind.equals("multi")) {
+                return multi(word.substring(slash + 1).split(","));
+            }
             return switch (kind) {
                 case "" -> redisson.getLock(name);
                 case "fenced" -> fenced(name);

@@ -1,0 +1,106 @@
+package lua
+
+import (
+	"context"
+	_ "embed" // for the script texts below
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/redis/rueidis"
+)
+
+// Scripts for many locks at once. They do for each lock what the script for one does, since that is part of them.
+
+var (
+	//go:embed acquire_all.lua
+	acquireAllText string
+	//go:embed release_each.lua
+	releaseEachText string
+
+	acquireAllScript  = script{calling("acquire", acquireText, acquireAllText), "0b647ba2b982978f5f634dde4221996d96ced43c"}
+	releaseEachScript = script{calling("release", releaseText, releaseEachText), "f1d355be5a53cd01f0407724b6c3f960c75c6587"}
+)
+
+// calling is the text of a script that calls another one as a function of its KEYS and ARGV.
+func calling(name, callee, source string) string {
+	return "local function " + name + "(KEYS, ARGV)\n" + Text(callee) + "end\n" + Text(source)
+}
+
+// AcquireAllReply is what Redis said.
+type AcquireAllReply struct {
+	Acquired bool    // all of them, or none
+	Tokens   []int64 // if Acquired: of each lock as in AcquireReply
+
+	Refused int          // otherwise: the index of a lock that another owner holds
+	Refusal AcquireReply // the status is Held
+}
+
+// AcquireAll takes all locks, for new owners, or none. On a cluster all keys have to hash to one slot. Of the arguments it looks at
+// Name, Fence, Owner and Lease. Sending it again if the reply was lost does not count twice.
+func AcquireAll(ctx context.Context, c rueidis.Client, all []AcquireArgs) (AcquireAllReply, error) {
+	keys := make([]string, 0, 2*len(all))
+	args := make([]string, 0, 3*len(all))
+	for i := range all {
+		a := &all[i]
+		var memory [3]string
+		its := keysOf(&memory, a.Name, a.Fence, "")
+		keys = append(keys, its...)
+		args = append(args, a.Owner, millis(a.Lease), strconv.Itoa(len(its)))
+	}
+	reply, err := acquiredAll(acquireAllScript.run(ctx, c, keys, args...), len(all))
+	if err != nil {
+		return AcquireAllReply{}, failed("acquire_all", err)
+	}
+	return reply, nil
+}
+
+func acquiredAll(r rueidis.RedisResult, n int) (reply AcquireAllReply, err error) {
+	s, err := r.ToArray()
+	switch {
+	case err != nil:
+		return reply, unanswered(err)
+	case len(s) == 2 && s[1].IsArray():
+		reply.Acquired = true
+		if reply.Tokens, err = integers(s[1]); err == nil && len(reply.Tokens) != n {
+			err = fmt.Errorf("%d tokens for %d locks", len(reply.Tokens), n)
+		}
+	case len(s) == 3 && s[0].IsInt64() && s[1].IsInt64() && s[2].IsString():
+		which, _ := s[0].ToInt64()
+		ttl, _ := s[1].ToInt64()
+		holder, _ := s[2].ToString()
+		if which < 1 || which > int64(n) {
+			err = fmt.Errorf("lock %d of %d is refused", which, n)
+		}
+		reply.Refused, reply.Refusal = int(which-1), AcquireReply{Status: Held, TTL: duration(ttl), Holder: holder}
+	default:
+		err = errors.New("the reply is neither tokens nor a refusal")
+	}
+	return reply, err
+}
+
+// ReleaseEach is Release for many locks by one call. On a cluster all keys have to hash to one slot. The results are in the order
+// of all; an error of the call itself stands for all of them. A call that may not use a queue is refused as it is.
+func ReleaseEach(ctx context.Context, c rueidis.Client, all []ReleaseArgs) ([]ReleaseResult, error) {
+	keys := make([]string, 0, 3*len(all))
+	args := make([]string, 0, 12*len(all))
+	for i := range all {
+		var memory [3]string
+		its := keysOf(&memory, all[i].Name, all[i].Fence, all[i].Key)
+		own, n := all[i].args()
+		keys = append(keys, its...)
+		args = append(append(args, strconv.Itoa(len(its)), strconv.Itoa(n)), own[:n]...)
+	}
+	replies, err := releaseEachScript.run(ctx, c, keys, args...).ToArray()
+	if err == nil && len(replies) != len(all) {
+		err = fmt.Errorf("%d answers for %d locks", len(replies), len(all))
+	}
+	if err != nil {
+		return nil, failed("release_each", unanswered(err))
+	}
+	results := make([]ReleaseResult, len(all))
+	for i := range all {
+		results[i].ReleaseReply, results[i].Err = all[i].released(replies[i])
+	}
+	return results, nil
+}

@@ -1,0 +1,437 @@
+package rlock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A Lock of several locks takes all of them or none:
+//
+//	state     event                                     next
+//	asking    all are free                              entered
+//	          one is held by another                    waiting for it, with nothing held
+//	          refused, unanswered for too long, ctx     out
+//	waiting   it has that one                           completing
+//	          ctx, time over, Close                     out
+//	completing the others are free                      entered
+//	          one is held by another                    waiting for that one, with nothing held; climbing each eighth time
+//	climbing  it has the first ones, and got the rest   entered
+//	          its time is over                          waiting for the next one, with nothing held
+//
+// Each member has a hold and a level of its own, taken and released in the ways of a single lock. Members of one Client, and on a
+// cluster of one slot, are taken by one call (batch.go).
+
+// MultiMutex is several locks that are taken together, made by [All]. It has no state of its own: it excludes whoever holds one of
+// its members, by whatever handle. Its methods are safe for concurrent use.
+type MultiMutex struct {
+	name    string
+	members []*member // each lock once, in the fixed order
+	parts   [][]*member
+	again   []*member // further handles of locks that are members already, to be re-entered
+	invalid error
+}
+
+// member is one of the locks.
+type member struct {
+	Locker
+
+	mutex *Mutex // nil if it is of another type
+}
+
+// All makes one lock of several: Lock takes all of them, or waits and holds none. It does no I/O. The locks may be of any kind and
+// of several Clients, and be used alone at the same time. One that is a MultiMutex stands for its own members.
+//
+// The order of the arguments does not matter: callers that name the same locks in opposite orders do not block each other.
+// Plain and fenced locks of one Client, and on a cluster of one slot, cost one command together, up to a thousand of them; every
+// other lock, and every one of a Client with [Options].Replicas, costs one of its own.
+//
+// A handle that is given twice counts once. Another handle of the same lock re-enters it, as does a lock that the ctx of the caller
+// holds already; each of these costs a command.
+//
+// If no locks are given, or one is nil or invalid, the methods of the MultiMutex say so.
+func All(lockers ...Locker) *MultiMutex {
+	a := new(MultiMutex)
+	all, err := flatten(lockers)
+	if len(all) == 0 && err == nil {
+		err = errors.New("no locks were given")
+	}
+	// By name first: the ids of Clients are random, so other processes have them in another order.
+	slices.SortStableFunc(all, func(x, y *member) int {
+		return cmp.Or(strings.Compare(x.Name(), y.Name()), strings.Compare(x.clientID(), y.clientID()))
+	})
+	type lock struct {
+		client *Client
+		key    string
+	}
+	handles := make(map[lock][]*Mutex)
+	for _, m := range all {
+		if m.mutex == nil {
+			a.members = append(a.members, m)
+			continue
+		}
+		l := lock{m.mutex.client, m.mutex.key}
+		switch known := handles[l]; {
+		case slices.Contains(known, m.mutex):
+			continue
+		case known == nil:
+			a.members = append(a.members, m)
+		default:
+			a.again = append(a.again, m)
+		}
+		handles[l] = append(handles[l], m.mutex)
+	}
+	a.split()
+	a.name = a.describe()
+	if err != nil {
+		a.invalid = &lockError{name: a.name, causes: []error{err}}
+	}
+	return a
+}
+
+// flatten lists the locks, and those of a MultiMutex in its place. It stops at one that cannot be locked.
+func flatten(lockers []Locker) (all []*member, err error) {
+	for i, l := range lockers {
+		m := &member{Locker: l}
+		switch l := l.(type) {
+		case nil:
+			return all, fmt.Errorf("lock %d of %d is nil", i+1, len(lockers))
+		case *MultiMutex:
+			if l == nil {
+				return all, fmt.Errorf("lock %d of %d is nil", i+1, len(lockers))
+			}
+			if l.invalid != nil {
+				return all, l.invalid
+			}
+			all = append(append(all, l.members...), l.again...)
+			continue
+		case *Mutex:
+			if l == nil || l.client == nil {
+				return all, fmt.Errorf("lock %d of %d was not made by a Client", i+1, len(lockers))
+			}
+			if err := cmp.Or(l.invalid, l.fits()); err != nil {
+				return all, l.fail(err)
+			}
+			m.mutex = l
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}
+
+func (m *member) clientID() string {
+	if m.mutex == nil {
+		return ""
+	}
+	return m.mutex.client.id
+}
+
+// split makes parts of the members that one call can take, in the order of the first in each.
+func (a *MultiMutex) split() {
+	type place struct {
+		client *Client
+		slot   uint16
+	}
+	parts := make(map[place]int) // that still have room
+	for _, m := range a.members {
+		if m.mutex == nil || !m.mutex.kind.together || m.mutex.client.options.Replicas > 0 {
+			a.parts = append(a.parts, []*member{m})
+			continue
+		}
+		at := place{m.mutex.client, m.mutex.slot()}
+		i, ok := parts[at]
+		if !ok || len(a.parts[i]) == maxBatch {
+			i = len(a.parts)
+			parts[at], a.parts = i, append(a.parts, nil)
+		}
+		a.parts[i] = append(a.parts[i], m)
+	}
+}
+
+// describe is the name: the members' names, or the first few of many.
+func (a *MultiMutex) describe() string {
+	const most = 4
+	var names []string
+	for _, m := range a.members {
+		if len(names) == most && len(a.members) > most+1 {
+			names = append(names, fmt.Sprintf("and %d more", len(a.members)-most))
+			break
+		}
+		names = append(names, m.Name())
+	}
+	return "All(" + strings.Join(names, ", ") + ")"
+}
+
+// Name returns the names of the locks in parentheses, for logs: the first four if there are many.
+func (a *MultiMutex) Name() string {
+	a.check()
+	return a.name
+}
+
+func (a *MultiMutex) check() {
+	if a == nil || a.name == "" {
+		panic("rlock: a MultiMutex that was not made by All")
+	}
+}
+
+// Lock waits until all locks are held, or ctx is done. While it waits it holds none of them: if one is taken, it waits for that one
+// as [Mutex.Lock] does, takes the others at once when it has it, and gives it back if it cannot.
+//
+// So it needs a moment in which all are free, and those who want one of them alone could keep it waiting. Each eighth try
+// takes them one after the other, in an order that is the same everywhere, and keeps what it has while it waits for the
+// next: for 50 ms in all the first time, then for twice as long each time, up to 5 s. Then it gives all back.
+//
+// The ctx of the section carries a hold of each lock, and is cancelled as soon as one is lost, with the [LostError] of that one
+// as its cause. The unlock releases all of them; its error joins those of all that were lost or could not be released. Everything else
+// is as for [Mutex.Lock]. Errors name the lock that was in the way, and a Lock that failed leaves none of them behind.
+func (a *MultiMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
+	return a.lock(caller{ctx: ctx, began: time.Now()})
+}
+
+// TryLock is Lock with a bound on the waiting in all, see [Mutex.TryLock]. If wait is 0 or less it makes one attempt.
+func (a *MultiMutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
+	now := time.Now()
+	who := caller{ctx: ctx, began: now, once: wait <= 0, limit: now.Add(max(wait, time.Second))}
+	if !who.once {
+		who.wait = now.Add(wait)
+	}
+	return a.lock(who)
+}
+
+// Do runs fn while it holds all locks, see [Mutex.Do].
+func (a *MultiMutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
+	return inside(ctx, a.Lock, fn)
+}
+
+// TryDo is Do with TryLock in place of Lock.
+func (a *MultiMutex) TryDo(ctx context.Context, wait time.Duration, fn func(ctx context.Context) error) error {
+	return inside(ctx, within(a, wait), fn)
+}
+
+func (a *MultiMutex) lock(who caller) (context.Context, UnlockFunc, error) {
+	a.check()
+	if who.ctx == nil {
+		panic("rlock: the ctx is nil")
+	}
+	notHeld := func() error { return &lockError{name: a.name, causes: []error{ErrNotHeld}} }
+	s, err := a.compete(who)
+	if err != nil {
+		return who.ctx, notHeld, err
+	}
+	var unlocked atomic.Bool
+	return s.ctx, func() error {
+		if unlocked.Swap(true) {
+			return notHeld()
+		}
+		return s.unlock()
+	}, nil
+}
+
+const (
+	gatherEvery  = 4                     // rounds, the second one first, it asks for all again
+	climbEvery   = 8                     // rounds; in the others nothing is held while it waits
+	firstClimb   = 50 * time.Millisecond // for which it may wait with what it has; doubles
+	longestClimb = 5 * time.Second
+)
+
+// compete takes all members.
+//
+// Two that have one of two locks each, and are refused for the other, could change places for ever. A climb ends that: it is in
+// one order for all. Long before, those that want the same locks gather in one line: to ask for all again leads to that of the
+// first that is taken. Not each time, or they would pass that lock on among them while somebody who has the other one waits for it.
+func (a *MultiMutex) compete(who caller) (*section, error) {
+	if a.invalid != nil {
+		return nil, a.invalid
+	}
+	s, hold := newSection(who.ctx), firstClimb
+	refused, err := a.take(s, who, nil)
+	for round := 1; err != nil; round++ {
+		var loss *LostError // of one that it had, for which the next one could not be asked any more
+		if who.ctx.Err() == nil && errors.As(context.Cause(s.ctx), &loss) {
+			err = loss
+		}
+		_ = s.unlock() // what becomes of these is no concern of the caller
+		if refused == nil || !who.canWait() {
+			return nil, err
+		}
+		s = newSection(who.ctx)
+		switch {
+		case round%climbEvery == 0:
+			refused, err = a.climb(s, who, hold)
+			hold = min(2*hold, longestClimb)
+		case round%gatherEvery == 2:
+			refused, err = a.take(s, who, nil)
+		default:
+			has := refused
+			if refused, err = nil, s.add(has, who); err == nil {
+				refused, err = a.take(s, who, has)
+			}
+		}
+	}
+	return s, nil
+}
+
+// canWait reports whether there is time for another try. That ctx is done the next try will say.
+func (c *caller) canWait() bool { return !c.once && (c.wait.IsZero() || time.Now().Before(c.wait)) }
+
+// take adds all members but one that the section has. It does not wait. refused is a member that another owner holds; then, as after
+// any error, the section may have some of the others.
+func (a *MultiMutex) take(s *section, who caller, has *member) (refused *member, err error) {
+	var again []*member
+	for _, part := range a.parts {
+		var rest []*member
+		for _, m := range part {
+			switch {
+			case m == has:
+			case m.mutex != nil && m.mutex.levelIn(who.ctx) != nil:
+				again = append(again, m)
+			default:
+				rest = append(rest, m)
+			}
+		}
+		if refused, err = s.takePart(rest, who); err != nil {
+			return refused, err
+		}
+	}
+	return s.takeEach(append(again, a.again...), who)
+}
+
+// climb adds all members, one after the other, and waits for each. With the first one it has to be done before that time is over.
+func (a *MultiMutex) climb(s *section, who caller, within time.Duration) (refused *member, err error) {
+	step := who
+	for i, m := range slices.Concat(a.members, a.again) {
+		if err := s.add(m, step); err != nil {
+			return s.refused(m, err), err
+		}
+		if end := time.Now().Add(within); i == 0 && (who.wait.IsZero() || end.Before(who.wait)) {
+			step.wait, step.limit = end, end.Add(time.Second)
+		}
+	}
+	return nil, nil
+}
+
+// section is what a Lock has so far.
+type section struct {
+	ctx     context.Context
+	cancel  context.CancelCauseFunc // ends it before anything is released
+	unlocks []func() []error
+}
+
+func newSection(ctx context.Context) *section {
+	s := new(section)
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	return s
+}
+
+// add locks m under the ctx of the section.
+func (s *section) add(m *member, who caller) error {
+	ctx, unlock, err := m.lock(s.ctx, who)
+	if err == nil {
+		s.ctx = ctx
+		s.unlocks = append(s.unlocks, func() []error {
+			if err := unlock(); err != nil {
+				return []error{err}
+			}
+			return nil
+		})
+	}
+	return err
+}
+
+// lock is that of the member for a caller with another ctx.
+func (m *member) lock(ctx context.Context, who caller) (context.Context, UnlockFunc, error) {
+	switch {
+	case m.mutex != nil:
+		who.ctx = ctx
+		l, err := m.mutex.lock(who)
+		return m.mutex.result(ctx, l, err)
+	case who.once:
+		return m.TryLock(ctx, 0)
+	case who.wait.IsZero():
+		return m.Lock(ctx)
+	}
+	return m.TryLock(ctx, max(1, time.Until(who.wait)))
+}
+
+// takePart adds locks that one call can take.
+func (s *section) takePart(part []*member, who caller) (refused *member, err error) {
+	if len(part) < 2 {
+		return s.takeEach(part, who)
+	}
+	all := make([]*Mutex, len(part))
+	for i, m := range part {
+		all[i] = m.mutex
+	}
+	who.ctx = s.ctx
+	levels, which, err := takeTogether(who, all)
+	switch {
+	case err == errAlone: //nolint:errorlint // never wrapped
+		return s.takeEach(part, who)
+	case err == nil:
+		s.ctx = levels[len(levels)-1]
+		s.unlocks = append(s.unlocks, func() []error { return unlockTogether(levels) })
+	case which >= 0:
+		refused = part[which]
+	}
+	return refused, err
+}
+
+// takeEach adds locks by an attempt for each.
+func (s *section) takeEach(all []*member, who caller) (refused *member, err error) {
+	who.once = true
+	for _, m := range all {
+		step := who
+		if who.limit.IsZero() {
+			step.limit = time.Now().Add(m.minAttempt())
+		}
+		if err := s.add(m, step); err != nil {
+			return s.refused(m, err), err
+		}
+	}
+	return nil, nil
+}
+
+func (m *member) minAttempt() time.Duration {
+	if m.mutex == nil {
+		return time.Second
+	}
+	return m.mutex.client.minAttempt()
+}
+
+// refused is m, if the error says that it can be waited for. If Redis did not answer, that wait will say so.
+func (s *section) refused(m *member, err error) *member {
+	if errors.Is(err, ErrNotAcquired) && s.ctx.Err() == nil {
+		return m
+	}
+	return nil
+}
+
+// unlock ends the section, which may have a part of the locks. What takes calls of its own is released side by side, for one server
+// may not answer.
+func (s *section) unlock() error {
+	s.cancel(errUnlocked)
+	all := make([][]error, len(s.unlocks))
+	var wg sync.WaitGroup
+	for i, unlock := range s.unlocks {
+		if i == len(all)-1 {
+			all[i] = unlock()
+		} else {
+			wg.Go(func() { all[i] = unlock() }) // ends with the unlock, which is awaited here
+		}
+	}
+	wg.Wait()
+	switch errs := slices.Concat(all...); len(errs) {
+	case 0:
+		return nil
+	case 1:
+		return errs[0]
+	default:
+		return &manyError{errs}
+	}
+}

@@ -1,0 +1,366 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/lua"
+)
+
+// A batch is locks of one Client, and on a cluster of one slot, that are taken by one call, all or none, and released by one. Each
+// has a waiter, a hold and a level of its own, as if it were alone, and is under the same rules; only the calls are shared.
+//
+// Its attempt is that of TryLock(0) on each: it needs the turn in every queue of the process (I7), so it asks nobody if other
+// goroutines wait for one of the locks. Nobody else makes calls for holds that are not live yet (I1).
+
+// batch is an attempt at many locks.
+type batch struct {
+	caller
+	client *Client
+	locks  []*locking
+	failed atomic.Pointer[error] // what went wrong the last time, if it did
+}
+
+// maxBatch bounds the locks of one call, and so for how long Redis does nothing else: a few milliseconds.
+const maxBatch = 1000
+
+// errAlone says that Redis refused a call for many locks. Asked for each of them alone, it will say which one that was about.
+var errAlone = errors.New("to be taken one by one")
+
+// takeTogether takes all locks, or none. refused is the index of one that another owner holds, or others here wait for, and
+// the error is about that one; it is -1 if it failed otherwise.
+func takeTogether(who caller, all []*Mutex) (levels []*level, refused int, err error) {
+	first := all[0]
+	c := first.client
+	if !c.start() {
+		return nil, -1, first.fail(ErrClosed)
+	}
+	defer c.running.Done()
+	if who.ctx.Err() != nil {
+		return nil, -1, first.gaveUp(who, nil, lua.AcquireReply{})
+	}
+	if c.cluster.isUnknown() {
+		if known, err := c.cluster.learn(who.ctx, who.limit, first); !known {
+			return nil, -1, first.gaveUp(who, err, lua.AcquireReply{})
+		}
+	}
+	b := &batch{caller: who, client: c, locks: make([]*locking, 0, len(all))}
+	for i, m := range all {
+		l := &locking{question: question{caller: who, mutex: m, hold: newHold(m), count: 1}}
+		if !c.hub.JoinFirst(&l.waiter, m.waiters()) {
+			b.leave()
+			return nil, i, m.gaveUp(who, nil, lua.AcquireReply{})
+		}
+		b.locks = append(b.locks, l)
+	}
+	a, left, err := leavable(who.ctx, first, who.limit, b.send, b.undo)
+	switch {
+	case left:
+		if failed := b.failed.Load(); failed != nil {
+			err = *failed
+		}
+		return nil, -1, first.gaveUp(who, err, lua.AcquireReply{})
+	case err != nil:
+		b.leave()
+		if isRefusal(err) {
+			return nil, -1, errAlone
+		}
+		return nil, -1, first.gaveUp(who, err, lua.AcquireReply{})
+	case !a.Acquired:
+		b.leave()
+		return nil, a.Refused, all[a.Refused].gaveUp(who, nil, a.Refusal)
+	}
+	levels, err = b.enter(a)
+	return levels, -1, err
+}
+
+// isRefusal reports whether Redis said of a call for many locks that it will not carry it out, maybe because of one of them. While
+// a slot moves, it says so of keys of which only some have moved.
+func isRefusal(err error) bool {
+	var said *rueidis.RedisError
+	return errors.As(err, &said) && (!mayPass(err) || said.IsTryAgain())
+}
+
+// allAnswer is what Redis replied to a batch.
+type allAnswer struct {
+	lua.AcquireAllReply
+	sent time.Time // as in answer
+}
+
+// send asks Redis, again if something went wrong that may pass. It stops early when the caller has left.
+func (b *batch) send(left <-chan struct{}) (allAnswer, error) {
+	c := b.client
+	args := make([]lua.AcquireArgs, len(b.locks))
+	for i, l := range b.locks {
+		args[i] = l.mutex.acquireArgs(l.hold, l.count)
+	}
+	again := retry{until: b.limit, least: minTries}
+	for {
+		sent := time.Now()
+		ctx := c.call(sent, 0)
+		reply, err := lua.AcquireAll(ctx, c.rdb, args)
+		if err != nil && mayHaveRun(err) || ctx.isRepeated() {
+			for _, l := range b.locks {
+				l.hold.lateAcquire(l.mutex.expiry(l.mutex.ttl()))
+			}
+		}
+		if err == nil {
+			return allAnswer{reply, sent}, nil
+		}
+		failed := err
+		b.failed.Store(&failed)
+		if isRefusal(err) || !again.wait(err, left, c.done) {
+			return allAnswer{}, err
+		}
+	}
+}
+
+// leave takes all waiters out of their queues, and sweeps what may be left in Redis.
+func (b *batch) leave() {
+	rest := make([]*residue, len(b.locks))
+	for i, l := range b.locks {
+		l.waiter.Leave()
+		rest[i] = l.hold.residue(l.mutex)
+	}
+	b.client.sweep(rest...)
+}
+
+// undo ends an attempt whose caller has left, after the answer.
+func (b *batch) undo(a allAnswer, err error) {
+	if err == nil && a.Acquired {
+		b.giveBack()
+	}
+	b.leave()
+}
+
+// giveBack releases what was granted, and is not live. What becomes of it is noted for the sweeper.
+func (b *batch) giveBack() {
+	args := make([]lua.ReleaseArgs, len(b.locks))
+	for i, l := range b.locks {
+		args[i] = l.mutex.releaseArgs(l.hold, 0, 0)
+	}
+	ctx, cancel := b.client.lastCall()
+	defer cancel()
+	results, err := lua.ReleaseEach(ctx, b.client.rdb, args)
+	for i, l := range b.locks {
+		if err == nil {
+			l.hold.givenBack(l.mutex, results[i].Err)
+		} else {
+			l.hold.givenBack(l.mutex, err)
+		}
+	}
+}
+
+// enter turns a grant into live holds, whose levels are in one another and end together, or gives it back.
+func (b *batch) enter(a allAnswer) (levels []*level, err error) {
+	ctx, cancel := context.WithCancelCause(b.ctx)
+	defer func() {
+		if err != nil {
+			cancel(nil)
+		}
+	}()
+	inner := ctx
+	for i, l := range b.locks {
+		m, one := l.mutex, answer{sent: a.sent}
+		one.Status, one.Token = lua.Acquired, a.Tokens[i]
+		if until := one.until(m); !time.Now().Before(until) {
+			err = &LostError{
+				Name: m.name, Owner: l.hold.field(), Reason: LostExpired, Since: until,
+				text: "lost: Redis took longer than the lease to answer",
+			}
+			break
+		}
+		s, failed := l.hold.openAs(inner, cancel, m, one)
+		if failed != nil {
+			err = m.gaveUp(b.caller, failed, lua.AcquireReply{})
+			break
+		}
+		l.waiter.Done(m.expiry(m.ttl()))
+		levels, inner = append(levels, s), nested{ctx, s}
+	}
+	if err == nil {
+		return levels, nil
+	}
+	b.locks = b.locks[len(levels):]
+	_, _, _ = leavable(b.ctx, b.locks[0].mutex, b.limit, func(<-chan struct{}) (struct{}, error) {
+		b.giveBack()
+		b.leave()
+		return struct{}{}, nil
+	}, func(_ struct{}, err error) {
+		if err != nil { // not even begun, since Redis is silent
+			for _, l := range b.locks {
+				l.hold.givenBack(l.mutex, err)
+			}
+			b.leave()
+		}
+	})
+	_ = unlockTogether(levels)
+	return nil, err
+}
+
+// nested is the ctx of a section, with one more of its levels around the next one. All of them end together.
+type nested struct {
+	context.Context
+
+	around *level
+}
+
+func (n nested) Value(key any) any {
+	if _, ok := key.(ctxKey); ok {
+		return n.around
+	}
+	return n.Context.Value(key)
+}
+
+// unlockTogether ends levels that takeTogether opened. The ctx of their section ends first.
+func unlockTogether(levels []*level) (errs []error) {
+	if len(levels) == 0 {
+		return nil
+	}
+	c := levels[0].mutex.client
+	if c.start() { // an unlock works after Close, too
+		defer c.running.Done()
+	}
+	for _, l := range levels {
+		l.close()
+	}
+	var mine []*hold
+	for _, l := range levels {
+		if l.hold.await() { // whoever has the right to make calls for it waits for no other hold
+			mine = append(mine, l.hold)
+		}
+	}
+	all := make([]unlocking, len(levels))
+	ending := make([]*ending, 0, len(levels)) // their holds end
+	for i, l := range levels {
+		all[i] = l.unlocking()
+		if u := &all[i]; u.loss == nil && u.count == 0 {
+			ending = append(ending, endingOf(u))
+		}
+	}
+	if len(ending) > 0 {
+		releaseTogether(ending)
+	}
+	rest := make([]*residue, len(all))
+	for i := range all {
+		u := &all[i]
+		if u.loss == nil && u.count > 0 { // others are inside
+			u.released = u.hold.sendRelease(u.mutex, u.count, u.ttl)
+		}
+		var err error
+		if rest[i], err = u.end(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	for _, h := range mine {
+		h.end()
+	}
+	c.sweep(rest...)
+	return errs
+}
+
+// ending is the end of a hold of a batch.
+type ending struct {
+	*unlocking
+
+	args lua.ReleaseArgs
+	next *locking // of this process, claimed until the end is known; nil: none
+	stay bool
+}
+
+func endingOf(u *unlocking) *ending {
+	e := &ending{unlocking: u, args: u.mutex.releaseArgs(u.hold, 0, u.ttl)}
+	e.next, e.stay = u.hold.claim(time.Now(), &e.args)
+	return e
+}
+
+// releaseTogether releases holds by one call, again if something went wrong that may pass and their leases last. As with a release
+// of one, only the first call names the next owners. What Redis refuses it is asked for alone.
+func releaseTogether(all []*ending) {
+	c := all[0].mutex.client
+	var last *ending // the one whose lease ends last
+	var until time.Time
+	args := make([]lua.ReleaseArgs, len(all))
+	for i, e := range all {
+		args[i] = e.args
+		if e.next != nil {
+			args[i] = e.next.takesOver(e.args, e.stay)
+		}
+		if t := c.leases.Until(&e.hold.lease); last == nil || t.After(until) {
+			last, until = e, t
+		}
+	}
+	again := retry{until: until}
+	for handsOff := true; ; handsOff = false {
+		closed := c.isClosed() // then Close may wait for this
+		sent := time.Now()
+		results, repeated, err := last.hold.sendTogether(args, until, closed)
+		for i, e := range all {
+			switch {
+			case err == nil:
+				e.answered(handsOff && e.next != nil, sent, results[i], repeated)
+			case isRefusal(err):
+				e.alone()
+			default:
+				e.late, e.err = e.late || mayHaveRun(err), err
+			}
+			args[i] = e.args
+		}
+		if err == nil || isRefusal(err) {
+			break
+		}
+		if closed || last.hold.lossSoFar() != nil || !again.wait(err, nil, c.done) && !c.isClosed() {
+			break
+		}
+	}
+	for _, e := range all {
+		if e.next != nil {
+			e.next.notHandedOff(e.released)
+		}
+	}
+}
+
+// sendTogether makes the call. It ends when the hold is lost, that is with its lease.
+func (h *hold) sendTogether(args []lua.ReleaseArgs, until time.Time, closed bool) (
+	results []lua.ReleaseResult, repeated bool, err error,
+) {
+	c := h.mutex.client
+	if closed {
+		ctx, cancel := c.lastCall()
+		defer cancel()
+		results, err = lua.ReleaseEach(ctx, c.rdb, args)
+		return results, false, err
+	}
+	ctx := h.call(time.Now(), until)
+	results, err = lua.ReleaseEach(ctx, c.rdb, args)
+	return results, ctx.isRepeated(), err
+}
+
+// answered takes in what Redis said of this hold.
+func (e *ending) answered(handsOff bool, sent time.Time, r lua.ReleaseResult, repeated bool) {
+	switch {
+	case r.Err != nil:
+		e.late = e.late || mayHaveRun(r.Err)
+		e.alone()
+	case handsOff:
+		e.released = e.hold.handedOff(e.next, e.stay, sent, r.ReleaseReply, nil, repeated)
+		if e.err != nil {
+			e.alone()
+			return
+		}
+		e.next = nil
+	default:
+		e.late = e.late || repeated
+		e.released = released{sent: sent, held: r.Status != lua.NotHeld || e.late, late: e.late}
+	}
+}
+
+// alone releases the hold by a call of its own.
+func (e *ending) alone() {
+	until := e.mutex.client.leases.Until(&e.hold.lease)
+	e.released = e.hold.repeatRelease(e.mutex, e.args, until, released{sent: time.Now(), late: e.late})
+}
