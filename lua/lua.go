@@ -24,7 +24,7 @@ var (
 	forceText string
 
 	acquireScript = script{Text(acquireText), "6c3bc32448892f9d79815c6a8367ae9366674533"}
-	releaseScript = script{Text(releaseText), "43ea0c11628c372e562b993f0295ce91fabac01a"}
+	releaseScript = script{Text(releaseText), "960980c0ecf24b99e1be538eea3a84f04b1a9dc5"}
 	renewScript   = script{Text(renewText), "cfb4481d8338663a71bc631c935578842d668ab6"}
 	forceScript   = script{Text(forceText), "931eccf0475a32fb97c9935c555590e9502b6286"}
 )

@@ -26,7 +26,8 @@
 --
 -- A grant is told to its process alone, on the channel <unlock channel>:<client>: '<owner> <lease> <grants> <token>', with '-' for
 -- no token. '? <ms>' there means: look at the lock in so many ms. A process that nobody listens for has died, and is
--- passed over. '00' on the unlock channel is '0' for Redisson, which is not in the queue, and nothing for those who are.
+-- passed over. '00' on the unlock channel is '0' for Redisson, which is not in the queue, and nothing for those who are. '01' is '1'
+-- for Redisson, where each thread has to ask to learn a shorter time, and '0' for us, where the first asks for all.
 --
 -- A server without memory refuses hincrby, because it might need some, unless the script has
 -- written before. So the expiry is written first, even if it stays as it is.
@@ -74,7 +75,7 @@ end
 if ARGV[7] == '2' and redis.call('hexists', lock, owner) == 1 then
   redis.call('pexpire', lock, ARGV[3])
   redis.call('hset', lock, next, 1)
-  return free('0')
+  return free('01')
 end
 
 local stay = next ~= '' and ARGV[7] == '1'

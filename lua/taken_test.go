@@ -65,7 +65,7 @@ func TestReleaseLeavesTheLockTaken(t *testing.T) {
 					require.NoError(t, err)
 					if held {
 						require.Equal(t, freed, got)
-						require.Equal(t, []string{"0"}, ear.said())
+						require.Equal(t, []string{"01"}, ear.said())
 					} else {
 						require.Equal(t, notHeld, got)
 						require.Empty(t, ear.said())

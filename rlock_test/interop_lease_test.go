@@ -208,3 +208,38 @@ func (w *world) fencing(t *testing.T) {
 		require.NoError(t, got.unlock())
 	}
 }
+
+// A lock that Go leaves taken for a while is Java's when that is over, though Java was told of a longer time before, and though
+// other threads of the same Redisson give up meanwhile.
+func (w *world) shortestHold(t *testing.T) {
+	const least = 3 * time.Second
+	name := redistest.Name(t)
+	_, unlock, err := w.watch.Client.Mutex(name, rlock.WithMinHold(least)).Lock(t.Context())
+	acquired := time.Now()
+	require.NoError(t, err)
+	scripts := func() int64 { // older versions of Redisson send texts
+		calls := redistest.Commands(t, w.watch.rdb)
+		return calls["evalsha"] + calls["eval"]
+	}
+	before := scripts()
+	var impatient [3]<-chan reply
+	for i := range impatient {
+		thread := w.java.thread()
+		impatient[i] = w.java.send(t, thread.name, "trylock", url.QueryEscape(name), ms(least/2))
+	}
+	waiter := w.java.thread()
+	in := w.startWaiting(t, waiter, name)
+	redistest.Eventually(t, least/2, func() bool {
+		return scripts() >= before+8 // each asks, and asks again when it has subscribed
+	}, "all wait")
+	require.NoError(t, unlock())
+	for _, ch := range impatient {
+		require.Equal(t, "false", w.java.await(t, ch).value)
+	}
+	require.Less(t, time.Since(acquired), least)
+	took := await(t, in, 2*least).ended.Sub(acquired)
+	require.GreaterOrEqual(t, took, least-time.Millisecond)
+	require.Less(t, took, least+late)
+	unlockJava := waiter.unlock(t, name)
+	require.NoError(t, unlockJava.err)
+}

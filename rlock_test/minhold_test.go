@@ -30,7 +30,7 @@ func TestMinHold(t *testing.T) {
 	acquired := time.Now()
 	owner := rlock.Owner(ctx)
 	require.NoError(t, unlock())
-	require.Less(t, time.Since(acquired), minHold/2)
+	require.Less(t, time.Since(acquired), minHold)
 	require.Equal(t, before+2, redistest.Commands(t, b.rdb)["evalsha"])
 	require.ErrorIs(t, ctx.Err(), context.Canceled)
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
@@ -48,7 +48,8 @@ func TestMinHold(t *testing.T) {
 	}
 	require.Less(t, time.Since(acquired), minHold)
 	redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "free")
-	require.InDelta(t, minHold, time.Since(acquired), float64(minHold/5))
+	require.GreaterOrEqual(t, time.Since(acquired), minHold-time.Millisecond)
+	require.Less(t, time.Since(acquired), minHold+soon)
 
 	ctx, unlock, err = m.Lock(context.Background())
 	require.NoError(t, err)
@@ -73,7 +74,6 @@ func TestMinHoldOfLevels(t *testing.T) {
 			}
 			m, plain := b.Mutex(b.name, options...), b.Mutex(b.name)
 			ctx, unlock, err := m.Lock(context.Background())
-			acquired := time.Now()
 			require.NoError(t, err)
 			_, unlockInner, err := m.Lock(ctx)
 			require.NoError(t, err)
@@ -83,9 +83,8 @@ func TestMinHoldOfLevels(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, unlock())
 			require.NoError(t, unlockInner(), "the last, though through another handle")
-			rest := minHold - time.Since(acquired)
-			require.InDelta(t, rest, b.pttl(t, b.name), float64(minHold/5))
-			require.True(t, b.exists(t, b.name))
+			require.Positive(t, b.pttl(t, b.name))
+			require.LessOrEqual(t, b.pttl(t, b.name), minHold)
 			was, err := plain.ForceUnlock(context.Background())
 			require.NoError(t, err)
 			require.True(t, was)
@@ -105,6 +104,7 @@ func TestMinHoldOfLevels(t *testing.T) {
 // and without hand-offs. The lease that they were told before is 30 seconds.
 func TestMinHoldWakesWaiters(t *testing.T) {
 	redistest.Parallel(t)
+	const minHold = 2 * minHold // all have to wait by then
 	cluster := redistest.StartCluster(t, 3, 0)
 	for name, d := range map[string]deployment{
 		"standalone": standalone(redistest.Shared(t)),
@@ -129,16 +129,16 @@ func TestMinHoldWakesWaiters(t *testing.T) {
 					if which != "own" {
 						waiters = append(waiters, lockAsync(t, other.Mutex(p.name)), lockAsync(t, other.Mutex(p.name)))
 					}
-					redistest.Eventually(t, minHold/2, func() bool {
+					redistest.Eventually(t, minHold, func() bool {
 						return waiting() == len(waiters) && p.subscribers(t) == len(waiters)/2
 					}, "all wait, and are subscribed")
 					require.NoError(t, unlock())
-					require.Less(t, time.Since(acquired), minHold*2/3)
+					require.Less(t, time.Since(acquired), minHold)
 					for range waiters { // in whichever order
-						got := first(t, waiters, 3*minHold)
+						got := first(t, waiters, rlock.DefaultWatchdogTimeout)
 						require.NoError(t, got.err)
 						require.GreaterOrEqual(t, got.at.Sub(acquired), minHold-time.Millisecond)
-						require.Less(t, got.at.Sub(acquired), 2*minHold)
+						require.Less(t, got.at.Sub(acquired), rlock.DefaultWatchdogTimeout/2)
 						require.NoError(t, got.unlock())
 					}
 				})
@@ -174,12 +174,12 @@ func TestMinHoldAndAWaiterThatGivesUp(t *testing.T) {
 	impatient := lockAsync(t, other.Mutex(b.name))
 	b.awaitSubscribers(t, b.name, 1)
 	next := lockAsync(t, other.Mutex(b.name))
-	redistest.Eventually(t, minHold/2, func() bool { return waiting() == 2 }, "both wait")
+	redistest.Eventually(t, minHold, func() bool { return waiting() == 2 }, "both wait")
 	b.Close()
 	require.NoError(t, unlock())
 	impatient.cancel()
 	require.ErrorIs(t, impatient.get(t, soon).err, context.Canceled)
-	got := next.get(t, 2*minHold)
+	got := next.get(t, rlock.DefaultWatchdogTimeout/2)
 	require.NoError(t, got.err)
 	require.GreaterOrEqual(t, got.at.Sub(acquired), minHold-time.Millisecond)
 	require.NoError(t, got.unlock())
@@ -203,7 +203,7 @@ func TestMinHoldAndLostCalls(t *testing.T) {
 			require.NoError(t, unlock())
 			require.True(t, past.exists(t, past.name))
 			require.LessOrEqual(t, past.pttl(t, past.name), minHold)
-			got := lockAsync(t, past.Mutex(past.name)).get(t, 2*minHold)
+			got := lockAsync(t, past.Mutex(past.name)).get(t, rlock.DefaultWatchdogTimeout/2)
 			require.NoError(t, got.err)
 			require.GreaterOrEqual(t, got.at.Sub(acquired), minHold-time.Millisecond)
 			require.NoError(t, got.unlock())
