@@ -294,14 +294,14 @@ func releaseTogether(all []*ending) {
 		}
 	}
 	again := retry{until: until}
-	for {
+	for handsOff := true; ; handsOff = false {
 		closed := c.isClosed() // then Close may wait for this
 		sent := time.Now()
 		results, repeated, err := last.hold.sendTogether(args, until, closed)
 		for i, e := range all {
 			switch {
 			case err == nil:
-				e.answered(args[i].Next != "", sent, results[i], repeated)
+				e.answered(handsOff && e.next != nil, sent, results[i], repeated)
 			case isRefusal(err):
 				e.alone()
 			default:
