@@ -10,6 +10,8 @@ func TestHashes(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]script{
 		"acquire": acquireScript, "release": releaseScript, "renew": renewScript, "force": forceScript,
+		"fairAcquire": fairAcquireScript, "fairRelease": fairReleaseScript,
+		"fairRefresh": fairRefreshScript, "fairForce": fairForceScript,
 	} {
 		sum := sha1.Sum([]byte(s.text))
 		if want := hex.EncodeToString(sum[:]); s.sha != want {
