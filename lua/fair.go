@@ -21,10 +21,10 @@ var (
 	//go:embed fair_force.lua
 	fairForceText string
 
-	fairAcquireScript = script{Text(fairText + fairAcquireText), "fafbbe91f8cc8003a27664c066e84e09b5a9c335"}
-	fairReleaseScript = script{Text(fairText + fairReleaseText), "829b2e0b10a555cb985c327528f16e62440e9f14"}
-	fairRefreshScript = script{Text(fairText + fairRefreshText), "46a91257dc15b0aea6e96fb3885083b362f323a3"}
-	fairForceScript   = script{Text(fairText + fairForceText), "5e22980759a990a0b8aac7978f064d8fce61f844"}
+	fairAcquireScript = script{Text(fairText + fairAcquireText), "e3ee23f686e62d7b7876cea30b9e66315a9a7962"}
+	fairReleaseScript = script{Text(fairText + fairReleaseText), "6b6fc318fb504f980e37c1cc3b0e4129ebc9e4c4"}
+	fairRefreshScript = script{Text(fairText + fairRefreshText), "f4de58c5d2024f08300002acb368ede3a8875944"}
+	fairForceScript   = script{Text(fairText + fairForceText), "9df1fc3423a6c003d70e90847825f842f3b950e6"}
 )
 
 // Fair is the queue of a fair lock, in which each waiter has a place, in Redisson's form. The zero value is none: a lock is

@@ -125,7 +125,7 @@ local function pass(q, hold, lease)
     end
     redis.call('hset', q.lock, entry, 1)
     redis.call('pexpire', q.lock, lease)
-    local gone = tell(q, entry, entry .. ' ' .. lease .. ' 0 -')
+    local gone = entry == hold or tell(q, entry, entry .. ' ' .. lease .. ' 0 -')
     if not refused then
       drop_head(q, entry)
       if not gone then

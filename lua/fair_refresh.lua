@@ -15,25 +15,23 @@
 -- hold something else. If a lock is free, the head of its queue is told: a holder or a head may have died, or somebody deleted
 -- the key.
 
-local verdicts, places = {}, {}
+local verdicts, queues, found = {}, {}, {}
 
 -- look returns the entries of a queue, and of each how many of Redisson's are before it; or the verdict on all of them.
 local function look(q)
-  local answers = {redis.pcall('pttl', q.lock), redis.pcall('llen', q.list), redis.pcall('zcard', q.times)}
-  for _, answer in ipairs(answers) do
+  for _, key in ipairs({{'pttl', q.lock}, {'llen', q.list}, {'zcard', q.times}}) do
+    local answer = redis.pcall(key[1], key[2])
     if type(answer) ~= 'number' then
       return string.find(answer.err, 'WRONGTYPE', 1, true) and 0 or -1
     end
   end
-  if answers[1] == -2 then
-    wake(q)
-  end
-  local behind, found = 0, {}
+  queues[#queues + 1] = q
+  local behind, entries = 0, {}
   for _, entry in ipairs(redis.call('lrange', q.list, 0, -1)) do
-    found[entry] = behind
+    entries[entry] = behind
     behind = behind + (is_ours(entry) and 0 or 1)
   end
-  return found
+  return entries
 end
 
 for i = 1, #KEYS / 3 do
@@ -42,15 +40,23 @@ for i = 1, #KEYS / 3 do
     place = tonumber(ARGV[1]), command = ARGV[2], channel = ARGV[2 * i + 3], counts = ARGV[3],
   }
   local owner = ARGV[2 * i + 2]
-  local found = places[q.lock] or look(q)
-  places[q.lock] = found
-  if type(found) == 'number' then
-    verdicts[i] = found
-  elseif found[owner] then
-    redis.call('zadd', q.times, fresh(q, found[owner]), owner)
+  local entries = found[q.lock] or look(q)
+  found[q.lock] = entries
+  if type(entries) == 'number' then
+    verdicts[i] = entries
+  elseif entries[owner] then
+    redis.call('zadd', q.times, fresh(q, entries[owner]), owner)
     verdicts[i] = 1
   else
     verdicts[i] = 0
+  end
+end
+
+for _, q in ipairs(queues) do -- with their places refreshed
+  if redis.call('exists', q.lock) == 0 then
+    wake(q)
+  else
+    head(q)
   end
 end
 return verdicts
