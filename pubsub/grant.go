@@ -28,7 +28,7 @@ func (w *Waiter) Listens() bool {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	return t.sub != nil && t.sub.grants() && t.sub.live() && t.placeIsFor(w)
+	return t.live() && t.sub.grants() && w.mayHavePlace()
 }
 
 // TakePlace notes that the process is about to have a place in the queue as that owner. The waiter has the turn, or
@@ -37,28 +37,70 @@ func (w *Waiter) TakePlace(owner string) bool {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	if !t.placeIsFor(w) || t.sub == nil || !t.sub.grants() {
+	if !w.mayHavePlace() || t.sub == nil || !t.sub.grants() {
 		return false
 	}
-	t.placed, t.place = w, owner
+	w.leavePlace() // it may have lost the one as another owner
+	w.place = owner
+	t.places++
 	return true
+}
+
+// Hear subscribes to the channel of the waiter's own, on which Redisson tells it that the lock is free: <unlock channel>:<owner>.
+// When that is confirmed the waiter is due. It has the turn, and a place.
+func (w *Waiter) Hear() {
+	t := w.topic
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
+	ch := Channel{t.queue.Channel.Name + ":" + w.place, t.queue.Channel.Sharded}
+	if w.own != nil && w.own.channel == ch {
+		return
+	}
+	w.unhear()
+	w.own = &subscription{hub: t.hub, channel: ch, names: []string{ch.Name}, waiter: w}
+	t.hub.subs[ch] = w.own
+	w.own.update()
+}
+
+// unhear ends that.
+func (w *Waiter) unhear() {
+	if s := w.own; s != nil {
+		s.waiter, w.own = nil, nil
+		s.update()
+	}
 }
 
 // Given returns the grant of a waiter that got the lock from another process, and nil for any other.
 func (w *Waiter) Given() *Grant { return w.given }
 
-// placeIsFor reports whether w has the place of this process, or may take it.
-func (t *topic) placeIsFor(w *Waiter) bool { return t.placed == nil || t.placed == w }
+// mayHavePlace reports whether w has a place, or may take one.
+func (w *Waiter) mayHavePlace() bool {
+	return w.place != "" || w.topic.places == 0 || w.topic.queue.Each
+}
 
-// leavePlace forgets the place if w has it.
-func (t *topic) leavePlace(w *Waiter) {
-	if t.placed == w {
-		t.placed, t.place = nil, ""
+// leavePlace forgets the place of w, if it has one.
+func (w *Waiter) leavePlace() {
+	if w.place != "" {
+		w.place = ""
+		w.topic.places--
 	}
 }
 
-// told handles a message to this process alone: '<owner> <lease> <grants> <token>', with '-' for no token, or '? <ms>'.
-// Whatever else it says, the lock is to be looked at.
+// at returns the waiter with the place as that owner; nil if there is none. Mostly it is among the first.
+func (t *topic) at(owner string) *Waiter {
+	if t.places == 0 {
+		return nil
+	}
+	for w := t.first; w != nil; w = w.next {
+		if w.place == owner {
+			return w
+		}
+	}
+	return nil
+}
+
+// told handles a message to this process alone: '<owner> <lease> <grants> <token>', with '-' for no token, or '? <ms>', or
+// '? <ms> <owner>' where each waiter has a place. Whatever else it says, the lock is to be looked at.
 func (s *subscription) told(payload string) {
 	words := strings.Fields(payload)
 	if len(words) == 4 {
@@ -78,7 +120,11 @@ func (s *subscription) told(payload string) {
 		ms, _ = strconv.ParseInt(words[1], 10, 64)
 	}
 	for _, t := range s.topics {
-		if t.placed != nil {
+		if len(words) == 3 && words[0] == "?" {
+			if w := t.at(words[2]); w != nil {
+				t.wake(w)
+			}
+		} else if t.places > 0 && !t.queue.Each {
 			t.look(time.Duration(ms) * time.Millisecond)
 		}
 	}
@@ -88,8 +134,8 @@ func (s *subscription) told(payload string) {
 // find that another one has it.
 func (s *subscription) give(owner string, g *Grant) {
 	for _, t := range s.topics {
-		if w := t.placed; w != nil && t.place == owner {
-			t.leavePlace(w)
+		if w := t.at(owner); w != nil {
+			w.leavePlace()
 			w.given = g
 			if t.current != w { // or it hears of it at the end of its turn or claim
 				w.handOver(g.Lease)
@@ -114,7 +160,7 @@ func (s *subscription) unlocked(payload string) {
 	for _, t := range s.topics {
 		t.freed()
 		switch {
-		case payload == "00" && t.placed != nil:
+		case payload == "00" && t.places > 0 && !t.queue.Each:
 		case payload == "1":
 			t.wakeAll()
 		default:

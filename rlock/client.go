@@ -20,7 +20,7 @@ import (
 // Client makes locks. A process needs one for each Redis: a hold of one Client is not re-entered through another. All of
 // its methods are safe for concurrent use.
 //
-// It runs one goroutine that keeps the leases; one for each Redis node on which something is waited for, with a connection of
+// It runs one goroutine that keeps the leases, and one that keeps the places of waiters of fair locks; one for each Redis node on which something is waited for, with a connection of
 // its own; one, when there is need, that undoes what calls without an answer may have done; and one for each call under way
 // whose caller may leave. [Client.Close] ends all of them.
 type Client struct {
@@ -29,7 +29,8 @@ type Client struct {
 	options Options
 	hub     *pubsub.Hub
 	leases  *lease.Renewer
-	cluster *topology // nil unless rdb is a cluster client
+	places  *lease.Renewer // of waiters in the queues of fair locks, see place.go
+	cluster *topology      // nil unless rdb is a cluster client
 
 	noQueues    atomic.Bool     // the user may not use them
 	expires     bool            // rueidis may send a command again by itself, see mayExpire
@@ -81,15 +82,12 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 		stopped: make(chan struct{}),
 		sweeper: sweeper{more: make(chan struct{}, 1)},
 	}
-	grants := ""
-	if c.handsOff() {
-		grants = c.id
-	}
-	c.hub = pubsub.New(rdb, grants)
+	c.hub = pubsub.New(rdb, c.id)
 	if rdb.Mode() == rueidis.ClientModeCluster {
 		c.cluster = &topology{known: o.PlainPubSub}
 	}
 	c.leases = lease.NewRenewer(c.renew, lease.Options{Watchdog: o.WatchdogTimeout, Timeout: callTimeout})
+	c.places = lease.NewRenewer(c.refresh, lease.Options{Watchdog: c.placeLease(), Timeout: callTimeout})
 	return c, nil
 }
 
@@ -118,6 +116,7 @@ func (c *Client) close() {
 	grace := time.AfterFunc(closeGrace, func() { close(c.stopped) })
 	c.hub.Stop()     // tells the waiters
 	c.leases.Close() // tells the holders
+	c.places.Close()
 	c.hub.Close()
 	c.running.Wait()
 	grace.Stop()
@@ -157,7 +156,11 @@ func (c *Client) renew(ctx context.Context, group any, ttl time.Duration, items 
 	for i, item := range items {
 		holds[i] = lua.Hold(item)
 	}
-	answers, err := kindOf(group).renew(ctx, c.rdb, ttl, holds)
+	return verdicts(kindOf(group).renew(ctx, c.rdb, ttl, holds))
+}
+
+// verdicts are the answers of Redis in the words of the renewer.
+func verdicts(answers []lua.Renewal, err error) ([]lease.Verdict, error) {
 	var redisErr *rueidis.RedisError
 	// TRYAGAIN passes only when the slot has moved; until then it is the answer to any call for
 	// both a key that has moved and one that has not.

@@ -122,9 +122,13 @@ func (l *locking) compete() (*level, error) {
 			l.leave()
 			return nil, l.out(nil)
 		}
-		if l.joined {
+		switch {
+		case l.joined && m.kind.times != nil && !l.keepsPlace(a):
+			c.settle(m, l.hold)
+			l.hold, turn = newHold(m), true
+		case l.joined:
 			l.waiter.Held(a.TTL, a.Joined)
-		} else { // a grant that was over: nobody here has the lock
+		default: // a grant that was over: nobody here has the lock
 			l.leave()
 			l.hold = newHold(m)
 		}
@@ -144,12 +148,13 @@ func (l *locking) join() (turn bool) {
 }
 
 // takesPlace reports whether the next question joins the queue in Redis if the lock is held: not if nobody would hear of a
-// grant.
+// grant. An owner with a place of its own joins once.
 func (l *locking) takesPlace() bool {
-	if l.once || l.hold.queued.IsZero() && !l.waiter.Listens() {
+	first, each := l.hold.queued.IsZero(), l.mutex.kind.times != nil
+	if l.once || first && !l.waiter.Listens() || !first && each {
 		return false
 	}
-	return l.mutex.queueKey() != "" && l.takePlace(time.Now())
+	return (each || l.mutex.queueKey() != "") && l.takePlace(time.Now())
 }
 
 // out is the error of a Lock that got nothing.
@@ -201,6 +206,7 @@ func (l *locking) undo(a answer, _ error) {
 // enter turns a grant into a live hold, or gives it back. The waiter has left the queue.
 func (l *locking) enter(a answer) (s *level, err error) {
 	h, m := l.hold, l.mutex
+	h.leavePlace()
 	lease := m.ttl()
 	if a.lease > 0 {
 		lease = a.lease
