@@ -22,6 +22,12 @@ type Grant struct {
 	Crossed bool // it came while the waiter, or its claimant, was asking: the answer may be newer
 }
 
+// place is that of a waiter in Redis's queue.
+type place struct {
+	owner string
+	own   *subscription // to the channel on which Redisson tells this owner; nil: it does not need that
+}
+
 // Listens reports whether this process will hear of a grant to the waiter, which has the turn: it may
 // then take the process's place.
 func (w *Waiter) Listens() bool {
@@ -41,7 +47,7 @@ func (w *Waiter) TakePlace(owner string) bool {
 		return false
 	}
 	w.leavePlace() // it may have lost the one as another owner
-	w.place = owner
+	w.place = &place{owner: owner}
 	t.places++
 	return true
 }
@@ -52,22 +58,13 @@ func (w *Waiter) Hear() {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	ch := Channel{t.queue.Channel.Name + ":" + w.place, t.queue.Channel.Sharded}
-	if w.own != nil && w.own.channel == ch {
+	if w.place.own != nil {
 		return
 	}
-	w.unhear()
-	w.own = &subscription{hub: t.hub, channel: ch, names: []string{ch.Name}, waiter: w}
-	t.hub.subs[ch] = w.own
-	w.own.update()
-}
-
-// unhear ends that.
-func (w *Waiter) unhear() {
-	if s := w.own; s != nil {
-		s.waiter, w.own = nil, nil
-		s.update()
-	}
+	ch := Channel{t.queue.Channel.Name + ":" + w.place.owner, t.queue.Channel.Sharded}
+	w.place.own = &subscription{hub: t.hub, channel: ch, names: []string{ch.Name}, waiter: w}
+	t.hub.subs[ch] = w.place.own
+	w.place.own.update()
 }
 
 // Given returns the grant of a waiter that got the lock from another process, and nil for any other.
@@ -75,15 +72,20 @@ func (w *Waiter) Given() *Grant { return w.given }
 
 // mayHavePlace reports whether w has a place, or may take one.
 func (w *Waiter) mayHavePlace() bool {
-	return w.place != "" || w.topic.places == 0 || w.topic.queue.Each
+	return w.place != nil || w.topic.places == 0 || w.topic.queue.Each
 }
 
-// leavePlace forgets the place of w, if it has one.
+// leavePlace forgets the place of w, if it has one, and ends the subscription to its channel.
 func (w *Waiter) leavePlace() {
-	if w.place != "" {
-		w.place = ""
-		w.topic.places--
+	if w.place == nil {
+		return
 	}
+	if s := w.place.own; s != nil {
+		s.waiter = nil
+		s.update()
+	}
+	w.place = nil
+	w.topic.places--
 }
 
 // at returns the waiter with the place as that owner; nil if there is none. Mostly it is among the first.
@@ -92,7 +94,7 @@ func (t *topic) at(owner string) *Waiter {
 		return nil
 	}
 	for w := t.first; w != nil; w = w.next {
-		if w.place == owner {
+		if w.place != nil && w.place.owner == owner {
 			return w
 		}
 	}

@@ -43,7 +43,7 @@ func (d *desk) requireGiven(w *Waiter, want Grant, others ...*Waiter) {
 	<-w.turn
 	require.Equal(d.t, want, said(w))
 	d.turn(others, -1)
-	require.Empty(d.t, w.place)
+	require.Nil(d.t, w.place)
 }
 
 // said is the waiter's grant as the message had it.
@@ -458,7 +458,7 @@ func TestPlacesOfSeveralQueues(t *testing.T) {
 	d.turn(all, -1)
 	d.told("p 2000 3 7")
 	d.requireGiven(a, aGrant, ws[0], b)
-	require.NotEmpty(t, ws[0].place)
+	require.NotNil(t, ws[0].place)
 	d.told(aGrantTo)
 	d.requireGiven(ws[0], aGrant, b)
 }

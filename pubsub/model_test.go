@@ -463,9 +463,9 @@ func (m *model) check() {
 	require.Len(m.t, m.placed, t.places)
 	require.True(m.t, m.each || t.places <= 1, "one place: %v", m.steps)
 	for _, w := range inLine {
-		require.Equal(m.t, m.placed[w], w.place != "", "places, and their waiters are in the queue: %v", m.steps)
+		require.Equal(m.t, m.placed[w], w.place != nil, "places, and their waiters are in the queue: %v", m.steps)
 		asleep := w != t.current && !w.due && w.err == nil
-		require.False(m.t, m.each && asleep && w.place == "" && t.need && t.live(), "asleep without a place: %v", m.steps)
+		require.False(m.t, m.each && asleep && w.place == nil && t.need && t.live(), "asleep without a place: %v", m.steps)
 	}
 	require.Equal(m.t, due, t.due)
 

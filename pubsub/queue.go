@@ -82,8 +82,7 @@ type Waiter struct {
 	err        error         // why waiting is in vain
 	joined     uint64        // topic.turns then
 	due        bool          // gets the turn when it is the first of those that are due
-	place      string        // the owner as which it has a place in Redis's queue, or is about to; "": it has none
-	own        *subscription // to the channel that Redisson tells it on; nil: it does not need that
+	place      *place        // in Redis's queue, or about to be; nil: none
 	claim      claim
 	given      *Grant  // it has the lock from another process
 	expiry     *expiry // nil until it waits, or if it has no Until
@@ -122,7 +121,7 @@ func (w *Waiter) Held(ttl time.Duration, placed bool) {
 	switch {
 	case placed && ttl < 0:
 		ttl = placeLasts
-	case !placed && w.place != "":
+	case !placed && w.place != nil:
 		w.leavePlace()
 		if t.maybeFree {
 			t.makeDue(w) // the news may have been '00', for those who have no place
@@ -199,7 +198,7 @@ func (w *Waiter) Leave() Leaving {
 	case unclaimed:
 	}
 	failed := w.err != nil && w.err != ErrExpired //nolint:errorlint // never wrapped in here
-	pass := t.current == w || w.place != "" && !t.queue.Each || w.due || failed
+	pass := t.current == w || w.place != nil && !t.queue.Each || w.due || failed
 	t.remove(w)
 	if pass {
 		t.wakeFirst()

@@ -137,7 +137,7 @@ func (s *subscription) wakeFirst() {
 // refuse gives up on a subscription: all that wait now are told. A waiter does without a channel of its own.
 func (s *subscription) refuse(err error) {
 	if s.waiter != nil {
-		s.waiter.own, s.waiter = nil, nil
+		s.waiter.place.own, s.waiter = nil, nil
 	}
 	for _, t := range s.topics {
 		t.refuse(fmt.Errorf("subscribe to %q: %w", s.names, err))

@@ -88,7 +88,6 @@ func (t *topic) remove(w *Waiter) {
 		t.current = nil
 	}
 	w.leavePlace()
-	w.unhear()
 	if w.due {
 		t.due--
 	}

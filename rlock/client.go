@@ -20,7 +20,7 @@ import (
 // Client makes locks. A process needs one for each Redis: a hold of one Client is not re-entered through another. All of
 // its methods are safe for concurrent use.
 //
-// It runs one goroutine that keeps the leases, and one that keeps the places of waiters of fair locks; one for each Redis node on which something is waited for, with a connection of
+// It runs one goroutine that keeps the leases, and one that keeps the places of waiters once a FairMutex was waited for; one for each Redis node on which something is waited for, with a connection of
 // its own; one, when there is need, that undoes what calls without an answer may have done; and one for each call under way
 // whose caller may leave. [Client.Close] ends all of them.
 type Client struct {
@@ -29,7 +29,6 @@ type Client struct {
 	options Options
 	hub     *pubsub.Hub
 	leases  *lease.Renewer
-	places  *lease.Renewer // of waiters in the queues of fair locks, see place.go
 	cluster *topology      // nil unless rdb is a cluster client
 
 	noQueues    atomic.Bool     // the user may not use them
@@ -45,6 +44,7 @@ type Client struct {
 	// mu guards the following. No other lock is taken under it.
 	mu      sync.Mutex
 	closed  bool
+	placed  *lease.Renewer // see places; nil until something waited for a fair lock
 	running sync.WaitGroup // see start; a call that was started may add goroutines of its own
 }
 
@@ -87,7 +87,6 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 		c.cluster = &topology{known: o.PlainPubSub}
 	}
 	c.leases = lease.NewRenewer(c.renew, lease.Options{Watchdog: o.WatchdogTimeout, Timeout: callTimeout})
-	c.places = lease.NewRenewer(c.refresh, lease.Options{Watchdog: c.placeLease(), Timeout: callTimeout})
 	return c, nil
 }
 
@@ -116,7 +115,9 @@ func (c *Client) close() {
 	grace := time.AfterFunc(closeGrace, func() { close(c.stopped) })
 	c.hub.Stop()     // tells the waiters
 	c.leases.Close() // tells the holders
-	c.places.Close()
+	if places := c.places(); places != nil {
+		places.Close()
+	}
 	c.hub.Close()
 	c.running.Wait()
 	grace.Stop()

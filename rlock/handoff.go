@@ -158,7 +158,7 @@ func (l *locking) unclaim() {
 func (l *locking) given(g *pubsub.Grant) (a answer, usable bool) {
 	m, h := l.mutex, l.hold
 	h.grants = g.Grants
-	a = answer{sent: h.queuedAt(), lease: min(g.Lease, m.ttl())}
+	a = answer{sent: l.queuedAt(), lease: min(g.Lease, m.ttl())}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)
 	usable = !g.Crossed && m.lease == 0 && (g.Token >= 0 || m.kind.fence == nil) && time.Until(a.sent.Add(a.lease)) > a.lease/2
 	if usable {

@@ -26,7 +26,6 @@ type hold struct {
 	// For whoever makes calls.
 	doubt  *doubt    // nil most of the time
 	queued time.Time // when the first call was sent that may have put it in the queue in Redis; zero: none
-	place  *place    // there; nil: the answer that it has one did not come, or the place is that of its process
 	run    *run      // of hand-offs, that it is part of; nil if none led to it, and none has been tried
 	grants int       // from process to process, in a row
 

@@ -33,6 +33,7 @@ type locking struct {
 	question
 	waiter  pubsub.Waiter
 	refusal lua.AcquireReply // the last one that said who holds the lock
+	place   *place           // of its own in the queue in Redis; nil: none that is known of
 	handed  handed           // what a claimant made of it
 	joined  bool             // its waiter is in the queue of the process
 }
@@ -124,6 +125,7 @@ func (l *locking) compete() (*level, error) {
 		}
 		switch {
 		case l.joined && m.kind.times != nil && !l.keepsPlace(a):
+			l.leavePlace()
 			c.settle(m, l.hold)
 			l.hold, turn = newHold(m), true
 		case l.joined:
@@ -174,6 +176,7 @@ func (l *locking) awaitTurn() (granted, gone bool, err error) {
 // leave takes a Lock that got nothing out of the queue, and sweeps what it may have left in Redis. It reports true, and
 // has not left, if it was granted the lock in this moment.
 func (l *locking) leave() (granted bool) {
+	l.leavePlace()
 	if !l.joined { // it was given the lock, and could not use that
 		l.mutex.client.settle(l.mutex, l.hold)
 		l.mutex.client.hub.Wake(l.mutex.waiters())
@@ -191,6 +194,7 @@ func (l *locking) leave() (granted bool) {
 
 // undo ends a Lock whose caller left it, after the answer.
 func (l *locking) undo(a answer, _ error) {
+	l.leavePlace()
 	if a.granted() {
 		l.mutex.client.giveBack(l.mutex, l.hold)
 		if l.joined {
@@ -206,7 +210,7 @@ func (l *locking) undo(a answer, _ error) {
 // enter turns a grant into a live hold, or gives it back. The waiter has left the queue.
 func (l *locking) enter(a answer) (s *level, err error) {
 	h, m := l.hold, l.mutex
-	h.leavePlace()
+	l.leavePlace()
 	lease := m.ttl()
 	if a.lease > 0 {
 		lease = a.lease

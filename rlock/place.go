@@ -43,40 +43,50 @@ func (p *place) Lost(lease.Loss) {
 // Closed has nothing to do: the hub tells the waiter.
 func (p *place) Closed() {}
 
+// places returns the renewer of places, which runs from the first one on until Close; nil if there was none before that.
+func (c *Client) places() *lease.Renewer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.placed == nil && !c.closed {
+		c.placed = lease.NewRenewer(c.refresh, lease.Options{Watchdog: c.placeLease(), Timeout: callTimeout})
+	}
+	return c.placed
+}
+
 // keepsPlace notes what the answer says of the place of a waiter. It reports false if the place is gone.
 func (l *locking) keepsPlace(a answer) bool {
-	h, places := l.hold, l.mutex.client.places
-	if !a.Joined {
-		return h.place == nil
+	places := l.mutex.client.places()
+	if !a.Joined || places == nil { // closed
+		return a.Joined || l.place == nil
 	}
 	until := a.sent.Add(l.mutex.client.placeLease())
-	if h.place != nil {
-		places.Update(&h.place.lease, until, true)
+	if l.place != nil {
+		places.Update(&l.place.lease, until, true)
 		return true
 	}
-	h.place = &place{hold: h}
-	places.Keep(&h.place.lease, h.place, until, true)
+	l.place = &place{hold: l.hold}
+	places.Keep(&l.place.lease, l.place, until, true)
 	if a.Behind {
 		l.waiter.Hear()
 	}
 	return true
 }
 
-// leavePlace ends the care for the place of an owner.
-func (h *hold) leavePlace() {
-	if h.place != nil {
-		h.mutex.client.places.Stop(&h.place.lease)
-		h.place = nil
+// leavePlace ends the care for the place.
+func (l *locking) leavePlace() {
+	if l.place != nil {
+		l.mutex.client.places().Stop(&l.place.lease)
+		l.place = nil
 	}
 }
 
 // queuedAt is when the last call was sent that a grant must have come after.
-func (h *hold) queuedAt() time.Time {
-	if h.place == nil || h.doubt != nil && h.doubt.late > 0 {
-		return h.queued
+func (l *locking) queuedAt() time.Time {
+	if l.place == nil || l.hold.doubt != nil && l.hold.doubt.late > 0 {
+		return l.hold.queued
 	}
-	c := h.mutex.client
-	return c.places.Until(&h.place.lease).Add(-c.placeLease())
+	c := l.mutex.client
+	return c.places().Until(&l.place.lease).Add(-c.placeLease())
 }
 
 // refresh is the renewer's way to Redis.

@@ -47,7 +47,6 @@ func (h *hold) lateAcquire(ttl time.Duration) { h.doubted(time.Now().Add(min(ttl
 // settle sweeps the field of a hold that has ended, or did not come to be, if there is a doubt. A release also takes it out
 // of the queue in Redis.
 func (c *Client) settle(m *Mutex, h *hold) {
-	h.leavePlace()
 	if !h.queued.IsZero() {
 		h.doubted(time.Now().Add(maxSweep))
 	}
