@@ -21,10 +21,10 @@ var (
 	//go:embed fair_force.lua
 	fairForceText string
 
-	fairAcquireScript = script{Text(fairText + fairAcquireText), "e3ee23f686e62d7b7876cea30b9e66315a9a7962"}
-	fairReleaseScript = script{Text(fairText + fairReleaseText), "6b6fc318fb504f980e37c1cc3b0e4129ebc9e4c4"}
-	fairRefreshScript = script{Text(fairText + fairRefreshText), "f4de58c5d2024f08300002acb368ede3a8875944"}
-	fairForceScript   = script{Text(fairText + fairForceText), "9df1fc3423a6c003d70e90847825f842f3b950e6"}
+	fairAcquireScript = script{Text(fairText + fairAcquireText), "453db9f8aa1bac1f05d28d8e61bfec7a251e8181"}
+	fairReleaseScript = script{Text(fairText + fairReleaseText), "fd2487744584bd8814e194a3984122dfd1bbff6e"}
+	fairRefreshScript = script{Text(fairText + fairRefreshText), "990607d239afc7a17a7bf35096281fbce9223022"}
+	fairForceScript   = script{Text(fairText + fairForceText), "ea67e9e96003773cf96d4e28ebb2becf399351ed"}
 )
 
 // Fair is the queue of a fair lock, in which each waiter has a place, in Redisson's form. The zero value is none: a lock is

@@ -92,18 +92,18 @@ local function wake(q, me)
     if not entry or entry == me then
       return entry
     end
-    if is_ours(entry) then
-      if not tell(q, entry, '? 0 ' .. entry) then
-        return entry, time
-      end
-      drop_head(q, entry)
-    else
-      if tell(q, entry, '0') and time > now + q.place then -- it may be about to subscribe
+    if not is_ours(entry) then
+      tell(q, entry, '0') -- if nobody listens, it may be about to subscribe
+      if time > now + q.place then -- it will come by then, or has died
         time = now + q.place
         redis.call('zadd', q.times, time, entry)
       end
       return entry, time
     end
+    if not tell(q, entry, '? 0 ' .. entry) then
+      return entry, time
+    end
+    drop_head(q, entry)
   end
 end
 
@@ -130,6 +130,10 @@ local function pass(q, hold, lease)
       drop_head(q, entry)
       if not gone then
         redis.call('hdel', q.lock, hold)
+        local next = redis.call('lindex', q.list, 0)
+        if next and not is_ours(next) then
+          tell(q, next, '0') -- it asks, and looks again when the grant should have been renewed
+        end
         return true
       end
     end
