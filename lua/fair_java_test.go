@@ -23,12 +23,12 @@ local function head()
     end
     redis.call('zrem', KEYS[3], first)
     redis.call('lpop', KEYS[2])
-  end
+  end -- of the loop
 end
 local function tell(first)
   if first then
     redis.call('publish', ARGV[3] .. ':' .. first, '0')
-  end
+  end -- if there is one
 end
 `
 
@@ -51,7 +51,7 @@ if not redis.call('zscore', KEYS[3], owner) then
   ttl = base and last ~= owner and base - now or ttl
   if redis.call('zadd', KEYS[3], ttl + wait + now, owner) == 1 then
     redis.call('rpush', KEYS[2], owner)
-  end
+  end -- if it had no time
 end
 return 'held for ' .. math.floor(ttl / 1000 + 0.5) .. 's'
 `

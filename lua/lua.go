@@ -209,12 +209,14 @@ func Release(ctx context.Context, c rueidis.Client, a ReleaseArgs) (ReleaseReply
 	return a.released(result)
 }
 
-func (a ReleaseArgs) withoutQueue() ReleaseArgs {
+// withoutQueue is the same for a lock without one.
+func (a *ReleaseArgs) withoutQueue() ReleaseArgs {
+	without := *a
 	if a.Next == "" {
-		a.Fence = ""
+		without.Fence = ""
 	}
-	a.Queue, a.Fair = Queue{}, Fair{}
-	return a
+	without.Queue, without.Fair = Queue{}, Fair{}
+	return without
 }
 
 // noQueue reports whether a call may have been refused for its queue: the user may not touch the key, or do what is done with

@@ -9,7 +9,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// places is a queue of n waiters with a place each: o0, o1, …
+// places is a queue of n waiters with a place each: o0, o1 and so on.
 func (d *desk) places(n int) []*Waiter {
 	d.t.Helper()
 	d.each = true

@@ -29,7 +29,7 @@ type Client struct {
 	options Options
 	hub     *pubsub.Hub
 	leases  *lease.Renewer
-	cluster *topology      // nil unless rdb is a cluster client
+	cluster *topology // nil unless rdb is a cluster client
 
 	noQueues    atomic.Bool     // the user may not use them
 	expires     bool            // rueidis may send a command again by itself, see mayExpire

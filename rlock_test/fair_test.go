@@ -3,9 +3,11 @@ package rlock_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,7 +40,7 @@ func newFairBench(t *testing.T, rdb rueidis.Client, dial func() rueidis.Client, 
 	return b
 }
 
-// standalone is one on a server of its own, so that nothing else is counted.
+// fairStandalone is one on a server of its own, so that nothing else is counted.
 func fairStandalone(t *testing.T, n int, o rlock.Options) (*fairBench, *redistest.Server) {
 	t.Helper()
 	s := redistest.Start(t)
@@ -237,8 +239,6 @@ func TestFairDeadWaiters(t *testing.T) {
 		t.Run(map[bool]string{false: "killed", true: "stopped"}[stopped], func(t *testing.T) {
 			redistest.Parallel(t)
 			b, s := fairStandalone(t, 2, rlock.Options{WatchdogTimeout: watchdog})
-			dead := newClient(t, s.Client(t, redistest.Via(redistest.StartProxy(t, s.Addr()))), rlock.Options{WatchdogTimeout: watchdog})
-			_ = dead
 			list, times := b.keys()
 			for i := range 300 {
 				id := fmt.Sprintf("%08x-0000-4000-8000-000000000000", i/3)
@@ -576,4 +576,56 @@ func TestFairWithReplicas(t *testing.T) {
 	b.wait(context.Background(), 1, "2")
 	require.NoError(t, unlock())
 	b.requireOrder("0", "1", "2")
+}
+
+// Goroutines of several processes come, wait and give up at random, while connections are cut: one is inside at a time, and nothing
+// is left.
+func TestFairCancelsAndCuts(t *testing.T) {
+	redistest.Parallel(t)
+	b, s := fairStandalone(t, 1, rlock.Options{})
+	proxy := redistest.StartProxy(t, s.Addr())
+	for range 2 {
+		b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
+	}
+	end := time.Now().Add(3 * time.Second)
+	var inside, sections, cancelled atomic.Int64
+	for i := range 24 {
+		b.running.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(i), 0))
+			for time.Now().Before(end) {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rnd.IntN(60))*time.Millisecond)
+				err := b.processes[i%3].FairMutex(b.name).Do(ctx, func(ctx context.Context) error {
+					if n := inside.Add(1); ctx.Err() == nil {
+						assert.EqualValues(t, 1, n, "alone")
+					}
+					sections.Add(1)
+					inside.Add(-1)
+					return nil
+				})
+				cancel()
+				if err != nil {
+					cancelled.Add(1)
+				}
+			}
+		})
+	}
+	for time.Now().Before(end) {
+		select {
+		case <-time.After(400 * time.Millisecond):
+			proxy.CutAll()
+		case <-t.Context().Done():
+		}
+	}
+	b.running.Wait()
+	t.Logf("%d sections, %d failed", sections.Load(), cancelled.Load())
+	require.Greater(t, sections.Load(), int64(100))
+	list, times := b.keys()
+	redistest.Eventually(t, 20*time.Second, func() bool {
+		n, err := b.do("EXISTS", b.name, list, times).AsInt64()
+		return err == nil && n == 0
+	}, "no key is left")
+	for i := range b.processes {
+		require.NoError(t, b.lock(i)())
+	}
+	b.requireNothingLeft()
 }

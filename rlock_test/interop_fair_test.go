@@ -49,7 +49,7 @@ func fairly(s sides) sides {
 			case *goActor:
 				return &fairGo{goActor: a}
 			default:
-				return &fairJava{javaThread: a.(*javaThread)} //nolint:errcheck // there is no other
+				return &fairJava{javaThread: a.(*javaThread)}
 			}
 		}
 	}
@@ -239,7 +239,7 @@ func (w *fairWorld) fairWakeUp(t *testing.T, s sides) {
 	require.LessOrEqual(t, took[rounds-1], time.Second, "max")
 }
 
-// Fifty waiters of both sides get in in the order in which they queued.
+// Fifty waiters of both sides get in by the order in which they queued.
 func (w *fairWorld) fairOrder(t *testing.T, s sides) {
 	name, first := redistest.Name(t), s.holder()
 	lock(t, first, name, atMost)
