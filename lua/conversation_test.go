@@ -278,14 +278,16 @@ func (c *conversation) values(key, kind string) []string {
 		return flat
 	}
 	var pairs []string
+	unordered := kind == "hash" // so are times that are the same but for what a step takes
 	for i := 0; i+1 < len(flat); i += 2 {
 		value := flat[i+1]
 		if score, err := strconv.ParseFloat(value, 64); err == nil && score > aTime {
 			value = "now" + signed(int64(score)-c.clock)
+			unordered = true
 		}
 		pairs = append(pairs, shortNames(flat[i])+"="+value)
 	}
-	if kind == "hash" {
+	if unordered {
 		slices.Sort(pairs)
 	}
 	return pairs

@@ -11,6 +11,9 @@
 // An Acquire that is refused may join a [Queue] of waiting processes, and a Release gives the lock to
 // the first of it. The queue is a key of its own, which locks can do without.
 //
+// Scripts whose names begin with fair keep the queue of a fair lock ([Fair]), which is Redisson's: there each waiter has a place,
+// and has to keep it by [Refresh]. fair.lua stands before each of them. It is no script of its own.
+//
 // All functions are safe for concurrent use. They send one EVALSHA, and one EVAL more if the
 // server does not know the script yet. Nothing is retried, with two exceptions: an acquire with
 // replicas follows MOVED and ASK as rueidis does for all others, and Acquire and Release are sent again

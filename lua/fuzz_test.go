@@ -47,7 +47,8 @@ func FuzzReplies(f *testing.F) {
 		if (got.acquired.Status == lua.Acquired) != (one && n >= 0) || (got.err == nil) != (one && n >= -1 || list) {
 			t.Fatalf("acquire: %q is %+v, %v", reply, got.acquired, got.err)
 		}
-		if a := got.acquired; list && ((a.TTL < 0) != (refused.TTL < 0) || a.Holder != refused.Holder || a.Joined != refused.Joined) {
+		if a := got.acquired; list && ((a.TTL < 0) != (refused.TTL < 0) || a.Holder != refused.Holder ||
+			a.Joined != refused.Joined || a.Behind != refused.Behind) {
 			t.Fatalf("acquire: %q is %+v", reply, a)
 		}
 		var released lua.ReleaseReply
@@ -74,16 +75,16 @@ func integer(reply string) (n int64, ok bool) {
 	return n, reply == fmt.Sprintf(":%d\r\n", n)
 }
 
-var aRefusal = regexp.MustCompile(`^[*~][3?]\r\n:(-?\d+)\r\n(?:\+|\$\d+\r\n)(-?\d+)\r\n:([01])\r\n(?:\.\r\n)?$`)
+var aRefusal = regexp.MustCompile(`^[*~][3?]\r\n:(-?\d+)\r\n(?:\+|\$\d+\r\n)(-?\d+)\r\n:([012])\r\n(?:\.\r\n)?$`)
 
-// refusal is pair for a list of an integer, a text, and a 0 or 1. Its TTL is in ns.
+// refusal is pair for a list of an integer, a text, and a 0, 1 or 2. Its TTL is in ns.
 func refusal(reply string) (r lua.AcquireReply, ok bool) {
 	m := aRefusal.FindStringSubmatch(reply)
 	if m == nil {
 		return r, false
 	}
 	ttl, err := strconv.ParseInt(m[1], 10, 64)
-	return lua.AcquireReply{TTL: time.Duration(ttl), Holder: m[2], Joined: m[3] == "1"}, err == nil
+	return lua.AcquireReply{TTL: time.Duration(ttl), Holder: m[2], Joined: m[3] != "0", Behind: m[3] == "2"}, err == nil
 }
 
 // alone is pair for a list of one integer.

@@ -69,6 +69,11 @@ type AcquireArgs struct {
 
 	Queue      string        // key of the queue to join if another holds the lock; "": none
 	GrantLease time.Duration // of a grant to another process there; sent in whole milliseconds
+
+	// Of the first acquire of a fair lock, instead of Fence, Queue and GrantLease.
+	Fair    Fair
+	Join    bool // the owner joins the queue if it cannot have the lock
+	Publish Publish
 }
 
 // AcquireReply is what Redis said.
@@ -76,8 +81,9 @@ type AcquireReply struct {
 	Status Status
 	Token  int64         // fencing token, if Acquired and AcquireArgs.Fence was given
 	TTL    time.Duration // remaining time of the other's hold, if Held; negative: it has no expiry
-	Holder string        // field of an owner, if Held; "" if it was not seen
+	Holder string        // field of an owner, if Held; "" if it was not seen, or a fair lock is free for another one
 	Joined bool          // the owner is in the queue, if Held
+	Behind bool          // it has just joined that of a fair lock, behind a hold or a waiter that may be Redisson's
 
 	WithoutQueue bool // it is as it was: the call was sent again without it
 	NoQueue      bool // since the user may not use queues
@@ -110,13 +116,17 @@ func Acquire(ctx context.Context, c rueidis.Client, a AcquireArgs) (AcquireReply
 		err = errors.New("unknown reply -1 to a first acquire")
 	}
 	if err != nil {
-		return AcquireReply{}, failed("acquire", err, a.Fence, a.Queue)
+		return AcquireReply{}, failed("acquire", err, a.Fence, a.Queue, a.Fair.List, a.Fair.Times)
 	}
 	reply.Unconfirmed = unconfirmed
 	return reply, nil
 }
 
 func (a AcquireArgs) send(ctx context.Context, c doer) rueidis.RedisResult {
+	if a.Fair.List != "" {
+		args := append([]string{a.Owner, millis(a.Lease), flag(a.Join)}, a.Fair.tail(a.Publish)...)
+		return fairAcquireScript.run(ctx, c, []string{a.Name, a.Fair.List, a.Fair.Times}, args...)
+	}
 	args := [...]string{a.Owner, millis(a.Lease), strconv.Itoa(a.Count), millis(a.GrantLease)}
 	n := len(args)
 	if a.Queue == "" {
@@ -153,6 +163,8 @@ type ReleaseArgs struct {
 	// used then. Whoever waits is told to ask how long that is.
 	Taken time.Time
 	Queue
+
+	Fair Fair // instead of Fence, Next, Stay and Queue, if Count is 0
 }
 
 // Queue is that of the processes that wait for a lock. The zero value is none: whoever waits is told, and asks.
@@ -189,19 +201,25 @@ type ReleaseReply struct {
 
 // Release lowers the owner's count. At 0 the lock goes to ReleaseArgs.Next, to the first of the queue, or is free.
 func Release(ctx context.Context, c rueidis.Client, a ReleaseArgs) (ReleaseReply, error) {
-	var keys [3]string
-	args, n := a.args()
-	result := releaseScript.run(ctx, c, keysOf(&keys, a.Name, a.Fence, a.Key), args[:n]...)
-	if without, forbidden := noQueue(result); without && a.Key != "" {
-		a.Queue = Queue{}
-		if a.Next == "" {
-			a.Fence = ""
-		}
-		reply, err := Release(ctx, c, a)
-		reply.WithoutQueue, reply.NoQueue = true, forbidden
+	var memory releaseMemory
+	s, keys, args := a.call(&memory)
+	result := s.run(ctx, c, keys, args...)
+	if without, forbidden := noQueue(result); without && (a.Key != "" || a.Fair.List != "") {
+		reply, err := Release(ctx, c, a.withoutQueue())
+		reply.WithoutQueue, reply.NoQueue = true, forbidden && a.Key != ""
 		return reply, err
 	}
 	return a.releasedBy(result)
+}
+
+// withoutQueue is the same for a lock without one.
+func (a *ReleaseArgs) withoutQueue() ReleaseArgs {
+	without := *a
+	if a.Next == "" {
+		without.Fence = ""
+	}
+	without.Queue, without.Fair = Queue{}, Fair{}
+	return without
 }
 
 // noQueue reports whether a call may have been refused for its queue: the user may not touch the key, or do what is done with
@@ -236,13 +254,13 @@ type ReleaseResult struct {
 // all.
 func ReleaseAll(ctx context.Context, c rueidis.Client, all []ReleaseArgs) []ReleaseResult {
 	results := make([]ReleaseResult, len(all))
-	send := func(build func(rueidis.Builder, []string, []string) rueidis.Completed, which []int) (unknown []int) {
+	send := func(build func(script, rueidis.Builder, []string, []string) rueidis.Completed, which []int) (unknown []int) {
 		commands := make([]rueidis.Completed, len(which))
 		for j, i := range which {
-			var keys [3]string
-			args, n := all[i].args()
+			var memory releaseMemory
+			s, keys, args := all[i].call(&memory)
 			// As a pipe, since rueidis takes a connection of its blocking pool for a long pipeline otherwise.
-			commands[j] = build(c.B(), keysOf(&keys, all[i].Name, all[i].Fence, all[i].Key), args[:n]).ToPipe()
+			commands[j] = build(s, c.B(), keys, args).ToPipe()
 		}
 		for j, result := range c.DoMulti(ctx, commands...) {
 			i := which[j]
@@ -258,22 +276,31 @@ func ReleaseAll(ctx context.Context, c rueidis.Client, all []ReleaseArgs) []Rele
 	for i := range all {
 		each[i] = i
 	}
-	send(releaseScript.byText, send(releaseScript.bySHA, each))
+	send(script.byText, send(script.bySHA, each))
 	var again []int
 	for i := range all {
-		if results[i].withoutQueue && all[i].Key != "" {
-			all[i].Queue, all[i].Fence = Queue{}, ""
+		if results[i].withoutQueue && (all[i].Key != "" || all[i].Fair.List != "") {
+			all[i] = all[i].withoutQueue()
 			again = append(again, i)
 		}
 	}
 	if len(again) > 0 {
-		send(releaseScript.byText, send(releaseScript.bySHA, again))
+		send(script.byText, send(script.bySHA, again))
 	}
 	return results
 }
 
-// args are the first n of these.
-func (a *ReleaseArgs) args() (args [10]string, n int) {
+// releaseMemory is the caller's, for the keys and arguments of a call.
+type releaseMemory struct {
+	keys [3]string
+	args [10]string
+}
+
+// call is what to send.
+func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string) {
+	if f := &a.Fair; f.List != "" {
+		return fairReleaseScript, []string{a.Name, f.List, f.Times}, append([]string{a.Owner, millis(f.GrantLease)}, f.tail(a.Publish)...)
+	}
 	lease, goes := "0", flag(a.Stay)
 	switch {
 	case a.Count == 0 && !a.Taken.IsZero(): // how long that is from now on, also in a repeat
@@ -281,14 +308,15 @@ func (a *ReleaseArgs) args() (args [10]string, n int) {
 	case a.Count > 0 || a.Next != "":
 		lease = millis(a.Lease)
 	}
-	args = [...]string{
+	memory.args = [...]string{
 		a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Name, a.Next, goes,
 		millis(a.GrantLease), strconv.Itoa(a.Grants), flag(a.Listens),
 	}
+	args = memory.args[:]
 	if a.Key == "" {
-		return args, 7
+		args = args[:7]
 	}
-	return args, len(args)
+	return releaseScript, keysOf(&memory.keys, a.Name, a.Fence, a.Key), args
 }
 
 func flag(b bool) string {
@@ -310,7 +338,7 @@ func (a *ReleaseArgs) releasedBy(r rueidis.RedisResult) (ReleaseReply, error) {
 func (a *ReleaseArgs) released(m rueidis.RedisMessage) (ReleaseReply, error) {
 	reply, err := readReleased(m)
 	if err != nil {
-		return ReleaseReply{}, failed("release", err, a.Fence, a.Key)
+		return ReleaseReply{}, failed("release", err, a.Fence, a.Key, a.Fair.List, a.Fair.Times)
 	}
 	return reply, nil
 }
@@ -367,27 +395,7 @@ func Renew(ctx context.Context, c rueidis.Client, lease time.Duration, holds []H
 	for i, h := range holds {
 		keys[i], args[i+1] = h.Name, h.Owner
 	}
-	reply, err := numbers(renewScript.run(ctx, c, keys, args...))
-	if err != nil {
-		return nil, failed("renew", err)
-	}
-	if len(reply) != len(holds) {
-		return nil, fmt.Errorf("renew script: %d answers for %d holds", len(reply), len(holds))
-	}
-	renewals := make([]Renewal, len(reply))
-	for i, n := range reply {
-		switch n {
-		case 1:
-			renewals[i] = Renewed
-		case 0:
-			renewals[i] = Gone
-		case -1:
-			renewals[i] = Refused
-		default:
-			return nil, fmt.Errorf("renew script: unknown answer %d", n)
-		}
-	}
-	return renewals, nil
+	return verdicts("renew", renewScript.run(ctx, c, keys, args...), len(holds))
 }
 
 // Force frees the lock whoever holds it, and reports whether it was held.
@@ -462,10 +470,10 @@ func refused(r rueidis.RedisResult) (AcquireReply, error) {
 	ttl, _ := s[0].ToInt64()
 	holder, _ := s[1].ToString()
 	joined, _ := s[2].ToInt64()
-	if joined != 0 && joined != 1 {
+	if joined < 0 || joined > 2 {
 		return AcquireReply{}, fmt.Errorf("unknown reply %d for the queue", joined)
 	}
-	return AcquireReply{Status: Held, TTL: duration(ttl), Holder: holder, Joined: joined == 1}, nil
+	return AcquireReply{Status: Held, TTL: duration(ttl), Holder: holder, Joined: joined > 0, Behind: joined == 2}, nil
 }
 
 // numbers reads an array of integers.

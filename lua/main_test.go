@@ -176,14 +176,17 @@ func (l lab) listenTo(channel string, sharded bool) *ear {
 
 const endMark = "end"
 
-// said returns what was published since the last call. A message of its own marks the end: Redis
-// delivers in the order of the publishing, and the script's was published before its reply.
+// said returns what was published since the last call. A message of its own marks the end. It is published by the node
+// that has the lock, as the script's were before their replies: messages of one node arrive in their order, those of two
+// need not.
 func (e *ear) said() []string {
 	e.l.t.Helper()
-	cmd := e.l.rdb.B().Publish().Channel(e.channel).Message(endMark).Build()
+	how := "publish"
 	if e.sharded {
-		cmd = e.l.rdb.B().Spublish().Channel(e.channel).Message(endMark).Build()
+		how = "spublish"
 	}
+	const script = "return redis.call(ARGV[1], ARGV[2], ARGV[3])"
+	cmd := e.l.rdb.B().Eval().Script(script).Numkeys(1).Key(e.l.name).Arg(how, e.channel, endMark).Build()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	require.NoError(e.l.t, e.l.rdb.Do(ctx, cmd).Error())

@@ -19,7 +19,7 @@ var (
 	releaseEachText string
 
 	acquireAllScript  = script{calling("acquire", acquireText, acquireAllText), "0b647ba2b982978f5f634dde4221996d96ced43c"}
-	releaseEachScript = script{calling("release", releaseText, releaseEachText), "f1d355be5a53cd01f0407724b6c3f960c75c6587"}
+	releaseEachScript = script{calling("release", releaseText, releaseEachText), "37a73305779d3ee86c40d50c38a7116ad476f398"}
 )
 
 // calling is the text of a script that calls another one as a function of its KEYS and ARGV.
@@ -85,11 +85,10 @@ func ReleaseEach(ctx context.Context, c rueidis.Client, all []ReleaseArgs) ([]Re
 	keys := make([]string, 0, 3*len(all))
 	args := make([]string, 0, 12*len(all))
 	for i := range all {
-		var memory [3]string
-		its := keysOf(&memory, all[i].Name, all[i].Fence, all[i].Key)
-		own, n := all[i].args()
+		var memory releaseMemory
+		_, its, own := all[i].call(&memory)
 		keys = append(keys, its...)
-		args = append(append(args, strconv.Itoa(len(its)), strconv.Itoa(n)), own[:n]...)
+		args = append(append(args, strconv.Itoa(len(its)), strconv.Itoa(len(own))), own...)
 	}
 	replies, err := releaseEachScript.run(ctx, c, keys, args...).ToArray()
 	if err == nil && len(replies) != len(all) {

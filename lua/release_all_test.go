@@ -56,14 +56,14 @@ func TestReleaseAll(t *testing.T) {
 						require.ErrorContains(t, r.Err, "release script: ")
 					}
 				}
+				after := redistest.Commands(t, rdb)
+				require.EqualValues(t, len(all), after["evalsha"]-before["evalsha"])
+				require.Equal(t, round == 0, after["eval"] > before["eval"])
 				require.Equal(t, []string{"0"}, ears[0].said())
 				for _, e := range ears[1:] {
 					require.Empty(t, e.said())
 				}
-				after := redistest.Commands(t, rdb)
-				require.EqualValues(t, len(all), after["evalsha"]-before["evalsha"])
-				require.Equal(t, round == 0, after["eval"] > before["eval"])
-				before = after
+				before = redistest.Commands(t, rdb)
 			}
 		})
 	}

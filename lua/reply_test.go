@@ -180,7 +180,7 @@ var unknown = []string{
 	"_\r\n", "$-1\r\n", "*-1\r\n", "#t\r\n", "+OK\r\n", "$1\r\n1\r\n", ",1.0\r\n", "(1\r\n",
 	":-2\r\n", ":-9223372036854775808\r\n",
 	"*0\r\n", "*1\r\n:-1\r\n", "*2\r\n$1\r\na\r\n:7\r\n", "*2\r\n:7\r\n_\r\n", "*2\r\n:7\r\n#t\r\n", "*2\r\n:7\r\n$1\r\na\r\n",
-	"*3\r\n:7\r\n$1\r\na\r\n$1\r\na\r\n", "*3\r\n:7\r\n$1\r\na\r\n:2\r\n", "*3\r\n:7\r\n$1\r\na\r\n#t\r\n",
+	"*3\r\n:7\r\n$1\r\na\r\n$1\r\na\r\n", "*3\r\n:7\r\n$1\r\na\r\n:3\r\n", "*3\r\n:7\r\n$1\r\na\r\n#t\r\n",
 	"*4\r\n:7\r\n$1\r\na\r\n:0\r\n:0\r\n", "*1\r\n+1\r\n", "*1\r\n*1\r\n:1\r\n", "*1\r\n_\r\n", "*1\r\n#t\r\n", "*3\r\n:1\r\n:1\r\n:1\r\n",
 	"*2\r\n:2\r\n:0\r\n", "*2\r\n:-2\r\n:0\r\n",
 	"*2\r\n+1\r\n+1\r\n", "*2\r\n$1\r\n1\r\n$1\r\n0\r\n", "*2\r\n_\r\n_\r\n", "*2\r\n#t\r\n#t\r\n", "*2\r\n#f\r\n#f\r\n",

@@ -11,6 +11,8 @@ func TestHashes(t *testing.T) {
 	for name, s := range map[string]script{
 		"acquire": acquireScript, "release": releaseScript, "renew": renewScript, "force": forceScript,
 		"acquireAll": acquireAllScript, "releaseEach": releaseEachScript,
+		"fairAcquire": fairAcquireScript, "fairRelease": fairReleaseScript,
+		"fairRefresh": fairRefreshScript, "fairForce": fairForceScript,
 	} {
 		sum := sha1.Sum([]byte(s.text))
 		if want := hex.EncodeToString(sum[:]); s.sha != want {

@@ -34,7 +34,7 @@ func (h *Hub) Claim(q Queue) (w *Waiter, listens bool) {
 	if t == nil {
 		return nil, false
 	}
-	listens = t.sub != nil && t.sub.live() && t.placed == nil
+	listens = t.live() && t.places == 0
 	if t.current != nil {
 		return nil, listens
 	}

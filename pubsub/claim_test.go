@@ -291,7 +291,7 @@ func TestClaimAndClose(t *testing.T) {
 		ws := d.claimed(2)
 		topic := d.topic()
 		d.hub.Close()
-		d.hub.Wake(queue(d.ch))
+		d.hub.Wake(d.q())
 		topic.expired()
 		require.Len(t, ws[0].turn, 1, "told, though it is claimed")
 		require.ErrorIs(t, refusal(ws[0]), ErrClosed)
@@ -307,11 +307,11 @@ func TestClaimAndClose(t *testing.T) {
 func (m *model) claimStep() string {
 	if !m.claimed {
 		m.local = 0
-		if m.rnd.IntN(4) == 0 {
-			m.hub.Ending(queue(m.ch))
+		if m.each || m.rnd.IntN(4) == 0 {
+			m.hub.Ending(m.q())
 			return "ending"
 		}
-		w := claimFirst(m.hub, queue(m.ch))
+		w := claimFirst(m.hub, m.q())
 		if w == nil {
 			for _, x := range m.queue {
 				require.True(m.t, m.turn != nil || x.err != nil, "not claimed: %v", m.steps)
@@ -419,14 +419,14 @@ func (m *model) placeStep() string {
 	if w == nil {
 		return "nobody to take the place"
 	}
-	free := (m.placed == nil || m.placed == w) && m.topic().sub != nil
+	free := (m.each || len(m.placed) == 0 || m.placed[w]) && m.topic().sub != nil
 	require.Equal(m.t, free && m.topic().sub.live(), w.Listens(), "%v", m.steps)
 	if !m.claimed && !w.Listens() {
 		return "would not hear of a grant"
 	}
 	require.Equal(m.t, free, w.TakePlace(fmt.Sprintf("%p", w)), "%v", m.steps)
 	if free {
-		m.placed = w
+		m.placed[w] = true
 	}
 	return "take the place"
 }
@@ -440,11 +440,16 @@ func (m *model) grantStep() string {
 	tell := func(format string, args ...any) {
 		m.hub.message(Channel{Name: m.ch.Name + ":" + me}, fmt.Sprintf(format, args...))
 	}
-	w := m.placed
-	switch m.rnd.IntN(4) {
+	var w *Waiter
+	for _, x := range m.queue {
+		if m.placed[x] && (w == nil || m.rnd.IntN(2) == 0) {
+			w = x
+		}
+	}
+	switch m.rnd.IntN(5) {
 	case 0:
 		if len(m.queue) > 0 {
-			if x := m.queue[m.rnd.IntN(len(m.queue))]; x != w {
+			if x := m.queue[m.rnd.IntN(len(m.queue))]; !m.placed[x] {
 				tell("%p 2000 1 -", x)
 				return "given to one without the place"
 			}
@@ -452,14 +457,21 @@ func (m *model) grantStep() string {
 		return "given to nobody"
 	case 1:
 		tell("? 0")
-		if w != nil {
+		if w != nil && !m.each {
 			m.event()
 		}
 		return "look"
+	case 3:
+		if w != nil {
+			m.event()
+			tell("? 0 %p", w)
+			require.True(m.t, w.due || t.current == w || w.err != nil, "%v", m.steps)
+		}
+		return "one is to look"
 	case 2:
 		before := t.timerAt
 		tell("? 5")
-		require.True(m.t, w == nil || !t.timerAt.IsZero() && (before.IsZero() || !t.timerAt.After(before)), "%v", m.steps)
+		require.True(m.t, w == nil || m.each || !t.timerAt.IsZero() && (before.IsZero() || !t.timerAt.After(before)), "%v", m.steps)
 		return "look later"
 	default:
 		if w == nil {
@@ -471,7 +483,7 @@ func (m *model) grantStep() string {
 		}
 		tell("%p 2000 1 7", w)
 		m.moved("given", w)
-		m.placed = nil
+		delete(m.placed, w)
 		if w == m.turn {
 			m.given = m.clock
 			return "given in its turn"

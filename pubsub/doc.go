@@ -15,7 +15,8 @@
 //  4. the end of the remaining time that the last attempt, or a message, has told,
 //  5. the end of a waiter before it that had the turn, the process's place, or was due, and left,
 //  6. the news that its slot is served by a node of which the client has not heard: the attempt is
-//     what makes the client find that node.
+//     what makes the client find that node,
+//  7. [Hub.Look], where each waiter has a place.
 //
 // A wake-up is a hint, and several may merge into one: the waiter asks Redis, which knows. None is
 // lost. A turn ends with [Waiter.Held] (keep waiting), [Waiter.Done] (got it) or [Waiter.Leave] (gave
@@ -29,6 +30,11 @@
 // arrives in its turn, or while it is claimed, does so at the end of that. One for a waiter that has gone
 // is ignored: the waiter's caller releases what it was given. "? <ms>" has a process with a place look at the lock
 // by then, and "00" is "0" for those who have no place.
+//
+// Where each waiter has a place of its own ([Queue].Each), each of them becomes due when it has joined and the subscription is
+// live, and whenever that is confirmed anew: to take its place, or to look after it. From then on each is told apart: by a grant,
+// by "? <ms> <owner>", or by Redisson on a channel of the waiter's own, to which it subscribes only if Redisson may tell it
+// something ([Waiter.Hear]). Other processes alone decide who is next, so nobody claims such a waiter.
 //
 // The queue asks for the subscription when an attempt was answered "held", and tries again when it is
 // confirmed; an attempt that began when it was live needs no other one after it. The subscription is

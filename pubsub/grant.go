@@ -22,13 +22,19 @@ type Grant struct {
 	Crossed bool // it came while the waiter, or its claimant, was asking: the answer may be newer
 }
 
+// place is that of a waiter in Redis's queue.
+type place struct {
+	owner string
+	own   *subscription // to the channel on which Redisson tells this owner; nil: it does not need that
+}
+
 // Listens reports whether this process will hear of a grant to the waiter, which has the turn: it may
 // then take the process's place.
 func (w *Waiter) Listens() bool {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	return t.sub != nil && t.sub.grants() && t.sub.live() && t.placeIsFor(w)
+	return t.live() && t.sub.grants() && w.mayHavePlace()
 }
 
 // TakePlace notes that the process is about to have a place in the queue as that owner. The waiter has the turn, or
@@ -37,28 +43,66 @@ func (w *Waiter) TakePlace(owner string) bool {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	if !t.placeIsFor(w) || t.sub == nil || !t.sub.grants() {
+	if !w.mayHavePlace() || t.sub == nil || !t.sub.grants() {
 		return false
 	}
-	t.placed, t.place = w, owner
+	w.leavePlace() // it may have lost the one as another owner
+	w.place = &place{owner: owner}
+	t.places++
 	return true
+}
+
+// Hear subscribes to the channel of the waiter's own, on which Redisson tells it that the lock is free: <unlock channel>:<owner>.
+// When that is confirmed the waiter is due. It has the turn, and a place.
+func (w *Waiter) Hear() {
+	t := w.topic
+	t.hub.mu.Lock()
+	defer t.hub.mu.Unlock()
+	if w.place.own != nil {
+		return
+	}
+	ch := Channel{t.queue.Channel.Name + ":" + w.place.owner, t.queue.Channel.Sharded}
+	w.place.own = &subscription{hub: t.hub, channel: ch, names: []string{ch.Name}, waiter: w}
+	t.hub.subs[ch] = w.place.own
+	w.place.own.update()
 }
 
 // Given returns the grant of a waiter that got the lock from another process, and nil for any other.
 func (w *Waiter) Given() *Grant { return w.given }
 
-// placeIsFor reports whether w has the place of this process, or may take it.
-func (t *topic) placeIsFor(w *Waiter) bool { return t.placed == nil || t.placed == w }
-
-// leavePlace forgets the place if w has it.
-func (t *topic) leavePlace(w *Waiter) {
-	if t.placed == w {
-		t.placed, t.place = nil, ""
-	}
+// mayHavePlace reports whether w has a place, or may take one.
+func (w *Waiter) mayHavePlace() bool {
+	return w.place != nil || w.topic.places == 0 || w.topic.queue.Each
 }
 
-// told handles a message to this process alone: '<owner> <lease> <grants> <token>', with '-' for no token, or '? <ms>'.
-// Whatever else it says, the lock is to be looked at.
+// leavePlace forgets the place of w, if it has one, and ends the subscription to its channel.
+func (w *Waiter) leavePlace() {
+	if w.place == nil {
+		return
+	}
+	if s := w.place.own; s != nil {
+		s.waiter = nil
+		s.update()
+	}
+	w.place = nil
+	w.topic.places--
+}
+
+// at returns the waiter with the place as that owner; nil if there is none. Mostly it is among the first.
+func (t *topic) at(owner string) *Waiter {
+	if t.places == 0 {
+		return nil
+	}
+	for w := t.first; w != nil; w = w.next {
+		if w.place != nil && w.place.owner == owner {
+			return w
+		}
+	}
+	return nil
+}
+
+// told handles a message to this process alone: '<owner> <lease> <grants> <token>', with '-' for no token, or '? <ms>', or
+// '? <ms> <owner>' where each waiter has a place. Whatever else it says, the lock is to be looked at.
 func (s *subscription) told(payload string) {
 	words := strings.Fields(payload)
 	if len(words) == 4 {
@@ -78,7 +122,11 @@ func (s *subscription) told(payload string) {
 		ms, _ = strconv.ParseInt(words[1], 10, 64)
 	}
 	for _, t := range s.topics {
-		if t.placed != nil {
+		if len(words) == 3 && words[0] == "?" {
+			if w := t.at(words[2]); w != nil {
+				t.wake(w)
+			}
+		} else if t.places > 0 && !t.queue.Each {
 			t.look(time.Duration(ms) * time.Millisecond)
 		}
 	}
@@ -88,8 +136,8 @@ func (s *subscription) told(payload string) {
 // find that another one has it.
 func (s *subscription) give(owner string, g *Grant) {
 	for _, t := range s.topics {
-		if w := t.placed; w != nil && t.place == owner {
-			t.leavePlace(w)
+		if w := t.at(owner); w != nil {
+			w.leavePlace()
 			w.given = g
 			if t.current != w { // or it hears of it at the end of its turn or claim
 				w.handOver(g.Lease)
@@ -114,7 +162,7 @@ func (s *subscription) unlocked(payload string) {
 	for _, t := range s.topics {
 		t.freed()
 		switch {
-		case payload == "00" && t.placed != nil:
+		case payload == "00" && t.places > 0 && !t.queue.Each:
 		case payload == "1":
 			t.wakeAll()
 		default:

@@ -20,6 +20,7 @@ type Channel struct {
 type Queue struct {
 	Lock    string
 	Channel Channel
+	Each    bool // each waiter has a place of its own in Redis's queue, not only one of each process
 }
 
 // Hub queues the waiters of one process and keeps their subscriptions. It is safe for concurrent
@@ -103,7 +104,7 @@ func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 	t := h.join(w, q)
 	if t.first == w {
 		lasts := t.localHoldLasts()
-		if lasts == 0 {
+		if lasts == 0 || q.Each {
 			t.turnAtOnce(w)
 			return true
 		}
@@ -111,6 +112,10 @@ func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 		t.setTimer(lasts)
 	}
 	w.park()
+	if q.Each && t.live() && w.err == nil { // or it is due when the subscription is confirmed
+		t.makeDue(w)
+		t.dispatch()
+	}
 	return false
 }
 
@@ -141,7 +146,7 @@ func (h *Hub) join(w *Waiter, q Queue) *topic {
 // follow that one.
 func (t *topic) turnAtOnce(w *Waiter) {
 	t.begin(w)
-	t.need = t.sub != nil && t.sub.live()
+	t.need = t.live()
 }
 
 // drop forgets an empty topic.
@@ -167,6 +172,8 @@ func (h *Hub) message(ch Channel, payload string) {
 	case s == nil:
 	case toUs:
 		s.told(payload)
+	case s.waiter != nil:
+		s.waiter.topic.wake(s.waiter)
 	default:
 		s.unlocked(payload)
 	}
@@ -194,6 +201,18 @@ func (h *Hub) Wake(q Queue) {
 	defer h.mu.Unlock()
 	if t := h.freed(q); t != nil {
 		t.wakeFirst()
+	}
+}
+
+// Look wakes the waiter of q that has a place as that owner, if there still is one: it may have lost the place. Without a live
+// subscription it is due when that is confirmed.
+func (h *Hub) Look(q Queue, owner string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if t := h.topics[q]; t != nil && t.live() {
+		if w := t.at(owner); w != nil {
+			t.wake(w)
+		}
 	}
 }
 

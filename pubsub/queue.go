@@ -21,6 +21,7 @@ import "time"
 //	event      from         to
 //	Join       new       -> turn       nobody else is in the queue, and no hold of this process is known
 //	Join       new       -> waiting
+//	Join       new       -> due        each waiter has a place, and the subscription is live
 //	Join       new       -> stopped    the hub is closed, or its time is over
 //	JoinFirst  new       -> turn       nobody else is in the queue
 //	JoinFirst  new       -> new
@@ -41,7 +42,7 @@ import "time"
 //	Held       turn      -> stopped    it was stopped since
 //	Held       turn      -> handed     it was given the lock since
 //	Done       turn      -> out
-//	Leave      waiting   -> out        wakes the next one if it had the process's place
+//	Leave      waiting   -> out        wakes the next one if it had the only place of the process
 //	Leave      due       -> out        wakes the next one
 //	Leave      turn      -> out        wakes the next one
 //	Leave      stopped   -> out        wakes the next one, unless only its time is over and it had no place
@@ -81,6 +82,7 @@ type Waiter struct {
 	err        error         // why waiting is in vain
 	joined     uint64        // topic.turns then
 	due        bool          // gets the turn when it is the first of those that are due
+	place      *place        // in Redis's queue, or about to be; nil: none
 	claim      claim
 	given      *Grant  // it has the lock from another process
 	expiry     *expiry // nil until it waits, or if it has no Until
@@ -119,8 +121,8 @@ func (w *Waiter) Held(ttl time.Duration, placed bool) {
 	switch {
 	case placed && ttl < 0:
 		ttl = placeLasts
-	case !placed && t.placed == w:
-		t.leavePlace(w)
+	case !placed && w.place != nil:
+		w.leavePlace()
 		if t.maybeFree {
 			t.makeDue(w) // the news may have been '00', for those who have no place
 		}
@@ -196,7 +198,7 @@ func (w *Waiter) Leave() Leaving {
 	case unclaimed:
 	}
 	failed := w.err != nil && w.err != ErrExpired //nolint:errorlint // never wrapped in here
-	pass := t.current == w || t.placed == w || w.due || failed
+	pass := t.current == w || w.place != nil && !t.queue.Each || w.due || failed
 	t.remove(w)
 	if pass {
 		t.wakeFirst()

@@ -17,6 +17,7 @@ type subscription struct {
 	channel Channel
 	names   []string // of the channel, and of the one beside it for grants to this process; one command is for both
 	topics  []*topic // the queues for its messages, also the empty ones until it is dropped
+	waiter  *Waiter  // instead of these, if it is to the waiter's own channel, until that leaves
 
 	confirmed bool  // by the server, all of it, and nothing was taken back since
 	link      *link // that has it, or is asked to have it; nil if it is not wanted, or the node not known
@@ -55,7 +56,7 @@ const (
 
 // wanted reports whether a queue needs the subscription, or is likely to need it soon.
 func (s *subscription) wanted() bool {
-	if s.lingers {
+	if s.lingers || s.waiter != nil {
 		return true
 	}
 	for _, t := range s.topics {
@@ -125,13 +126,19 @@ func (s *subscription) wakeFirst() {
 	for _, t := range s.topics {
 		t.freed()
 		if t.need {
-			t.wakeFirst()
+			t.confirmed()
 		}
+	}
+	if w := s.waiter; w != nil {
+		w.topic.wake(w)
 	}
 }
 
-// refuse gives up on a subscription: all that wait now are told.
+// refuse gives up on a subscription: all that wait now are told. A waiter does without a channel of its own.
 func (s *subscription) refuse(err error) {
+	if s.waiter != nil {
+		s.waiter.place.own, s.waiter = nil, nil
+	}
 	for _, t := range s.topics {
 		t.refuse(fmt.Errorf("subscribe to %q: %w", s.names, err))
 	}

@@ -1,6 +1,8 @@
 package pubsub
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"time"
 )
@@ -16,6 +18,10 @@ import (
 // A process with a place in the queue in Redis does not hear '00'. It is told by a grant, by '? <ms>', or by the end of its
 // timer, which comes before Redis forgets the place. If Redis drops the place because nobody listens, the
 // subscription is not live, and an attempt follows its confirmation. If Redis loses the queue, the timer finds out.
+//
+// If each waiter has a place (Queue.Each), each of them is due when it has joined, as soon as the subscription is live, and
+// whenever that is confirmed anew. From then on each is told apart; that its place is gone from Redis, whoever refreshes it finds
+// out ([Hub.Look]).
 type topic struct {
 	hub   *Hub
 	queue Queue
@@ -24,8 +30,7 @@ type topic struct {
 	current     *Waiter // has the turn, or is claimed
 	turns       uint64  // how many turns and claims have begun
 	due         int     // how many waiters are due
-	placed      *Waiter // has the place of this process in Redis's queue, or is about to; nil: nobody here has
-	place       string  // the owner that the place is for
+	places      int     // how many waiters have a place in Redis's queue, or are about to; one at most, unless queue.Each
 
 	timer   *time.Timer // fires when the holder's remaining time has run out
 	timerAt time.Time   // when; zero: it is not to
@@ -51,7 +56,7 @@ func (t *topic) freed() { t.localHold, t.maybeFree = time.Time{}, true }
 // localHoldLasts says for how long this process still has the lock, as far as is known: whoever
 // comes meanwhile need not ask Redis. It is 0 if messages might have been missed.
 func (t *topic) localHoldLasts() time.Duration {
-	if t.localHold.IsZero() || !t.sub.live() {
+	if t.localHold.IsZero() || !t.live() {
 		return 0
 	}
 	return max(0, time.Until(t.localHold))
@@ -82,7 +87,7 @@ func (t *topic) remove(w *Waiter) {
 	if t.current == w {
 		t.current = nil
 	}
-	t.leavePlace(w)
+	w.leavePlace()
 	if w.due {
 		t.due--
 	}
@@ -111,12 +116,31 @@ func (t *topic) makeDue(w *Waiter) {
 	}
 }
 
+// wake makes a waiter due.
+func (t *topic) wake(w *Waiter) {
+	t.makeDue(w)
+	t.dispatch()
+}
+
 func (t *topic) wakeFirst() {
 	if t.first != nil {
-		t.makeDue(t.first)
-		t.dispatch()
+		t.wake(t.first)
 	}
 }
+
+// confirmed wakes those who may have missed a message.
+func (t *topic) confirmed() {
+	switch {
+	case !t.queue.Each:
+		t.wakeFirst()
+	case t.sub.grants():
+		t.wakeAll()
+	default:
+		t.refuse(fmt.Errorf("subscribe to %q: %w", t.sub.channel.Name+t.hub.grants, errNoGrants))
+	}
+}
+
+var errNoGrants = errors.New("the server refuses it")
 
 func (t *topic) wakeAll() {
 	for w := t.first; w != nil; w = w.next {
@@ -136,7 +160,10 @@ func (t *topic) refuse(err error) {
 	}
 }
 
-// subscribe asks for the subscription. When it is confirmed, the first waiter is woken.
+// live reports whether all messages from now on arrive.
+func (t *topic) live() bool { return t.sub != nil && t.sub.live() }
+
+// subscribe asks for the subscription. When it is confirmed, the first waiter is woken, or each.
 func (t *topic) subscribe() {
 	if t.need {
 		return
@@ -146,8 +173,8 @@ func (t *topic) subscribe() {
 		t.sub = t.hub.subscription(t.queue.Channel)
 		t.sub.topics = append(t.sub.topics, t)
 	}
-	if t.sub.live() {
-		t.wakeFirst() // from the queue before, or for another lock
+	if t.live() {
+		t.confirmed() // from the queue before, or for another lock
 		return
 	}
 	t.sub.update()

@@ -92,7 +92,10 @@ func (q *question) ask(u undoer) (a answer, left bool, err error) {
 func (q *question) send(left <-chan struct{}) (answer, error) {
 	m, h, c := q.mutex, q.hold, q.mutex.client
 	args := m.acquireArgs(h, q.count)
-	if q.joins {
+	switch {
+	case m.kind.times != nil && q.count == 1:
+		args.Fair, args.Join, args.Publish = m.fair(), q.joins, lua.Publish(c.knownChannel(m))
+	case q.joins:
 		args.Queue, args.GrantLease = m.queueKey(), c.grantLease()
 	}
 	if q.count == 1 { // a re-entry adds nothing that a failover could let somebody else have
@@ -112,7 +115,7 @@ func (q *question) send(left <-chan struct{}) (answer, error) {
 			if reply.NoQueue {
 				c.noQueues.Store(true)
 			}
-			if args.Queue != "" && !reply.WithoutQueue && reply.Status == lua.Acquired {
+			if (args.Queue != "" || args.Fair.List != "") && !reply.WithoutQueue && reply.Status == lua.Acquired {
 				h.queued = nil // not after a refusal: a late grant would be trusted from the next call on
 			}
 			if q.count == 1 && h.doubt != nil {

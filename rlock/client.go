@@ -20,7 +20,7 @@ import (
 // Client makes locks. A process needs one for each Redis: a hold of one Client is not re-entered through another. All of
 // its methods are safe for concurrent use.
 //
-// It runs one goroutine that keeps the leases; one for each Redis node on which something is waited for, with a connection of
+// It runs one goroutine that keeps the leases, and one that keeps the places of waiters once a FairMutex was waited for; one for each Redis node on which something is waited for, with a connection of
 // its own; one, when there is need, that undoes what calls without an answer may have done; and one for each call under way
 // whose caller may leave. [Client.Close] ends all of them.
 type Client struct {
@@ -44,6 +44,7 @@ type Client struct {
 	// mu guards the following. No other lock is taken under it.
 	mu      sync.Mutex
 	closed  bool
+	placed  *lease.Renewer // see places; nil until something waited for a fair lock
 	running sync.WaitGroup // see start; a call that was started may add goroutines of its own
 }
 
@@ -81,11 +82,7 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 		stopped: make(chan struct{}),
 		sweeper: sweeper{more: make(chan struct{}, 1)},
 	}
-	grants := ""
-	if c.handsOff() {
-		grants = c.id
-	}
-	c.hub = pubsub.New(rdb, grants)
+	c.hub = pubsub.New(rdb, c.id)
 	if rdb.Mode() == rueidis.ClientModeCluster {
 		c.cluster = &topology{known: o.PlainPubSub}
 	}
@@ -118,6 +115,9 @@ func (c *Client) close() {
 	grace := time.AfterFunc(closeGrace, func() { close(c.stopped) })
 	c.hub.Stop()     // tells the waiters
 	c.leases.Close() // tells the holders
+	if places := c.places(); places != nil {
+		places.Close()
+	}
 	c.hub.Close()
 	c.running.Wait()
 	grace.Stop()
@@ -167,7 +167,11 @@ func (c *Client) renew(ctx context.Context, group any, ttl time.Duration, items 
 		holds[i] = lua.Hold(item)
 	}
 	g := group.(renewal) //nolint:errcheck // there are no other groups
-	answers, err := g.kind.renew(ctx, c.rdb, longer(ttl, g.grace), holds)
+	return verdicts(g.kind.renew(ctx, c.rdb, longer(ttl, g.grace), holds))
+}
+
+// verdicts are the answers of Redis in the words of the renewer.
+func verdicts(answers []lua.Renewal, err error) ([]lease.Verdict, error) {
 	var redisErr *rueidis.RedisError
 	// TRYAGAIN passes only when the slot has moved; until then it is the answer to any call for
 	// both a key that has moved and one that has not.

@@ -36,15 +36,15 @@ func (c *Client) knownChannel(m *Mutex) pubsub.Channel {
 
 // waiters is where goroutines of this process wait for a lock that has been asked for before.
 func (m *Mutex) waiters() pubsub.Queue {
-	return pubsub.Queue{Lock: m.key, Channel: m.client.knownChannel(m)}
+	return pubsub.Queue{Lock: m.key, Channel: m.client.knownChannel(m), Each: m.kind.times != nil}
 }
 
-// queueKey is the key of the queue of the processes that wait for the lock, "" if it has none. On a cluster with plain channels
+// queueKey is the key of the queue of the processes that wait for the lock, "" if it has none or each waiter has a place. On a cluster with plain channels
 // no script can tell whether a process still listens.
 func (m *Mutex) queueKey() string {
 	c := m.client
 	switch {
-	case !c.handsOff(), c.noQueues.Load():
+	case !c.handsOff(), c.noQueues.Load(), m.kind.times != nil:
 		return ""
 	case c.cluster != nil && (!c.knownChannel(m).Sharded || c.slot(m.queue) != c.slot(m.key)):
 		return ""
@@ -115,10 +115,13 @@ func (c *Client) askSharded(ctx context.Context, m *Mutex) (bool, error) {
 
 // fits reports an error for a lock that a cluster cannot have.
 func (m *Mutex) fits() error {
-	c := m.client
-	if c.cluster == nil || m.kind.fence == nil || c.slot(m.kind.fence(m.key)) == c.slot(m.key) {
+	c, beside := m.client, m.kind.fence
+	if m.kind.times != nil {
+		beside = m.kind.times
+	}
+	if c.cluster == nil || beside == nil || c.slot(beside(m.key)) == c.slot(m.key) {
 		return nil
 	}
-	return errors.New("on a cluster the name of a fenced lock may have braces only around what is hashed, " +
-		"or its counter would be in another slot")
+	return fmt.Errorf("on a cluster the name of such a lock may have braces only around what is hashed, "+
+		"or the key %q beside it would be in another slot", beside(m.name))
 }

@@ -58,7 +58,8 @@
 // Goroutines of one process that wait for the same lock stand in line, first in, first out, and only
 // the first one talks to Redis. The processes stand in a line there. An unlock hands the lock to the
 // next goroutine of its process or, after a bounded run of these, to the next process, and tells that
-// one alone. See [HandOff].
+// one alone. See [HandOff]. With [Client.FairMutex] each waiter, of whichever process, has a place of its
+// own in that line, and nobody gets in before those that wait.
 //
 // # Errors
 //

@@ -221,6 +221,24 @@ func ExampleAll() {
 	// <nil>
 }
 
+// Whoever has waited longest is next, also if others ask at the moment of the unlock.
+func ExampleClient_FairMutex() {
+	client, closeAll := connect()
+	defer closeAll()
+	m := client.FairMutex("printer")
+
+	_, unlock, _ := m.Lock(context.Background())
+	waited := make(chan error)
+	go func() { waited <- m.Do(context.Background(), func(context.Context) error { return nil }) }()
+	_, _, err := m.TryLock(context.Background(), 0)
+	fmt.Println("asked in between:", errors.Is(err, rlock.ErrNotAcquired))
+	_ = unlock()
+	fmt.Println("waited:", <-waited)
+	// Output:
+	// asked in between: true
+	// waited: <nil>
+}
+
 // The section's goroutines are inside of it. One that must compete gets a detached ctx.
 func ExampleDetach() {
 	client, closeAll := connect()

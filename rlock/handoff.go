@@ -40,7 +40,7 @@ func (r *run) over(o HandOff, now time.Time) bool {
 func (h *hold) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, stay bool) {
 	c, q := h.mutex.client, h.mutex.waiters()
 	stay = !h.run.over(c.options.HandOff, now)
-	if !c.handsOff() || !stay && args.Key == "" || !args.Taken.IsZero() {
+	if !c.handsOff() || h.mutex.kind.times != nil || !stay && args.Key == "" || !args.Taken.IsZero() {
 		c.hub.Ending(q)
 		return nil, false
 	}
@@ -164,16 +164,13 @@ func (l *locking) unclaim() {
 	}
 }
 
-// given is what a grant by another process comes to. The hold is trusted from when the process asked for its place, for
+// given is what a grant by another process comes to. The hold is trusted from when the process asked for its place, or saw it last, for
 // the lease of the grant. If too little of that is left, or something is missing, Redis has to be asked first: that the lock is
 // ours, it will say.
 func (l *locking) given(g *pubsub.Grant) (a answer, usable bool) {
 	m, h := l.mutex, l.hold
 	h.grants = g.Grants
-	a = answer{lease: min(g.Lease, m.ttl())}
-	if h.queued != nil {
-		a.sent = *h.queued
-	}
+	a = answer{sent: l.queuedAt(), lease: min(g.Lease, m.ttl())}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)
 	usable = !g.Crossed && m.lease == 0 && m.grace == 0 && (g.Token >= 0 || m.kind.fence == nil) && time.Until(a.sent.Add(a.lease)) > a.lease/2
 	if usable {

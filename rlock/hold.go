@@ -51,8 +51,9 @@ func (h *hold) isOf(m *Mutex) bool { return h.mutex.client == m.client && h.mute
 // each of them are rare.
 func (h *hold) field() string {
 	var b [64]byte // room for a UUID and any number
-	field := strconv.AppendUint(append(append(b[:0], h.mutex.client.id...), ':'), h.tag, 10)
-	return string(append(field, h.mutex.kind.suffix...))
+	k := h.mutex.kind
+	field := append(append(append(b[:0], h.mutex.client.id...), ':'), k.prefix...)
+	return string(append(strconv.AppendUint(field, h.tag, 10), k.suffix...))
 }
 
 // level is one Lock of a hold, open until its unlock is called. It is the ctx that the Lock returns.

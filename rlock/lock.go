@@ -33,6 +33,7 @@ type locking struct {
 	question
 	waiter  pubsub.Waiter
 	refusal lua.AcquireReply // the last one that said who holds the lock
+	place   *place           // of its own in the queue in Redis; nil: none that is known of
 	handed  handed           // what a claimant made of it
 	joined  bool             // its waiter is in the queue of the process
 }
@@ -122,9 +123,14 @@ func (l *locking) compete() (*level, error) {
 			l.leave()
 			return nil, l.out(nil)
 		}
-		if l.joined {
+		switch {
+		case l.joined && m.kind.times != nil && !l.keepsPlace(a):
+			l.leavePlace()
+			c.settle(m, l.hold)
+			l.hold, turn = newHold(m), true
+		case l.joined:
 			l.waiter.Held(a.TTL, a.Joined)
-		} else { // a grant that was over: nobody here has the lock
+		default: // a grant that was over: nobody here has the lock
 			l.leave()
 			l.hold = newHold(m)
 		}
@@ -144,12 +150,13 @@ func (l *locking) join() (turn bool) {
 }
 
 // takesPlace reports whether the next question joins the queue in Redis if the lock is held: not if nobody would hear of a
-// grant.
+// grant. An owner with a place of its own joins once.
 func (l *locking) takesPlace() bool {
-	if l.once || l.hold.queued == nil && !l.waiter.Listens() {
+	first, each := l.hold.queued == nil, l.mutex.kind.times != nil
+	if l.once || first && !l.waiter.Listens() || !first && each {
 		return false
 	}
-	return l.mutex.queueKey() != "" && l.takePlace(time.Now())
+	return (each || l.mutex.queueKey() != "") && l.takePlace(time.Now())
 }
 
 // out is the error of a Lock that got nothing.
@@ -169,6 +176,7 @@ func (l *locking) awaitTurn() (granted, gone bool, err error) {
 // leave takes a Lock that got nothing out of the queue, and sweeps what it may have left in Redis. It reports true, and
 // has not left, if it was granted the lock in this moment.
 func (l *locking) leave() (granted bool) {
+	l.leavePlace()
 	if !l.joined { // it was given the lock, and could not use that
 		l.mutex.client.settle(l.mutex, l.hold)
 		l.mutex.client.hub.Wake(l.mutex.waiters())
@@ -186,6 +194,7 @@ func (l *locking) leave() (granted bool) {
 
 // undo ends a Lock whose caller left it, after the answer.
 func (l *locking) undo(a answer, _ error) {
+	l.leavePlace()
 	if a.granted() {
 		l.mutex.client.giveBack(l.mutex, l.hold)
 		if l.joined {
@@ -201,6 +210,7 @@ func (l *locking) undo(a answer, _ error) {
 // enter turns a grant into a live hold, or gives it back. The waiter has left the queue.
 func (l *locking) enter(a answer) (s *level, err error) {
 	h, m := l.hold, l.mutex
+	l.leavePlace()
 	until := a.until(m)
 	switch {
 	case a.Unconfirmed != nil:

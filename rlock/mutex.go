@@ -67,6 +67,17 @@ func (c *Client) FencedMutex(name string, options ...Option) *Mutex {
 	return c.mutex(fenced, name, options)
 }
 
+// FairMutex is Mutex with an order over all processes: the lock goes to whoever has waited longest, a goroutine of whichever
+// process, or a thread of Redisson's that waits for getFairLock of that name. Nobody who asks gets in before those that wait.
+//
+// Each waiter has a place in Redisson's queue. All waiters of a process together send one command every third of five
+// seconds, for up to a hundred of them, or of the watchdog time if that is less: a waiter whose process was stopped or cut off keeps
+// the others waiting for no longer than that. A process that died is passed over at once. Locks of the other kinds under the name
+// exclude a FairMutex and are excluded by it, without any order.
+func (c *Client) FairMutex(name string, options ...Option) *Mutex {
+	return c.mutex(fair, name, options)
+}
+
 func (c *Client) mutex(k *kind, name string, options []Option) *Mutex {
 	if c == nil || c.rdb == nil {
 		panic("rlock: a Client that was not made by New")
@@ -215,6 +226,9 @@ func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
 // ([WithLease]), which has no renewals, by its unlock or at the end of its lease.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	return query(ctx, m, func(ctx context.Context) (bool, error) {
+		if f := m.fair(); f.List != "" {
+			return lua.ForceFair(ctx, m.client.rdb, m.key, f, lua.Publish(m.client.knownChannel(m)))
+		}
 		return lua.Force(ctx, m.client.rdb, m.key, lua.Publish(m.client.knownChannel(m)))
 	})
 }

@@ -205,7 +205,11 @@ func (m *Mutex) releaseArgs(h *hold, count int, ttl time.Duration) lua.ReleaseAr
 		Name: m.key, Owner: h.field(), Count: count, Lease: h.mutex.expiry(ttl),
 		Publish: lua.Publish(m.client.knownChannel(m)),
 	}
-	if key := m.queueKey(); key != "" && count == 0 {
+	if count > 0 {
+		return args
+	}
+	args.Fair = m.fair()
+	if key := m.queueKey(); key != "" {
 		args.Fence = m.fenceOf()
 		args.Queue = lua.Queue{Key: key, GrantLease: m.client.grantLease(), Grants: h.grants}
 	}

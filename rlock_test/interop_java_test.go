@@ -198,7 +198,13 @@ func (j *javaThread) start(t testing.TB, name string, lease time.Duration) <-cha
 	if lease > 0 {
 		args = append(args, ms(lease))
 	}
-	replies := j.of.send(t, j.name, "lock", args...)
+	return j.startOp(t, "lock", args...)
+}
+
+// startOp begins an operation.
+func (j *javaThread) startOp(t testing.TB, op string, args ...string) <-chan event {
+	t.Helper()
+	replies := j.of.send(t, j.name, op, args...)
 	events := make(chan event, 1)
 	go func() { // ends with the process at the latest
 		select {

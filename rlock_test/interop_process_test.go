@@ -30,12 +30,20 @@ type goJob struct {
 	Addrs   []string
 	Options rlock.Options
 	Name    string
+	Fair    bool
 
 	// With a file, Threads goroutines lock, add 1 to the number in the file and unlock, For that
 	// long; how often is printed. Without, the lock is taken, "held" printed, and nothing more done.
 	File    string
 	Threads int
 	For     time.Duration
+}
+
+func (j goJob) mutex(client *rlock.Client) *rlock.Mutex {
+	if j.Fair {
+		return client.FairMutex(j.Name)
+	}
+	return client.Mutex(j.Name)
 }
 
 const goJobVariable = "RLOCK_INTEROP_JOB"
@@ -75,7 +83,7 @@ func (j goJob) run() error {
 		return nil // the parent has gone, or changed its mind
 	}
 	if j.File == "" {
-		ctx, unlock, err := client.Mutex(j.Name).Lock(context.Background())
+		ctx, unlock, err := j.mutex(client).Lock(context.Background())
 		if err != nil {
 			return err
 		}
@@ -100,7 +108,7 @@ func (j goJob) hammer(client *rlock.Client) (sections int64, err error) {
 	for range j.Threads {
 		wg.Go(func() {
 			for time.Now().Before(end) {
-				err := client.Mutex(j.Name).Do(context.Background(), func(context.Context) error { return addOne(j.File) })
+				err := j.mutex(client).Do(context.Background(), func(context.Context) error { return addOne(j.File) })
 				if err != nil {
 					failed <- err
 					return

@@ -1,0 +1,99 @@
+package lua
+
+import (
+	"context"
+	_ "embed" // for the script texts below
+	"fmt"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+var (
+	//go:embed fair.lua
+	fairText string // stands before each of the following
+	//go:embed fair_acquire.lua
+	fairAcquireText string
+	//go:embed fair_release.lua
+	fairReleaseText string
+	//go:embed fair_refresh.lua
+	fairRefreshText string
+	//go:embed fair_force.lua
+	fairForceText string
+
+	fairAcquireScript = script{Text(fairText + fairAcquireText), "453db9f8aa1bac1f05d28d8e61bfec7a251e8181"}
+	fairReleaseScript = script{Text(fairText + fairReleaseText), "fd2487744584bd8814e194a3984122dfd1bbff6e"}
+	fairRefreshScript = script{Text(fairText + fairRefreshText), "990607d239afc7a17a7bf35096281fbce9223022"}
+	fairForceScript   = script{Text(fairText + fairForceText), "ea67e9e96003773cf96d4e28ebb2becf399351ed"}
+)
+
+// Fair is the queue of a fair lock, in which each waiter has a place, in Redisson's form. The zero value is none: a lock is
+// another one then.
+type Fair struct {
+	List  string // key of the owners, in their order
+	Times string // key of the times at which they give up
+
+	Place      time.Duration // for how long a place lasts, unless it is refreshed; sent in whole milliseconds
+	GrantLease time.Duration // of a grant to the first of them; 0: it is told, and asks; sent in whole milliseconds
+	Counts     bool          // the number of receivers of a message tells whether a waiter lives
+}
+
+// tail are the arguments with which those of a script about a fair lock end.
+func (f *Fair) tail(p Publish) []string {
+	return []string{millis(f.Place), p.command(), p.Name, flag(f.Counts)}
+}
+
+// Place is that of a waiter.
+type Place struct {
+	Name, Owner string
+	List, Times string
+	Channel     string
+}
+
+// Refresh keeps places in the queues of fair locks, and answers for each: Gone is one that is not there. On a cluster all names
+// have to hash to one slot. Of f and p only what all locks have in common is looked at.
+func Refresh(ctx context.Context, c rueidis.Client, f Fair, p Publish, places []Place) ([]Renewal, error) {
+	keys := make([]string, 0, 3*len(places))
+	args := make([]string, 0, 3+2*len(places))
+	args = append(args, millis(f.Place), p.command(), flag(f.Counts))
+	for _, at := range places {
+		keys = append(keys, at.Name, at.List, at.Times)
+		args = append(args, at.Owner, at.Channel)
+	}
+	return verdicts("refresh", fairRefreshScript.run(ctx, c, keys, args...), len(places))
+}
+
+// ForceFair is Force for a fair lock: its first waiter gets it, or is told.
+func ForceFair(ctx context.Context, c rueidis.Client, name string, f Fair, p Publish) (bool, error) {
+	args := append([]string{millis(f.GrantLease)}, f.tail(p)...)
+	held, err := yes(fairForceScript.run(ctx, c, []string{name, f.List, f.Times}, args...))
+	if err != nil {
+		return false, failed("force", err, f.List, f.Times)
+	}
+	return held, nil
+}
+
+// verdicts reads a list of n of them.
+func verdicts(script string, r rueidis.RedisResult, n int) ([]Renewal, error) {
+	reply, err := numbers(r)
+	if err != nil {
+		return nil, failed(script, err)
+	}
+	if len(reply) != n {
+		return nil, fmt.Errorf("%s script: %d answers for %d holds", script, len(reply), n)
+	}
+	renewals := make([]Renewal, n)
+	for i, said := range reply {
+		switch said {
+		case 1:
+			renewals[i] = Renewed
+		case 0:
+			renewals[i] = Gone
+		case -1:
+			renewals[i] = Refused
+		default:
+			return nil, fmt.Errorf("%s script: unknown answer %d", script, said)
+		}
+	}
+	return renewals, nil
+}

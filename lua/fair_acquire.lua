@@ -1,0 +1,97 @@
+-- Takes a fair lock for an owner, for the first time. acquire.lua re-enters it.
+--
+-- KEYS[1]  the lock: a hash, field = owner, value = count
+-- KEYS[2]  the queue: a list of owners
+-- KEYS[3]  when each gives up: a sorted set of owners
+-- ARGV[1]  owner field
+-- ARGV[2]  lease in ms
+-- ARGV[3]  1: the owner joins the queue if it cannot have the lock; a place that it has there stays as it is
+-- ARGV[4]  for how many ms a place lasts
+-- ARGV[5]  how to publish: publish or spublish
+-- ARGV[6]  unlock channel
+-- ARGV[7]  1: the number of receivers tells whether a waiter lives
+--
+-- Reply 0                      held by the owner
+-- Reply {ttl, holder, joined}  held by another for ttl more ms (-1: without expiry), holder is a field of theirs; or free, and holder
+--                              is '': the head of the queue was told, and has ttl ms to come. joined is 1 if the owner is in
+--                              the queue; 2 if this call put it there, behind a hold or a waiter that may be Redisson's
+-- Error FOREIGN                the key holds a hash that is no lock: nothing was changed
+--
+-- A repeat of a call whose reply was lost finds the hold, or the place, already there. The expiry is never shortened. All calls
+-- take a constant number of commands, but for those that drop dead waiters.
+--
+-- Scores of others stay as they are: Redisson takes the time of whoever leaves off all of them. It does that to ours, too;
+-- so behind its waiters ours begin so much higher.
+
+local q = {
+  lock = KEYS[1], list = KEYS[2], times = KEYS[3],
+  place = tonumber(ARGV[4]), command = ARGV[5], channel = ARGV[6], counts = ARGV[7],
+}
+local owner = ARGV[1]
+
+local ttl = redis.call('pttl', q.lock)
+local held = ttl ~= -2 and redis.call('hexists', q.lock, owner) == 1
+
+-- join returns 0, 1 or 2, see above.
+local function join(holder)
+  if redis.call('lpos', q.list, owner) then
+    redis.call('zadd', q.times, 'gt', fresh(q, 0), owner)
+    return 1
+  end
+  if ARGV[3] ~= '1' then
+    return 0
+  end
+  local last = redis.call('lindex', q.list, -1)
+  if not last then
+    redis.call('del', q.times) -- times without entries: Redisson takes them for places
+  end
+  local time = last and is_ours(last) and tonumber(redis.call('zscore', q.times, last))
+  if not time then
+    local behind = 0
+    for _, entry in ipairs(redis.call('lrange', q.list, 0, -1)) do
+      behind = behind + (is_ours(entry) and 0 or 1)
+    end
+    time = fresh(q, behind)
+  end
+  redis.call('rpush', q.list, owner)
+  redis.call('zadd', q.times, math.max(time, fresh(q, 0)), owner)
+  if holder ~= '' and not is_ours(holder) or time > fresh(q, 0.5) then
+    return 2
+  end
+  return 1
+end
+
+local first -- of the queue, if the lock is free: the owner
+if not held then
+  local foreign, holder, time
+  if ttl ~= -2 then
+    foreign, holder = owner_of(q.lock)
+  else
+    first, time = wake(q, owner)
+    if time then
+      ttl, holder = time - now, ''
+    end
+  end
+  if foreign then
+    return foreign
+  end
+  if holder then
+    local joined = join(holder)
+    return {ttl, holder, joined}
+  end
+end
+
+if not held then
+  redis.call('hset', q.lock, owner, 1)
+  local failed = redis.pcall('pexpire', q.lock, ARGV[2])
+  if failed ~= 1 then -- a hold without expiry could last for ever
+    redis.call('del', q.lock)
+    return failed
+  end
+  if first then
+    drop_head(q, owner)
+  end
+elseif ttl < tonumber(ARGV[2]) then
+  redis.call('pexpire', q.lock, ARGV[2])
+end
+return 0

@@ -1,0 +1,28 @@
+-- Frees a fair lock whoever holds it, for the head of its queue.
+--
+-- KEYS[1]  the lock: a hash
+-- KEYS[2]  the queue: a list of owners
+-- KEYS[3]  when each gives up: a sorted set of owners
+-- ARGV[1]  lease in ms of a grant to the head; 0: it is told, and asks
+-- ARGV[2]  for how many ms a place lasts
+-- ARGV[3]  how to publish: publish or spublish
+-- ARGV[4]  unlock channel
+-- ARGV[5]  1: the number of receivers tells whether a waiter lives
+--
+-- Reply 1        it was held
+-- Reply 0        it was free: nothing was changed or published
+-- Error FOREIGN  the key holds a hash that is no lock: nothing was changed or published
+
+local q = {
+  lock = KEYS[1], list = KEYS[2], times = KEYS[3],
+  place = tonumber(ARGV[2]), command = ARGV[3], channel = ARGV[4], counts = ARGV[5],
+}
+local foreign = owner_of(q.lock)
+if foreign then
+  return foreign
+end
+if redis.call('del', q.lock) == 0 then
+  return 0
+end
+pass(q, '', ARGV[1])
+return 1

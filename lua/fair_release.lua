@@ -1,0 +1,45 @@
+-- Ends the hold of an owner on a fair lock: it goes to the head of the queue, or is free. release.lua lowers the count before that.
+--
+-- KEYS[1]  the lock: a hash, field = owner, value = count
+-- KEYS[2]  the queue: a list of owners
+-- KEYS[3]  when each gives up: a sorted set of owners
+-- ARGV[1]  owner field
+-- ARGV[2]  lease in ms of a grant to the head; 0: it is told, and asks
+-- ARGV[3]  for how many ms a place lasts
+-- ARGV[4]  how to publish: publish or spublish
+-- ARGV[5]  unlock channel
+-- ARGV[6]  1: the number of receivers tells whether a waiter lives
+--
+-- Reply 1       released; whoever is next is told
+-- Reply 2       released; the head of the queue has the lock
+-- Reply 0       not held by the owner, and not in the queue any more
+-- Error UNTOLD  released, but whoever is next could not be told
+--
+-- A repeat of a call whose reply was lost changes nothing: a hold that has ended answers 0.
+--
+-- A grant is told to its process alone, on the channel <unlock channel>:<client>: '<owner> <lease> 0 -'. A head of Redisson's is
+-- told '0' on its own channel. If nobody is in the queue, '0' on the unlock channel is for those that wait for a lock of
+-- another kind under this name.
+
+local q = {
+  lock = KEYS[1], list = KEYS[2], times = KEYS[3],
+  place = tonumber(ARGV[3]), command = ARGV[4], channel = ARGV[5], counts = ARGV[6],
+}
+local owner = ARGV[1]
+if redis.call('hexists', q.lock, owner) == 0 then
+  redis.call('lrem', q.list, 1, owner)
+  redis.call('zrem', q.times, owner)
+  if redis.call('exists', q.lock) == 0 then
+    wake(q) -- the owner may have been the one who was told
+  end
+  return 0
+end
+
+local granted = pass(q, owner, ARGV[2])
+if refused then
+  return redis.error_reply('UNTOLD ' .. refused)
+end
+if granted then
+  return 2
+end
+return 1

@@ -1,0 +1,108 @@
+package rlock
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-rlock/rlock/lease"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// In the queue of a fair lock each waiter has a place, as Redisson's have: an owner in a list, and a time after which it
+// counts as dead. Idle waiters keep their places by the same means as holders their holds, a [lease.Renewer]: one call for up to 100 of
+// them, every third of placeLease. It also finds out if a place is gone: the lock was granted and the message lost, somebody
+// deleted the queue, or Redisson dropped it. Then the waiter asks.
+//
+// An owner joins the queue once. If its place is gone, and it does not hold the lock, the waiter joins again as another
+// one. So a place that was seen in Redis has been there since it was joined, no grant was made before it was seen, and a grant can be
+// trusted from the moment when the last call that saw it was sent (I5). That is not so if the call that joined may still run, or may
+// have run twice (hold.doubt): then a late copy may have put the owner in the queue again, after a grant whose message is still
+// on its way. Such a grant counts from the first call, as that of a plain lock.
+
+// placeLease is for how long a place lasts unless it is refreshed, and with that how long a waiter keeps others waiting that was
+// stopped, or died unseen.
+const placeLease = 5 * time.Second
+
+func (c *Client) placeLease() time.Duration { return min(placeLease, c.options.WatchdogTimeout) }
+
+// place is what the renewer knows of the place of an owner.
+type place struct {
+	hold  *hold
+	lease lease.Lease
+}
+
+func (p *place) Item() lease.Item { return lease.Item{Name: p.hold.mutex.key, Owner: p.hold.field()} }
+func (p *place) Group() any       { return p.hold.mutex.client.group(p.hold.mutex) }
+
+// Lost has the waiter look after its place.
+func (p *place) Lost(lease.Loss) {
+	m := p.hold.mutex
+	m.client.hub.Look(m.waiters(), p.hold.field())
+}
+
+// Closed has nothing to do: the hub tells the waiter.
+func (p *place) Closed() {}
+
+// places returns the renewer of places, which runs from the first one on until Close; nil if there was none before that.
+func (c *Client) places() *lease.Renewer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.placed == nil && !c.closed {
+		c.placed = lease.NewRenewer(c.refresh, lease.Options{Watchdog: c.placeLease(), Timeout: callTimeout})
+	}
+	return c.placed
+}
+
+// keepsPlace notes what the answer says of the place of a waiter. It reports false if the place is gone.
+func (l *locking) keepsPlace(a answer) bool {
+	places := l.mutex.client.places()
+	if !a.Joined || places == nil { // closed
+		return a.Joined || l.place == nil
+	}
+	until := a.sent.Add(l.mutex.client.placeLease())
+	if l.place != nil {
+		places.Update(&l.place.lease, until, true)
+		return true
+	}
+	l.place = &place{hold: l.hold}
+	places.Keep(&l.place.lease, l.place, until, true)
+	if a.Behind {
+		l.waiter.Hear()
+	}
+	return true
+}
+
+// leavePlace ends the care for the place.
+func (l *locking) leavePlace() {
+	if l.place != nil {
+		l.mutex.client.places().Stop(&l.place.lease)
+		l.place = nil
+	}
+}
+
+// queuedAt is when the last call was sent that a grant must have come after.
+func (l *locking) queuedAt() time.Time {
+	if l.place == nil || l.hold.doubt != nil && l.hold.doubt.late > 0 {
+		if l.hold.queued == nil {
+			return time.Time{}
+		}
+		return *l.hold.queued
+	}
+	c := l.mutex.client
+	return c.places().Until(&l.place.lease).Add(-c.placeLease())
+}
+
+// refresh is the renewer's way to Redis.
+func (c *Client) refresh(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
+	k := group.(renewal).kind //nolint:errcheck // there are no other groups
+	m := &Mutex{client: c, kind: k, key: items[0].Name, channel: k.channel(items[0].Name), queue: k.queue(items[0].Name)}
+	places := make([]lua.Place, len(items))
+	for i, item := range items {
+		places[i] = lua.Place{
+			Name: item.Name, Owner: item.Owner,
+			List: k.queue(item.Name), Times: k.times(item.Name), Channel: k.channel(item.Name),
+		}
+	}
+	answers, err := lua.Refresh(ctx, c.rdb, m.fair(), lua.Publish(c.knownChannel(m)), places)
+	return verdicts(answers, err)
+}

@@ -1,0 +1,631 @@
+package rlock_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// fairBench is a fair lock that several processes want, each a client of its own.
+type fairBench struct {
+	*testing.T
+	rdb       rueidis.Client // beside them
+	name      string
+	processes []*rlock.Client
+	expected  int // in the queue
+	in        chan string
+	running   sync.WaitGroup
+}
+
+func newFairBench(t *testing.T, rdb rueidis.Client, dial func() rueidis.Client, n int, o rlock.Options) *fairBench {
+	t.Helper()
+	b := &fairBench{T: t, rdb: rdb, name: redistest.Name(t), in: make(chan string, 1000)}
+	for range n {
+		b.processes = append(b.processes, newClient(t, dial(), o))
+	}
+	t.Cleanup(b.running.Wait)
+	return b
+}
+
+// fairStandalone is one on a server of its own, so that nothing else is counted.
+func fairStandalone(t *testing.T, n int, o rlock.Options) (*fairBench, *redistest.Server) {
+	t.Helper()
+	s := redistest.Start(t)
+	return newFairBench(t, s.Client(t), func() rueidis.Client { return s.Client(t) }, n, o), s
+}
+
+func (b *fairBench) keys() (list, times string) {
+	return "redisson_lock_queue:{" + b.name + "}", "redisson_lock_timeout:{" + b.name + "}"
+}
+
+func (b *fairBench) do(cmd ...string) rueidis.RedisResult {
+	return b.rdb.Do(context.Background(), b.rdb.B().Arbitrary(cmd[0]).Keys(cmd[1]).Args(cmd[2:]...).Build())
+}
+
+func (b *fairBench) queue() []string {
+	b.Helper()
+	list, _ := b.keys()
+	all, err := b.do("LRANGE", list, "0", "-1").AsStrSlice()
+	require.NoError(b, err)
+	return all
+}
+
+func (b *fairBench) awaitQueue(n int) {
+	b.Helper()
+	b.expected = n
+	redistest.Eventually(b, atMost, func() bool { return len(b.queue()) == n }, fmt.Sprintf("%d wait", n))
+}
+
+// lock takes the lock for a process.
+func (b *fairBench) lock(process int, o ...rlock.Option) (unlock rlock.UnlockFunc) {
+	b.Helper()
+	_, unlock, err := b.processes[process].FairMutex(b.name, o...).Lock(context.Background())
+	require.NoError(b, err)
+	return unlock
+}
+
+// wait has a goroutine of a process wait in the queue; it says its id when it is in, and unlocks at once.
+func (b *fairBench) wait(ctx context.Context, process int, id string) {
+	b.Helper()
+	b.running.Go(func() {
+		_, unlock, err := b.processes[process].FairMutex(b.name).Lock(ctx)
+		if ctx.Err() != nil {
+			assert.ErrorIs(b, err, rlock.ErrNotAcquired)
+			return
+		}
+		if assert.NoError(b, err) {
+			b.in <- id
+			assert.NoError(b, unlock())
+		}
+	})
+	b.awaitQueue(b.expected + 1)
+}
+
+// requireOrder checks who gets in, and that nobody follows and nothing is left.
+func (b *fairBench) requireOrder(want ...string) {
+	b.Helper()
+	var got []string
+	for range want {
+		select {
+		case id := <-b.in:
+			got = append(got, id)
+		case <-time.After(atMost):
+			b.Fatalf("in so far: %v, and then nobody; the queue: %v", got, b.queue())
+		}
+	}
+	require.Equal(b, want, got)
+	b.requireNothingLeft()
+}
+
+func (b *fairBench) requireNothingLeft() {
+	b.Helper()
+	list, times := b.keys()
+	redistest.Eventually(b, atMost, func() bool {
+		n, err := b.do("EXISTS", b.name, list, times).AsInt64()
+		return err == nil && n == 0
+	}, "no key is left")
+	redistest.Eventually(b, atMost, func() bool {
+		channels, err := b.rdb.Do(context.Background(), b.rdb.B().PubsubChannels().Pattern("*"+b.name+"*").Build()).AsStrSlice()
+		return err == nil && len(channels) == 0
+	}, "no channel is left")
+}
+
+// The order is that in which waiters queued, over all processes.
+func TestFairOrderOverProcesses(t *testing.T) {
+	redistest.Parallel(t)
+	for name, o := range map[string]rlock.Options{"grants": {}, "no grants": {HandOff: rlock.HandOff{Most: -1}}} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			b, _ := fairStandalone(t, 3, o)
+			unlock := b.lock(0)
+			var want []string
+			for i := range 30 {
+				id := strconv.Itoa(i)
+				b.wait(context.Background(), i*i%3, id)
+				want = append(want, id)
+			}
+			_, times := b.keys()
+			n, err := b.do("ZCARD", times).AsInt64()
+			require.NoError(t, err)
+			require.EqualValues(t, 30, n)
+			require.NoError(t, unlock())
+			b.requireOrder(want...)
+		})
+	}
+}
+
+// What fifty waiters of one process cost, one after the other, in commands that are sent and in those that scripts call; as much
+// for each if they are four times as many.
+func TestFairCommands(t *testing.T) {
+	redistest.Parallel(t)
+	inner := make(map[int]float64)
+	for _, n := range []int{50, 200} {
+		b, _ := fairStandalone(t, 1, rlock.Options{})
+		unlock := b.lock(0)
+		before := redistest.Commands(t, b.rdb)
+		var want []string
+		for i := range n {
+			id := strconv.Itoa(i)
+			b.running.Go(func() {
+				_, unlock, err := b.processes[0].FairMutex(b.name).Lock(context.Background())
+				if assert.NoError(b, err) {
+					b.in <- id
+					assert.NoError(b, unlock())
+				}
+			})
+			want = append(want, id)
+		}
+		redistest.Eventually(b, atMost, func() bool {
+			after := redistest.Commands(t, b.rdb)
+			return after["rpush"]-before["rpush"] == int64(n)
+		}, "all wait")
+		require.NoError(t, unlock())
+		in := make([]string, n)
+		for i := range in {
+			in[i] = <-b.in
+		}
+		require.ElementsMatch(t, want, in)
+		b.running.Wait()
+		b.requireNothingLeft()
+		after := redistest.Commands(t, b.rdb)
+		sent, called := int64(0), int64(0)
+		for cmd, count := range after {
+			count -= before[cmd]
+			switch cmd {
+			case "info", "pubsub|channels", "exists": // the test's
+			case "evalsha", "eval", "subscribe", "unsubscribe", "ping", "psubscribe":
+				sent += count
+			default:
+				called += count
+			}
+		}
+		inner[n] = float64(called) / float64(n)
+		t.Logf("%d waiters: %.2f commands an acquisition, %.1f called by scripts", n, float64(sent)/float64(n), inner[n])
+		require.LessOrEqual(t, sent, 3*int64(n))
+	}
+	require.InDelta(t, inner[50], inner[200], 2)
+}
+
+// Idle waiters keep their places by one call of all together, and send nothing else.
+func TestFairIdleWaiters(t *testing.T) {
+	redistest.Parallel(t)
+	b, _ := fairStandalone(t, 1, rlock.Options{})
+	b.do("HSET", b.name, aThread, "1")
+	b.do("PEXPIRE", b.name, "60000")
+	ctx, cancel := context.WithCancel(context.Background())
+	for i := range 50 {
+		b.wait(ctx, 0, strconv.Itoa(i))
+	}
+	redistest.Eventually(t, atMost, func() bool { // they share a call from the second one on
+		before := redistest.Commands(t, b.rdb)["evalsha"]
+		began := time.Now()
+		redistest.Eventually(t, atMost, func() bool { return redistest.Commands(t, b.rdb)["evalsha"] > before }, "they refresh")
+		return time.Since(began) > time.Second
+	}, "one call of all")
+	before, began := redistest.Commands(t, b.rdb), time.Now()
+	redistest.Eventually(t, 20*time.Second, func() bool {
+		return redistest.Commands(t, b.rdb)["evalsha"] >= before["evalsha"]+3
+	}, "they refresh")
+	require.Greater(t, time.Since(began), 2*1500*time.Millisecond, "3 calls in at least 2 times a third of 5 s, less a twentieth")
+	after := redistest.Commands(t, b.rdb)
+	require.Equal(t, before["lpos"], after["lpos"], "nobody asks")
+	require.Equal(t, before["subscribe"], after["subscribe"])
+	require.Len(t, b.queue(), 50, "the places last")
+	cancel()
+	b.running.Wait()
+	b.do("DEL", b.name)
+	b.requireNothingLeft()
+}
+
+// Three hundred waiters of processes that were killed, and the holder with them, keep a live one waiting for no longer than the
+// holder's lease. Nor do they if they were only stopped: their places end.
+func TestFairDeadWaiters(t *testing.T) {
+	redistest.Parallel(t)
+	const watchdog = 2 * time.Second
+	for _, stopped := range []bool{false, true} {
+		t.Run(map[bool]string{false: "killed", true: "stopped"}[stopped], func(t *testing.T) {
+			redistest.Parallel(t)
+			b, s := fairStandalone(t, 2, rlock.Options{WatchdogTimeout: watchdog})
+			list, times := b.keys()
+			for i := range 300 {
+				id := fmt.Sprintf("%08x-0000-4000-8000-000000000000", i/3)
+				owner := id + ":0" + strconv.Itoa(i+1)
+				b.do("RPUSH", list, owner)
+				b.do("ZADD", times, strconv.FormatInt(time.Now().Add(watchdog).UnixMilli(), 10), owner)
+			}
+			if stopped {
+				listener := s.Client(t)
+				ctx, cancel := context.WithCancel(context.Background())
+				t.Cleanup(cancel)
+				b.running.Go(func() { // ends with the test
+					pattern := "redisson_lock__channel:{" + b.name + "}:*"
+					_ = listener.Receive(ctx, listener.B().Psubscribe().Pattern(pattern).Build(), func(rueidis.PubSubMessage) {})
+				})
+				redistest.Eventually(t, atMost, func() bool {
+					n, _ := b.rdb.Do(ctx, b.rdb.B().PubsubNumpat().Build()).AsInt64()
+					return n == 1
+				}, "somebody listens")
+				defer func() { cancel(); b.running.Wait() }()
+			}
+			b.do("HSET", b.name, aThread, "1")
+			b.do("PEXPIRE", b.name, strconv.FormatInt(watchdog.Milliseconds(), 10))
+			b.expected = 300
+			began := time.Now()
+			b.wait(context.Background(), 0, "a")
+			b.wait(context.Background(), 1, "b")
+			require.Equal(t, "a", <-b.in)
+			took := time.Since(began)
+			t.Logf("in after %v", took)
+			require.Less(t, took, watchdog+time.Second)
+			require.Equal(t, "b", <-b.in)
+		})
+	}
+}
+
+// Whoever gives up leaves the queue at once, wherever it stands, and the order of the others stays.
+func TestFairGiveUp(t *testing.T) {
+	redistest.Parallel(t)
+	b, _ := fairStandalone(t, 3, rlock.Options{})
+	unlock := b.lock(0)
+	cancels := make(map[int]context.CancelFunc)
+	for i := range 9 {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancels[i] = cancel
+		b.wait(ctx, i%3, strconv.Itoa(i))
+	}
+	began := time.Now()
+	for _, i := range []int{0, 4, 8} { // the head, one in the middle, the last
+		cancels[i]()
+	}
+	b.awaitQueue(6)
+	require.Less(t, time.Since(began), time.Second)
+
+	_, _, err := b.processes[1].FairMutex(b.name).TryLock(context.Background(), 50*time.Millisecond)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	_, _, err = b.processes[1].FairMutex(b.name).TryLock(context.Background(), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	b.awaitQueue(6)
+	require.NoError(t, unlock())
+	b.requireOrder("1", "2", "3", "5", "6", "7")
+	for _, cancel := range cancels {
+		cancel()
+	}
+}
+
+// Close takes the waiters of a process out of the queue.
+func TestFairClose(t *testing.T) {
+	redistest.Parallel(t)
+	b, _ := fairStandalone(t, 2, rlock.Options{})
+	unlock := b.lock(0)
+	for range 5 {
+		b.running.Go(func() {
+			_, _, err := b.processes[1].FairMutex(b.name).Lock(context.Background())
+			assert.ErrorIs(t, err, rlock.ErrClosed)
+		})
+	}
+	b.awaitQueue(5)
+	b.processes[1].Close()
+	require.Empty(t, b.queue())
+	require.NoError(t, unlock())
+	b.requireNothingLeft()
+}
+
+// Waiters find out by themselves what nobody tells them: that the lock, or their queue, was deleted.
+func TestFairKeysDeleted(t *testing.T) {
+	redistest.Parallel(t)
+	b, _ := fairStandalone(t, 2, rlock.Options{})
+	list, times := b.keys()
+	b.do("HSET", b.name, aThread, "1")
+	b.do("PEXPIRE", b.name, "60000")
+	b.wait(context.Background(), 0, "0")
+	b.wait(context.Background(), 1, "1")
+	b.wait(context.Background(), 0, "2")
+	before := b.queue()
+	b.do("DEL", list, times)
+	b.awaitQueue(3)
+	for _, owner := range b.queue() {
+		require.NotContains(t, before, owner, "an owner joins once")
+	}
+	began := time.Now()
+	b.do("DEL", b.name)
+	<-b.in
+	<-b.in
+	<-b.in
+	require.Less(t, time.Since(began), 3*time.Second, "a third of 5 s, and what a busy machine takes")
+	b.requireNothingLeft()
+}
+
+// A holder that is told of a loss, by a forced unlock, and the head that has the lock then.
+func TestFairForceUnlock(t *testing.T) {
+	redistest.Parallel(t)
+	b, _ := fairStandalone(t, 2, rlock.Options{WatchdogTimeout: 3 * time.Second})
+	m := b.processes[0].FairMutex(b.name)
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	b.wait(context.Background(), 1, "1")
+	b.wait(context.Background(), 0, "2")
+	forced, err := m.ForceUnlock(context.Background())
+	require.NoError(t, err)
+	require.True(t, forced)
+	b.requireOrder("1", "2")
+	<-ctx.Done()
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	forced, err = m.ForceUnlock(context.Background())
+	require.NoError(t, err)
+	require.False(t, forced)
+}
+
+// Re-entry, leases and grants as with any lock: a waiter with a fixed lease has all of it, and one with the watchdog is renewed.
+func TestFairHolds(t *testing.T) {
+	redistest.Parallel(t)
+	b, _ := fairStandalone(t, 2, rlock.Options{WatchdogTimeout: 500 * time.Millisecond})
+	m := b.processes[0].FairMutex(b.name)
+	err := m.Do(context.Background(), func(ctx context.Context) error {
+		inner, unlock, err := m.Lock(ctx)
+		require.NoError(t, err)
+		require.Equal(t, rlock.Owner(ctx), rlock.Owner(inner))
+		n, err := m.HoldCount(inner)
+		require.NoError(t, err)
+		require.Equal(t, 2, n)
+		require.NoError(t, unlock())
+		b.running.Go(func() {
+			ctx, unlock, err := b.processes[1].FairMutex(b.name, rlock.WithLease(time.Minute)).Lock(context.Background())
+			if assert.NoError(t, err) {
+				ttl, err := m.TTL(ctx)
+				assert.NoError(t, err)
+				assert.Greater(t, ttl, 50*time.Second)
+				assert.NoError(t, unlock())
+			}
+		})
+		b.awaitQueue(1)
+		b.running.Go(func() {
+			ctx, unlock, err := b.processes[1].FairMutex(b.name).Lock(context.Background())
+			if assert.NoError(t, err) {
+				select {
+				case <-ctx.Done():
+					assert.NoError(t, context.Cause(ctx))
+				case <-time.After(1500 * time.Millisecond): // three times its lease
+				}
+				assert.NoError(t, unlock())
+			}
+		})
+		b.awaitQueue(2)
+		return nil
+	})
+	require.NoError(t, err)
+	b.running.Wait()
+	b.requireNothingLeft()
+}
+
+// Beside a plain Mutex of the name: each side excludes and wakes the other.
+func TestFairBesidePlain(t *testing.T) {
+	redistest.Parallel(t)
+	b, _ := fairStandalone(t, 2, rlock.Options{})
+	plain := b.processes[1].Mutex(b.name)
+	_, unlock, err := plain.Lock(context.Background())
+	require.NoError(t, err)
+	b.wait(context.Background(), 0, "fair 0")
+	b.wait(context.Background(), 1, "fair 1")
+	began := time.Now()
+	require.NoError(t, unlock())
+	b.requireOrder("fair 0", "fair 1")
+	require.Less(t, time.Since(began), time.Second, "woken")
+
+	fair := b.lock(0)
+	got := make(chan error)
+	b.running.Go(func() {
+		_, unlock, err := plain.Lock(context.Background())
+		if err == nil {
+			err = unlock()
+		}
+		got <- err
+	})
+	redistest.Eventually(t, atMost, func() bool {
+		n, _ := b.do("ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
+		return n == 1
+	}, "the plain one waits")
+	began = time.Now()
+	require.NoError(t, fair())
+	require.NoError(t, <-got)
+	require.Less(t, time.Since(began), time.Second, "woken")
+}
+
+// Calls of a waiter that are lost, or whose replies are: the order stays, and nothing is left.
+func TestFairLostCalls(t *testing.T) {
+	redistest.Parallel(t)
+	const acquire, release, refresh = 13, 12, 11 // words of these calls, for one place
+	for _, words := range []int{acquire, release, refresh} {
+		for _, reply := range []bool{false, true} {
+			for n := 1; n <= 2; n++ {
+				t.Run(fmt.Sprintf("%d words, reply=%t, %d", words, reply, n), func(t *testing.T) {
+					redistest.Parallel(t)
+					b, s := fairStandalone(t, 2, rlock.Options{})
+					proxy := redistest.StartProxy(t, s.Addr())
+					b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
+					require.NoError(t, b.processes[2].FairMutex("other").Do(context.Background(), func(context.Context) error { return nil }))
+					seen, lost := 0, make(chan struct{})
+					hook := func(cmd []string) redistest.Action {
+						if len(cmd) != words || cmd[0] != "EVALSHA" || cmd[3] != b.name {
+							return redistest.Pass
+						}
+						if seen++; seen != n {
+							return redistest.Pass
+						}
+						close(lost)
+						return redistest.Cut
+					}
+					on := proxy.OnRequest
+					if reply {
+						on = proxy.OnReply
+					}
+					on(hook)
+					unlock := b.lock(0)
+					b.wait(context.Background(), 0, "0")
+					for range n { // process 2 releases twice
+						b.wait(context.Background(), 2, strconv.Itoa(b.expected))
+					}
+					b.wait(context.Background(), 1, strconv.Itoa(b.expected))
+					if words == refresh && n == 1 {
+						<-lost
+						require.Len(t, b.queue(), 3)
+					}
+					require.NoError(t, unlock())
+					b.requireOrder([]string{"0", "1", "2", "3"}[:2+n]...)
+					if words != refresh {
+						<-lost
+					}
+				})
+			}
+		}
+	}
+}
+
+// The message of a grant is lost: the waiter notices that its place is gone, asks, and has the lock.
+func TestFairGrantMessageLost(t *testing.T) {
+	redistest.Parallel(t)
+	b, s := fairStandalone(t, 1, rlock.Options{})
+	proxy := redistest.StartProxy(t, s.Addr())
+	b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
+	unlock := b.lock(0)
+	b.wait(context.Background(), 1, "1")
+	b.wait(context.Background(), 0, "2")
+	proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
+	began := time.Now()
+	require.NoError(t, unlock())
+	require.Equal(t, "1", <-b.in, "within the grant lease")
+	require.Less(t, time.Since(began), 2*time.Second+time.Second)
+	b.requireOrder("2")
+}
+
+// The connection of the messages is lost, and waiters are passed over while it is: they join again, as others.
+func TestFairConnectionLost(t *testing.T) {
+	redistest.Parallel(t)
+	b, s := fairStandalone(t, 1, rlock.Options{})
+	proxy := redistest.StartProxy(t, s.Addr())
+	b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
+	unlock := b.lock(0)
+	b.wait(context.Background(), 1, "1")
+	b.wait(context.Background(), 0, "2")
+	b.wait(context.Background(), 1, "3")
+	proxy.Refuse(true)
+	proxy.CutAll()
+	redistest.Eventually(t, atMost, func() bool {
+		n, err := b.rdb.Do(context.Background(), b.rdb.B().PubsubNumsub().Channel("redisson_lock__channel:{"+b.name+"}").Build()).ToArray()
+		if err != nil {
+			return false
+		}
+		listen, _ := n[1].AsInt64()
+		return listen == 1
+	}, "the server has noticed")
+	require.NoError(t, unlock())
+	require.Equal(t, "2", <-b.in)
+	proxy.Refuse(false)
+	rest := []string{<-b.in, <-b.in}
+	slices.Sort(rest)
+	require.Equal(t, []string{"1", "3"}, rest)
+	b.requireNothingLeft()
+}
+
+// On a cluster, with both kinds of pub/sub.
+func TestFairOnACluster(t *testing.T) {
+	redistest.Parallel(t)
+	c := redistest.StartCluster(t, 3, 0)
+	for _, plain := range []bool{false, true} {
+		t.Run(map[bool]string{false: "sharded", true: "plain"}[plain], func(t *testing.T) {
+			b := newFairBench(t, c.Client(t), func() rueidis.Client { return c.Client(t) }, 3, rlock.Options{PlainPubSub: plain})
+			unlock := b.lock(0)
+			var want []string
+			for i := range 12 {
+				b.wait(context.Background(), i%3, strconv.Itoa(i))
+				want = append(want, strconv.Itoa(i))
+			}
+			began := time.Now()
+			require.NoError(t, unlock())
+			b.requireOrder(want...)
+			require.Less(t, time.Since(began), 2*time.Second)
+
+			_, _, err := b.processes[0].FairMutex("a{}b").Lock(context.Background())
+			require.ErrorContains(t, err, `rlock: "a{}b": on a cluster the name of such a lock may have braces only around what is hashed`)
+		})
+	}
+}
+
+// With replicas to confirm each hold there are no grants, and the order is the same.
+func TestFairWithReplicas(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.StartSentinel(t)
+	o := rlock.Options{Replicas: 1, ReplicaTimeout: 10 * time.Second}
+	b := newFairBench(t, s.Client(t), func() rueidis.Client { return s.Client(t) }, 2, o)
+	unlock := b.lock(0)
+	b.wait(context.Background(), 1, "0")
+	b.wait(context.Background(), 0, "1")
+	b.wait(context.Background(), 1, "2")
+	require.NoError(t, unlock())
+	b.requireOrder("0", "1", "2")
+}
+
+// Goroutines of several processes come, wait and give up at random, while connections are cut: one is inside at a time, and nothing
+// is left.
+func TestFairCancelsAndCuts(t *testing.T) {
+	redistest.Parallel(t)
+	b, s := fairStandalone(t, 1, rlock.Options{})
+	proxy := redistest.StartProxy(t, s.Addr())
+	for range 2 {
+		b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
+	}
+	end := time.Now().Add(3 * time.Second)
+	var inside, sections, cancelled atomic.Int64
+	for i := range 24 {
+		b.running.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(i), 0))
+			for time.Now().Before(end) {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rnd.IntN(60))*time.Millisecond)
+				err := b.processes[i%3].FairMutex(b.name).Do(ctx, func(ctx context.Context) error {
+					if n := inside.Add(1); ctx.Err() == nil {
+						assert.EqualValues(t, 1, n, "alone")
+					}
+					sections.Add(1)
+					inside.Add(-1)
+					return nil
+				})
+				cancel()
+				if err != nil {
+					cancelled.Add(1)
+				}
+			}
+		})
+	}
+	for time.Now().Before(end) {
+		select {
+		case <-time.After(400 * time.Millisecond):
+			proxy.CutAll()
+		case <-t.Context().Done():
+		}
+	}
+	b.running.Wait()
+	t.Logf("%d sections, %d failed", sections.Load(), cancelled.Load())
+	require.Greater(t, sections.Load(), int64(100))
+	list, times := b.keys()
+	redistest.Eventually(t, 20*time.Second, func() bool {
+		n, err := b.do("EXISTS", b.name, list, times).AsInt64()
+		return err == nil && n == 0
+	}, "no key is left")
+	for i := range b.processes {
+		require.NoError(t, b.lock(i)())
+	}
+	b.requireNothingLeft()
+}

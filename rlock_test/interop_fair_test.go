@@ -1,0 +1,423 @@
+//go:build interop
+
+package rlock_test
+
+import (
+	"context"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// TestInteropFair is TestInterop for fair locks, whose queue both sides share.
+func TestInteropFair(t *testing.T) {
+	for _, s := range settings(t) {
+		t.Run(s.String(), func(t *testing.T) {
+			w := &fairWorld{newWorld(t, s)}
+			t.Run("exclusion", w.fairExclusion)
+			w.bothWays(t, "wake-up", w.fairWakeUp)
+			w.bothWays(t, "order", w.fairOrder)
+			w.bothWays(t, "give-up", w.fairGiveUp)
+			w.bothWays(t, "names", w.fairNames)
+			w.quickly(t, "forced by the same side", w.forcedByHolder)
+			w.quickly(t, "forced by the other side", w.forcedByStranger)
+			t.Run("leases", func(t *testing.T) {
+				w.quickly(t, "watchdog", together(w.watchdog))
+				w.quickly(t, "holder killed", together(w.holderKilled))
+				w.quickly(t, "waiter killed", together(w.waiterKilled))
+			})
+		})
+	}
+}
+
+// fairWorld runs tests with actors that lock fair locks.
+type fairWorld struct{ *world }
+
+func fairly(s sides) sides {
+	wrap := func(of func() actor) func() actor {
+		return func() actor {
+			switch a := of().(type) {
+			case *goActor:
+				return &fairGo{goActor: a}
+			default:
+				return &fairJava{javaThread: a.(*javaThread)}
+			}
+		}
+	}
+	return sides{s.way, wrap(s.holder), wrap(s.waiter)}
+}
+
+func (w *fairWorld) bothWays(t *testing.T, name string, test func(*testing.T, sides)) {
+	t.Helper()
+	w.world.bothWays(t, name, func(t *testing.T, s sides) { test(t, fairly(s)) })
+}
+
+func (w *fairWorld) quickly(t *testing.T, name string, test func(*testing.T, sides)) {
+	t.Helper()
+	w.world.quickly(t, name, func(t *testing.T, s sides) { test(t, fairly(s)) })
+}
+
+type fairGo struct{ *goActor }
+
+func (g *fairGo) start(t testing.TB, name string, lease time.Duration) <-chan event {
+	var o []rlock.Option
+	if lease > 0 {
+		o = append(o, rlock.WithLease(lease))
+	}
+	return g.startOn(t, g.client.FairMutex(name, o...))
+}
+
+func (g *fairGo) tryInVain(t testing.TB, name string) {
+	t.Helper()
+	_, _, err := g.client.FairMutex(name).TryLock(g.ctx(), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+}
+
+func (g *fairGo) force(t testing.TB, name string) event {
+	t.Helper()
+	began := time.Now()
+	was, err := g.client.FairMutex(name).ForceUnlock(g.ctx())
+	require.True(t, was)
+	return event{began, time.Now(), err}
+}
+
+type fairJava struct{ *javaThread }
+
+func codedFair(name string) string { return "fair/" + url.QueryEscape(name) }
+
+func (j *fairJava) start(t testing.TB, name string, lease time.Duration) <-chan event {
+	t.Helper()
+	args := []string{codedFair(name)}
+	if lease > 0 {
+		args = append(args, ms(lease))
+	}
+	return j.startOp(t, "lock", args...)
+}
+
+func (j *fairJava) unlock(t testing.TB, name string) event {
+	t.Helper()
+	return j.do(t, "unlock", codedFair(name)).event
+}
+
+func (j *fairJava) tryInVain(t testing.TB, name string) {
+	t.Helper()
+	require.Equal(t, "false", j.ask(t, "trylock", codedFair(name), "0"))
+}
+
+func (j *fairJava) force(t testing.TB, name string) event {
+	t.Helper()
+	r := j.do(t, "force", codedFair(name))
+	require.NoError(t, r.err)
+	require.Equal(t, "true", r.value)
+	return r.event
+}
+
+// entries are those of the queue.
+func (w *fairWorld) entries(t testing.TB, name string) []string {
+	t.Helper()
+	all, err := w.watch.do(t, "LRANGE", fairKey("redisson_lock_queue", name), "0", "-1").AsStrSlice()
+	require.NoError(t, err)
+	return all
+}
+
+func fairKey(prefix, name string) string {
+	return prefix + unlockChannel(name)[len("redisson_lock__channel"):]
+}
+
+// queueUp begins to lock a lock that another holds, and returns when that is in the queue and told of unlocks.
+func (w *fairWorld) queueUp(t testing.TB, a actor, name string) <-chan event {
+	t.Helper()
+	n := len(w.entries(t, name))
+	in := a.start(t, name, atMost)
+	w.awaitEntries(t, name, n+1)
+	if _, java := a.(*fairJava); java { // it subscribes behind that
+		own := unlockChannel(name) + ":" + w.entries(t, name)[n]
+		redistest.Eventually(t, 10*time.Second, func() bool { return w.listeners(t, own) == 1 }, "subscribed")
+	}
+	requireWaiting(t, in)
+	return in
+}
+
+func (w *fairWorld) awaitEntries(t testing.TB, name string, n int) {
+	t.Helper()
+	redistest.Eventually(t, 10*time.Second, func() bool { return len(w.entries(t, name)) == n }, "in the queue")
+}
+
+func (w *fairWorld) listeners(t testing.TB, channel string) (sum int64) {
+	t.Helper()
+	cmd := "NUMSUB"
+	if w.cluster && !w.plain {
+		cmd = "SHARDNUMSUB"
+	}
+	for _, node := range w.watch.rdb.Nodes() {
+		got, err := node.Do(t.Context(), node.B().Arbitrary("PUBSUB", cmd, channel).Build()).ToArray()
+		require.NoError(t, err)
+		n, err := got[1].AsInt64()
+		require.NoError(t, err)
+		sum += n
+	}
+	return sum
+}
+
+func (w *fairWorld) requireNothingLeft(t testing.TB, name string) {
+	t.Helper()
+	for _, key := range []string{name, fairKey("redisson_lock_queue", name), fairKey("redisson_lock_timeout", name)} {
+		redistest.Eventually(t, 10*time.Second, func() bool { return !w.watch.exists(t, key) }, key+" is gone")
+	}
+}
+
+// Two processes of each side, with two threads each, in and out of one lock.
+func (w *fairWorld) fairExclusion(t *testing.T) {
+	const (
+		processes = 2
+		threads   = 2
+		long      = 8 * time.Second
+	)
+	name := redistest.Name(t)
+	file := filepath.Join(t.TempDir(), "counter")
+	require.NoError(t, os.WriteFile(file, []byte("0"), 0o600))
+	var goes [processes]*goProcess
+	var java [processes]*redisson
+	for i := range processes {
+		goes[i] = w.startGo(t, goJob{Options: w.options(0), Name: name, Fair: true, File: file, Threads: threads, For: long})
+		java[i] = w.startJava(t, 30*time.Second)
+	}
+	var replies []<-chan reply
+	for i := range processes {
+		goes[i].begin(t)
+		for thread := range threads {
+			replies = append(replies, java[i].send(t, strconv.Itoa(thread), "hammer", codedFair(name), url.QueryEscape(file), ms(long)))
+		}
+	}
+	var inJava, inGo int64
+	for i, ch := range replies {
+		r := java[i/threads].await(t, ch)
+		require.NoError(t, r.err)
+		n, err := strconv.ParseInt(r.value, 10, 64)
+		require.NoError(t, err)
+		inJava += n
+	}
+	for _, p := range goes {
+		n, err := strconv.ParseInt(p.expect(t, "sections", time.Minute), 10, 64)
+		require.NoError(t, err)
+		inGo += n
+		p.end(t)
+	}
+	got, err := readNumber(file)
+	require.NoError(t, err)
+	t.Logf("%d sections in Go, %d in Java, %d in the file", inGo, inJava, got)
+	require.Equal(t, inJava+inGo, got, "an addition was lost")
+	require.Greater(t, inJava, inGo/3, "both sides get their turns")
+	require.Greater(t, inGo, inJava/3, "both sides get their turns")
+	w.requireNothingLeft(t, name)
+}
+
+func (w *fairWorld) fairWakeUp(t *testing.T, s sides) {
+	const warmUp, rounds = 30, 100
+	holder, waiter, name := s.holder(), s.waiter(), redistest.Name(t)
+	var took []time.Duration
+	for range warmUp + rounds {
+		lock(t, holder, name, atMost)
+		in := w.queueUp(t, waiter, name)
+		unlocked := unlock(t, holder, name)
+		took = append(took, await(t, in, 40*time.Second).ended.Sub(unlocked.began))
+		unlock(t, waiter, name)
+	}
+	took = took[warmUp:]
+	slices.Sort(took)
+	t.Logf("wake-up: median %v, p99 %v, max %v", took[rounds/2], took[rounds*99/100], took[rounds-1])
+	require.LessOrEqual(t, took[rounds/2], 20*time.Millisecond, "median")
+	require.LessOrEqual(t, took[rounds-1], time.Second, "max")
+}
+
+// Fifty waiters of both sides get in by the order in which they queued.
+func (w *fairWorld) fairOrder(t *testing.T, s sides) {
+	name, first := redistest.Name(t), s.holder()
+	lock(t, first, name, atMost)
+	var waiters []actor
+	var in []<-chan event
+	for i := range 50 {
+		a := s.waiter()
+		if i*i%5 < 2 {
+			a = s.holder()
+		}
+		waiters = append(waiters, a)
+		in = append(in, w.queueUp(t, a, name))
+	}
+	began := time.Now()
+	unlock(t, first, name)
+	for i, a := range waiters {
+		await(t, in[i], 20*time.Second)
+		for _, later := range in[i+1:] {
+			requireWaiting(t, later)
+		}
+		unlock(t, a, name)
+	}
+	t.Logf("50 waiters were served in %v", time.Since(began).Round(time.Millisecond))
+	w.requireNothingLeft(t, name)
+}
+
+// A waiter of either side gives up, in the middle and at the head; the others keep their order.
+func (w *fairWorld) fairGiveUp(t *testing.T, s sides) {
+	name, holder := redistest.Name(t), s.holder()
+	lock(t, holder, name, atMost)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	gone := make(chan error, 2)
+	goGivesUp := func() {
+		n := len(w.entries(t, name))
+		go func() { // ends with cancel
+			_, _, err := w.watch.FairMutex(name).Lock(ctx)
+			gone <- err
+		}()
+		w.awaitEntries(t, name, n+1)
+	}
+	var java [2]*javaThread
+	var replies [2]<-chan reply
+	javaGivesUp := func(i int) {
+		n := len(w.entries(t, name))
+		java[i] = w.java.thread()
+		replies[i] = java[i].of.send(t, java[i].name, "trylock", codedFair(name), "1500")
+		w.awaitEntries(t, name, n+1)
+	}
+	goGivesUp()
+	javaGivesUp(0)
+	a, b := s.waiter(), s.holder()
+	inA := w.queueUp(t, a, name)
+	goGivesUp()
+	javaGivesUp(1)
+	inB := w.queueUp(t, b, name)
+	cancel()
+	require.ErrorIs(t, <-gone, rlock.ErrNotAcquired)
+	require.ErrorIs(t, <-gone, rlock.ErrNotAcquired)
+	for i, j := range java {
+
+		require.Equal(t, "false", j.of.await(t, replies[i]).value)
+	}
+	w.awaitEntries(t, name, 2)
+	unlock(t, holder, name)
+	await(t, inA, 40*time.Second)
+	requireWaiting(t, inB)
+	unlock(t, a, name)
+	await(t, inB, 40*time.Second)
+	unlock(t, b, name)
+	w.requireNothingLeft(t, name)
+}
+
+func (w *fairWorld) fairNames(t *testing.T, s sides) {
+	holder, waiter := s.holder(), s.waiter()
+	for _, name := range interopNames {
+		name += redistest.Name(t)
+		lock(t, holder, name, atMost)
+		w.holds(t, name, holder.field(t, name), 1)
+		waiter.tryInVain(t, name)
+		in := w.queueUp(t, waiter, name)
+		unlocked := unlock(t, holder, name)
+		require.Less(t, await(t, in, 40*time.Second).ended.Sub(unlocked.began), late, name)
+		w.holds(t, name, waiter.field(t, name), 1)
+		unlock(t, waiter, name)
+		w.requireNothingLeft(t, name)
+	}
+}
+
+func (w *fairWorld) forcedByHolder(t *testing.T, s sides) {
+	w.forced(t, s.holder(), s.waiter(), s.holder())
+}
+
+func (w *fairWorld) forcedByStranger(t *testing.T, s sides) {
+	w.forced(t, s.holder(), s.holder(), s.waiter())
+}
+
+func (w *fairWorld) forced(t *testing.T, holder, waiter, by actor) {
+	name := redistest.Name(t)
+	lock(t, holder, name, 0)
+	in := w.queueUp(t, waiter, name)
+	force := by.force(t, name)
+	took := await(t, in, 40*time.Second).ended.Sub(force.began)
+	t.Logf("in after %v", took)
+	require.Less(t, took, late)
+	unlock(t, waiter, name)
+	w.requireNothingLeft(t, name)
+}
+
+func (w *fairWorld) watchdog(t *testing.T, s sides) {
+	holder, waiter, name := s.holder(), s.waiter(), redistest.Name(t)
+	lock(t, holder, name, 0)
+	in := w.queueUp(t, waiter, name)
+	field := holder.field(t, name)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(shortLease + shortLease/2); time.Now().Before(end); <-tick.C {
+		w.holds(t, name, field, 1)
+		requireWaiting(t, in)
+		require.Len(t, w.entries(t, name), 1)
+	}
+	unlocked := unlock(t, holder, name)
+	require.Less(t, await(t, in, 40*time.Second).ended.Sub(unlocked.began), late)
+	unlock(t, waiter, name)
+}
+
+// The holder is killed: the head of the other side is in when the lease ends.
+func (w *fairWorld) holderKilled(t *testing.T, s sides) {
+	name, waiter := redistest.Name(t), s.waiter()
+	kill := w.process(t, s, name)
+	in := w.queueUp(t, waiter, name)
+	kill()
+	left := w.watch.pttl(t, name)
+	ends := time.Now().Add(left)
+	took := await(t, in, 40*time.Second).ended.Sub(ends)
+	t.Logf("in %v after the lease", took)
+	require.Less(t, took, late)
+	unlock(t, waiter, name)
+	w.requireNothingLeft(t, name)
+}
+
+// process has a process of the holder's side take the lock, or wait for it; it returns what kills it.
+func (w *fairWorld) process(t *testing.T, s sides, name string) (kill func()) {
+	n := len(w.entries(t, name))
+	held := w.watch.exists(t, name)
+	if _, isGo := s.holder().(*fairGo); isGo {
+		p := w.startGo(t, goJob{Options: w.options(shortLease), Name: name, Fair: true})
+		p.begin(t)
+		kill = p.kill
+		if !held {
+			p.expect(t, "held", 10*time.Second)
+		}
+	} else {
+		p := w.startJava(t, shortLease)
+		kill = p.kill
+		in := (&fairJava{p.thread()}).start(t, name, 0)
+		if !held {
+			await(t, in, 10*time.Second)
+		}
+	}
+	if held {
+		w.awaitEntries(t, name, n+1)
+	}
+	return kill
+}
+
+// A waiter of the one side is killed, at the head of the queue, with one of the other side behind it; and the holder is of this
+// library, so that it can do something about that.
+func (w *fairWorld) waiterKilled(t *testing.T, s sides) {
+	name, holder, waiter := redistest.Name(t), &fairGo{newGoActor(w.quickGo)}, s.waiter()
+	lock(t, holder, name, atMost)
+	kill := w.process(t, s, name)
+	in := w.queueUp(t, waiter, name)
+	kill()
+	unlocked := unlock(t, holder, name)
+	took := await(t, in, 40*time.Second).ended.Sub(unlocked.began)
+	t.Logf("in after %v", took)
+	require.Less(t, took, 5*time.Second+5*time.Second/3+late)
+	unlock(t, waiter, name)
+	w.requireNothingLeft(t, name)
+}
