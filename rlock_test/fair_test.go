@@ -629,3 +629,41 @@ func TestFairCancelsAndCuts(t *testing.T) {
 	}
 	b.requireNothingLeft()
 }
+
+// The rights that docs/protocol.md lists are enough. Without them Lock says so.
+func TestFairRights(t *testing.T) {
+	redistest.Parallel(t)
+	b, s := fairStandalone(t, 1, rlock.Options{})
+	user := func(rules ...string) *rlock.Client {
+		b.do(append([]string{"ACL", "SETUSER", "app", "reset", "resetchannels", "on", ">secret", "+@connection"}, rules...)...)
+		c := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password, o.DisableCache = "app", "secret", true })
+		return newClient(t, c, rlock.Options{})
+	}
+	rights := []string{
+		"~" + b.name, "~redisson_lock_queue:*", "~redisson_lock_timeout:*", "&redisson_lock__channel:*",
+		"+evalsha", "+eval", "+del", "+hdel", "+hexists", "+hget", "+hincrby", "+hrandfield", "+hset", "+pexpire", "+pttl", "+publish",
+		"+subscribe", "+unsubscribe", "+ping",
+		"+exists", "+lindex", "+llen", "+lpop", "+lpos", "+lrange", "+lrem", "+rpush", "+time", "+zadd", "+zcard", "+zrem", "+zscore",
+	}
+	b.processes = append(b.processes, user(rights...))
+	unlock := b.lock(1)
+	b.do("RPUSH", "redisson_lock_queue:{"+b.name+"}", aThread) // Redisson's: then a waiter needs a channel of its own
+	b.expected = 1
+	b.wait(context.Background(), 1, "1")
+	b.wait(context.Background(), 0, "2")
+	require.NoError(t, unlock())
+	list, times := b.keys()
+	b.do("LREM", list, "0", aThread) // it gives up
+	b.do("ZREM", times, aThread)
+	b.requireOrder("1", "2")
+
+	unlock = b.lock(0)
+	waits := func(rules ...string) error {
+		_, _, err := user(rules...).FairMutex(b.name).TryLock(context.Background(), atMost)
+		return err
+	}
+	require.ErrorContains(t, waits("~"+b.name, "&*", "+@all"), "NOPERM")
+	require.ErrorContains(t, waits(append(slices.Clone(rights), "-rpush")...), "acquire script: ")
+	require.ErrorContains(t, waits("~*", "+@all", "&redisson_lock__channel:{"+b.name+"}"), "the server refuses it")
+	require.NoError(t, unlock())
+}
