@@ -140,7 +140,7 @@ func (a *MultiMutex) split() {
 	}
 	parts := make(map[place]int) // that still have room
 	for _, m := range a.members {
-		if m.mutex == nil || !m.mutex.kind.together || m.mutex.client.options.Replicas > 0 {
+		if m.mutex == nil || !m.mutex.kind.ordinary || m.mutex.client.options.Replicas > 0 {
 			a.parts = append(a.parts, []*member{m})
 			continue
 		}
@@ -256,7 +256,7 @@ func (a *MultiMutex) compete(who caller) (*section, error) {
 		if who.ctx.Err() == nil && errors.As(context.Cause(s.ctx), &loss) {
 			err = loss
 		}
-		_ = s.unlock() // what becomes of these is no concern of the caller
+		s.giveBack()
 		if refused == nil || !who.canWait() {
 			return nil, err
 		}
@@ -320,6 +320,7 @@ func (a *MultiMutex) climb(s *section, who caller, within time.Duration) (refuse
 type section struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc // ends it before anything is released
+	levels  []*level                // of the members that are a Mutex
 	unlocks []func() []error
 }
 
@@ -334,6 +335,9 @@ func (s *section) add(m *member, who caller) error {
 	ctx, unlock, err := m.lock(s.ctx, who)
 	if err == nil {
 		s.ctx = ctx
+		if m.mutex != nil {
+			s.levels = append(s.levels, levelOf(ctx))
+		}
 		s.unlocks = append(s.unlocks, func() []error {
 			if err := unlock(); err != nil {
 				return []error{err}
@@ -375,6 +379,7 @@ func (s *section) takePart(part []*member, who caller) (refused *member, err err
 		return s.takeEach(part, who)
 	case err == nil:
 		s.ctx = levels[len(levels)-1]
+		s.levels = append(s.levels, levels...)
 		s.unlocks = append(s.unlocks, func() []error { return unlockTogether(levels) })
 	case which >= 0:
 		refused = part[which]
@@ -410,6 +415,16 @@ func (s *section) refused(m *member, err error) *member {
 		return m
 	}
 	return nil
+}
+
+// giveBack unlocks what nobody was told of. It does not stay taken, see WithMinHold, and what becomes of it is no concern of the caller.
+func (s *section) giveBack() {
+	for _, l := range s.levels {
+		if l == &l.hold.first { // not of a hold that the caller had before
+			l.hold.taken = nil
+		}
+	}
+	_ = s.unlock()
 }
 
 // unlock ends the section, which may have a part of the locks. What takes calls of its own is released side by side, for one server

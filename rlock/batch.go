@@ -165,16 +165,15 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 	}()
 	inner := ctx
 	for i, l := range b.locks {
-		m, one := l.mutex, answer{sent: a.sent}
-		one.Status, one.Token = lua.Acquired, a.Tokens[i]
-		if until := one.until(m); !time.Now().Before(until) {
+		m, granted := l.mutex, answer{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: a.Tokens[i]}, sent: a.sent}
+		if until := granted.until(m); !time.Now().Before(until) {
 			err = &LostError{
 				Name: m.name, Owner: l.hold.field(), Reason: LostExpired, Since: until,
 				text: "lost: Redis took longer than the lease to answer",
 			}
 			break
 		}
-		s, failed := l.hold.openAs(inner, cancel, m, one)
+		s, failed := l.hold.openAs(inner, cancel, m, granted)
 		if failed != nil {
 			err = m.gaveUp(b.caller, failed, lua.AcquireReply{})
 			break
@@ -198,6 +197,9 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 			b.leave()
 		}
 	})
+	for _, l := range levels {
+		l.hold.taken = nil // nobody was told of it
+	}
 	_ = unlockTogether(levels)
 	return nil, err
 }

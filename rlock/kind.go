@@ -20,8 +20,9 @@ type kind struct {
 	times func(name string) string
 	// fence names the key of the fencing counter; nil for a kind without one.
 	fence func(name string) string
-	// together says that many are taken or released by one call: the scripts are those of acquire and release.
-	together bool
+	// ordinary says that the scripts are those of acquire and release: many locks can be taken or released by one call, and a
+	// lock can stay taken after its unlock.
+	ordinary bool
 	// prefix and suffix are what the owner field has before the tag and behind it.
 	prefix, suffix string
 
@@ -35,13 +36,13 @@ var (
 	plain = &kind{
 		channel:  prefixed("redisson_lock__channel"),
 		queue:    queueKey,
-		together: true,
+		ordinary: true,
 		acquire:  lua.Acquire, release: lua.Release, renew: lua.Renew,
 	}
 	fenced = &kind{
 		channel:  prefixed("redisson_lock__channel"),
 		queue:    queueKey,
-		together: true,
+		ordinary: true,
 		fence:    prefixed("redisson_lock_token"),
 		acquire:  lua.Acquire, release: lua.Release, renew: lua.Renew,
 	}

@@ -91,6 +91,9 @@ func (c *Client) mutex(k *kind, name string, options []Option) *Mutex {
 		}
 		o.apply(m)
 	}
+	if m.minHold > 0 && !k.ordinary {
+		m.invalid = m.fail(errors.New("a lock of this kind cannot stay taken after its unlock: use WithMinHold with a Mutex"))
+	}
 	if name == "" {
 		m.invalid = m.fail(errors.New("the name is empty"))
 	}

@@ -146,7 +146,7 @@ func WithMaxHold(d time.Duration) Option {
 //
 // It is the last unlock of the hold that leaves the lock taken, if the handle of the Lock that took the hold says so. It hands the
 // lock to nobody. Until d is over a [NotAcquiredError] names a holder whose tag is 0, which is nobody's; [Mutex.ForceUnlock]
-// frees the lock earlier. A holder that crashes or loses its hold before the unlock keeps the lock until the end of its lease, as ever.
+// frees the lock earlier. It is for plain and fenced locks; handles of other kinds report it as an error. A holder that crashes or loses its hold before the unlock keeps the lock until the end of its lease, as ever.
 func WithMinHold(d time.Duration) Option {
 	return durationOption("the shortest hold", d, func(m *Mutex) *time.Duration { return &m.minHold })
 }

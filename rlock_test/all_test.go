@@ -776,3 +776,28 @@ func TestAllWithReplicas(t *testing.T) {
 	require.ErrorIs(t, err, rlock.ErrNotReplicated)
 	require.Zero(t, bench{rdb: s.Client(t)}.size(t))
 }
+
+// What a Lock gives back while it waits for another lock does not stay taken; the end of a section does.
+func TestAllGivesBackWithoutMinHold(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	other := newClient(t, b.rdb)
+	names := numbered(b.name, 2)
+	m := rlock.All(b.Mutex(names[0], rlock.WithMinHold(time.Hour)), b.Mutex(names[1]))
+	_, unlock0, err := other.Mutex(names[0]).Lock(context.Background())
+	require.NoError(t, err)
+	p := lockAsync(t, m)
+	b.awaitSubscribers(t, names[0], 1)
+	_, unlock1, err := other.Mutex(names[1]).Lock(context.Background())
+	require.NoError(t, err)
+	require.NoError(t, unlock0())
+	b.awaitSubscribers(t, names[1], 1) // so it had the first one, and gave it back
+	require.NoError(t, other.Mutex(names[0]).TryDo(context.Background(), soon, func(context.Context) error { return nil }))
+	require.NoError(t, unlock1())
+	got := p.get(t, soon)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+	require.Greater(t, b.pttl(t, names[0]), time.Minute)
+	require.False(t, b.exists(t, names[1]))
+	b.do(t, "DEL", names[0])
+}

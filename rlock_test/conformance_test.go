@@ -47,6 +47,16 @@ func conformanceKinds() []conformanceKind {
 		{name: "fenced", handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
 			return p.client(t, 0, rlock.Options{}).FencedMutex(p.name), p.client(t, 1, rlock.Options{}).FencedMutex(p.name)
 		}, without: enters, keeps: "redisson_lock_token:"},
+		{name: "fair", handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
+			return p.client(t, 0, rlock.Options{}).FairMutex(p.name), p.client(t, 1, rlock.Options{}).FairMutex(p.name)
+		}, without: enters},
+		{name: "All", handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
+			both := func(side int) rlock.Locker {
+				c := p.client(t, side, rlock.Options{})
+				return rlock.All(c.Mutex(p.name), c.Mutex(p.name+":beside"))
+			}
+			return both(0), both(1)
+		}, without: map[string]string{refusesReentry: "has " + reenters, endsByOtherHand: "has no such method"}},
 		{name: "Prefix", handles: mutex(rlock.Options{Prefix: "{shop}:"}), without: enters},
 		{name: "WithGrace", handles: mutex(rlock.Options{}, rlock.WithGrace(time.Second)), without: enters},
 		{name: "WithoutReentry", handles: mutex(rlock.Options{}, rlock.WithoutReentry()), without: refuses},

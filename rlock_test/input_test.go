@@ -102,6 +102,7 @@ func TestBadHandles(t *testing.T) {
 		{b.Mutex(b.name, rlock.WithMaxHold(0)), "the longest hold is 0s, want at least 1ms"},
 		{b.Mutex(b.name, rlock.WithMinHold(-1)), "the shortest hold is -1ns, want at least 1ms"},
 		{b.Mutex(b.name, rlock.WithGrace(time.Millisecond-1)), "the grace is 999.999µs, want at least 1ms"},
+		{b.FairMutex(b.name, rlock.WithMinHold(time.Second)), "cannot stay taken after its unlock"},
 	} {
 		got, noop, err := tc.m.Lock(ctx)
 		require.ErrorContains(t, err, tc.want)
