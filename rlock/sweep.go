@@ -55,8 +55,8 @@ func (c *Client) settle(m *Mutex, h *hold) {
 	}
 }
 
-// giveBack releases a hold that was granted to nobody.
-func (c *Client) giveBack(m *Mutex, h *hold) {
+// giveBack releases a hold that was granted to nobody. It reports whether Redis has answered.
+func (c *Client) giveBack(m *Mutex, h *hold) (answered bool) {
 	_, err := c.releaseOnce(m, m.releaseArgs(h, 0, 0))
 	if err != nil {
 		h.doubted(time.Now().Add(m.ttl())).unsure = true
@@ -67,6 +67,7 @@ func (c *Client) giveBack(m *Mutex, h *hold) {
 		}
 	}
 	c.settle(m, h)
+	return err == nil
 }
 
 // lastCallTimeout is what a release is given while Close waits for it.
