@@ -28,7 +28,7 @@ func (m *Mutex) levelIn(ctx context.Context) *level {
 // belong to it. Deadline, values and cancellation of ctx stay, so it still ends with the
 // section; add [context.WithoutCancel] for one that should not.
 func Detach(ctx context.Context) context.Context {
-	return context.WithValue(ctx, ctxKey{}, (*level)(nil))
+	return context.WithValue(context.WithValue(ctx, ctxKey{}, (*level)(nil)), quorumKey{}, (*quorumLevel)(nil))
 }
 
 // Owner returns the owner of the innermost hold that ctx carries, of whichever lock, as it is written in Redis:

@@ -49,7 +49,7 @@
 //
 // No lock that lives in another process can stop a holder that was paused between a look at its ctx
 // and a write. A store that must not be damaged should check a fencing token: see
-// [Client.FencedMutex].
+// [Client.FencedMutex]. A lock that outlives the death of a server is kept by several: see [Quorum].
 //
 // # How it waits
 //

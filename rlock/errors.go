@@ -198,7 +198,7 @@ func (e *unlockedError) Unwrap() error {
 	return nil
 }
 
-// errUnlocked is the [context.Cause] of a section of several locks that was unlocked.
+// errUnlocked is the [context.Cause] of a section of several locks, or of a quorum, that was unlocked.
 var errUnlocked = fmt.Errorf("rlock: unlocked: %w", context.Canceled)
 
 // notAcquired is the error of a wait that ended, because ctx is done or its time is over.

@@ -302,3 +302,24 @@ func ExampleWithLease() {
 	// told: true
 	// reported: true
 }
+
+// One Client for each of three independent servers. The lock outlives the death of any one of them.
+func ExampleQuorum() {
+	one, closeOne := connect()
+	defer closeOne()
+	two, closeTwo := connect()
+	defer closeTwo()
+	three, closeThree := connect()
+	defer closeThree()
+
+	const name = "nightly-report"
+	report := rlock.Quorum(one.Mutex(name), two.Mutex(name), three.Mutex(name))
+	err := report.Do(context.Background(), func(ctx context.Context) error {
+		fmt.Println("a majority of the servers has the lock")
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// a majority of the servers has the lock
+	// <nil>
+}

@@ -72,11 +72,12 @@ func (c *Client) sweep(all ...*residue) {
 	}
 }
 
-// giveBack releases a hold that was granted to nobody.
-func (c *Client) giveBack(m *Mutex, h *hold) {
+// giveBack releases a hold that was granted to nobody. It reports whether Redis has answered.
+func (c *Client) giveBack(m *Mutex, h *hold) (answered bool) {
 	_, err := c.releaseOnce(m, m.releaseArgs(h, 0, 0))
 	h.givenBack(m, err)
 	c.settle(m, h)
+	return err == nil
 }
 
 // givenBack notes what the release of a hold that was granted to nobody came to.

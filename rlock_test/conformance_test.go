@@ -57,6 +57,20 @@ func conformanceKinds() []conformanceKind {
 			}
 			return both(0), both(1)
 		}, without: map[string]string{refusesReentry: "has " + reenters, endsByOtherHand: "has no such method"}},
+		{name: "Quorum", handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
+			// Of three names on one server, where three servers should be: the lock does not know that they are one.
+			quorum := func(side int) rlock.Locker {
+				var members []rlock.Locker
+				for _, name := range []string{p.name, p.name + ":2", p.name + ":3"} {
+					members = append(members, p.client(t, side, rlock.Options{}).Mutex(name))
+				}
+				return rlock.Quorum(members...)
+			}
+			return quorum(0), quorum(1)
+		}, without: map[string]string{
+			refusesReentry: "has " + reenters, endsByOtherHand: "has no such method",
+			"wake-up here": "nothing shows that one of them waits: they send nothing",
+		}},
 		{name: "Prefix", handles: mutex(rlock.Options{Prefix: "{shop}:"}), without: enters},
 		{name: "WithGrace", handles: mutex(rlock.Options{}, rlock.WithGrace(time.Second)), without: enters},
 		{name: "WithoutReentry", handles: mutex(rlock.Options{}, rlock.WithoutReentry()), without: refuses},

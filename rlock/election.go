@@ -1,0 +1,467 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"reflect"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-rlock/rlock/lua"
+	"github.com/go-rlock/rlock/pubsub"
+)
+
+// A Lock of a quorum that competes takes the turn of its process, and keeps it until its hold is over. Then it asks all servers,
+// in rounds:
+//
+//	state     event                                    next
+//	in line   turn: no goroutine of this process has
+//	          the lock, or asks for it                 voting
+//	          a majority granted                       entered
+//	          a majority answered, and too few granted waiting; first a random pause, if some did; TryLock(0): out
+//	          too few answered                         voting again, for 3 s; then out
+//	waiting   a majority may be free                   voting
+//	any       ctx, time over, Close                    out
+//	entered   the lease lasts                          a live hold
+//	          answered after the lease                 out
+//
+// Each round has a hold of its own, which is discarded unless it is entered.
+//
+// It waits in the hub of each Client, in a queue of its own. Its waiter there has the turn while the server may have been
+// freed since it was asked: by a message, by the end of a lease, or while nobody listened. So it sleeps as long as that is so
+// for less than a majority, and no unlock that makes a majority free is missed (I-wake, for as many servers).
+
+// election is a Lock of a quorum on its way to a hold.
+type election struct {
+	caller
+	quorum *QuorumMutex
+	line   *line
+	ears   []ear            // one for each member
+	err    error            // what kept the last round from a majority of answers; nil if it had one
+	failed time.Time        // when the first of the rounds began that had too few answers; zero if the last one had enough
+	tries  int              // since then
+	held   lua.AcquireReply // the last refusal
+	own    bool             // the holder is of this process
+}
+
+// ear is where an election hears of one server.
+type ear struct {
+	waiter pubsub.Waiter
+	member *Mutex
+	joined bool
+	turn   bool  // the server may be free
+	err    error // it cannot subscribe
+}
+
+// line is the queue of this process for a quorum. Whoever has its turn asks for the lock, or has it.
+type line struct {
+	key    string
+	turn   chan struct{}              // capacity 1; full while somebody has the turn
+	holder atomic.Pointer[quorumHold] // has the lock; nil if nobody here has
+	users  int                        // guarded by lines.mu
+}
+
+// lines are those of all quorums for which goroutines of this process wait, or that they hold.
+var lines = struct {
+	mu sync.Mutex // guards the following, and line.users; no other lock is taken under it
+	of map[string]*line
+}{of: make(map[string]*line)}
+
+func enterLine(key string) *line {
+	lines.mu.Lock()
+	defer lines.mu.Unlock()
+	l := lines.of[key]
+	if l == nil {
+		l = &line{key: key, turn: make(chan struct{}, 1)}
+		lines.of[key] = l
+	}
+	l.users++
+	return l
+}
+
+func (l *line) leave() {
+	lines.mu.Lock()
+	defer lines.mu.Unlock()
+	if l.users--; l.users == 0 {
+		delete(lines.of, l.key)
+	}
+}
+
+// pass ends the turn.
+func (l *line) pass() {
+	l.holder.Store(nil)
+	<-l.turn
+	l.leave()
+}
+
+// compete takes the lock for a new owner.
+func (e *election) compete() (*quorumLevel, error) {
+	e.line = enterLine(e.quorum.key)
+	if !e.takeTurn() {
+		defer e.line.leave()
+		return nil, e.out(nil)
+	}
+	e.ears = make([]ear, len(e.quorum.members))
+	for i, m := range e.quorum.members {
+		e.ears[i].member = m
+	}
+	l, err := e.elect()
+	e.leave(err == nil)
+	if err != nil {
+		err = e.out(err)
+		e.line.pass()
+	}
+	return l, err
+}
+
+// takeTurn waits for the turn of the process.
+func (e *election) takeTurn() bool {
+	select {
+	case e.line.turn <- struct{}{}:
+		return true
+	default:
+	}
+	if e.once {
+		return false
+	}
+	turn := reflect.SelectCase{Dir: reflect.SelectSend, Chan: reflect.ValueOf(e.line.turn), Send: reflect.ValueOf(struct{}{})}
+	return e.sleep(e.wait, turn) == 0
+}
+
+// elect asks in rounds until one gets the majority.
+func (e *election) elect() (*quorumLevel, error) {
+	q := e.quorum
+	pause, retry := time.Duration(0), minRetry
+	for {
+		for i := range e.ears {
+			e.ears[i].listen(q) // before it asks, so that it misses nothing
+		}
+		began := time.Now()
+		h := newQuorumHold(q, e.line)
+		t, err := e.vote(h, began)
+		if err == nil && t.granted >= q.majority() {
+			return h.open(e.ctx, q)
+		}
+		h.discard()
+		e.note(h, t, began, err != nil)
+		switch {
+		case err != nil:
+			return nil, err
+		case e.once:
+			return nil, errGaveUp
+		case e.err == nil:
+			retry = minRetry
+			if t.granted == 0 {
+				pause = 0
+			} else { // others ask in this moment: whoever waits for less has all servers for itself
+				pause = min(max(2*pause, 4*t.last.Sub(began), minPause), maxRetry)
+				if e.sleep(time.Now().Add(rand.N(pause))) == gaveUp {
+					return nil, errGaveUp
+				}
+			}
+			if err := e.await(); err != nil {
+				return nil, err
+			}
+		case t.refusedForGood > len(q.members)-q.majority(), e.tries > 1 && time.Since(e.failed) >= patience:
+			return nil, q.tooFew(e.err)
+		default:
+			if e.sleep(time.Now().Add(retry)) == gaveUp {
+				return nil, errGaveUp
+			}
+			retry = min(2*retry, maxRetry)
+		}
+	}
+}
+
+// vote waits until it is clear whether the round gets the majority.
+func (e *election) vote(h *quorumHold, began time.Time) (t tally, err error) {
+	most := e.quorum.majority()
+	for {
+		t = h.count()
+		if t.granted >= most || t.asked == 0 {
+			return t, nil
+		}
+		end := began.Add(patience)
+		if !e.failed.IsZero() { // by now there may be new connections
+			end = earlier(end, began.Add(max(secondTry, patience-began.Sub(e.failed))))
+		}
+		if t.refused > 0 || t.granted+t.asked < most {
+			// Nothing is gained by what is granted, and others may need it. But what answers in time need not be asked again.
+			end = earlier(end, t.last.Add(t.last.Sub(began)+stragglers))
+		}
+		if !e.limit.IsZero() {
+			end = earlier(end, e.limit)
+		}
+		switch e.sleepBeyondWait(end, ready(h.news)) {
+		case timeUp:
+			return h.count(), nil
+		case gaveUp:
+			return h.count(), errGaveUp
+		}
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// tally is what came of a round so far.
+type tally struct {
+	granted, refused, asked int // servers
+	refusedForGood          int // by an error that does not pass
+	err                     error
+	last                    time.Time // answer
+}
+
+func (h *quorumHold) count() (t tally) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var forGood error
+	for _, s := range h.shares {
+		switch {
+		case s.asked:
+			t.asked++
+			continue
+		case s.held:
+			t.granted++
+		case s.err == nil:
+			t.refused++
+		case mayPass(s.err):
+			t.err = s.err
+		default:
+			t.refusedForGood++
+			forGood = s.err
+		}
+		if s.at.After(t.last) {
+			t.last = s.at
+		}
+	}
+	if t.err == nil || t.refusedForGood > len(h.shares)-h.quorum.majority() {
+		t.err = forGood
+	}
+	return t
+}
+
+// note draws conclusions from a round that is over, or was left by the caller.
+func (e *election) note(h *quorumHold, t tally, began time.Time, left bool) {
+	if t.granted+t.refused >= e.quorum.majority() {
+		e.err, e.failed, e.tries = nil, time.Time{}, 0
+	} else if !left || t.err != nil || time.Since(began) >= silence/2 { // or there was no time for an answer
+		switch {
+		case t.err != nil:
+			e.err = t.err
+		case e.err == nil:
+			e.err = errNoAnswer
+		}
+		if e.tries++; e.tries == 1 {
+			e.failed = began
+		}
+	}
+	h.mu.Lock()
+	ends := make([]time.Duration, len(h.shares))
+	for i, s := range h.shares {
+		switch {
+		case s.refusal.Status == lua.Held:
+			ends[i] = s.refusal.TTL
+			e.held, e.own = s.refusal, s.hold.mutex.client.isOwn(s.refusal.Holder)
+		case s.err != nil && !s.asked && !s.left:
+			ends[i] = back
+		default: // it is told when the share was given back
+			ends[i] = -1
+		}
+	}
+	h.mu.Unlock()
+	for i, d := range ends {
+		e.ears[i].sleep(e.quorum, d)
+	}
+}
+
+// secondTry is what a round is given at least that follows one without an answer.
+const secondTry = 500 * time.Millisecond
+
+// back is for how long a server that failed is taken to be down.
+const back = time.Second
+
+// minPause is the least bound of a random pause. It is four times as long as the servers took to answer, if that is more.
+const minPause = 2 * time.Millisecond
+
+// stragglers is how much longer the slow servers may take than the others, and the same again, in a round that may have no
+// winner.
+const stragglers = 5 * time.Millisecond
+
+// await waits until a majority may be free.
+func (e *election) await() error {
+	for {
+		free, deaf := 0, error(nil)
+		able := 0
+		cases := make([]reflect.SelectCase, len(e.ears))
+		for i := range e.ears {
+			r := &e.ears[i]
+			cases[i] = ready(nil)
+			switch {
+			case r.err != nil:
+				deaf = r.err
+				continue
+			case r.turn:
+				free++
+			case r.joined:
+				cases[i] = ready(r.waiter.Turn())
+			}
+			able++
+		}
+		switch most := e.quorum.majority(); {
+		case free >= most:
+			return nil
+		case able < most:
+			return e.quorum.tooFew(deaf)
+		}
+		i := e.sleep(time.Time{}, cases...)
+		if i < 0 {
+			return errGaveUp
+		}
+		e.ears[i].hear()
+	}
+}
+
+// leave ends the waiting.
+func (e *election) leave(won bool) {
+	for i := range e.ears {
+		switch r := &e.ears[i]; {
+		case !r.joined || r.err != nil:
+		case won && r.turn:
+			r.waiter.Done(r.member.ttl())
+		default:
+			r.waiter.Leave()
+		}
+	}
+}
+
+// listen joins the queue of the hub, or takes the turn there: what comes from now on is news.
+func (r *ear) listen(q *QuorumMutex) {
+	if r.turn || r.err != nil || r.member.client.cluster.isUnknown() {
+		return
+	}
+	hub, queue := r.member.client.hub, q.waiters(r.member)
+	if !r.joined {
+		r.joined = true
+		if r.turn = hub.Join(&r.waiter, queue); r.turn {
+			return
+		}
+	}
+	hub.Wake(queue)
+	select {
+	case <-r.waiter.Turn():
+	default:
+	}
+	r.hear()
+}
+
+// hear notes what the hub has to say: that the server may be free, or that it cannot be listened to.
+func (r *ear) hear() {
+	if _, err := r.waiter.News(); err != nil {
+		r.waiter.Leave()
+		r.err = err
+		return
+	}
+	r.turn = true
+}
+
+// sleep gives the turn back until there is news, or ttl is over; a negative one is for ever. One that has just learnt of the
+// server's cluster has to ask once more.
+func (r *ear) sleep(q *QuorumMutex, ttl time.Duration) {
+	if !r.turn {
+		r.listen(q)
+		return
+	}
+	r.turn = false
+	r.waiter.Held(ttl, false)
+}
+
+var errGaveUp = errors.New("the caller's time is over")
+
+// What sleep was ended by, if by none of the cases.
+const (
+	timeUp = -1 - iota // until
+	gaveUp             // ctx, the end of the waiting, or too many Clients are closed
+)
+
+// sleep returns the index of the first of the cases that is ready.
+func (e *election) sleep(until time.Time, cases ...reflect.SelectCase) int {
+	bounded := e.wait.IsZero() || !until.IsZero() && until.Before(e.wait)
+	if !bounded {
+		until = e.wait
+	}
+	i := e.sleepBeyondWait(until, cases...)
+	if i == timeUp && !bounded {
+		return gaveUp
+	}
+	return i
+}
+
+// sleepBeyondWait is sleep for a round that is under way, which e.limit bounds.
+func (e *election) sleepBeyondWait(until time.Time, cases ...reflect.SelectCase) int {
+	var over <-chan time.Time
+	if !until.IsZero() {
+		timer := time.NewTimer(time.Until(until))
+		defer timer.Stop()
+		over = timer.C
+	}
+	for {
+		if e.quorum.isClosed() {
+			return gaveUp
+		}
+		all := append([]reflect.SelectCase{ready(e.ctx.Done()), {Dir: reflect.SelectRecv, Chan: reflect.ValueOf(over)}}, cases...)
+		for _, m := range e.quorum.members {
+			if !m.client.isClosed() {
+				all = append(all, ready(m.client.done))
+			}
+		}
+		switch i, _, _ := reflect.Select(all); {
+		case i == 0:
+			return gaveUp
+		case i == 1:
+			return timeUp
+		case i < 2+len(cases):
+			return i - 2
+		}
+	}
+}
+
+func ready(c <-chan struct{}) reflect.SelectCase {
+	return reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(c)}
+}
+
+// out is the error of an election that got nothing.
+func (e *election) out(err error) error {
+	q := e.quorum
+	var loss *LostError
+	switch {
+	case q.isClosed():
+		return q.fail(ErrClosed)
+	case errors.As(err, &loss):
+		return loss
+	case err != nil && !errors.Is(err, errGaveUp):
+		return q.fail(err)
+	}
+	var causes []error
+	if e.err != nil {
+		causes = []error{q.tooFew(e.err)}
+	}
+	not := q.notAcquired(e.ctx, e.began, causes...)
+	not.Holder, not.TTL, not.own = e.held.Holder, e.held.TTL, e.own
+	if e.line != nil {
+		if h := e.line.holder.Load(); h != nil {
+			not.Holder, not.TTL, not.own = h.field(), time.Until(h.trusted()), true
+		}
+	}
+	return not
+}
+
+func (q *QuorumMutex) notAcquired(ctx context.Context, began time.Time, causes ...error) *NotAcquiredError {
+	return (&Mutex{name: q.name}).notAcquired(ctx, began, causes...) // it looks at nothing but the name
+}

@@ -1,0 +1,126 @@
+package rlock
+
+import (
+	"slices"
+	"time"
+)
+
+// unlock closes the level, and ends the hold with the last one.
+func (l *quorumLevel) unlock() error {
+	h := l.hold
+	h.mu.Lock()
+	cancel := l.cancel
+	if cancel == nil {
+		h.mu.Unlock()
+		return l.quorum.fail(ErrNotHeld)
+	}
+	l.cancel = nil
+	h.levels = slices.DeleteFunc(h.levels, func(o *quorumLevel) bool { return o == l })
+	last := len(h.levels) == 0
+	h.mu.Unlock()
+	cancel(errUnlocked)
+	h.look() // if its time is over, it is lost, whoever notices first
+	until := h.trusted()
+	h.mu.Lock()
+	loss := h.loss
+	if loss == nil && last {
+		h.end()
+	}
+	h.mu.Unlock()
+	switch {
+	case loss != nil:
+		<-h.ended
+		if last {
+			h.sweep()
+		}
+		return l.quorum.fail(ErrNotHeld, loss)
+	case !last:
+		return nil
+	}
+	h.stop()
+	defer h.line.pass()
+	return h.release(until)
+}
+
+// sweep releases what a lost hold may still have in Redis.
+func (h *quorumHold) sweep() {
+	for _, s := range h.rest {
+		m := s.hold.mutex
+		if s.held {
+			s.hold.doubted(time.Now().Add(max(m.ttl(), m.client.options.WatchdogTimeout))).unsure = true
+		}
+		m.client.settle(m, s.hold)
+	}
+}
+
+// release releases all shares at once, and returns when a majority of the servers has answered. It waits no longer than the hold
+// was trusted.
+func (h *quorumHold) release(until time.Time) error {
+	q := h.quorum
+	calls, held, failed := len(h.shares)-len(h.rest), 0, 0 // those under way end by being released
+	for _, s := range h.rest {
+		c := s.hold.mutex.client
+		if !s.held {
+			c.settle(s.hold.mutex, s.hold)
+			continue
+		}
+		calls++
+		counted := c.start() // an unlock works after Close, too
+		go func() {          // ends when the server has answered, or after its retries; Close waits for it
+			if counted {
+				defer c.running.Done()
+			}
+			h.released <- s.release(until)
+		}()
+	}
+	var last error
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	for range calls {
+		select {
+		case r := <-h.released:
+			switch {
+			case r.err != nil:
+				failed, last = failed+1, r.err
+			case r.held:
+				held++
+			}
+			if held == q.majority() {
+				return nil
+			}
+		case <-timer.C:
+			return q.fail(ErrNotHeld, h.explain(&LostError{Reason: LostExpired, Since: until, text: "lost: not unlocked in time"}))
+		}
+	}
+	if held+failed >= q.majority() {
+		return q.fail(q.tooFew(last))
+	}
+	return q.fail(ErrNotHeld, h.explain(&LostError{
+		Reason: LostGone, Since: time.Now(), text: "lost: most servers lost their data, or it was forced open",
+	}))
+}
+
+// release ends the share, again if something went wrong that may pass. What remains in doubt is swept.
+func (s *share) release(until time.Time) (r released) {
+	held := s.hold
+	m, c := held.mutex, held.mutex.client
+	args := m.releaseArgs(held, 0, 0)
+	again := retry{until: until}
+	for {
+		r.held, r.err = c.releaseOnce(m, args)
+		// Not there after a call without a reply: that call has released it.
+		r.held = r.held || r.late && r.err == nil
+		if r.err == nil || !again.wait(r.err, nil, c.done) {
+			break
+		}
+		r.late = r.late || mayHaveRun(r.err)
+	}
+	switch {
+	case r.err != nil:
+		held.doubted(until).unsure = true
+	case held.doubt != nil:
+		held.doubt.unsure = false
+	}
+	c.settle(m, held)
+	return r
+}

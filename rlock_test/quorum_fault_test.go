@@ -1,0 +1,447 @@
+package rlock_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// witness sees who is in the section, and has not been told that its hold ended.
+type witness struct {
+	mu  sync.Mutex // guards the following
+	ctx context.Context
+}
+
+func (w *witness) enter(ctx context.Context) (alone bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	alone = w.ctx == nil || w.ctx.Err() != nil || ctx.Err() != nil
+	w.ctx = ctx
+	return alone
+}
+
+func (w *witness) leave(ctx context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ctx == ctx {
+		w.ctx = nil
+	}
+}
+
+// G1: whatever happens to the servers, and to the ways to them, one owner is inside at a time. A server that lost its data comes
+// back when the leases that it granted have ended; whether it comes back before is for TestQuorumHeals.
+func TestQuorumExclusion(t *testing.T) {
+	redistest.Parallel(t)
+	const watchdog, voters, each = time.Second, 3, 2
+	e := newElectorate(t, 5)
+	var w witness
+	var sections, losses atomic.Int64
+	stop := make(chan struct{})
+	stopped := func() bool {
+		select {
+		case <-stop:
+			return true
+		default:
+			return false
+		}
+	}
+	var work, chaos sync.WaitGroup
+	for range voters {
+		v := e.voter(t, rlock.Options{WatchdogTimeout: watchdog})
+		for range each {
+			work.Go(func() {
+				for !stopped() {
+					ctx, unlock, err := v.TryLock(t.Context(), 2*time.Second)
+					if err != nil {
+						continue // too many servers are away
+					}
+					if !w.enter(ctx) {
+						t.Error("two owners are inside")
+					}
+					sections.Add(1)
+					select {
+					case <-ctx.Done():
+					case <-time.After(rand.N([]time.Duration{20 * time.Millisecond, 2 * watchdog}[rand.IntN(10)/9])):
+					}
+					w.leave(ctx)
+					if ctx.Err() != nil {
+						losses.Add(1)
+					}
+					_ = unlock()
+				}
+			})
+		}
+	}
+	pass(50 * time.Millisecond)
+	for range 2 {
+		chaos.Go(func() {
+			for !stopped() {
+				i := rand.IntN(5)
+				switch away := rand.N(watchdog * 3 / 2); rand.IntN(5) {
+				case 0:
+					e.servers[i].Pause()
+					pass(away)
+					e.servers[i].Resume()
+				case 1:
+					e.proxies[i].BlackHole(true)
+					pass(away)
+					e.proxies[i].BlackHole(false)
+				case 2:
+					e.proxies[i].CutAll()
+				case 3:
+					e.proxies[i].Refuse(true)
+					e.proxies[i].CutAll()
+					pass(away)
+					e.proxies[i].Refuse(false)
+				case 4:
+					pass(away / 4)
+				}
+			}
+		})
+	}
+	chaos.Go(func() {
+		for i := 0; !stopped(); i = (i + 1) % 5 {
+			e.servers[i].Kill()
+			pass(watchdog + 10*time.Millisecond)
+			e.servers[i].Restart()
+			pass(watchdog / 2)
+		}
+	})
+	pass(6 * time.Second)
+	close(stop)
+	chaos.Wait()
+	work.Wait()
+	t.Logf("%d sections, %d losses", sections.Load(), losses.Load())
+	require.Greater(t, sections.Load(), int64(2))
+	e.awaitVotes(t, 0)
+}
+
+// G5: grants that come late, or whose answers are late or lost, are given back on every server.
+func TestQuorumGivesLateGrantsBack(t *testing.T) {
+	redistest.Parallel(t)
+	for name, fault := range map[string]func(*redistest.Proxy, redistest.Hook){
+		"request": (*redistest.Proxy).OnRequest, "reply": (*redistest.Proxy).OnReply,
+	} {
+		for _, action := range []redistest.Action{redistest.Hold, redistest.Drop, redistest.Cut} {
+			t.Run(name+" "+string(action), func(t *testing.T) {
+				redistest.Parallel(t)
+				e := newElectorate(t, 5)
+				v := e.voter(t, rlock.Options{})
+				require.NoError(t, v.Do(t.Context(), nothing)) // scripts
+				e.awaitVotes(t, 0)
+				for i := range 3 {
+					fault(e.proxies[i], redistest.Nth(1, "EVALSHA", action))
+				}
+				_, _, err := v.TryLock(t.Context(), 0)
+				require.ErrorIs(t, err, rlock.ErrUnreachable)
+				for _, p := range e.proxies {
+					p.Release()
+				}
+				e.awaitVotes(t, 0)
+				require.NoError(t, v.Do(t.Context(), nothing))
+				e.awaitVotes(t, 0)
+			})
+		}
+	}
+}
+
+// G3, G4: a waiter sends nothing, and is woken by an unlock, quickly.
+func TestQuorumWakes(t *testing.T) {
+	e := newElectorate(t, 5)
+	a, b := e.voter(t, rlock.Options{}), e.voter(t, rlock.Options{})
+	var all []time.Duration
+	for i := range 20 {
+		_, unlock, err := a.Lock(t.Context())
+		require.NoError(t, err)
+		e.awaitVotes(t, 5)
+		waiter := lockAsync(t, b)
+		e.awaitSubscribers(t, 1)
+		redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Started("rlock.(*election).await(") == 1 }, "it waits")
+		if i == 0 {
+			pass(100 * time.Millisecond) // the round that the subscriptions have it ask
+			before := e.commands(t)
+			pass(500 * time.Millisecond)
+			require.Equal(t, before, e.commands(t), "nothing is sent")
+		}
+		began := time.Now()
+		require.NoError(t, unlock())
+		got := waiter.get(t, 5*time.Second)
+		require.NoError(t, got.err)
+		all = append(all, got.at.Sub(began))
+		require.NoError(t, got.unlock())
+	}
+	slices.Sort(all)
+	t.Logf("from the call of unlock to the return of Lock: median %v, longest %v", all[len(all)/2], all[len(all)-1])
+	require.Less(t, all[len(all)/2], 50*time.Millisecond)
+	require.Less(t, all[len(all)-1], time.Second)
+}
+
+// G4: a server where a waiter could not be told of the unlock wakes it when it is back, or when its lease ends.
+func TestQuorumWakesWithoutMessages(t *testing.T) {
+	redistest.Parallel(t)
+	const lease = time.Second
+	e := newElectorate(t, 3)
+	a, b := e.voter(t, rlock.Options{}, rlock.WithLease(lease)), e.voter(t, rlock.Options{})
+	t.Run("crashed holder", func(t *testing.T) {
+		_, _, err := a.Lock(t.Context()) // nobody unlocks
+		require.NoError(t, err)
+		got := lockAsync(t, b).get(t, lease+soon)
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+	})
+	t.Run("subscriptions lost", func(t *testing.T) {
+		long := e.voter(t, rlock.Options{}) // a lease that nobody waits for
+		_, unlock, err := long.Lock(t.Context())
+		require.NoError(t, err)
+		waiter := lockAsync(t, b)
+		e.awaitSubscribers(t, 1)
+		for _, p := range e.proxies {
+			p.Refuse(true)
+			p.CutAll()
+		}
+		for i, w := range e.watch { // what the unlock does, but for its message
+			require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
+			e.proxies[i].Refuse(false)
+		}
+		got := waiter.get(t, 5*time.Second)
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+		_ = unlock() // on connections that were cut: it may take the missing shares for released by itself
+	})
+}
+
+// Processes that want the lock at the same time all get it, also if they split the votes of an even number of servers, or
+// wait for the votes of servers that do not answer.
+func TestQuorumCompetitors(t *testing.T) {
+	redistest.Parallel(t)
+	for name, dead := range map[string][]string{"5 of 5": nil, "4 of 5": {"killed"}, "3 of 5": {"stopped", "cut off"}} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			e := newElectorate(t, 5)
+			const voters, each = 3, 10
+			var vs []voter
+			for range voters {
+				vs = append(vs, e.voter(t, rlock.Options{}))
+			}
+			for i, death := range dead {
+				deaths[death].kill(e, i)
+			}
+			began := time.Now()
+			var w witness
+			var all sync.WaitGroup
+			for _, v := range vs {
+				all.Go(func() {
+					for range each {
+						assert.NoError(t, v.Do(t.Context(), func(ctx context.Context) error {
+							assert.True(t, w.enter(ctx))
+							pass(time.Millisecond)
+							w.leave(ctx)
+							return nil
+						}))
+					}
+				})
+			}
+			all.Wait()
+			t.Logf("%v for a section", time.Since(began)/(voters*each))
+			require.Less(t, time.Since(began), 15*time.Second)
+			for i, death := range dead {
+				deaths[death].back(e, i)
+			}
+			e.awaitVotes(t, 0)
+		})
+	}
+}
+
+// Two processes that are each nearer to two of four servers split the votes whenever they ask in the same moment. A random pause
+// has one of them ask first. Two votes are not enough.
+func TestQuorumSplitVotes(t *testing.T) {
+	redistest.Parallel(t)
+	e := newElectorate(t, 5)
+	far := *e
+	far.proxies = nil
+	for i, s := range e.servers {
+		far.proxies = append(far.proxies, redistest.StartProxy(t, s.Addr()))
+		if i < 2 {
+			far.proxies[i].Delay(20 * time.Millisecond)
+		} else {
+			e.proxies[i].Delay(20 * time.Millisecond)
+		}
+	}
+	voters := []voter{e.voter(t, rlock.Options{}), far.voter(t, rlock.Options{})}
+	for _, v := range voters {
+		require.NoError(t, v.Do(t.Context(), nothing)) // connections
+	}
+	e.servers[4].Kill()
+	var w witness
+	for range 3 {
+		e.awaitVotes(t, 0)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		var both sync.WaitGroup
+		for _, v := range voters {
+			both.Go(func() {
+				assert.NoError(t, v.Do(ctx, func(ctx context.Context) error {
+					assert.True(t, w.enter(ctx), "two owners are inside")
+					pass(60 * time.Millisecond)
+					w.leave(ctx)
+					return nil
+				}))
+			})
+		}
+		both.Wait()
+		cancel()
+	}
+}
+
+// Where another one has a vote, a round does not wait for the dead: two could wait for them in turn, with the living votes split.
+func TestQuorumRoundEndsWithoutTheDead(t *testing.T) {
+	redistest.Parallel(t)
+	e := newElectorate(t, 3)
+	v := e.voter(t, rlock.Options{})
+	require.NoError(t, v.Do(t.Context(), nothing)) // connections
+	e.awaitVotes(t, 0)
+	bench{rdb: e.watch[1]}.do(t, "HSET", e.name, aThread, "1")
+	e.proxies[2].BlackHole(true)
+	began := time.Now()
+	_, _, err := v.TryLock(t.Context(), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.Less(t, time.Since(began), 900*time.Millisecond, "an answer is given a second otherwise")
+	var refusal *rlock.NotAcquiredError
+	require.ErrorAs(t, err, &refusal)
+	require.Equal(t, aThread, refusal.Holder)
+	e.awaitVotes(t, 1)
+	e.proxies[2].BlackHole(false)
+	bench{rdb: e.watch[1]}.do(t, "DEL", e.name)
+	require.NoError(t, v.Do(t.Context(), nothing))
+	e.awaitVotes(t, 0)
+}
+
+// G5: whenever a wait is cancelled, nothing is left of it.
+func TestQuorumCancelled(t *testing.T) {
+	redistest.Parallel(t)
+	before := ours()
+	e := newElectorate(t, 3)
+	a, b := e.voter(t, rlock.Options{}), e.voter(t, rlock.Options{})
+	_, unlock, err := a.Lock(t.Context())
+	require.NoError(t, err)
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), rand.N(50*time.Millisecond))
+			defer cancel()
+			failed, _, err := b.Lock(ctx)
+			assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.Equal(t, ctx, failed)
+		})
+	}
+	all.Wait()
+	require.NoError(t, unlock())
+	for range 100 { // while it is asked, with the lock free
+		ctx, cancel := context.WithTimeout(t.Context(), rand.N(1500*time.Microsecond))
+		if _, unlock, err := b.Lock(ctx); err == nil {
+			assert.NoError(t, unlock())
+		}
+		cancel()
+	}
+	e.awaitVotes(t, 0)
+	e.awaitSubscribers(t, 0)
+	began := time.Now()
+	_, _, err = a.Lock(canceled())
+	require.ErrorIs(t, err, context.Canceled)
+	require.Less(t, time.Since(began), time.Second)
+	a.close()
+	b.close()
+	awaitGone(t, before)
+}
+
+func canceled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+// G9: a Client that is closed is a server that is down; the quorum ends with the majority of them.
+func TestQuorumClose(t *testing.T) {
+	redistest.Parallel(t)
+	before := ours()
+	const watchdog = shortWatchdog
+	e := newElectorate(t, 5)
+	a, b := e.voter(t, rlock.Options{WatchdogTimeout: watchdog}), e.voter(t, rlock.Options{WatchdogTimeout: watchdog})
+	ctx, unlock, err := a.Lock(t.Context())
+	require.NoError(t, err)
+	e.awaitVotes(t, 5)
+	waiter := lockAsync(t, b)
+	e.awaitSubscribers(t, 1)
+	a.clients[0].Close()
+	a.clients[3].Close()
+	b.clients[1].Close()
+	b.clients[2].Close()
+	pass(watchdog * 3 / 2)
+	require.NoError(t, ctx.Err())
+	waiter.stillWaits(t)
+	require.NoError(t, unlock())
+	other := waiter.get(t, 5*time.Second)
+	require.NoError(t, other.err)
+
+	local := lockAsync(t, a)
+	_, _, err = b.TryLock(t.Context(), 0)
+	require.ErrorContains(t, err, "held by this client")
+	second := lockAsync(t, b)
+	b.close()
+	<-other.ctx.Done()
+	require.ErrorIs(t, context.Cause(other.ctx), rlock.ErrClosed)
+	require.NotErrorIs(t, context.Cause(other.ctx), rlock.ErrLost)
+	require.ErrorIs(t, second.get(t, soon).err, rlock.ErrClosed)
+	_, _, err = b.Lock(t.Context())
+	require.ErrorIs(t, err, rlock.ErrClosed)
+	local.stillWaits(t)
+	require.NoError(t, other.unlock(), "an unlock after Close releases as before")
+	got := local.get(t, 5*time.Second)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+	a.close()
+	awaitGone(t, before)
+	e.awaitVotes(t, 0)
+}
+
+// An unlock needs the answers of a majority. It is made up for on the others when they are back.
+func TestQuorumUnlockBesideTheDead(t *testing.T) {
+	redistest.Parallel(t)
+	for name, death := range deaths {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			e := newElectorate(t, 5)
+			v := e.voter(t, rlock.Options{})
+			ctx, unlock, err := v.Lock(t.Context())
+			require.NoError(t, err)
+			e.awaitVotes(t, 5)
+			death.kill(e, 0)
+			death.kill(e, 1)
+			began := time.Now()
+			require.NoError(t, unlock())
+			require.Less(t, time.Since(began), soon)
+			require.Error(t, ctx.Err())
+
+			_, unlock, err = v.Lock(t.Context())
+			require.NoError(t, err)
+			death.kill(e, 2)
+			began = time.Now()
+			require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
+			require.Less(t, time.Since(began), 8*time.Second)
+			for i := range 3 {
+				death.back(e, i)
+			}
+			e.awaitVotes(t, 0)
+		})
+	}
+}
