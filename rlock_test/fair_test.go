@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -666,4 +667,49 @@ func TestFairRights(t *testing.T) {
 	require.ErrorContains(t, waits(append(slices.Clone(rights), "-rpush")...), "acquire script: ")
 	require.ErrorContains(t, waits("~*", "+@all", "&redisson_lock__channel:{"+b.name+"}"), "the server refuses it")
 	require.NoError(t, unlock())
+}
+
+// A grant whose message comes when its lease is over is not believed, though the place was seen while the process waited (I5, G1).
+func TestFairLateGrant(t *testing.T) {
+	redistest.Parallel(t)
+	b, s := fairStandalone(t, 1, rlock.Options{})
+	proxy := redistest.StartProxy(t, s.Addr())
+	b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
+	refreshed := make(chan struct{}, 100)
+	var late atomic.Bool // messages to this process, and its refreshes
+	hold := func(cmd []string) redistest.Action {
+		isRefresh := len(cmd) == 11 && strings.HasPrefix(cmd[0], "EVAL")
+		if isRefresh {
+			refreshed <- struct{}{}
+		}
+		if late.Load() && (isRefresh || cmd[0] == "MESSAGE") {
+			return redistest.Hold
+		}
+		return redistest.Pass
+	}
+	proxy.OnRequest(hold)
+	proxy.OnReply(hold)
+	unlock := b.lock(0)
+	b.wait(context.Background(), 1, "late")
+	for range 4 { // requests and replies: the place is known for longer than a grant lasts
+		<-refreshed
+	}
+	late.Store(true)
+
+	next := make(chan rlock.UnlockFunc)
+	b.running.Go(func() {
+		_, unlock, err := b.processes[0].FairMutex(b.name).Lock(context.Background())
+		assert.NoError(t, err)
+		next <- unlock
+	})
+	b.awaitQueue(2)
+	require.NoError(t, unlock())
+	unlock = <-next // when the grant is over
+	require.Empty(t, b.in)
+	late.Store(false)
+	proxy.Release()
+	b.awaitQueue(1) // it has asked, and waits again
+	require.Empty(t, b.in)
+	require.NoError(t, unlock())
+	b.requireOrder("late")
 }

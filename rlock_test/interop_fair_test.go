@@ -180,7 +180,7 @@ func (w *fairWorld) fairExclusion(t *testing.T) {
 	const (
 		processes = 2
 		threads   = 2
-		long      = 8 * time.Second
+		long      = 5 * time.Second
 	)
 	name := redistest.Name(t)
 	file := filepath.Join(t.TempDir(), "counter")
