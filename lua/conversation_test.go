@@ -1,0 +1,413 @@
+package lua_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// A conversation with Redis is a test as a text, in testdata: a line says what an owner does, and below it stand the reply, the
+// messages that were published, and all that Redis holds afterwards:
+//
+//	acquire B1 lease=30s
+//	----
+//	held by A1 for 30s
+//	job (hash, 30s): A1=1
+//
+// Owners are written as a letter, their client, and a number. `go test ./lua -run TestConversations -rewrite` writes what the
+// scripts do now; read the difference. The directives that every file has:
+//
+//	begin TITLE              a new conversation, with an empty Redis
+//	redis COMMAND …          what Redisson, an older version or an operator does; @A is the id of client A
+//	age 5s                   time passes: all expiries, and all times in scores, come nearer
+//	listen CHANNEL …         somebody hears the messages of each channel, until the next begin
+//
+// Between two steps no time passes: what the test itself takes is given back.
+type conversation struct {
+	t         testing.TB
+	addr      string
+	rdb       rueidis.Client
+	monitor   *monitor
+	clock     int64 // of the server, in ms, up to which no time has passed
+	listeners []listener
+}
+
+// listener is a connection that listens to a channel.
+type listener struct {
+	channel string
+	conn    net.Conn
+}
+
+// directive is one line of a conversation. It returns the reply as text.
+type directive func(c *conversation, d *datadriven.TestData) string
+
+// converse runs the conversations of a file.
+func converse(t *testing.T, file string, own map[string]directive) {
+	t.Helper()
+	server := redistest.Start(t)
+	c := &conversation{t: t, addr: server.Addr(), rdb: server.Client(t), monitor: newMonitor(t, server.Addr())}
+	all := maps.Clone(own)
+	maps.Copy(all, map[string]directive{
+		"begin":  (*conversation).begin,
+		"redis":  (*conversation).redis,
+		"age":    (*conversation).age,
+		"listen": (*conversation).listen,
+	})
+	datadriven.RunTest(t, file, func(t *testing.T, d *datadriven.TestData) string {
+		t.Helper()
+		c.t = t
+		step := all[d.Cmd]
+		if step == nil {
+			d.Fatalf(t, "unknown directive %q", d.Cmd)
+		}
+		c.giveBack()
+		reply := step(c, d)
+		said := c.said()
+		c.giveBack()
+		return lines(reply) + said + c.state()
+	})
+	c.begin(nil)
+}
+
+// lines is a reply as lines, with short names.
+func lines(reply string) string {
+	if reply == "" {
+		return ""
+	}
+	return shortNames(reply) + "\n"
+}
+
+func (c *conversation) must(cmd ...string) rueidis.RedisMessage {
+	c.t.Helper()
+	m, err := c.do(cmd...)
+	if err != nil && !rueidis.IsRedisNil(err) {
+		require.NoError(c.t, err)
+	}
+	return m
+}
+
+func (c *conversation) do(cmd ...string) (rueidis.RedisMessage, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return c.rdb.Do(ctx, c.rdb.B().Arbitrary(cmd...).Build()).ToMessage()
+}
+
+func (c *conversation) begin(*datadriven.TestData) string {
+	for _, e := range c.listeners {
+		require.NoError(c.t, e.conn.Close())
+	}
+	for _, e := range c.listeners {
+		redistest.Eventually(c.t, 10*time.Second, func() bool {
+			return reply(c.must("PUBSUB", "NUMSUB", e.channel)) == e.channel+" 0"
+		}, "nobody listens any more")
+	}
+	c.listeners = nil
+	c.must("FLUSHALL")
+	c.must("SCRIPT", "FLUSH")
+	c.clock = 0
+	return ""
+}
+
+func (c *conversation) redis(d *datadriven.TestData) string {
+	words := make([]string, len(d.CmdArgs))
+	for i, arg := range d.CmdArgs {
+		words[i] = longNames(arg.String())
+	}
+	m, err := c.do(words...)
+	if err != nil {
+		return err.Error()
+	}
+	return reply(m)
+}
+
+func reply(m rueidis.RedisMessage) string {
+	if n, err := m.ToInt64(); err == nil {
+		return strconv.FormatInt(n, 10)
+	}
+	if s, err := m.ToString(); err == nil {
+		return s
+	}
+	all, _ := m.ToArray()
+	texts := make([]string, len(all))
+	for i, e := range all {
+		texts[i] = reply(e)
+	}
+	return strings.Join(texts, " ")
+}
+
+// A number this large is a time in milliseconds.
+const aTime = 1e12
+
+// passScript lets ARGV[1] ms pass; a negative number gives time back.
+//
+//nolint:dupword // several blocks of Lua end
+const passScript = `
+for _, key in ipairs(redis.call('keys', '*')) do
+  local ttl = redis.call('pttl', key)
+  if ttl >= 0 then
+    redis.call('pexpire', key, ttl - ARGV[1])
+  end
+  if redis.call('type', key).ok == 'zset' then
+    local members = redis.call('zrange', key, 0, -1, 'withscores')
+    for i = 2, #members, 2 do
+      if tonumber(members[i]) > 1e12 then
+        redis.call('zadd', key, members[i] - ARGV[1], members[i - 1])
+      end
+    end
+  end
+end -- of the keys
+local t = redis.call('time')
+return t[1] * 1000 + math.floor(t[2] / 1000)`
+
+func (c *conversation) pass(ms int64) (now int64) {
+	c.t.Helper()
+	m := c.must("EVAL", passScript, "0", strconv.FormatInt(ms, 10))
+	now, err := m.ToInt64()
+	require.NoError(c.t, err)
+	return now
+}
+
+// giveBack undoes that time has passed since it was called last.
+func (c *conversation) giveBack() {
+	c.t.Helper()
+	now := c.pass(0)
+	if c.clock != 0 {
+		now = c.pass(c.clock - now)
+	}
+	c.clock = now
+}
+
+func (c *conversation) age(d *datadriven.TestData) string {
+	by, err := time.ParseDuration(d.CmdArgs[0].String())
+	require.NoError(c.t, err)
+	c.pass(by.Milliseconds())
+	return ""
+}
+
+func (c *conversation) listen(d *datadriven.TestData) string {
+	for _, arg := range d.CmdArgs {
+		channel := longNames(arg.String())
+		conn, err := net.Dial("tcp", c.addr)
+		require.NoError(c.t, err)
+		c.listeners = append(c.listeners, listener{channel, conn})
+		_, err = fmt.Fprintf(conn, "SUBSCRIBE %s\r\n", channel)
+		require.NoError(c.t, err)
+		line, err := bufio.NewReader(conn).ReadString('\n')
+		require.NoError(c.t, err)
+		require.Equal(c.t, "*3\r\n", line)
+	}
+	return ""
+}
+
+// state is all that Redis holds, a line for each key.
+func (c *conversation) state() string {
+	c.t.Helper()
+	m := c.must("KEYS", "*")
+	keys, err := m.AsStrSlice()
+	require.NoError(c.t, err)
+	slices.Sort(keys)
+	var text strings.Builder
+	for _, key := range keys {
+		kind := reply(c.must("TYPE", key))
+		ttl, err := strconv.ParseInt(reply(c.must("PTTL", key)), 10, 64)
+		require.NoError(c.t, err)
+		lasts := seconds(ttl)
+		if ttl == -1 {
+			lasts = "no expiry"
+		}
+		fmt.Fprintf(&text, "%s (%s, %s): %s\n", shortNames(key), kind, lasts, strings.Join(c.values(key, kind), " "))
+	}
+	if text.Len() == 0 {
+		return "nothing is left\n"
+	}
+	return text.String()
+}
+
+func (c *conversation) values(key, kind string) []string {
+	c.t.Helper()
+	read := map[string][]string{
+		"hash":   {"HGETALL", key},
+		"list":   {"LRANGE", key, "0", "-1"},
+		"string": {"GET", key},
+		"zset":   {"ZRANGE", key, "0", "-1", "WITHSCORES"},
+	}[kind]
+	require.NotEmpty(c.t, read, kind)
+	m := c.must(read...)
+	var flat []string
+	switch {
+	case kind == "string":
+		flat = []string{reply(m)}
+	case m.IsMap():
+		fields, err := m.AsStrMap()
+		require.NoError(c.t, err)
+		for field, value := range fields {
+			flat = append(flat, field, value)
+		}
+	default:
+		all, err := m.ToArray()
+		require.NoError(c.t, err)
+		for _, e := range all { // RESP3 nests the pairs of a sorted set
+			if pair, err := e.ToArray(); err == nil {
+				score, err := pair[1].AsFloat64()
+				require.NoError(c.t, err)
+				flat = append(flat, reply(pair[0]), strconv.FormatFloat(score, 'f', -1, 64))
+			} else {
+				flat = append(flat, reply(e))
+			}
+		}
+	}
+	if kind == "string" || kind == "list" {
+		for i := range flat {
+			flat[i] = shortNames(flat[i])
+		}
+		return flat
+	}
+	var pairs []string
+	for i := 0; i+1 < len(flat); i += 2 {
+		value := flat[i+1]
+		if score, err := strconv.ParseFloat(value, 64); err == nil && score > aTime {
+			value = "now" + signed(int64(score)-c.clock)
+		}
+		pairs = append(pairs, shortNames(flat[i])+"="+value)
+	}
+	if kind == "hash" {
+		slices.Sort(pairs)
+	}
+	return pairs
+}
+
+// seconds is a time in ms, to the nearest second: what a step takes is less than half of one.
+func seconds(ms int64) string {
+	return (time.Duration(ms) * time.Millisecond).Round(time.Second).String()
+}
+
+func signed(ms int64) string {
+	if text := seconds(ms); strings.HasPrefix(text, "-") {
+		return text
+	}
+	return "+" + seconds(ms)
+}
+
+// Names: A1 is short for the owner of client A with the number 1, and @A for the client.
+
+const clientForm = "%08x-0000-4000-8000-000000000000"
+
+var (
+	shortOwner  = regexp.MustCompile(`\b([A-Z])(-?[0-9]+)\b`)
+	shortClient = regexp.MustCompile(`@([A-Z])\b`)
+	longClient  = regexp.MustCompile(`([0-9a-f]{8})-0000-4000-8000-000000000000(:?)(-?[0-9]*)`)
+)
+
+func clientID(letter string) string { return fmt.Sprintf(clientForm, letter[0]-'A'+1) }
+
+func longNames(text string) string {
+	text = shortClient.ReplaceAllStringFunc(text, func(s string) string { return clientID(s[1:]) })
+	return shortOwner.ReplaceAllStringFunc(text, func(s string) string { return clientID(s[:1]) + ":" + s[1:] })
+}
+
+func shortNames(text string) string {
+	return longClient.ReplaceAllStringFunc(text, func(s string) string {
+		parts := longClient.FindStringSubmatch(s)
+		n, _ := strconv.ParseUint(parts[1], 16, 32)
+		letter := string(rune('A' + n - 1))
+		if parts[3] == "" {
+			return "@" + letter + parts[2]
+		}
+		return letter + parts[3]
+	})
+}
+
+// ownerArg is the first argument of a directive, as Redis has it.
+func ownerArg(d *datadriven.TestData) string { return longNames(d.CmdArgs[0].String()) }
+
+// durationArg is a time that a directive names, or the usual one.
+func durationArg(d *datadriven.TestData, name string, usual time.Duration) time.Duration {
+	text := textArg(d, name, usual.String())
+	value, err := time.ParseDuration(text)
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+func numberArg(d *datadriven.TestData, name string, usual int) int {
+	value, err := strconv.Atoi(textArg(d, name, strconv.Itoa(usual)))
+	if err != nil {
+		panic(err)
+	}
+	return value
+}
+
+// textArg is name=text, with names as Redis has them.
+func textArg(d *datadriven.TestData, name, usual string) string {
+	for _, arg := range d.CmdArgs {
+		if arg.Key == name && len(arg.Vals) == 1 {
+			return longNames(arg.Vals[0])
+		}
+	}
+	return usual
+}
+
+// monitor sees what scripts publish, without being one that listens: scripts look at how many do.
+type monitor struct {
+	conn  net.Conn
+	lines *bufio.Reader
+	marks int
+}
+
+func newMonitor(t testing.TB, addr string) *monitor {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err = io.WriteString(conn, "MONITOR\r\n")
+	require.NoError(t, err)
+	m := &monitor{conn: conn, lines: bufio.NewReader(conn)}
+	line, err := m.lines.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "+OK\r\n", line)
+	return m
+}
+
+var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
+
+// said returns the messages since the last call, a line for each.
+func (c *conversation) said() string {
+	c.t.Helper()
+	m := c.monitor
+	m.marks++
+	mark := fmt.Sprintf("mark %d", m.marks)
+	c.must("ECHO", mark)
+	require.NoError(c.t, m.conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+	var text strings.Builder
+	for {
+		line, err := m.lines.ReadString('\n')
+		require.NoError(c.t, err)
+		words := quoted.FindAllString(line, -1)
+		for i := range words {
+			words[i], err = strconv.Unquote(words[i])
+			require.NoError(c.t, err)
+		}
+		switch {
+		case len(words) == 2 && words[1] == mark:
+			return text.String()
+		case len(words) == 3 && strings.Contains(line, " lua] ") && strings.HasSuffix(strings.ToLower(words[0]), "publish"):
+			fmt.Fprintf(&text, "message on %s: %s\n", shortNames(words[1]), shortNames(words[2]))
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package lua_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/go-rlock/rlock/lua"
+)
+
+// The lock of the conversations about plain and fenced locks. The lock is "job", its queue and counter are named as in protocol.md.
+const (
+	plainName    = "job"
+	plainChannel = "redisson_lock__channel:{job}"
+	plainQueue   = "rlock_queue:{job}"
+	plainFence   = "redisson_lock_token:{job}"
+)
+
+func TestConversations(t *testing.T) {
+	t.Run("plain", func(t *testing.T) {
+		t.Parallel()
+		converse(t, "testdata/plain", plainDirectives)
+	})
+}
+
+// The directives about plain locks, and those that want a token:
+//
+//	acquire OWNER [lease=30s] [count=1] [queue] [fence]
+//	release OWNER [count=0] [lease=30s] [next=OWNER] [stay] [grants=N] [listens] [no-queue] [fence]
+//	renew OWNER … [lease=30s]
+//	force
+var plainDirectives = map[string]directive{
+	"acquire": func(c *conversation, d *datadriven.TestData) string {
+		a := lua.AcquireArgs{
+			Name: plainName, Owner: ownerArg(d), Lease: durationArg(d, "lease", 30*time.Second), Count: numberArg(d, "count", 1),
+			GrantLease: 2 * time.Second,
+		}
+		if d.HasArg("queue") {
+			a.Queue = plainQueue
+		}
+		if d.HasArg("fence") {
+			a.Fence = plainFence
+		}
+		return acquired(lua.Acquire(c.t.Context(), c.rdb, a))
+	},
+	"release": func(c *conversation, d *datadriven.TestData) string {
+		a := lua.ReleaseArgs{
+			Name: plainName, Owner: ownerArg(d), Lease: durationArg(d, "lease", 30*time.Second), Count: numberArg(d, "count", 0),
+			Publish: lua.Publish{Name: plainChannel}, Next: textArg(d, "next", ""), Stay: d.HasArg("stay"),
+		}
+		if d.HasArg("fence") {
+			a.Fence = plainFence
+		}
+		if !d.HasArg("no-queue") {
+			a.Queue = lua.Queue{
+				Key: plainQueue, GrantLease: 2 * time.Second, Grants: numberArg(d, "grants", 0), Listens: d.HasArg("listens"),
+			}
+		}
+		r, err := lua.Release(c.t.Context(), c.rdb, a)
+		if err != nil {
+			return err.Error()
+		}
+		return releasedText(r)
+	},
+	"renew": func(c *conversation, d *datadriven.TestData) string {
+		var holds []lua.Hold
+		for _, arg := range d.CmdArgs {
+			if len(arg.Vals) == 0 {
+				holds = append(holds, lua.Hold{Name: plainName, Owner: longNames(arg.Key)})
+			}
+		}
+		verdicts, err := lua.Renew(c.t.Context(), c.rdb, durationArg(d, "lease", 30*time.Second), holds)
+		return renewed(verdicts, err)
+	},
+	"force": func(c *conversation, _ *datadriven.TestData) string {
+		held, err := lua.Force(c.t.Context(), c.rdb, plainName, lua.Publish{Name: plainChannel})
+		if err != nil {
+			return err.Error()
+		}
+		return fmt.Sprintf("was held: %t", held)
+	},
+}
+
+// acquired is the reply to an acquire of any kind, as text.
+func acquired(r lua.AcquireReply, err error) string {
+	switch {
+	case err != nil:
+		return err.Error()
+	case r.Status == lua.Lost:
+		return "the hold to re-enter is gone"
+	case r.Status == lua.Held:
+		text := "held"
+		if r.Holder != "" {
+			text += " by " + r.Holder
+		}
+		if r.TTL < 0 {
+			text += ", without expiry"
+		} else {
+			text += " for " + seconds(r.TTL.Milliseconds())
+		}
+		if r.Joined {
+			text += ", joined"
+		}
+		return text
+	case r.Token != 0:
+		return fmt.Sprintf("acquired, token %d", r.Token)
+	}
+	return "acquired"
+}
+
+// releasedText is the reply to a release of any kind, as text.
+func releasedText(r lua.ReleaseReply) string {
+	text := map[lua.Released]string{
+		lua.NotHeld: "not held", lua.Freed: "released", lua.Granted: "granted to another process", lua.HandedOff: "handed off",
+	}[r.Status]
+	if r.Token != 0 {
+		text += fmt.Sprintf(", token %d", r.Token)
+	}
+	return text
+}
+
+// renewed is the reply to a renewal, as text.
+func renewed(verdicts []lua.Renewal, err error) string {
+	if err != nil {
+		return err.Error()
+	}
+	text := ""
+	for i, v := range verdicts {
+		if i > 0 {
+			text += ", "
+		}
+		text += map[lua.Renewal]string{lua.Renewed: "renewed", lua.Gone: "gone", lua.Refused: "refused"}[v]
+	}
+	return text
+}
