@@ -16,7 +16,7 @@ func TestHeadersNameWhatBodiesUse(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.lua")
 	require.NoError(t, err)
-	require.Len(t, files, 4)
+	require.Len(t, files, 10)
 	for _, file := range files {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
@@ -47,17 +47,33 @@ func TestHeadersNameWhatBodiesUse(t *testing.T) {
 
 var errorReply = regexp.MustCompile(`return redis\.error_reply\('([A-Z]+) [^\n]*`)
 
-var ownerOf = regexp.MustCompile(`(?s)\n-- owner_of .*?\nend\n`)
+var (
+	ownerOf = regexp.MustCompile(`(?s)\n-- owner_of .*?\nend\n`)
+	readers = regexp.MustCompile(`(?s)\n-- readers .*?\nend\n`)
+)
 
-// A script cannot call another one, so those that ask for the owner of a key have a copy each.
-func TestCopiesOfOwnerOf(t *testing.T) {
+// A script cannot call another one, so those that ask for the owner of a key, or for the readers, have a copy each.
+func TestCopies(t *testing.T) {
 	t.Parallel()
-	acquire, err := os.ReadFile("acquire.lua")
-	require.NoError(t, err)
-	force, err := os.ReadFile("force.lua")
-	require.NoError(t, err)
-	require.NotEmpty(t, ownerOf.Find(acquire))
-	require.Equal(t, string(ownerOf.Find(acquire)), string(ownerOf.Find(force)))
+	for _, copied := range []struct {
+		what  *regexp.Regexp
+		files []string
+	}{
+		{ownerOf, []string{"acquire.lua", "force.lua", "read_acquire.lua", "write_acquire.lua", "rw_force.lua"}},
+		{readers, []string{"write_acquire.lua", "write_release.lua"}},
+	} {
+		var first string
+		for _, file := range copied.files {
+			source, err := os.ReadFile(file)
+			require.NoError(t, err)
+			text := string(copied.what.Find(source))
+			require.NotEmpty(t, text, file)
+			if first == "" {
+				first = text
+			}
+			require.Equal(t, first, text, file)
+		}
+	}
 }
 
 func TestHeaderCheckFindsDifferences(t *testing.T) {

@@ -58,17 +58,26 @@ const (
 // AcquireArgs says who wants which lock.
 type AcquireArgs struct {
 	Name  string
+	Side  Side
 	Fence string // key of the fencing counter, "" for a lock without one
 	Owner string
 	Lease time.Duration // sent in whole milliseconds
 	Count int           // the owner's count after this call, 1 for a first acquire
 
+	// Within is the field of a hold on the other side of a read/write lock, "" if there is none: of the Writer in whose
+	// section a Reader is, or of the Reader that becomes the Writer.
+	Within string
+
 	Replicas    int           // wait for so many replicas to have it; 0: for none
 	ReplicaWait time.Duration // at most so long, and before it as long for a connection; sent in whole milliseconds
 	Connections *Connections  // of this client, if Replicas is above 0; nil: nothing bounds what is left behind
 
-	Queue      string        // key of the queue to join if another holds the lock; "": none
-	GrantLease time.Duration // of a grant to another process there; sent in whole milliseconds
+	// Queue is the key of the queue to join if another holds the lock; "": none. On a read/write lock it is that of the
+	// marks of the writers that wait: a Reader lets these go first, and a Writer that is refused leaves one.
+	Queue      string
+	GrantLease time.Duration // of a grant to another process there, or of the time that a mark keeps a free lock; as above
+	Publish    Publish       // for a Reader with a Queue
+	Listens    bool          // of a Writer with a Queue: its process listens on a channel of its own
 }
 
 // AcquireReply is what Redis said.
@@ -106,7 +115,7 @@ func Acquire(ctx context.Context, c rueidis.Client, a AcquireArgs) (AcquireReply
 	if err == nil && reply.Status != Held {
 		reply, err = granted(result)
 	}
-	if reply.Status == Lost && a.Count == 1 {
+	if reply.Status == Lost && a.Count == 1 && a.Within == "" {
 		err = errors.New("unknown reply -1 to a first acquire")
 	}
 	if err != nil {
@@ -117,13 +126,32 @@ func Acquire(ctx context.Context, c rueidis.Client, a AcquireArgs) (AcquireReply
 }
 
 func (a AcquireArgs) send(ctx context.Context, c doer) rueidis.RedisResult {
-	args := [...]string{a.Owner, millis(a.Lease), strconv.Itoa(a.Count), millis(a.GrantLease)}
-	n := len(args)
-	if a.Queue == "" {
-		n--
-	}
 	var keys [3]string
-	return acquireScript.run(ctx, c, keysOf(&keys, a.Name, a.Fence, a.Queue), args[:n]...)
+	args, n := a.args()
+	return acquireScripts[a.Side].run(ctx, c, keysOf(&keys, a.Name, a.Fence, a.Queue), args[:n]...)
+}
+
+// args are the first n of these.
+func (a AcquireArgs) args() (args [7]string, n int) {
+	args = [...]string{
+		a.Owner, millis(a.Lease), strconv.Itoa(a.Count), a.Within, millis(a.GrantLease), a.Publish.command(), a.Publish.Name,
+	}
+	n = 4
+	switch a.Side {
+	case Reader:
+		if a.Queue != "" {
+			n = 7
+		}
+	case Writer:
+		if args[4] = flag(a.Listens); a.Queue != "" {
+			n = 5
+		}
+	default:
+		if args[3] = args[4]; a.Queue == "" {
+			n = 3
+		}
+	}
+	return args, n
 }
 
 // keysOf puts the keys that a call has into memory of the caller.
@@ -141,6 +169,7 @@ func keysOf(memory *[3]string, name, fence, queue string) []string {
 // ReleaseArgs says who gives which lock back, and who gets it.
 type ReleaseArgs struct {
 	Name    string
+	Side    Side   // a Reader or a Writer has no Next
 	Fence   string // key of the fencing counter, "" for a lock without one
 	Owner   string
 	Count   int           // the owner's count after this call, 0 to end the hold
@@ -188,7 +217,7 @@ type ReleaseReply struct {
 func Release(ctx context.Context, c rueidis.Client, a ReleaseArgs) (ReleaseReply, error) {
 	var keys [3]string
 	args, n := a.args()
-	result := releaseScript.run(ctx, c, keysOf(&keys, a.Name, a.Fence, a.Key), args[:n]...)
+	result := releaseScripts[a.Side].run(ctx, c, keysOf(&keys, a.Name, a.Fence, a.Key), args[:n]...)
 	if without, forbidden := noQueue(result); without && a.Key != "" {
 		a.Queue = Queue{}
 		if a.Next == "" {
@@ -229,13 +258,14 @@ type ReleaseResult struct {
 // all.
 func ReleaseAll(ctx context.Context, c rueidis.Client, all []ReleaseArgs) []ReleaseResult {
 	results := make([]ReleaseResult, len(all))
-	send := func(build func(rueidis.Builder, []string, []string) rueidis.Completed, which []int) (unknown []int) {
+	send := func(build func(script, rueidis.Builder, []string, []string) rueidis.Completed, which []int) (unknown []int) {
 		commands := make([]rueidis.Completed, len(which))
 		for j, i := range which {
 			var keys [3]string
 			args, n := all[i].args()
 			// As a pipe, since rueidis takes a connection of its blocking pool for a long pipeline otherwise.
-			commands[j] = build(c.B(), keysOf(&keys, all[i].Name, all[i].Fence, all[i].Key), args[:n]).ToPipe()
+			held := keysOf(&keys, all[i].Name, all[i].Fence, all[i].Key)
+			commands[j] = build(releaseScripts[all[i].Side], c.B(), held, args[:n]).ToPipe()
 		}
 		for j, result := range c.DoMulti(ctx, commands...) {
 			i := which[j]
@@ -251,7 +281,7 @@ func ReleaseAll(ctx context.Context, c rueidis.Client, all []ReleaseArgs) []Rele
 	for i := range all {
 		each[i] = i
 	}
-	send(releaseScript.byText, send(releaseScript.bySHA, each))
+	send(script.byText, send(script.bySHA, each))
 	var again []int
 	for i := range all {
 		if results[i].withoutQueue && all[i].Key != "" {
@@ -260,7 +290,7 @@ func ReleaseAll(ctx context.Context, c rueidis.Client, all []ReleaseArgs) []Rele
 		}
 	}
 	if len(again) > 0 {
-		send(releaseScript.byText, send(releaseScript.bySHA, again))
+		send(script.byText, send(script.bySHA, again))
 	}
 	return results
 }
@@ -275,7 +305,10 @@ func (a *ReleaseArgs) args() (args [10]string, n int) {
 		a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Name, a.Next, flag(a.Stay),
 		millis(a.GrantLease), strconv.Itoa(a.Grants), flag(a.Listens),
 	}
-	if a.Key == "" {
+	switch {
+	case a.Side != Whole:
+		return args, 5
+	case a.Key == "":
 		return args, 7
 	}
 	return args, len(args)
@@ -342,15 +375,19 @@ const (
 )
 
 // Renew extends the expiry of all holds to lease from now and answers for each. On a cluster all
-// names have to hash to one slot.
+// names have to hash to one slot. On a read/write lock it is for writers.
 func Renew(ctx context.Context, c rueidis.Client, lease time.Duration, holds []Hold) ([]Renewal, error) {
+	return renew(ctx, c, renewScript, lease, holds)
+}
+
+func renew(ctx context.Context, c rueidis.Client, s script, lease time.Duration, holds []Hold) ([]Renewal, error) {
 	keys := make([]string, len(holds))
 	args := make([]string, len(holds)+1)
 	args[0] = millis(lease)
 	for i, h := range holds {
 		keys[i], args[i+1] = h.Name, h.Owner
 	}
-	reply, err := numbers(renewScript.run(ctx, c, keys, args...))
+	reply, err := numbers(s.run(ctx, c, keys, args...))
 	if err != nil {
 		return nil, failed("renew", err)
 	}

@@ -10,6 +10,8 @@ func TestHashes(t *testing.T) {
 	t.Parallel()
 	for name, s := range map[string]script{
 		"acquire": acquireScript, "release": releaseScript, "renew": renewScript, "force": forceScript,
+		"readAcquire": acquireScripts[Reader], "readRelease": releaseScripts[Reader], "readRenew": readRenewScript,
+		"writeAcquire": acquireScripts[Writer], "writeRelease": releaseScripts[Writer], "rwForce": rwForceScript,
 	} {
 		sum := sha1.Sum([]byte(s.text))
 		if want := hex.EncodeToString(sum[:]); s.sha != want {
