@@ -115,7 +115,7 @@ func (s *subscription) unlocked(payload string) {
 		t.freed()
 		switch {
 		case payload == "00" && t.placed != nil:
-		case payload == "1":
+		case payload == "1" && !t.queue.Shared:
 			t.wakeAll()
 		default:
 			t.wakeFirst()

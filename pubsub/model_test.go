@@ -25,6 +25,8 @@ type desk struct {
 	hub  *Hub
 	link *link
 	ch   Channel
+
+	shares bool // some want a share of the lock, and nobody hands it off
 }
 
 func newDesk(t *testing.T) *desk {
@@ -36,7 +38,13 @@ func newDesk(t *testing.T) *desk {
 	return d
 }
 
-func (d *desk) topic() *topic { return d.hub.topics[queue(d.ch)] }
+func (d *desk) inQueue() Queue {
+	q := queue(d.ch)
+	q.Shared = d.shares
+	return q
+}
+
+func (d *desk) topic() *topic { return d.hub.topics[d.inQueue()] }
 
 // subOf returns the subscription of t, an idle one if it never needed any.
 func subOf(t *topic) *subscription {
@@ -125,8 +133,10 @@ type model struct {
 	stood   int // when the subscription was confirmed last
 	waited  int // how many joined an empty queue and got no turn
 	placed  *Waiter
-	given   int // when the one that has the turn was given the lock; 0: it was not
-	unheard int // when the last '00' came, which was not for the one with the place
+	given   int             // when the one that has the turn was given the lock; 0: it was not
+	unheard int             // when the last '00' came, which was not for the one with the place
+	apart   map[*Waiter]int // those that ask beside the queue, and when they began to
+	heard   int             // when a message or a confirmation came last, also while the queue was empty
 	retry   bool
 	later   error // a server's answer: not now
 	pending op    // taken from the link, not finished
@@ -153,6 +163,8 @@ func stateOf(w *Waiter) string {
 		return "claimed"
 	case w.topic.current == w:
 		return "turn"
+	case w.apart:
+		return "apart"
 	case w.prev == nil && w.topic.first != w:
 		return "out"
 	case w.err != nil:
@@ -228,14 +240,18 @@ func (m *model) step() {
 	}
 	switch step {
 	case 0, 1:
-		w := &Waiter{Until: time.Now().Add(time.Hour)}
+		w := &Waiter{Until: time.Now().Add(time.Hour), Shared: m.shares && m.rnd.IntN(3) > 0}
 		if m.rnd.IntN(16) == 0 {
 			w.Until = time.Now()
 		}
 		note("join")
-		turn := m.hub.Join(w, queue(m.ch))
+		turn := m.hub.Join(w, m.inQueue())
 		m.moved("Join", w)
 		switch {
+		case turn && w.Shared:
+			require.Empty(m.t, m.queue, "apart beside others that wait")
+			m.goApart(w)
+			return
 		case turn:
 			require.Empty(m.t, m.queue, "a turn at once behind others")
 			m.turn, m.joined = w, true
@@ -252,11 +268,13 @@ func (m *model) step() {
 		m.queue = append(m.queue, w)
 	case 2:
 		note("join first")
-		w := &Waiter{}
-		got := m.hub.JoinFirst(w, queue(m.ch))
+		w := &Waiter{Shared: m.shares && m.rnd.IntN(2) == 0}
+		got := m.hub.JoinFirst(w, m.inQueue())
 		m.moved("JoinFirst", w)
 		require.Equal(m.t, len(m.queue) == 0, got)
-		if got {
+		if got && w.Shared {
+			m.goApart(w)
+		} else if got {
 			m.queue, m.turn, m.joined = []*Waiter{w}, w, true
 			m.event()
 			m.clock++
@@ -284,7 +302,14 @@ func (m *model) step() {
 			m.turn = nil
 			m.drop(w)
 			m.given = 0
-			w.Done(m.got(m.began))
+			ttl := m.got(m.began)
+			if w.Shared {
+				m.local = 0
+			}
+			w.Done(ttl)
+			if w.Shared {
+				m.letIn()
+			}
 			m.moved("Done", w)
 		}
 	case 6:
@@ -318,7 +343,7 @@ func (m *model) step() {
 			} else {
 				m.event()
 			}
-			m.local, m.ended = 0, m.clock
+			m.local, m.ended, m.heard = 0, m.clock, m.clock
 			m.hub.message(m.ch, text)
 		}
 	case 9:
@@ -384,12 +409,17 @@ func (m *model) step() {
 				w.expiry.fire()
 			}
 		}
-	case 14, 15:
-		note(m.claimStep())
-	case 16, 17:
-		note(m.placeStep())
-	case 18, 19:
-		note(m.grantStep())
+	case 14, 15, 16, 17, 18, 19:
+		switch {
+		case m.shares:
+			note(m.apartStep())
+		case step < 16:
+			note(m.claimStep())
+		case step < 18:
+			note(m.placeStep())
+		default:
+			note(m.grantStep())
+		}
 	}
 	m.moved("", nil)
 	m.check()
@@ -399,16 +429,63 @@ func (m *model) step() {
 func (m *model) confirmation() {
 	switch m.pending {
 	case subscribing:
-		if len(m.queue) > 0 && !subOf(m.topic()).confirmed {
+		if !subOf(m.topic()).confirmed {
 			m.event()
 		}
 		m.clock++
-		m.stood = m.clock
+		m.stood, m.heard = m.clock, m.clock
 		m.confirm("subscribe")
 	case unsubscribing:
 		m.confirm("unsubscribe")
 	case noOp:
 	}
+}
+
+func (m *model) goApart(w *Waiter) {
+	m.clock++
+	m.apart[w] = m.clock
+}
+
+// letIn is for a share: those directly behind want theirs, and the next one behind them asks.
+func (m *model) letIn() {
+	for len(m.queue) > 0 && m.queue[0].Shared && m.queue[0].err == nil {
+		w := m.queue[0]
+		m.queue = m.queue[1:]
+		require.Len(m.t, w.turn, 1, "let in without a signal: %v", m.steps)
+		<-w.turn
+		m.goApart(w)
+	}
+	m.event()
+}
+
+// apartStep ends an attempt beside the queue.
+func (m *model) apartStep() string {
+	for w, began := range m.apart {
+		delete(m.apart, w)
+		switch m.rnd.IntN(4) {
+		case 0:
+			w.Done(time.Hour)
+			m.moved("Done", w)
+			return "done apart"
+		case 1:
+			if m.rnd.IntN(2) == 0 {
+				w.Unanswered(io.ErrUnexpectedEOF)
+				m.moved("Unanswered", w)
+			}
+			w.Leave()
+			m.moved("Leave", w)
+			return "leave apart"
+		default:
+			if len(m.queue) == 0 { // its attempt is the one that counts
+				m.began, m.news = began, m.heard
+			}
+			m.queue = append(m.queue, w)
+			w.Held([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)], false)
+			m.moved("Held", w)
+			return "held apart"
+		}
+	}
+	return "nobody apart"
 }
 
 // got is for an attempt that got the lock; it says for how long.
@@ -434,8 +511,10 @@ func (m *model) check() {
 	t := m.topic()
 	if t == nil {
 		require.Empty(m.t, m.queue, "waiters without a topic: %v", m.steps)
+		require.Empty(m.t, m.apart, "they ask, and there is no topic: %v", m.steps)
 		return
 	}
+	require.Len(m.t, m.apart, t.apart)
 	var inLine []*Waiter
 	due, dueable, failed := 0, 0, 0
 	for w := t.first; w != nil; w = w.next {
@@ -478,7 +557,7 @@ func (m *model) check() {
 
 	if len(m.queue) == 0 {
 		require.False(m.t, t.need, "an empty queue wants nothing: %v", m.steps)
-		idle := !subOf(t).confirmed && !subOf(t).queued && subOf(t).op == noOp
+		idle := !subOf(t).confirmed && !subOf(t).queued && subOf(t).op == noOp && t.apart == 0
 		require.False(m.t, idle, "a topic that nobody needs: %v", m.steps)
 		m.news, m.began = 0, 0
 		return
@@ -514,6 +593,7 @@ func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 			seed := rand.Uint64()
 			m := &model{desk: newDesk(t), rnd: rand.New(rand.NewPCG(seed, 0)), later: later}
 			m.states = states{now: make(map[*Waiter]string), table: table}
+			m.shares, m.apart = round%2 == 0, make(map[*Waiter]int)
 			for range 150 {
 				m.step()
 			}
@@ -535,6 +615,9 @@ func (m *model) drain() {
 	for len(m.queue) > 0 {
 		w := m.queue[0]
 		m.drop(w)
+		w.Leave()
+	}
+	for w := range m.apart {
 		w.Leave()
 	}
 	if m.pending != noOp {

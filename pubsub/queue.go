@@ -8,6 +8,7 @@ import "time"
 //	waiting    in the queue
 //	due        waiting, and gets the turn as soon as nobody in front of it is due and nobody has it
 //	turn       topic.current: its caller makes an attempt
+//	apart      out of the queue: its caller makes an attempt to get a share, beside others
 //	claimed    topic.current: a holder of this process makes an attempt for it
 //	abandoned  claimed, and its caller has gone
 //	handed     out of the queue with the lock, by its claimant or by another process
@@ -22,11 +23,14 @@ import "time"
 //	Join       new       -> turn       nobody else is in the queue, and no hold of this process is known
 //	Join       new       -> waiting
 //	Join       new       -> stopped    the hub is closed, or its time is over
+//	Join       new       -> apart      as the first of these, for a share
 //	JoinFirst  new       -> turn       nobody else is in the queue
+//	JoinFirst  new       -> apart      the same, for a share
 //	JoinFirst  new       -> new
 //	wake       waiting   -> turn       by a message, a confirmation, the timer, Wake, or one that left
 //	wake       waiting   -> due        the same, while another has the turn or is claimed
 //	wake       due       -> turn       the other one's turn or claim has ended
+//	wake       waiting   -> apart      one before it got a share, and so may this one
 //	stop       waiting   -> stopped    Stop, its time is over, the subscription is refused, or Unanswered
 //	stop       due       -> stopped
 //	given      waiting   -> handed     by another process, as the owner of the place that it took
@@ -40,10 +44,15 @@ import "time"
 //	Held       turn      -> due        the same, and one in front of it is due, too
 //	Held       turn      -> stopped    it was stopped since
 //	Held       turn      -> handed     it was given the lock since
+//	Held       apart     -> waiting    at the end of the queue
+//	Held       apart     -> turn       it is the first there, and there was news since it went apart, or may have been
+//	Held       apart     -> stopped    the hub is closed, or its time is over
 //	Done       turn      -> out
+//	Done       apart     -> out
 //	Leave      waiting   -> out        wakes the next one if it had the process's place
 //	Leave      due       -> out        wakes the next one
 //	Leave      turn      -> out        wakes the next one
+//	Leave      apart     -> out
 //	Leave      stopped   -> out        wakes the next one, unless only its time is over and it had no place
 //	Leave      claimed   -> abandoned
 //	Leave      abandoned -> abandoned
@@ -74,12 +83,18 @@ type Waiter struct {
 	// Until is when it waits no longer, except for the end of its turn or of a claim; zero: it has
 	// no such time. It is set before Join.
 	Until time.Time
+	// Shared says that it waits for a share of the lock, which others can have, too. It is set before Join. One that gets
+	// a share lets those directly behind it ask at the same time, if they want one as well.
+	Shared bool
 
 	topic      *topic
 	prev, next *Waiter
 	turn       chan struct{} // capacity 1: whoever sends holds Hub.mu and never blocks
 	err        error         // why waiting is in vain
 	joined     uint64        // topic.turns then
+	apart      bool          // it asks beside the queue
+	follows    bool          // behind one that got a share
+	news       uint64        // topic.news when it went apart
 	due        bool          // gets the turn when it is the first of those that are due
 	claim      claim
 	given      *Grant  // it has the lock from another process
@@ -109,6 +124,14 @@ func (w *Waiter) News() (granted bool, err error) {
 // placeLasts is for how long the process has its place in the queue of a lock without an expiry, see acquire.lua.
 const placeLasts = time.Minute
 
+// Follows reports whether the waiter asks because one before it got a share.
+func (w *Waiter) Follows() bool {
+	h := w.topic.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return w.follows
+}
+
 // Held ends the turn of a waiter whose attempt found the lock held. The waiter stays where it is and
 // gets the turn again after the next unlock, and not later than ttl from now unless ttl is
 // negative. placed says that the waiter has the process's place, see [Waiter.TakePlace].
@@ -117,11 +140,14 @@ func (w *Waiter) Held(ttl time.Duration, placed bool) {
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
 	switch {
+	case w.apart:
+		w.rejoin(ttl)
+		return
 	case placed && ttl < 0:
 		ttl = placeLasts
 	case !placed && t.placed == w:
 		t.leavePlace(w)
-		if t.maybeFree {
+		if t.maybeFree() {
 			t.makeDue(w) // the news may have been '00', for those who have no place
 		}
 	}
@@ -148,6 +174,34 @@ func (w *Waiter) held(ttl time.Duration) {
 	t.dispatch()
 }
 
+// rejoin puts a waiter that asked apart, and was refused, at the end of the queue. If it is the first there, its attempt counts
+// unless there was news since it began.
+func (w *Waiter) rejoin(ttl time.Duration) {
+	t := w.topic
+	w.goBack()
+	w.follows = false
+	t.push(w)
+	w.park()
+	switch live := t.sub != nil && t.sub.live(); {
+	case w.err != nil:
+		t.makeDue(w)
+		w.signal()
+	case t.first == w && live && w.news == t.news:
+		t.need = true
+		t.setTimer(ttl)
+	default:
+		t.subscribe()
+		t.setTimer(ttl)
+	}
+	t.dispatch()
+}
+
+// goBack ends what goApart began.
+func (w *Waiter) goBack() {
+	w.apart = false
+	w.topic.apart--
+}
+
 // Done takes a waiter that got the lock out of the queue. Those behind it wait for the next
 // unlock, and not longer than ttl.
 func (w *Waiter) Done(ttl time.Duration) {
@@ -159,9 +213,16 @@ func (w *Waiter) Done(ttl time.Duration) {
 
 func (w *Waiter) done(ttl time.Duration) {
 	t := w.topic
+	if w.apart {
+		w.goBack()
+		t.settle()
+		return
+	}
 	t.remove(w)
 	t.stopTimer()
-	if t.sub != nil && !t.maybeFree { // without a subscription nobody could rely on it
+	if w.Shared {
+		t.letIn()
+	} else if t.sub != nil && !t.maybeFree() { // without a subscription nobody could rely on it
 		t.localHold = time.Now().Add(ttl)
 	}
 	if t.first != nil {
@@ -195,6 +256,11 @@ func (w *Waiter) Leave() Leaving {
 		return Claimed
 	case unclaimed:
 	}
+	if w.apart {
+		w.goBack()
+		t.settle()
+		return Left
+	}
 	failed := w.err != nil && w.err != ErrExpired //nolint:errorlint // never wrapped in here
 	pass := t.current == w || t.placed == w || w.due || failed
 	t.remove(w)
@@ -211,7 +277,7 @@ func (w *Waiter) Unanswered(err error) {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	for x := t.first; x != nil; x = x.next {
+	for x := t.first; x != nil && !w.apart; x = x.next { // the queue does not wait for one that asks beside it
 		if x != w && x.joined < t.turns {
 			x.err = err
 			x.signal()
@@ -233,7 +299,7 @@ func (w *Waiter) park() {
 // stop tells a waiter to leave, also one that is claimed; one that has the turn hears of it in Held.
 func (w *Waiter) stop(err error) {
 	w.err = err
-	if w.topic.current != w || w.claim == claimed {
+	if w.topic.current != w && !w.apart || w.claim == claimed {
 		w.signal()
 	}
 }

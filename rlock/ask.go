@@ -47,7 +47,9 @@ type question struct {
 	mutex  *Mutex
 	hold   *hold
 	count  int                   // the levels with the one that is asked for
-	joins  bool                  // the queue in Redis, if the lock is held
+	within *hold                 // of the other side of a read/write lock, which lets it in; nil: none
+	joins  bool                  // the queue in Redis, if the lock is held; or leaves a mark, or looks at those of others
+	heard  bool                  // with joins: on this process's own channel
 	failed atomic.Pointer[error] // what went wrong the last time, if it did
 }
 
@@ -83,9 +85,15 @@ func (q *question) ask(u undoer) (a answer, left bool, err error) {
 // send asks Redis, again if something went wrong that may pass. It stops early when the caller has left.
 func (q *question) send(left <-chan struct{}) (answer, error) {
 	m, h, c := q.mutex, q.hold, q.mutex.client
-	args := lua.AcquireArgs{Name: m.name, Owner: h.field(), Lease: m.ttl(), Count: q.count, Fence: m.fenceOf()}
+	args := lua.AcquireArgs{
+		Name: m.name, Side: m.kind.side, Owner: h.field(), Lease: m.ttl(), Count: q.count, Fence: m.fenceOf(),
+	}
+	if q.within != nil {
+		args.Within = q.within.field()
+	}
 	if q.joins {
-		args.Queue, args.GrantLease = m.queueKey(), c.grantLease()
+		args.Queue, args.GrantLease, args.Listens = m.queueKey(), c.grantLease(), q.heard
+		args.Publish = lua.Publish(c.knownChannel(m))
 	}
 	if q.count == 1 { // a re-entry adds nothing that a failover could let somebody else have
 		args.Replicas, args.ReplicaWait = c.options.Replicas, c.options.ReplicaTimeout

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
 
@@ -36,20 +37,22 @@ func (c *Client) knownChannel(m *Mutex) pubsub.Channel {
 
 // waiters is where goroutines of this process wait for a lock that has been asked for before.
 func (m *Mutex) waiters() pubsub.Queue {
-	return pubsub.Queue{Lock: m.name, Channel: m.client.knownChannel(m)}
+	return pubsub.Queue{Lock: m.name, Channel: m.client.knownChannel(m), Shared: m.kind.side != lua.Whole}
 }
 
-// queueKey is the key of the queue of the processes that wait for the lock, "" if it has none. On a cluster with plain channels
-// no script can tell whether a process still listens.
+// queueKey is the key of what waiters leave in Redis: the queue of the processes, or marks; "" if there is none.
 func (m *Mutex) queueKey() string {
 	c := m.client
-	switch {
-	case !c.handsOff(), c.noQueues.Load():
-		return ""
-	case c.cluster != nil && (!c.knownChannel(m).Sharded || c.slot(m.queue) != c.slot(m.name)):
+	if c.noQueues.Load() || m.kind.handsOff && !m.seesProcesses() || c.cluster != nil && c.slot(m.queue) != c.slot(m.name) {
 		return ""
 	}
 	return m.queue
+}
+
+// seesProcesses reports whether scripts can tell if a process still listens: not on a cluster with plain channels, nor if the
+// processes have no channels of their own.
+func (m *Mutex) seesProcesses() bool {
+	return m.client.handsOff() && (m.client.cluster == nil || m.client.knownChannel(m).Sharded)
 }
 
 func (c *Client) slot(key string) uint16 {
@@ -116,9 +119,9 @@ func (c *Client) askSharded(ctx context.Context, m *Mutex) (bool, error) {
 // fits reports an error for a lock that a cluster cannot have.
 func (m *Mutex) fits() error {
 	c := m.client
-	if c.cluster == nil || m.kind.fence == nil || c.slot(m.kind.fence(m.name)) == c.slot(m.name) {
+	if c.cluster == nil || m.kind.beside == nil || c.slot(m.kind.beside(m.name)) == c.slot(m.name) {
 		return nil
 	}
-	return errors.New("on a cluster the name of a fenced lock may have braces only around what is hashed, " +
-		"or its counter would be in another slot")
+	return errors.New("on a cluster the name of this kind of lock may have braces only around what is hashed, " +
+		"or its other keys would be in another slot")
 }

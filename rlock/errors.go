@@ -36,6 +36,10 @@ var (
 	// the pool of rueidis had no connection for the attempt, so that it was not made. See [Options].Replicas.
 	ErrNotReplicated = errors.New("rlock: not replicated")
 
+	// ErrUpgrade means that the ctx given to a Lock of the write side carries a read hold of that lock: the Lock would wait for
+	// its own reader. Unlock that first, or take the lock through [RWMutex.Upgradeable].
+	ErrUpgrade = errors.New("rlock: held as a reader by the caller itself, who cannot become the writer")
+
 	// ErrClosed means that the Client of the call, or of the section, was closed.
 	ErrClosed = errors.New("rlock: client closed")
 )
@@ -209,7 +213,7 @@ func (m *Mutex) notAcquired(ctx context.Context, began time.Time, causes ...erro
 // isOurs reports whether err is of a lock. It says nothing of another lock, though errors.Is would find it.
 func isOurs(err error) bool {
 	for _, sentinel := range []error{
-		ErrNotAcquired, ErrUnreachable, ErrNotHeld, ErrLost, ErrNotReplicated, ErrClosed,
+		ErrNotAcquired, ErrUnreachable, ErrNotHeld, ErrLost, ErrNotReplicated, ErrUpgrade, ErrClosed,
 	} {
 		if errors.Is(err, sentinel) {
 			return true

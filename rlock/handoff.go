@@ -40,7 +40,7 @@ func (r *run) over(o HandOff, now time.Time) bool {
 func (h *hold) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, stay bool) {
 	c, q := h.mutex.client, h.mutex.waiters()
 	stay = !h.run.over(c.options.HandOff, now)
-	if !c.handsOff() || !stay && args.Key == "" {
+	if !h.mutex.kind.handsOff || !c.handsOff() || !stay && args.Key == "" {
 		c.hub.Ending(q)
 		return nil, false
 	}
@@ -62,10 +62,15 @@ func (l *locking) takePlace(now time.Time) bool {
 	if !l.waiter.TakePlace(l.hold.field()) {
 		return false
 	}
-	if l.hold.queued.IsZero() { // a grant may be for the first of several calls
-		l.hold.queued = now
-	}
+	l.hold.mayQueue(now)
 	return true
+}
+
+// mayQueue notes that a call is about to be sent that may leave the field in the queue, or a mark.
+func (h *hold) mayQueue(now time.Time) {
+	if h.queued.IsZero() { // a grant may be for the first of several calls
+		h.queued = now
+	}
 }
 
 // handOff makes the one attempt to end the hold with a waiter claimed. Unless it fails, the claim is over.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/lease"
+	"github.com/go-rlock/rlock/lua"
 )
 
 // hold is what one owner has of one lock, from a Lock that competed to the unlock of its last level: one field of
@@ -43,8 +44,15 @@ var lastTag atomic.Uint64
 
 func newHold(m *Mutex) *hold { return &hold{mutex: m, tag: lastTag.Add(1)} }
 
-// isOf reports whether it is a hold of that lock, whichever handle took it.
-func (h *hold) isOf(m *Mutex) bool { return h.mutex.client == m.client && h.mutex.name == m.name }
+// isOf reports whether it is a hold of that lock, or of that side of it, whichever handle took it.
+func (h *hold) isOf(m *Mutex) bool {
+	return h.mutex.client == m.client && h.mutex.name == m.name && h.mutex.kind.side == m.kind.side
+}
+
+// isBeside reports whether it is a hold of the other side of a read/write lock.
+func (h *hold) isBeside(m *Mutex) bool {
+	return h.mutex.client == m.client && h.mutex.name == m.name && h.mutex.kind.side+m.kind.side == lua.Reader+lua.Writer
+}
 
 // field is the owner as Redis has it. It is made anew each time, for there may be many holds, and calls for
 // each of them are rare.
@@ -60,6 +68,7 @@ type level struct {
 
 	mutex *Mutex
 	hold  *hold
+	outer context.Context // that the Lock was given
 
 	// Guarded by hold.mu.
 	cancel context.CancelCauseFunc // nil once the level is closed
@@ -123,7 +132,7 @@ func (h *hold) open(ctx context.Context, m *Mutex, until time.Time, short time.D
 	if !first {
 		l = new(level)
 	}
-	l.Context, l.cancel, l.mutex, l.hold = inner, cancel, m, h
+	l.Context, l.cancel, l.mutex, l.hold, l.outer = inner, cancel, m, h, ctx
 	h.count++
 	h.token = max(h.token, token)
 	h.levels, l.next = l, h.levels

@@ -177,7 +177,7 @@ func (h *hold) call(now, until time.Time) *callContext {
 
 func (m *Mutex) releaseArgs(h *hold, count int, ttl time.Duration) lua.ReleaseArgs {
 	args := lua.ReleaseArgs{
-		Name: m.name, Owner: h.field(), Count: count, Lease: ttl,
+		Name: m.name, Side: m.kind.side, Owner: h.field(), Count: count, Lease: ttl,
 		Publish: lua.Publish(m.client.knownChannel(m)),
 	}
 	if key := m.queueKey(); key != "" && count == 0 {
