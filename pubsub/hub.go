@@ -93,7 +93,7 @@ func (h *Hub) Close() {
 	h.wg.Wait()
 }
 
-// Join puts w at the end of the queue q. It reports true if w may ask at once: nobody else
+// Join puts w at the end of the queue q, or ahead of all others. It reports true if w may ask at once: nobody else
 // waits there, and this process is not known to hold the lock. Then it has the turn, or asks beside the queue if it
 // wants a share. Otherwise w hears of its turn through [Waiter.Turn].
 //
@@ -110,6 +110,12 @@ func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 		}
 		t.need = true
 		t.setTimer(lasts)
+	}
+	if w.Ahead && t.first != nil {
+		t.pushAhead(w)
+		w.park()
+		t.wakeFirst()
+		return false
 	}
 	t.push(w)
 	w.park()

@@ -241,6 +241,7 @@ func (m *model) step() {
 	switch step {
 	case 0, 1:
 		w := &Waiter{Until: time.Now().Add(time.Hour), Shared: m.shares && m.rnd.IntN(3) > 0}
+		w.Ahead = m.shares && !w.Shared && m.rnd.IntN(4) == 0
 		if m.rnd.IntN(16) == 0 {
 			w.Until = time.Now()
 		}
@@ -264,6 +265,12 @@ func (m *model) step() {
 			require.Less(m.t, m.stood, m.local, "a message may have been missed: %v", m.steps)
 			require.True(m.t, subOf(m.topic()).live(), "a message may be missed: %v", m.steps)
 			m.waited++
+		case w.Ahead:
+			m.event()
+			m.queue = slices.Insert(m.queue, 0, w)
+			m.moved("", nil)
+			m.check()
+			return
 		}
 		m.queue = append(m.queue, w)
 	case 2:

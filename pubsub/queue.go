@@ -20,8 +20,9 @@ import "time"
 // one, and its model takes each of them.
 //
 //	event      from         to
-//	Join       new       -> turn       nobody else is in the queue, and no hold of this process is known
+//	Join       new       -> turn       nobody else is in the queue, and no hold of this process is known; or it goes ahead of all
 //	Join       new       -> waiting
+//	Join       new       -> due        it goes ahead of all, and somebody has the turn
 //	Join       new       -> stopped    the hub is closed, or its time is over
 //	Join       new       -> apart      as the first of these, for a share
 //	JoinFirst  new       -> turn       nobody else is in the queue
@@ -86,6 +87,8 @@ type Waiter struct {
 	// Shared says that it waits for a share of the lock, which others can have, too. It is set before Join. One that gets
 	// a share lets those directly behind it ask at the same time, if they want one as well.
 	Shared bool
+	// Ahead puts it before all others: it has what they wait for. It is set before Join.
+	Ahead bool
 
 	topic      *topic
 	prev, next *Waiter

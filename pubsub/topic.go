@@ -75,6 +75,10 @@ func (t *topic) push(w *Waiter) {
 	t.last = w
 }
 
+func (t *topic) pushAhead(w *Waiter) {
+	w.next, t.first.prev, t.first = t.first, w, w
+}
+
 func (t *topic) remove(w *Waiter) {
 	if w.prev != nil {
 		w.prev.next = w.next

@@ -149,7 +149,7 @@ func (l *locking) compete() (*level, error) {
 // join puts the Lock in the queue of the process.
 func (l *locking) join() (turn bool) {
 	m := l.mutex
-	l.waiter = pubsub.Waiter{Value: l, Until: l.wait, Shared: m.kind.side == lua.Reader}
+	l.waiter = pubsub.Waiter{Value: l, Until: l.wait, Shared: m.kind.side == lua.Reader, Ahead: l.within != nil}
 	if l.once {
 		l.joined = m.client.hub.JoinFirst(&l.waiter, m.waiters())
 		return l.joined
