@@ -19,6 +19,9 @@
 -- one lives. If they are all, the hash expires with the last of these readers; if one is left that waits to become the writer,
 -- it is told.
 --
+-- Whoever waits is told by '1' on the unlock channel, and then by '00', which is '0' for Redisson: it forgets a '1' that comes
+-- while it is about to wait, and remembers a '0'.
+--
 -- A server without memory refuses hincrby and set, because they might need some, unless the script has
 -- written before. So the expiry is written first, even if it stays as it is.
 
@@ -103,6 +106,7 @@ else
   end
 end
 local heard = redis.pcall(ARGV[4], ARGV[5], '1')
+redis.pcall(ARGV[4], ARGV[5], '00')
 if type(heard) ~= 'number' then
   return redis.error_reply('UNTOLD ' .. heard.err)
 end

@@ -23,7 +23,7 @@ var (
 	rwForceText string
 
 	readRenewScript = script{Text(readRenewText), "53e678dd2cde875c08f9a922d56ebc86a6dfdf02"}
-	rwForceScript   = script{Text(rwForceText), "2063eaf15bb6d375bf89d9e16724216ae93fe31d"}
+	rwForceScript   = script{Text(rwForceText), "b1cef729e28921cf35d1cbcbb7434c08194ed8e6"}
 )
 
 // Side says whether a lock is a read/write lock, and for which of its sides a call is.
@@ -46,8 +46,8 @@ var (
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
-		Reader: {Text(readReleaseText), "b403149d26758db41b0ab887625ce28539e51f32"},
-		Writer: {Text(writeReleaseText), "6f67b13fa7c9af1b7a29a1ff459bfa107ddb7501"},
+		Reader: {Text(readReleaseText), "80a0c73176f82cf0eaecea0717a6b64f8ee50712"},
+		Writer: {Text(writeReleaseText), "bfa1dd920ac3441a542a20a03bd1e4ce1a07b2b5"},
 	}
 )
 

@@ -18,6 +18,9 @@
 -- A hold that ends takes the marks of other writers with it, so that whoever asks first is next: readers that waited have
 -- their turn, too. Writers that are refused then leave marks anew.
 --
+-- Whoever waits is told by '1' on the unlock channel, and then by '00', which is '0' for Redisson: it forgets a '1' that comes
+-- while it is about to wait, and remembers a '0'.
+--
 -- A server without memory refuses hincrby and hset, because they might need some, unless the script has
 -- written before. So the expiry is written first, even if it stays as it is, and the owner's field is taken out before the mode
 -- changes.
@@ -88,6 +91,7 @@ else
   redis.call('pexpire', lock, left)
 end
 local heard = redis.pcall(ARGV[4], ARGV[5], '1')
+redis.pcall(ARGV[4], ARGV[5], '00')
 if type(heard) ~= 'number' then
   return redis.error_reply('UNTOLD ' .. heard.err)
 end

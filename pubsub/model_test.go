@@ -344,6 +344,10 @@ func (m *model) step() {
 		note("message")
 		if t := m.topic(); t != nil && subOf(t).confirmed {
 			text := []string{"0", "1", "1", "?", "00"}[m.rnd.IntN(5)]
+			if text == "00" && m.shares {
+				m.hub.message(m.ch, text)
+				break
+			}
 			if text == "00" && m.placed != nil {
 				m.clock++
 				m.unheard = m.clock

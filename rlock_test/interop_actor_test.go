@@ -96,6 +96,10 @@ func (g *goActor) start(t testing.TB, name string, lease time.Duration) <-chan e
 	if lease > 0 {
 		m = g.client.Mutex(name, rlock.WithLease(lease))
 	}
+	return g.startOn(t, m)
+}
+
+func (g *goActor) startOn(t testing.TB, m *rlock.Mutex) <-chan event {
 	parent, cancel := context.WithCancel(g.ctx())
 	t.Cleanup(cancel) // ends the goroutine, if nothing did before
 	events := make(chan event, 1)

@@ -30,6 +30,7 @@ type goJob struct {
 	Addrs   []string
 	Options rlock.Options
 	Name    string
+	Side    string // of a read/write lock; "" for a plain one
 
 	// With a file, Threads goroutines lock, add 1 to the number in the file and unlock, For that
 	// long; how often is printed. Without, the lock is taken, "held" printed, and nothing more done.
@@ -75,7 +76,11 @@ func (j goJob) run() error {
 		return nil // the parent has gone, or changed its mind
 	}
 	if j.File == "" {
-		ctx, unlock, err := client.Mutex(j.Name).Lock(context.Background())
+		m := client.Mutex(j.Name)
+		if j.Side != "" {
+			m = rwOf(client, j.Side, j.Name)
+		}
+		ctx, unlock, err := m.Lock(context.Background())
 		if err != nil {
 			return err
 		}
