@@ -141,7 +141,7 @@ func (h *Hub) topic(w *Waiter, q Queue) *topic {
 		t = &topic{hub: h, queue: q}
 		h.topics[q] = t
 	}
-	w.topic, w.joined = t, t.turns
+	w.topic, w.since = t, t.turns
 	return t
 }
 

@@ -90,18 +90,17 @@ type Waiter struct {
 	// Ahead puts it before all others: it has what they wait for. It is set before Join.
 	Ahead bool
 
+	due        bool // gets the turn when it is the first of those that are due
+	apart      bool // it asks beside the queue
+	follows    bool // behind one that got a share
+	claim      claim
 	topic      *topic
 	prev, next *Waiter
 	turn       chan struct{} // capacity 1: whoever sends holds Hub.mu and never blocks
 	err        error         // why waiting is in vain
-	joined     uint64        // topic.turns then
-	apart      bool          // it asks beside the queue
-	follows    bool          // behind one that got a share
-	news       uint64        // topic.news when it went apart
-	due        bool          // gets the turn when it is the first of those that are due
-	claim      claim
-	given      *Grant  // it has the lock from another process
-	expiry     *expiry // nil until it waits, or if it has no Until
+	since      uint64        // topic.turns when it joined the queue, or topic.news when it went apart
+	given      *Grant        // it has the lock from another process
+	expiry     *expiry       // nil until it waits, or if it has no Until
 }
 
 // Turn is ready when there is news for the waiter, see [Waiter.News].
@@ -181,15 +180,16 @@ func (w *Waiter) held(ttl time.Duration) {
 // unless there was news since it began.
 func (w *Waiter) rejoin(ttl time.Duration) {
 	t := w.topic
+	counts := w.since == t.news && t.sub != nil && t.sub.live()
 	w.goBack()
-	w.follows = false
+	w.follows, w.since = false, t.turns
 	t.push(w)
 	w.park()
-	switch live := t.sub != nil && t.sub.live(); {
+	switch {
 	case w.err != nil:
 		t.makeDue(w)
 		w.signal()
-	case t.first == w && live && w.news == t.news:
+	case t.first == w && counts:
 		t.need = true
 		t.setTimer(ttl)
 	default:
@@ -281,7 +281,7 @@ func (w *Waiter) Unanswered(err error) {
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
 	for x := t.first; x != nil && !w.apart; x = x.next { // the queue does not wait for one that asks beside it
-		if x != w && x.joined < t.turns {
+		if x != w && x.since < t.turns {
 			x.err = err
 			x.signal()
 		}

@@ -168,7 +168,7 @@ func (t *topic) wakeAll() {
 
 // goApart has a waiter that is not in the queue ask for a share, beside others.
 func (t *topic) goApart(w *Waiter) {
-	w.apart, w.news = true, t.news
+	w.apart, w.since = true, t.news
 	t.apart++
 }
 

@@ -68,7 +68,6 @@ type level struct {
 
 	mutex *Mutex
 	hold  *hold
-	outer context.Context // that the Lock was given
 
 	// Guarded by hold.mu.
 	cancel context.CancelCauseFunc // nil once the level is closed
@@ -115,6 +114,9 @@ func (h *hold) fencingToken() (token int64, ok bool) {
 
 // open makes the level that Redis has granted, until then; short is the lease if it is not what the handle asks for. It fails if the hold was lost, or the client closed, since the call was sent.
 func (h *hold) open(ctx context.Context, m *Mutex, until time.Time, short time.Duration, token int64) (*level, error) {
+	if m.kind.side == lua.Writer {
+		ctx = outerCtx{ctx}
+	}
 	inner, cancel := context.WithCancelCause(ctx)
 	c := m.client
 	h.mu.Lock()
@@ -132,7 +134,7 @@ func (h *hold) open(ctx context.Context, m *Mutex, until time.Time, short time.D
 	if !first {
 		l = new(level)
 	}
-	l.Context, l.cancel, l.mutex, l.hold, l.outer = inner, cancel, m, h, ctx
+	l.Context, l.cancel, l.mutex, l.hold = inner, cancel, m, h
 	h.count++
 	h.token = max(h.token, token)
 	h.levels, l.next = l, h.levels

@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -73,8 +74,8 @@ func (rw *RWMutex) downgrade(ctx context.Context, writer *level) (*level, error)
 	if writer == nil {
 		return nil, rw.write.fail(ErrNotHeld, errors.New("the ctx carries no open write hold"))
 	}
-	outer := valuesOf{writer.outer, context.WithoutCancel(ctx)}
-	l, err := rw.read.lock(caller{ctx: outer, began: time.Now()})
+	outer, _ := writer.Context.Value(outerKey{}).(context.Context)
+	l, err := rw.read.lock(caller{ctx: valuesOf{outer, context.WithoutCancel(ctx)}, began: time.Now()})
 	if err != nil {
 		return nil, err
 	}
@@ -85,12 +86,30 @@ func (rw *RWMutex) downgrade(ctx context.Context, writer *level) (*level, error)
 	return l, nil
 }
 
+// outerCtx is the ctx that a writer's Lock was given, where a downgrade finds it.
+type outerCtx struct{ context.Context }
+
+type outerKey struct{}
+
+func (c outerCtx) Value(key any) any {
+	if _, ok := key.(outerKey); ok {
+		return c.Context
+	}
+	return c.Context.Value(key)
+}
+
+// String keeps fmt from reading what is inside, as [level.String].
+func (c outerCtx) String() string { return fmt.Sprint(c.Context) }
+
 // valuesOf is a ctx with the values of another one. Those for package context itself are not among them, if the other one
 // is without cancel: the ctx ends as it did.
 type valuesOf struct {
 	context.Context
 	values context.Context
 }
+
+// String is as [outerCtx.String].
+func (c valuesOf) String() string { return fmt.Sprint(c.Context) }
 
 func (c valuesOf) Value(key any) any {
 	if v := c.values.Value(key); v != nil {
