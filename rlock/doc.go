@@ -31,6 +31,12 @@
 // The ctx of a section is a child of the ctx given to Lock, and ends with it. Where locks overlap
 // but do not nest, take the next one with the ctx from before the first.
 //
+// # Readers and writers
+//
+// [Client.RWMutex] is a lock that many readers may hold at a time, or one writer; each side is a [Mutex]. A writer may read, and
+// become a reader without letting another writer in between ([RWMutex.Downgrade]). A reader cannot become the writer, since two
+// would wait for each other: [RWMutex.Upgradeable] is for the one that may.
+//
 // # How long it lasts
 //
 // A hold is renewed by a watchdog for as long as the process lives, and ends by itself within
@@ -64,6 +70,7 @@
 //   - [ErrUnreachable]: Redis did not answer, or was not ready, for as long as the call tried.
 //   - [ErrLost]: the hold ended before its unlock. Somebody else may be in the section.
 //   - [ErrNotHeld]: there was nothing to unlock.
+//   - [ErrUpgrade]: a reader wants to write, and would wait for itself.
 //   - [ErrNotReplicated]: too few replicas confirmed, see [Options].Replicas.
 //   - [ErrClosed]: the Client was closed.
 //

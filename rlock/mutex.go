@@ -154,15 +154,20 @@ func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context) error) (err
 	if err != nil {
 		return err
 	}
+	return inside(l, l.unlock, fn)
+}
+
+// inside runs a section, and ends it.
+func inside(section context.Context, unlock UnlockFunc, fn func(context.Context) error) (err error) {
 	defer func() {
-		lockErr := l.unlock()
+		lockErr := unlock()
 		var loss *LostError
-		if lockErr == nil && err != nil && errors.As(context.Cause(l), &loss) && loss.Reason == LostClosed {
+		if lockErr == nil && err != nil && errors.As(context.Cause(section), &loss) && loss.Reason == LostClosed {
 			lockErr = loss
 		}
 		err = joinErrors(lockErr, err)
 	}()
-	return fn(l)
+	return fn(section)
 }
 
 // check panics for what can only be a mistake in the program.

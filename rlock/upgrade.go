@@ -33,6 +33,18 @@ func (u *Upgradeable) TryLock(ctx context.Context, wait time.Duration) (context.
 	})
 }
 
+// Do runs fn while it holds the lock, as [Mutex.Do].
+func (u *Upgradeable) Do(ctx context.Context, fn func(ctx context.Context) error) error {
+	if fn == nil {
+		panic("rlock: Do of a nil function")
+	}
+	section, unlock, err := u.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	return inside(section, unlock, fn)
+}
+
 func (u *Upgradeable) lock(
 	ctx context.Context, lock func(*Mutex, context.Context) (context.Context, UnlockFunc, error),
 ) (context.Context, UnlockFunc, error) {
