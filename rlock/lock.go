@@ -27,6 +27,9 @@ import (
 //	          replicas, Close                          out; given back
 //
 // Each way out leaves the queue, passes the turn on if it had it, and settles what is in doubt.
+//
+// A Lock for a share asks without the turn if nobody waits, or if the one before it got a share. One under the hold of the other
+// side of a read/write lock does not compete, see enterWithin.
 
 // locking is a Lock that competes, on its way to a hold.
 type locking struct {
