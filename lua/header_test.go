@@ -17,7 +17,7 @@ func TestHeadersNameWhatBodiesUse(t *testing.T) {
 	files, err := filepath.Glob("*.lua")
 	require.NoError(t, err)
 	files = slices.DeleteFunc(files, func(file string) bool { return file == prelude })
-	require.Len(t, files, 10)
+	require.Len(t, files, 16)
 	for _, file := range files {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
@@ -51,18 +51,32 @@ const prelude = "fair.lua"
 
 var errorReply = regexp.MustCompile(`return redis\.error_reply\('([A-Z]+) [^\n]*`)
 
-var ownerOf = regexp.MustCompile(`(?s)\n-- owner_of .*?\nend\n`)
+var (
+	ownerOf = regexp.MustCompile(`(?s)\n-- owner_of .*?\nend\n`)
+	readers = regexp.MustCompile(`(?s)\n-- readers .*?\nend\n`)
+)
 
-// A script cannot call another one, so those that ask for the owner of a key have a copy each.
-func TestCopiesOfOwnerOf(t *testing.T) {
+// A script cannot call another one, so those that ask for the owner of a key, or for the readers, have a copy each.
+func TestCopies(t *testing.T) {
 	t.Parallel()
-	acquire, err := os.ReadFile("acquire.lua")
-	require.NoError(t, err)
-	require.NotEmpty(t, ownerOf.Find(acquire))
-	for _, file := range []string{"force.lua", prelude} {
-		other, err := os.ReadFile(file)
-		require.NoError(t, err)
-		require.Equal(t, string(ownerOf.Find(acquire)), string(ownerOf.Find(other)), file)
+	for _, copied := range []struct {
+		what  *regexp.Regexp
+		files []string
+	}{
+		{ownerOf, []string{"acquire.lua", "force.lua", "read_acquire.lua", "write_acquire.lua", "rw_force.lua", prelude}},
+		{readers, []string{"write_acquire.lua", "write_release.lua"}},
+	} {
+		var first string
+		for _, file := range copied.files {
+			source, err := os.ReadFile(file)
+			require.NoError(t, err)
+			text := string(copied.what.Find(source))
+			require.NotEmpty(t, text, file)
+			if first == "" {
+				first = text
+			}
+			require.Equal(t, first, text, file)
+		}
 	}
 }
 

@@ -58,22 +58,31 @@ const (
 // AcquireArgs says who wants which lock.
 type AcquireArgs struct {
 	Name  string
+	Side  Side
 	Fence string // key of the fencing counter, "" for a lock without one
 	Owner string
 	Lease time.Duration // sent in whole milliseconds
 	Count int           // the owner's count after this call, 1 for a first acquire
 
+	// Within is the field of a hold on the other side of a read/write lock, "" if there is none: of the Writer in whose
+	// section a Reader is, or of the Reader that becomes the Writer.
+	Within string
+
 	Replicas    int           // wait for so many replicas to have it; 0: for none
 	ReplicaWait time.Duration // at most so long, and before it as long for a connection; sent in whole milliseconds
 	Connections *Connections  // of this client, if Replicas is above 0; nil: nothing bounds what is left behind
 
-	Queue      string        // key of the queue to join if another holds the lock; "": none
-	GrantLease time.Duration // of a grant to another process there; sent in whole milliseconds
+	// Queue is the key of the queue to join if another holds the lock; "": none. On a read/write lock it is that of the
+	// marks of the writers that wait: a Reader lets these go first, and a Writer that is refused leaves one.
+	Queue      string
+	GrantLease time.Duration // of a grant to another process there, or of the time that a mark keeps a free lock; as above
+	Listens    bool          // of a Writer with a Queue: its process listens on a channel of its own
 
 	// Of the first acquire of a fair lock, instead of Fence, Queue and GrantLease.
-	Fair    Fair
-	Join    bool // the owner joins the queue if it cannot have the lock
-	Publish Publish
+	Fair Fair
+	Join bool // the owner joins the queue if it cannot have the lock
+
+	Publish Publish // for a fair lock, and a Reader with a Queue
 }
 
 // AcquireReply is what Redis said.
@@ -112,7 +121,7 @@ func Acquire(ctx context.Context, c rueidis.Client, a AcquireArgs) (AcquireReply
 	if err == nil && reply.Status != Held {
 		reply, err = granted(result)
 	}
-	if reply.Status == Lost && a.Count == 1 {
+	if reply.Status == Lost && a.Count == 1 && a.Within == "" {
 		err = errors.New("unknown reply -1 to a first acquire")
 	}
 	if err != nil {
@@ -127,13 +136,32 @@ func (a AcquireArgs) send(ctx context.Context, c doer) rueidis.RedisResult {
 		args := append([]string{a.Owner, millis(a.Lease), flag(a.Join)}, a.Fair.tail(a.Publish)...)
 		return fairAcquireScript.run(ctx, c, []string{a.Name, a.Fair.List, a.Fair.Times}, args...)
 	}
-	args := [...]string{a.Owner, millis(a.Lease), strconv.Itoa(a.Count), millis(a.GrantLease)}
-	n := len(args)
-	if a.Queue == "" {
-		n--
-	}
 	var keys [3]string
-	return acquireScript.run(ctx, c, keysOf(&keys, a.Name, a.Fence, a.Queue), args[:n]...)
+	args, n := a.args()
+	return acquireScripts[a.Side].run(ctx, c, keysOf(&keys, a.Name, a.Fence, a.Queue), args[:n]...)
+}
+
+// args are the first n of these.
+func (a AcquireArgs) args() (args [7]string, n int) {
+	args = [...]string{
+		a.Owner, millis(a.Lease), strconv.Itoa(a.Count), a.Within, millis(a.GrantLease), a.Publish.command(), a.Publish.Name,
+	}
+	n = 4
+	switch a.Side {
+	case Reader:
+		if a.Queue != "" {
+			n = 7
+		}
+	case Writer:
+		if args[4] = flag(a.Listens); a.Queue != "" {
+			n = 5
+		}
+	default:
+		if args[3] = args[4]; a.Queue == "" {
+			n = 3
+		}
+	}
+	return args, n
 }
 
 // keysOf puts the keys that a call has into memory of the caller.
@@ -151,6 +179,7 @@ func keysOf(memory *[3]string, name, fence, queue string) []string {
 // ReleaseArgs says who gives which lock back, and who gets it.
 type ReleaseArgs struct {
 	Name    string
+	Side    Side   // a Reader or a Writer has no Next
 	Fence   string // key of the fencing counter, "" for a lock without one
 	Owner   string
 	Count   int           // the owner's count after this call, 0 to end the hold
@@ -313,10 +342,13 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 		millis(a.GrantLease), strconv.Itoa(a.Grants), flag(a.Listens),
 	}
 	args = memory.args[:]
-	if a.Key == "" {
+	switch {
+	case a.Side != Whole:
+		args = args[:5]
+	case a.Key == "":
 		args = args[:7]
 	}
-	return releaseScript, keysOf(&memory.keys, a.Name, a.Fence, a.Key), args
+	return releaseScripts[a.Side], keysOf(&memory.keys, a.Name, a.Fence, a.Key), args
 }
 
 func flag(b bool) string {
@@ -387,15 +419,19 @@ const (
 )
 
 // Renew extends the expiry of all holds to lease from now and answers for each. On a cluster all
-// names have to hash to one slot.
+// names have to hash to one slot. On a read/write lock it is for writers.
 func Renew(ctx context.Context, c rueidis.Client, lease time.Duration, holds []Hold) ([]Renewal, error) {
+	return renew(ctx, c, renewScript, lease, holds)
+}
+
+func renew(ctx context.Context, c rueidis.Client, s script, lease time.Duration, holds []Hold) ([]Renewal, error) {
 	keys := make([]string, len(holds))
 	args := make([]string, len(holds)+1)
 	args[0] = millis(lease)
 	for i, h := range holds {
 		keys[i], args[i+1] = h.Name, h.Owner
 	}
-	return verdicts("renew", renewScript.run(ctx, c, keys, args...), len(holds))
+	return verdicts("renew", s.run(ctx, c, keys, args...), len(holds))
 }
 
 // Force frees the lock whoever holds it, and reports whether it was held.

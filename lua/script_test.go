@@ -13,6 +13,8 @@ func TestHashes(t *testing.T) {
 		"acquireAll": acquireAllScript, "releaseEach": releaseEachScript,
 		"fairAcquire": fairAcquireScript, "fairRelease": fairReleaseScript,
 		"fairRefresh": fairRefreshScript, "fairForce": fairForceScript,
+		"readAcquire": acquireScripts[Reader], "readRelease": releaseScripts[Reader], "readRenew": readRenewScript,
+		"writeAcquire": acquireScripts[Writer], "writeRelease": releaseScripts[Writer], "rwForce": rwForceScript,
 	} {
 		sum := sha1.Sum([]byte(s.text))
 		if want := hex.EncodeToString(sum[:]); s.sha != want {

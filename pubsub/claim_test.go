@@ -387,7 +387,7 @@ func (m *model) leaveInTurn() {
 func (m *model) turnEnded(w *Waiter) {
 	m.turn = nil
 	if m.given == 0 {
-		require.Equal(m.t, unclaimed, w.claim)
+		require.Equal(m.t, unclaimed, w.claim, "%v", m.steps)
 		return
 	}
 	if m.local = m.given; m.given < m.ended { // news that came since
@@ -402,7 +402,9 @@ func (m *model) out(w *Waiter) {
 	if m.turn == w {
 		m.turn = nil
 	}
-	m.given = 0
+	if m.turn == nil { // otherwise the one that has the turn may still have been given the lock before
+		m.given = 0
+	}
 	require.Len(m.t, w.turn, 1, "not told: %v", m.steps)
 	<-w.turn
 	granted, _ := w.News()

@@ -36,6 +36,7 @@ func (w *Waiter) unwatch() {
 	if w.expiry != nil {
 		w.expiry.timer.Stop()
 		w.expiry.waiter = nil
+		w.expiry = nil
 	}
 }
 

@@ -160,10 +160,13 @@ func (t *topic) look(d time.Duration) {
 // unlocked handles a message to all who listen. '00' is for those who have no place in the queue.
 func (s *subscription) unlocked(payload string) {
 	for _, t := range s.topics {
+		if payload == "00" && t.queue.Shared {
+			continue // for Redisson, behind a '1'
+		}
 		t.freed()
 		switch {
 		case payload == "00" && t.places > 0 && !t.queue.Each:
-		case payload == "1":
+		case payload == "1" && !t.queue.Shared:
 			t.wakeAll()
 		default:
 			t.wakeFirst()

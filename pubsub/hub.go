@@ -21,6 +21,7 @@ type Queue struct {
 	Lock    string
 	Channel Channel
 	Each    bool // each waiter has a place of its own in Redis's queue, not only one of each process
+	Shared  bool // waiters may want a share: one that gets it lets others in, so a message to all is one for the first
 }
 
 // Hub queues the waiters of one process and keeps their subscriptions. It is safe for concurrent
@@ -93,24 +94,31 @@ func (h *Hub) Close() {
 	h.wg.Wait()
 }
 
-// Join puts w at the end of the queue q. It reports true if w has the turn at once: nobody else
-// waits there, and this process is not known to hold the lock. Otherwise w gets it through
-// [Waiter.Turn].
+// Join puts w at the end of the queue q, or ahead of all others. It reports true if w may ask at once: nobody else
+// waits there, and this process is not known to hold the lock. Then it has the turn, or asks beside the queue if it
+// wants a share. Otherwise w hears of its turn through [Waiter.Turn].
 //
 // Each Join is followed by exactly one [Waiter.Done] or [Waiter.Leave].
 func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	t := h.join(w, q)
-	if t.first == w {
+	t := h.topic(w, q)
+	if t.first == nil {
 		lasts := t.localHoldLasts()
 		if lasts == 0 || q.Each {
-			t.turnAtOnce(w)
+			t.askAtOnce(w)
 			return true
 		}
 		t.need = true
 		t.setTimer(lasts)
 	}
+	if w.Ahead && t.first != nil {
+		t.pushAhead(w)
+		w.park()
+		t.wakeFirst()
+		return false
+	}
+	t.push(w)
 	w.park()
 	if q.Each && t.live() && w.err == nil { // or it is due when the subscription is confirmed
 		t.makeDue(w)
@@ -127,24 +135,29 @@ func (h *Hub) JoinFirst(w *Waiter, q Queue) bool {
 	if t := h.topics[q]; t != nil && t.first != nil {
 		return false
 	}
-	h.join(w, q).turnAtOnce(w)
+	h.topic(w, q).askAtOnce(w)
 	return true
 }
 
-func (h *Hub) join(w *Waiter, q Queue) *topic {
+// topic returns the topic of a queue, for a waiter that joins.
+func (h *Hub) topic(w *Waiter, q Queue) *topic {
 	t := h.topics[q]
 	if t == nil {
 		t = &topic{hub: h, queue: q}
 		h.topics[q] = t
 	}
-	w.topic, w.joined = t, t.turns
-	t.push(w)
+	w.topic, w.since = t, t.turns
 	return t
 }
 
-// turnAtOnce gives the turn to the only waiter. If the subscription is live, no other attempt need
-// follow that one.
-func (t *topic) turnAtOnce(w *Waiter) {
+// askAtOnce has a waiter ask that found the queue empty. If the subscription is live, no other attempt need
+// follow its turn.
+func (t *topic) askAtOnce(w *Waiter) {
+	if w.Shared {
+		t.goApart(w)
+		return
+	}
+	t.push(w)
 	t.begin(w)
 	t.need = t.live()
 }

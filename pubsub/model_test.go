@@ -26,6 +26,8 @@ type desk struct {
 	link *link
 	ch   Channel
 	each bool // each waiter has a place
+
+	shares bool // some want a share of the lock, and nobody hands it off
 }
 
 func newDesk(t *testing.T) *desk {
@@ -37,7 +39,7 @@ func newDesk(t *testing.T) *desk {
 	return d
 }
 
-func (d *desk) q() Queue { return Queue{Channel: d.ch, Each: d.each} }
+func (d *desk) q() Queue { return Queue{Channel: d.ch, Each: d.each, Shared: d.shares} }
 
 func (d *desk) topic() *topic { return d.hub.topics[d.q()] }
 
@@ -128,8 +130,10 @@ type model struct {
 	stood   int // when the subscription was confirmed last
 	waited  int // how many joined an empty queue and got no turn
 	placed  map[*Waiter]bool
-	given   int // when the one that has the turn was given the lock; 0: it was not
-	unheard int // when the last '00' came, which was not for the one with the place
+	given   int             // when the one that has the turn was given the lock; 0: it was not
+	unheard int             // when the last '00' came, which was not for the one with the place
+	apart   map[*Waiter]int // those that ask beside the queue, and when they began to
+	heard   int             // when a message or a confirmation came last, also while the queue was empty
 	retry   bool
 	later   error // a server's answer: not now
 	pending op    // taken from the link, not finished
@@ -156,6 +160,8 @@ func stateOf(w *Waiter) string {
 		return "claimed"
 	case w.topic.current == w:
 		return "turn"
+	case w.apart:
+		return "apart"
 	case w.prev == nil && w.topic.first != w:
 		return "out"
 	case w.err != nil:
@@ -231,7 +237,8 @@ func (m *model) step() {
 	}
 	switch step {
 	case 0, 1:
-		w := &Waiter{Until: time.Now().Add(time.Hour)}
+		w := &Waiter{Until: time.Now().Add(time.Hour), Shared: m.shares && m.rnd.IntN(3) > 0}
+		w.Ahead = m.shares && !w.Shared && m.rnd.IntN(4) == 0
 		if m.rnd.IntN(16) == 0 {
 			w.Until = time.Now()
 		}
@@ -239,6 +246,10 @@ func (m *model) step() {
 		turn := m.hub.Join(w, m.q())
 		m.moved("Join", w)
 		switch {
+		case turn && w.Shared:
+			require.Empty(m.t, m.queue, "apart beside others that wait")
+			m.goApart(w)
+			return
 		case turn:
 			require.Empty(m.t, m.queue, "a turn at once behind others")
 			m.turn, m.joined = w, true
@@ -251,15 +262,23 @@ func (m *model) step() {
 			require.Less(m.t, m.stood, m.local, "a message may have been missed: %v", m.steps)
 			require.True(m.t, subOf(m.topic()).live(), "a message may be missed: %v", m.steps)
 			m.waited++
+		case w.Ahead:
+			m.event()
+			m.queue = slices.Insert(m.queue, 0, w)
+			m.moved("", nil)
+			m.check()
+			return
 		}
 		m.queue = append(m.queue, w)
 	case 2:
 		note("join first")
-		w := &Waiter{}
+		w := &Waiter{Shared: m.shares && m.rnd.IntN(2) == 0}
 		got := m.hub.JoinFirst(w, m.q())
 		m.moved("JoinFirst", w)
 		require.Equal(m.t, len(m.queue) == 0, got)
-		if got {
+		if got && w.Shared {
+			m.goApart(w)
+		} else if got {
 			m.queue, m.turn, m.joined = []*Waiter{w}, w, true
 			m.event()
 			m.clock++
@@ -290,7 +309,14 @@ func (m *model) step() {
 			m.turn = nil
 			m.drop(w)
 			m.given = 0
-			w.Done(m.got(m.began))
+			ttl := m.got(m.began)
+			if w.Shared {
+				m.local = 0
+			}
+			w.Done(ttl)
+			if w.Shared {
+				m.letIn()
+			}
 			m.moved("Done", w)
 		}
 	case 6:
@@ -318,13 +344,17 @@ func (m *model) step() {
 		note("message")
 		if t := m.topic(); t != nil && subOf(t).confirmed {
 			text := []string{"0", "1", "1", "?", "00"}[m.rnd.IntN(5)]
+			if text == "00" && m.shares {
+				m.hub.message(m.ch, text)
+				break
+			}
 			if text == "00" && len(m.placed) > 0 && !m.each {
 				m.clock++
 				m.unheard = m.clock
 			} else {
 				m.event()
 			}
-			m.local, m.ended = 0, m.clock
+			m.local, m.ended, m.heard = 0, m.clock, m.clock
 			m.hub.message(m.ch, text)
 		}
 	case 9:
@@ -390,12 +420,17 @@ func (m *model) step() {
 				w.expiry.fire()
 			}
 		}
-	case 14, 15:
-		note(m.claimStep())
-	case 16, 17:
-		note(m.placeStep())
-	case 18, 19:
-		note(m.grantStep())
+	case 14, 15, 16, 17, 18, 19:
+		switch {
+		case m.shares:
+			note(m.apartStep())
+		case step < 16:
+			note(m.claimStep())
+		case step < 18:
+			note(m.placeStep())
+		default:
+			note(m.grantStep())
+		}
 	}
 	m.moved("", nil)
 	m.check()
@@ -405,16 +440,63 @@ func (m *model) step() {
 func (m *model) confirmation() {
 	switch m.pending {
 	case subscribing:
-		if len(m.queue) > 0 && !subOf(m.topic()).confirmed {
+		if !subOf(m.topic()).confirmed {
 			m.event()
 		}
 		m.clock++
-		m.stood = m.clock
+		m.stood, m.heard = m.clock, m.clock
 		m.confirm("subscribe")
 	case unsubscribing:
 		m.confirm("unsubscribe")
 	case noOp:
 	}
+}
+
+func (m *model) goApart(w *Waiter) {
+	m.clock++
+	m.apart[w] = m.clock
+}
+
+// letIn is for a share: those directly behind want theirs, and the next one behind them asks.
+func (m *model) letIn() {
+	for len(m.queue) > 0 && m.queue[0].Shared && m.queue[0].err == nil {
+		w := m.queue[0]
+		m.queue = m.queue[1:]
+		require.Len(m.t, w.turn, 1, "let in without a signal: %v", m.steps)
+		<-w.turn
+		m.goApart(w)
+	}
+	m.event()
+}
+
+// apartStep ends an attempt beside the queue.
+func (m *model) apartStep() string {
+	for w, began := range m.apart {
+		delete(m.apart, w)
+		switch m.rnd.IntN(4) {
+		case 0:
+			w.Done(time.Hour)
+			m.moved("Done", w)
+			return "done apart"
+		case 1:
+			if m.rnd.IntN(2) == 0 {
+				w.Unanswered(io.ErrUnexpectedEOF)
+				m.moved("Unanswered", w)
+			}
+			w.Leave()
+			m.moved("Leave", w)
+			return "leave apart"
+		default:
+			if len(m.queue) == 0 { // its attempt is the one that counts
+				m.began, m.news = began, m.heard
+			}
+			m.queue = append(m.queue, w)
+			w.Held([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)], false)
+			m.moved("Held", w)
+			return "held apart"
+		}
+	}
+	return "nobody apart"
 }
 
 // got is for an attempt that got the lock; it says for how long.
@@ -438,8 +520,10 @@ func (m *model) check() {
 	t := m.topic()
 	if t == nil {
 		require.Empty(m.t, m.queue, "waiters without a topic: %v", m.steps)
+		require.Empty(m.t, m.apart, "they ask, and there is no topic: %v", m.steps)
 		return
 	}
+	require.Len(m.t, m.apart, t.apart)
 	var inLine []*Waiter
 	due, dueable, failed := 0, 0, 0
 	for w := t.first; w != nil; w = w.next {
@@ -487,7 +571,7 @@ func (m *model) check() {
 
 	if len(m.queue) == 0 {
 		require.False(m.t, t.need, "an empty queue wants nothing: %v", m.steps)
-		idle := !subOf(t).confirmed && !subOf(t).queued && subOf(t).op == noOp
+		idle := !subOf(t).confirmed && !subOf(t).queued && subOf(t).op == noOp && t.apart == 0
 		require.False(m.t, idle, "a topic that nobody needs: %v", m.steps)
 		m.news, m.began = 0, 0
 		return
@@ -524,6 +608,7 @@ func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 			m := &model{desk: newDesk(t), rnd: rand.New(rand.NewPCG(seed, 0)), later: later, placed: make(map[*Waiter]bool)}
 			m.each = round%3 == 0
 			m.states = states{now: make(map[*Waiter]string), table: table}
+			m.shares, m.apart = !m.each && round%2 == 0, make(map[*Waiter]int)
 			for range 150 {
 				m.step()
 			}
@@ -545,6 +630,9 @@ func (m *model) drain() {
 	for len(m.queue) > 0 {
 		w := m.queue[0]
 		m.drop(w)
+		w.Leave()
+	}
+	for w := range m.apart {
 		w.Leave()
 	}
 	if m.pending != noOp {

@@ -8,6 +8,7 @@ import "time"
 //	waiting    in the queue
 //	due        waiting, and gets the turn as soon as nobody in front of it is due and nobody has it
 //	turn       topic.current: its caller makes an attempt
+//	apart      out of the queue: its caller makes an attempt to get a share, beside others
 //	claimed    topic.current: a holder of this process makes an attempt for it
 //	abandoned  claimed, and its caller has gone
 //	handed     out of the queue with the lock, by its claimant or by another process
@@ -19,15 +20,19 @@ import "time"
 // one, and its model takes each of them.
 //
 //	event      from         to
-//	Join       new       -> turn       nobody else is in the queue, and no hold of this process is known
+//	Join       new       -> turn       nobody else is in the queue, and no hold of this process is known; or it goes ahead of all
 //	Join       new       -> waiting
 //	Join       new       -> due        each waiter has a place, and the subscription is live
+//	Join       new       -> due        it goes ahead of all, and somebody has the turn
 //	Join       new       -> stopped    the hub is closed, or its time is over
+//	Join       new       -> apart      as the first of these, for a share
 //	JoinFirst  new       -> turn       nobody else is in the queue
+//	JoinFirst  new       -> apart      the same, for a share
 //	JoinFirst  new       -> new
 //	wake       waiting   -> turn       by a message, a confirmation, the timer, Wake, or one that left
 //	wake       waiting   -> due        the same, while another has the turn or is claimed
 //	wake       due       -> turn       the other one's turn or claim has ended
+//	wake       waiting   -> apart      one before it got a share, and so may this one
 //	stop       waiting   -> stopped    Stop, its time is over, the subscription is refused, or Unanswered
 //	stop       due       -> stopped
 //	given      waiting   -> handed     by another process, as the owner of the place that it took
@@ -41,10 +46,15 @@ import "time"
 //	Held       turn      -> due        the same, and one in front of it is due, too
 //	Held       turn      -> stopped    it was stopped since
 //	Held       turn      -> handed     it was given the lock since
+//	Held       apart     -> waiting    at the end of the queue
+//	Held       apart     -> turn       it is the first there, and there was news since it went apart, or may have been
+//	Held       apart     -> stopped    the hub is closed, or its time is over
 //	Done       turn      -> out
+//	Done       apart     -> out
 //	Leave      waiting   -> out        wakes the next one if it had the only place of the process
 //	Leave      due       -> out        wakes the next one
 //	Leave      turn      -> out        wakes the next one
+//	Leave      apart     -> out
 //	Leave      stopped   -> out        wakes the next one, unless only its time is over and it had no place
 //	Leave      claimed   -> abandoned
 //	Leave      abandoned -> abandoned
@@ -75,17 +85,24 @@ type Waiter struct {
 	// Until is when it waits no longer, except for the end of its turn or of a claim; zero: it has
 	// no such time. It is set before Join.
 	Until time.Time
+	// Shared says that it waits for a share of the lock, which others can have, too. It is set before Join. One that gets
+	// a share lets those directly behind it ask at the same time, if they want one as well.
+	Shared bool
+	// Ahead puts it before all others: it has what they wait for. It is set before Join.
+	Ahead bool
 
+	due        bool // gets the turn when it is the first of those that are due
+	apart      bool // it asks beside the queue
+	follows    bool // behind one that got a share
+	claim      claim
 	topic      *topic
 	prev, next *Waiter
 	turn       chan struct{} // capacity 1: whoever sends holds Hub.mu and never blocks
 	err        error         // why waiting is in vain
-	joined     uint64        // topic.turns then
-	due        bool          // gets the turn when it is the first of those that are due
+	since      uint64        // topic.turns when it joined the queue, or topic.news when it went apart
 	place      *place        // in Redis's queue, or about to be; nil: none
-	claim      claim
-	given      *Grant  // it has the lock from another process
-	expiry     *expiry // nil until it waits, or if it has no Until
+	given      *Grant        // it has the lock from another process
+	expiry     *expiry       // nil until it waits, or if it has no Until
 }
 
 // Turn is ready when there is news for the waiter, see [Waiter.News].
@@ -111,6 +128,14 @@ func (w *Waiter) News() (granted bool, err error) {
 // placeLasts is for how long the process has its place in the queue of a lock without an expiry, see acquire.lua.
 const placeLasts = time.Minute
 
+// Follows reports whether the waiter asks because one before it got a share.
+func (w *Waiter) Follows() bool {
+	h := w.topic.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return w.follows
+}
+
 // Held ends the turn of a waiter whose attempt found the lock held. The waiter stays where it is and
 // gets the turn again after the next unlock, and not later than ttl from now unless ttl is
 // negative. placed says that the waiter has the process's place, see [Waiter.TakePlace].
@@ -119,11 +144,14 @@ func (w *Waiter) Held(ttl time.Duration, placed bool) {
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
 	switch {
+	case w.apart:
+		w.rejoin(ttl)
+		return
 	case placed && ttl < 0:
 		ttl = placeLasts
 	case !placed && w.place != nil:
 		w.leavePlace()
-		if t.maybeFree {
+		if t.maybeFree() {
 			t.makeDue(w) // the news may have been '00', for those who have no place
 		}
 	}
@@ -150,6 +178,35 @@ func (w *Waiter) held(ttl time.Duration) {
 	t.dispatch()
 }
 
+// rejoin puts a waiter that asked apart, and was refused, at the end of the queue. If it is the first there, its attempt counts
+// unless there was news since it began.
+func (w *Waiter) rejoin(ttl time.Duration) {
+	t := w.topic
+	counts := w.since == t.news && t.sub != nil && t.sub.live()
+	w.goBack()
+	w.follows, w.since = false, t.turns
+	t.push(w)
+	w.park()
+	switch {
+	case w.err != nil:
+		t.makeDue(w)
+		w.signal()
+	case t.first == w && counts:
+		t.need = true
+		t.setTimer(ttl)
+	default:
+		t.subscribe()
+		t.setTimer(ttl)
+	}
+	t.dispatch()
+}
+
+// goBack ends what goApart began.
+func (w *Waiter) goBack() {
+	w.apart = false
+	w.topic.apart--
+}
+
 // Done takes a waiter that got the lock out of the queue. Those behind it wait for the next
 // unlock, and not longer than ttl.
 func (w *Waiter) Done(ttl time.Duration) {
@@ -161,9 +218,16 @@ func (w *Waiter) Done(ttl time.Duration) {
 
 func (w *Waiter) done(ttl time.Duration) {
 	t := w.topic
+	if w.apart {
+		w.goBack()
+		t.settle()
+		return
+	}
 	t.remove(w)
 	t.stopTimer()
-	if t.sub != nil && !t.maybeFree { // without a subscription nobody could rely on it
+	if w.Shared {
+		t.letIn()
+	} else if t.sub != nil && !t.maybeFree() { // without a subscription nobody could rely on it
 		t.localHold = time.Now().Add(ttl)
 	}
 	if t.first != nil {
@@ -197,6 +261,11 @@ func (w *Waiter) Leave() Leaving {
 		return Claimed
 	case unclaimed:
 	}
+	if w.apart {
+		w.goBack()
+		t.settle()
+		return Left
+	}
 	failed := w.err != nil && w.err != ErrExpired //nolint:errorlint // never wrapped in here
 	pass := t.current == w || w.place != nil && !t.queue.Each || w.due || failed
 	t.remove(w)
@@ -213,8 +282,8 @@ func (w *Waiter) Unanswered(err error) {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	for x := t.first; x != nil; x = x.next {
-		if x != w && x.joined < t.turns {
+	for x := t.first; x != nil && !w.apart; x = x.next { // the queue does not wait for one that asks beside it
+		if x != w && x.since < t.turns {
 			x.err = err
 			x.signal()
 		}
@@ -235,7 +304,7 @@ func (w *Waiter) park() {
 // stop tells a waiter to leave, also one that is claimed; one that has the turn hears of it in Held.
 func (w *Waiter) stop(err error) {
 	w.err = err
-	if w.topic.current != w || w.claim == claimed {
+	if w.topic.current != w && !w.apart || w.claim == claimed {
 		w.signal()
 	}
 }

@@ -93,7 +93,7 @@ func (s *subscription) dropIdle() {
 	}
 	s.link = nil
 	for _, t := range s.topics {
-		if t.first != nil {
+		if t.first != nil || t.apart > 0 {
 			return
 		}
 	}

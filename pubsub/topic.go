@@ -36,7 +36,10 @@ type topic struct {
 	timerAt time.Time   // when; zero: it is not to
 
 	localHold time.Time // this process has the lock until then, unless it may be free; zero: not known
-	maybeFree bool      // news came since the current turn began, maybe of the end of the hold that it gets
+	news      uint64    // how often the lock may have become free
+	asked     uint64    // news when the current turn, or the last one, began
+
+	apart int // how many ask for a share beside the queue
 
 	sub  *subscription // nil until it was needed for the first time
 	need bool          // the queue needs it
@@ -47,11 +50,17 @@ func (t *topic) begin(w *Waiter) {
 	t.current = w
 	t.turns++
 	t.stopTimer()
-	t.localHold, t.maybeFree = time.Time{}, false
+	t.localHold, t.asked = time.Time{}, t.news
 }
 
 // freed notes that the lock may be free.
-func (t *topic) freed() { t.localHold, t.maybeFree = time.Time{}, true }
+func (t *topic) freed() {
+	t.localHold = time.Time{}
+	t.news++
+}
+
+// maybeFree reports whether news came since the turn began, maybe of the end of the hold that it gets.
+func (t *topic) maybeFree() bool { return t.news != t.asked }
 
 // localHoldLasts says for how long this process still has the lock, as far as is known: whoever
 // comes meanwhile need not ask Redis. It is 0 if messages might have been missed.
@@ -69,6 +78,10 @@ func (t *topic) push(w *Waiter) {
 		t.first = w
 	}
 	t.last = w
+}
+
+func (t *topic) pushAhead(w *Waiter) {
+	w.next, t.first.prev, t.first = t.first, w, w
 }
 
 func (t *topic) remove(w *Waiter) {
@@ -180,6 +193,26 @@ func (t *topic) subscribe() {
 	t.sub.update()
 }
 
+// goApart has a waiter that is not in the queue ask for a share, beside others.
+func (t *topic) goApart(w *Waiter) {
+	w.apart, w.since = true, t.news
+	t.apart++
+}
+
+// letIn has those that want a share, too, ask at the same time: those directly behind a waiter that got one. The next one behind
+// them asks in its turn, for it has not asked since the lock could be shared.
+func (t *topic) letIn() {
+	for w := t.first; w != nil && w.Shared && w.err == nil; w = t.first {
+		t.remove(w)
+		w.due, w.follows = false, true
+		t.goApart(w)
+		w.signal()
+	}
+	if t.first != nil {
+		t.makeDue(t.first)
+	}
+}
+
 // settle drops an empty queue; the subscription does, if there is one.
 func (t *topic) settle() {
 	if t.first != nil {
@@ -187,11 +220,12 @@ func (t *topic) settle() {
 	}
 	t.stopTimer()
 	t.need = false
-	if t.sub == nil {
+	switch {
+	case t.sub != nil:
+		t.sub.update()
+	case t.apart == 0:
 		t.hub.drop(t)
-		return
 	}
-	t.sub.update()
 }
 
 // setTimer has the first waiter ask when d is over, unless it will earlier. A negative d is for ever.

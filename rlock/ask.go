@@ -47,7 +47,9 @@ type question struct {
 	mutex  *Mutex
 	hold   *hold
 	count  int                   // the levels with the one that is asked for
-	joins  bool                  // the queue in Redis, if the lock is held
+	within *hold                 // of the other side of a read/write lock, which lets it in; nil: none
+	joins  bool                  // the queue in Redis, if the lock is held; or leaves a mark, or looks at those of others
+	heard  bool                  // with joins: on this process's own channel
 	failed atomic.Pointer[error] // what went wrong the last time, if it did
 }
 
@@ -92,11 +94,15 @@ func (q *question) ask(u undoer) (a answer, left bool, err error) {
 func (q *question) send(left <-chan struct{}) (answer, error) {
 	m, h, c := q.mutex, q.hold, q.mutex.client
 	args := m.acquireArgs(h, q.count)
+	if q.within != nil {
+		args.Within = q.within.field()
+	}
 	switch {
 	case m.kind.times != nil && q.count == 1:
 		args.Fair, args.Join, args.Publish = m.fair(), q.joins, lua.Publish(c.knownChannel(m))
 	case q.joins:
-		args.Queue, args.GrantLease = m.queueKey(), c.grantLease()
+		args.Queue, args.GrantLease, args.Listens = m.queueKey(), c.grantLease(), q.heard
+		args.Publish = lua.Publish(c.knownChannel(m))
 	}
 	if q.count == 1 { // a re-entry adds nothing that a failover could let somebody else have
 		args.Replicas, args.ReplicaWait = c.options.Replicas, c.options.ReplicaTimeout
@@ -132,7 +138,9 @@ func (q *question) send(left <-chan struct{}) (answer, error) {
 }
 
 func (m *Mutex) acquireArgs(h *hold, count int) lua.AcquireArgs {
-	return lua.AcquireArgs{Name: m.key, Owner: h.field(), Lease: h.mutex.expiry(m.ttl()), Count: count, Fence: m.fenceOf()}
+	return lua.AcquireArgs{
+		Name: m.key, Side: m.kind.side, Owner: h.field(), Lease: h.mutex.expiry(m.ttl()), Count: count, Fence: m.fenceOf(),
+	}
 }
 
 // gaveUp is the error of a caller that got nothing, because its time is over (no error, or pubsub.ErrExpired) or

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
 
@@ -36,20 +37,28 @@ func (c *Client) knownChannel(m *Mutex) pubsub.Channel {
 
 // waiters is where goroutines of this process wait for a lock that has been asked for before.
 func (m *Mutex) waiters() pubsub.Queue {
-	return pubsub.Queue{Lock: m.key, Channel: m.client.knownChannel(m), Each: m.kind.times != nil}
+	return pubsub.Queue{
+		Lock: m.key, Channel: m.client.knownChannel(m), Each: m.kind.times != nil, Shared: m.kind.side != lua.Whole,
+	}
 }
 
-// queueKey is the key of the queue of the processes that wait for the lock, "" if it has none or each waiter has a place. On a cluster with plain channels
-// no script can tell whether a process still listens.
+// queueKey is the key of what waiters leave in Redis: the queue of the processes, or marks; "" if there is none, or each waiter
+// has a place in a queue of its own.
 func (m *Mutex) queueKey() string {
 	c := m.client
 	switch {
-	case !c.handsOff(), c.noQueues.Load(), m.kind.times != nil:
+	case c.noQueues.Load(), m.kind.times != nil, m.kind.ordinary && !m.seesProcesses():
 		return ""
-	case c.cluster != nil && (!c.knownChannel(m).Sharded || c.slot(m.queue) != c.slot(m.key)):
+	case c.cluster != nil && c.slot(m.queue) != c.slot(m.key):
 		return ""
 	}
 	return m.queue
+}
+
+// seesProcesses reports whether scripts can tell if a process still listens: not on a cluster with plain channels, nor if the
+// processes have no channels of their own.
+func (m *Mutex) seesProcesses() bool {
+	return m.client.handsOff() && (m.client.cluster == nil || m.client.knownChannel(m).Sharded)
 }
 
 func (c *Client) slot(key string) uint16 {
@@ -115,13 +124,10 @@ func (c *Client) askSharded(ctx context.Context, m *Mutex) (bool, error) {
 
 // fits reports an error for a lock that a cluster cannot have.
 func (m *Mutex) fits() error {
-	c, beside := m.client, m.kind.fence
-	if m.kind.times != nil {
-		beside = m.kind.times
-	}
+	c, beside := m.client, m.kind.beside
 	if c.cluster == nil || beside == nil || c.slot(beside(m.key)) == c.slot(m.key) {
 		return nil
 	}
 	return fmt.Errorf("on a cluster the name of such a lock may have braces only around what is hashed, "+
-		"or the key %q beside it would be in another slot", beside(m.name))
+		"or the key %q beside it would be in another slot", beside(m.key))
 }

@@ -14,9 +14,14 @@ func levelOf(ctx context.Context) *level {
 }
 
 // levelIn returns the innermost open level of m that ctx carries, or nil.
-func (m *Mutex) levelIn(ctx context.Context) *level {
+func (m *Mutex) levelIn(ctx context.Context) *level { return openLevel(ctx, (*hold).isOf, m) }
+
+// levelBeside returns the innermost open level of the other side of a read/write lock, or nil.
+func (m *Mutex) levelBeside(ctx context.Context) *level { return openLevel(ctx, (*hold).isBeside, m) }
+
+func openLevel(ctx context.Context, is func(*hold, *Mutex) bool, m *Mutex) *level {
 	for l := levelOf(ctx); l != nil; l = levelOf(l.Context) {
-		if l.hold.isOf(m) && l.isOpen() {
+		if is(l.hold, m) && l.isOpen() {
 			return l
 		}
 	}

@@ -36,6 +36,12 @@
 // [All] takes several locks or none, in any order of its arguments, and holds none of them while it waits. Where sections
 // lock one name inside of another, keep to one order of names; two that do it in opposite orders block each other.
 //
+// # Readers and writers
+//
+// [Client.RWMutex] is a lock that many readers may hold at a time, or one writer; each side is a [Mutex]. A writer may read, and
+// become a reader without letting another writer in between ([RWMutex.Downgrade]). A reader cannot become the writer, since two
+// would wait for each other: [RWMutex.Upgradeable] is for the one that may.
+//
 // # How long it lasts
 //
 // A hold is renewed by a watchdog for as long as the process lives, and ends by itself within
@@ -70,6 +76,7 @@
 //   - [ErrUnreachable]: Redis did not answer, or was not ready, for as long as the call tried.
 //   - [ErrLost]: the hold ended before its unlock. Somebody else may be in the section.
 //   - [ErrNotHeld]: there was nothing to unlock.
+//   - [ErrUpgrade]: a reader wants to write, and would wait for itself.
 //   - [ErrNotReplicated]: too few replicas confirmed, see [Options].Replicas.
 //   - [ErrReentry]: the ctx holds the lock already, see [WithoutReentry].
 //   - [ErrClosed]: the Client was closed.

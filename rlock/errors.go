@@ -41,6 +41,10 @@ var (
 	ErrReentry = errors.New("rlock: this ctx holds the lock already, and WithoutReentry rules out re-entry " +
 		"(to compete with that hold, use Detach)")
 
+	// ErrUpgrade means that the ctx given to a Lock of the write side carries a read hold of that lock: the Lock would wait for
+	// its own reader. Unlock that first, or take the lock through [RWMutex.Upgradeable].
+	ErrUpgrade = errors.New("rlock: held as a reader by the caller itself, who cannot become the writer")
+
 	// ErrClosed means that the Client of the call, or of the section, was closed.
 	ErrClosed = errors.New("rlock: client closed")
 )
@@ -221,7 +225,7 @@ func (m *Mutex) notAcquired(ctx context.Context, began time.Time, causes ...erro
 // isOurs reports whether err is of a lock. It says nothing of another lock, though errors.Is would find it.
 func isOurs(err error) bool {
 	for _, sentinel := range []error{
-		ErrNotAcquired, ErrUnreachable, ErrNotHeld, ErrLost, ErrNotReplicated, ErrReentry, ErrClosed,
+		ErrNotAcquired, ErrUnreachable, ErrNotHeld, ErrLost, ErrNotReplicated, ErrReentry, ErrUpgrade, ErrClosed,
 	} {
 		if errors.Is(err, sentinel) {
 			return true

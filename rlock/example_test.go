@@ -323,3 +323,61 @@ func ExampleQuorum() {
 	// a majority of the servers has the lock
 	// <nil>
 }
+
+// Many may read at a time, and one may write. A writer that has written can go on as a reader, without letting another writer in.
+func ExampleRWMutex() {
+	client, closeAll := connect()
+	defer closeAll()
+	prices := client.RWMutex("prices")
+	ctx := context.Background()
+
+	err := prices.Read().Do(ctx, func(ctx context.Context) error {
+		fmt.Println("read the prices")
+		return nil
+	})
+	fmt.Println(err)
+
+	writer, _, err := prices.Write().Lock(ctx)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("write the prices")
+	reader, unlock, err := prices.Downgrade(writer)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("read them again:", reader.Err())
+	fmt.Println(unlock())
+	// Output:
+	// read the prices
+	// <nil>
+	// write the prices
+	// read them again: <nil>
+	// <nil>
+}
+
+// One reader at a time may become the writer: it decides as a reader, and writes only if it has to.
+func ExampleUpgradeable() {
+	client, closeAll := connect()
+	defer closeAll()
+	cache := client.RWMutex("cache").Upgradeable()
+	stale := true
+
+	ctx, unlock, err := cache.Lock(context.Background())
+	if err != nil {
+		panic(err)
+	}
+	if stale {
+		_, done, err := cache.Upgrade(ctx) // waits for the other readers to leave
+		if err != nil {
+			panic(err)
+		}
+		fmt.Println("renew the cache")
+		fmt.Println(done()) // a reader again
+	}
+	fmt.Println(unlock())
+	// Output:
+	// renew the cache
+	// <nil>
+	// <nil>
+}

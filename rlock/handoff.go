@@ -40,7 +40,7 @@ func (r *run) over(o HandOff, now time.Time) bool {
 func (h *hold) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, stay bool) {
 	c, q := h.mutex.client, h.mutex.waiters()
 	stay = !h.run.over(c.options.HandOff, now)
-	if !c.handsOff() || h.mutex.kind.times != nil || !stay && args.Key == "" || !args.Taken.IsZero() {
+	if !h.mutex.kind.ordinary || !c.handsOff() || !stay && args.Key == "" || !args.Taken.IsZero() {
 		c.hub.Ending(q)
 		return nil, false
 	}
@@ -62,11 +62,16 @@ func (l *locking) takePlace(now time.Time) bool {
 	if !l.waiter.TakePlace(l.hold.field()) {
 		return false
 	}
-	if l.hold.queued == nil { // a grant may be for the first of several calls
-		first := now // not now itself, which would be on the heap for all of them
-		l.hold.queued = &first
-	}
+	l.hold.mayQueue(now)
 	return true
+}
+
+// mayQueue notes that a call is about to be sent that may leave the field in the queue, or a mark.
+func (h *hold) mayQueue(now time.Time) {
+	if h.queued == nil { // a grant may be for the first of several calls
+		first := now // not now itself, which would be on the heap for all of them
+		h.queued = &first
+	}
 }
 
 // handOff makes the one attempt to end the hold with a waiter claimed. Unless it fails, the claim is over.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/lease"
+	"github.com/go-rlock/rlock/lua"
 )
 
 // hold is what one owner has of one lock, from a Lock that competed to the unlock of its last level: one field of
@@ -44,8 +45,15 @@ var lastTag atomic.Uint64
 
 func newHold(m *Mutex) *hold { return &hold{mutex: m, tag: lastTag.Add(1)} }
 
-// isOf reports whether it is a hold of that lock, whichever handle took it.
-func (h *hold) isOf(m *Mutex) bool { return h.mutex.client == m.client && h.mutex.key == m.key }
+// isOf reports whether it is a hold of that lock, or of that side of it, whichever handle took it.
+func (h *hold) isOf(m *Mutex) bool {
+	return h.mutex.client == m.client && h.mutex.key == m.key && h.mutex.kind.side == m.kind.side
+}
+
+// isBeside reports whether it is a hold of the other side of a read/write lock.
+func (h *hold) isBeside(m *Mutex) bool {
+	return h.mutex.client == m.client && h.mutex.key == m.key && h.mutex.kind.side+m.kind.side == lua.Reader+lua.Writer
+}
 
 // field is the owner as Redis has it. It is made anew each time, for there may be many holds, and calls for
 // each of them are rare.
@@ -108,6 +116,9 @@ func (h *hold) fencingToken() (token int64, ok bool) {
 
 // open makes the level that Redis has granted. It fails if the hold was lost, or the client closed, since the call was sent.
 func (h *hold) open(ctx context.Context, m *Mutex, a answer) (*level, error) {
+	if m.kind.side == lua.Writer {
+		ctx = outerCtx{ctx}
+	}
 	inner, cancel := context.WithCancelCause(ctx)
 	l, err := h.openAs(inner, cancel, m, a)
 	if err != nil {

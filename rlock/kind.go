@@ -14,15 +14,22 @@ import (
 type kind struct {
 	// channel names where unlocks of a lock are published.
 	channel func(name string) string
-	// queue names the key of the queue of the processes that wait for a lock; or, with times, that of the waiters.
+	// queue names the key of what those that wait for a lock leave in Redis: the queue of their processes, or marks; or, with
+	// times, the queue of the waiters.
 	queue func(name string) string
 	// times names the key of the times at which waiters give up, if each has a place in the queue; otherwise nil.
 	times func(name string) string
 	// fence names the key of the fencing counter; nil for a kind without one.
 	fence func(name string) string
-	// ordinary says that the scripts are those of acquire and release: many locks can be taken or released by one call, and a
-	// lock can stay taken after its unlock.
+	// beside names a key, or its beginning, that scripts use beside the lock and that has to be in the lock's slot; nil
+	// if all names that they have are.
+	beside func(name string) string
+	// ordinary says that the scripts are those of acquire and release: an unlock gives the lock to whoever is next, here or in
+	// the queue of the processes, or leaves it taken for a while; and many locks can be taken or released by one call. Otherwise
+	// no unlock chooses a waiter of this process.
 	ordinary bool
+	// side is that of a read/write lock that a kind is. A reader gets a share, which others can have, too.
+	side lua.Side
 	// prefix and suffix are what the owner field has before the tag and behind it.
 	prefix, suffix string
 
@@ -35,22 +42,39 @@ type kind struct {
 var (
 	plain = &kind{
 		channel:  prefixed("redisson_lock__channel"),
-		queue:    queueKey,
+		queue:    own("rlock_queue"),
 		ordinary: true,
 		acquire:  lua.Acquire, release: lua.Release, renew: lua.Renew,
 	}
 	fenced = &kind{
 		channel:  prefixed("redisson_lock__channel"),
-		queue:    queueKey,
+		queue:    own("rlock_queue"),
 		ordinary: true,
 		fence:    prefixed("redisson_lock_token"),
+		beside:   prefixed("redisson_lock_token"),
 		acquire:  lua.Acquire, release: lua.Release, renew: lua.Renew,
 	}
 	fair = &kind{
 		channel: prefixed("redisson_lock__channel"),
 		queue:   prefixed("redisson_lock_queue"),
 		times:   prefixed("redisson_lock_timeout"),
+		beside:  prefixed("redisson_lock_timeout"),
 		prefix:  "0", // tells the entries of this library from Redisson's, which knows no such number
+		acquire: lua.Acquire, release: lua.Release, renew: lua.Renew,
+	}
+	reading = &kind{
+		channel: prefixed("redisson_rwlock"),
+		queue:   own("rlock_writers"),
+		beside:  holdKeys,
+		side:    lua.Reader,
+		acquire: lua.Acquire, release: lua.Release, renew: lua.RenewReaders,
+	}
+	writing = &kind{
+		channel: prefixed("redisson_rwlock"),
+		queue:   own("rlock_writers"),
+		beside:  holdKeys,
+		side:    lua.Writer,
+		suffix:  ":write",
 		acquire: lua.Acquire, release: lua.Release, renew: lua.Renew,
 	}
 )
@@ -83,12 +107,22 @@ func (m *Mutex) fair() lua.Fair {
 	return f
 }
 
-// queueKey is the key of a queue. Unlike Redisson's names it differs for x and {x}, which are two locks.
-func queueKey(name string) string {
-	if strings.Contains(name, "{") {
-		return "rlock_queue::" + name
+// own makes names of keys that only this library has. Unlike Redisson's they differ for x and {x}, which are two locks.
+func own(prefix string) func(string) string {
+	return func(name string) string {
+		if strings.Contains(name, "{") {
+			return prefix + "::" + name
+		}
+		return prefix + ":{" + name + "}"
 	}
-	return "rlock_queue:{" + name + "}"
+}
+
+// holdKeys is what the hold keys of readers begin with, see read_acquire.lua.
+func holdKeys(name string) string {
+	if strings.Contains(name, "{") {
+		return name + ":"
+	}
+	return "{" + name + "}:"
 }
 
 // fenceOf is the key of the fencing counter, "" if there is none.

@@ -27,6 +27,9 @@ import (
 //	          replicas, Close                          out; given back
 //
 // Each way out leaves the queue, passes the turn on if it had it, and settles what is in doubt.
+//
+// A Lock for a share asks without the turn if nobody waits, or if the one before it got a share. One under the hold of the other
+// side of a read/write lock does not compete, see enterWithin.
 
 // locking is a Lock that competes, on its way to a hold.
 type locking struct {
@@ -55,19 +58,30 @@ func (m *Mutex) lock(who caller) (*level, error) {
 	if err := m.fits(); err != nil {
 		return nil, m.fail(err)
 	}
-	for outer := m.levelIn(who.ctx); outer != nil; outer = m.levelIn(who.ctx) {
-		if l, err := m.reenter(who, outer.hold); err != errOver { //nolint:errorlint // never wrapped
+	for {
+		enter, outer := m.reenter, m.levelIn(who.ctx)
+		if outer == nil {
+			enter, outer = m.enterWithin, m.levelBeside(who.ctx)
+		}
+		if outer == nil {
+			return m.compete(who, nil)
+		}
+		if l, err := enter(who, outer.hold); err != errOver { //nolint:errorlint // never wrapped
 			return l, err
 		}
 	}
+}
+
+// compete takes the lock for a new owner. If within is not nil, it is the hold of a reader that becomes the writer.
+func (m *Mutex) compete(who caller, within *hold) (*level, error) {
 	if who.ctx.Err() != nil {
 		return nil, m.gaveUp(who, nil, lua.AcquireReply{})
 	}
-	l := &locking{question: question{caller: who, mutex: m, hold: newHold(m), count: 1}}
+	l := &locking{question: question{caller: who, mutex: m, hold: newHold(m), count: 1, within: within}}
 	return l.compete()
 }
 
-// compete takes the lock for a new owner. Only the first waiter of the process asks Redis, when it has the turn.
+// compete waits for the turn and asks. Only the first waiter of the process asks Redis, besides those that may have a share.
 func (l *locking) compete() (*level, error) {
 	m, c := l.mutex, l.mutex.client
 	if c.cluster.isUnknown() {
@@ -117,6 +131,10 @@ func (l *locking) compete() (*level, error) {
 				l.hold.queued = nil // the grant has taken it out
 			}
 			return l.enter(a)
+		case a.Status == lua.Lost:
+			l.within.gone()
+			l.leave()
+			return nil, l.within.lossSoFar()
 		}
 		l.refusal = a.AcquireReply
 		if l.once {
@@ -140,7 +158,7 @@ func (l *locking) compete() (*level, error) {
 // join puts the Lock in the queue of the process.
 func (l *locking) join() (turn bool) {
 	m := l.mutex
-	l.waiter = pubsub.Waiter{Value: l, Until: l.wait}
+	l.waiter = pubsub.Waiter{Value: l, Until: l.wait, Shared: m.kind.side == lua.Reader, Ahead: l.within != nil}
 	if l.once {
 		l.joined = m.client.hub.JoinFirst(&l.waiter, m.waiters())
 		return l.joined
@@ -150,13 +168,26 @@ func (l *locking) join() (turn bool) {
 }
 
 // takesPlace reports whether the next question joins the queue in Redis if the lock is held: not if nobody would hear of a
-// grant. An owner with a place of its own joins once.
+// grant. An owner with a place of its own joins once. Where there is no queue but marks, the question of a writer leaves one,
+// which others look at.
 func (l *locking) takesPlace() bool {
-	first, each := l.hold.queued == nil, l.mutex.kind.times != nil
-	if l.once || first && !l.waiter.Listens() || !first && each {
+	m := l.mutex
+	first, each := l.hold.queued == nil, m.kind.times != nil
+	switch {
+	case m.kind.side == lua.Reader:
+		return m.queueKey() != "" && !l.waiter.Follows() // those that come together enter together
+	case l.once, each && !first, !each && m.queueKey() == "":
 		return false
 	}
-	return (each || l.mutex.queueKey() != "") && l.takePlace(time.Now())
+	l.heard = l.waiter.Listens()
+	if first && !l.heard && (each || m.seesProcesses()) {
+		return false
+	}
+	if m.kind.side == lua.Writer {
+		l.hold.mayQueue(time.Now())
+		return true
+	}
+	return l.takePlace(time.Now())
 }
 
 // out is the error of a Lock that got nothing.
@@ -240,21 +271,14 @@ func (l *locking) enter(a answer) (s *level, err error) {
 	return nil, l.out(err)
 }
 
-// reenter adds a level to a live hold, without queueing.
-func (m *Mutex) reenter(who caller, h *hold) (*level, error) {
-	if m.noReentry {
-		if loss := h.lossSoFar(); loss != nil {
-			return nil, loss
-		}
-		return nil, m.fail(ErrReentry)
-	}
+// takeCalls takes the right to make calls for a live hold that the caller's ctx carries, and returns its count.
+func (m *Mutex) takeCalls(who caller, h *hold) (count int, err error) {
 	if err := m.awaitCalls(who, h); err != nil {
-		return nil, err
+		return 0, err
 	}
 	h.mu.Lock()
 	count, loss := h.count, h.loss
 	h.mu.Unlock()
-	var err error
 	switch {
 	case loss != nil:
 		err = loss
@@ -265,6 +289,48 @@ func (m *Mutex) reenter(who caller, h *hold) (*level, error) {
 	}
 	if err != nil {
 		h.end()
+	}
+	return count, err
+}
+
+// enterWithin is for a Lock whose ctx carries a hold of the other side: a writer lets a reader in, as a hold of its own and
+// without queueing. The other way round it would wait for itself.
+func (m *Mutex) enterWithin(who caller, outer *hold) (*level, error) {
+	if m.kind.side == lua.Writer {
+		if loss := outer.lossSoFar(); loss != nil {
+			return nil, loss
+		}
+		return nil, m.fail(ErrUpgrade)
+	}
+	if _, err := m.takeCalls(who, outer); err != nil {
+		return nil, err
+	}
+	defer outer.end()
+	l := &locking{question: question{caller: who, mutex: m, hold: newHold(m), count: 1, within: outer}}
+	a, left, err := l.ask(l)
+	switch {
+	case left: // a late answer is undone
+		return nil, l.out(err)
+	case err != nil:
+		m.client.settle(m, l.hold)
+		return nil, l.out(err)
+	case !a.granted():
+		outer.gone()
+		return nil, outer.lossSoFar()
+	}
+	return l.enter(a)
+}
+
+// reenter adds a level to a live hold, without queueing.
+func (m *Mutex) reenter(who caller, h *hold) (*level, error) {
+	if m.noReentry {
+		if loss := h.lossSoFar(); loss != nil {
+			return nil, loss
+		}
+		return nil, m.fail(ErrReentry)
+	}
+	count, err := m.takeCalls(who, h)
+	if err != nil {
 		return nil, err
 	}
 	q := &reentry{question{caller: who, mutex: m, hold: h, count: count + 1}}

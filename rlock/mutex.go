@@ -174,7 +174,15 @@ func (m *Mutex) check(ctx context.Context) {
 
 // IsLocked reports whether anybody holds the lock, that is whether its key exists. Like the other queries it asks Redis once,
 // and returns when ctx is done, with ctx.Err(). Without an answer the error is [ErrUnreachable].
+//
+// A side of a read/write lock is asked for that side alone: the write side is locked if a writer holds the lock, and the read side if
+// readers do, those in the section of a writer included.
 func (m *Mutex) IsLocked(ctx context.Context) (bool, error) {
+	if m.kind.side != lua.Whole {
+		return query(ctx, m, func(ctx context.Context) (bool, error) {
+			return lua.IsLocked(ctx, m.client.rdb, m.key, m.kind.side)
+		})
+	}
 	n, err := query(ctx, m, func(ctx context.Context) (int64, error) {
 		return m.client.rdb.Do(ctx, m.client.rdb.B().Exists().Key(m.key).Build()).AsInt64()
 	})
@@ -226,13 +234,18 @@ func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
 
 // ForceUnlock frees the lock whoever holds it, and reports whether it was held. It is meant for operators: until the holder is
 // told, two owners can be in the section. A hold that is renewed is told by its next renewal, one with a fixed lease
-// ([WithLease]), which has no renewals, by its unlock or at the end of its lease.
+// ([WithLease]), which has no renewals, by its unlock or at the end of its lease. On a side of a read/write lock it does nothing if the
+// other side has the lock.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	return query(ctx, m, func(ctx context.Context) (bool, error) {
+		channel := lua.Publish(m.client.knownChannel(m))
 		if f := m.fair(); f.List != "" {
-			return lua.ForceFair(ctx, m.client.rdb, m.key, f, lua.Publish(m.client.knownChannel(m)))
+			return lua.ForceFair(ctx, m.client.rdb, m.key, f, channel)
 		}
-		return lua.Force(ctx, m.client.rdb, m.key, lua.Publish(m.client.knownChannel(m)))
+		if m.kind.side != lua.Whole {
+			return lua.ForceSide(ctx, m.client.rdb, m.key, m.kind.side, channel)
+		}
+		return lua.Force(ctx, m.client.rdb, m.key, channel)
 	})
 }
 

@@ -202,7 +202,7 @@ func (h *hold) call(now, until time.Time) *callContext {
 
 func (m *Mutex) releaseArgs(h *hold, count int, ttl time.Duration) lua.ReleaseArgs {
 	args := lua.ReleaseArgs{
-		Name: m.key, Owner: h.field(), Count: count, Lease: h.mutex.expiry(ttl),
+		Name: m.key, Side: m.kind.side, Owner: h.field(), Count: count, Lease: h.mutex.expiry(ttl),
 		Publish: lua.Publish(m.client.knownChannel(m)),
 	}
 	if count > 0 {

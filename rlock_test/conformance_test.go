@@ -50,6 +50,12 @@ func conformanceKinds() []conformanceKind {
 		{name: "fair", handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
 			return p.client(t, 0, rlock.Options{}).FairMutex(p.name), p.client(t, 1, rlock.Options{}).FairMutex(p.name)
 		}, without: enters},
+		{name: "write side", handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
+			return p.client(t, 0, rlock.Options{}).RWMutex(p.name).Write(), p.client(t, 1, rlock.Options{}).RWMutex(p.name).Write()
+		}, without: enters},
+		{name: "Upgradeable", handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
+			return p.client(t, 0, rlock.Options{}).RWMutex(p.name).Upgradeable(), p.client(t, 1, rlock.Options{}).RWMutex(p.name).Upgradeable()
+		}, without: map[string]string{refusesReentry: "has " + reenters, endsByOtherHand: "has no such method"}},
 		{name: "All", handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
 			both := func(side int) rlock.Locker {
 				c := p.client(t, side, rlock.Options{})

@@ -31,6 +31,7 @@ type goJob struct {
 	Options rlock.Options
 	Name    string
 	Fair    bool
+	Side    string // of a read/write lock; "" for another kind
 
 	// With a file, Threads goroutines lock, add 1 to the number in the file and unlock, For that
 	// long; how often is printed. Without, the lock is taken, "held" printed, and nothing more done.
@@ -40,8 +41,11 @@ type goJob struct {
 }
 
 func (j goJob) mutex(client *rlock.Client) *rlock.Mutex {
-	if j.Fair {
+	switch {
+	case j.Fair:
 		return client.FairMutex(j.Name)
+	case j.Side != "":
+		return rwOf(client, j.Side, j.Name)
 	}
 	return client.Mutex(j.Name)
 }

@@ -61,6 +61,8 @@ import org.redisson.connection.ConnectionManager;
  * token NAME                       lockAndGetToken of a fenced lock                  a number
  * hammer NAME FILE MS [LEASE_MS]   for MS ms: lock, add 1 to the number in FILE, unlock;
  *                                  answers how often                                   a number
+ * steady NAME FILE MS [LEASE_MS]   for MS ms: lock, read the number in FILE twice, a ms apart, unlock; an error
+ *                                  if they differ; answers how often                   a number
  * threadid                         the thread's id, the second half of its owner field  a number
  * id                               the UUID of this Redisson, the first half            a UUID
  * interrupt                        interrupts THREAD; was it inside an operation?    true|false
@@ -231,6 +233,8 @@ public final class Peer {
                 return Thread.currentThread().getId();
             case "hammer":
                 return hammer(args.lock(0), args.text(1), args.number(2), args.lease(3));
+            case "steady":
+                return steady(args.lock(0), args.text(1), args.number(2), args.lease(3));
         }
         RLock lock = args.lock(0);
         switch (op) {
@@ -294,6 +298,32 @@ public final class Peer {
         }
         return sections;
     }
+
+    // ---- read/write locks
+
+    /** What readers do while others hammer. */
+    private static long steady(RLock lock, String file, long ms, long leaseMs) throws Exception {
+        Path counter = Path.of(file);
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(ms);
+        long sections = 0;
+        while (System.nanoTime() - end < 0) {
+            acquire(lock, leaseMs);
+            try {
+                String before = Files.readString(counter).trim();
+                Thread.sleep(1);
+                String after = Files.readString(counter).trim();
+                if (before.isEmpty() || !before.equals(after)) {
+                    throw new IllegalStateException("written while it was read: " + before + ", " + after);
+                }
+                sections++;
+            } finally {
+                lock.unlock();
+            }
+        }
+        return sections;
+    }
+
+    // ----
 
     /** Runs the operation and sends the one line that answers it. */
     private static boolean answer(PrintStream out, String id, Operation operation) {

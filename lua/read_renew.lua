@@ -1,0 +1,46 @@
+-- Extends the expiry of many read holds, each only if its owner still holds the lock.
+--
+-- KEYS[n]    the locks, all of one cluster slot: hashes (see read_acquire.lua)
+-- ARGV[1]    lease in ms, counted from now
+-- ARGV[n+1]  owner field of KEYS[n]
+--
+-- Reply {verdict, ...}  one per lock: 1 extended, 0 the owner does not hold it, -1 refused for now
+--
+-- The hash and the hold keys of all levels are extended together. One that should be there and is not is set again: nobody
+-- else can have had the lock as long as the field is there.
+--
+-- One bad key must not take the others with it, so each is accessed with pcall. A key of another type means that the hold is
+-- gone. An expiry that is later already stays.
+
+local lease = tonumber(ARGV[1])
+local verdicts = {}
+
+-- extend brings the expiry of a key up to the lease, and reports whether it did.
+local function extend(key)
+  local left = redis.pcall('pttl', key)
+  if type(left) == 'number' and left < lease then
+    left = redis.pcall('pexpire', key, ARGV[1])
+    if left == 0 then
+      left = redis.pcall('set', key, 1, 'px', ARGV[1])
+    end
+  end
+  return type(left) == 'number' or left.ok ~= nil
+end
+
+for i = 1, #KEYS do
+  local count = redis.pcall('hget', KEYS[i], ARGV[i + 1])
+  if type(count) == 'string' then
+    local prefix = (string.find(KEYS[i], '{', 1, true) and KEYS[i] or '{' .. KEYS[i] .. '}') .. ':' .. ARGV[i + 1]
+    verdicts[i] = extend(KEYS[i]) and 1 or -1
+    for level = 1, tonumber(count) or 0 do
+      if not extend(prefix .. ':rwlock_timeout:' .. level) then
+        verdicts[i] = -1
+      end
+    end
+  elseif not count or string.find(count.err, 'WRONGTYPE', 1, true) then
+    verdicts[i] = 0
+  else
+    verdicts[i] = -1
+  end
+end
+return verdicts

@@ -1,0 +1,49 @@
+-- Frees a read/write lock whoever holds it, if it is held on this side, and tells all who wait.
+--
+-- KEYS[1]  the lock: a hash (see read_acquire.lua)
+-- ARGV[1]  the side: the mode read or write
+-- ARGV[2]  how to publish: publish or spublish
+-- ARGV[3]  unlock channel
+--
+-- Reply 1        it was held
+-- Reply 0        it was free, or held on the other side: nothing was changed or published
+-- Error FOREIGN  the key holds a hash that is no lock: nothing was changed or published
+--
+-- The hold keys go with the hash, after a look at it.
+
+-- owner_of returns an error if the key holds a hash that is no lock, otherwise nil and the field of an owner: '' if the key
+-- is absent, or if only the mode of a read/write lock was seen. The fields of a lock, of any kind, are its owners
+-- (<UUID>:<number>, or <UUID>:<number>:write) and perhaps the mode. Two tell, however many there are: one is not the mode.
+local function owner_of(key)
+  local owner = ''
+  for _, field in ipairs(redis.call('hrandfield', key, 2)) do
+    local id = string.match(field, '^([%x-]+):%-?%d+$') or string.match(field, '^([%x-]+):%-?%d+:write$')
+    if id and #id == 36 then
+      owner = field
+    elseif field ~= 'mode' then
+      local shown = string.gsub(string.sub(field, 1, 64), '%c', '?')
+      return {err = 'FOREIGN the key holds a hash with the field "' .. shown .. '"'}
+    end
+  end
+  return nil, owner
+end
+
+local lock = KEYS[1]
+local foreign = owner_of(lock)
+if foreign then
+  return foreign
+end
+if redis.call('hget', lock, 'mode') ~= ARGV[1] then
+  return 0
+end
+local all = redis.call('hgetall', lock)
+for i = 1, #all, 2 do
+  local prefix = (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}') .. ':' .. all[i]
+  for level = 1, tonumber(all[i + 1]) or 0 do
+    redis.call('del', prefix .. ':rwlock_timeout:' .. level)
+  end
+end
+redis.call('del', lock)
+redis.call(ARGV[2], ARGV[3], '1')
+redis.call(ARGV[2], ARGV[3], '00') -- see read_release.lua
+return 1

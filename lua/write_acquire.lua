@@ -1,0 +1,137 @@
+-- Takes a read/write lock for a writer, or brings its re-entry count up to what the writer expects.
+--
+-- KEYS[1]  the lock: a hash (see read_acquire.lua)
+-- KEYS[2]  optional: the marks of the writers that wait, a sorted set: the writer leaves one if it is refused
+-- ARGV[1]  owner field, which ends with ':write'
+-- ARGV[2]  lease in ms
+-- ARGV[3]  the count that the owner has once this call succeeded; 1 for a first acquire
+-- ARGV[4]  field of the reader that becomes the writer and stays a reader; '' if there is none
+-- ARGV[5]  with KEYS[2]: 1 if the writer's process listens on <unlock channel>:<client>; 0 if nobody can tell whether it lives
+--
+-- Reply 0                       held by the owner, ARGV[3] deep
+-- Reply {left, holder, marked}  held by others for so many ms more (-1: without expiry); holder is a field of theirs, or '';
+--                               marked is 1 if the writer has a mark
+-- Reply -1                      a re-entry, but the hold to re-enter, or the reader's, is gone
+-- Error FOREIGN                 the key holds a hash that is no lock: nothing was changed
+--
+-- A mark is the writer's field, behind it that of the reader which is to become the writer, if there is one, and ' -' if nobody
+-- can tell whether the process lives. The score is the server's
+-- time at which it ends, in ms: a second after the writer should have asked again, since whoever waits asks again when that
+-- time is over. The set expires with its last mark.
+--
+-- A reader whose hold keys are all gone is dead, and is taken out before the lock is given or refused.
+--
+-- A repeat of a call whose reply was lost finds the count already there and changes nothing but
+-- the expiry. The count never falls here, and a re-entry never shortens the expiry.
+--
+-- Redis does not roll back a script that fails. So whatever can fail comes before the hold is written: the first access to each
+-- key, and a field that is no number.
+
+-- owner_of returns an error if the key holds a hash that is no lock, otherwise nil and the field of an owner: '' if the key
+-- is absent, or if only the mode of a read/write lock was seen. The fields of a lock, of any kind, are its owners
+-- (<UUID>:<number>, or <UUID>:<number>:write) and perhaps the mode. Two tell, however many there are: one is not the mode.
+local function owner_of(key)
+  local owner = ''
+  for _, field in ipairs(redis.call('hrandfield', key, 2)) do
+    local id = string.match(field, '^([%x-]+):%-?%d+$') or string.match(field, '^([%x-]+):%-?%d+:write$')
+    if id and #id == 36 then
+      owner = field
+    elseif field ~= 'mode' then
+      local shown = string.gsub(string.sub(field, 1, 64), '%c', '?')
+      return {err = 'FOREIGN the key holds a hash with the field "' .. shown .. '"'}
+    end
+  end
+  return nil, owner
+end
+
+local lock, marks, owner, within = KEYS[1], KEYS[2], ARGV[1], ARGV[4]
+local lease, want = tonumber(ARGV[2]), tonumber(ARGV[3])
+local ttl = redis.call('pttl', lock)
+local mode = ttl ~= -2 and redis.call('hget', lock, 'mode')
+local held = mode == 'write' and redis.call('hget', lock, owner)
+local more = want - tonumber(held or 0)
+local entry = owner .. (within ~= '' and ' ' .. within or '')
+
+-- readers returns for how many ms more there is a reader but that one, and the last of them; 0 if there is none. Dead ones are
+-- taken out.
+local function readers(but)
+  local longest, last = 0, ''
+  local all = redis.call('hgetall', lock)
+  for i = 1, #all, 2 do
+    local field, left = all[i], 0
+    if field ~= 'mode' and field ~= but then
+      local prefix = (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}') .. ':' .. field
+      for level = 1, tonumber(all[i + 1]) or 0 do
+        left = math.max(left, redis.call('pttl', prefix .. ':rwlock_timeout:' .. level))
+      end
+      if left == 0 then
+        redis.call('hdel', lock, field)
+      end
+      if left > longest then
+        longest, last = left, field
+      end
+    end
+  end
+  return longest, last
+end
+
+local function mark(rest)
+  local lasts = (rest < 0 and 60000 or math.min(rest, 1e15)) + 1000
+  local clock = redis.call('time')
+  local ends = clock[1] * 1000 + math.floor(clock[2] / 1000) + lasts
+  local entries = ARGV[5] == '1' and {entry, entry .. ' -'} or {entry .. ' -', entry}
+  redis.pcall('zrem', marks, entries[2])
+  local added = redis.pcall('zadd', marks, ends, entries[1])
+  if type(added) ~= 'number' then
+    return 0 -- without memory, say; then readers do not wait for it
+  end
+  if redis.call('pttl', marks) < lasts then
+    redis.call('pexpire', marks, lasts)
+  end
+  return 1
+end
+
+if not held then
+  if want > 1 or within ~= '' and (mode ~= 'read' or redis.call('hexists', lock, within) == 0) then
+    return -1
+  end
+  if ttl ~= -2 then
+    local foreign, holder = owner_of(lock)
+    if foreign then
+      return foreign
+    end
+    local left = ttl
+    if mode == 'read' then
+      left, holder = readers(within)
+    end
+    if mode ~= 'read' or left > 0 then
+      local marked = marks and mark(left) or 0
+      return {left, holder, marked}
+    end
+    if within == '' then
+      redis.call('del', lock)
+      ttl = -2
+    end
+  end
+end
+
+if ttl ~= -2 and ttl < lease then
+  redis.call('pexpire', lock, ARGV[2])
+end
+if not held then
+  redis.call('hset', lock, 'mode', 'write')
+end
+if more > 0 then
+  redis.call('hincrby', lock, owner, more)
+end
+if ttl == -2 then
+  local failed = redis.pcall('pexpire', lock, ARGV[2])
+  if failed ~= 1 then -- a hold without expiry could last for ever
+    redis.call('del', lock)
+    return failed
+  end
+end
+if marks then
+  redis.pcall('zrem', marks, entry, entry .. ' -') -- the hold is written
+end
+return 0

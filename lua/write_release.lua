@@ -1,0 +1,98 @@
+-- Brings a writer's re-entry count down. At 0 the lock is free, or a read lock if there are readers in the writer's section.
+--
+-- KEYS[1]  the lock: a hash (see read_acquire.lua)
+-- KEYS[2]  optional: the marks of the writers that wait, a sorted set (see write_acquire.lua)
+-- ARGV[1]  owner field, which ends with ':write'
+-- ARGV[2]  the count that the owner has once this call succeeded; 0 ends the hold
+-- ARGV[3]  lease in ms of what is still held
+-- ARGV[4]  how to publish: publish or spublish
+-- ARGV[5]  unlock channel
+--
+-- Reply 1       released, and if the hold has ended, whoever waits is told
+-- Reply 0       not held by the owner, and it has no mark any more
+-- Error UNTOLD  released, but whoever waits could not be told
+--
+-- A repeat of a call whose reply was lost changes nothing: the count never rises here, and a
+-- hold that has ended answers 0. A partial release never shortens the expiry.
+--
+-- A hold that ends takes the marks of other writers with it, so that whoever asks first is next: readers that waited have
+-- their turn, too. Writers that are refused then leave marks anew.
+--
+-- Whoever waits is told by '1' on the unlock channel, and then by '00', which is '0' for Redisson: it forgets a '1' that comes
+-- while it is about to wait, and remembers a '0'.
+--
+-- A server without memory refuses hincrby and hset, because they might need some, unless the script has
+-- written before. So the expiry is written first, even if it stays as it is, and the owner's field is taken out before the mode
+-- changes.
+
+local lock, marks, owner = KEYS[1], KEYS[2], ARGV[1]
+local want = tonumber(ARGV[2])
+
+local mode = redis.call('hget', lock, 'mode')
+local held = mode == 'write' and redis.call('hget', lock, owner)
+if not held then
+  for _, mark in ipairs(marks and redis.call('zrange', marks, 0, -1) or {}) do
+    if string.sub(mark .. ' ', 1, #owner + 1) == owner .. ' ' then
+      redis.call('zrem', marks, mark)
+      if mode ~= 'write' and redis.call('exists', marks) == 0 then
+        redis.pcall(ARGV[4], ARGV[5], '1') -- it kept readers out
+      end
+    end
+  end
+  return 0
+end
+
+if want > 0 then
+  local above = tonumber(held) - want -- fails here, before anything is written, if held is no number
+  local left = redis.call('pttl', lock)
+  if left < tonumber(ARGV[3]) then
+    redis.call('pexpire', lock, ARGV[3])
+  else
+    redis.pcall('pexpire', lock, left)
+  end
+  if above > 0 then
+    redis.call('hincrby', lock, owner, -above)
+  end
+  return 1
+end
+
+-- readers returns for how many ms more there is a reader but that one, and the last of them; 0 if there is none. Dead ones are
+-- taken out.
+local function readers(but)
+  local longest, last = 0, ''
+  local all = redis.call('hgetall', lock)
+  for i = 1, #all, 2 do
+    local field, left = all[i], 0
+    if field ~= 'mode' and field ~= but then
+      local prefix = (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}') .. ':' .. field
+      for level = 1, tonumber(all[i + 1]) or 0 do
+        left = math.max(left, redis.call('pttl', prefix .. ':rwlock_timeout:' .. level))
+      end
+      if left == 0 then
+        redis.call('hdel', lock, field)
+      end
+      if left > longest then
+        longest, last = left, field
+      end
+    end
+  end
+  return longest, last
+end
+
+local left = readers(owner)
+if marks then
+  redis.pcall('del', marks)
+end
+if left == 0 then
+  redis.call('del', lock)
+else
+  redis.call('hdel', lock, owner)
+  redis.call('hset', lock, 'mode', 'read')
+  redis.call('pexpire', lock, left)
+end
+local heard = redis.pcall(ARGV[4], ARGV[5], '1')
+redis.pcall(ARGV[4], ARGV[5], '00')
+if type(heard) ~= 'number' then
+  return redis.error_reply('UNTOLD ' .. heard.err)
+end
+return 1

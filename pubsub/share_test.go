@@ -1,0 +1,136 @@
+package pubsub
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// newShares returns a desk for a lock that can be shared.
+func newShares(t *testing.T) *desk {
+	t.Helper()
+	d := newDesk(t)
+	d.shares = true
+	return d
+}
+
+// joins has a waiter join; it asks at once or not.
+func (d *desk) joins(w *Waiter, atOnce bool) *Waiter {
+	d.t.Helper()
+	require.Equal(d.t, atOnce, d.hub.Join(w, d.q()))
+	return w
+}
+
+// asks requires that a waiter was told to ask, and takes the signal.
+func (d *desk) asks(w *Waiter) {
+	d.t.Helper()
+	require.Len(d.t, w.turn, 1)
+	<-w.turn
+	granted, err := w.News()
+	require.NoError(d.t, err)
+	require.False(d.t, granted)
+}
+
+func (d *desk) asleep(ws ...*Waiter) {
+	d.t.Helper()
+	for _, w := range ws {
+		require.Empty(d.t, w.turn)
+	}
+}
+
+// Those that want a share ask beside each other while nobody waits. The first of a queue that gets one lets those directly behind it
+// ask, too; the next one behind them, which wants the whole, asks in its turn.
+func TestShares(t *testing.T) {
+	t.Parallel()
+	d := newShares(t)
+	a, b := d.joins(&Waiter{Shared: true}, true), d.joins(&Waiter{Shared: true}, true)
+	a.Done(-1)
+	b.Done(-1)
+	require.Zero(t, d.hub.Len())
+
+	a, b = d.joins(&Waiter{Shared: true}, true), d.joins(&Waiter{Shared: true}, true)
+	a.Held(-1, false)
+	b.Held(-1, false)
+	c := d.joins(&Waiter{Shared: true}, false)
+	w := d.joins(&Waiter{}, false)
+	e := d.joins(&Waiter{Shared: true}, false)
+	d.obey() // subscribed: the first asks again
+	d.asks(a)
+	d.asleep(b, c, w, e)
+	a.Held(-1, false)
+	d.hub.message(d.ch, "00")
+	d.asleep(a, b, c, w, e)
+	d.hub.message(d.ch, "1")
+	d.asks(a)
+	d.asleep(b, c, w, e)
+	require.False(t, a.Follows())
+	a.Done(-1)
+	d.asks(b)
+	d.asks(c)
+	d.asks(w)
+	d.asleep(e)
+	require.True(t, b.Follows())
+	b.Done(-1)
+	w.Held(-1, false)
+	c.Held(-1, false) // refused: it is the last now
+	d.asleep(w, e, c)
+	d.hub.message(d.ch, "0")
+	d.asks(w)
+	w.Leave()
+	d.asks(e)
+	e.Done(-1)
+	d.asks(c)
+	c.Done(-1)
+	d.obey()
+	d.lapse()
+	d.obey()
+	require.Zero(t, d.hub.Len())
+}
+
+// An attempt beside the queue that was refused counts, unless news came since it began.
+func TestRefusedBesideTheQueue(t *testing.T) {
+	t.Parallel()
+	for _, news := range []bool{false, true} {
+		d := newShares(t)
+		w := d.joins(&Waiter{}, true)
+		w.Held(-1, false)
+		d.obey()
+		d.asks(w)
+		w.Done(-1) // the subscription lingers
+		d.hub.Ending(d.q())
+		r := d.joins(&Waiter{Shared: true}, true)
+		if news {
+			d.hub.message(d.ch, "1")
+		}
+		r.Held(-1, false)
+		if news {
+			d.asks(r)
+		} else {
+			d.asleep(r)
+		}
+		r.Leave()
+	}
+}
+
+// One that has what the others wait for goes ahead of them.
+func TestAhead(t *testing.T) {
+	t.Parallel()
+	d := newShares(t)
+	w := d.joins(&Waiter{}, true)
+	w.Held(-1, false)
+	d.obey()
+	d.asks(w)
+	first := d.joins(&Waiter{Ahead: true}, false)
+	d.asleep(first)
+	w.Held(-1, false)
+	d.asks(first)
+	first.Held(-1, false)
+	second := d.joins(&Waiter{Ahead: true}, false)
+	d.asks(second)
+	second.Done(-1)
+	d.hub.message(d.ch, "1")
+	d.asks(first)
+	first.Leave()
+	d.asks(w)
+	w.Leave()
+}

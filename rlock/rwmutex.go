@@ -1,0 +1,117 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// RWMutex is a handle on a read/write lock in Redis: many readers may hold it, or one writer. It is Redisson's
+// RReadWriteLock. Its sides are locks as any other, with all that a [Mutex] has. Like a Mutex it has no state of its own.
+//
+// Which of them is let in when depends on the holds of the lock that ctx carries:
+//
+//	ctx carries        Read().Lock              Write().Lock
+//	no hold            waits for the writer     waits for the writer and all readers
+//	a read hold        re-enters                ErrUpgrade at once
+//	a write hold       is let in                re-enters
+//
+// While a writer waits, readers that come later wait behind it, in all processes of this library. After a writer, whoever asks
+// first is next. Readers of one process that wait together are let in together. Redisson's readers cannot be asked to wait.
+type RWMutex struct {
+	read, write *Mutex
+	gate        *Mutex // for the one that may upgrade
+}
+
+// RWMutex returns a handle on the read/write lock called name. It does no I/O. The options are for both sides. An empty name and bad
+// options are reported by the methods of the handles. It panics if the Client is nil.
+//
+// The lock is the Redis key of that name, as for [Client.Mutex], and a Mutex and an RWMutex of one name exclude, but do not
+// wake each other. On a cluster, braces in a name may only be around what is hashed.
+func (c *Client) RWMutex(name string, options ...Option) *RWMutex {
+	gate := c.mutex(plain, own("rlock_upgrade")(name), options)
+	gate.name = name // for errors
+	return &RWMutex{read: c.mutex(reading, name, options), write: c.mutex(writing, name, options), gate: gate}
+}
+
+// Name returns the name of the lock.
+func (rw *RWMutex) Name() string { return rw.sides().read.Name() }
+
+// Read returns the lock of the readers, which many can hold at a time. Under the ctx of a writer it is had at once, as a hold of
+// its own: it lasts until its own unlock, but its ctx ends with that of the writer, see [RWMutex.Downgrade].
+func (rw *RWMutex) Read() *Mutex { return rw.sides().read }
+
+// Write returns the lock of the writer, which keeps all others out.
+func (rw *RWMutex) Write() *Mutex { return rw.sides().write }
+
+func (rw *RWMutex) sides() *RWMutex {
+	if rw == nil || rw.read == nil {
+		panic("rlock: an RWMutex that was not made by a Client")
+	}
+	return rw
+}
+
+// Downgrade makes a reader of the writer that ctx carries, without letting another writer in between: it takes the read lock, and
+// unlocks the innermost open level of the write lock. Readers that wait are woken, and come in.
+//
+// The ctx that it returns has the values of ctx, but the cancellation and the deadline of the ctx that was given to the Lock of the write
+// side, for that of the writer's section ends here. (The same without Downgrade: lock the read side with
+// [context.WithoutCancel] of ctx, then unlock the write side.) The unlock of that Lock returns [ErrNotHeld] from then on.
+//
+// On error the given ctx comes back, and an unlock that returns ErrNotHeld. The error satisfies errors.Is for ErrNotHeld, if ctx
+// carries no open write hold, or is that of the read lock, and the writer goes on, or of the unlock; then both are over.
+func (rw *RWMutex) Downgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
+	r, w := rw.Read(), rw.Write()
+	w.check(ctx)
+	l, err := rw.downgrade(ctx, w.levelIn(ctx))
+	return r.result(ctx, l, err)
+}
+
+func (rw *RWMutex) downgrade(ctx context.Context, writer *level) (*level, error) {
+	if writer == nil {
+		return nil, rw.write.fail(ErrNotHeld, errors.New("the ctx carries no open write hold"))
+	}
+	outer, _ := writer.Context.Value(outerKey{}).(context.Context)
+	l, err := rw.read.lock(caller{ctx: valuesOf{outer, context.WithoutCancel(ctx)}, began: time.Now()})
+	if err != nil {
+		return nil, err
+	}
+	if err := writer.unlock(); err != nil {
+		_ = l.unlock() // the hold of the writer was lost, or may be
+		return nil, err
+	}
+	return l, nil
+}
+
+// outerCtx is the ctx that a writer's Lock was given, where a downgrade finds it.
+type outerCtx struct{ context.Context }
+
+type outerKey struct{}
+
+func (c outerCtx) Value(key any) any {
+	if _, ok := key.(outerKey); ok {
+		return c.Context
+	}
+	return c.Context.Value(key)
+}
+
+// String keeps fmt from reading what is inside, as [level.String].
+func (c outerCtx) String() string { return fmt.Sprint(c.Context) }
+
+// valuesOf is a ctx with the values of another one. Those for package context itself are not among them, if the other one
+// is without cancel: the ctx ends as it did.
+type valuesOf struct {
+	context.Context
+	values context.Context
+}
+
+// String is as [outerCtx.String].
+func (c valuesOf) String() string { return fmt.Sprint(c.Context) }
+
+func (c valuesOf) Value(key any) any {
+	if v := c.values.Value(key); v != nil {
+		return v
+	}
+	return c.Context.Value(key)
+}

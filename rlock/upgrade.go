@@ -1,0 +1,108 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Upgradeable is a read/write lock for a reader that may become the writer. There is one such reader at a time, beside any number
+// of others, so that two cannot wait for each other. See [RWMutex.Upgradeable].
+type Upgradeable struct{ rw *RWMutex }
+
+// Upgradeable returns the lock for a reader that may become the writer: it reads, decides, and calls [Upgradeable.Upgrade] if it
+// has to write. It is a read hold, and a lock of its own beside it, which only one can have; so it costs two commands each way. It
+// keeps writers out, and other readers in.
+func (rw *RWMutex) Upgradeable() *Upgradeable { return &Upgradeable{rw.sides()} }
+
+// Name returns the name of the read/write lock.
+func (u *Upgradeable) Name() string { return u.rw.Name() }
+
+// Lock waits until the caller is the reader that may upgrade, or ctx is done. It works as [Mutex.Lock]. A ctx that carries
+// such a hold re-enters it, and one that carries a write hold reads in it. Under any other read hold of the lock it returns
+// [ErrUpgrade] at once: who may upgrade could wait for that reader.
+func (u *Upgradeable) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
+	return u.lock(ctx, (*Mutex).Lock)
+}
+
+// TryLock is Lock with a bound on the waiting, as [Mutex.TryLock].
+func (u *Upgradeable) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
+	end := time.Now().Add(wait)
+	return u.lock(ctx, func(m *Mutex, ctx context.Context) (context.Context, UnlockFunc, error) {
+		return m.TryLock(ctx, time.Until(end))
+	})
+}
+
+// Do runs fn while it holds the lock, as [Mutex.Do].
+func (u *Upgradeable) Do(ctx context.Context, fn func(ctx context.Context) error) error {
+	return inside(ctx, u.Lock, fn)
+}
+
+// TryDo is Do with TryLock in place of Lock, as [Mutex.TryDo].
+func (u *Upgradeable) TryDo(ctx context.Context, wait time.Duration, fn func(ctx context.Context) error) error {
+	return inside(ctx, within(u, wait), fn)
+}
+
+func (u *Upgradeable) lock(
+	ctx context.Context, lock func(*Mutex, context.Context) (context.Context, UnlockFunc, error),
+) (context.Context, UnlockFunc, error) {
+	r, w, gate := u.rw.read, u.rw.write, u.rw.gate
+	w.check(ctx)
+	if w.invalid != nil {
+		return r.result(ctx, nil, w.invalid)
+	}
+	if w.levelIn(ctx) != nil {
+		return lock(r, ctx)
+	}
+	if r.levelIn(ctx) != nil && gate.levelIn(ctx) == nil {
+		return r.result(ctx, nil, r.fail(ErrUpgrade))
+	}
+	alone, open, err := lock(gate, ctx)
+	if err != nil {
+		return r.result(ctx, nil, err)
+	}
+	section, unlock, err := lock(r, alone)
+	if err != nil {
+		_ = open() // nobody was in
+		return r.result(ctx, nil, err)
+	}
+	return section, func() error {
+		err := unlock()
+		if opened := open(); err == nil {
+			err = opened
+		}
+		return err
+	}, nil
+}
+
+// Upgrade makes the writer of the reader that ctx carries, when the other readers have left; new ones wait. It works as a Lock of
+// the write side: its unlock makes a reader of the writer again. Under a ctx that carries a write hold already it re-enters
+// that.
+//
+// The error satisfies errors.Is for [ErrUpgrade] if ctx carries no hold of [Upgradeable.Lock], and otherwise is that of
+// [Mutex.Lock]; the caller then goes on as a reader.
+func (u *Upgradeable) Upgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
+	w := u.rw.write
+	w.check(ctx)
+	l, err := u.upgrade(caller{ctx: ctx, began: time.Now()})
+	return w.result(ctx, l, err)
+}
+
+func (u *Upgradeable) upgrade(who caller) (*level, error) {
+	r, w := u.rw.read, u.rw.write
+	reader := r.levelIn(who.ctx)
+	switch {
+	case w.levelIn(who.ctx) != nil:
+		return w.lock(who)
+	case reader == nil || u.rw.gate.levelIn(who.ctx) == nil:
+		return nil, w.fail(ErrUpgrade, errors.New("the ctx carries no hold of Upgradeable"))
+	}
+	if !w.client.start() {
+		return nil, w.fail(ErrClosed)
+	}
+	defer w.client.running.Done()
+	if loss := reader.hold.lossSoFar(); loss != nil {
+		return nil, loss
+	}
+	return w.compete(who, reader.hold)
+}

@@ -1,0 +1,753 @@
+package rlock_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// rwNothing proves that nothing is left of a read/write lock: no key, also none beside it, and no subscription.
+func rwNothing(t testing.TB, rdb rueidis.Client, names ...string) {
+	t.Helper()
+	nodes := rdb.Nodes()
+	for _, name := range names {
+		redistest.Eventually(t, 10*time.Second, func() bool {
+			for _, node := range nodes {
+				for _, cmd := range [][]string{
+					{"KEYS", "*" + name + "*"}, {"PUBSUB", "CHANNELS", "*" + name + "*"}, {"PUBSUB", "SHARDCHANNELS", "*" + name + "*"},
+				} {
+					left, err := node.Do(context.Background(), node.B().Arbitrary(cmd...).Build()).AsStrSlice()
+					if err == nil && len(left) > 0 {
+						return false
+					}
+				}
+			}
+			return true
+		}, "nothing is left of "+name)
+	}
+}
+
+// fieldsOf returns the hash of a read/write lock.
+func (b bench) fieldsOf(t testing.TB) map[string]string {
+	t.Helper()
+	m, err := b.do(t, "HGETALL", b.name).AsStrMap()
+	require.NoError(t, err)
+	return m
+}
+
+// rwWitness sees many readers or one writer, or says so. A writer that reads, and one that downgrades, is told apart by its caller.
+type rwWitness struct {
+	t                *testing.T
+	readers, writers atomic.Int32
+}
+
+func (w *rwWitness) read() (done func()) {
+	w.readers.Add(1)
+	assert.Zero(w.t, w.writers.Load(), "a reader beside a writer")
+	return func() {
+		assert.Zero(w.t, w.writers.Load(), "a writer came beside a reader")
+		w.readers.Add(-1)
+	}
+}
+
+// write is for a section; own is how many of the readers are the writer's.
+func (w *rwWitness) write(own int32) (done func()) {
+	assert.Equal(w.t, int32(1), w.writers.Add(1), "two writers")
+	assert.Equal(w.t, own, w.readers.Load(), "a writer beside readers")
+	return func() {
+		assert.Equal(w.t, own, w.readers.Load(), "a reader came beside a writer")
+		w.writers.Add(-1)
+	}
+}
+
+// G1: many readers or one writer, over processes, re-entries, downgrades and upgrades, on each deployment and with odd names. At the end
+// nothing is left.
+func TestReadersOrOneWriter(t *testing.T) {
+	redistest.Parallel(t)
+	run := func(t *testing.T, clients []*rlock.Client, rdb rueidis.Client, name string) {
+		t.Helper()
+		w := &rwWitness{t: t}
+		ctx := context.Background()
+		end := time.Now().Add(700 * time.Millisecond)
+		var wg sync.WaitGroup
+		var sections [5]atomic.Int32
+		for i := range 12 {
+			rw := clients[i%len(clients)].RWMutex(name)
+			wg.Go(func() {
+				for time.Now().Before(end) {
+					what := rand.IntN(len(sections))
+					sections[what].Add(1)
+					switch what {
+					case 0, 1: // a reader, maybe twice
+						assert.NoError(t, rw.Read().Do(ctx, func(ctx context.Context) error {
+							defer w.read()()
+							if what == 0 {
+								return nil
+							}
+							return rw.Read().Do(ctx, func(context.Context) error { return nil })
+						}))
+					case 2: // a writer, twice, that reads
+						assert.NoError(t, rw.Write().Do(ctx, func(ctx context.Context) error {
+							defer w.write(0)()
+							return rw.Write().Do(ctx, func(ctx context.Context) error {
+								return rw.Read().Do(ctx, func(context.Context) error { return nil })
+							})
+						}))
+					case 3: // a writer that becomes a reader
+						ctx, _, err := rw.Write().Lock(ctx)
+						if !assert.NoError(t, err) {
+							return
+						}
+						w.write(0)()
+						done := w.read() // it is one from here on, for the others
+						_, unlock, err := rw.Downgrade(ctx)
+						assert.NoError(t, err)
+						done()
+						assert.NoError(t, unlock())
+					case 4: // a reader that becomes the writer, and a reader again
+						u := rw.Upgradeable()
+						ctx, unlock, err := u.Lock(ctx)
+						if !assert.NoError(t, err) {
+							return
+						}
+						done := w.read()
+						_, down, err := u.Upgrade(ctx)
+						assert.NoError(t, err)
+						w.write(1)()
+						assert.NoError(t, down())
+						done()
+						assert.NoError(t, unlock())
+					}
+				}
+			})
+		}
+		wg.Wait()
+		for what := range sections {
+			assert.Positive(t, sections[what].Load())
+		}
+		for _, c := range clients {
+			c.Close()
+		}
+		rwNothing(t, rdb, name)
+	}
+	t.Run("standalone", func(t *testing.T) {
+		s := redistest.Start(t)
+		for _, name := range []string{"a", "b:c:", "d{e}f", "{}g", "{h"} {
+			run(t, []*rlock.Client{newClient(t, s.Client(t)), newClient(t, s.Client(t))}, s.Client(t), name)
+		}
+	})
+	t.Run("cluster", func(t *testing.T) {
+		c := redistest.StartCluster(t, 3, 0)
+		for _, o := range []rlock.Options{{}, {PlainPubSub: true}} {
+			for _, name := range []string{"a", "d{e}f"} {
+				run(t, []*rlock.Client{newClient(t, c.Client(t), o), newClient(t, c.Client(t), o)}, c.Client(t), name)
+			}
+		}
+		_, _, err := newClient(t, c.Client(t)).RWMutex("{}g").Read().Lock(context.Background())
+		require.ErrorContains(t, err, "braces")
+	})
+	t.Run("without hand-offs", func(t *testing.T) {
+		s := redistest.Start(t)
+		o := rlock.Options{HandOff: rlock.HandOff{Most: -1}}
+		run(t, []*rlock.Client{newClient(t, s.Client(t), o), newClient(t, s.Client(t), o)}, s.Client(t), "a")
+	})
+}
+
+// Who is let in when, by what its ctx carries, and what the queries say.
+func TestReadWriteReentry(t *testing.T) {
+	b := newBench(t)
+	ctx := context.Background()
+	rw := b.RWMutex(b.name)
+	require.Equal(t, b.name, rw.Name())
+	check := func(ctx context.Context, read, write bool, reads, writes int) {
+		t.Helper()
+		for _, side := range []struct {
+			*rlock.Mutex
+			locked bool
+			count  int
+		}{{rw.Read(), read, reads}, {rw.Write(), write, writes}} {
+			locked, err := side.IsLocked(ctx)
+			require.NoError(t, err)
+			require.Equal(t, side.locked, locked)
+			count, err := side.HoldCount(ctx)
+			require.NoError(t, err)
+			require.Equal(t, side.count, count)
+		}
+	}
+	check(ctx, false, false, 0, 0)
+
+	reader, leave, err := rw.Read().Lock(ctx)
+	require.NoError(t, err)
+	check(reader, true, false, 1, 0)
+	check(ctx, true, false, 0, 0)
+	again, leaveAgain, err := rw.Read().Lock(reader)
+	require.NoError(t, err)
+	check(again, true, false, 2, 0)
+	require.Equal(t, rlock.Owner(reader), rlock.Owner(again))
+	_, other, err := rw.Read().TryLock(ctx, 0)
+	require.NoError(t, err, "readers share")
+	require.NoError(t, other())
+
+	for _, within := range []context.Context{reader, again} {
+		began := time.Now()
+		got, unlock, err := rw.Write().Lock(within)
+		require.ErrorIs(t, err, rlock.ErrUpgrade)
+		require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+		require.Equal(t, within, got)
+		require.Less(t, time.Since(began), time.Second)
+	}
+	_, _, err = rw.Write().TryLock(rlock.Detach(reader), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired, "detached, it competes")
+	_, _, err = rw.Upgradeable().Lock(reader)
+	require.ErrorIs(t, err, rlock.ErrUpgrade)
+	require.NoError(t, leaveAgain())
+	require.NoError(t, leave())
+	_, _, err = rw.Downgrade(reader)
+	require.ErrorIs(t, err, rlock.ErrNotHeld)
+	check(ctx, false, false, 0, 0)
+
+	writer, unlock, err := rw.Write().Lock(ctx)
+	require.NoError(t, err)
+	require.True(t, strings.HasSuffix(rlock.Owner(writer), ":write"))
+	check(writer, false, true, 0, 1)
+	_, _, err = rw.Read().TryLock(ctx, 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	_, _, err = rw.Write().TryLock(ctx, 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	writer2, unlock2, err := rw.Write().Lock(writer)
+	require.NoError(t, err)
+	check(writer2, false, true, 0, 2)
+	inside, leave, err := rw.Read().Lock(writer2)
+	require.NoError(t, err)
+	check(inside, true, true, 1, 2)
+	require.NotEqual(t, rlock.Owner(writer)[:len(rlock.Owner(inside))], rlock.Owner(inside), "a hold of its own")
+	inside2, leave2, err := rw.Read().Lock(inside)
+	require.NoError(t, err)
+	check(inside2, true, true, 2, 2)
+	_, unlock3, err := rw.Write().Lock(inside2)
+	require.NoError(t, err, "the writer is open around it")
+	require.NoError(t, unlock3())
+	require.NoError(t, leave2())
+	require.NoError(t, unlock2())
+	require.NoError(t, unlock())
+	check(context.WithoutCancel(inside), true, false, 1, 0)
+	require.ErrorIs(t, inside.Err(), context.Canceled, "it was a child of the writer's")
+	_, _, err = rw.Write().Lock(context.WithoutCancel(inside))
+	require.ErrorIs(t, err, rlock.ErrUpgrade, "the writer is over, the reader is not")
+	require.NoError(t, leave())
+	rwNothing(t, b.rdb, b.name)
+
+	for _, bad := range []*rlock.RWMutex{b.RWMutex(""), b.RWMutex(b.name, rlock.WithLease(-1))} {
+		for _, l := range []locker{bad.Read(), bad.Write(), bad.Upgradeable()} {
+			_, _, err := l.Lock(ctx)
+			require.Error(t, err)
+		}
+	}
+	require.Panics(t, func() { (*rlock.RWMutex)(nil).Read() })
+	require.Panics(t, func() { new(rlock.RWMutex).Upgradeable() })
+}
+
+// A lock that another kind holds under that name is held, for both.
+func TestReadWriteBesidePlain(t *testing.T) {
+	b := newBench(t)
+	ctx := context.Background()
+	rw, m := b.RWMutex(b.name), b.Mutex(b.name)
+	_, unlock, err := m.Lock(ctx)
+	require.NoError(t, err)
+	for _, side := range []*rlock.Mutex{rw.Read(), rw.Write()} {
+		_, _, err = side.TryLock(ctx, 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	}
+	require.NoError(t, unlock())
+	for _, side := range []*rlock.Mutex{rw.Read(), rw.Write()} {
+		_, unlock, err := side.Lock(ctx)
+		require.NoError(t, err)
+		_, _, err = m.TryLock(ctx, 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.NoError(t, unlock())
+	}
+}
+
+type rwKey struct{}
+
+// A downgrade lets the readers in that wait, at once, and no writer in between. The ctx of the section afterwards has the life of the
+// one that the writer's Lock was given.
+func TestDowngrade(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	why := errors.New("why")
+	parent, cancel := context.WithCancelCause(context.WithValue(context.Background(), rwKey{}, "parent"))
+	defer cancel(nil)
+	rw := b.RWMutex(b.name)
+	writer, unlock, err := rw.Write().Lock(parent)
+	require.NoError(t, err)
+	other := newClient(t, b.rdb).RWMutex(b.name)
+	var waiting []pending
+	for range 8 {
+		waiting = append(waiting, lockAsync(t, rw.Read()), lockAsync(t, other.Read()))
+	}
+	b.awaitWaiters(t, len(waiting))
+
+	began := time.Now()
+	reader, leave, err := rw.Downgrade(context.WithValue(writer, rwKey{}, "section"))
+	require.NoError(t, err)
+	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	require.ErrorIs(t, writer.Err(), context.Canceled)
+	require.NoError(t, reader.Err())
+	require.Equal(t, "section", reader.Value(rwKey{}))
+	for _, p := range waiting {
+		got := p.get(t, soon)
+		require.NoError(t, got.err)
+		require.Less(t, got.at.Sub(began), 5*time.Second)
+		require.NoError(t, got.unlock())
+	}
+	cancel(why)
+	<-reader.Done()
+	require.ErrorIs(t, context.Cause(reader), why)
+	require.NoError(t, leave())
+	rwNothing(t, b.rdb, b.name)
+
+	writer, unlock, err = rw.Write().Lock(context.Background())
+	require.NoError(t, err)
+	_, err = rw.Write().ForceUnlock(context.Background())
+	require.NoError(t, err)
+	_, _, err = rw.Downgrade(writer)
+	require.ErrorIs(t, err, rlock.ErrLost)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	rwNothing(t, b.rdb, b.name)
+}
+
+// awaitWaiters waits until so many goroutines of the test wait in queues, and are subscribed.
+func (b bench) awaitWaiters(t testing.TB, n int) {
+	t.Helper()
+	redistest.Eventually(t, atMost, func() bool { return waiting() == n }, "they wait")
+}
+
+// Under readers without a break in several processes, a writer is in within twice the longest section, and no reader waits for ever
+// behind writers without a break.
+func TestNobodyStarves(t *testing.T) {
+	redistest.Parallel(t)
+	const section = 300 * time.Millisecond
+	s := redistest.Start(t)
+	name := redistest.Name(t)
+	ctx := context.Background()
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	busy := func(m *rlock.Mutex, section time.Duration) {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				assert.NoError(t, m.Do(ctx, func(context.Context) error {
+					pass(section)
+					return nil
+				}))
+			}
+		})
+	}
+	clients := []*rlock.Client{newClient(t, s.Client(t)), newClient(t, s.Client(t)), newClient(t, s.Client(t))}
+	for i := range 12 {
+		busy(clients[i%2].RWMutex(name).Read(), section*time.Duration(i+1)/12)
+	}
+	for round := range 4 {
+		began := time.Now()
+		_, unlock, err := clients[1+round%2].RWMutex(name).Write().Lock(ctx)
+		waited := time.Since(began)
+		assert.NoError(t, err)
+		assert.Less(t, waited, 2*section, "a writer among readers")
+		assert.NoError(t, unlock())
+		pass(section / 3)
+	}
+	for i := range 6 {
+		busy(clients[i%2].RWMutex(name).Write(), 10*time.Millisecond)
+	}
+	for range 4 {
+		began := time.Now()
+		_, unlock, err := clients[2].RWMutex(name).Read().Lock(ctx)
+		assert.NoError(t, err)
+		assert.Less(t, time.Since(began), 10*time.Second, "a reader among writers")
+		assert.NoError(t, unlock())
+	}
+	close(stop)
+	wg.Wait()
+	for _, c := range clients {
+		c.Close()
+	}
+	rwNothing(t, s.Client(t), name)
+}
+
+// Readers of one process do not stand in line behind each other: 64 of them enter in the time of a few round trips, whether the lock
+// is free or they waited for a writer together.
+func TestReadersEnterTogether(t *testing.T) {
+	const rtt = 50 * time.Millisecond
+	c, proxy, past := behindProxy(t, anyWay)
+	rw := c.RWMutex(past.name)
+	ctx := context.Background()
+	require.NoError(t, rw.Read().Do(ctx, func(context.Context) error { return nil })) // loads the scripts
+	proxy.Delay(rtt / 2)
+	enter := func() []pending {
+		var all []pending
+		for range 64 {
+			all = append(all, lockAsync(t, rw.Read()))
+		}
+		return all
+	}
+	all := func(all []pending, began time.Time, most time.Duration) {
+		t.Helper()
+		var inside []attempt
+		for _, p := range all {
+			got := p.get(t, atMost)
+			require.NoError(t, got.err)
+			require.Less(t, got.at.Sub(began), most)
+			inside = append(inside, got)
+		}
+		var wg sync.WaitGroup
+		for _, got := range inside {
+			wg.Go(func() { assert.NoError(t, got.unlock()) })
+		}
+		wg.Wait()
+	}
+	began := time.Now()
+	all(enter(), began, 5*rtt)
+
+	_, unlock, err := past.RWMutex(past.name).Write().Lock(ctx)
+	require.NoError(t, err)
+	readers := enter()
+	past.awaitWaiters(t, 64)
+	began = time.Now()
+	require.NoError(t, unlock())
+	all(readers, began, 10*rtt)
+}
+
+// G5: whoever gives up, on either side, leaves nothing, and lets those in who wait because of it.
+func TestReadWriteWaitersLeave(t *testing.T) {
+	redistest.Parallel(t)
+	for name, o := range map[string]rlock.Options{"with hand-offs": {}, "without": {HandOff: rlock.HandOff{Most: -1}}} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t, o)
+			ctx := context.Background()
+			rw, other := b.RWMutex(b.name), newClient(t, b.rdb, o).RWMutex(b.name)
+			_, leave, err := rw.Read().Lock(ctx)
+			require.NoError(t, err)
+			writers := []pending{lockAsync(t, rw.Write()), lockAsync(t, other.Write())}
+			redistest.Eventually(t, atMost, func() bool {
+				n, err := b.do(t, "ZCARD", "rlock_writers:{"+b.name+"}").AsInt64()
+				return err == nil && n == 2
+			}, "both have left a mark")
+			readers := []pending{lockAsync(t, rw.Read()), lockAsync(t, other.Read())}
+			b.awaitWaiters(t, 4)
+			_, _, err = newClient(t, b.rdb, o).RWMutex(b.name).Read().TryLock(ctx, 0)
+			require.ErrorIs(t, err, rlock.ErrNotAcquired, "a third process waits, too")
+			_, _, err = rw.Write().TryLock(ctx, 0)
+			require.ErrorIs(t, err, rlock.ErrNotAcquired)
+
+			writers[0].cancel()
+			require.ErrorIs(t, writers[0].get(t, soon).err, context.Canceled)
+			pass(100 * time.Millisecond)
+			readers[0].stillWaits(t)
+			readers[1].stillWaits(t)
+			writers[1].cancel()
+			require.ErrorIs(t, writers[1].get(t, soon).err, context.Canceled)
+			for _, p := range readers {
+				got := p.get(t, soon)
+				require.NoError(t, got.err)
+				require.NoError(t, got.unlock())
+			}
+			_, _, err = rw.Write().TryLock(ctx, 300*time.Millisecond)
+			require.ErrorIs(t, err, rlock.ErrNotAcquired)
+			require.NoError(t, leave())
+			rwNothing(t, b.rdb, b.name)
+		})
+	}
+}
+
+// A writer whose process was killed while it waited keeps no reader out: its mark is dropped by the next one that comes, and those who
+// wait are told.
+func TestWaitingWriterIsKilled(t *testing.T) {
+	redistest.Parallel(t)
+	dying, proxy, past := behindProxy(t, anyWay)
+	ctx := context.Background()
+	rw := past.RWMutex(past.name)
+	_, leave, err := rw.Read().Lock(ctx)
+	require.NoError(t, err)
+	lockAsync(t, dying.RWMutex(past.name).Write())
+	redistest.Eventually(t, atMost, func() bool { return past.exists(t, "rlock_writers:{"+past.name+"}") }, "it waits")
+	asleep := lockAsync(t, rw.Read())
+	past.awaitWaiters(t, 2)
+	proxy.Refuse(true)
+	proxy.CutAll()
+	third := newClient(t, past.rdb).RWMutex(past.name)
+	redistest.Eventually(t, soon, func() bool {
+		_, unlock, err := third.Read().TryLock(ctx, 0)
+		return err == nil && unlock() == nil
+	}, "a reader that comes now is in")
+	got := asleep.get(t, soon)
+	require.NoError(t, got.err, "and the one that waited")
+	require.NoError(t, got.unlock())
+	require.NoError(t, leave())
+}
+
+// The reader that may upgrade: one at a time, beside others; it becomes the writer when these have left, new ones wait, and it is a
+// reader again afterwards.
+func TestUpgrade(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	ctx := context.Background()
+	rw, other := b.RWMutex(b.name), newClient(t, b.rdb).RWMutex(b.name)
+	u := rw.Upgradeable()
+	require.Equal(t, b.name, u.Name())
+	_, _, err := u.Upgrade(ctx)
+	require.ErrorIs(t, err, rlock.ErrUpgrade)
+	section, unlock, err := u.Lock(ctx)
+	require.NoError(t, err)
+	_, _, err = other.Upgradeable().TryLock(ctx, 100*time.Millisecond)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired, "one at a time")
+	_, leave, err := other.Read().Lock(ctx)
+	require.NoError(t, err, "beside others")
+	_, _, err = rw.Write().Lock(section)
+	require.ErrorIs(t, err, rlock.ErrUpgrade)
+	again, unlockAgain, err := u.Lock(section)
+	require.NoError(t, err)
+
+	short, cancel := context.WithTimeout(again, 200*time.Millisecond)
+	defer cancel()
+	_, _, err = u.Upgrade(short)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	redistest.Eventually(t, soon, func() bool { return !b.exists(t, "rlock_writers:{"+b.name+"}") }, "it has given up")
+
+	upgrade := lockAsync(t, upgrading{u, again})
+	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	late := lockAsync(t, other.Read())
+	b.awaitWaiters(t, 2)
+	began := time.Now()
+	require.NoError(t, leave())
+	got := upgrade.get(t, soon)
+	require.NoError(t, got.err)
+	require.Less(t, got.at.Sub(began), 5*time.Second, "it is told")
+	late.stillWaits(t)
+	fields := b.fieldsOf(t)
+	require.Equal(t, "write", fields["mode"])
+	require.Len(t, fields, 3, "a writer that reads, as Redisson knows it")
+	_, unlockWrite, err := rw.Write().Lock(got.ctx)
+	require.NoError(t, err)
+	require.NoError(t, unlockWrite())
+	_, twice, err := u.Upgrade(got.ctx)
+	require.NoError(t, err)
+	require.NoError(t, twice())
+	_, inside, err := u.Lock(got.ctx)
+	require.NoError(t, err)
+	require.NoError(t, inside())
+
+	require.NoError(t, got.unlock())
+	reader := late.get(t, soon)
+	require.NoError(t, reader.err, "it is a reader again")
+	require.NoError(t, again.Err())
+	require.NoError(t, reader.unlock())
+	require.NoError(t, unlockAgain())
+	require.NoError(t, unlock())
+	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	rwNothing(t, b.rdb, b.name)
+
+	section, unlock, err = u.Lock(ctx)
+	require.NoError(t, err)
+	_, err = rw.Read().ForceUnlock(ctx)
+	require.NoError(t, err)
+	_, _, err = u.Upgrade(section)
+	require.ErrorIs(t, err, rlock.ErrLost)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	rwNothing(t, b.rdb, b.name)
+}
+
+type upgrading struct {
+	u   *rlock.Upgradeable
+	ctx context.Context
+}
+
+func (u upgrading) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+	return u.u.Upgrade(valuesFrom{ctx, u.ctx})
+}
+
+// valuesFrom is a ctx with the values of another one.
+type valuesFrom struct {
+	context.Context
+	values context.Context
+}
+
+func (v valuesFrom) Value(key any) any { return v.values.Value(key) }
+
+// G2: readers and a writer that reads outlive their watchdog time, and are told of a loss: of the key, by force, and at the end of a fixed
+// lease, beside others that stay.
+func TestReadWriteLeases(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	ctx := context.Background()
+	rw := b.RWMutex(b.name)
+	writer, unlock, err := rw.Write().Lock(ctx)
+	require.NoError(t, err)
+	inside, leave, err := rw.Read().Lock(writer)
+	require.NoError(t, err)
+	inside, leaveInner, err := rw.Read().Lock(inside)
+	require.NoError(t, err)
+	pass(shortWatchdog + shortWatchdog/2)
+	require.NoError(t, inside.Err())
+	reader, leaveLast, err := rw.Downgrade(writer)
+	require.NoError(t, err)
+	require.NoError(t, leaveInner())
+	require.NoError(t, leave())
+
+	fixed, unlockFixed, err := b.RWMutex(b.name, rlock.WithLease(time.Second)).Read().Lock(ctx)
+	require.NoError(t, err)
+	<-fixed.Done()
+	require.ErrorIs(t, context.Cause(fixed), rlock.ErrLost)
+	pass(shortWatchdog)
+	require.NoError(t, reader.Err())
+	_, _, err = newClient(t, b.rdb).RWMutex(b.name).Write().TryLock(ctx, 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.Len(t, b.fieldsOf(t), 2, "the dead one was dropped")
+	require.ErrorIs(t, unlockFixed(), rlock.ErrLost)
+
+	next := lockAsync(t, newClient(t, b.rdb).RWMutex(b.name).Write())
+	b.awaitWaiters(t, 1)
+	held, err := rw.Write().ForceUnlock(ctx)
+	require.NoError(t, err)
+	require.False(t, held, "the other side has it")
+	held, err = rw.Read().ForceUnlock(ctx)
+	require.NoError(t, err)
+	require.True(t, held)
+	got := next.get(t, soon)
+	require.NoError(t, got.err)
+	select {
+	case <-reader.Done():
+	case <-time.After(shortWatchdog):
+		require.FailNow(t, "not told")
+	}
+	require.ErrorIs(t, context.Cause(reader), rlock.ErrLost)
+	require.ErrorIs(t, leaveLast(), rlock.ErrLost)
+	require.NoError(t, got.unlock())
+	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	rwNothing(t, b.rdb, b.name)
+}
+
+// G5, G6: the request or the reply of any call is lost, with its connection or without. Nothing is counted twice, and nothing is left.
+func TestReadWriteLostReplies(t *testing.T) {
+	redistest.Parallel(t)
+	for leg, on := range legs {
+		for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
+			for n, call := range []string{
+				"write", "write again", "read within", "read again", "read less", "write less", "downgrade", "read off",
+			} {
+				t.Run(leg+"/"+string(action)+"/"+call, func(t *testing.T) {
+					redistest.Parallel(t)
+					c, proxy, past := behindProxy(t, anyWay)
+					past.name += "x"
+					rw := c.RWMutex(past.name)
+					ctx := context.Background()
+					warm := c.RWMutex(redistest.Name(t) + "warm")
+					require.NoError(t, warm.Write().Do(ctx, func(ctx context.Context) error {
+						return warm.Read().Do(ctx, func(context.Context) error { return nil })
+					}))
+					on(proxy, redistest.Nth(n+1, "EVALSHA", action))
+					w1, u1, err := rw.Write().Lock(ctx)
+					require.NoError(t, err)
+					w2, u2, err := rw.Write().Lock(w1)
+					require.NoError(t, err)
+					r1, l1, err := rw.Read().Lock(w2)
+					require.NoError(t, err)
+					_, l2, err := rw.Read().Lock(r1)
+					require.NoError(t, err)
+					require.NoError(t, l2())
+					require.NoError(t, u2())
+					fields := past.fieldsOf(t)
+					require.Equal(t, "1", fields[rlock.Owner(w1)])
+					require.Equal(t, "1", fields[rlock.Owner(r1)])
+					require.NoError(t, u1())
+					require.Equal(t, "read", past.fieldsOf(t)["mode"])
+					require.NoError(t, l1())
+					c.Close()
+					rwNothing(t, past.rdb, past.name)
+				})
+			}
+		}
+	}
+}
+
+// Callers leave while the question of any side is not answered: what it gets is given back.
+func TestReadWriteCancelledWhileItAsks(t *testing.T) {
+	redistest.Parallel(t)
+	for name, side := range map[string]func(*rlock.RWMutex) *rlock.Mutex{"read": (*rlock.RWMutex).Read, "write": (*rlock.RWMutex).Write} {
+		for _, within := range []bool{false, true} {
+			t.Run(name+map[bool]string{false: "", true: " in a section"}[within], func(t *testing.T) {
+				redistest.Parallel(t)
+				h := newLeaver(t, anyWay)
+				rw := h.RWMutex(h.name)
+				ctx, unlock := context.Background(), func() error { return nil }
+				require.NoError(t, rw.Write().Do(ctx, func(ctx context.Context) error {
+					return rw.Read().Do(ctx, func(context.Context) error { return nil })
+				}))
+				if within {
+					var err error
+					ctx, unlock, err = rw.Write().Lock(ctx)
+					require.NoError(t, err)
+				}
+				h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+				p := lockAsync(t, lockUnder{side(rw), ctx})
+				redistest.Eventually(t, 5*time.Second, func() bool { return h.proxy.Held() == 1 }, "not answered")
+				p.cancel()
+				require.ErrorIs(t, p.get(t, soon).err, context.Canceled)
+				h.proxy.Release()
+				require.NoError(t, unlock())
+				rwNothing(t, h.rdb, h.name)
+			})
+		}
+	}
+}
+
+// lockUnder locks with the values of another ctx.
+type lockUnder struct {
+	*rlock.Mutex
+	ctx context.Context
+}
+
+func (l lockUnder) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+	return l.Mutex.Lock(valuesFrom{ctx, l.ctx})
+}
+
+// G9: Close ends readers and writers that wait, and holders are told; their unlocks work.
+func TestReadWriteClose(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	rw := b.RWMutex(b.name)
+	ctx, unlock, err := rw.Write().Lock(context.Background())
+	require.NoError(t, err)
+	inside, leave, err := rw.Read().Lock(ctx)
+	require.NoError(t, err)
+	waits := []pending{lockAsync(t, rw.Read()), lockAsync(t, rw.Write()), lockAsync(t, rw.Upgradeable())}
+	b.awaitWaiters(t, 3)
+	b.Close()
+	for _, p := range waits {
+		require.ErrorIs(t, p.get(t, soon).err, rlock.ErrClosed)
+	}
+	require.ErrorIs(t, context.Cause(inside), rlock.ErrClosed)
+	_, _, err = rw.Read().Lock(ctx)
+	require.ErrorIs(t, err, rlock.ErrClosed)
+	require.NoError(t, unlock())
+	require.NoError(t, leave())
+	rwNothing(t, b.rdb, b.name)
+}
