@@ -45,6 +45,7 @@ import (
 type quorumHold struct {
 	quorum *QuorumMutex // the handle that made it
 	line   *line
+	tag    uint64 // the same on all servers, for those who read logs
 
 	ctx      context.Context // of the calls for shares; ends with the hold
 	cancel   context.CancelFunc
@@ -105,9 +106,9 @@ func newQuorumHold(q *QuorumMutex, line *line) *quorumHold {
 		watch:    q.members[0].lease == 0,
 	}
 	h.ctx, h.cancel = context.WithCancel(context.Background()) // calls under way do not end with their caller
-	tag := lastTag.Add(1)                                      // the same on all servers, for those who read logs
+	h.tag = lastTag.Add(1)
 	for _, m := range q.members {
-		h.shares = append(h.shares, &share{of: h, hold: &hold{mutex: m, tag: tag}, asked: true})
+		h.shares = append(h.shares, &share{of: h, hold: &hold{mutex: m, tag: h.tag}, asked: true})
 	}
 	for _, s := range h.shares {
 		s.ask()
@@ -247,7 +248,7 @@ func (k shareKeeper) Lost(loss lease.Loss) {
 		return
 	}
 	s.held = false
-	s.hold = &hold{mutex: m, tag: k.held.tag, doubt: k.held.doubt}
+	s.hold = &hold{mutex: m, tag: h.tag, doubt: k.held.doubt}
 	if !loss.Gone { // a renewal without an answer may have kept it
 		s.hold.doubted(time.Now().Add(h.lease(s))).unsure = true
 		h.mu.Unlock()
@@ -488,7 +489,7 @@ func (h *quorumHold) explain(e *LostError) *LostError {
 }
 
 // field is the owner as the first of the servers has it. On the others only the Client's part differs.
-func (h *quorumHold) field() string { return h.shares[0].hold.field() }
+func (h *quorumHold) field() string { return (&hold{mutex: h.quorum.members[0], tag: h.tag}).field() }
 
 // tell ends the contexts of all open levels. mu is held, see hold.cancel.
 func (h *quorumHold) tell(why error) {
