@@ -29,7 +29,7 @@ type cell struct {
 func (c cell) title() string {
 	t := c.Workload
 	switch c.Workload {
-	case "pair", "handoff":
+	case "pair", "handoff", "fair-handoff", "all-100":
 	default:
 		t += fmt.Sprintf("/n=%d", c.goroutines())
 	}
@@ -115,8 +115,8 @@ type sample struct {
 // sentPerOp is how many commands it took to pass a section once.
 func (s *sample) sentPerOp() float64 {
 	n := s.Sections
-	if s.Workload == "handoff" {
-		n = s.Ops // its sections begin before the window
+	if s.Workload == "handoff" || s.Workload == "fair-handoff" {
+		n = s.Ops // their sections begin before the window
 	}
 	return float64(s.Sent) / float64(max(n, 1))
 }

@@ -12,6 +12,12 @@ func contended(lib string, processes int) cell {
 	return cell{Workload: "contended", Lib: lib, Processes: processes, Goroutines: 4, Duration: 200 * time.Millisecond}
 }
 
+func mixedOf(lib string, processes int) cell {
+	c := contended(lib, processes)
+	c.Workload = "mixed"
+	return c
+}
+
 // A bench that cannot see a broken lock proves nothing about the others.
 func TestBrokenLocksAreReported(t *testing.T) {
 	b := startBench(t, options{})
@@ -25,6 +31,15 @@ func TestBrokenLocksAreReported(t *testing.T) {
 	s := b.measure(several, 1)
 	require.Empty(t, s.Error)
 	assert.Positive(t, s.Violations, "clients of one process are as good as processes")
+	for _, c := range []cell{mixedOf("none", 1), mixedOf("per-process", 4), mixedOf("no-readers", 1)} {
+		s := b.measure(c, 1)
+		require.Empty(t, s.Error, c)
+		assert.Positive(t, s.Violations, "%v: a writer was inside beside others, and nobody saw it", c)
+	}
+	s = b.measure(mixedOf("per-process", 1), 1)
+	require.Empty(t, s.Error)
+	assert.Zero(t, s.Violations, "readers may meet")
+	assert.Positive(t, s.Ops)
 	s = b.measure(contended("per-process", 1), 1)
 	require.Empty(t, s.Error)
 	assert.Zero(t, s.Violations, "it excludes in a process")
@@ -74,7 +89,7 @@ func TestWorkloads(t *testing.T) {
 			assert.Positive(t, s.Ops, "%s %s", w.name, lib)
 			assert.Positive(t, s.ElapsedNs, "%s %s", w.name, lib)
 			switch w.name {
-			case "pair", "names":
+			case "pair", "names", "readers", "all-100":
 				assert.InDelta(t, 2, s.sentPerOp(), 0.01, "%s %s sends two commands for a pair: %v", w.name, lib, s.Commands)
 				assert.Positive(t, s.AllocsPerOp)
 			case "asymmetric":

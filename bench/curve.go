@@ -26,6 +26,12 @@ var holderLibs = []string{rlockName, tunedName}
 // herdLibs are its own floor, and of each way to wait the best.
 var herdLibs = []string{herdFloorName, rlockName, "rueidislock-1", "redsync", "redsync-rueidis", "bsm", redissonName}
 
+// fairLibs and readLibs are those that have such locks.
+var (
+	fairLibs = []string{rlockName, redissonName}
+	readLibs = []string{floorName, rlockName, redissonName}
+)
+
 // peersUpTo is where the curves of the peers end: with 10,000 goroutines that want one lock, or 100,000 holds, some need
 // minutes to come to an end after the window, or never do.
 const peersUpTo = 1000
@@ -42,11 +48,18 @@ func curves(o *options) []curve {
 	}
 	four := one("contended", 25)
 	four.Processes = 4
+	fairFour := four
+	fairFour.Workload = "fair"
 	herd := cell{Workload: "herd", Processes: herdWorkers, Goroutines: 1, Duration: o.long}
+	fairHerd := herd
+	fairHerd.Workload = "fair-herd"
 	waiting, holding, beside := one("waiters", 1), one("holds", 1), one("pair", 1)
 	waiting.Duration, holding.Duration = o.long/2, o.long
 	beside.Duration = max(beside.Duration, holdsLease/3) // so that renewals happen in it
 	speed := []metric{perSecond, p99}
+	split := func(c *cell, v int) { c.Goroutines = v / c.Processes }
+	crowd := func(c *cell, v int) { c.Clients = v / c.Processes }
+	turns := []metric{perSecond, sentPerOp, waitP99, slowest, starved}
 	return []curve{
 		{
 			"names", "names", "names, each with a goroutine", one("names", 64),
@@ -63,15 +76,12 @@ func curves(o *options) []curve {
 		{
 			"contended", "contended", "goroutines of 4 processes that share a lock", four,
 			[]int{4, 100, 1000, 10000},
-			func(c *cell, v int) { c.Goroutines = v / c.Processes },
-			curveLibs, speed,
+			split, curveLibs, speed,
 		},
 		{
 			"herd", "herd", "processes with a goroutine each that share a lock", herd,
 			[]int{4, 16, 64, 256},
-			func(c *cell, v int) { c.Clients = v / c.Processes },
-			herdLibs,
-			[]metric{perSecond, sentPerOp, waitP99, slowest, starved},
+			crowd, herdLibs, turns,
 		},
 		{"pair-rtt", "pair", added, one("pair", 1), rtts, rtt, curveLibs, []metric{p50, p99}},
 		{"names-rtt", "names", added, one("names", 64), rtts, rtt, curveLibs, speed},
@@ -89,6 +99,22 @@ func curves(o *options) []curve {
 			func(c *cell, v int) { c.Holds = v },
 			holderLibs,
 			[]metric{p50, p99},
+		},
+		{
+			"fair", "fair", "goroutines of 4 processes that share a fair lock", fairFour,
+			[]int{4, 100, 1000},
+			split, fairLibs, turns,
+		},
+		{
+			"fair-herd", "fair-herd", "processes with a goroutine each that share a fair lock", fairHerd,
+			[]int{4, 16, 64},
+			crowd, append([]string{herdFloorName}, fairLibs...), turns,
+		},
+		{
+			"readers", "readers", "readers of one process that share a lock", one("readers", 64),
+			[]int{1, 8, 64, 512},
+			goroutinesOf, readLibs,
+			append(speed, sentPerOp, opCPU),
 		},
 	}
 }

@@ -23,6 +23,30 @@ const (
 	floorRelease = `if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0`
 )
 
+// The least for readers is to count them, where a writer would leave a word that cannot be counted up from.
+const (
+	floorRead       = `redis.call('incr', KEYS[1]) return redis.call('pexpire', KEYS[1], ARGV[2])`
+	floorReadUnlock = `if redis.call('decr', KEYS[1]) == 0 then return redis.call('del', KEYS[1]) end return 1`
+)
+
+// The least for many keys is to look at all of them at once, and to set each.
+const (
+	floorAll = `
+if redis.call('exists', unpack(KEYS)) > 0 then return nil end
+for _, key in ipairs(KEYS) do
+	redis.call('set', key, ARGV[1], 'PX', ARGV[2])
+end
+return 1`
+	floorAllUnlock = `
+local mine = 0
+for _, value in ipairs(redis.call('mget', unpack(KEYS))) do
+	mine = mine + (value == ARGV[1] and 1 or 0)
+end
+if mine < #KEYS then return 0 end
+redis.call('del', unpack(KEYS))
+return 1`
+)
+
 // script is a script that the server knows, called by its hash.
 type script struct {
 	rdb rueidis.Client
@@ -39,7 +63,11 @@ func loadScript(rdb rueidis.Client, text string) (script, error) {
 
 // call is one EVALSHA and nothing else.
 func (s script) call(ctx context.Context, key string, args ...string) rueidis.RedisResult {
-	return s.rdb.Do(ctx, s.rdb.B().Evalsha().Sha1(s.sha).Numkeys(1).Key(key).Arg(args...).Build())
+	return s.callAll(ctx, []string{key}, args...)
+}
+
+func (s script) callAll(ctx context.Context, keys []string, args ...string) rueidis.RedisResult {
+	return s.rdb.Do(ctx, s.rdb.B().Evalsha().Sha1(s.sha).Numkeys(int64(len(keys))).Key(keys...).Arg(args...).Build())
 }
 
 func loadScripts(rdb rueidis.Client, texts ...string) ([]script, error) {
@@ -54,7 +82,10 @@ func loadScripts(rdb rueidis.Client, texts ...string) ([]script, error) {
 	return scripts, nil
 }
 
-var errFloorWaits = errors.New("the floor has nothing to wait with, and the lock is held")
+var (
+	errFloorWaits = errors.New("the floor has nothing to wait with, and the lock is held")
+	errFloorLost  = errors.New("the floor did not hold the lock")
+)
 
 // openFloor is two bare calls on rueidis.
 func openFloor(o openOptions) (*client, error) {
@@ -62,34 +93,38 @@ func openFloor(o openOptions) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	scripts, err := loadScripts(rdb, floorAcquire, floorRelease)
+	scripts, err := loadScripts(rdb, floorAcquire, floorRelease, floorRead, floorReadUnlock, floorAll, floorAllUnlock)
 	if err != nil {
 		rdb.Close()
 		return nil, err
 	}
-	acquire, release := scripts[0], scripts[1]
-	const owner = "floor"
 	lease := millis(o.lease)
 	return &client{
-		mutex: func(name string) lockFunc {
-			return func(ctx context.Context) (func() error, error) {
-				if err := acquire.call(ctx, name, owner, lease).Error(); err != nil {
-					if rueidis.IsRedisNil(err) {
-						return nil, errFloorWaits
-					}
-					return nil, err
-				}
-				return func() error {
-					n, err := release.call(ctx, name, owner).AsInt64()
-					if err == nil && n != 1 {
-						err = errors.New("the floor did not hold the lock")
-					}
-					return err
-				}, nil
-			}
-		},
+		mutex: func(name string) lockFunc { return twoCalls(scripts[0], scripts[1], []string{name}, lease) },
+		read:  func(name string) lockFunc { return twoCalls(scripts[2], scripts[3], []string{name}, lease) },
+		all:   func(names []string) lockFunc { return twoCalls(scripts[4], scripts[5], names, lease) },
 		close: rdb.Close,
 	}, nil
+}
+
+// twoCalls locks by a script that returns nil if it may not, and unlocks by one that returns 1.
+func twoCalls(acquire, release script, keys []string, lease string) lockFunc {
+	const owner = "floor"
+	return func(ctx context.Context) (func() error, error) {
+		if err := acquire.callAll(ctx, keys, owner, lease).Error(); err != nil {
+			if rueidis.IsRedisNil(err) {
+				err = errFloorWaits
+			}
+			return nil, err
+		}
+		return func() error {
+			n, err := release.callAll(ctx, keys, owner).AsInt64()
+			if err == nil && n != 1 {
+				err = errFloorLost
+			}
+			return err
+		}, nil
+	}
 }
 
 // openScripts calls the scripts of rlock, which re-enter and wake, without the rest of it: what lies
@@ -116,7 +151,7 @@ func openScripts(o openOptions) (*client, error) {
 				return func() error {
 					reply, err := lua.Release(ctx, rdb, release)
 					if err == nil && reply.Status != lua.Freed {
-						err = errors.New("the floor did not hold the lock")
+						err = errFloorLost
 					}
 					return err
 				}, nil

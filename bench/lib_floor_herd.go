@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 
@@ -56,29 +55,27 @@ func herdOn(rdb rueidis.Client, o openOptions) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &client{
-		mutex: func(name string) lockFunc {
-			return func(ctx context.Context) (func() error, error) {
-				n, err := acquire.call(ctx, name, owner, lease).AsInt64()
-				if err != nil {
-					return nil, err
-				}
-				if n == 0 {
-					select {
-					case <-granted:
-					case err := <-broken:
-						return nil, fmt.Errorf("subscription: %w", err)
-					}
-				}
-				return func() error {
-					n, err := release.call(ctx, name, owner, lease).AsInt64()
-					if err == nil && n != 1 {
-						err = errors.New("the floor did not hold the lock")
-					}
-					return err
-				}, nil
+	queued := func(name string) lockFunc {
+		return func(ctx context.Context) (func() error, error) {
+			n, err := acquire.call(ctx, name, owner, lease).AsInt64()
+			if err != nil {
+				return nil, err
 			}
-		},
-		close: rdb.Close,
-	}, nil
+			if n == 0 {
+				select {
+				case <-granted:
+				case err := <-broken:
+					return nil, fmt.Errorf("subscription: %w", err)
+				}
+			}
+			return func() error {
+				n, err := release.call(ctx, name, owner, lease).AsInt64()
+				if err == nil && n != 1 {
+					err = errFloorLost
+				}
+				return err
+			}, nil
+		}
+	}
+	return &client{mutex: queued, fair: queued, close: rdb.Close}, nil
 }

@@ -24,16 +24,27 @@ func openRlockWith(o openOptions, handOff rlock.HandOff) (*client, error) {
 		return nil, err
 	}
 	return &client{
-		mutex: func(name string) lockFunc {
-			m := c.Mutex(name)
-			return func(ctx context.Context) (func() error, error) {
-				_, unlock, err := m.Lock(ctx)
-				return unlock, err
+		mutex: func(name string) lockFunc { return locking(c.Mutex(name)) },
+		fair:  func(name string) lockFunc { return locking(c.FairMutex(name)) },
+		read:  func(name string) lockFunc { return locking(c.RWMutex(name).Read()) },
+		write: func(name string) lockFunc { return locking(c.RWMutex(name).Write()) },
+		all: func(names []string) lockFunc {
+			lockers := make([]rlock.Locker, len(names))
+			for i, name := range names {
+				lockers[i] = c.Mutex(name)
 			}
+			return locking(rlock.All(lockers...))
 		},
 		close: func() {
 			c.Close()
 			rdb.Close()
 		},
 	}, nil
+}
+
+func locking(l rlock.Locker) lockFunc {
+	return func(ctx context.Context) (func() error, error) {
+		_, unlock, err := l.Lock(ctx)
+		return unlock, err
+	}
 }

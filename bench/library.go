@@ -39,6 +39,11 @@ type openOptions struct {
 type client struct {
 	// mutex returns what locks the name. It may be called, and what it returned used, from any goroutine.
 	mutex func(name string) lockFunc
+	// The same for other kinds of locks: in the order of the calls, the two sides of a read/write lock, and all of several names
+	// or none. Nil where the library does not take part in their workloads.
+	fair, read, write func(name string) lockFunc
+	all               func(names []string) lockFunc
+
 	close func()
 }
 
@@ -84,11 +89,14 @@ var pairOnly = []string{"pair"}
 // runsOnly are those of the variants by the length of a run of hand-offs.
 var runsOnly = []string{"contended", "asymmetric"}
 
+// family are the workloads of other kinds of locks than the plain one.
+var family = []string{"fair", "fair-herd", "fair-handoff", "readers", "mixed", "all-100"}
+
 // libraries are all that can be measured, in the order of the tables.
 var libraries = []library{
 	{name: floorName, open: openFloor, floor: true, runs: map[string]func(*job) (report, error){
 		"handoff": runHandoffFloor, "contended": runChain, "local": runChain,
-	}, never: []string{"herd", "asymmetric", "waiters", "holds"}},
+	}, never: []string{"herd", "asymmetric", "waiters", "holds", "fair", "fair-herd", "fair-handoff", "mixed"}},
 	{name: "floor-cancel", open: openFloor, floor: true, only: pairOnly, ctx: cancellable},
 	{name: "floor-deadline", open: openFloor, floor: true, only: pairOnly, ctx: deadline},
 	{name: "floor-scripts", open: openScripts, floor: true, only: []string{"pair", "names", "handoff"}, runs: map[string]func(*job) (report, error){
@@ -97,7 +105,7 @@ var libraries = []library{
 	{name: "floor-relay", open: openFloor, floor: true, only: []string{"contended", "local"}, runs: map[string]func(*job) (report, error){
 		"contended": runRelay, "local": runRelay,
 	}},
-	{name: herdFloorName, open: openHerd, floor: true, only: []string{"herd"}},
+	{name: herdFloorName, open: openHerd, floor: true, only: []string{"herd", "fair-herd"}},
 	{name: rlockName, open: openRlock},
 	{name: "rlock-cancel", open: openRlock, only: pairOnly, ctx: cancellable},
 	{name: "rlock-deadline", open: openRlock, only: pairOnly, ctx: deadline},
@@ -106,12 +114,12 @@ var libraries = []library{
 	{name: "rlock-16", open: openHandOffs(16), only: runsOnly},
 	{name: "rlock-32", open: openHandOffs(32), only: runsOnly},
 	{name: "rlock-64", open: openHandOffs(64), only: runsOnly},
-	{name: "rueidislock", open: openRueidislock(2, false)},
-	{name: "rueidislock-1", open: openRueidislock(1, false)},
-	{name: tunedName, open: openRueidislock(1, true)},
-	{name: "redsync", open: openRedsync, direct: []string{"set"}, never: []string{"holds"}},
-	{name: "redsync-rueidis", open: openRedsyncRueidis, direct: []string{"set"}, never: []string{"holds"}},
-	{name: "bsm", open: openBsm, never: []string{"holds"}},
+	{name: "rueidislock", open: openRueidislock(2, false), never: family},
+	{name: "rueidislock-1", open: openRueidislock(1, false), never: family},
+	{name: tunedName, open: openRueidislock(1, true), never: family},
+	{name: "redsync", open: openRedsync, direct: []string{"set"}, never: append(family, "holds")},
+	{name: "redsync-rueidis", open: openRedsyncRueidis, direct: []string{"set"}, never: append(family, "holds")},
+	{name: "bsm", open: openBsm, never: append(family, "holds")},
 	{name: redissonName},
 }
 

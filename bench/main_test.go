@@ -15,6 +15,7 @@ func TestMain(m *testing.M) {
 	libraries = append(libraries,
 		library{name: "none", open: openNone},
 		library{name: "per-process", open: openPerProcess},
+		library{name: "no-readers", open: openNoReaders},
 		library{name: "never-wakes", open: openNeverWakes},
 		library{name: "unreachable", open: func(openOptions) (*client, error) { return nil, errors.New("cannot be opened") }},
 		library{name: "fails-later", open: openFailsLater},
@@ -28,27 +29,41 @@ func TestMain(m *testing.M) {
 
 // openNone excludes nobody.
 func openNone(openOptions) (*client, error) {
-	return &client{
-		mutex: func(string) lockFunc {
-			return func(context.Context) (func() error, error) { return func() error { return nil }, nil }
-		},
-		close: func() {},
-	}, nil
+	none := func(string) lockFunc {
+		return func(context.Context) (func() error, error) { return func() error { return nil }, nil }
+	}
+	return &client{mutex: none, read: none, write: none, close: func() {}}, nil
 }
 
 // openPerProcess excludes within a process only.
-func openPerProcess(openOptions) (*client, error) {
+func openPerProcess(openOptions) (*client, error) { return openMutexes(nil), nil }
+
+// openNoReaders lets writers exclude each other, and readers in at any time.
+func openNoReaders(openOptions) (*client, error) {
+	none, err := openNone(openOptions{})
+	return openMutexes(none.read), err
+}
+
+// openMutexes has one of package sync for each name.
+func openMutexes(read func(string) lockFunc) *client {
 	var mutexes sync.Map
-	return &client{
-		mutex: func(name string) lockFunc {
-			m, _ := mutexes.LoadOrStore(name, new(sync.Mutex))
+	own := func(name string) lockFunc {
+		m, _ := mutexes.LoadOrStore(name, new(sync.RWMutex))
+		return func(context.Context) (func() error, error) {
+			m.(*sync.RWMutex).Lock()
+			return func() error { m.(*sync.RWMutex).Unlock(); return nil }, nil
+		}
+	}
+	if read == nil {
+		read = func(name string) lockFunc {
+			m, _ := mutexes.LoadOrStore(name, new(sync.RWMutex))
 			return func(context.Context) (func() error, error) {
-				m.(*sync.Mutex).Lock()
-				return func() error { m.(*sync.Mutex).Unlock(); return nil }, nil
+				m.(*sync.RWMutex).RLock()
+				return func() error { m.(*sync.RWMutex).RUnlock(); return nil }, nil
 			}
-		},
-		close: func() {},
-	}, nil
+		}
+	}
+	return &client{mutex: own, read: read, write: own, close: func() {}}
 }
 
 // openNeverWakes lets each name be locked many times in a row, and then no more.

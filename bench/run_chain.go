@@ -75,7 +75,7 @@ func (c *chain) section() (last bool, err error) {
 	if err := c.next(); err != nil {
 		return false, err
 	}
-	v, ok := c.job.witness.slot(0).enter(c.job.id(c.at))
+	v, ok := c.job.witness.slot(0).enter(c.job.id(c.at), false)
 	if !v.leave() || !ok {
 		c.report.Violations++
 	}

@@ -17,9 +17,13 @@ func (j *job) pending() time.Duration { return 2*time.Millisecond + 6*j.rtt }
 // warmHandoffs are made before the window.
 const warmHandoffs = 5
 
-// runHandoff lets two clients take the lock from each other in turns. Its latency is the time from the
+// handingOff lets two clients take the lock from each other in turns. Its latency is the time from the
 // call of the one's unlock to the return of the other's lock.
-func runHandoff(j *job) (report, error) {
+func handingOff(k kind) func(*job) (report, error) {
+	return func(j *job) (report, error) { return j.handOffs(k) }
+}
+
+func (j *job) handOffs(k kind) (report, error) {
 	a, err := j.open(defaultLease)
 	if err != nil {
 		return report{}, err
@@ -30,7 +34,7 @@ func runHandoff(j *job) (report, error) {
 		return report{}, err
 	}
 	defer b.close()
-	locks := [2]lockFunc{a.mutex(j.name), b.mutex(j.name)}
+	locks := [2]lockFunc{k(a, j.name).write, k(b, j.name).write}
 	first, err := locks[0](j.ctx)
 	if err != nil {
 		return report{}, err
@@ -57,7 +61,7 @@ func (j *job) pingPong(locks [2]lockFunc, unlock func() error) (report, error) {
 		timer  = time.NewTimer(time.Hour)
 	)
 	defer timer.Stop()
-	v, _ := s.enter(j.id(holder))
+	v, _ := s.enter(j.id(holder), false)
 	handOff := func() (time.Duration, error) {
 		lock := locks[1-holder]
 		go func() { // ends with the lock call
@@ -90,7 +94,7 @@ func (j *job) pingPong(locks [2]lockFunc, unlock func() error) (report, error) {
 		}
 		holder, unlock = 1-holder, t.unlock
 		var alone bool
-		if v, alone = s.enter(j.id(holder)); !alone {
+		if v, alone = s.enter(j.id(holder), false); !alone {
 			rep.Violations++
 		}
 		return t.at.Sub(before), nil

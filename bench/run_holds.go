@@ -23,7 +23,7 @@ func runHolds(j *job) (report, error) {
 		return report{}, err
 	}
 	defer c.close()
-	if err := j.warmUp(c); err != nil {
+	if err := j.warmUp(plain, c); err != nil {
 		return report{}, err
 	}
 	h := j.newHolds(c, j.goroutines)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -12,15 +13,54 @@ import (
 
 // runs are the workloads by name.
 var runs = map[string]func(*job) (report, error){
-	"pair":       runOwnNames,
-	"names":      runOwnNames,
-	"contended":  runOneName,
-	"local":      runOneName,
-	"herd":       runOneName,
-	"asymmetric": runOneName,
-	"handoff":    runHandoff,
-	"waiters":    runWaiters,
-	"holds":      runHolds,
+	"pair":         passing(plain, ownNames),
+	"names":        passing(plain, ownNames),
+	"contended":    passing(plain, oneName),
+	"local":        passing(plain, oneName),
+	"herd":         passing(plain, oneName),
+	"asymmetric":   passing(plain, oneName),
+	"handoff":      handingOff(plain),
+	"waiters":      runWaiters,
+	"holds":        runHolds,
+	"fair":         passing(fair, oneName),
+	"fair-herd":    passing(fair, oneName),
+	"fair-handoff": handingOff(fair),
+	"readers":      passing(readers, oneName),
+	"mixed":        passing(mixed, oneName),
+	"all-100":      passing(hundred, ownNames),
+}
+
+// kind is a kind of lock, and how sections are passed with it.
+type kind func(c *client, name string) way
+
+// way is how a goroutine passes: by write, which lets nobody else in, or by read, which lets other readers in.
+type way struct {
+	write, read lockFunc
+	reads       float64 // the part of the passes by read
+}
+
+func plain(c *client, name string) way   { return way{write: c.mutex(name)} }
+func fair(c *client, name string) way    { return way{write: c.fair(name)} }
+func readers(c *client, name string) way { return way{read: c.read(name), reads: 1} }
+func mixed(c *client, name string) way {
+	return way{write: c.write(name), read: c.read(name), reads: 0.95}
+}
+
+// hundred is that many locks, taken together. The braces put them in one slot of a cluster.
+func hundred(c *client, name string) way {
+	names := make([]string, 100)
+	for i := range names {
+		names[i] = fmt.Sprintf("{%s}:%d", name, i)
+	}
+	return way{write: c.all(names)}
+}
+
+// next is the lock of the next pass.
+func (w *way) next() (lock lockFunc, shared bool) {
+	if w.reads > 0 && rand.Float64() < w.reads {
+		return w.read, true
+	}
+	return w.write, false
 }
 
 const (
@@ -35,21 +75,24 @@ const (
 // broken the lock is.
 const longSection = 16
 
-// runOwnNames locks and unlocks, each goroutine a name of its own. Its latency is that of the pair.
-func runOwnNames(j *job) (report, error) {
-	return j.sections(j.lockName, func(g int) int { return g }, true)
-}
+// naming says which lock a goroutine wants.
+type naming bool
 
-// runOneName makes all goroutines of all processes share one lock. Its latency is that of the lock
-// call alone: the wait.
-func runOneName(j *job) (report, error) {
-	return j.sections(func(int) string { return j.name }, func(int) int { return 0 }, false)
+const (
+	ownNames naming = true  // one of its own; the latency is that of the pair
+	oneName  naming = false // that of all goroutines of all processes; the latency is that of the lock call alone: the wait
+)
+
+// passing locks and unlocks.
+func passing(k kind, n naming) func(*job) (report, error) {
+	return func(j *job) (report, error) { return j.sections(k, n) }
 }
 
 // passer is a goroutine that passes through sections.
 type passer struct {
+	way
+
 	id        uint64 // for the witness
-	lock      lockFunc
 	slot      *slot
 	section   time.Duration // what it takes at least
 	wholePair bool          // what its latency is
@@ -65,13 +108,14 @@ type passer struct {
 // blocked call cannot be taken back.
 func (p *passer) passes(ctx context.Context, end time.Time, hist *histogram) error {
 	for {
+		lock, shared := p.next()
 		before := time.Now()
-		unlock, err := p.lock(ctx)
+		unlock, err := lock(ctx)
 		if err != nil {
 			return fmt.Errorf("lock: %w", err)
 		}
 		locked := time.Now()
-		v, alone := p.slot.enter(p.id)
+		v, alone := p.slot.enter(p.id, shared)
 		if p.sections.Load()%longSection == 0 {
 			runtime.Gosched()
 		}
@@ -103,7 +147,7 @@ func (p *passer) passes(ctx context.Context, end time.Time, hist *histogram) err
 const stall = 5 * time.Second
 
 // sections has each goroutine pass until the window closes.
-func (j *job) sections(nameOf func(g int) string, slotOf func(g int) int, wholePair bool) (report, error) {
+func (j *job) sections(k kind, own naming) (report, error) {
 	lease := defaultLease
 	if j.holds > 0 {
 		lease = holdsLease // they are to be renewed meanwhile
@@ -115,7 +159,7 @@ func (j *job) sections(nameOf func(g int) string, slotOf func(g int) int, wholeP
 			return report{}, err
 		}
 	}
-	if err := j.warmUp(clients...); err != nil {
+	if err := j.warmUp(k, clients...); err != nil {
 		return report{}, err
 	}
 	held := j.newHolds(clients[0], j.holds)
@@ -130,9 +174,12 @@ func (j *job) sections(nameOf func(g int) string, slotOf func(g int) int, wholeP
 		end   time.Time // written before start is closed
 	)
 	for g := range all {
-		p := &all[g]
-		p.id, p.lock, p.slot = j.id(g), clients[g%len(clients)].mutex(nameOf(g)), j.witness.slot(slotOf(g))
-		p.section, p.wholePair = j.section, wholePair
+		p, name, slot := &all[g], j.name, 0
+		if own {
+			name, slot = j.lockName(g), g
+		}
+		p.way, p.id, p.slot = k(clients[g%len(clients)], name), j.id(g), j.witness.slot(slot)
+		p.section, p.wholePair = j.section, bool(own)
 		go func() { // ends with the process, if the library never lets it go on
 			<-start
 			if err := p.passes(j.ctx, end, &hist); err != nil {
@@ -196,18 +243,19 @@ func awaitAll(ended <-chan struct{}, n int, first time.Duration) {
 
 // warmUp opens what the library opens lazily, fills its pools, and makes the server know its scripts. It uses
 // names of its own, one a goroutine, so that the libraries which poll do not wait here.
-func (j *job) warmUp(clients ...*client) error {
+func (j *job) warmUp(k kind, clients ...*client) error {
 	n := max(len(clients), min(j.goroutines, 64))
 	errs := make([]error, n)
 	var wg sync.WaitGroup
 	start := time.Now()
 	for g := range n {
-		lock := clients[g%len(clients)].mutex("warm:" + j.lockName(g))
+		w := k(clients[g%len(clients)], "warm:"+j.lockName(g))
 		wg.Go(func() {
 			for i := range max(warmups/n, 2) {
 				if i >= 2 && time.Since(start) > warmupTime {
 					return
 				}
+				lock, _ := w.next()
 				unlock, err := lock(j.ctx)
 				if err == nil {
 					err = unlock()

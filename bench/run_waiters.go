@@ -47,7 +47,7 @@ func runWaiters(j *job) (report, error) {
 		return report{}, err
 	}
 	defer c.close()
-	if err := j.warmUp(c); err != nil {
+	if err := j.warmUp(plain, c); err != nil {
 		return report{}, err
 	}
 	if err := j.waitOnce(holder, c); err != nil {
@@ -67,7 +67,7 @@ func runWaiters(j *job) (report, error) {
 		errs       = make([]error, j.goroutines)
 		lock, s    = c.mutex(j.name), j.witness.slot(0)
 	)
-	held, _ := s.enter(j.id(j.goroutines))
+	held, _ := s.enter(j.id(j.goroutines), false)
 	for g := range j.goroutines {
 		wg.Go(func() {
 			<-start
@@ -77,7 +77,7 @@ func runWaiters(j *job) (report, error) {
 				return
 			}
 			hist.record(time.Since(released))
-			v, alone := s.enter(j.id(g))
+			v, alone := s.enter(j.id(g), false)
 			if !v.leave() || !alone {
 				violations.Add(1)
 			}

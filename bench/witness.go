@@ -17,9 +17,11 @@ type witness struct{ mem []byte }
 // slot is what the witness has for one lock. Each has a cache line of its own. The Java worker maps
 // the same layout.
 type slot struct {
-	owner atomic.Uint64 // who is inside, 0 for nobody
-	count uint64        // raised by load and store, so that overlapping sections lose updates
-	_     [slotSize - 16]byte
+	owner   atomic.Uint64 // who is inside and may not be with others, 0 for nobody
+	count   uint64        // raised by load and store, so that overlapping sections lose updates
+	readers atomic.Int64  // who are inside and may be with other readers
+	reads   atomic.Uint64 // their sections
+	_       [slotSize - 32]byte
 }
 
 const slotSize = 64
@@ -63,7 +65,8 @@ func (w *witness) slot(i int) *slot { return (*slot)(unsafe.Pointer(&w.mem[i*slo
 func (w *witness) counted() uint64 {
 	var n uint64
 	for i := range w.slots() {
-		n += w.slot(i).count
+		s := w.slot(i)
+		n += s.count + s.reads.Load()
 	}
 	return n
 }
@@ -80,21 +83,32 @@ func (w *witness) close() error {
 // visit is one pass through a section. The counter is read at the entry and written at the exit, so
 // all of the section is open to a lost update.
 type visit struct {
-	slot  *slot
-	id    uint64 // not 0, and no other visitor's
-	seen  uint64
-	alone bool
+	slot   *slot
+	id     uint64 // not 0, and no other visitor's
+	shared bool
+	seen   uint64
+	owner  bool
 }
 
-// enter reports false if somebody is inside already.
-func (s *slot) enter(id uint64) (visit, bool) {
-	alone := s.owner.CompareAndSwap(0, id)
-	return visit{slot: s, id: id, seen: s.count, alone: alone}, alone
+// enter reports false if somebody is inside already who may not be; shared lets readers be there together. Each says that it is
+// there before it looks, so of two that may not meet one sees the other.
+func (s *slot) enter(id uint64, shared bool) (visit, bool) {
+	if shared {
+		s.readers.Add(1)
+		return visit{slot: s, id: id, shared: true}, s.owner.Load() == 0
+	}
+	owner := s.owner.CompareAndSwap(0, id)
+	return visit{slot: s, id: id, seen: s.count, owner: owner}, owner && s.readers.Load() == 0
 }
 
-// leave reports false if somebody came in meanwhile. One who was not alone at the entry leaves
-// the owner to the one who was.
+// leave reports false if somebody came in meanwhile who does not leave it to others to tell. One who found an owner at the
+// entry leaves it there.
 func (v visit) leave() bool {
+	if v.shared {
+		v.slot.reads.Add(1)
+		v.slot.readers.Add(-1)
+		return true
+	}
 	v.slot.count = v.seen + 1
-	return !v.alone || v.slot.owner.CompareAndSwap(v.id, 0)
+	return !v.owner || v.slot.owner.CompareAndSwap(v.id, 0)
 }

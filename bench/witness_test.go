@@ -23,10 +23,10 @@ func TestWitnessLetsOneAfterTheOtherPass(t *testing.T) {
 	other, err := openWitness(path) // as another process maps it
 	require.NoError(t, err)
 	for i := range 3 {
-		v, alone := w.slot(i).enter(7)
+		v, alone := w.slot(i).enter(7, false)
 		assert.True(t, alone)
 		assert.True(t, v.leave())
-		v, alone = other.slot(i).enter(8)
+		v, alone = other.slot(i).enter(8, false)
 		assert.True(t, alone)
 		assert.True(t, v.leave())
 	}
@@ -40,24 +40,62 @@ func TestWitnessSeesTwoInside(t *testing.T) {
 	other, err := openWitness(path)
 	require.NoError(t, err)
 	defer other.close()
-	first, alone := w.slot(0).enter(1)
+	first, alone := w.slot(0).enter(1, false)
 	assert.True(t, alone)
-	second, alone := other.slot(0).enter(2)
+	second, alone := other.slot(0).enter(2, false)
 	assert.False(t, alone, "the second one learns it")
 	assert.True(t, second.leave())
 	assert.True(t, first.leave(), "one overlap is told once")
 	assert.EqualValues(t, 1, w.counted(), "and an update is lost")
 
-	third, alone := w.slot(0).enter(3)
+	third, alone := w.slot(0).enter(3, false)
 	assert.True(t, alone, "after them it is free again")
 	assert.True(t, third.leave())
 }
 
+func TestWitnessLetsReadersMeet(t *testing.T) {
+	path, w := mapped(t, 1)
+	other, err := openWitness(path)
+	require.NoError(t, err)
+	defer other.close()
+	first, may := w.slot(0).enter(1, true)
+	assert.True(t, may)
+	second, may := other.slot(0).enter(2, true)
+	assert.True(t, may)
+	assert.True(t, first.leave())
+	assert.True(t, second.leave())
+	assert.EqualValues(t, 2, w.counted(), "both leave a trace")
+
+	writer, alone := w.slot(0).enter(3, false)
+	assert.True(t, alone, "after them a writer may come in")
+	assert.True(t, writer.leave())
+	assert.EqualValues(t, 3, other.counted())
+}
+
+func TestWitnessSeesReaderAndWriterMeet(t *testing.T) {
+	_, w := mapped(t, 1)
+	reader, may := w.slot(0).enter(1, true)
+	assert.True(t, may)
+	writer, alone := w.slot(0).enter(2, false)
+	assert.False(t, alone, "a writer learns of the reader")
+	assert.True(t, reader.leave(), "one overlap is told once")
+
+	late, may := w.slot(0).enter(3, true)
+	assert.False(t, may, "and a reader of the writer")
+	assert.True(t, writer.leave())
+	assert.True(t, late.leave())
+
+	writer, alone = w.slot(0).enter(2, false)
+	assert.True(t, alone, "after them it is free again")
+	assert.True(t, writer.leave())
+	assert.EqualValues(t, 4, w.counted())
+}
+
 func TestWitnessSlotsAreApart(t *testing.T) {
 	_, w := mapped(t, 2)
-	a, alone := w.slot(0).enter(1)
+	a, alone := w.slot(0).enter(1, false)
 	assert.True(t, alone)
-	b, alone := w.slot(1).enter(2)
+	b, alone := w.slot(1).enter(2, false)
 	assert.True(t, alone)
 	assert.True(t, a.leave())
 	assert.True(t, b.leave())

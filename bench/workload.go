@@ -135,6 +135,42 @@ func workloads(o *options) []workload {
 			cell:   cell{Workload: "holds", Processes: 1, Goroutines: many, Duration: long},
 			metric: cpu, columns: []metric{sentPerSecond, heap, stack, goroutines},
 		},
+		{
+			name: "fair", about: "one fair lock, 4 processes with 25 goroutines each",
+			cell:   cell{Workload: "fair", Processes: 4, Goroutines: 25, Duration: d},
+			shared: true,
+			metric: perSecond, columns: shared,
+		},
+		{
+			name: "fair-herd", about: fmt.Sprint("one fair lock, ", herdWorkers*crowd, " clients with one goroutine each, which stand for as many processes"),
+			cell:   cell{Workload: "fair-herd", Processes: herdWorkers, Clients: crowd, Goroutines: 1, Duration: long},
+			shared: true,
+			metric: perSecond, columns: shared,
+		},
+		{
+			name: "fair-handoff", about: "the hand-off of a fair lock",
+			cell:   cell{Workload: "fair-handoff", Processes: 1, Goroutines: 2, Duration: d},
+			fickle: true,
+			metric: p50, columns: []metric{p99, sentPerOp},
+		},
+		{
+			name: "readers", about: "one read/write lock, 64 readers of one process",
+			cell:   cell{Workload: "readers", Processes: 1, Goroutines: 64, Duration: d},
+			fickle: true, shared: true,
+			metric: perSecond, columns: append(shared, allocs, allocBytes),
+		},
+		{
+			name: "mixed", about: "one read/write lock, 4 processes with 25 goroutines each, which read 95 times of 100, and else write",
+			cell:   cell{Workload: "mixed", Processes: 4, Goroutines: 25, Duration: long},
+			shared: true,
+			metric: perSecond, columns: shared,
+		},
+		{
+			name: "all-100", about: "one goroutine takes 100 locks of one slot together, and unlocks them",
+			cell:   cell{Workload: "all-100", Processes: 1, Goroutines: 1, Duration: d},
+			fickle: true,
+			metric: perSecond, columns: usual,
+		},
 	}
 }
 

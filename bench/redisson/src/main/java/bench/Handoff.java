@@ -19,6 +19,7 @@ final class Handoff extends Workload {
     private final long settle = TimeUnit.MILLISECONDS.toNanos(2) + 6 * options.rtt().toNanos();
 
     private final RedissonClient second = connect();
+    private final Kind kind;
     private final Histogram latency = new Histogram();
     private long ops;
     private long elapsedNs;
@@ -30,13 +31,14 @@ final class Handoff extends Workload {
     /** When the holder called unlock. */
     private volatile long released;
 
-    Handoff(Options options) throws IOException {
+    Handoff(Options options, Kind kind) throws IOException {
         super(options);
+        this.kind = kind;
     }
 
     @Override
     void prepare() throws InterruptedException {
-        warmUp(redisson, second);
+        warmUp(kind, redisson, second);
     }
 
     @Override
@@ -44,8 +46,8 @@ final class Handoff extends Workload {
         double cpu = Footprint.cpuNs();
         end = System.nanoTime() + options.duration().toNanos();
         CountDownLatch begin = new CountDownLatch(1);
-        Side one = new Side(0, redisson.getLock(options.name()));
-        Side two = new Side(1, second.getLock(options.name()));
+        Side one = new Side(0, kind.of(redisson, options.name()).write());
+        Side two = new Side(1, kind.of(second, options.name()).write());
         one.start(begin, two);
         two.start(begin, one);
         begin.countDown();
@@ -86,7 +88,7 @@ final class Handoff extends Workload {
             lock.lock();
             long got = System.nanoTime();
             pending = 0;
-            visitor.enter();
+            visitor.enter(false);
             if (turn >= 0) { // the first has it from nobody
                 latency.record(got - released);
                 elapsedNs += got - released;

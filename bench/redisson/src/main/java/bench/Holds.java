@@ -25,7 +25,7 @@ final class Holds extends Workload {
 
     @Override
     void prepare() throws InterruptedException {
-        warmUp(redisson);
+        warmUp(Kind.PLAIN, redisson);
         RLock[] locks = new RLock[n];
         for (int i = 0; i < n; i++) {
             locks[i] = redisson.getLock("held:" + options.name() + ":" + i);

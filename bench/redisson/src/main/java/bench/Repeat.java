@@ -10,13 +10,15 @@ import org.redisson.api.RedissonClient;
 import bench.Worker.Options;
 import bench.Worker.Result;
 
-/** pair, names, contended, local, herd and asymmetric. */
+/** All workloads whose threads lock and unlock. */
 final class Repeat extends Workload {
+    private final Kind kind;
     private final boolean ownNames;
     private Sections sections;
 
-    Repeat(Options options, boolean ownNames) throws IOException {
+    Repeat(Options options, Kind kind, boolean ownNames) throws IOException {
         super(options);
+        this.kind = kind;
         this.ownNames = ownNames;
     }
 
@@ -24,21 +26,18 @@ final class Repeat extends Workload {
     void prepare() throws InterruptedException {
         RedissonClient[] clients = new RedissonClient[options.clients()];
         Arrays.setAll(clients, i -> i == 0 ? redisson : connect());
-        warmUp(clients);
+        warmUp(kind, clients);
         String name = ownNames ? options.name() + ":" + options.worker() : options.name();
-        sections = new Sections(List.of(clients), witness, options.clients() * options.goroutines(), ownNames, name,
+        sections = new Sections(kind, List.of(clients), witness, options.clients() * options.goroutines(), ownNames, name,
                 options.section());
     }
 
     @Override
     Result run() throws InterruptedException {
         double cpu = Footprint.cpuNs();
-        sections.during(options.duration());
+        stuck = sections.during(options.duration());
         Map<String, Double> extra = Map.of("cpu_ns", Footprint.cpuNs() - cpu);
-        long ops = 0;
-        for (long n : sections.ops) {
-            ops += n;
-        }
-        return result(ops, options.duration().toNanos(), sections.latency, sections.ops, extra);
+        long[] ops = sections.ops();
+        return result(Arrays.stream(ops).sum(), options.duration().toNanos(), sections.latency, ops, extra);
     }
 }

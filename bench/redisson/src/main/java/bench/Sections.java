@@ -1,11 +1,13 @@
 package bench;
 
 import java.time.Duration;
-import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.atomic.AtomicLongArray;
 
 import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
@@ -18,38 +20,44 @@ final class Sections {
      */
     private static final int LONG_SECTION = 16;
 
+    /** How long nobody may end before those who wait are given up, in s, as in the Go workers. */
+    private static final int STALL = 5;
+
     final Histogram latency = new Histogram();
-    final long[] ops;
+    private final AtomicLongArray ops;
     private final boolean wholePair;
     private final Duration section;
     private final CountDownLatch begin = new CountDownLatch(1);
     private final AtomicLong end = new AtomicLong();
-    private final List<Thread> crew = new ArrayList<>();
+    private final Semaphore ended = new Semaphore(0);
 
     /** The threads take turns at the clients. */
-    Sections(List<RedissonClient> clients, Witness witness, int threads, boolean ownNames, String name,
+    Sections(Kind kind, List<RedissonClient> clients, Witness witness, int threads, boolean ownNames, String name,
             Duration section) {
-        ops = new long[threads];
+        ops = new AtomicLongArray(threads);
         wholePair = ownNames;
         this.section = section;
         for (int i = 0; i < threads; i++) {
             int self = i;
-            RLock lock = clients.get(i % clients.size()).getLock(ownNames ? name + ":" + i : name);
+            Kind.Way way = kind.of(clients.get(i % clients.size()), ownNames ? name + ":" + i : name);
             Witness.Visitor visitor = witness.visitor(ownNames ? i : 0, i);
-            crew.add(Crew.start("sections-" + i, () -> {
+            Crew.start("sections-" + i, () -> {
                 begin.await();
-                ops[self] = pass(lock, visitor);
-            }));
+                pass(way, visitor, self);
+                ended.release();
+            });
         }
     }
 
     /** A lock call can not be taken back, so each thread's last section ends after the time. */
-    private long pass(RLock lock, Witness.Visitor visitor) throws InterruptedException {
+    private void pass(Kind.Way way, Witness.Visitor visitor, int self) throws InterruptedException {
         for (long passed = 0; ; passed++) {
+            ops.lazySet(self, passed);
+            RLock lock = way.next();
             long before = System.nanoTime();
             lock.lock();
             long locked = System.nanoTime();
-            visitor.enter();
+            visitor.enter(lock == way.read());
             if (passed % LONG_SECTION == 0) {
                 Thread.yield();
             }
@@ -59,14 +67,28 @@ final class Sections {
             long after = System.nanoTime();
             latency.record((wholePair ? after : locked) - before);
             if (after - end.get() > 0) {
-                return passed;
+                return;
             }
         }
     }
 
-    void during(Duration time) throws InterruptedException {
+    /** Returns how many are stuck: they still wait long after everybody else has done. */
+    int during(Duration time) throws InterruptedException {
         end.set(System.nanoTime() + time.toNanos());
         begin.countDown();
-        Crew.join(crew);
+        int left = ops.length();
+        for (long patience = time.toNanos(); left > 0; patience = 0, left--) {
+            if (!ended.tryAcquire(patience + TimeUnit.SECONDS.toNanos(STALL), TimeUnit.NANOSECONDS)) {
+                break;
+            }
+        }
+        return left;
+    }
+
+    /** How many sections each thread has passed in the time. */
+    long[] ops() {
+        long[] copy = new long[ops.length()];
+        Arrays.setAll(copy, ops::get);
+        return copy;
     }
 }

@@ -30,9 +30,9 @@ final class Waiters extends Workload {
 
     @Override
     void prepare() throws InterruptedException {
-        warmUp(redisson);
+        warmUp(Kind.PLAIN, redisson);
         held.lock();
-        holder.enter();
+        holder.enter(false);
         CountDownLatch started = new CountDownLatch(n);
         CountDownLatch begin = new CountDownLatch(1);
         for (int i = 0; i < n; i++) {
@@ -42,7 +42,7 @@ final class Waiters extends Workload {
                 begin.await();
                 lock.lock();
                 latency.record(System.nanoTime() - released);
-                visitor.enter();
+                visitor.enter(false);
                 visitor.leave();
                 lock.unlock();
             }));

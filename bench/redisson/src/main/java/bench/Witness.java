@@ -13,12 +13,15 @@ import java.util.concurrent.atomic.LongAdder;
 /**
  * Memory that every critical section writes to, shared by all processes, so that two of them inside
  * together leave a trace. Each name has a slot of 64 bytes: the word of who is inside, 0 for nobody,
- * and a counter that only the lock protects. Words are of 64 bits in the machine's byte order.
+ * a counter that only the lock protects, and for those who may be inside together how many are, and
+ * how many sections they have passed. Words are of 64 bits in the machine's byte order.
  */
 final class Witness {
 
     private static final int SLOT = 64;
     private static final int COUNTER = 8;
+    private static final int READERS = 16;
+    private static final int READS = 24;
     private static final VarHandle WORD =
             MethodHandles.byteBufferViewVarHandle(long[].class, ByteOrder.nativeOrder());
 
@@ -71,7 +74,8 @@ final class Witness {
         /** Never 0. */
         private final long id;
 
-        private boolean alone;
+        private boolean shared;
+        private boolean owner;
         private long seen;
 
         private Visitor(int slot, long id) {
@@ -79,9 +83,18 @@ final class Witness {
             this.id = id;
         }
 
-        void enter() {
-            alone = (long) WORD.compareAndExchangeAcquire(memory, slot, 0L, id) == 0;
-            if (!alone) {
+        /** Says that it is there before it looks, so of two that may not meet one sees the other. */
+        void enter(boolean shared) {
+            this.shared = shared;
+            if (shared) {
+                WORD.getAndAdd(memory, slot + READERS, 1L);
+                if ((long) WORD.getVolatile(memory, slot) != 0) {
+                    violations.increment();
+                }
+                return;
+            }
+            owner = WORD.compareAndSet(memory, slot, 0L, id);
+            if (!owner || (long) WORD.getVolatile(memory, slot + READERS) != 0) {
                 violations.increment();
             }
             seen = (long) WORD.get(memory, slot + COUNTER);
@@ -89,12 +102,17 @@ final class Witness {
 
         /**
          * Writes one more than was read at the entry: of two inside together, one addition is lost.
-         * Who was not alone at the entry leaves the owner to the one who was.
+         * Who found an owner at the entry leaves it there.
          */
         void leave() {
-            WORD.set(memory, slot + COUNTER, seen + 1);
             sections.increment();
-            if (alone && (long) WORD.compareAndExchangeRelease(memory, slot, id, 0L) != id) {
+            if (shared) {
+                WORD.getAndAdd(memory, slot + READS, 1L);
+                WORD.getAndAdd(memory, slot + READERS, -1L);
+                return;
+            }
+            WORD.set(memory, slot + COUNTER, seen + 1);
+            if (owner && (long) WORD.compareAndExchangeRelease(memory, slot, id, 0L) != id) {
                 violations.increment();
             }
         }

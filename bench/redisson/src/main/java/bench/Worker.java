@@ -24,7 +24,7 @@ import java.util.stream.Collectors;
  * java -jar worker.jar [worker] --workload W --addr HOST:PORT --name LOCKNAME [OPTION...]
  *
  *   --lib         redisson, the only one here
- *   --workload    pair, names, handoff, contended, local, herd, asymmetric, waiters or holds: see Workload
+ *   --workload    what to do: see Workload
  *   --addr        the Redis server
  *   --name        the lock's name, or the start of the names
  *   --clients     instances of Redisson, each with as many threads (1)
@@ -137,11 +137,12 @@ public final class Worker {
      * @param latency      of what, says the workload
      * @param perGoroutine ops of each thread; empty where each has one
      * @param sections     all that the witness saw: ops, and those before and after the window
-     * @param violations   how often it saw two inside
+     * @param violations   how often it saw two inside that may not meet
+     * @param stuck        threads that still waited long after everybody else had done
      * @param extra        more numbers, by name
      */
     record Result(long ops, long elapsedNs, Histogram latency, long[] perGoroutine, long sections,
-            long violations, Map<String, Double> extra) {
+            long violations, int stuck, Map<String, Double> extra) {
 
         /** Allocations are left out: they say nothing beside those of another runtime. */
         String json() {
@@ -153,6 +154,7 @@ public final class Worker {
                     + ",\"per_goroutine\":" + Arrays.toString(perGoroutine).replace(" ", "")
                     + ",\"sections\":" + sections
                     + ",\"violations\":" + violations
+                    + ",\"stuck\":" + stuck
                     + ",\"extra\":{" + extra.entrySet().stream()
                             .map(number -> quote(number.getKey()) + ":" + number.getValue())
                             .collect(Collectors.joining(",")) + "}}";

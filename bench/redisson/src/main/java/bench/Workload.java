@@ -31,6 +31,12 @@ import bench.Worker.Result;
  * handoff      one thread each of two clients, one name; the holder keeps the lock until the other
  *              surely waits. The latency is from the call of unlock to the return of the other's lock,
  *              the elapsed time the sum of them.
+ * fair,
+ * fair-herd,
+ * fair-handoff as contended, herd and handoff, with a fair lock.
+ * readers      as local, with the read side of a read/write lock.
+ * mixed        as contended, with a read/write lock, which 95 of 100 sections read.
+ * all-100      as pair, with a multi lock of a hundred names.
  * waiters      --goroutines threads wait for a lock that another client holds through the window. ops,
  *              elapsed time and latency are those of the drain that follows.
  * holds        --goroutines names are held through the window; they are the ops. Unlocking them
@@ -46,6 +52,9 @@ abstract class Workload {
     final Options options;
     final Witness witness;
     final RedissonClient redisson;
+
+    /** Threads that still waited long after everybody else had done. */
+    int stuck;
 
     /** The threads that several clients share, as many as one has by default; null if there is one client. */
     private final EventLoopGroup loops;
@@ -64,9 +73,14 @@ abstract class Workload {
 
     static Workload open(Options options) throws IOException {
         return switch (options.workload()) {
-            case "pair", "names" -> new Repeat(options, true);
-            case "contended", "local", "herd", "asymmetric" -> new Repeat(options, false);
-            case "handoff" -> new Handoff(options);
+            case "pair", "names" -> new Repeat(options, Kind.PLAIN, true);
+            case "contended", "local", "herd", "asymmetric" -> new Repeat(options, Kind.PLAIN, false);
+            case "handoff" -> new Handoff(options, Kind.PLAIN);
+            case "fair", "fair-herd" -> new Repeat(options, Kind.FAIR, false);
+            case "fair-handoff" -> new Handoff(options, Kind.FAIR);
+            case "readers" -> new Repeat(options, Kind.READERS, false);
+            case "mixed" -> new Repeat(options, Kind.MIXED, false);
+            case "all-100" -> new Repeat(options, Kind.HUNDRED, true);
             case "waiters" -> new Waiters(options);
             case "holds" -> new Holds(options);
             default -> throw new IllegalArgumentException("unknown workload " + options.workload());
@@ -90,32 +104,34 @@ abstract class Workload {
 
     /**
      * Locks without waiting and with, by turns, until the compiler is done. That takes CPU time, of
-     * which several processes on few cores get less. The client is one of its own: in Redisson 4.7.0
+     * which several processes on few cores get less. Only writers wait: in 4.7.0 a reader that waits
+     * beside others is not always woken, and sleeps until the lease is over. The client is one of its own: in Redisson 4.7.0
      * each watchdog timer that a short hold leaves behind renews again and again the long holds that
      * come later.
      */
-    final void warmUp(RedissonClient... measured) throws InterruptedException {
+    final void warmUp(Kind kind, RedissonClient... measured) throws InterruptedException {
         int threads = Math.max(2, Math.min(options.goroutines(), 64));
         String name = "warm:" + options.name() + ":" + ProcessHandle.current().pid();
         RedissonClient client = connect();
         double end = Footprint.cpuNs() + options.warmUp().toNanos();
         for (boolean ownNames = true; Footprint.cpuNs() < end; ownNames = !ownNames) {
-            new Sections(List.of(client), Witness.ofThisProcess(threads), threads, ownNames, name, Duration.ZERO)
+            new Sections(ownNames ? kind : kind.writing(), List.of(client), Witness.ofThisProcess(threads), threads, ownNames, name, Duration.ZERO)
                     .during(Duration.ofMillis(250));
         }
         client.shutdown(0, 10, TimeUnit.SECONDS);
         for (RedissonClient next : measured) {
-            fillPools(next, threads, name);
+            fillPools(kind, next, threads, name);
         }
     }
 
     /** A few pairs on many connections. A hold with a lease leaves no timer behind. */
-    private static void fillPools(RedissonClient client, int threads, String name) throws InterruptedException {
+    private static void fillPools(Kind kind, RedissonClient client, int threads, String name) throws InterruptedException {
         List<Thread> crew = new ArrayList<>();
         for (int i = 0; i < threads; i++) {
-            RLock lock = client.getLock(name + ":" + i);
+            Kind.Way way = kind.of(client, name + ":" + i);
             crew.add(Crew.start("pool-" + i, () -> {
                 for (int pairs = 0; pairs < 10; pairs++) {
+                    RLock lock = way.next();
                     lock.lock(30, TimeUnit.SECONDS);
                     lock.unlock();
                 }
@@ -140,6 +156,6 @@ abstract class Workload {
     final Result result(long ops, long elapsedNs, Histogram latency, long[] perGoroutine,
             Map<String, Double> extra) {
         return new Result(ops, elapsedNs, latency, perGoroutine,
-                witness.sections(), witness.violations(), extra);
+                witness.sections(), witness.violations(), stuck, extra);
     }
 }
