@@ -89,8 +89,12 @@ type share struct {
 // the majority.
 const prompt = 50 * time.Millisecond
 
-// firstHeal is after which time a missing share is asked for again. It doubles.
-const firstHeal = 100 * time.Millisecond
+const (
+	// firstHeal is after which time a missing share is asked for again. It doubles.
+	firstHeal = 100 * time.Millisecond
+	// refusedHeal is the longest of these times if another owner had it.
+	refusedHeal = 4 * firstHeal
+)
 
 // drift is for how long a hold is not trusted at the end of its lease, since the clocks of the process and of the servers may
 // run at different rates: the allowance of Redlock's reference implementation, which also covers Redis rounding to milliseconds.
@@ -193,6 +197,8 @@ func (s *share) answered(a answer, left bool, err error) (undecided bool) {
 		}
 	case err == nil:
 		s.refusal = a.AcquireReply
+		// The server is there: whoever competes has the share for a moment, and must not be met by every try.
+		h.pause = min(h.pause, refusedHeal)
 	}
 	h.mu.Unlock()
 	switch {
