@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/go-rlock/rlock/lua"
 )
 
 // A Lock of several locks takes all of them or none:
@@ -53,7 +55,8 @@ type member struct {
 // other lock, and every one of a Client with [Options].Replicas, costs one of its own.
 //
 // A handle that is given twice counts once. Another handle of the same lock re-enters it, as does a lock that the ctx of the caller
-// holds already; each of these costs a command.
+// holds already; each of these costs a command. A side of a read/write lock and a lock of another kind under one name exclude each
+// other, so they cannot be given together.
 //
 // If no locks are given, or one is nil or invalid, the methods of the MultiMutex say so.
 func All(lockers ...Locker) *MultiMutex {
@@ -62,9 +65,12 @@ func All(lockers ...Locker) *MultiMutex {
 	if len(all) == 0 && err == nil {
 		err = errors.New("no locks were given")
 	}
-	// By name first: the ids of Clients are random, so other processes have them in another order.
+	// By key first: the ids of Clients are random, so other processes have them in another order. Of one lock a writer comes before
+	// a reader, which it lets in.
 	slices.SortStableFunc(all, func(x, y *member) int {
-		return cmp.Or(strings.Compare(x.Name(), y.Name()), strings.Compare(x.clientID(), y.clientID()))
+		return cmp.Or(
+			strings.Compare(x.key(), y.key()), strings.Compare(x.clientID(), y.clientID()), cmp.Compare(y.side(), x.side()),
+		)
 	})
 	type lock struct {
 		client *Client
@@ -82,6 +88,9 @@ func All(lockers ...Locker) *MultiMutex {
 			continue
 		case known == nil:
 			a.members = append(a.members, m)
+		case (known[0].kind.side == lua.Whole) != (m.mutex.kind.side == lua.Whole):
+			err = cmp.Or(err, fmt.Errorf("%q is given as a read/write lock and as one of another kind: "+
+				"these exclude each other, so use one of them", m.Name()))
 		default:
 			a.again = append(a.again, m)
 		}
@@ -123,6 +132,21 @@ func flatten(lockers []Locker) (all []*member, err error) {
 		all = append(all, m)
 	}
 	return all, nil
+}
+
+// key is the same in every process: the lock's in Redis, if that is known.
+func (m *member) key() string {
+	if m.mutex == nil {
+		return m.Name()
+	}
+	return m.mutex.key
+}
+
+func (m *member) side() lua.Side {
+	if m.mutex == nil {
+		return lua.Whole
+	}
+	return m.mutex.kind.side
 }
 
 func (m *member) clientID() string {

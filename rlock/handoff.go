@@ -177,7 +177,9 @@ func (l *locking) given(g *pubsub.Grant) (a answer, usable bool) {
 	h.grants = g.Grants
 	a = answer{sent: l.queuedAt(), lease: min(g.Lease, m.ttl())}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)
-	usable = !g.Crossed && m.lease == 0 && m.grace == 0 && (g.Token >= 0 || m.kind.fence == nil) && time.Until(a.sent.Add(a.lease)) > a.lease/2
+	renewed := m.lease == 0 && m.ttl() == m.client.options.WatchdogTimeout // as a grant is, and for no shorter time
+	usable = !g.Crossed && renewed && m.grace == 0 && (g.Token >= 0 || m.kind.fence == nil) &&
+		time.Until(a.sent.Add(a.lease)) > a.lease/2
 	if usable {
 		h.queued = nil // it is out of the queue
 	}

@@ -134,7 +134,10 @@ func (l *locking) compete() (*level, error) {
 		case a.Status == lua.Lost:
 			l.within.gone()
 			l.leave()
-			return nil, l.within.lossSoFar()
+			if loss := l.within.lossSoFar(); loss != nil {
+				return nil, loss
+			}
+			return nil, m.fail(ErrUpgrade, errors.New("the reader was unlocked meanwhile"))
 		}
 		l.refusal = a.AcquireReply
 		if l.once {

@@ -82,7 +82,11 @@ func (c *Client) mutex(k *kind, name string, options []Option) *Mutex {
 	if c == nil || c.rdb == nil {
 		panic("rlock: a Client that was not made by New")
 	}
-	key := c.options.Prefix + name
+	return c.mutexAt(c.options.Prefix+name, k, name, options)
+}
+
+// mutexAt is mutex with a key of its own.
+func (c *Client) mutexAt(key string, k *kind, name string, options []Option) *Mutex {
 	m := &Mutex{client: c, kind: k, name: name, key: key, channel: k.channel(key), queue: k.queue(key)}
 	for _, o := range options {
 		if o == nil {

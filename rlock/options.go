@@ -134,7 +134,8 @@ func (f optionFunc) apply(m *Mutex) { f(m) }
 // without that at most a third of the watchdog time after d. A d below 1 ms is reported by the methods of the handle.
 //
 // The bound is the hold's: that of the Lock that took it applies to all levels, and a re-entry, through whichever
-// handle, makes it neither longer nor shorter.
+// handle, makes it neither longer nor shorter. With a d below the watchdog time, a Lock that waited in line asks Redis once more when
+// its turn comes: what another process hands over is renewed for that time.
 func WithMaxHold(d time.Duration) Option {
 	return durationOption("the longest hold", d, func(m *Mutex) *time.Duration { return &m.maxHold })
 }

@@ -40,7 +40,7 @@ func (l *level) unlock() error {
 	}
 	u := l.unlocking()
 	if u.loss == nil {
-		u.released = l.hold.sendRelease(l.mutex, u.count, u.ttl)
+		u.released = u.hold.sendRelease(u.mutex, u.count, u.ttl)
 	}
 	rest, err := u.end()
 	if rest != nil {
@@ -54,7 +54,7 @@ type unlocking struct {
 	released // what came of it
 
 	hold    *hold
-	mutex   *Mutex
+	mutex   *Mutex        // that took the hold: levels through handles of other kinds do not change how it ends
 	loss    *LostError    // the hold was lost before
 	count   int           // of the other levels
 	ttl     time.Duration // that they ask for
@@ -64,7 +64,7 @@ type unlocking struct {
 func (l *level) unlocking() unlocking {
 	h := l.hold
 	h.mu.Lock()
-	u := unlocking{hold: h, mutex: l.mutex, loss: h.loss, count: h.count - 1, ttl: h.ttl(), renewed: h.renewed()}
+	u := unlocking{hold: h, mutex: h.mutex, loss: h.loss, count: h.count - 1, ttl: h.ttl(), renewed: h.renewed()}
 	h.mu.Unlock()
 	if u.loss == nil && u.count == 0 {
 		// No renewal starts from here on, but the end of the lease is still watched.

@@ -30,9 +30,8 @@ type RWMutex struct {
 // The lock is the Redis key of that name, as for [Client.Mutex], and a Mutex and an RWMutex of one name exclude, but do not
 // wake each other. On a cluster, braces in a name may only be around what is hashed.
 func (c *Client) RWMutex(name string, options ...Option) *RWMutex {
-	gate := c.mutex(plain, own("rlock_upgrade")(name), options)
-	gate.name = name // for errors
-	return &RWMutex{read: c.mutex(reading, name, options), write: c.mutex(writing, name, options), gate: gate}
+	r, w := c.mutex(reading, name, options), c.mutex(writing, name, options)
+	return &RWMutex{read: r, write: w, gate: c.mutexAt(own("rlock_upgrade")(r.key), plain, name, options)}
 }
 
 // Name returns the name of the lock.

@@ -560,6 +560,7 @@ func (f *fakeLocker) TryLock(ctx context.Context, _ time.Duration) (context.Cont
 func TestAllOfNothing(t *testing.T) {
 	b := newBench(t)
 	good := b.Mutex(b.name)
+	rw := b.RWMutex(b.name)
 	var none *rlock.Mutex
 	for want, m := range map[string]*rlock.MultiMutex{
 		`rlock: "All()": no locks were given`:                           rlock.All(),
@@ -567,6 +568,8 @@ func TestAllOfNothing(t *testing.T) {
 		"lock 1 of 2 was not made by a Client":                          rlock.All(none, good),
 		"the name is empty":                                             rlock.All(good, b.Mutex("")),
 		`"` + b.name + `": lease is 0s, want at least 1ms`:              rlock.All(good, b.Mutex(b.name, rlock.WithLease(0))),
+		"is given as a read/write lock and as one of another kind":      rlock.All(good, rw.Read()),
+		`"` + b.name + `" is given as a read/write lock`:                rlock.All(rw.Write(), b.FairMutex(b.name), rw.Read()),
 		"lock 1 of 1 is nil":                                            rlock.All(good, rlock.All(nil)),
 		fmt.Sprintf("rlock: %q: lock 2 of 2 is nil", "All("+b.name+")"): rlock.All(good, (*rlock.MultiMutex)(nil)),
 	} {
@@ -581,6 +584,27 @@ func TestAllOfNothing(t *testing.T) {
 	require.False(t, b.exists(t, b.name))
 	require.Panics(t, func() { _ = new(rlock.MultiMutex).Name() })
 	require.Panics(t, func() { _, _, _ = rlock.All(good).Lock(nil) }) //nolint:staticcheck // the mistake in question
+}
+
+// The order is that of the keys, which is the same in every process, and of one lock the writer is first: it lets the reader in.
+func TestAllInOneOrder(t *testing.T) {
+	b := bareBench(t)
+	a := newClient(t, b.rdb, rlock.Options{Prefix: b.name + ":a:"})
+	z := newClient(t, b.rdb, rlock.Options{Prefix: b.name + ":z:"})
+	for _, all := range [][]rlock.Locker{{a.Mutex("y"), z.Mutex("x")}, {z.Mutex("x"), a.Mutex("y")}} {
+		require.Equal(t, "All(y, x)", rlock.All(all...).Name())
+	}
+	rw := a.RWMutex("x")
+	for _, all := range [][]rlock.Locker{{rw.Read(), rw.Write()}, {rw.Write(), rw.Read()}} {
+		require.NoError(t, rlock.All(all...).Do(context.Background(), func(ctx context.Context) error {
+			for _, side := range []*rlock.Mutex{rw.Read(), rw.Write()} {
+				held, err := side.IsHeld(ctx)
+				require.NoError(t, err)
+				require.True(t, held)
+			}
+			return nil
+		}))
+	}
 }
 
 // A key that holds something else is an error about that lock, and the others are not kept. The same for what users may not touch.

@@ -75,6 +75,17 @@ func TestPrefix(t *testing.T) {
 	require.True(t, ok)
 	require.ErrorIs(t, got.unlock(), rlock.ErrLost)
 
+	rw := c.RWMutex("x")
+	require.NoError(t, rw.Upgradeable().Do(context.Background(), func(ctx context.Context) error {
+		keys, err := b.do(t, "KEYS", "*"+b.name+"*").AsStrSlice()
+		require.NoError(t, err)
+		require.ElementsMatch(t, []string{
+			prefix + "x", "rlock_upgrade:{" + prefix + "x}", "redisson_lock_token:{" + prefix + "x}",
+			"{" + prefix + "x}:" + rlock.Owner(ctx) + ":rwlock_timeout:1",
+		}, keys)
+		return nil
+	}))
+
 	// One name under another prefix is another lock, also to the ctx that carries a hold of it.
 	ctx, unlock, err = m.Lock(context.Background())
 	require.NoError(t, err)

@@ -101,6 +101,7 @@ func TestMaxHoldUnlockedInTime(t *testing.T) {
 		got := waiter.get(t, soon)
 		require.NoError(t, got.err)
 		<-got.ctx.Done()
+		require.LessOrEqual(t, b.pttl(t, b.name), 2*time.Second, "a grant, and no renewal")
 		require.Greater(t, time.Since(got.at), most-most/4)
 		require.Less(t, time.Since(got.at), most+soon)
 		require.ErrorIs(t, context.Cause(got.ctx), rlock.ErrLost)

@@ -575,6 +575,26 @@ func TestUpgrade(t *testing.T) {
 	rwNothing(t, b.rdb, b.name)
 }
 
+// An Upgrade whose ctx outlives the section finds the reader unlocked, and says so.
+func TestUpgradeAfterTheUnlock(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	ctx := context.Background()
+	_, leave, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(ctx)
+	require.NoError(t, err)
+	u := b.RWMutex(b.name).Upgradeable()
+	section, unlock, err := u.Lock(ctx)
+	require.NoError(t, err)
+	upgrade := lockAsync(t, upgrading{u, section})
+	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	require.NoError(t, unlock())
+	require.NoError(t, leave())
+	got := upgrade.get(t, soon)
+	require.ErrorIs(t, got.err, rlock.ErrUpgrade)
+	require.ErrorContains(t, got.err, "the reader was unlocked meanwhile")
+	rwNothing(t, b.rdb, b.name)
+}
+
 type upgrading struct {
 	u   *rlock.Upgradeable
 	ctx context.Context
