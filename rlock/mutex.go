@@ -157,7 +157,7 @@ func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Contex
 
 func (m *Mutex) result(ctx context.Context, l *level, err error) (context.Context, UnlockFunc, error) {
 	if err != nil {
-		return ctx, func() error { return m.fail(ErrNotHeld) }, err
+		return ctx, func() error { return m.fail(ErrNotHeld, errLockFailed) }, err
 	}
 	return l, l.unlock, nil
 }

@@ -136,7 +136,7 @@ func (f optionFunc) apply(m *Mutex) { f(m) }
 // The bound is the hold's: that of the Lock that took it applies to all levels, and a re-entry, through whichever
 // handle, makes it neither longer nor shorter.
 func WithMaxHold(d time.Duration) Option {
-	return durationOption("the longest hold", d, func(m *Mutex) *time.Duration { return &m.maxHold })
+	return durationOption("WithMaxHold", d, func(m *Mutex) *time.Duration { return &m.maxHold })
 }
 
 // WithMinHold keeps the lock taken for d at least, in whole milliseconds: an unlock before d has passed since Lock returned ends
@@ -148,7 +148,7 @@ func WithMaxHold(d time.Duration) Option {
 // lock to nobody. Until d is over a [NotAcquiredError] names a holder whose tag is 0, which is nobody's; [Mutex.ForceUnlock]
 // frees the lock earlier. It is for plain and fenced locks; handles of other kinds report it as an error. A holder that crashes or loses its hold before the unlock keeps the lock until the end of its lease, as ever.
 func WithMinHold(d time.Duration) Option {
-	return durationOption("the shortest hold", d, func(m *Mutex) *time.Duration { return &m.minHold })
+	return durationOption("WithMinHold", d, func(m *Mutex) *time.Duration { return &m.minHold })
 }
 
 // WithGrace keeps a lost hold in Redis for d longer than it is trusted, in whole milliseconds: the ctx of the section is
@@ -159,7 +159,7 @@ func WithMinHold(d time.Duration) Option {
 // The grace is the hold's: that of the Lock that took it applies to all levels. What somebody does to the key, such as
 // [Mutex.ForceUnlock], knows no grace. A Lock that waited in line asks Redis once more when its turn comes, to be given it.
 func WithGrace(d time.Duration) Option {
-	return durationOption("the grace", d, func(m *Mutex) *time.Duration { return &m.grace })
+	return durationOption("WithGrace", d, func(m *Mutex) *time.Duration { return &m.grace })
 }
 
 // WithoutReentry makes a handle that does not re-enter: a Lock or TryLock whose ctx carries an open hold of the lock returns
@@ -186,5 +186,5 @@ func durationOption(what string, d time.Duration, at func(*Mutex) *time.Duration
 // never shortens the lease of the section around it, and is not cut short by it. A level without a lease has the hold renewed
 // until its unlock.
 func WithLease(d time.Duration) Option {
-	return durationOption("lease", d, func(m *Mutex) *time.Duration { return &m.lease })
+	return durationOption("WithLease", d, func(m *Mutex) *time.Duration { return &m.lease })
 }

@@ -70,7 +70,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context) (context.Context, UnlockFunc, 
 
 func (rw *RWMutex) downgrade(ctx context.Context, writer *level) (*level, error) {
 	if writer == nil {
-		return nil, rw.write.fail(ErrNotHeld, errors.New("the ctx carries no open write hold"))
+		return nil, rw.write.fail(ErrNotHeld, errors.New("the ctx carries no open write hold (use the ctx that the writer's Lock returned)"))
 	}
 	outer, _ := writer.Context.Value(outerKey{}).(context.Context)
 	l, err := rw.read.lock(caller{ctx: valuesOf{outer, context.WithoutCancel(ctx)}, began: time.Now()})

@@ -55,7 +55,7 @@ func (u *Upgradeable) lock(
 		return lock(r, ctx)
 	}
 	if r.levelIn(ctx) != nil && gate.levelIn(ctx) == nil {
-		return r.result(ctx, nil, r.fail(ErrUpgrade))
+		return r.result(ctx, nil, r.fail(ErrUpgrade, errReads))
 	}
 	alone, open, err := lock(gate, ctx)
 	if err != nil {
@@ -95,7 +95,7 @@ func (u *Upgradeable) upgrade(who caller) (*level, error) {
 	case w.levelIn(who.ctx) != nil:
 		return w.lock(who)
 	case reader == nil || u.rw.gate.levelIn(who.ctx) == nil:
-		return nil, w.fail(ErrUpgrade, errors.New("the ctx carries no hold of Upgradeable"))
+		return nil, w.fail(ErrUpgrade, errors.New("the ctx carries no hold of Upgradeable (use the ctx that its Lock returned)"))
 	}
 	if !w.client.start() {
 		return nil, w.fail(ErrClosed)
