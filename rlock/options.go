@@ -65,8 +65,7 @@ type HandOff struct {
 	// process, and all of them ask.
 	Most int
 	// For is for how long they may follow each other, counted from the first; the section that is under way then is
-	// not cut short. 0 means
-	// DefaultHandOffFor; less is an error.
+	// not cut short. 0 means DefaultHandOffFor; less is an error.
 	For time.Duration
 }
 
@@ -146,7 +145,8 @@ func WithMaxHold(d time.Duration) Option {
 //
 // It is the last unlock of the hold that leaves the lock taken, if the handle of the Lock that took the hold says so. It hands the
 // lock to nobody. Until d is over a [NotAcquiredError] names a holder whose tag is 0, which is nobody's; [Mutex.ForceUnlock]
-// frees the lock earlier. It is for plain and fenced locks; handles of other kinds report it as an error. A holder that crashes or loses its hold before the unlock keeps the lock until the end of its lease, as ever.
+// frees the lock earlier. It is for plain and fenced locks; handles of other kinds report it as an error. A holder that crashes
+// or loses its hold before the unlock keeps the lock until the end of its lease, as ever.
 func WithMinHold(d time.Duration) Option {
 	return durationOption("WithMinHold", d, func(m *Mutex) *time.Duration { return &m.minHold })
 }
