@@ -59,8 +59,8 @@ func (rw *RWMutex) sides() *RWMutex {
 //
 // The ctx that it returns has the values of ctx, but the cancellation and the deadline of the ctx that was given to the Lock of the write
 // side, for that of the writer's section ends here. (The same without Downgrade: lock the read side with
-// [context.WithoutCancel] of ctx, then unlock the write side.) The unlock of that Lock returns [ErrNotHeld] from then on, so do
-// not defer it, and call Downgrade in a section of Lock, not in one of Do.
+// [context.WithoutCancel] of ctx, then unlock the write side.) The unlock of that Lock returns [ErrNotHeld] from then on:
+// ignore that if you defer it. A Do would report it, so call Downgrade in a section of Lock.
 //
 // On error the given ctx comes back, and an unlock that returns ErrNotHeld. The error satisfies errors.Is for ErrNotHeld, if ctx
 // carries no open write hold, or is that of the read lock, and the writer goes on, or of the unlock; then both are over.
