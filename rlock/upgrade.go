@@ -79,6 +79,8 @@ func (u *Upgradeable) lock(
 // the write side: its unlock makes a reader of the writer again. Under a ctx that carries a write hold already it re-enters
 // that.
 //
+// The end of the reader's section, also that of [Upgradeable.Do], does not end the writer's: call its unlock first, best deferred.
+//
 // The error satisfies errors.Is for [ErrUpgrade] if ctx carries no hold of [Upgradeable.Lock], and otherwise is that of
 // [Mutex.Lock]; the caller then goes on as a reader.
 func (u *Upgradeable) Upgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
