@@ -99,7 +99,7 @@ func All(lockers ...Locker) *MultiMutex {
 	a.split()
 	a.name = a.describe()
 	if err != nil {
-		a.invalid = &lockError{name: a.name, causes: []error{err}}
+		a.invalid = a.fail(err)
 	}
 	return a
 }
@@ -238,20 +238,21 @@ func (a *MultiMutex) TryDo(ctx context.Context, wait time.Duration, fn func(ctx 
 	return inside(ctx, within(a, wait), fn)
 }
 
+func (a *MultiMutex) fail(causes ...error) error { return &lockError{name: a.name, causes: causes} }
+
 func (a *MultiMutex) lock(who caller) (context.Context, UnlockFunc, error) {
 	a.check()
 	if who.ctx == nil {
 		panic("rlock: the ctx is nil")
 	}
-	notHeld := func() error { return &lockError{name: a.name, causes: []error{ErrNotHeld}} }
 	s, err := a.compete(who)
 	if err != nil {
-		return who.ctx, notHeld, err
+		return who.ctx, func() error { return a.fail(ErrNotHeld, errLockFailed) }, err
 	}
 	var unlocked atomic.Bool
 	return s.ctx, func() error {
 		if unlocked.Swap(true) {
-			return notHeld()
+			return a.fail(ErrNotHeld, errUnlockedBefore)
 		}
 		return s.unlock()
 	}, nil
@@ -273,7 +274,7 @@ func (a *MultiMutex) compete(who caller) (*section, error) {
 	if a.invalid != nil {
 		return nil, a.invalid
 	}
-	s, hold := newSection(who.ctx), firstClimb
+	s, hold := a.newSection(who.ctx), firstClimb
 	refused, err := a.take(s, who, nil)
 	for round := 1; err != nil; round++ {
 		var loss *LostError // of one that it had, for which the next one could not be asked any more
@@ -284,7 +285,7 @@ func (a *MultiMutex) compete(who caller) (*section, error) {
 		if refused == nil || !who.canWait() {
 			return nil, err
 		}
-		s = newSection(who.ctx)
+		s = a.newSection(who.ctx)
 		switch {
 		case round%climbEvery == 0:
 			refused, err = a.climb(s, who, hold)
@@ -342,14 +343,15 @@ func (a *MultiMutex) climb(s *section, who caller, within time.Duration) (refuse
 
 // section is what a Lock has so far.
 type section struct {
+	of      *MultiMutex
 	ctx     context.Context
 	cancel  context.CancelCauseFunc // ends it before anything is released
 	levels  []*level                // of the members that are a Mutex
 	unlocks []func() []error
 }
 
-func newSection(ctx context.Context) *section {
-	s := new(section)
+func (a *MultiMutex) newSection(ctx context.Context) *section {
+	s := &section{of: a}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	return s
 }
@@ -454,7 +456,7 @@ func (s *section) giveBack() {
 // unlock ends the section, which may have a part of the locks. What takes calls of its own is released side by side, for one server
 // may not answer.
 func (s *section) unlock() error {
-	s.cancel(errUnlocked)
+	s.cancel(s.of.fail(errUnlocked))
 	all := make([][]error, len(s.unlocks))
 	var wg sync.WaitGroup
 	for i, unlock := range s.unlocks {

@@ -161,6 +161,7 @@ func (m *Mutex) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
 		}
 		e := m.notAcquired(who.ctx, who.began, causes...)
 		e.Holder, e.TTL, e.own = refusal.Holder, refusal.TTL, m.client.isOwn(refusal.Holder)
+		e.carried = e.own && carries(who.ctx, e.Holder)
 		return e
 	case errors.Is(err, lua.ErrNoConnection):
 		return m.fail(ErrNotReplicated, err)

@@ -28,6 +28,21 @@ func openLevel(ctx context.Context, is func(*hold, *Mutex) bool, m *Mutex) *leve
 	return nil
 }
 
+// carries reports whether an open hold of ctx, or a share of one of a quorum, has that owner field.
+func carries(ctx context.Context, field string) bool {
+	for l := levelOf(ctx); l != nil; l = levelOf(l.Context) {
+		if l.isOpen() && l.hold.field() == field {
+			return true
+		}
+	}
+	for l := quorumLevelOf(ctx); l != nil; l = quorumLevelOf(l.Context) {
+		if l.isOpen() && l.hold.has(field) {
+			return true
+		}
+	}
+	return false
+}
+
 // Detach returns a ctx that carries no holds: a Lock under it competes with the holds of ctx
 // instead of re-entering them. It is for goroutines that are started inside a section but do not
 // belong to it. Deadline, values and cancellation of ctx stay, so it still ends with the

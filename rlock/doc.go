@@ -88,5 +88,6 @@
 // another lock was lost, the text says so. A call whose reply was lost is never counted twice, and
 // what a failed call may have left in Redis is found and removed.
 //
-// The promises and their limits are in docs/guarantees.md, the architecture in docs/design.md.
+// Which kind of lock to choose, and what each costs, is in docs/locks.md; the promises and their limits are in
+// docs/guarantees.md, the architecture in docs/design.md.
 package rlock

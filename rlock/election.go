@@ -459,6 +459,7 @@ func (e *election) out(err error) error {
 			not.Holder, not.TTL, not.own = h.field(), time.Until(h.trusted()), true
 		}
 	}
+	not.carried = not.own && carries(e.ctx, not.Holder)
 	return not
 }
 

@@ -42,11 +42,18 @@ var (
 		"(to compete with that hold, use Detach)")
 
 	// ErrUpgrade means that the ctx given to a Lock of the write side carries a read hold of that lock: the Lock would wait for
-	// its own reader. Unlock that first, or take the lock through [RWMutex.Upgradeable].
-	ErrUpgrade = errors.New("rlock: held as a reader by the caller itself, who cannot become the writer")
+	// its own reader. Unlock that first, or read under [RWMutex.Upgradeable] and call [Upgradeable.Upgrade].
+	ErrUpgrade = errors.New("rlock: a reader cannot become the writer")
 
 	// ErrClosed means that the Client of the call, or of the section, was closed.
 	ErrClosed = errors.New("rlock: client closed")
+)
+
+// What the sentinels cannot say of themselves.
+var (
+	errUnlockedBefore = errors.New("unlocked before")
+	errLockFailed     = errors.New("its Lock failed")
+	errReads          = errors.New("the ctx carries a read hold (unlock that first, or read under Upgradeable and call its Upgrade)")
 )
 
 // NotAcquiredError is the [ErrNotAcquired] of a Lock or TryLock.
@@ -58,9 +65,10 @@ type NotAcquiredError struct {
 	Holder string
 	TTL    time.Duration
 
-	own    bool    // the holder is of the same Client
-	causes []error // found by errors.Is and errors.As
-	why    string  // what ended the ctx, text only: it may be the loss of another lock
+	own     bool    // the holder is of the same Client
+	carried bool    // the holder is an open hold of the caller's ctx: of another kind, or it would be re-entered
+	causes  []error // found by errors.Is and errors.As
+	why     string  // what ended the ctx, text only: it may be the loss of another lock
 }
 
 func (e *NotAcquiredError) Error() string {
@@ -70,7 +78,9 @@ func (e *NotAcquiredError) Error() string {
 	}
 	switch {
 	case isNobody(e.Holder):
-		texts = append(texts, "unlocked by "+e.Holder+", and kept for its shortest hold")
+		texts = append(texts, "unlocked by "+e.Holder+", and kept by its WithMinHold")
+	case e.carried:
+		texts = append(texts, "held under this ctx as "+e.Holder+" by a lock of another kind (give each its own name)")
 	case e.own:
 		texts = append(texts, "held by this client as "+e.Holder+" (to re-enter, use the ctx that its Lock returned)")
 	case e.Holder != "":

@@ -337,10 +337,11 @@ func ExampleRWMutex() {
 	})
 	fmt.Println(err)
 
-	writer, _, err := prices.Write().Lock(ctx)
+	writer, unlockWriter, err := prices.Write().Lock(ctx)
 	if err != nil {
 		panic(err)
 	}
+	defer func() { _ = unlockWriter() }() // for a downgrade that fails; ErrNotHeld after one
 	fmt.Println("write the prices")
 	reader, unlock, err := prices.Downgrade(writer)
 	if err != nil {

@@ -303,7 +303,7 @@ func (m *Mutex) enterWithin(who caller, outer *hold) (*level, error) {
 		if loss := outer.lossSoFar(); loss != nil {
 			return nil, loss
 		}
-		return nil, m.fail(ErrUpgrade)
+		return nil, m.fail(ErrUpgrade, errReads)
 	}
 	if _, err := m.takeCalls(who, outer); err != nil {
 		return nil, err

@@ -70,10 +70,12 @@ func (c *Client) FencedMutex(name string, options ...Option) *Mutex {
 // FairMutex is Mutex with an order over all processes: the lock goes to whoever has waited longest, a goroutine of whichever
 // process, or a thread of Redisson's that waits for getFairLock of that name. Nobody who asks gets in before those that wait.
 //
-// Each waiter has a place in Redisson's queue. All waiters of a process together send one command every third of five
-// seconds, for up to a hundred of them, or of the watchdog time if that is less: a waiter whose process was stopped or cut off keeps
-// the others waiting for no longer than that. A process that died is passed over at once. Locks of the other kinds under the name
-// exclude a FairMutex and are excluded by it, without any order.
+// Each waiter has a place in Redisson's queue, which lasts for five seconds, or the watchdog time if that is less. To keep the
+// places, a process sends one command for each hundred of its waiters, every third of that time. A waiter whose process was
+// stopped or cut off keeps the others waiting until its place ends; one whose process died is passed over at once.
+//
+// A Mutex of the same name is the same lock, but has no place in that order: the unlock of each kind serves the waiters of its own
+// first. So use one kind for one name.
 func (c *Client) FairMutex(name string, options ...Option) *Mutex {
 	return c.mutex(fair, name, options)
 }
@@ -135,6 +137,7 @@ func (m *Mutex) Name() string {
 //     than the lease to answer,
 //   - [ErrNotReplicated], see [Options].Replicas,
 //   - [ErrReentry], see [WithoutReentry],
+//   - [ErrUpgrade], if this is the write side of a read/write lock, and ctx carries a read hold of it,
 //   - [ErrClosed], if the Client is closed,
 //
 // or is what Redis said. If Redis can be reached, a Lock that failed leaves nothing there.
@@ -161,7 +164,7 @@ func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Contex
 
 func (m *Mutex) result(ctx context.Context, l *level, err error) (context.Context, UnlockFunc, error) {
 	if err != nil {
-		return ctx, func() error { return m.fail(ErrNotHeld) }, err
+		return ctx, func() error { return m.fail(ErrNotHeld, errLockFailed) }, err
 	}
 	return l, l.unlock, nil
 }

@@ -65,8 +65,7 @@ type HandOff struct {
 	// process, and all of them ask.
 	Most int
 	// For is for how long they may follow each other, counted from the first; the section that is under way then is
-	// not cut short. 0 means
-	// DefaultHandOffFor; less is an error.
+	// not cut short. 0 means DefaultHandOffFor; less is an error.
 	For time.Duration
 }
 
@@ -137,7 +136,7 @@ func (f optionFunc) apply(m *Mutex) { f(m) }
 // handle, makes it neither longer nor shorter. With a d below the watchdog time, a Lock that waited in line asks Redis once more when
 // its turn comes: what another process hands over is renewed for that time.
 func WithMaxHold(d time.Duration) Option {
-	return durationOption("the longest hold", d, func(m *Mutex) *time.Duration { return &m.maxHold })
+	return durationOption("WithMaxHold", d, func(m *Mutex) *time.Duration { return &m.maxHold })
 }
 
 // WithMinHold keeps the lock taken for d at least, in whole milliseconds: an unlock before d has passed since Lock returned ends
@@ -147,9 +146,10 @@ func WithMaxHold(d time.Duration) Option {
 //
 // It is the last unlock of the hold that leaves the lock taken, if the handle of the Lock that took the hold says so. It hands the
 // lock to nobody. Until d is over a [NotAcquiredError] names a holder whose tag is 0, which is nobody's; [Mutex.ForceUnlock]
-// frees the lock earlier. It is for plain and fenced locks; handles of other kinds report it as an error. A holder that crashes or loses its hold before the unlock keeps the lock until the end of its lease, as ever.
+// frees the lock earlier. It is for plain and fenced locks; handles of other kinds report it as an error. A holder that crashes
+// or loses its hold before the unlock keeps the lock until the end of its lease, as ever.
 func WithMinHold(d time.Duration) Option {
-	return durationOption("the shortest hold", d, func(m *Mutex) *time.Duration { return &m.minHold })
+	return durationOption("WithMinHold", d, func(m *Mutex) *time.Duration { return &m.minHold })
 }
 
 // WithGrace keeps a lost hold in Redis for d longer than it is trusted, in whole milliseconds: the ctx of the section is
@@ -160,7 +160,7 @@ func WithMinHold(d time.Duration) Option {
 // The grace is the hold's: that of the Lock that took it applies to all levels. What somebody does to the key, such as
 // [Mutex.ForceUnlock], knows no grace. A Lock that waited in line asks Redis once more when its turn comes, to be given it.
 func WithGrace(d time.Duration) Option {
-	return durationOption("the grace", d, func(m *Mutex) *time.Duration { return &m.grace })
+	return durationOption("WithGrace", d, func(m *Mutex) *time.Duration { return &m.grace })
 }
 
 // WithoutReentry makes a handle that does not re-enter: a Lock or TryLock whose ctx carries an open hold of the lock returns
@@ -187,5 +187,5 @@ func durationOption(what string, d time.Duration, at func(*Mutex) *time.Duration
 // never shortens the lease of the section around it, and is not cut short by it. A level without a lease has the hold renewed
 // until its unlock.
 func WithLease(d time.Duration) Option {
-	return durationOption("lease", d, func(m *Mutex) *time.Duration { return &m.lease })
+	return durationOption("WithLease", d, func(m *Mutex) *time.Duration { return &m.lease })
 }

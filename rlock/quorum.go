@@ -138,7 +138,7 @@ func (q *QuorumMutex) TryLock(ctx context.Context, wait time.Duration) (context.
 
 func (q *QuorumMutex) result(ctx context.Context, l *quorumLevel, err error) (context.Context, UnlockFunc, error) {
 	if err != nil {
-		return ctx, func() error { return q.fail(ErrNotHeld) }, err
+		return ctx, func() error { return q.fail(ErrNotHeld, errLockFailed) }, err
 	}
 	return l, l.unlock, nil
 }

@@ -70,6 +70,13 @@ type quorumHold struct {
 	pause  time.Duration  // before that
 }
 
+// has reports whether one of the shares has that owner field.
+func (h *quorumHold) has(field string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.ContainsFunc(h.shares, func(s *share) bool { return s.hold.field() == field })
+}
+
 // share is what a quorum's hold has on one server. Its hold is never live: that is for holds of one server.
 type share struct {
 	of   *quorumHold

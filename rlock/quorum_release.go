@@ -12,13 +12,13 @@ func (l *quorumLevel) unlock() error {
 	cancel := l.cancel
 	if cancel == nil {
 		h.mu.Unlock()
-		return l.quorum.fail(ErrNotHeld)
+		return l.quorum.fail(ErrNotHeld, errUnlockedBefore)
 	}
 	l.cancel = nil
 	h.levels = slices.DeleteFunc(h.levels, func(o *quorumLevel) bool { return o == l })
 	last := len(h.levels) == 0
 	h.mu.Unlock()
-	cancel(errUnlocked)
+	cancel(l.quorum.fail(errUnlocked))
 	h.look() // if its time is over, it is lost, whoever notices first
 	until := h.trusted()
 	h.mu.Lock()

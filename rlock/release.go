@@ -30,7 +30,7 @@ import (
 // unlock closes the level and takes one off the count in Redis.
 func (l *level) unlock() error {
 	if !l.close() {
-		return l.mutex.fail(ErrNotHeld)
+		return l.mutex.fail(ErrNotHeld, errUnlockedBefore)
 	}
 	if c := l.mutex.client; c.start() { // an unlock works after Close, too
 		defer c.running.Done()

@@ -10,12 +10,14 @@ import (
 // RWMutex is a handle on a read/write lock in Redis: many readers may hold it, or one writer. It is Redisson's
 // RReadWriteLock. Its sides are locks as any other, with all that a [Mutex] has. Like a Mutex it has no state of its own.
 //
-// Which of them is let in when depends on the holds of the lock that ctx carries:
+// What a Lock does depends on the hold of this lock that ctx carries:
 //
 //	ctx carries        Read().Lock              Write().Lock
 //	no hold            waits for the writer     waits for the writer and all readers
 //	a read hold        re-enters                ErrUpgrade at once
 //	a write hold       is let in                re-enters
+//
+// With [WithoutReentry] a Lock that would re-enter is [ErrReentry]; the sides count as two locks, so a writer may still read.
 //
 // While a writer waits, readers that come later wait behind it, in all processes of this library. After a writer, whoever asks
 // first is next. Readers of one process that wait together are let in together. Redisson's readers cannot be asked to wait.
@@ -56,7 +58,8 @@ func (rw *RWMutex) sides() *RWMutex {
 //
 // The ctx that it returns has the values of ctx, but the cancellation and the deadline of the ctx that was given to the Lock of the write
 // side, for that of the writer's section ends here. (The same without Downgrade: lock the read side with
-// [context.WithoutCancel] of ctx, then unlock the write side.) The unlock of that Lock returns [ErrNotHeld] from then on.
+// [context.WithoutCancel] of ctx, then unlock the write side.) The unlock of that Lock returns [ErrNotHeld] from then on:
+// ignore that if you defer it. A Do would report it, so call Downgrade in a section of Lock.
 //
 // On error the given ctx comes back, and an unlock that returns ErrNotHeld. The error satisfies errors.Is for ErrNotHeld, if ctx
 // carries no open write hold, or is that of the read lock, and the writer goes on, or of the unlock; then both are over.
@@ -69,7 +72,7 @@ func (rw *RWMutex) Downgrade(ctx context.Context) (context.Context, UnlockFunc, 
 
 func (rw *RWMutex) downgrade(ctx context.Context, writer *level) (*level, error) {
 	if writer == nil {
-		return nil, rw.write.fail(ErrNotHeld, errors.New("the ctx carries no open write hold"))
+		return nil, rw.write.fail(ErrNotHeld, errors.New("the ctx carries no open write hold (use the ctx that the writer's Lock returned)"))
 	}
 	outer, _ := writer.Context.Value(outerKey{}).(context.Context)
 	l, err := rw.read.lock(caller{ctx: valuesOf{outer, context.WithoutCancel(ctx)}, began: time.Now()})

@@ -55,7 +55,7 @@ func (u *Upgradeable) lock(
 		return lock(r, ctx)
 	}
 	if r.levelIn(ctx) != nil && gate.levelIn(ctx) == nil {
-		return r.result(ctx, nil, r.fail(ErrUpgrade))
+		return r.result(ctx, nil, r.fail(ErrUpgrade, errReads))
 	}
 	alone, open, err := lock(gate, ctx)
 	if err != nil {
@@ -79,6 +79,8 @@ func (u *Upgradeable) lock(
 // the write side: its unlock makes a reader of the writer again. Under a ctx that carries a write hold already it re-enters
 // that.
 //
+// The end of the reader's section, also that of [Upgradeable.Do], does not end the writer's: call its unlock first, best deferred.
+//
 // The error satisfies errors.Is for [ErrUpgrade] if ctx carries no hold of [Upgradeable.Lock], and otherwise is that of
 // [Mutex.Lock]; the caller then goes on as a reader.
 func (u *Upgradeable) Upgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
@@ -95,7 +97,7 @@ func (u *Upgradeable) upgrade(who caller) (*level, error) {
 	case w.levelIn(who.ctx) != nil:
 		return w.lock(who)
 	case reader == nil || u.rw.gate.levelIn(who.ctx) == nil:
-		return nil, w.fail(ErrUpgrade, errors.New("the ctx carries no hold of Upgradeable"))
+		return nil, w.fail(ErrUpgrade, errors.New("the ctx carries no hold of Upgradeable (use the ctx that its Lock returned)"))
 	}
 	if !w.client.start() {
 		return nil, w.fail(ErrClosed)

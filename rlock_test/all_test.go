@@ -567,7 +567,7 @@ func TestAllOfNothing(t *testing.T) {
 		"lock 2 of 2 is nil":                                            rlock.All(good, nil),
 		"lock 1 of 2 was not made by a Client":                          rlock.All(none, good),
 		"the name is empty":                                             rlock.All(good, b.Mutex("")),
-		`"` + b.name + `": lease is 0s, want at least 1ms`:              rlock.All(good, b.Mutex(b.name, rlock.WithLease(0))),
+		`"` + b.name + `": WithLease is 0s, want at least 1ms`:          rlock.All(good, b.Mutex(b.name, rlock.WithLease(0))),
 		"is given as a read/write lock and as one of another kind":      rlock.All(good, rw.Read()),
 		`"` + b.name + `" is given as a read/write lock`:                rlock.All(rw.Write(), b.FairMutex(b.name), rw.Read()),
 		"lock 1 of 1 is nil":                                            rlock.All(good, rlock.All(nil)),

@@ -34,7 +34,8 @@ func TestBusinessHashIsNoLock(t *testing.T) {
 	b.do(t, "DEL", b.name)
 }
 
-// A refusal says who holds the lock and for how long; of a hold of the same client, how to re-enter it.
+// A refusal says who holds the lock and for how long; of a hold of the same client, how to re-enter it; and of one that the ctx
+// carries already, that it is of another kind.
 func TestRefusalNamesTheHolder(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBench(t)
@@ -50,6 +51,8 @@ func TestRefusalNamesTheHolder(t *testing.T) {
 		require.InDelta(t, rlock.DefaultWatchdogTimeout, refusal.TTL, float64(atMost))
 		require.ErrorContains(t, err, "held by ")
 		require.Equal(t, name == "this client", strings.Contains(err.Error(), "use the ctx that its Lock returned"))
+		_, _, err = c.RWMutex(b.name).Read().TryLock(ctx, 0)
+		require.ErrorContains(t, err, "held under this ctx as "+rlock.Owner(ctx)+" by a lock of another kind")
 		require.NoError(t, unlock())
 	}
 }

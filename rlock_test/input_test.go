@@ -107,12 +107,12 @@ func TestBadHandles(t *testing.T) {
 	}{
 		{b.Mutex(""), "the name is empty"},
 		{b.FencedMutex(""), "the name is empty"},
-		{b.Mutex(b.name, rlock.WithLease(0)), "lease is 0s, want at least 1ms"},
-		{b.Mutex(b.name, rlock.WithLease(-time.Second)), "lease is -1s, want at least 1ms"},
+		{b.Mutex(b.name, rlock.WithLease(0)), "WithLease is 0s, want at least 1ms"},
+		{b.Mutex(b.name, rlock.WithLease(-time.Second)), "WithLease is -1s, want at least 1ms"},
 		{b.Mutex(b.name, rlock.WithLease(time.Millisecond-1)), "want at least 1ms"},
-		{b.Mutex(b.name, rlock.WithMaxHold(0)), "the longest hold is 0s, want at least 1ms"},
-		{b.Mutex(b.name, rlock.WithMinHold(-1)), "the shortest hold is -1ns, want at least 1ms"},
-		{b.Mutex(b.name, rlock.WithGrace(time.Millisecond-1)), "the grace is 999.999µs, want at least 1ms"},
+		{b.Mutex(b.name, rlock.WithMaxHold(0)), "WithMaxHold is 0s, want at least 1ms"},
+		{b.Mutex(b.name, rlock.WithMinHold(-1)), "WithMinHold is -1ns, want at least 1ms"},
+		{b.Mutex(b.name, rlock.WithGrace(time.Millisecond-1)), "WithGrace is 999.999µs, want at least 1ms"},
 		{b.FairMutex(b.name, rlock.WithMinHold(time.Second)), "cannot stay taken after its unlock"},
 	} {
 		got, noop, err := tc.m.Lock(ctx)

@@ -39,7 +39,7 @@ func TestMinHold(t *testing.T) {
 	for _, l := range []*rlock.Mutex{m, b.Mutex(b.name), other.Mutex(b.name)} {
 		_, _, err = l.TryLock(context.WithoutCancel(ctx), 0)
 		require.ErrorIs(t, err, rlock.ErrNotAcquired)
-		require.ErrorContains(t, err, "and kept for its shortest hold")
+		require.ErrorContains(t, err, "and kept by its WithMinHold")
 		require.NotContains(t, err.Error(), "re-enter")
 		var refusal *rlock.NotAcquiredError
 		require.ErrorAs(t, err, &refusal)
