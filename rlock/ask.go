@@ -112,7 +112,7 @@ func (q *question) send(left <-chan struct{}) (answer, error) {
 	for {
 		sent := time.Now()
 		ctx := c.call(sent, args.ReplicaWait)
-		reply, err := m.kind.acquire(ctx, c.rdb, args)
+		reply, err := lua.Acquire(ctx, c.rdb, args)
 		repeated := args.Replicas == 0 && ctx.isRepeated() // on a connection of its own rueidis repeats nothing
 		if q.count == 1 && (err != nil && mayHaveRun(err) || repeated) {
 			h.lateAcquire(args.Lease)

@@ -78,7 +78,7 @@ func (h *hold) mayQueue(now time.Time) {
 func (h *hold) handOff(next *locking, stay bool, args lua.ReleaseArgs, until time.Time) released {
 	sent := time.Now()
 	ctx := h.call(sent, until)
-	reply, err := h.mutex.client.release(ctx, next.mutex, next.takesOver(args, stay))
+	reply, err := h.mutex.client.release(ctx, next.takesOver(args, stay))
 	return h.handedOff(next, stay, sent, reply, err, ctx.isRepeated())
 }
 

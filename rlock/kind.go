@@ -33,9 +33,9 @@ type kind struct {
 	// prefix and suffix are what the owner field has before the tag and behind it.
 	prefix, suffix string
 
-	acquire func(context.Context, rueidis.Client, lua.AcquireArgs) (lua.AcquireReply, error)
-	release func(context.Context, rueidis.Client, lua.ReleaseArgs) (lua.ReleaseReply, error)
-	renew   func(context.Context, rueidis.Client, time.Duration, []lua.Hold) ([]lua.Renewal, error)
+	renew    func(context.Context, rueidis.Client, time.Duration, []lua.Hold) ([]lua.Renewal, error)
+	force    func(context.Context, *Mutex, lua.Publish) (bool, error)
+	isLocked func(context.Context, *Mutex) (bool, error)
 }
 
 // The keys and channels are Redisson's, but for the queue, see docs/protocol.md.
@@ -44,7 +44,7 @@ var (
 		channel:  prefixed("redisson_lock__channel"),
 		queue:    own("rlock_queue"),
 		ordinary: true,
-		acquire:  lua.Acquire, release: lua.Release, renew: lua.Renew,
+		renew:    lua.Renew, force: forceHash, isLocked: exists,
 	}
 	fenced = &kind{
 		channel:  prefixed("redisson_lock__channel"),
@@ -52,7 +52,7 @@ var (
 		ordinary: true,
 		fence:    prefixed("redisson_lock_token"),
 		beside:   prefixed("redisson_lock_token"),
-		acquire:  lua.Acquire, release: lua.Release, renew: lua.Renew,
+		renew:    lua.Renew, force: forceHash, isLocked: exists,
 	}
 	fair = &kind{
 		channel: prefixed("redisson_lock__channel"),
@@ -60,14 +60,14 @@ var (
 		times:   prefixed("redisson_lock_timeout"),
 		beside:  prefixed("redisson_lock_timeout"),
 		prefix:  "0", // tells the entries of this library from Redisson's, which knows no such number
-		acquire: lua.Acquire, release: lua.Release, renew: lua.Renew,
+		renew:   lua.Renew, force: forceFair, isLocked: exists,
 	}
 	reading = &kind{
 		channel: prefixed("redisson_rwlock"),
 		queue:   own("rlock_writers"),
 		beside:  holdKeys,
 		side:    lua.Reader,
-		acquire: lua.Acquire, release: lua.Release, renew: lua.RenewReaders,
+		renew:   lua.RenewReaders, force: forceSide, isLocked: sideIsLocked,
 	}
 	writing = &kind{
 		channel: prefixed("redisson_rwlock"),
@@ -75,9 +75,30 @@ var (
 		beside:  holdKeys,
 		side:    lua.Writer,
 		suffix:  ":write",
-		acquire: lua.Acquire, release: lua.Release, renew: lua.Renew,
+		renew:   lua.Renew, force: forceSide, isLocked: sideIsLocked,
 	}
 )
+
+func forceHash(ctx context.Context, m *Mutex, p lua.Publish) (bool, error) {
+	return lua.Force(ctx, m.client.rdb, m.key, p)
+}
+
+func forceFair(ctx context.Context, m *Mutex, p lua.Publish) (bool, error) {
+	return lua.ForceFair(ctx, m.client.rdb, m.key, m.fair(), p)
+}
+
+func forceSide(ctx context.Context, m *Mutex, p lua.Publish) (bool, error) {
+	return lua.ForceSide(ctx, m.client.rdb, m.key, m.kind.side, p)
+}
+
+func exists(ctx context.Context, m *Mutex) (bool, error) {
+	n, err := m.client.rdb.Do(ctx, m.client.rdb.B().Exists().Key(m.key).Build()).AsInt64()
+	return n == 1, err
+}
+
+func sideIsLocked(ctx context.Context, m *Mutex) (bool, error) {
+	return lua.IsLocked(ctx, m.client.rdb, m.key, m.kind.side)
+}
 
 // prefixed makes names the way Redisson does: with the lock's name as the hash tag, unless it
 // brings its own, so that all of them share a cluster slot.

@@ -366,7 +366,7 @@ func (q *reentry) undo(a answer, _ error) {
 		h.mu.Lock()
 		ttl := h.ttl()
 		h.mu.Unlock()
-		_, _ = m.client.releaseOnce(m, m.releaseArgs(h, q.count-1, ttl))
+		_, _ = m.client.releaseOnce(m.releaseArgs(h, q.count-1, ttl))
 	}
 }
 

@@ -185,15 +185,7 @@ func (m *Mutex) check(ctx context.Context) {
 // A side of a read/write lock is asked for that side alone: the write side is locked if a writer holds the lock, and the read side if
 // readers do, those in the section of a writer included.
 func (m *Mutex) IsLocked(ctx context.Context) (bool, error) {
-	if m.kind.side != lua.Whole {
-		return query(ctx, m, func(ctx context.Context) (bool, error) {
-			return lua.IsLocked(ctx, m.client.rdb, m.key, m.kind.side)
-		})
-	}
-	n, err := query(ctx, m, func(ctx context.Context) (int64, error) {
-		return m.client.rdb.Do(ctx, m.client.rdb.B().Exists().Key(m.key).Build()).AsInt64()
-	})
-	return n == 1, err
+	return query(ctx, m, func(ctx context.Context) (bool, error) { return m.kind.isLocked(ctx, m) })
 }
 
 // IsHeld reports whether ctx carries an open hold of the lock, and Redis has it, too.
@@ -245,14 +237,7 @@ func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
 // other side has the lock.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	return query(ctx, m, func(ctx context.Context) (bool, error) {
-		channel := lua.Publish(m.client.knownChannel(m))
-		if f := m.fair(); f.List != "" {
-			return lua.ForceFair(ctx, m.client.rdb, m.key, f, channel)
-		}
-		if m.kind.side != lua.Whole {
-			return lua.ForceSide(ctx, m.client.rdb, m.key, m.kind.side, channel)
-		}
-		return lua.Force(ctx, m.client.rdb, m.key, channel)
+		return m.kind.force(ctx, m, lua.Publish(m.client.knownChannel(m)))
 	})
 }
 

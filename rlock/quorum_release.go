@@ -107,7 +107,7 @@ func (s *share) release(until time.Time) (r released) {
 	args := m.releaseArgs(held, 0, 0)
 	again := retry{until: until}
 	for {
-		r.held, r.err = c.releaseOnce(m, args)
+		r.held, r.err = c.releaseOnce(args)
 		// Not there after a call without a reply: that call has released it.
 		r.held = r.held || r.late && r.err == nil
 		if r.err == nil || !again.wait(r.err, nil, c.done) {

@@ -169,11 +169,11 @@ func (h *hold) repeatRelease(m *Mutex, args lua.ReleaseArgs, until time.Time, r 
 	for {
 		closed := c.isClosed()
 		if closed { // Close may wait for this
-			r.held, r.err = c.releaseOnce(m, args)
+			r.held, r.err = c.releaseOnce(args)
 		} else {
 			ctx := h.call(r.sent, until)
 			var reply lua.ReleaseReply
-			reply, r.err = c.release(ctx, m, args)
+			reply, r.err = c.release(ctx, args)
 			r.held = reply.Status != lua.NotHeld
 			r.late = r.late || ctx.isRepeated()
 		}

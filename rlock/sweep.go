@@ -74,7 +74,7 @@ func (c *Client) sweep(all ...*residue) {
 
 // giveBack releases a hold that was granted to nobody. It reports whether Redis has answered.
 func (c *Client) giveBack(m *Mutex, h *hold) (answered bool) {
-	_, err := c.releaseOnce(m, m.releaseArgs(h, 0, 0))
+	_, err := c.releaseOnce(m.releaseArgs(h, 0, 0))
 	h.givenBack(m, err)
 	c.settle(m, h)
 	return err == nil
@@ -96,15 +96,15 @@ func (h *hold) givenBack(m *Mutex, err error) {
 const lastCallTimeout = time.Second
 
 // releaseOnce sends a release that is to arrive even if the client is closing.
-func (c *Client) releaseOnce(m *Mutex, args lua.ReleaseArgs) (held bool, err error) {
+func (c *Client) releaseOnce(args lua.ReleaseArgs) (held bool, err error) {
 	ctx, cancel := c.lastCall()
 	defer cancel()
-	reply, err := c.release(ctx, m, args)
+	reply, err := c.release(ctx, args)
 	return reply.Status != lua.NotHeld, err
 }
 
-func (c *Client) release(ctx context.Context, m *Mutex, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
-	reply, err := m.kind.release(ctx, c.rdb, args)
+func (c *Client) release(ctx context.Context, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
+	reply, err := lua.Release(ctx, c.rdb, args)
 	if reply.NoQueue && err == nil {
 		c.noQueues.Store(true)
 	}
