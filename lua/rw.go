@@ -42,7 +42,7 @@ var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
 		Reader: {Text(readAcquireText), "ec082d1a72111755fa049622f5261e83e612e5ec"},
-		Writer: {Text(writeAcquireText), "3c1a5a24c2ab5a4d34d93fe57f475e3d85cf6794"},
+		Writer: {Text(writeAcquireText), "706dcfad9b601c09775e1c2169e4b6ff0954965d"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,

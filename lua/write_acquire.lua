@@ -92,7 +92,7 @@ local function mark(rest)
 end
 
 if not held then
-  if want > 1 or within ~= '' and (mode ~= 'read' or redis.call('hexists', lock, within) == 0) then
+  if want > 1 or within ~= '' and (not mode or redis.call('hexists', lock, within) == 0) then
     return -1
   end
   if ttl ~= -2 then

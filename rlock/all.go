@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -76,25 +77,28 @@ func All(lockers ...Locker) *MultiMutex {
 		client *Client
 		key    string
 	}
-	handles := make(map[lock][]*Mutex)
+	given, first := make(map[Locker]bool), make(map[lock]*member)
 	for _, m := range all {
+		if reflect.ValueOf(m.Locker).Comparable() { // a type of somebody else's need not be
+			if given[m.Locker] {
+				continue
+			}
+			given[m.Locker] = true
+		}
 		if m.mutex == nil {
 			a.members = append(a.members, m)
 			continue
 		}
 		l := lock{m.mutex.client, m.mutex.key}
-		switch known := handles[l]; {
-		case slices.Contains(known, m.mutex):
-			continue
+		switch known := first[l]; {
 		case known == nil:
-			a.members = append(a.members, m)
-		case (known[0].kind.side == lua.Whole) != (m.mutex.kind.side == lua.Whole):
+			a.members, first[l] = append(a.members, m), m
+		case (known.side() == lua.Whole) != (m.side() == lua.Whole):
 			err = cmp.Or(err, fmt.Errorf("%q is given as a read/write lock and as one of another kind: "+
 				"these exclude each other, so use one of them", m.Name()))
 		default:
 			a.again = append(a.again, m)
 		}
-		handles[l] = append(handles[l], m.mutex)
 	}
 	a.split()
 	a.name = a.describe()

@@ -217,7 +217,7 @@ func (m *Mutex) HoldCount(ctx context.Context) (int, error) {
 const NoExpiry = time.Duration(-1)
 
 // TTL returns the remaining time of the hold that somebody has on the lock, in whole milliseconds;
-// 0 if nobody has, or [NoExpiry].
+// 0 if nobody has, or [NoExpiry]. The sides of a read/write lock have one expiry, that of whoever holds it longest.
 func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
 	n, err := query(ctx, m, func(ctx context.Context) (int64, error) {
 		return m.client.rdb.Do(ctx, m.client.rdb.B().Pttl().Key(m.key).Build()).AsInt64()

@@ -525,17 +525,27 @@ func TestAllWakesTheWaitersOfEach(t *testing.T) {
 func TestAllOfOtherLockers(t *testing.T) {
 	b := newBench(t)
 	f := &fakeLocker{name: b.name + ":b"}
-	m := rlock.All(b.Mutex(b.name+":c"), f, b.Mutex(b.name+":a"))
+	m := rlock.All(b.Mutex(b.name+":c"), f, b.Mutex(b.name+":a"), f)
 	require.Equal(t, "All("+b.name+":a, "+b.name+":b, "+b.name+":c)", m.Name())
 	require.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
 		require.NotNil(t, ctx.Value(f), "its ctx is part of the section's")
 		return nil
 	}))
 	require.Equal(t, 1, f.unlocked)
+	g := &fakeLocker{name: b.name + ":d"}
+	two := rlock.All(valueLocker{f, nil}, valueLocker{g, nil})
+	require.NoError(t, two.Do(context.Background(), func(context.Context) error { return nil }), "not comparable")
+	require.Equal(t, []int{2, 1}, []int{f.unlocked, g.unlocked})
 	f.err = errors.New("out of order")
 	require.ErrorIs(t, m.Do(context.Background(), func(context.Context) error { panic("not held") }), f.err)
 	require.False(t, b.exists(t, b.name+":a"))
 	require.False(t, b.exists(t, b.name+":c"))
+}
+
+type valueLocker struct {
+	*fakeLocker
+
+	_ []string
 }
 
 type fakeLocker struct {

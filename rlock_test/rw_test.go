@@ -575,6 +575,27 @@ func TestUpgrade(t *testing.T) {
 	rwNothing(t, b.rdb, b.name)
 }
 
+// Two goroutines of one section that upgrade exclude each other, and none of them takes the reader's hold for lost.
+func TestUpgradeTwice(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	u := b.RWMutex(b.name).Upgradeable()
+	section, unlock, err := u.Lock(context.Background())
+	require.NoError(t, err)
+	_, back, err := u.Upgrade(section)
+	require.NoError(t, err)
+	second := lockAsync(t, upgrading{u, section})
+	redistest.Eventually(t, soon, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	second.stillWaits(t)
+	require.NoError(t, back())
+	got := second.get(t, soon)
+	require.NoError(t, got.err)
+	require.NoError(t, section.Err())
+	require.NoError(t, got.unlock())
+	require.NoError(t, unlock())
+	rwNothing(t, b.rdb, b.name)
+}
+
 // An Upgrade whose ctx outlives the section finds the reader unlocked, and says so.
 func TestUpgradeAfterTheUnlock(t *testing.T) {
 	redistest.Parallel(t)
