@@ -106,7 +106,8 @@ func (b *histBench) observe() {
 
 func (b *histBench) look(ctx context.Context, name string) {
 	e := histEntry{Kind: histLook, Name: name, Call: histNow()}
-	reply := b.direct.Do(ctx, b.direct.B().Hgetall().Key(name).Build())
+	// Pinned, since rueidis sends it again when a connection is lost, and may still write it to that one when it recycles it.
+	reply := b.direct.Do(ctx, b.direct.B().Hgetall().Key(name).Build().Pin())
 	if b.plan.Kind == histRW {
 		if hash, err := reply.AsStrMap(); err == nil {
 			e.Return, e.Seen = histNow(), rwSeen(hash)
