@@ -218,12 +218,7 @@ func (w *histWorker) readTwice(h *histHold) {
 	if err != nil {
 		w.wrong(err)
 	}
-	timer := time.NewTimer(w.duration(2 * w.plan.Pause))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-h.ctx.Done():
-	}
+	w.pause(h.ctx)
 	after, err := readHistCounter(path)
 	if err != nil {
 		w.wrong(err)

@@ -410,16 +410,7 @@ func (w *histWorker) add(ctx context.Context, name string) {
 	if err != nil {
 		w.wrong(err)
 	}
-	pause := w.duration(2 * w.plan.Pause)
-	if w.chance(3) { // long enough for renewals, and for fixed leases to end
-		pause = w.duration(2 * w.plan.Watchdog)
-	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	w.pause(ctx)
 	if ctx.Err() != nil {
 		return
 	}
@@ -432,6 +423,20 @@ func (w *histWorker) add(ctx context.Context, name string) {
 			t.Straddled[name]++
 		}
 	})
+}
+
+// pause is what a section takes.
+func (w *histWorker) pause(ctx context.Context) {
+	pause := w.duration(2 * w.plan.Pause)
+	if w.chance(3) { // long enough for renewals, and for fixed leases to end
+		pause = w.duration(2 * w.plan.Watchdog)
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 func (w *histWorker) index(name string) int {
