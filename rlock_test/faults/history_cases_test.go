@@ -201,7 +201,7 @@ func TestHistoryCheckerVerdicts(t *testing.T) {
 			if c.ok {
 				want = porcupine.Ok
 			}
-			require.Equal(t, want, histCheck(c.h))
+			require.Equal(t, want, histCheck(histModel, c.h))
 		})
 	}
 }

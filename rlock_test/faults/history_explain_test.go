@@ -11,14 +11,14 @@ import (
 
 // histExplain tells where the checker got stuck: the end of the longest order that it found for each
 // lock whose history it rejects, the state there, and what nobody could put next.
-func histExplain(entries []histEntry) string {
+func histExplain(model porcupine.Model, entries []histEntry) string {
 	var text strings.Builder
 	byName := make(map[string][]histEntry)
 	for _, e := range entries {
 		byName[e.Name] = append(byName[e.Name], e)
 	}
 	for name, part := range byName {
-		verdict, info := porcupine.CheckOperationsVerbose(histModel, histOperations(part), time.Minute)
+		verdict, info := porcupine.CheckOperationsVerbose(model, histOperations(part), time.Minute)
 		if verdict == porcupine.Ok {
 			continue
 		}
@@ -34,11 +34,11 @@ func histExplain(entries []histEntry) string {
 				float64(e.Call-began)/1e6, float64(e.Return-began)/1e6, e.Worker, e, e.Unsure)
 		}
 		fmt.Fprintf(&text, "%s: %v after %d of %d\n", name, verdict, len(longest), len(part))
-		state := histState{}
+		state := model.Init()
 		done := make(map[histEntry]int)
 		for i, op := range longest {
 			e := op.Input.(histEntry)
-			state, _ = state.step(e)
+			_, state = model.Step(state, e, nil)
 			done[e]++
 			if i >= len(longest)-10 {
 				line(e)

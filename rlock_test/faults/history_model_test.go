@@ -33,7 +33,11 @@ type histEntry struct {
 	Count        int   // of a look
 	Call, Return int64 // on the clock of histNow
 	Worker       int
-	Token        int64 // of a fenced hold, from 1 on; 0 without fencing
+	Token        int64  // of a fenced hold, from 1 on; 0 without fencing
+	Within       string // owner of the hold on the other side of a read/write lock, which lets this one in
+	Asked        int64  // on a fair lock: when its first call was sent
+	Placed, Kept int64  // when it was known to have its place in the queue there, and when it last asked for it or was granted the lock; or 0
+	Seen         string // by a look at a read/write lock: "<field>=<value>" of all
 
 	// Unsure says that the outcome of some command for this owner was unknown to its client. Such a
 	// command may act late, so what others see in Redis says less about it: see docs/design.md, I2, I3.
@@ -166,7 +170,7 @@ func (e histEntry) String() string {
 	what := [...]string{
 		"lock", "re-enter", "unlock", "unlock, unknown", "refused as lost", "lost", "look", "delete", "told by", "over by",
 	}[e.Kind]
-	return fmt.Sprintf("%s %s (%d)", what, e.Owner, e.Count)
+	return fmt.Sprintf("%s %s (%d) %s%s", what, e.Owner, e.Count, e.Within, e.Seen)
 }
 
 // histReused returns an owner that several Locks which competed came back with, or "".
@@ -186,8 +190,8 @@ func histReused(entries []histEntry) string {
 
 // histCheck reports whether a history can be explained by the model. It gives up after a while,
 // which is an error of the bench: the history is too long or too concurrent.
-func histCheck(entries []histEntry) porcupine.CheckResult {
-	return porcupine.CheckOperationsTimeout(histModel, histOperations(entries), 2*time.Minute)
+func histCheck(model porcupine.Model, entries []histEntry) porcupine.CheckResult {
+	return porcupine.CheckOperationsTimeout(model, histOperations(entries), 2*time.Minute)
 }
 
 func histOperations(entries []histEntry) []porcupine.Operation {

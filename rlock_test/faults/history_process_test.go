@@ -98,7 +98,7 @@ func historyRole(args []string) int {
 		return 1
 	}
 	report := crew.end()
-	report.Left = histLeft(1)
+	report.Left = histLeft(plan.goroutines())
 	client.Close()
 	report.Left += histLeft(0)
 	text, err := json.Marshal(report)
@@ -130,12 +130,11 @@ func (c *histCrew) end() histReport {
 	return c.report()
 }
 
-// histLeft counts the goroutines of the library that are there after a while, but for the renewer and
-// the subscription of each of the clients. What a call has left in the background may last for the
+// histLeft counts the goroutines of the library that are there after a while, but for those that its clients have. What a call has left in the background may last for the
 // time-out of a command, and the lease.
-func histLeft(clients int) int {
+func histLeft(own int) int {
 	left := func() int {
-		n := -2 * clients
+		n := -own
 		for _, pkg := range []string{"rlock.", "lease.", "pubsub.", "lua."} {
 			n += redistest.Goroutines("github.com/go-rlock/rlock/" + pkg)
 		}

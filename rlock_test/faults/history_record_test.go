@@ -34,15 +34,32 @@ type histLog struct {
 	grants  histGrants        // to this client
 	asked   map[histKey]bool  // an acquire was sent
 	unsure  map[histKey]bool  // the outcome of a command was unknown
-	forged  int64             // hand-offs, see histForged
+	forged  int64             // replies, see histForged
+	tries   int64             // see forges
+	since   map[histKey]histSince
+	places  map[histKey]fairPlace
 	runs    histRuns
 	ending  bool // no more sabotage of grants: all callers are to return
+}
+
+// histSince is since when an owner may have the lock: since the first acquire was sent whose outcome is not known, or the last one.
+type histSince struct {
+	sent  int64
+	under int // on their way
+}
+
+func (s histSince) sends(now int64, unsure bool) histSince {
+	if s.under == 0 && !unsure {
+		s.sent = now
+	}
+	s.under++
+	return s
 }
 
 func newHistLog() *histLog {
 	return &histLog{
 		trust: make(map[histKey]int64), queued: make(map[histKey]int64), grants: newHistGrants(),
-		asked: make(map[histKey]bool), unsure: make(map[histKey]bool),
+		since: make(map[histKey]histSince), places: make(map[histKey]fairPlace), asked: make(map[histKey]bool), unsure: make(map[histKey]bool),
 		runs: histRuns{length: make(map[histKey]int)},
 	}
 }
@@ -90,6 +107,8 @@ func (r histRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 	if ok && (c.what == "acquire" || c.what == "hand-off") {
 		r.log.mu.Lock()
 		r.log.asked[c.keys[0]] = true
+		r.log.since[c.keys[0]] = r.log.since[c.keys[0]].sends(sent, r.log.unsure[c.keys[0]])
+		r.log.asks(c, sent)
 		if c.joins && r.log.queued[c.keys[0]] == 0 {
 			r.log.queued[c.keys[0]] = sent
 		}
@@ -108,7 +127,13 @@ func (r histRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 			return result
 		}
 	}
+	if r.sabotage == histNoUnlock && c.what == "release" && c.ends && !strings.HasPrefix(c.from.Name, "rlock_upgrade") && r.log.forges(7) {
+		return r.Client.Do(ctx, r.B().Arbitrary("EVAL", "return 1", "0").Build())
+	}
 	result := r.Client.Do(ctx, cmd)
+	if r.sabotage == histReadAll && c.what == "acquire" && c.first && !rwWrites(c.keys[0].Owner) && refusedFirst(result) && r.log.forges(2) {
+		result = r.forge(ctx, c)
+	}
 	if r.sabotage == histForged && c.what == "hand-off" && result.Error() == nil && c.refused(result) {
 		r.log.mu.Lock()
 		r.log.forged++
@@ -119,6 +144,23 @@ func (r histRedis) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisR
 		r.log.answered(c, sent, result)
 	}
 	return result
+}
+
+// forges reports true every so many times, and counts that.
+func (l *histLog) forges(every int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.tries++; l.ending || l.tries%every != 0 {
+		return false
+	}
+	l.forged++
+	return true
+}
+
+// refusedFirst reports whether the reply to an acquire says that others have the lock.
+func refusedFirst(result rueidis.RedisResult) bool {
+	_, err := result.ToArray()
+	return err == nil
 }
 
 // forge makes the reply that a call had if the lock were its owner's: of an acquire the token, of a hand-off a list of it.
@@ -148,6 +190,7 @@ type histScript struct {
 	from  histKey // whose hold is handed off, or released so that others may have it; keys has who is next in this process
 	joins bool    // keys is put in the queue if it does not get the lock
 	ends  bool    // a release or hand-off that ends the hold
+	fair  bool    // it is about a queue in which each waiter has a place
 }
 
 // parseHistScript tells the scripts apart by their arguments.
@@ -161,14 +204,27 @@ func parseHistScript(words []string) (histScript, bool) {
 	}
 	names, args := words[3:3+n], words[3+n:]
 	c := histScript{what: "renew"}
-	if last := names[n-1]; n > 1 && strings.HasPrefix(last, "rlock_queue:") {
+	if f, ok := parseFairScript(names, args); ok {
+		return f, true
+	}
+	marks := strings.HasPrefix(names[n-1], "rlock_writers:")
+	if last := names[n-1]; n > 1 && (marks || strings.HasPrefix(last, "rlock_queue:")) {
 		n, names, c.queue = n-1, names[:n-1], last
 	}
 	if n == 2 && strings.HasPrefix(names[1], "redisson_lock_token:") {
 		n, names, c.fence = 1, names[:1], names[1]
 	}
+	// Of a read/write lock, also where the marks of its writers do not matter.
+	sides := n == 1 && (marks || c.queue == "" && (len(args) == 4 || len(args) == 5))
 	var lease string
 	switch {
+	case sides && (len(args) != 5 || !strings.HasSuffix(args[3], "publish")): // owner, lease, count, within
+		c.what, lease, c.first = "acquire", args[1], args[2] == "1"
+		c.keys = []histKey{{names[0], args[0]}}
+	case sides: // owner, count, lease, how and where to publish
+		c.what, lease, c.ends = "release", args[2], args[1] == "0"
+		c.from = histKey{names[0], args[0]}
+		c.keys = []histKey{c.from}
 	case n == 1 && len(args) >= 7 && strings.HasSuffix(args[3], "publish"): // owner, count, lease, how and where to publish, next, stay
 		c.what, lease, c.ends = "release", args[2], args[1] == "0"
 		c.from = histKey{names[0], args[0]}
@@ -198,10 +254,16 @@ func (l *histLog) answered(c histScript, sent int64, result rueidis.RedisResult)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.runs.note(c, result)
+	l.seePlaces(c, sent, result)
+	if c.what == "acquire" {
+		since := l.since[c.keys[0]]
+		since.under--
+		l.since[c.keys[0]] = since
+	}
 	if err := result.Error(); err != nil {
 		// A renewal that comes late keeps a key or does nothing. NOSCRIPT is followed by the script.
 		redisErr, said := rueidis.IsRedisErr(err)
-		if c.what != "renew" && (!said || !redisErr.IsNoScript()) {
+		if c.what != "renew" && c.what != "refresh" && (!said || !redisErr.IsNoScript()) {
 			l.unsure[c.keys[0]] = true
 		}
 		if c.what == "hand-off" && !said {
@@ -303,7 +365,21 @@ func histMerge(reports ...histReport) []histEntry {
 			locked[histKey{e.Name, e.Owner}] = e.Return
 		}
 	}
+	over := make(map[histKey]bool) // they may be in Redis for longer
+	for _, e := range all {
+		if e.Kind == histLost || e.Kind == histUnknown {
+			over[histKey{e.Name, e.Owner}] = true
+		}
+	}
 	for i, e := range all {
+		var seen []string
+		for hold := range strings.FieldsSeq(e.Seen) {
+			if k := (histKey{e.Name, rwOwner(hold)}); unsure[k] || over[k] || asked[k] && locked[k] == 0 {
+				hold += "?"
+			}
+			seen = append(seen, hold)
+		}
+		all[i].Seen = strings.Join(seen, " ")
 		k := histKey{e.Name, e.Owner}
 		isLook := e.Kind == histLook || e.Kind == histDelete
 		all[i].Unsure = unsure[k] || asked[k] && locked[k] == 0 || isLook && queued[k] && e.Call < locked[k]

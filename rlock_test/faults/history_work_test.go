@@ -20,6 +20,7 @@ import (
 type histPlan struct {
 	Addr     string   // of the server, or of a proxy before it
 	Dir      string   // where the witness's files are
+	Kind     string   // of the locks: "", histRW or histFair
 	Names    []string // of the locks
 	Fenced   []string // those of them that have fencing tokens
 	Unguard  []string // those of them whose keys may be deleted: no witness
@@ -39,7 +40,12 @@ const (
 	histShared     = "shared"      // the goroutines of a section get other locks as one owner
 	histOldGrant   = "old grant"   // a grant of another process is used when it is over, and nobody is asked
 	histOtherGrant = "other grant" // a grant is used whose owner is another one
+	histReadAll    = "read all"    // readers that were refused now and then go in
+	histNoUnlock   = "no unlock"   // now and then a hold is said to be over without asking
 	histLongWait   = 3 * time.Second
+
+	histRW   = "read/write"
+	histFair = "fair"
 )
 
 func (p histPlan) options() rlock.Options {
@@ -52,6 +58,7 @@ type histTally struct {
 	Inside, Beside, Escaped, Sticky                    int64 // see crowd, escape and failed
 	HandOffs                                           histHandOffs
 	Granted                                            int64            // holds that began with a grant of another process, without a command
+	Torn                                               int64            // reads of the witness that saw a change
 	Written                                            map[string]int64 // by the witness
 	Straddled                                          map[string]int64 // of these, those that the loss of their lock overtook
 }
@@ -147,6 +154,10 @@ func (w *histWorker) chance(percent int) bool { return w.rng.IntN(100) < percent
 // turn takes one of the locks in one of the ways that there are, nested or not.
 func (w *histWorker) turn() {
 	name := w.plan.Names[w.rng.IntN(len(w.plan.Names))]
+	if w.plan.Kind == histRW {
+		w.rwTurn(name)
+		return
+	}
 	if w.plan.Sabotage == histNoLock && w.chance(5) {
 		w.pretend(name)
 		return
@@ -229,6 +240,9 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 	e.Owner = h.owner
 	e.Token, fenced = rlock.FencingToken(h.ctx, name)
 	e.Return = histNow() // behind the token, which another re-entry may have raised since
+	if w.plan.Kind == histFair {
+		e.Asked, e.Placed, e.Kept = w.log.placeOf(histKey{name, h.owner}, e.Return)
+	}
 	if fenced != slices.Contains(w.plan.Fenced, name) {
 		w.wrong(fmt.Errorf("%s: fencing token: %v", name, fenced))
 	}
@@ -267,7 +281,10 @@ func (h *histHold) whose() {
 }
 
 func (w *histWorker) mutex(name string, options ...rlock.Option) *rlock.Mutex {
-	if slices.Contains(w.plan.Fenced, name) {
+	switch {
+	case w.plan.Kind == histFair:
+		return w.client.FairMutex(name, options...)
+	case slices.Contains(w.plan.Fenced, name):
 		return w.client.FencedMutex(name, options...)
 	}
 	return w.client.Mutex(name, options...)
@@ -393,16 +410,7 @@ func (w *histWorker) add(ctx context.Context, name string) {
 	if err != nil {
 		w.wrong(err)
 	}
-	pause := w.duration(2 * w.plan.Pause)
-	if w.chance(3) { // long enough for renewals, and for fixed leases to end
-		pause = w.duration(2 * w.plan.Watchdog)
-	}
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+	w.pause(ctx)
 	if ctx.Err() != nil {
 		return
 	}
@@ -415,6 +423,20 @@ func (w *histWorker) add(ctx context.Context, name string) {
 			t.Straddled[name]++
 		}
 	})
+}
+
+// pause is what a section takes.
+func (w *histWorker) pause(ctx context.Context) {
+	pause := w.duration(2 * w.plan.Pause)
+	if w.chance(3) { // long enough for renewals, and for fixed leases to end
+		pause = w.duration(2 * w.plan.Watchdog)
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 func (w *histWorker) index(name string) int {

@@ -1,0 +1,229 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// rwSeen is the hash of a read/write lock as an entry has it.
+func rwSeen(hash map[string]string) string {
+	fields := make([]string, 0, len(hash))
+	for field, value := range hash {
+		fields = append(fields, field+"="+value)
+	}
+	slices.Sort(fields)
+	return strings.Join(fields, " ")
+}
+
+// rwTurn takes a read/write lock in one of the ways that there are.
+func (w *histWorker) rwTurn(name string) {
+	var o []rlock.Option
+	if w.chance(40) {
+		o = append(o, rlock.WithLease(w.plan.Watchdog/4+w.duration(w.plan.Watchdog)))
+	}
+	rw := w.client.RWMutex(name, o...)
+	switch dice := w.rng.IntN(100); {
+	case dice < 50:
+		w.rwSection(context.Background(), rw.Read(), name, nil, func(h *histHold) {
+			w.readTwice(h)
+			if w.chance(30) {
+				w.rwSection(h.ctx, rw.Read(), name, h, w.readTwice)
+			}
+		})
+	case dice < 70:
+		w.rwSection(context.Background(), rw.Write(), name, nil, func(h *histHold) {
+			w.rwWrite(h)
+			if w.chance(30) {
+				w.rwSection(h.ctx, rw.Write(), name, h, w.rwWrite)
+			}
+			if w.chance(30) {
+				w.rwSection(h.ctx, rw.Read(), name, h, w.readTwice)
+			}
+		})
+	case dice < 85:
+		w.rwSection(context.Background(), rw.Write(), name, nil, func(h *histHold) {
+			w.rwWrite(h)
+			w.downgrade(rw, h)
+		})
+	default:
+		u := rw.Upgradeable()
+		w.rwSection(context.Background(), u, name, nil, func(h *histHold) {
+			w.readTwice(h)
+			w.rwSection(h.ctx, upgrade{u}, name, h, w.rwWrite)
+			w.readTwice(h)
+		})
+	}
+}
+
+// upgrade is the Locker of a reader that becomes the writer.
+type upgrade struct{ *rlock.Upgradeable }
+
+func (u upgrade) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+	return u.Upgrade(ctx)
+}
+
+// rwSection takes a side of a read/write lock, if it gets it, for a section. Inside another one, outer is its level.
+func (w *histWorker) rwSection(parent context.Context, l rlock.Locker, name string, outer *histHold, section func(*histHold)) {
+	ctx, cancel := context.WithCancel(parent)
+	h := &histHold{name: name, outer: outer, cancel: cancel}
+	wait := histLongWait
+	if w.chance(30) {
+		wait = w.duration(w.plan.Watchdog / 4)
+	}
+	e := histEntry{Kind: histLock, Name: name, Worker: w.id, Call: histNow()}
+	var err error
+	if _, waits := l.(upgrade); !waits && w.chance(20) {
+		h.ctx, h.release, err = l.TryLock(ctx, 0)
+	} else {
+		timer := time.AfterFunc(wait, cancel)
+		h.ctx, h.release, err = l.Lock(ctx)
+		timer.Stop()
+	}
+	if err != nil {
+		cancel()
+		w.rwFailed(outer, err)
+		return
+	}
+	w.rwHeld(h, e)
+	if _, two := l.(*rlock.Upgradeable); two {
+		h.release = h.alone(h.release)
+	}
+	w.count(func(t *histTally) { t.Sections++ })
+	section(h)
+	h.unlock(w)
+	if outer == nil || outer.base != h.base {
+		h.finish(w)
+	}
+}
+
+// rwHeld writes a Lock down that has succeeded.
+func (w *histWorker) rwHeld(h *histHold, e histEntry) {
+	h.whose()
+	e.Owner, e.Return = h.owner, histNow()
+	k := histKey{h.name, h.owner}
+	switch {
+	case h.outer != nil && h.outer.owner == h.owner:
+		e.Kind, h.base = histReenter, h.outer.base
+		w.count(func(t *histTally) { t.Nested++ })
+	default:
+		if h.outer != nil {
+			e.Within = h.outer.owner
+			w.count(func(t *histTally) { t.Inside++ })
+		}
+		h.base = &histBase{}
+		e.Call = max(e.Call, w.log.sinceWhen(k))
+	}
+	h.base.enter()
+	h.watch(w)
+	w.log.add(e)
+}
+
+// sinceWhen is since when an owner may have the lock.
+func (l *histLog) sinceWhen(k histKey) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.since[k].sent
+}
+
+// rwFailed looks at the error of a Lock, which has no effect that a user could see.
+func (w *histWorker) rwFailed(outer *histHold, err error) {
+	if outer != nil { // a re-entry that was cancelled may show for a moment
+		w.log.doubt(histKey{outer.name, outer.owner})
+	}
+	var loss *rlock.LostError
+	w.count(func(t *histTally) {
+		switch {
+		case errors.As(err, &loss):
+		case errors.Is(err, context.Canceled):
+			t.Cancelled++
+		case errors.Is(err, rlock.ErrNotAcquired):
+			t.Refused++
+		default:
+			t.Failed++
+		}
+	})
+	if errors.Is(err, rlock.ErrUpgrade) || errors.Is(err, rlock.ErrClosed) {
+		w.wrong(err)
+	}
+}
+
+// alone is the unlock of an Upgradeable without what it says of the lock beside: that may have been lost as well.
+func (h *histHold) alone(unlock rlock.UnlockFunc) rlock.UnlockFunc {
+	return func() error {
+		err := unlock()
+		if loss := (*rlock.LostError)(nil); errors.As(err, &loss) && !h.says(err) {
+			return nil
+		}
+		return err
+	}
+}
+
+// downgrade makes a reader of a writer, whose level ends with that.
+func (w *histWorker) downgrade(rw *rlock.RWMutex, h *histHold) {
+	r := &histHold{name: h.name, outer: h, cancel: h.cancel}
+	h.cancel = func() {} // the reader goes on under the same ctx
+	defer r.cancel()
+	unlock, first := h.release, true
+	var e histEntry
+	var failed error
+	h.release = func() error {
+		if !first {
+			return unlock()
+		}
+		first = false
+		e = histEntry{Kind: histLock, Name: h.name, Worker: w.id, Call: histNow()}
+		r.ctx, r.release, failed = rw.Downgrade(h.ctx)
+		if failed == nil {
+			return nil
+		}
+		switch err := unlock(); { // if the writer goes on
+		case err == nil, h.says(err):
+			return err
+		case h.says(failed):
+			return failed
+		}
+		return errors.New("the writer may have been unlocked or not")
+	}
+	h.unlock(w)
+	if failed != nil {
+		w.rwFailed(nil, failed)
+		return
+	}
+	w.rwHeld(r, e)
+	w.count(func(t *histTally) { t.Beside++ })
+	w.readTwice(r)
+	r.unlock(w)
+	r.finish(w)
+}
+
+// rwWrite is the witness of a writer, which also tells if its trusted time has ended before it had written.
+func (w *histWorker) rwWrite(h *histHold) {
+	w.write(h.ctx, h)
+	if h.ctx.Err() == nil && histNow() >= w.log.trusted(histKey{h.name, h.owner}) {
+		w.count(func(t *histTally) { t.Straddled[h.name]++ })
+	}
+}
+
+// readTwice is the witness of a reader: nobody writes meanwhile. It counts only if the lock was its own all the time.
+func (w *histWorker) readTwice(h *histHold) {
+	path := filepath.Join(w.plan.Dir, strconv.Itoa(w.index(h.name)))
+	before, err := readHistCounter(path)
+	if err != nil {
+		w.wrong(err)
+	}
+	w.pause(h.ctx)
+	after, err := readHistCounter(path)
+	if err != nil {
+		w.wrong(err)
+	}
+	if before != after && h.ctx.Err() == nil && histNow() < w.log.trusted(histKey{h.name, h.owner}) {
+		w.count(func(t *histTally) { t.Torn++ })
+	}
+}
