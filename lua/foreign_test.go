@@ -3,6 +3,7 @@ package lua_test
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -216,10 +217,11 @@ func TestCommandsInScripts(t *testing.T) {
 	acquire.Queue, acquire.GrantLease = l.queue, grantLease
 	l.process(1)
 	l.join(1)
+	l.must("PEXPIRE", l.queue, strconv.FormatInt(long.Milliseconds(), 10)) // so that it is not looked at to the millisecond
 	release.Owner, release.Next, release.Stay, release.Grants = other, next, false, 0
 	require.Equal(t, map[string]int64{
 		"evalsha": 2, "pttl": 3, "hget": 1, "hrandfield": 1, "zrange": 3, "zadd": 2, "hexists": 1,
-		"zrem": 1, "hset": 1, "pexpire": 2, "publish": 1, "hdel": 2,
+		"zrem": 1, "hset": 1, "pexpire": 1, "publish": 1, "hdel": 2,
 	}, run())
 }
 

@@ -46,7 +46,7 @@ func TestSiblingMeetsTheLastUnlock(t *testing.T) {
 				l = tryFor{m, wait}
 			}
 			sibling := lockAsync(t, under{context.WithoutCancel(ctx), l})
-			redistest.Eventually(t, atMost, func() bool { return behind() == 1 }, "the sibling waits for it")
+			redistest.Eventually(t, atMost, func() bool { return behind() >= 1 }, "the sibling waits for it")
 			unlocked := async(unlock)
 			<-ctx.Done()
 			proxy.Release()
