@@ -283,7 +283,7 @@ func (m *Mutex) slot() uint16 {
 // canLeave reports whether a caller may leave a call before its end.
 func canLeave(ctx context.Context, limit time.Time) bool { return ctx.Done() != nil || !limit.IsZero() }
 
-// What a caller that left may say of Redis.
+// The errors of a caller that left, about Redis.
 var (
 	errNoAnswer = errors.New("no answer")
 	errSilent   = errors.New("no answer, nor to other calls") // its own was not even sent

@@ -384,7 +384,7 @@ func (r *ear) sleep(q *QuorumMutex, ttl time.Duration) {
 
 var errGaveUp = errors.New("the caller's time is over")
 
-// What sleep was ended by, if by none of the cases.
+// The end of a sleep that none of the cases explains.
 const (
 	timeUp = -1 - iota // until
 	gaveUp             // ctx, the end of the waiting, or too many Clients are closed

@@ -566,7 +566,7 @@ func (f *fakeLocker) TryLock(ctx context.Context, _ time.Duration) (context.Cont
 	return context.WithValue(ctx, f, f.name), func() error { f.unlocked++; return nil }, nil
 }
 
-// What cannot be locked is said by each call, in one line that names it.
+// Each call reports in one line, by its name, a member that cannot be locked.
 func TestAllOfNothing(t *testing.T) {
 	b := newBench(t)
 	good := b.Mutex(b.name)
@@ -811,7 +811,7 @@ func TestAllWithReplicas(t *testing.T) {
 	require.Zero(t, bench{rdb: s.Client(t)}.size(t))
 }
 
-// What a Lock gives back while it waits for another lock does not stay taken; the end of a section does.
+// WithMinHold keeps a lock taken after its section, not after a Lock that gave it back to wait for another one.
 func TestAllGivesBackWithoutMinHold(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBench(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// What a lock of any kind has to do when it is used as a mutex, whichever servers it is on. The properties are in
+// Every kind of lock, used as a mutex, does the same on whichever servers it is. The properties are in
 // conformance_properties_test.go. A new kind gets a row here, and one in docs/testing.md.
 
 // conformanceKind is a kind of lock.

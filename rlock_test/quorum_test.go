@@ -203,7 +203,7 @@ func TestQuorumOfClusterClients(t *testing.T) {
 	votes(0)
 }
 
-// What a quorum cannot work with is said by its methods.
+// The methods of a quorum report members that it cannot work with.
 func TestQuorumRefusesMembers(t *testing.T) {
 	b := newBench(t)
 	other := func() *rlock.Client { return newClient(t, b.rdb) }

@@ -165,7 +165,7 @@ func TestReadersOrOneWriter(t *testing.T) {
 	})
 }
 
-// Who is let in when, by what its ctx carries, and what the queries say.
+// A ctx that carries a hold of either side decides whether a Lock is let in, re-enters or is refused; the queries agree.
 func TestReadWriteReentry(t *testing.T) {
 	b := newBench(t)
 	ctx := context.Background()

@@ -6,7 +6,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// What a run has to know of the kind of its locks.
+// The data of a run about the kind of its locks.
 
 func (p histPlan) model() porcupine.Model {
 	if p.Kind == histRW {
