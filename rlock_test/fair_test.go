@@ -148,7 +148,7 @@ func TestFairOrderOverProcesses(t *testing.T) {
 	}
 }
 
-// What fifty waiters of one process cost, one after the other, in commands that are sent and in those that scripts call; as much
+// Fifty waiters of one process, one after the other, cost a few commands each, sent and called by scripts; as much
 // for each if they are four times as many.
 func TestFairCommands(t *testing.T) {
 	redistest.Parallel(t)
