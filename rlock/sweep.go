@@ -55,13 +55,17 @@ func (c *Client) settle(m *Mutex, h *hold) {
 
 // residue is what of the field is to be swept, nil if there is no doubt.
 func (h *hold) residue(m *Mutex) *residue {
+	r := &residue{mutex: m, args: m.releaseArgs(h, 0, 0)}
+	if h.doubt != nil {
+		r.doubt = *h.doubt
+	}
 	if h.queued != nil {
-		h.doubted(time.Now().Add(maxSweep))
+		r.place = time.Now().Add(maxSweep)
 	}
-	if d := h.doubt; d != nil && (d.late > 0 || d.unsure || h.queued != nil) {
-		return &residue{doubt: *d, mutex: m, args: m.releaseArgs(h, 0, 0)}
+	if r.late <= 0 && !r.unsure && r.place.IsZero() {
+		return nil
 	}
-	return nil
+	return r
 }
 
 // sweep sweeps those that are not nil.
@@ -122,6 +126,7 @@ func (c *Client) lastCall() (context.Context, context.CancelFunc) {
 // residue is a field that is being swept.
 type residue struct {
 	doubt
+	place time.Time // until when an answer is looked for, which takes it out of the queue in Redis
 	mutex *Mutex
 	args  lua.ReleaseArgs
 	next  time.Time     // when to try again
@@ -238,12 +243,13 @@ func (s *sweeper) try(c *Client, due []*residue, failed time.Duration) (answered
 		if results[i].Err == nil {
 			answered = true
 			wait, r.pause = r.pause, 2*r.pause
+			r.place = time.Time{}
 			if r.found(results[i].Status != lua.NotHeld) {
 				done[r] = true
 			}
 		}
 		// Also after an error that does not pass by itself: a right or memory may be given back.
-		if now.After(r.until) {
+		if now.After(r.until) && now.After(r.place) {
 			done[r] = true
 		}
 		r.next = now.Add(wait)

@@ -125,6 +125,29 @@ func TestSweepingSparesTheNextHold(t *testing.T) {
 	}
 }
 
+// G9: what an acquire without an answer may have begun is looked for as long as its lease would last, and no longer because its
+// owner had a place in the queue too, which the first answer takes away.
+func TestSweepingEndsWithTheLease(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	proxy := redistest.StartProxy(t, s.Addr())
+	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b.Client = newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{WatchdogTimeout: time.Second})
+	loadScripts(t, b.Client)
+	_, unlockOther, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	defer func() { require.NoError(t, unlockOther()) }()
+	ctx, leave := context.WithCancel(context.Background())
+	proxy.OnRequest(redistest.Nth(1, "EVALSHA", redistest.Cut))
+	first := lockAsync(t, under{ctx, b.Mutex(b.name)})
+	b.awaitSubscribers(t, b.name, 1)
+	leave()
+	require.ErrorIs(t, first.get(t, atMost).err, rlock.ErrNotAcquired)
+	sweepers := func() int { return redistest.Goroutines("rlock.(*sweeper)") }
+	redistest.Eventually(t, soon, func() bool { return sweepers() == 1 }, "the sweeper begins")
+	redistest.Eventually(t, 5*time.Second, func() bool { return sweepers() == 0 }, "the sweeper ends")
+}
+
 // layers locks three names in nested sections, each with siblings inside that lock the next ones, in
 // one order, so that nothing waits for itself.
 type layers struct {
