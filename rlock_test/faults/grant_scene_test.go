@@ -130,6 +130,12 @@ func isEnd(cmd []string) bool {
 	return ok && c.ends
 }
 
+// isRenewal reports whether a proxy carries a call that renews holds.
+func isRenewal(cmd []string) bool {
+	c, ok := parseHistScript(cmd)
+	return ok && c.what == "renew"
+}
+
 // once strikes the first of the frames that are meant.
 func once(meant func([]string) bool, act redistest.Action) redistest.Hook {
 	return (&mixStrike{meant: meant, n: 1, act: act}).hook
