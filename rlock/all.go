@@ -439,9 +439,10 @@ func (m *member) minAttempt() time.Duration {
 	return m.mutex.client.minAttempt()
 }
 
-// refused is m, if the error says that it can be waited for. If Redis did not answer, that wait will say so.
+// refused is m, if the error says that it can be waited for, and not that the ctx was done. If Redis did not answer, or the ctx is done
+// meanwhile, that wait will say so.
 func (s *section) refused(m *member, err error) *member {
-	if errors.Is(err, ErrNotAcquired) && s.ctx.Err() == nil {
+	if errors.Is(err, ErrNotAcquired) && (s.ctx.Err() == nil || !errors.Is(err, s.ctx.Err())) {
 		return m
 	}
 	return nil

@@ -566,6 +566,30 @@ func (f *fakeLocker) TryLock(ctx context.Context, _ time.Duration) (context.Cont
 	return context.WithValue(ctx, f, f.name), func() error { f.unlocked++; return nil }, nil
 }
 
+// refusedAtTheEnd is a lock whose ctx is done in the moment after it was refused.
+type refusedAtTheEnd struct {
+	*rlock.Mutex
+
+	end context.CancelFunc
+}
+
+func (r refusedAtTheEnd) TryLock(ctx context.Context, wait time.Duration) (context.Context, rlock.UnlockFunc, error) {
+	defer r.end()
+	return r.Mutex.TryLock(ctx, wait)
+}
+
+// The error names the end of the ctx, whenever that was.
+func TestAllCancelledBetweenTwoAttempts(t *testing.T) {
+	b := newBench(t)
+	_, unlock, err := b.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	_, _, err = rlock.All(refusedAtTheEnd{newClient(t, b.rdb).Mutex(b.name), cancel}).Lock(ctx)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, err, context.Canceled)
+	require.NoError(t, unlock())
+}
+
 // Each call reports in one line, by its name, a member that cannot be locked.
 func TestAllOfNothing(t *testing.T) {
 	b := newBench(t)
