@@ -187,7 +187,7 @@ func (e *election) vote(h *quorumHold, began time.Time) (t tally, err error) {
 		if !e.failed.IsZero() { // by now there may be new connections
 			end = earlier(end, began.Add(max(secondTry, patience-began.Sub(e.failed))))
 		}
-		if t.refused > 0 || t.granted+t.asked < most {
+		if t.refused > 0 && t.granted+t.refused >= most || t.granted+t.asked < most {
 			// Nothing is gained by what is granted, and others may need it. But what answers in time need not be asked again.
 			end = earlier(end, t.last.Add(t.last.Sub(began)+stragglers))
 		}

@@ -302,6 +302,25 @@ func TestQuorumSplitVotes(t *testing.T) {
 	}
 }
 
+// A majority that is slow has answered all the same: that the lock is held is no outage, though the first answer came long before.
+func TestQuorumOfSlowServersIsReached(t *testing.T) {
+	redistest.Parallel(t)
+	e := newElectorate(t, 3)
+	_, unlock, err := e.voter(t, rlock.Options{}).Lock(context.Background())
+	require.NoError(t, err)
+	other := e.voter(t, rlock.Options{})
+	for _, proxy := range e.proxies[1:] {
+		proxy.Delay(50 * time.Millisecond)
+	}
+	for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
+		_, _, err = other.TryLock(context.Background(), wait)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.NotErrorIs(t, err, rlock.ErrUnreachable)
+	}
+	require.NoError(t, unlock())
+	e.awaitVotes(t, 0)
+}
+
 // Where another one has a vote, a round does not wait for the dead: two could wait for them in turn, with the living votes split.
 func TestQuorumRoundEndsWithoutTheDead(t *testing.T) {
 	redistest.Parallel(t)
