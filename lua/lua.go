@@ -2,7 +2,6 @@ package lua
 
 import (
 	"context"
-	_ "embed" // for the script texts below
 	"errors"
 	"fmt"
 	"math"
@@ -14,19 +13,10 @@ import (
 )
 
 var (
-	//go:embed acquire.lua
-	acquireText string
-	//go:embed release.lua
-	releaseText string
-	//go:embed renew.lua
-	renewText string
-	//go:embed force.lua
-	forceText string
-
-	acquireScript = script{Text(acquireText), "6c3bc32448892f9d79815c6a8367ae9366674533"}
-	releaseScript = script{Text(releaseText), "960980c0ecf24b99e1be538eea3a84f04b1a9dc5"}
-	renewScript   = script{Text(renewText), "cfb4481d8338663a71bc631c935578842d668ab6"}
-	forceScript   = script{Text(forceText), "931eccf0475a32fb97c9935c555590e9502b6286"}
+	acquireScript = script{Text("acquire"), "6c3bc32448892f9d79815c6a8367ae9366674533"}
+	releaseScript = script{Text("release"), "960980c0ecf24b99e1be538eea3a84f04b1a9dc5"}
+	renewScript   = script{Text("renew"), "cfb4481d8338663a71bc631c935578842d668ab6"}
+	forceScript   = script{Text("force"), "931eccf0475a32fb97c9935c555590e9502b6286"}
 )
 
 // Publish says where an unlock is announced.

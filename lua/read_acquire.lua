@@ -29,23 +29,6 @@
 -- Redis does not roll back a script that fails. So whatever can fail comes before the hold is written: the first access to each
 -- key, and a field that is no number. A hold key without a field means nothing.
 
--- owner_of returns an error if the key holds a hash that is no lock, otherwise nil and the field of an owner: '' if the key
--- is absent, or if only the mode of a read/write lock was seen. The fields of a lock, of any kind, are its owners
--- (<UUID>:<number>, or <UUID>:<number>:write) and perhaps the mode. Two tell, however many there are: one is not the mode.
-local function owner_of(key)
-  local owner = ''
-  for _, field in ipairs(redis.call('hrandfield', key, 2)) do
-    local id = string.match(field, '^([%x-]+):%-?%d+$') or string.match(field, '^([%x-]+):%-?%d+:write$')
-    if id and #id == 36 then
-      owner = field
-    elseif field ~= 'mode' then
-      local shown = string.gsub(string.sub(field, 1, 64), '%c', '?')
-      return {err = 'FOREIGN the key holds a hash with the field "' .. shown .. '"'}
-    end
-  end
-  return nil, owner
-end
-
 local lock, marks, owner, within = KEYS[1], KEYS[2], ARGV[1], ARGV[4]
 local lease, want = tonumber(ARGV[2]), tonumber(ARGV[3])
 local ttl = redis.call('pttl', lock)
@@ -107,10 +90,10 @@ if not held then
 end
 
 local more = want - tonumber(held or 0)
-local prefix = (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}') .. ':' .. owner .. ':rwlock_timeout:'
+local keys = hold_keys(lock, owner)
 for level = 1, want do
-  if redis.call('pttl', prefix .. level) < lease then
-    redis.call('set', prefix .. level, 1, 'px', ARGV[2])
+  if redis.call('pttl', keys .. level) < lease then
+    redis.call('set', keys .. level, 1, 'px', ARGV[2])
   end
 end
 if not mode then

@@ -27,14 +27,13 @@
 
 local lock, marks, owner = KEYS[1], KEYS[2], ARGV[1]
 local want = tonumber(ARGV[2])
-local base = (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}') .. ':'
 
 local held = redis.call('hget', lock, owner)
 if not held then
   return 0
 end
 local above = tonumber(held) - want
-local prefix = base .. owner .. ':rwlock_timeout:'
+local keys = hold_keys(lock, owner)
 
 if want > 0 then
   local lease, left = tonumber(ARGV[3]), redis.call('pttl', lock)
@@ -44,12 +43,12 @@ if want > 0 then
     redis.pcall('pexpire', lock, left)
   end
   for level = 1, want do
-    if redis.call('pttl', prefix .. level) < lease then
-      redis.call('set', prefix .. level, 1, 'px', ARGV[3])
+    if redis.call('pttl', keys .. level) < lease then
+      redis.call('set', keys .. level, 1, 'px', ARGV[3])
     end
   end
   for level = want + 1, want + above do
-    redis.call('del', prefix .. level)
+    redis.call('del', keys .. level)
   end
   if above > 0 then
     redis.call('hincrby', lock, owner, -above)
@@ -58,29 +57,18 @@ if want > 0 then
 end
 
 for level = 1, above do
-  redis.call('del', prefix .. level)
+  redis.call('del', keys .. level)
 end
 redis.call('hdel', lock, owner)
 if redis.call('hget', lock, 'mode') == 'write' then
   return 1
 end
 
--- lives returns for how many ms more a field is that of a live reader; 0 if it is none.
-local function lives(field)
-  local longest = 0
-  if field ~= 'mode' then
-    for level = 1, tonumber(redis.call('hget', lock, field)) or 0 do
-      longest = math.max(longest, redis.call('pttl', base .. field .. ':rwlock_timeout:' .. level))
-    end
-  end
-  return longest
-end
-
 local size = redis.call('hlen', lock)
 local fields = size > 1 and redis.call('hrandfield', lock, 9) or {}
 if #fields < size then
   for _, field in ipairs(fields) do
-    if lives(field) > 0 then
+    if lives(lock, field, redis.call('hget', lock, field)) > 0 then
       return 1
     end
   end
@@ -88,7 +76,7 @@ if #fields < size then
 end
 local longest, readers, reader = 0, 0, ''
 for _, field in ipairs(fields) do
-  local left = lives(field)
+  local left = lives(lock, field, redis.call('hget', lock, field))
   if left > 0 then
     longest, readers, reader = math.max(longest, left), readers + 1, field
   end

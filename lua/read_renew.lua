@@ -30,10 +30,10 @@ end
 for i = 1, #KEYS do
   local count = redis.pcall('hget', KEYS[i], ARGV[i + 1])
   if type(count) == 'string' then
-    local prefix = (string.find(KEYS[i], '{', 1, true) and KEYS[i] or '{' .. KEYS[i] .. '}') .. ':' .. ARGV[i + 1]
+    local keys = hold_keys(KEYS[i], ARGV[i + 1])
     verdicts[i] = extend(KEYS[i]) and 1 or -1
     for level = 1, tonumber(count) or 0 do
-      if not extend(prefix .. ':rwlock_timeout:' .. level) then
+      if not extend(keys .. level) then
         verdicts[i] = -1
       end
     end

@@ -2,28 +2,14 @@ package lua
 
 import (
 	"context"
-	_ "embed" // for the script texts below
 	"time"
 
 	"github.com/redis/rueidis"
 )
 
 var (
-	//go:embed read_acquire.lua
-	readAcquireText string
-	//go:embed read_release.lua
-	readReleaseText string
-	//go:embed read_renew.lua
-	readRenewText string
-	//go:embed write_acquire.lua
-	writeAcquireText string
-	//go:embed write_release.lua
-	writeReleaseText string
-	//go:embed rw_force.lua
-	rwForceText string
-
-	readRenewScript = script{Text(readRenewText), "53e678dd2cde875c08f9a922d56ebc86a6dfdf02"}
-	rwForceScript   = script{Text(rwForceText), "b1cef729e28921cf35d1cbcbb7434c08194ed8e6"}
+	readRenewScript = script{Text("read_renew"), "bf063df80a2d5d794fccbd6f4c64860389c5f9de"}
+	rwForceScript   = script{Text("rw_force"), "d0cbcd3250e2cdd3b3390c34294ccb1edf9f9007"}
 )
 
 // Side says whether a lock is a read/write lock, and for which of its sides a call is.
@@ -41,13 +27,13 @@ func (s Side) mode() string { return [...]string{Reader: "read", Writer: "write"
 var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
-		Reader: {Text(readAcquireText), "ec082d1a72111755fa049622f5261e83e612e5ec"},
-		Writer: {Text(writeAcquireText), "706dcfad9b601c09775e1c2169e4b6ff0954965d"},
+		Reader: {Text("read_acquire"), "9260f194cee8154063418be26c386165685409ef"},
+		Writer: {Text("write_acquire"), "fc6237cac2425f0cd484b8ee90ec2fbf0147abba"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
-		Reader: {Text(readReleaseText), "80a0c73176f82cf0eaecea0717a6b64f8ee50712"},
-		Writer: {Text(writeReleaseText), "bfa1dd920ac3441a542a20a03bd1e4ce1a07b2b5"},
+		Reader: {Text("read_release"), "27067f0137dedd6f73cddba167584480cfc473a1"},
+		Writer: {Text("write_release"), "49ae0038021f77da431f0a5b72d74833a073c827"},
 	}
 )
 
