@@ -32,43 +32,48 @@ local fence = #KEYS > (queue and 2 or 1) and KEYS[2]
 local entry = ARGV[1] .. (fence and ' f' or '')
 
 local ttl = redis.call('pttl', KEYS[1])
-local held = ttl ~= -2 and redis.call('hget', KEYS[1], ARGV[1]) -- false: absent, or of another
-
-local function join()
-  local soon = ttl >= 0 and ttl <= tonumber(ARGV[4]) and 1 or 0
-  local last = redis.call('zrange', queue, -1, -1, 'withscores')[2] or 0
-  local added = redis.pcall('zadd', queue, 'nx', math.floor(last / 2) * 2 + 2 + soon, entry)
-  if added == 0 then
-    local score = redis.call('zscore', queue, entry)
-    redis.call('zadd', queue, math.floor(score / 2) * 2 + soon, entry)
-  elseif added ~= 1 and not redis.call('zscore', queue, entry) then
-    return 0 -- without memory, say; then it is not told of a grant, but of the rest
-  end
-  local lasts = (ttl < 0 and 60000 or math.min(ttl, 1e15)) + 1000 -- Redis refuses a time that is too far away
-  if redis.call('pttl', queue) < lasts then
-    redis.call('pexpire', queue, lasts)
-  end
-  return 1
+local foreign, holder, alone
+if ttl ~= -2 and want == 1 then -- it is another's, most likely, and its only field says so
+  foreign, holder, alone = owner_of(KEYS[1])
 end
+local held = ttl ~= -2 and (not alone or holder == ARGV[1]) and redis.call('hget', KEYS[1], ARGV[1])
 
 if not held then
   if want > 1 then
     return -1
   end
+  if foreign then
+    return foreign
+  end
   if ttl ~= -2 then
-    local foreign, holder = owner_of(KEYS[1])
-    local joined = not foreign and queue and join() or 0
-    return foreign or {ttl, holder, joined}
+    local joined = 0
+    if queue then
+      local soon = ttl >= 0 and ttl <= tonumber(ARGV[4]) and 1 or 0
+      local last = redis.call('zrange', queue, '-1', '-1', 'withscores')[2]
+      local added = redis.pcall('zadd', queue, 'nx', math.floor((last or 0) / 2) * 2 + 2 + soon, entry)
+      local score = added ~= 1 and redis.call('zscore', queue, entry)
+      if added == 0 then
+        redis.call('zadd', queue, math.floor(score / 2) * 2 + soon, entry)
+      end
+      if added == 1 or score then -- otherwise it is without memory, say; then it is not told of a grant, but of the rest
+        local lasts = (ttl < 0 and 60000 or math.min(ttl, 1e15)) + 1000 -- Redis refuses a time that is too far away
+        if not last or redis.call('pttl', queue) < lasts then
+          redis.call('pexpire', queue, lasts)
+        end
+        joined = 1
+      end
+    end
+    return {ttl, holder, joined}
   end
 end
 
-local count = tonumber(held or 0)
+local more = held and want - tonumber(held)
 local token = 0
-if count < want then
+if not held or more > 0 then
   if fence then
     token = redis.call('incr', fence)
   end
-  redis.call('hincrby', KEYS[1], ARGV[1], want - count)
+  redis.call('hincrby', KEYS[1], ARGV[1], more or ARGV[3])
 elseif fence then
   token = tonumber(redis.call('get', fence) or 0)
 end

@@ -9,10 +9,10 @@ import (
 )
 
 var (
-	fairAcquireScript = script{Text("fair_acquire"), "453db9f8aa1bac1f05d28d8e61bfec7a251e8181"}
+	fairAcquireScript = script{Text("fair_acquire"), "525722c8f2d41d4e669859295b0cd23dd980c88b"}
 	fairReleaseScript = script{Text("fair_release"), "b50c56e348660a7bc03cbde9052651884ef6b430"}
 	fairRefreshScript = script{Text("fair_refresh"), "8eb59383189b583d9e261f43c67bbb8ba98b4432"}
-	fairForceScript   = script{Text("fair_force"), "ea67e9e96003773cf96d4e28ebb2becf399351ed"}
+	fairForceScript   = script{Text("fair_force"), "6ec7288ae39c612d9863e795d86b692072e7c0e7"}
 )
 
 // Fair is the queue of a fair lock, in which each waiter has a place, in Redisson's form. The zero value is none: a lock is

@@ -13,10 +13,10 @@ import (
 )
 
 var (
-	acquireScript = script{Text("acquire"), "6c3bc32448892f9d79815c6a8367ae9366674533"}
-	releaseScript = script{Text("release"), "960980c0ecf24b99e1be538eea3a84f04b1a9dc5"}
-	renewScript   = script{Text("renew"), "cfb4481d8338663a71bc631c935578842d668ab6"}
-	forceScript   = script{Text("force"), "931eccf0475a32fb97c9935c555590e9502b6286"}
+	acquireScript = script{Text("acquire"), "4bc09c6434db2ba5322e753b78baa04250dbfb7c"}
+	releaseScript = script{Text("release"), "68cebf20ccc30e605f6455daed9aa183e43fb5da"}
+	renewScript   = script{Text("renew"), "dcc8d7c539374c8a7092f80e46e64c50db02e10e"}
+	forceScript   = script{Text("force"), "519336a900d9883acb79d511a32e5769459ef1d1"}
 )
 
 // Publish says where an unlock is announced.
@@ -190,7 +190,7 @@ type ReleaseArgs struct {
 type Queue struct {
 	Key        string
 	GrantLease time.Duration // of a grant to another process; sent in whole milliseconds
-	Grants     int           // in a row, since everybody was last told
+	Grants     int           // in a row before this one, since everybody was last told
 	Listens    bool          // this process listens to the unlock channel; looked at if it has no Next
 }
 
@@ -329,7 +329,7 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 	}
 	memory.args = [...]string{
 		a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Name, a.Next, goes,
-		millis(a.GrantLease), strconv.Itoa(a.Grants), flag(a.Listens),
+		millis(a.GrantLease), strconv.Itoa(a.Grants + 1), flag(a.Listens),
 	}
 	args = memory.args[:]
 	switch {

@@ -12,8 +12,8 @@ import (
 // Scripts for many locks at once. They do for each lock what the script for one does, since that is part of them.
 
 var (
-	acquireAllScript  = script{calling("acquire", "acquire_all"), "0b647ba2b982978f5f634dde4221996d96ced43c"}
-	releaseEachScript = script{calling("release", "release_each"), "37a73305779d3ee86c40d50c38a7116ad476f398"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "f1562e0fa07d4e9cd5e56b4062bbe65babe2b500"}
+	releaseEachScript = script{calling("release", "release_each"), "3d17ba66ea6ad9788e9b846d6136d8cc74a409fc"}
 )
 
 // calling is the text of a script that calls another one as a function of its KEYS and ARGV.

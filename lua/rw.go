@@ -9,7 +9,7 @@ import (
 
 var (
 	readRenewScript = script{Text("read_renew"), "bf063df80a2d5d794fccbd6f4c64860389c5f9de"}
-	rwForceScript   = script{Text("rw_force"), "d0cbcd3250e2cdd3b3390c34294ccb1edf9f9007"}
+	rwForceScript   = script{Text("rw_force"), "22a05971c6358ed80700b91c08b01f7f5962c8ba"}
 )
 
 // Side says whether a lock is a read/write lock, and for which of its sides a call is.
@@ -27,8 +27,8 @@ func (s Side) mode() string { return [...]string{Reader: "read", Writer: "write"
 var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
-		Reader: {Text("read_acquire"), "9260f194cee8154063418be26c386165685409ef"},
-		Writer: {Text("write_acquire"), "fc6237cac2425f0cd484b8ee90ec2fbf0147abba"},
+		Reader: {Text("read_acquire"), "9210be71a22ab005048b68f3be96fa22f9619af5"},
+		Writer: {Text("write_acquire"), "e32570f28d43a423e0899140d2f2e0861669e135"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
