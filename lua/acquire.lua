@@ -32,20 +32,23 @@ local fence = #KEYS > (queue and 2 or 1) and KEYS[2]
 local entry = ARGV[1] .. (fence and ' f' or '')
 
 local ttl = redis.call('pttl', KEYS[1])
-local foreign, holder, alone
-if ttl ~= -2 and want == 1 then -- it is another's, most likely, and its only field says so
-  foreign, holder, alone = owner_of(KEYS[1])
+local held, fields = false, {}
+if ttl ~= -2 then
+  fields = want == 1 and redis.call('hrandfield', KEYS[1], '2') or fields
+  if #fields ~= 1 or fields[1] == ARGV[1] then -- one that is another's tells it, too
+    held = redis.call('hget', KEYS[1], ARGV[1])
+  end
 end
-local held = ttl ~= -2 and (not alone or holder == ARGV[1]) and redis.call('hget', KEYS[1], ARGV[1])
 
 if not held then
   if want > 1 then
     return -1
   end
-  if foreign then
-    return foreign
-  end
   if ttl ~= -2 then
+    local foreign, holder = owner_of(fields)
+    if foreign then
+      return foreign
+    end
     local joined = 0
     if queue then
       local soon = ttl >= 0 and ttl <= tonumber(ARGV[4]) and 1 or 0

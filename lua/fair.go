@@ -9,10 +9,10 @@ import (
 )
 
 var (
-	fairAcquireScript = script{Text("fair_acquire"), "525722c8f2d41d4e669859295b0cd23dd980c88b"}
+	fairAcquireScript = script{Text("fair_acquire"), "1db94ef28513185b421f1509384b5af24378eb9d"}
 	fairReleaseScript = script{Text("fair_release"), "b50c56e348660a7bc03cbde9052651884ef6b430"}
 	fairRefreshScript = script{Text("fair_refresh"), "8eb59383189b583d9e261f43c67bbb8ba98b4432"}
-	fairForceScript   = script{Text("fair_force"), "6ec7288ae39c612d9863e795d86b692072e7c0e7"}
+	fairForceScript   = script{Text("fair_force"), "6c51018e2bca8a1906ac0cb847b7998f5ae3584c"}
 )
 
 // Fair is the queue of a fair lock, in which each waiter has a place, in Redisson's form. The zero value is none: a lock is

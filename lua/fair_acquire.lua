@@ -65,7 +65,7 @@ local first -- of the queue, if the lock is free: the owner
 if not held then
   local foreign, holder, time
   if ttl ~= -2 then
-    foreign, holder = owner_of(q.lock)
+    foreign, holder = owner_of(redis.call('hrandfield', q.lock, '2'))
   else
     first, time = wake(q, owner)
     if time then

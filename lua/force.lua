@@ -10,7 +10,7 @@
 --
 -- A look at the key comes before its deletion. If the key cannot be accessed, nothing was written.
 
-local foreign = owner_of(KEYS[1])
+local foreign = owner_of(redis.call('hrandfield', KEYS[1], '2'))
 if foreign then
   return foreign
 end

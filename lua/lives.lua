@@ -4,9 +4,8 @@
 local function lives(lock, field, count)
   local longest = 0
   if field ~= 'mode' then
-    local keys = hold_keys(lock, field)
     for level = 1, tonumber(count) or 0 do
-      longest = math.max(longest, redis.call('pttl', keys .. level))
+      longest = math.max(longest, redis.call('pttl', hold_key(lock, field, level)))
     end
   end
   return longest

@@ -13,10 +13,10 @@ import (
 )
 
 var (
-	acquireScript = script{Text("acquire"), "4bc09c6434db2ba5322e753b78baa04250dbfb7c"}
+	acquireScript = script{Text("acquire"), "504df0a8563eba2c58009cbce6b56a0f91c4432a"}
 	releaseScript = script{Text("release"), "68cebf20ccc30e605f6455daed9aa183e43fb5da"}
 	renewScript   = script{Text("renew"), "dcc8d7c539374c8a7092f80e46e64c50db02e10e"}
-	forceScript   = script{Text("force"), "519336a900d9883acb79d511a32e5769459ef1d1"}
+	forceScript   = script{Text("force"), "8551941761445b40b927455fc19be96a4cac94b4"}
 )
 
 // Publish says where an unlock is announced.

@@ -12,7 +12,7 @@ import (
 // Scripts for many locks at once. They do for each lock what the script for one does, since that is part of them.
 
 var (
-	acquireAllScript  = script{calling("acquire", "acquire_all"), "f1562e0fa07d4e9cd5e56b4062bbe65babe2b500"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "f081a949e3401ddcec5a5c14324e36c79018a5c8"}
 	releaseEachScript = script{calling("release", "release_each"), "3d17ba66ea6ad9788e9b846d6136d8cc74a409fc"}
 )
 

@@ -1,12 +1,10 @@
 -- This text stands before the scripts that ask whose a key is (see script.go).
 
--- owner_of returns an error if the key holds a hash that is no lock, otherwise nil, the field of an owner, and whether that is
--- the only field: '' if the key is absent, or if only the mode of a read/write lock was seen. The fields of a lock, of any kind,
--- are its owners (<UUID>:<number>, or <UUID>:<number>:write) and perhaps the mode. Two tell, however many there are: one is not
--- the mode.
-local function owner_of(key)
+-- owner_of looks at fields of a hash. It returns an error if one is no lock's, otherwise nil and the field of an owner: '' if
+-- there is none but the mode of a read/write lock. The fields of a lock, of any kind, are its owners (<UUID>:<number>, or
+-- <UUID>:<number>:write) and perhaps the mode. Two tell, however many there are: one is not the mode.
+local function owner_of(fields)
   local owner = ''
-  local fields = redis.call('hrandfield', key, '2')
   for _, field in ipairs(fields) do
     local id = string.match(field, '^([%x-]+):%-?%d+$') or string.match(field, '^([%x-]+):%-?%d+:write$')
     if id and #id == 36 then
@@ -16,5 +14,5 @@ local function owner_of(key)
       return {err = 'FOREIGN the key holds a hash with the field "' .. shown .. '"'}
     end
   end
-  return nil, owner, #fields == 1
+  return nil, owner
 end

@@ -37,7 +37,7 @@ local held = mode and redis.call('hget', lock, owner)
 
 -- awaited returns for how many ms more writers that wait keep new readers out; nil if none do.
 local function awaited()
-  local all = redis.call('zrange', marks, 0, -1, 'withscores')
+  local all = redis.call('zrange', marks, '0', '-1', 'withscores')
   if #all == 0 then
     return nil
   end
@@ -73,7 +73,10 @@ if not held then
   end
   local foreign, holder = nil, ''
   if ttl ~= -2 then
-    foreign, holder = owner_of(lock)
+    -- Of the two fields that tell, the mode may be one.
+    local field = mode and redis.call('hrandfield', lock)
+    local fields = field and field ~= 'mode' and {field} or redis.call('hrandfield', lock, '2')
+    foreign, holder = owner_of(fields)
   end
   if foreign then
     return foreign
@@ -89,17 +92,18 @@ if not held then
   end
 end
 
-local more = want - tonumber(held or 0)
-local keys = hold_keys(lock, owner)
+local more = held and want - tonumber(held)
 for level = 1, want do
-  if redis.call('pttl', keys .. level) < lease then
-    redis.call('set', keys .. level, 1, 'px', ARGV[2])
+  local key = hold_key(lock, owner, level)
+  if not held or redis.call('pttl', key) < lease then
+    redis.call('set', key, '1', 'px', ARGV[2])
   end
 end
 if not mode then
-  redis.call('hset', lock, 'mode', 'read')
-end
-if more > 0 then
+  redis.call('hset', lock, 'mode', 'read', owner, ARGV[3])
+elseif not held then
+  redis.call('hset', lock, owner, ARGV[3])
+elseif more > 0 then
   redis.call('hincrby', lock, owner, more)
 end
 if ttl < lease then

@@ -15,9 +15,9 @@
 -- A repeat of a call whose reply was lost changes nothing: the count never rises here, and a
 -- hold that has ended answers 0. A partial release never shortens an expiry.
 --
--- The lock is free if no reader with a live hold key is left, whatever fields there are. Usually a few fields tell that
--- one lives. If they are all, the hash expires with the last of these readers; if one is left that waits to become the writer,
--- it is told.
+-- The lock is free if no reader with a live hold key is left, whatever fields there are. Of many fields one usually tells that a
+-- reader lives, or a few do. If all were looked at, the hash expires with the last of these readers; if one is left that waits to
+-- become the writer, it is told.
 --
 -- Whoever waits is told by '1' on the unlock channel, and then by '00', which is '0' for Redisson: it forgets a '1' that comes
 -- while it is about to wait, and remembers a '0'.
@@ -33,7 +33,6 @@ if not held then
   return 0
 end
 local above = tonumber(held) - want
-local keys = hold_keys(lock, owner)
 
 if want > 0 then
   local lease, left = tonumber(ARGV[3]), redis.call('pttl', lock)
@@ -43,12 +42,13 @@ if want > 0 then
     redis.pcall('pexpire', lock, left)
   end
   for level = 1, want do
-    if redis.call('pttl', keys .. level) < lease then
-      redis.call('set', keys .. level, 1, 'px', ARGV[3])
+    local key = hold_key(lock, owner, level)
+    if redis.call('pttl', key) < lease then
+      redis.call('set', key, '1', 'px', ARGV[3])
     end
   end
   for level = want + 1, want + above do
-    redis.call('del', keys .. level)
+    redis.call('del', hold_key(lock, owner, level))
   end
   if above > 0 then
     redis.call('hincrby', lock, owner, -above)
@@ -57,26 +57,30 @@ if want > 0 then
 end
 
 for level = 1, above do
-  redis.call('del', keys .. level)
+  redis.call('del', hold_key(lock, owner, level))
 end
 redis.call('hdel', lock, owner)
 if redis.call('hget', lock, 'mode') == 'write' then
   return 1
 end
 
-local size = redis.call('hlen', lock)
-local fields = size > 1 and redis.call('hrandfield', lock, 9) or {}
-if #fields < size then
+-- one_of reports whether one of some fields is a live reader's, as far as its first level tells.
+local function one_of(fields)
   for _, field in ipairs(fields) do
-    if lives(lock, field, redis.call('hget', lock, field)) > 0 then
-      return 1
+    if redis.call('pttl', hold_key(lock, field, 1)) > 0 then
+      return true
     end
   end
-  fields = redis.call('hkeys', lock)
+end
+
+if redis.call('hlen', lock) > 9 and (one_of({redis.call('hrandfield', lock)}) or one_of(redis.call('hrandfield', lock, '9'))) then
+  return 1
 end
 local longest, readers, reader = 0, 0, ''
-for _, field in ipairs(fields) do
-  local left = lives(lock, field, redis.call('hget', lock, field))
+local all = redis.call('hgetall', lock)
+for i = 1, #all, 2 do
+  local field = all[i]
+  local left = lives(lock, field, all[i + 1])
   if left > 0 then
     longest, readers, reader = math.max(longest, left), readers + 1, field
   end

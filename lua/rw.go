@@ -8,8 +8,8 @@ import (
 )
 
 var (
-	readRenewScript = script{Text("read_renew"), "bf063df80a2d5d794fccbd6f4c64860389c5f9de"}
-	rwForceScript   = script{Text("rw_force"), "22a05971c6358ed80700b91c08b01f7f5962c8ba"}
+	readRenewScript = script{Text("read_renew"), "9407681abe99eba1030e81b47c7ecfe630771397"}
+	rwForceScript   = script{Text("rw_force"), "5d3e645c136563fc70d7db8532fae0ddd2ae690f"}
 )
 
 // Side says whether a lock is a read/write lock, and for which of its sides a call is.
@@ -27,13 +27,13 @@ func (s Side) mode() string { return [...]string{Reader: "read", Writer: "write"
 var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
-		Reader: {Text("read_acquire"), "9210be71a22ab005048b68f3be96fa22f9619af5"},
-		Writer: {Text("write_acquire"), "e32570f28d43a423e0899140d2f2e0861669e135"},
+		Reader: {Text("read_acquire"), "99241037cb1a3aec7290e208cf2ec52af1c88155"},
+		Writer: {Text("write_acquire"), "f9fbdd681f616c0870b69705af727802233da801"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
-		Reader: {Text("read_release"), "27067f0137dedd6f73cddba167584480cfc473a1"},
-		Writer: {Text("write_release"), "49ae0038021f77da431f0a5b72d74833a073c827"},
+		Reader: {Text("read_release"), "e5816b1007815b168e3e0eb3acdcba859a55f834"},
+		Writer: {Text("write_release"), "4043b97dd75fe1a397d888f92a3e017991bd00c5"},
 	}
 )
 

@@ -12,7 +12,7 @@
 -- The hold keys go with the hash, after a look at it.
 
 local lock = KEYS[1]
-local foreign = owner_of(lock)
+local foreign = owner_of(redis.call('hrandfield', lock, '2'))
 if foreign then
   return foreign
 end
@@ -21,9 +21,8 @@ if redis.call('hget', lock, 'mode') ~= ARGV[1] then
 end
 local all = redis.call('hgetall', lock)
 for i = 1, #all, 2 do
-  local keys = hold_keys(lock, all[i])
   for level = 1, tonumber(all[i + 1]) or 0 do
-    redis.call('del', keys .. level)
+    redis.call('del', hold_key(lock, all[i], level))
   end
 end
 redis.call('del', lock)

@@ -27,12 +27,12 @@ var preludes = map[string][]string{
 	"fair_release":  {"fair"},
 	"fair_refresh":  {"fair"},
 	"fair_force":    {"owner_of", "fair"},
-	"read_acquire":  {"owner_of", "hold_keys"},
-	"read_release":  {"hold_keys", "lives"},
-	"read_renew":    {"hold_keys"},
-	"write_acquire": {"owner_of", "hold_keys", "lives", "readers"},
-	"write_release": {"hold_keys", "lives", "readers"},
-	"rw_force":      {"owner_of", "hold_keys"},
+	"read_acquire":  {"owner_of", "hold_key"},
+	"read_release":  {"hold_key", "lives"},
+	"read_renew":    {"hold_key"},
+	"write_acquire": {"owner_of", "hold_key", "lives", "readers"},
+	"write_release": {"hold_key", "lives", "readers"},
+	"rw_force":      {"owner_of", "hold_key"},
 }
 
 // Text is what is sent of a script, which is named as its file: with its preludes, without comments and indentation. The first

@@ -32,7 +32,7 @@ local lease, want = tonumber(ARGV[2]), tonumber(ARGV[3])
 local ttl = redis.call('pttl', lock)
 local mode = ttl ~= -2 and redis.call('hget', lock, 'mode')
 local held = mode == 'write' and redis.call('hget', lock, owner)
-local more = want - tonumber(held or 0)
+local more = held and want - tonumber(held)
 local entry = owner .. (within ~= '' and ' ' .. within or '')
 
 local function mark(rest)
@@ -56,7 +56,7 @@ if not held then
     return -1
   end
   if ttl ~= -2 then
-    local foreign, holder = owner_of(lock)
+    local foreign, holder = owner_of(redis.call('hrandfield', lock, '2'))
     if foreign then
       return foreign
     end
@@ -79,9 +79,8 @@ if ttl ~= -2 and ttl < lease then
   redis.call('pexpire', lock, ARGV[2])
 end
 if not held then
-  redis.call('hset', lock, 'mode', 'write')
-end
-if more > 0 then
+  redis.call('hset', lock, 'mode', 'write', owner, ARGV[3])
+elseif more > 0 then
   redis.call('hincrby', lock, owner, more)
 end
 if ttl == -2 then
