@@ -9,10 +9,10 @@ import (
 )
 
 var (
-	fairAcquireScript = script{Text("fair_acquire"), "1db94ef28513185b421f1509384b5af24378eb9d"}
-	fairReleaseScript = script{Text("fair_release"), "b50c56e348660a7bc03cbde9052651884ef6b430"}
-	fairRefreshScript = script{Text("fair_refresh"), "8eb59383189b583d9e261f43c67bbb8ba98b4432"}
-	fairForceScript   = script{Text("fair_force"), "6c51018e2bca8a1906ac0cb847b7998f5ae3584c"}
+	fairAcquireScript = script{Text("fair_acquire"), "ac97c6bde6ac4416bca266dafb1b17b217a46dcc"}
+	fairReleaseScript = script{Text("fair_release"), "b43e7f4f09418bcff6e1b111e6d3c243ccc23a21"}
+	fairRefreshScript = script{Text("fair_refresh"), "2f988921a8c9cdc6401c3000e8c3c3c1b06a9940"}
+	fairForceScript   = script{Text("fair_force"), "46d3eccb30eac5463062171c20eb6fadb8b7b2bc"}
 )
 
 // Fair is the queue of a fair lock, in which each waiter has a place, in Redisson's form. The zero value is none: a lock is

@@ -49,7 +49,7 @@ end
 -- head returns the first entry and its time, after dropping those before it whose time is over. One that asks, me, is not over.
 local function head(q, me)
   while true do
-    local entry = redis.call('lindex', q.list, 0)
+    local entry = redis.call('lindex', q.list, '0')
     if not entry or entry == me then
       return entry
     end
@@ -106,14 +106,14 @@ local function pass(q, hold, lease)
       end
       break
     end
-    redis.call('hset', q.lock, entry, 1)
+    redis.call('hset', q.lock, entry, '1')
     redis.call('pexpire', q.lock, lease)
     local gone = entry == hold or tell(q, entry, entry .. ' ' .. lease .. ' 0 -')
     if not refused then
       drop_head(q, entry)
       if not gone then
         redis.call('hdel', q.lock, hold)
-        local next = redis.call('lindex', q.list, 0)
+        local next = redis.call('lindex', q.list, '0')
         if next and not is_ours(next) then
           tell(q, next, '0') -- it asks, and looks again when the grant should have been renewed
         end

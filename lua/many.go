@@ -13,7 +13,7 @@ import (
 
 var (
 	acquireAllScript  = script{calling("acquire", "acquire_all"), "f081a949e3401ddcec5a5c14324e36c79018a5c8"}
-	releaseEachScript = script{calling("release", "release_each"), "3d17ba66ea6ad9788e9b846d6136d8cc74a409fc"}
+	releaseEachScript = script{calling("release", "release_each"), "cf0678312cf780b6947d0abce1604e88af9728de"}
 )
 
 // calling is the text of a script that calls another one as a function of its KEYS and ARGV.

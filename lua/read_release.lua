@@ -90,7 +90,7 @@ if readers == 0 then
 else
   redis.call('pexpire', lock, longest)
   local upgrades = false
-  for _, mark in ipairs(marks and readers == 1 and redis.call('zrange', marks, 0, -1) or {}) do
+  for _, mark in ipairs(marks and readers == 1 and redis.call('zrange', marks, '0', '-1') or {}) do
     upgrades = upgrades or string.find(mark .. ' ', ' ' .. reader .. ' ', 1, true)
   end
   if not upgrades then

@@ -74,7 +74,7 @@ end
 -- The lock stays taken by another owner, so that a renewal or re-entry of this one that comes late finds nothing.
 if ARGV[7] == '2' and redis.call('hexists', lock, owner) == 1 then
   redis.call('pexpire', lock, ARGV[3])
-  redis.call('hset', lock, next, 1)
+  redis.call('hset', lock, next, '1')
   return free('01')
 end
 
@@ -162,7 +162,7 @@ end
 local function watch(from)
   for i = at + 1, #front / 2 do
     if front[2 * i] % 2 == 0 then
-      local behind = redis.pcall('zrange', queue, from, 31, 'withscores')
+      local behind = redis.pcall('zrange', queue, from, '31', 'withscores')
       for n = 1, #behind, 2 do
         if behind[n + 1] % 2 == 0 then
           tell(behind[n], '? ' .. lease * (n + 1) / 2)

@@ -32,8 +32,8 @@ var (
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
-		Reader: {Text("read_release"), "e5816b1007815b168e3e0eb3acdcba859a55f834"},
-		Writer: {Text("write_release"), "4043b97dd75fe1a397d888f92a3e017991bd00c5"},
+		Reader: {Text("read_release"), "1b885ba86d041c55f3bb66b88e359ab1760a1cd6"},
+		Writer: {Text("write_release"), "c9e3f27343ee3e57062acc1ff979aef400a12dbe"},
 	}
 )
 

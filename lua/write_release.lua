@@ -31,7 +31,7 @@ local want = tonumber(ARGV[2])
 local mode = redis.call('hget', lock, 'mode')
 local held = mode == 'write' and redis.call('hget', lock, owner)
 if not held then
-  for _, mark in ipairs(marks and redis.call('zrange', marks, 0, -1) or {}) do
+  for _, mark in ipairs(marks and redis.call('zrange', marks, '0', '-1') or {}) do
     if string.sub(mark .. ' ', 1, #owner + 1) == owner .. ' ' then
       redis.call('zrem', marks, mark)
       if mode ~= 'write' and redis.call('exists', marks) == 0 then
