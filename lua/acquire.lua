@@ -26,46 +26,18 @@
 -- Redis does not roll back a script that fails. So whatever can fail comes before the hold is written: the first
 -- access to each key, the counter, and a field that is no number. If a key cannot be accessed, nothing was written.
 
--- owner_of returns an error if the key holds a hash that is no lock, otherwise nil and the field of an owner: '' if the key
--- is absent, or if only the mode of a read/write lock was seen. The fields of a lock, of any kind, are its owners
--- (<UUID>:<number>, or <UUID>:<number>:write) and perhaps the mode. Two tell, however many there are: one is not the mode.
-local function owner_of(key)
-  local owner = ''
-  for _, field in ipairs(redis.call('hrandfield', key, 2)) do
-    local id = string.match(field, '^([%x-]+):%-?%d+$') or string.match(field, '^([%x-]+):%-?%d+:write$')
-    if id and #id == 36 then
-      owner = field
-    elseif field ~= 'mode' then
-      local shown = string.gsub(string.sub(field, 1, 64), '%c', '?')
-      return {err = 'FOREIGN the key holds a hash with the field "' .. shown .. '"'}
-    end
-  end
-  return nil, owner
-end
-
 local want = tonumber(ARGV[3])
 local queue = ARGV[4] and KEYS[#KEYS]
 local fence = #KEYS > (queue and 2 or 1) and KEYS[2]
 local entry = ARGV[1] .. (fence and ' f' or '')
 
 local ttl = redis.call('pttl', KEYS[1])
-local held = ttl ~= -2 and redis.call('hget', KEYS[1], ARGV[1]) -- false: absent, or of another
-
-local function join()
-  local soon = ttl >= 0 and ttl <= tonumber(ARGV[4]) and 1 or 0
-  local last = redis.call('zrange', queue, -1, -1, 'withscores')[2] or 0
-  local added = redis.pcall('zadd', queue, 'nx', math.floor(last / 2) * 2 + 2 + soon, entry)
-  if added == 0 then
-    local score = redis.call('zscore', queue, entry)
-    redis.call('zadd', queue, math.floor(score / 2) * 2 + soon, entry)
-  elseif added ~= 1 and not redis.call('zscore', queue, entry) then
-    return 0 -- without memory, say; then it is not told of a grant, but of the rest
+local held, fields = false, {}
+if ttl ~= -2 then
+  fields = want == 1 and redis.call('hrandfield', KEYS[1], '2') or fields
+  if #fields ~= 1 or fields[1] == ARGV[1] then -- one that is another's tells it, too
+    held = redis.call('hget', KEYS[1], ARGV[1])
   end
-  local lasts = (ttl < 0 and 60000 or math.min(ttl, 1e15)) + 1000 -- Redis refuses a time that is too far away
-  if redis.call('pttl', queue) < lasts then
-    redis.call('pexpire', queue, lasts)
-  end
-  return 1
 end
 
 if not held then
@@ -73,19 +45,38 @@ if not held then
     return -1
   end
   if ttl ~= -2 then
-    local foreign, holder = owner_of(KEYS[1])
-    local joined = not foreign and queue and join() or 0
-    return foreign or {ttl, holder, joined}
+    local foreign, holder = owner_of(fields)
+    if foreign then
+      return foreign
+    end
+    local joined = 0
+    if queue then
+      local soon = ttl >= 0 and ttl <= tonumber(ARGV[4]) and 1 or 0
+      local last = redis.call('zrange', queue, '-1', '-1', 'withscores')[2]
+      local added = redis.pcall('zadd', queue, 'nx', math.floor((last or 0) / 2) * 2 + 2 + soon, entry)
+      local score = added ~= 1 and redis.call('zscore', queue, entry)
+      if added == 0 then
+        redis.call('zadd', queue, math.floor(score / 2) * 2 + soon, entry)
+      end
+      if added == 1 or score then -- otherwise it is without memory, say; then it is not told of a grant, but of the rest
+        local lasts = (ttl < 0 and 60000 or math.min(ttl, 1e15)) + 1000 -- Redis refuses a time that is too far away
+        if not last or redis.call('pttl', queue) < lasts then
+          redis.call('pexpire', queue, lasts)
+        end
+        joined = 1
+      end
+    end
+    return {ttl, holder, joined}
   end
 end
 
-local count = tonumber(held or 0)
+local more = held and want - tonumber(held)
 local token = 0
-if count < want then
+if not held or more > 0 then
   if fence then
     token = redis.call('incr', fence)
   end
-  redis.call('hincrby', KEYS[1], ARGV[1], want - count)
+  redis.call('hincrby', KEYS[1], ARGV[1], more or ARGV[3])
 elseif fence then
   token = tonumber(redis.call('get', fence) or 0)
 end

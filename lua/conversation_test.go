@@ -111,8 +111,12 @@ func (c *conversation) play(step directive, d *datadriven.TestData) (text string
 	return text, c.pass(0, 0)-began < atMost
 }
 
+// inScript is where in which script Redis saw an error, which changes with the script's text.
+var inScript = regexp.MustCompile(`user_script:\d+: | script: [0-9a-f]{40}, on @user_script:\d+\.`)
+
 // lines is a reply as lines, with short names.
 func lines(reply string) string {
+	reply = inScript.ReplaceAllString(reply, "")
 	if reply == "" {
 		return ""
 	}

@@ -12,7 +12,10 @@
 // the first of it. The queue is a key of its own, which locks can do without.
 //
 // Scripts whose names begin with fair keep the queue of a fair lock ([Fair]), which is Redisson's: there each waiter has a place,
-// and has to keep it by [Refresh]. fair.lua stands before each of them. It is no script of its own.
+// and has to keep it by [Refresh].
+//
+// Some files are no scripts, but functions that stand before scripts; script.go says which before which. Scripts pass Redis
+// strings where they can, also for numbers: it formats a number of Lua's with printf, which takes as long as half a command.
 //
 // All functions are safe for concurrent use. They send one EVALSHA, and one EVAL more if the
 // server does not know the script yet. Nothing is retried, with two exceptions: an acquire with

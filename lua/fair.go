@@ -2,7 +2,6 @@ package lua
 
 import (
 	"context"
-	_ "embed" // for the script texts below
 	"fmt"
 	"time"
 
@@ -10,21 +9,10 @@ import (
 )
 
 var (
-	//go:embed fair.lua
-	fairText string // stands before each of the following
-	//go:embed fair_acquire.lua
-	fairAcquireText string
-	//go:embed fair_release.lua
-	fairReleaseText string
-	//go:embed fair_refresh.lua
-	fairRefreshText string
-	//go:embed fair_force.lua
-	fairForceText string
-
-	fairAcquireScript = script{Text(fairText + fairAcquireText), "453db9f8aa1bac1f05d28d8e61bfec7a251e8181"}
-	fairReleaseScript = script{Text(fairText + fairReleaseText), "fd2487744584bd8814e194a3984122dfd1bbff6e"}
-	fairRefreshScript = script{Text(fairText + fairRefreshText), "990607d239afc7a17a7bf35096281fbce9223022"}
-	fairForceScript   = script{Text(fairText + fairForceText), "ea67e9e96003773cf96d4e28ebb2becf399351ed"}
+	fairAcquireScript = script{Text("fair_acquire"), "ac97c6bde6ac4416bca266dafb1b17b217a46dcc"}
+	fairReleaseScript = script{Text("fair_release"), "b43e7f4f09418bcff6e1b111e6d3c243ccc23a21"}
+	fairRefreshScript = script{Text("fair_refresh"), "2f988921a8c9cdc6401c3000e8c3c3c1b06a9940"}
+	fairForceScript   = script{Text("fair_force"), "46d3eccb30eac5463062171c20eb6fadb8b7b2bc"}
 )
 
 // Fair is the queue of a fair lock, in which each waiter has a place, in Redisson's form. The zero value is none: a lock is

@@ -12,23 +12,6 @@
 -- all of them, <unlock channel>:<client>: '? 0 <owner>' there means that the lock is free. Redisson's waiters have one
 -- each, <unlock channel>:<owner>, and subscribe to it after they have joined.
 
--- owner_of returns an error if the key holds a hash that is no lock, otherwise nil and the field of an owner: '' if the key
--- is absent, or if only the mode of a read/write lock was seen. The fields of a lock, of any kind, are its owners
--- (<UUID>:<number>, or <UUID>:<number>:write) and perhaps the mode. Two tell, however many there are: one is not the mode.
-local function owner_of(key)
-  local owner = ''
-  for _, field in ipairs(redis.call('hrandfield', key, 2)) do
-    local id = string.match(field, '^([%x-]+):%-?%d+$') or string.match(field, '^([%x-]+):%-?%d+:write$')
-    if id and #id == 36 then
-      owner = field
-    elseif field ~= 'mode' then
-      local shown = string.gsub(string.sub(field, 1, 64), '%c', '?')
-      return {err = 'FOREIGN the key holds a hash with the field "' .. shown .. '"'}
-    end
-  end
-  return nil, owner
-end
-
 local clock = redis.call('time')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
@@ -66,7 +49,7 @@ end
 -- head returns the first entry and its time, after dropping those before it whose time is over. One that asks, me, is not over.
 local function head(q, me)
   while true do
-    local entry = redis.call('lindex', q.list, 0)
+    local entry = redis.call('lindex', q.list, '0')
     if not entry or entry == me then
       return entry
     end
@@ -123,14 +106,14 @@ local function pass(q, hold, lease)
       end
       break
     end
-    redis.call('hset', q.lock, entry, 1)
+    redis.call('hset', q.lock, entry, '1')
     redis.call('pexpire', q.lock, lease)
     local gone = entry == hold or tell(q, entry, entry .. ' ' .. lease .. ' 0 -')
     if not refused then
       drop_head(q, entry)
       if not gone then
         redis.call('hdel', q.lock, hold)
-        local next = redis.call('lindex', q.list, 0)
+        local next = redis.call('lindex', q.list, '0')
         if next and not is_ours(next) then
           tell(q, next, '0') -- it asks, and looks again when the grant should have been renewed
         end

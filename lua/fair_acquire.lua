@@ -41,14 +41,14 @@ local function join(holder)
   if ARGV[3] ~= '1' then
     return 0
   end
-  local last = redis.call('lindex', q.list, -1)
+  local last = redis.call('lindex', q.list, '-1')
   if not last then
     redis.call('del', q.times) -- times without entries: Redisson takes them for places
   end
   local time = last and is_ours(last) and tonumber(redis.call('zscore', q.times, last))
   if not time then
     local behind = 0
-    for _, entry in ipairs(redis.call('lrange', q.list, 0, -1)) do
+    for _, entry in ipairs(redis.call('lrange', q.list, '0', '-1')) do
       behind = behind + (is_ours(entry) and 0 or 1)
     end
     time = fresh(q, behind)
@@ -65,7 +65,7 @@ local first -- of the queue, if the lock is free: the owner
 if not held then
   local foreign, holder, time
   if ttl ~= -2 then
-    foreign, holder = owner_of(q.lock)
+    foreign, holder = owner_of(redis.call('hrandfield', q.lock, '2'))
   else
     first, time = wake(q, owner)
     if time then
@@ -82,7 +82,7 @@ if not held then
 end
 
 if not held then
-  redis.call('hset', q.lock, owner, 1)
+  redis.call('hset', q.lock, owner, '1')
   local failed = redis.pcall('pexpire', q.lock, ARGV[2])
   if failed ~= 1 then -- a hold without expiry could last for ever
     redis.call('del', q.lock)

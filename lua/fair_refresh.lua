@@ -27,7 +27,7 @@ local function look(q)
   end
   queues[#queues + 1] = q
   local behind, entries = 0, {}
-  for _, entry in ipairs(redis.call('lrange', q.list, 0, -1)) do
+  for _, entry in ipairs(redis.call('lrange', q.list, '0', '-1')) do
     entries[entry] = behind
     behind = behind + (is_ours(entry) and 0 or 1)
   end

@@ -27,7 +27,7 @@ local q = {
 }
 local owner = ARGV[1]
 if redis.call('hexists', q.lock, owner) == 0 then
-  redis.call('lrem', q.list, 1, owner)
+  redis.call('lrem', q.list, '1', owner)
   redis.call('zrem', q.times, owner)
   if redis.call('exists', q.lock) == 0 then
     wake(q) -- the owner may have been the one who was told

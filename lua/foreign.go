@@ -33,7 +33,7 @@ func foreign(err error, beside []string) error {
 	if !errors.As(err, &said) {
 		return err
 	}
-	if what, ok := strings.CutPrefix(said.Error(), "FOREIGN "); ok { // see acquire.lua
+	if what, ok := strings.CutPrefix(said.Error(), "FOREIGN "); ok { // see owner_of.lua
 		return &foreignError{said, what}
 	}
 	if !strings.Contains(said.Error(), "WRONGTYPE") { // before Redis 7 it is not the first word of a script's error

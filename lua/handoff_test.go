@@ -3,7 +3,6 @@ package lua_test
 import (
 	"fmt"
 	"math"
-	"os"
 	"testing"
 	"time"
 
@@ -180,12 +179,10 @@ func TestHandOffThatCannotFenceChangesNothing(t *testing.T) {
 func TestHandOffWithALeaseThatRedisRefuses(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
-	script, err := os.ReadFile("release.lua")
-	require.NoError(t, err)
 	for _, lease := range []string{"", "x", "1.5", "9223372036854775807"} {
 		l := newLab(t, rdb)
 		l.hold(me, "1", short)
-		cmd := rdb.B().Eval().Script(string(script)).Numkeys(2).Key(l.name, l.fence).Arg(me, "0", lease, "publish", l.channel, next, "1").Build()
+		cmd := rdb.B().Eval().Script(lua.Text("release")).Numkeys(2).Key(l.name, l.fence).Arg(me, "0", lease, "publish", l.channel, next, "1").Build()
 		_, said := rueidis.IsRedisErr(rdb.Do(t.Context(), cmd).Error())
 		require.True(t, said, "%q", lease)
 		require.Equal(t, mine(1), l.fields(), "%q", lease)

@@ -9,21 +9,19 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/lua"
 )
 
 // TestHeadersNameWhatBodiesUse compares each script with the comment at its top.
 func TestHeadersNameWhatBodiesUse(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("*.lua")
-	require.NoError(t, err)
-	files = slices.DeleteFunc(files, func(file string) bool { return file == prelude })
-	require.Len(t, files, 16)
-	for _, file := range files {
+	for _, file := range scriptFiles(t) {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
 			source, err := os.ReadFile(file)
 			require.NoError(t, err)
-			header, body := split(ownerOf.ReplaceAllString(string(source), ""))
+			header, body := split(string(source))
 			require.NotEmpty(t, header)
 
 			entries := regexp.MustCompile(`(?m)^-- ((?:KEYS|ARGV)\[[^]]+\])  +\S`)
@@ -36,6 +34,9 @@ func TestHeadersNameWhatBodiesUse(t *testing.T) {
 			}
 			body = errorReply.ReplaceAllString(body, "")
 
+			require.NotRegexp(t, `redis\.p?call\([^()]*, -?\d+[,)]`, lua.Text(strings.TrimSuffix(file, ".lua")),
+				"Redis formats a number with printf, so it has to be a string")
+
 			replies := regexp.MustCompile(`(?m)^-- Reply (\{[^}]*\}|-?\d+|token)  +\S`)
 			require.Equal(t, shape(answers(body)), shapes(replies, header), "replies")
 
@@ -46,38 +47,40 @@ func TestHeadersNameWhatBodiesUse(t *testing.T) {
 	}
 }
 
-// prelude stands before the scripts about fair locks, and has no keys or arguments of its own.
-const prelude = "fair.lua"
+// scriptFiles are the files of the scripts.
+func scriptFiles(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("*.lua")
+	require.NoError(t, err)
+	files = slices.DeleteFunc(files, func(file string) bool { return slices.Contains(preludes, strings.TrimSuffix(file, ".lua")) })
+	require.Len(t, files, 16)
+	return files
+}
+
+// preludes are functions for scripts, and have no keys or arguments of their own.
+var preludes = []string{"fair", "hold_key", "lives", "owner_of", "readers"}
 
 var errorReply = regexp.MustCompile(`return redis\.error_reply\('([A-Z]+) [^\n]*`)
 
-var (
-	ownerOf = regexp.MustCompile(`(?s)\n-- owner_of .*?\nend\n`)
-	readers = regexp.MustCompile(`(?s)\n-- readers .*?\nend\n`)
-)
+var aFunction = regexp.MustCompile(`local function (\w+)\(`)
 
-// A script cannot call another one, so those that ask for the owner of a key, or for the readers, have a copy each.
-func TestCopies(t *testing.T) {
+// A script has no prelude of which it calls nothing. One that it lacks is a global variable to Redis, which is an error.
+func TestPreludesAreCalled(t *testing.T) {
 	t.Parallel()
-	for _, copied := range []struct {
-		what  *regexp.Regexp
-		files []string
-	}{
-		{ownerOf, []string{"acquire.lua", "force.lua", "read_acquire.lua", "write_acquire.lua", "rw_force.lua", prelude}},
-		{readers, []string{"write_acquire.lua", "write_release.lua"}},
-	} {
-		var first string
-		for _, file := range copied.files {
-			source, err := os.ReadFile(file)
-			require.NoError(t, err)
-			text := string(copied.what.Find(source))
-			require.NotEmpty(t, text, file)
-			if first == "" {
-				first = text
+	seen := make(map[string]bool)
+	for _, file := range scriptFiles(t) {
+		text := lua.Text(strings.TrimSuffix(file, ".lua"))
+		for _, prelude := range preludes {
+			rest := strings.Replace(text, lua.Text(prelude), "", 1)
+			if rest == text {
+				continue
 			}
-			require.Equal(t, first, text, file)
+			seen[prelude] = true
+			called := func(function []string) bool { return strings.Contains(rest, function[1]+"(") }
+			require.True(t, slices.ContainsFunc(aFunction.FindAllStringSubmatch(lua.Text(prelude), -1), called), "%s in %s", prelude, file)
 		}
 	}
+	require.Len(t, seen, len(preludes))
 }
 
 func TestHeaderCheckFindsDifferences(t *testing.T) {

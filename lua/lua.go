@@ -2,7 +2,6 @@ package lua
 
 import (
 	"context"
-	_ "embed" // for the script texts below
 	"errors"
 	"fmt"
 	"math"
@@ -14,19 +13,10 @@ import (
 )
 
 var (
-	//go:embed acquire.lua
-	acquireText string
-	//go:embed release.lua
-	releaseText string
-	//go:embed renew.lua
-	renewText string
-	//go:embed force.lua
-	forceText string
-
-	acquireScript = script{Text(acquireText), "6c3bc32448892f9d79815c6a8367ae9366674533"}
-	releaseScript = script{Text(releaseText), "960980c0ecf24b99e1be538eea3a84f04b1a9dc5"}
-	renewScript   = script{Text(renewText), "cfb4481d8338663a71bc631c935578842d668ab6"}
-	forceScript   = script{Text(forceText), "931eccf0475a32fb97c9935c555590e9502b6286"}
+	acquireScript = script{Text("acquire"), "504df0a8563eba2c58009cbce6b56a0f91c4432a"}
+	releaseScript = script{Text("release"), "4b104066331df0902bb9dd7686e473d922f20750"}
+	renewScript   = script{Text("renew"), "dcc8d7c539374c8a7092f80e46e64c50db02e10e"}
+	forceScript   = script{Text("force"), "8551941761445b40b927455fc19be96a4cac94b4"}
 )
 
 // Publish says where an unlock is announced.
@@ -200,7 +190,7 @@ type ReleaseArgs struct {
 type Queue struct {
 	Key        string
 	GrantLease time.Duration // of a grant to another process; sent in whole milliseconds
-	Grants     int           // in a row, since everybody was last told
+	Grants     int           // in a row before this one, since everybody was last told
 	Listens    bool          // this process listens to the unlock channel; looked at if it has no Next
 }
 
@@ -339,7 +329,7 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 	}
 	memory.args = [...]string{
 		a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Name, a.Next, goes,
-		millis(a.GrantLease), strconv.Itoa(a.Grants), flag(a.Listens),
+		millis(a.GrantLease), strconv.Itoa(a.Grants + 1), flag(a.Listens),
 	}
 	args = memory.args[:]
 	switch {

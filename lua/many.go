@@ -2,7 +2,6 @@ package lua
 
 import (
 	"context"
-	_ "embed" // for the script texts below
 	"errors"
 	"fmt"
 	"strconv"
@@ -13,18 +12,13 @@ import (
 // Scripts for many locks at once. They do for each lock what the script for one does, since that is part of them.
 
 var (
-	//go:embed acquire_all.lua
-	acquireAllText string
-	//go:embed release_each.lua
-	releaseEachText string
-
-	acquireAllScript  = script{calling("acquire", acquireText, acquireAllText), "0b647ba2b982978f5f634dde4221996d96ced43c"}
-	releaseEachScript = script{calling("release", releaseText, releaseEachText), "37a73305779d3ee86c40d50c38a7116ad476f398"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "f081a949e3401ddcec5a5c14324e36c79018a5c8"}
+	releaseEachScript = script{calling("release", "release_each"), "cf0678312cf780b6947d0abce1604e88af9728de"}
 )
 
 // calling is the text of a script that calls another one as a function of its KEYS and ARGV.
-func calling(name, callee, source string) string {
-	return "local function " + name + "(KEYS, ARGV)\n" + Text(callee) + "end\n" + Text(source)
+func calling(callee, name string) string {
+	return "local function " + callee + "(KEYS, ARGV)\n" + Text(callee) + "end\n" + Text(name)
 }
 
 // AcquireAllReply is what Redis said.

@@ -29,23 +29,6 @@
 -- Redis does not roll back a script that fails. So whatever can fail comes before the hold is written: the first access to each
 -- key, and a field that is no number. A hold key without a field means nothing.
 
--- owner_of returns an error if the key holds a hash that is no lock, otherwise nil and the field of an owner: '' if the key
--- is absent, or if only the mode of a read/write lock was seen. The fields of a lock, of any kind, are its owners
--- (<UUID>:<number>, or <UUID>:<number>:write) and perhaps the mode. Two tell, however many there are: one is not the mode.
-local function owner_of(key)
-  local owner = ''
-  for _, field in ipairs(redis.call('hrandfield', key, 2)) do
-    local id = string.match(field, '^([%x-]+):%-?%d+$') or string.match(field, '^([%x-]+):%-?%d+:write$')
-    if id and #id == 36 then
-      owner = field
-    elseif field ~= 'mode' then
-      local shown = string.gsub(string.sub(field, 1, 64), '%c', '?')
-      return {err = 'FOREIGN the key holds a hash with the field "' .. shown .. '"'}
-    end
-  end
-  return nil, owner
-end
-
 local lock, marks, owner, within = KEYS[1], KEYS[2], ARGV[1], ARGV[4]
 local lease, want = tonumber(ARGV[2]), tonumber(ARGV[3])
 local ttl = redis.call('pttl', lock)
@@ -54,7 +37,7 @@ local held = mode and redis.call('hget', lock, owner)
 
 -- awaited returns for how many ms more writers that wait keep new readers out; nil if none do.
 local function awaited()
-  local all = redis.call('zrange', marks, 0, -1, 'withscores')
+  local all = redis.call('zrange', marks, '0', '-1', 'withscores')
   if #all == 0 then
     return nil
   end
@@ -90,7 +73,10 @@ if not held then
   end
   local foreign, holder = nil, ''
   if ttl ~= -2 then
-    foreign, holder = owner_of(lock)
+    -- Of the two fields that tell, the mode may be one.
+    local field = mode and redis.call('hrandfield', lock)
+    local fields = field and field ~= 'mode' and {field} or redis.call('hrandfield', lock, '2')
+    foreign, holder = owner_of(fields)
   end
   if foreign then
     return foreign
@@ -106,17 +92,18 @@ if not held then
   end
 end
 
-local more = want - tonumber(held or 0)
-local prefix = (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}') .. ':' .. owner .. ':rwlock_timeout:'
+local more = held and want - tonumber(held)
 for level = 1, want do
-  if redis.call('pttl', prefix .. level) < lease then
-    redis.call('set', prefix .. level, 1, 'px', ARGV[2])
+  local key = hold_key(lock, owner, level)
+  if not held or redis.call('pttl', key) < lease then
+    redis.call('set', key, '1', 'px', ARGV[2])
   end
 end
 if not mode then
-  redis.call('hset', lock, 'mode', 'read')
-end
-if more > 0 then
+  redis.call('hset', lock, 'mode', 'read', owner, ARGV[3])
+elseif not held then
+  redis.call('hset', lock, owner, ARGV[3])
+elseif more > 0 then
   redis.call('hincrby', lock, owner, more)
 end
 if ttl < lease then

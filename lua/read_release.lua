@@ -15,9 +15,9 @@
 -- A repeat of a call whose reply was lost changes nothing: the count never rises here, and a
 -- hold that has ended answers 0. A partial release never shortens an expiry.
 --
--- The lock is free if no reader with a live hold key is left, whatever fields there are. Usually a few fields tell that
--- one lives. If they are all, the hash expires with the last of these readers; if one is left that waits to become the writer,
--- it is told.
+-- The lock is free if no reader with a live hold key is left, whatever fields there are. Of many fields one usually tells that a
+-- reader lives, or a few do. If all were looked at, the hash expires with the last of these readers; if one is left that waits to
+-- become the writer, it is told.
 --
 -- Whoever waits is told by '1' on the unlock channel, and then by '00', which is '0' for Redisson: it forgets a '1' that comes
 -- while it is about to wait, and remembers a '0'.
@@ -27,14 +27,12 @@
 
 local lock, marks, owner = KEYS[1], KEYS[2], ARGV[1]
 local want = tonumber(ARGV[2])
-local base = (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}') .. ':'
 
 local held = redis.call('hget', lock, owner)
 if not held then
   return 0
 end
 local above = tonumber(held) - want
-local prefix = base .. owner .. ':rwlock_timeout:'
 
 if want > 0 then
   local lease, left = tonumber(ARGV[3]), redis.call('pttl', lock)
@@ -44,12 +42,13 @@ if want > 0 then
     redis.pcall('pexpire', lock, left)
   end
   for level = 1, want do
-    if redis.call('pttl', prefix .. level) < lease then
-      redis.call('set', prefix .. level, 1, 'px', ARGV[3])
+    local key = hold_key(lock, owner, level)
+    if redis.call('pttl', key) < lease then
+      redis.call('set', key, '1', 'px', ARGV[3])
     end
   end
   for level = want + 1, want + above do
-    redis.call('del', prefix .. level)
+    redis.call('del', hold_key(lock, owner, level))
   end
   if above > 0 then
     redis.call('hincrby', lock, owner, -above)
@@ -58,37 +57,30 @@ if want > 0 then
 end
 
 for level = 1, above do
-  redis.call('del', prefix .. level)
+  redis.call('del', hold_key(lock, owner, level))
 end
 redis.call('hdel', lock, owner)
 if redis.call('hget', lock, 'mode') == 'write' then
   return 1
 end
 
--- lives returns for how many ms more a field is that of a live reader; 0 if it is none.
-local function lives(field)
-  local longest = 0
-  if field ~= 'mode' then
-    for level = 1, tonumber(redis.call('hget', lock, field)) or 0 do
-      longest = math.max(longest, redis.call('pttl', base .. field .. ':rwlock_timeout:' .. level))
+-- one_of reports whether one of some fields is a live reader's, as far as its first level tells.
+local function one_of(fields)
+  for _, field in ipairs(fields) do
+    if redis.call('pttl', hold_key(lock, field, 1)) > 0 then
+      return true
     end
   end
-  return longest
 end
 
-local size = redis.call('hlen', lock)
-local fields = size > 1 and redis.call('hrandfield', lock, 9) or {}
-if #fields < size then
-  for _, field in ipairs(fields) do
-    if lives(field) > 0 then
-      return 1
-    end
-  end
-  fields = redis.call('hkeys', lock)
+if redis.call('hlen', lock) > 9 and (one_of({redis.call('hrandfield', lock)}) or one_of(redis.call('hrandfield', lock, '9'))) then
+  return 1
 end
 local longest, readers, reader = 0, 0, ''
-for _, field in ipairs(fields) do
-  local left = lives(field)
+local all = redis.call('hgetall', lock)
+for i = 1, #all, 2 do
+  local field = all[i]
+  local left = lives(lock, field, all[i + 1])
   if left > 0 then
     longest, readers, reader = math.max(longest, left), readers + 1, field
   end
@@ -98,7 +90,7 @@ if readers == 0 then
 else
   redis.call('pexpire', lock, longest)
   local upgrades = false
-  for _, mark in ipairs(marks and readers == 1 and redis.call('zrange', marks, 0, -1) or {}) do
+  for _, mark in ipairs(marks and readers == 1 and redis.call('zrange', marks, '0', '-1') or {}) do
     upgrades = upgrades or string.find(mark .. ' ', ' ' .. reader .. ' ', 1, true)
   end
   if not upgrades then

@@ -21,7 +21,7 @@ local function extend(key)
   if type(left) == 'number' and left < lease then
     left = redis.pcall('pexpire', key, ARGV[1])
     if left == 0 then
-      left = redis.pcall('set', key, 1, 'px', ARGV[1])
+      left = redis.pcall('set', key, '1', 'px', ARGV[1])
     end
   end
   return type(left) == 'number' or left.ok ~= nil
@@ -30,10 +30,9 @@ end
 for i = 1, #KEYS do
   local count = redis.pcall('hget', KEYS[i], ARGV[i + 1])
   if type(count) == 'string' then
-    local prefix = (string.find(KEYS[i], '{', 1, true) and KEYS[i] or '{' .. KEYS[i] .. '}') .. ':' .. ARGV[i + 1]
     verdicts[i] = extend(KEYS[i]) and 1 or -1
     for level = 1, tonumber(count) or 0 do
-      if not extend(prefix .. ':rwlock_timeout:' .. level) then
+      if not extend(hold_key(KEYS[i], ARGV[i + 1], level)) then
         verdicts[i] = -1
       end
     end

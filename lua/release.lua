@@ -12,7 +12,7 @@
 -- ARGV[7]      1: that one gets the lock; 0: the first of the queue does, and that one joins at the end; 2: that one, which
 --              nobody is, has the lock until its lease is over, and all are told to ask how long that is
 -- ARGV[8]      optional: lease in ms of a grant to another process
--- ARGV[9]      with ARGV[8]: how many grants there were since everybody was last told
+-- ARGV[9]      with ARGV[8]: how many grants there are since everybody was last told, with this one
 -- ARGV[10]     with ARGV[8]: 1 if this process listens to the unlock channel, though it has no next owner
 --
 -- Reply 1        released, and whoever waits is told
@@ -74,12 +74,12 @@ end
 -- The lock stays taken by another owner, so that a renewal or re-entry of this one that comes late finds nothing.
 if ARGV[7] == '2' and redis.call('hexists', lock, owner) == 1 then
   redis.call('pexpire', lock, ARGV[3])
-  redis.call('hset', lock, next, 1)
+  redis.call('hset', lock, next, '1')
   return free('01')
 end
 
 local stay = next ~= '' and ARGV[7] == '1'
-local front = queue and redis.call('zrange', queue, 0, 3, 'withscores') or {} -- entry, score, entry, ...
+local front = queue and redis.call('zrange', queue, '0', '3', 'withscores') or {} -- entry, score, entry, ...
 if not stay and (not queue or next == '' and #front == 0) then
   return free('0')
 end
@@ -92,7 +92,7 @@ end
 
 if redis.call('hexists', lock, owner) == 0 then
   if #front > 0 and redis.call('zrem', queue, owner .. mark) == 1 and redis.call('exists', lock) == 0 then
-    local first = redis.pcall('zrange', queue, 0, 0)[1] -- it may have been the owner's turn to look
+    local first = redis.pcall('zrange', queue, '0', '0')[1] -- it may have been the owner's turn to look
     if first then
       tell(first, '? 0')
     end
@@ -117,7 +117,7 @@ local entry_of_next = next ~= '' and next .. mark
 
 local function hand_off()
   local token = fence and redis.call('incr', fence) or 0
-  local failed = give(next, 1, ARGV[3])
+  local failed = give(next, '1', ARGV[3])
   if failed then
     return failed
   end
@@ -132,9 +132,9 @@ if stay then
   return hand_off()
 end
 
-local lease = tonumber(ARGV[8])
+local lease = ARGV[8]
 if entry_of_next then
-  local last = #front == 0 and 0 or redis.call('zrange', queue, -1, -1, 'withscores')[2]
+  local last = #front == 0 and 0 or redis.call('zrange', queue, '-1', '-1', 'withscores')[2]
   local score = math.floor(last / 2) * 2 + 3
   if redis.call('zadd', queue, 'nx', score, entry_of_next) == 1 and #front < 8 then
     front[#front + 1], front[#front + 2] = entry_of_next, score
@@ -152,7 +152,7 @@ local at = 0
 local function first()
   at = at + 1
   if 2 * at > #front then
-    front, at = redis.pcall('zrange', queue, 0, 3, 'withscores'), 1
+    front, at = redis.pcall('zrange', queue, '0', '3', 'withscores'), 1
   end
   return front[2 * at - 1]
 end
@@ -162,7 +162,7 @@ end
 local function watch(from)
   for i = at + 1, #front / 2 do
     if front[2 * i] % 2 == 0 then
-      local behind = redis.pcall('zrange', queue, from, 31, 'withscores')
+      local behind = redis.pcall('zrange', queue, from, '31', 'withscores')
       for n = 1, #behind, 2 do
         if behind[n + 1] % 2 == 0 then
           tell(behind[n], '? ' .. lease * (n + 1) / 2)
@@ -174,8 +174,8 @@ local function watch(from)
   end
 end
 
-local grants = tonumber(ARGV[9]) + 1
-if grants >= #front / 2 then
+local grants = ARGV[9]
+if grants * 2 >= #front then
   -- Everybody here had a turn, or some of many. If others listen, who are not in the queue, it is theirs now.
   local known = redis.call('zcard', queue) + (entry_of_next and 0 or tonumber(ARGV[10]))
   local listen = redis.pcall('pubsub', ARGV[4] == 'publish' and 'numsub' or 'shardnumsub', ARGV[5])
@@ -189,7 +189,7 @@ if grants >= #front / 2 then
     end
     return free('0')
   end
-  grants = 0
+  grants = '0'
 end
 
 -- What is granted below is told before the owner's field goes, which must not fail then: the right to it is tried here.
@@ -202,13 +202,13 @@ for entry in first do
   redis.call('zrem', queue, entry)
   local field, fenced = string.match(entry, '^(%S+)( ?f?)$')
   if field and field ~= owner then
-    local count, token = 1, '-'
+    local count, token = '1', '-'
     if fenced == ' f' then
       local raised = fence and redis.pcall('incr', fence)
       if type(raised) == 'number' then
         token = string.format('%.0f', raised)
       else
-        count = 0 -- reserved: it is to ask, and gets a token or an error
+        count = '0' -- reserved: it is to ask, and gets a token or an error
       end
     end
     if not give(field, count, lease) then

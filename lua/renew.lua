@@ -16,7 +16,7 @@ for i = 1, #KEYS do
   local held = redis.pcall('hexists', KEYS[i], ARGV[i + 1])
   if held == 1 then
     if redis.call('pttl', KEYS[i]) < lease then
-      redis.call('pexpire', KEYS[i], lease)
+      redis.call('pexpire', KEYS[i], ARGV[1])
     end
     verdicts[i] = 1
   elseif held == 0 or string.find(held.err, 'WRONGTYPE', 1, true) then

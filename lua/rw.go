@@ -2,28 +2,14 @@ package lua
 
 import (
 	"context"
-	_ "embed" // for the script texts below
 	"time"
 
 	"github.com/redis/rueidis"
 )
 
 var (
-	//go:embed read_acquire.lua
-	readAcquireText string
-	//go:embed read_release.lua
-	readReleaseText string
-	//go:embed read_renew.lua
-	readRenewText string
-	//go:embed write_acquire.lua
-	writeAcquireText string
-	//go:embed write_release.lua
-	writeReleaseText string
-	//go:embed rw_force.lua
-	rwForceText string
-
-	readRenewScript = script{Text(readRenewText), "53e678dd2cde875c08f9a922d56ebc86a6dfdf02"}
-	rwForceScript   = script{Text(rwForceText), "b1cef729e28921cf35d1cbcbb7434c08194ed8e6"}
+	readRenewScript = script{Text("read_renew"), "9407681abe99eba1030e81b47c7ecfe630771397"}
+	rwForceScript   = script{Text("rw_force"), "5d3e645c136563fc70d7db8532fae0ddd2ae690f"}
 )
 
 // Side says whether a lock is a read/write lock, and for which of its sides a call is.
@@ -41,13 +27,13 @@ func (s Side) mode() string { return [...]string{Reader: "read", Writer: "write"
 var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
-		Reader: {Text(readAcquireText), "ec082d1a72111755fa049622f5261e83e612e5ec"},
-		Writer: {Text(writeAcquireText), "706dcfad9b601c09775e1c2169e4b6ff0954965d"},
+		Reader: {Text("read_acquire"), "99241037cb1a3aec7290e208cf2ec52af1c88155"},
+		Writer: {Text("write_acquire"), "f9fbdd681f616c0870b69705af727802233da801"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
-		Reader: {Text(readReleaseText), "80a0c73176f82cf0eaecea0717a6b64f8ee50712"},
-		Writer: {Text(writeReleaseText), "bfa1dd920ac3441a542a20a03bd1e4ce1a07b2b5"},
+		Reader: {Text("read_release"), "1b885ba86d041c55f3bb66b88e359ab1760a1cd6"},
+		Writer: {Text("write_release"), "c9e3f27343ee3e57062acc1ff979aef400a12dbe"},
 	}
 )
 

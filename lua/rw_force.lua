@@ -11,25 +11,8 @@
 --
 -- The hold keys go with the hash, after a look at it.
 
--- owner_of returns an error if the key holds a hash that is no lock, otherwise nil and the field of an owner: '' if the key
--- is absent, or if only the mode of a read/write lock was seen. The fields of a lock, of any kind, are its owners
--- (<UUID>:<number>, or <UUID>:<number>:write) and perhaps the mode. Two tell, however many there are: one is not the mode.
-local function owner_of(key)
-  local owner = ''
-  for _, field in ipairs(redis.call('hrandfield', key, 2)) do
-    local id = string.match(field, '^([%x-]+):%-?%d+$') or string.match(field, '^([%x-]+):%-?%d+:write$')
-    if id and #id == 36 then
-      owner = field
-    elseif field ~= 'mode' then
-      local shown = string.gsub(string.sub(field, 1, 64), '%c', '?')
-      return {err = 'FOREIGN the key holds a hash with the field "' .. shown .. '"'}
-    end
-  end
-  return nil, owner
-end
-
 local lock = KEYS[1]
-local foreign = owner_of(lock)
+local foreign = owner_of(redis.call('hrandfield', lock, '2'))
 if foreign then
   return foreign
 end
@@ -38,9 +21,8 @@ if redis.call('hget', lock, 'mode') ~= ARGV[1] then
 end
 local all = redis.call('hgetall', lock)
 for i = 1, #all, 2 do
-  local prefix = (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}') .. ':' .. all[i]
   for level = 1, tonumber(all[i + 1]) or 0 do
-    redis.call('del', prefix .. ':rwlock_timeout:' .. level)
+    redis.call('del', hold_key(lock, all[i], level))
   end
 end
 redis.call('del', lock)

@@ -57,7 +57,7 @@ func TestReadWriteRights(t *testing.T) {
 	s := redistest.Start(t)
 	admin := s.Client(t)
 	const commands = " +evalsha +eval +del +hdel +hexists +hget +hincrby +hrandfield +hset +pexpire +pttl +publish" +
-		" +hgetall +hkeys +hlen +set +time +zadd +zrange +zrem +exists +pubsub"
+		" +hgetall +hlen +set +time +zadd +zrange +zrem +exists +pubsub"
 	const keys = " ~x ~{*}:*:rwlock_timeout:* ~rlock_writers:* &redisson_rwlock:*"
 	run := func(rules string) []error {
 		cmd := admin.B().Arbitrary("ACL", "SETUSER", "tester", "reset", "resetchannels", "on", ">secret", "+client", "+hello", "+ping").

@@ -2,7 +2,9 @@ package lua
 
 import (
 	"context"
+	"embed"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -14,13 +16,38 @@ import (
 // The hash stands here as a constant because a program that allows FIPS 140 algorithms only cannot compute SHA-1.
 type script struct{ text, sha string }
 
-// Text is what is sent of a script's source: no comments and no indentation. The first call has to get through slow networks,
-// too.
-func Text(source string) string {
+//go:embed *.lua
+var sources embed.FS
+
+// preludes are the files with functions that stand before the scripts which call them: a script cannot call another one.
+var preludes = map[string][]string{
+	"acquire":       {"owner_of"},
+	"force":         {"owner_of"},
+	"fair_acquire":  {"owner_of", "fair"},
+	"fair_release":  {"fair"},
+	"fair_refresh":  {"fair"},
+	"fair_force":    {"owner_of", "fair"},
+	"read_acquire":  {"owner_of", "hold_key"},
+	"read_release":  {"hold_key", "lives"},
+	"read_renew":    {"hold_key"},
+	"write_acquire": {"owner_of", "hold_key", "lives", "readers"},
+	"write_release": {"hold_key", "lives", "readers"},
+	"rw_force":      {"owner_of", "hold_key"},
+}
+
+// Text is what is sent of a script, which is named as its file: with its preludes, without comments and indentation. The first
+// call has to get through slow networks, too.
+func Text(name string) string {
 	var text strings.Builder
-	for line := range strings.Lines(source) {
-		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "--") {
-			text.WriteString(line + "\n")
+	for _, file := range slices.Concat(preludes[name], []string{name}) {
+		source, err := sources.ReadFile(file + ".lua")
+		if err != nil {
+			panic(err) // there is no such script
+		}
+		for line := range strings.Lines(string(source)) {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "--") {
+				text.WriteString(line + "\n")
+			}
 		}
 	}
 	return text.String()

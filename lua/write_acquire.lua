@@ -27,53 +27,13 @@
 -- Redis does not roll back a script that fails. So whatever can fail comes before the hold is written: the first access to each
 -- key, and a field that is no number.
 
--- owner_of returns an error if the key holds a hash that is no lock, otherwise nil and the field of an owner: '' if the key
--- is absent, or if only the mode of a read/write lock was seen. The fields of a lock, of any kind, are its owners
--- (<UUID>:<number>, or <UUID>:<number>:write) and perhaps the mode. Two tell, however many there are: one is not the mode.
-local function owner_of(key)
-  local owner = ''
-  for _, field in ipairs(redis.call('hrandfield', key, 2)) do
-    local id = string.match(field, '^([%x-]+):%-?%d+$') or string.match(field, '^([%x-]+):%-?%d+:write$')
-    if id and #id == 36 then
-      owner = field
-    elseif field ~= 'mode' then
-      local shown = string.gsub(string.sub(field, 1, 64), '%c', '?')
-      return {err = 'FOREIGN the key holds a hash with the field "' .. shown .. '"'}
-    end
-  end
-  return nil, owner
-end
-
 local lock, marks, owner, within = KEYS[1], KEYS[2], ARGV[1], ARGV[4]
 local lease, want = tonumber(ARGV[2]), tonumber(ARGV[3])
 local ttl = redis.call('pttl', lock)
 local mode = ttl ~= -2 and redis.call('hget', lock, 'mode')
 local held = mode == 'write' and redis.call('hget', lock, owner)
-local more = want - tonumber(held or 0)
+local more = held and want - tonumber(held)
 local entry = owner .. (within ~= '' and ' ' .. within or '')
-
--- readers returns for how many ms more there is a reader but that one, and the last of them; 0 if there is none. Dead ones are
--- taken out.
-local function readers(but)
-  local longest, last = 0, ''
-  local all = redis.call('hgetall', lock)
-  for i = 1, #all, 2 do
-    local field, left = all[i], 0
-    if field ~= 'mode' and field ~= but then
-      local prefix = (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}') .. ':' .. field
-      for level = 1, tonumber(all[i + 1]) or 0 do
-        left = math.max(left, redis.call('pttl', prefix .. ':rwlock_timeout:' .. level))
-      end
-      if left == 0 then
-        redis.call('hdel', lock, field)
-      end
-      if left > longest then
-        longest, last = left, field
-      end
-    end
-  end
-  return longest, last
-end
 
 local function mark(rest)
   local lasts = (rest < 0 and 60000 or math.min(rest, 1e15)) + 1000
@@ -96,13 +56,13 @@ if not held then
     return -1
   end
   if ttl ~= -2 then
-    local foreign, holder = owner_of(lock)
+    local foreign, holder = owner_of(redis.call('hrandfield', lock, '2'))
     if foreign then
       return foreign
     end
     local left = ttl
     if mode == 'read' then
-      left, holder = readers(within)
+      left, holder = readers(lock, within)
     end
     if mode ~= 'read' or left > 0 then
       local marked = marks and mark(left) or 0
@@ -119,9 +79,8 @@ if ttl ~= -2 and ttl < lease then
   redis.call('pexpire', lock, ARGV[2])
 end
 if not held then
-  redis.call('hset', lock, 'mode', 'write')
-end
-if more > 0 then
+  redis.call('hset', lock, 'mode', 'write', owner, ARGV[3])
+elseif more > 0 then
   redis.call('hincrby', lock, owner, more)
 end
 if ttl == -2 then

@@ -31,7 +31,7 @@ local want = tonumber(ARGV[2])
 local mode = redis.call('hget', lock, 'mode')
 local held = mode == 'write' and redis.call('hget', lock, owner)
 if not held then
-  for _, mark in ipairs(marks and redis.call('zrange', marks, 0, -1) or {}) do
+  for _, mark in ipairs(marks and redis.call('zrange', marks, '0', '-1') or {}) do
     if string.sub(mark .. ' ', 1, #owner + 1) == owner .. ' ' then
       redis.call('zrem', marks, mark)
       if mode ~= 'write' and redis.call('exists', marks) == 0 then
@@ -56,30 +56,7 @@ if want > 0 then
   return 1
 end
 
--- readers returns for how many ms more there is a reader but that one, and the last of them; 0 if there is none. Dead ones are
--- taken out.
-local function readers(but)
-  local longest, last = 0, ''
-  local all = redis.call('hgetall', lock)
-  for i = 1, #all, 2 do
-    local field, left = all[i], 0
-    if field ~= 'mode' and field ~= but then
-      local prefix = (string.find(lock, '{', 1, true) and lock or '{' .. lock .. '}') .. ':' .. field
-      for level = 1, tonumber(all[i + 1]) or 0 do
-        left = math.max(left, redis.call('pttl', prefix .. ':rwlock_timeout:' .. level))
-      end
-      if left == 0 then
-        redis.call('hdel', lock, field)
-      end
-      if left > longest then
-        longest, last = left, field
-      end
-    end
-  end
-  return longest, last
-end
-
-local left = readers(owner)
+local left = readers(lock, owner)
 if marks then
   redis.pcall('del', marks)
 end

@@ -6,8 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -101,9 +99,7 @@ func (b bench) listen(t *testing.T) (stop func()) {
 // load makes Redis know a script, and returns its name there.
 func (r *relay) load(t testing.TB, script string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "lua", script+".lua"))
-	require.NoError(t, err)
-	sent := lua.Text(string(text))
+	sent := lua.Text(script)
 	require.NoError(t, r.do(t, "SCRIPT", "LOAD", sent).Error())
 	sum := sha1.Sum([]byte(sent))
 	return hex.EncodeToString(sum[:])

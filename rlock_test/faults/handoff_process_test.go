@@ -4,8 +4,6 @@ package faults
 
 import (
 	"context"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -33,9 +31,7 @@ func TestHandOffKilledMidway(t *testing.T) {
 			p.send(t, "lock", name)
 			awaitSubscribers(t, rdb, name, false, 1, prompt)
 
-			text, err := os.ReadFile(filepath.Join("..", "..", "lua", "release.lua"))
-			require.NoError(t, err)
-			require.NoError(t, do(t, rdb, "SCRIPT", "LOAD", lua.Text(string(text))).Error(), "it is sent once")
+			require.NoError(t, do(t, rdb, "SCRIPT", "LOAD", lua.Text("release")).Error(), "it is sent once")
 			on := proxy.OnRequest
 			if handed {
 				on = proxy.OnReply

@@ -6,8 +6,6 @@ import (
 	"crypto/tls"
 	"encoding/hex"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -71,9 +69,7 @@ func (b *netBench) warmUp(t *testing.T) {
 	require.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
 		return m.Do(ctx, func(context.Context) error { return nil })
 	}))
-	text, err := os.ReadFile(filepath.Join("..", "..", "lua", "renew.lua"))
-	require.NoError(t, err)
-	require.NoError(t, do(t, b.direct, "SCRIPT", "LOAD", lua.Text(string(text))).Error())
+	require.NoError(t, do(t, b.direct, "SCRIPT", "LOAD", lua.Text("renew")).Error())
 }
 
 // fields returns the lock's hash.
@@ -149,11 +145,8 @@ func (c *netConns) close() {
 }
 
 // netScript is a hook's name for the calls of one script.
-func netScript(t testing.TB, name string) string {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "lua", name+".lua"))
-	require.NoError(t, err)
-	sum := sha1.Sum([]byte(lua.Text(string(text))))
+func netScript(name string) string {
+	sum := sha1.Sum([]byte(lua.Text(name)))
 	return "EVALSHA " + hex.EncodeToString(sum[:])
 }
 

@@ -30,7 +30,7 @@ func TestNetBlackHole(t *testing.T) {
 			_, unlockParked, err := b.other.Mutex(parked.name, rlock.WithLease(time.Minute)).Lock(context.Background())
 			require.NoError(t, err)
 			var asked atomic.Int64
-			acquire := redistest.Each(netScript(t, "acquire"), redistest.Drop)
+			acquire := redistest.Each(netScript("acquire"), redistest.Drop)
 			b.proxy.OnReply(func(cmd []string) redistest.Action {
 				if acquire(cmd) == redistest.Drop {
 					asked.Add(1)

@@ -101,8 +101,8 @@ func TestNetRenewalLost(t *testing.T) {
 			t.Run(name+"/"+lost, func(t *testing.T) {
 				t.Parallel()
 				b := netBenchOn(t, s, rlock.Options{WatchdogTimeout: watchdog}, protocol)
-				on(b.proxy, redistest.Nth(1, netScript(t, "renew"), redistest.Cut))
-				on(b.proxy, redistest.Nth(3, netScript(t, "renew"), redistest.Cut))
+				on(b.proxy, redistest.Nth(1, netScript("renew"), redistest.Cut))
+				on(b.proxy, redistest.Nth(3, netScript("renew"), redistest.Cut))
 				ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 				require.NoError(t, err)
 				for end := time.Now().Add(3 * watchdog); time.Now().Before(end); pass(watchdog / 10) {
@@ -128,7 +128,7 @@ func TestNetRenewalSurvivesASilentConnection(t *testing.T) {
 	// A PING that shares the connection would keep it, for one of four tries to pick again.
 	noPing := func(o *rueidis.ClientOption) { o.Dialer.KeepAlive, o.ConnWriteTimeout = time.Minute, netGivesUp }
 	b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog}, noPing)
-	b.proxy.OnReply(redistest.Nth(1, netScript(t, "renew"), redistest.Drop))
+	b.proxy.OnReply(redistest.Nth(1, netScript("renew"), redistest.Drop))
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	for end := time.Now().Add(watchdog + watchdog/3); time.Now().Before(end); pass(watchdog / 20) {
@@ -145,7 +145,7 @@ func TestNetRenewalsUnanswered(t *testing.T) {
 	t.Parallel()
 	const watchdog = 3 * time.Second
 	b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog})
-	all, renewals := redistest.Each(netScript(t, "renew"), redistest.Drop), 0
+	all, renewals := redistest.Each(netScript("renew"), redistest.Drop), 0
 	b.proxy.OnReply(func(cmd []string) redistest.Action {
 		if all(cmd) == redistest.Pass {
 			return redistest.Pass
@@ -176,7 +176,7 @@ func TestNetUnlockOfALostHoldFreesIt(t *testing.T) {
 	t.Parallel()
 	const watchdog = 8 * time.Second
 	b := newNetBench(t, rlock.Options{WatchdogTimeout: watchdog})
-	b.proxy.OnReply(redistest.Each(netScript(t, "renew"), redistest.Cut))
+	b.proxy.OnReply(redistest.Each(netScript("renew"), redistest.Cut))
 	ctx, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	tellOf(ctx).by(t, b.expiry(t), tellSlack)

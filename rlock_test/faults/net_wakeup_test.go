@@ -36,7 +36,7 @@ func TestNetAcquireAfterTheWakeUpLost(t *testing.T) {
 				second := startLock(context.Background(), b.lock.Mutex(b.name))
 				pass(grantLease * 5 / 8) // its place is too old for it to use the lock before it has asked
 				var struck atomic.Bool
-				strike := redistest.Nth(1, netScript(t, "acquire"), redistest.Cut)
+				strike := redistest.Nth(1, netScript("acquire"), redistest.Cut)
 				on(b.proxy, func(cmd []string) redistest.Action {
 					act := strike(cmd)
 					if act != redistest.Pass {
@@ -80,7 +80,7 @@ func TestNetWokenWaiterGoesWithoutAnAnswer(t *testing.T) {
 			first := startLock(ctx, b.lock.Mutex(b.name))
 			b.awaitSubscribers(t, 1)
 			pass(grantLease * 5 / 8) // its place is too old for it to use the lock before it has asked
-			b.proxy.OnReply(redistest.Nth(1, netScript(t, "acquire"), redistest.Hold))
+			b.proxy.OnReply(redistest.Nth(1, netScript("acquire"), redistest.Hold))
 			require.NoError(t, unlock())
 			redistest.Eventually(t, netWakeUp, func() bool { return b.proxy.Held() == 1 }, "granted, not answered")
 			second := startLock(context.Background(), b.lock.Mutex(b.name))

@@ -20,7 +20,7 @@ import (
 func (b *netBench) strand(t *testing.T, script string, f func() error) error {
 	t.Helper()
 	held := b.proxy.Held()
-	b.proxy.OnRequest(redistest.Nth(1, netScript(t, script), redistest.Hold))
+	b.proxy.OnRequest(redistest.Nth(1, netScript(script), redistest.Hold))
 	result := call(f)
 	redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == held+1 }, "the request is on hold")
 	b.conns.close()
@@ -120,7 +120,7 @@ func TestNetLateAcquireAfterItsCallerHasGone(t *testing.T) {
 		t.Run(fmt.Sprintf("cut=%v", cut), func(t *testing.T) {
 			t.Parallel()
 			b := newNetBench(t, rlock.Options{})
-			b.proxy.OnRequest(redistest.Nth(1, netScript(t, "acquire"), redistest.Hold))
+			b.proxy.OnRequest(redistest.Nth(1, netScript("acquire"), redistest.Hold))
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			p := startLock(ctx, b.lock.Mutex(b.name))
@@ -177,7 +177,7 @@ func TestNetLateUnlockSparesTheNextHold(t *testing.T) {
 func TestNetLateRenewalAfterTheUnlock(t *testing.T) {
 	t.Parallel()
 	b := newNetBench(t, rlock.Options{WatchdogTimeout: 2 * time.Second})
-	b.proxy.OnRequest(redistest.Nth(1, netScript(t, "renew"), redistest.Hold))
+	b.proxy.OnRequest(redistest.Nth(1, netScript("renew"), redistest.Hold))
 	_, unlock, err := b.lock.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "the renewal is on hold")
