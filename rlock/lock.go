@@ -132,12 +132,8 @@ func (l *locking) compete() (*level, error) {
 			}
 			return l.enter(a)
 		case a.Status == lua.Lost:
-			l.within.gone()
 			l.leave()
-			if loss := l.within.lossSoFar(); loss != nil {
-				return nil, loss
-			}
-			return nil, m.fail(ErrUpgrade, errors.New("the reader was unlocked meanwhile"))
+			return nil, l.readerGone()
 		}
 		l.refusal = a.AcquireReply
 		if l.once {
@@ -156,6 +152,21 @@ func (l *locking) compete() (*level, error) {
 			l.hold = newHold(m)
 		}
 	}
+}
+
+// readerGone is the error of an upgrade that finds that Redis does not have the reader any more. Its unlock may be under way, and
+// have released it; otherwise it was lost.
+func (l *locking) readerGone() error {
+	_, err := l.mutex.takeCalls(l.caller, l.within)
+	switch {
+	case err == errOver: //nolint:errorlint // never wrapped
+		return l.mutex.fail(ErrUpgrade, errors.New("the reader was unlocked meanwhile"))
+	case err != nil:
+		return err
+	}
+	defer l.within.end()
+	l.within.gone()
+	return l.within.lossSoFar()
 }
 
 // join puts the Lock in the queue of the process.

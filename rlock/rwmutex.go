@@ -75,7 +75,9 @@ func (rw *RWMutex) downgrade(ctx context.Context, writer *level) (*level, error)
 		return nil, rw.write.fail(ErrNotHeld, errors.New("the ctx carries no open write hold (use the ctx that the writer's Lock returned)"))
 	}
 	outer, _ := writer.Context.Value(outerKey{}).(context.Context)
-	l, err := rw.read.lock(caller{ctx: valuesOf{outer, context.WithoutCancel(ctx)}, began: time.Now()})
+	read := *rw.read
+	read.noReentry = false // a writer that was a reader before is that again
+	l, err := read.lock(caller{ctx: valuesOf{outer, context.WithoutCancel(ctx)}, began: time.Now()})
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -278,6 +279,32 @@ func TestReadWriteBesidePlain(t *testing.T) {
 		require.ErrorIs(t, err, rlock.ErrNotAcquired)
 		require.NoError(t, unlock())
 	}
+}
+
+// WithoutReentry forbids a Lock under the own hold, and not a downgrade of a writer that was a reader before.
+func TestReadWriteWithoutReentry(t *testing.T) {
+	b := newBench(t)
+	rw := b.RWMutex(b.name, rlock.WithoutReentry())
+	section, unlock, err := rw.Upgradeable().Lock(context.Background())
+	require.NoError(t, err)
+	for _, l := range []locker{rw.Read(), rw.Upgradeable()} {
+		_, _, err = l.Lock(section)
+		require.ErrorIs(t, err, rlock.ErrReentry)
+	}
+	writer, _, err := rw.Upgradeable().Upgrade(section)
+	require.NoError(t, err)
+	for _, l := range []locker{rw.Read(), rw.Write(), upgrading{rw.Upgradeable(), writer}} {
+		_, _, err = l.Lock(writer)
+		require.ErrorIs(t, err, rlock.ErrReentry)
+	}
+	reader, leave, err := rw.Downgrade(writer)
+	require.NoError(t, err)
+	require.Equal(t, "read", b.fieldsOf(t)["mode"])
+	_, _, err = rw.Read().Lock(reader)
+	require.ErrorIs(t, err, rlock.ErrReentry)
+	require.NoError(t, leave())
+	require.NoError(t, unlock())
+	rwNothing(t, b.rdb, b.name)
 }
 
 type rwKey struct{}
@@ -614,6 +641,62 @@ func TestUpgradeAfterTheUnlock(t *testing.T) {
 	require.ErrorIs(t, got.err, rlock.ErrUpgrade)
 	require.ErrorContains(t, got.err, "the reader was unlocked meanwhile")
 	rwNothing(t, b.rdb, b.name)
+}
+
+// The unlock of a reader releases it, and an Upgrade that Redis asks after that, while the unlock has no answer yet, is refused. The
+// unlock is not told of a loss: there was none.
+func TestUpgradeMeetsTheUnlock(t *testing.T) {
+	redistest.Parallel(t)
+	b := bareBench(t)
+	ctx := context.Background()
+	_, leave, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(ctx)
+	require.NoError(t, err)
+	answer := make(chan struct{})
+	late := &lateAnswer{Client: b.rdb, ran: make(chan struct{}), answer: answer}
+	c := newClient(t, late)
+	release := sync.OnceFunc(func() { close(answer) })
+	t.Cleanup(release)
+	require.NoError(t, c.RWMutex(b.name).Read().Do(ctx, func(context.Context) error { return nil })) // the scripts
+	u := c.RWMutex(b.name).Upgradeable()
+	section, unlock, err := u.Lock(ctx)
+	require.NoError(t, err)
+	upgrade := lockAsync(t, upgrading{u, section})
+	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	b.awaitWaiters(t, 1)
+
+	reader := rlock.Owner(section)
+	late.to.Store(&reader)
+	unlocked := async(unlock)
+	<-late.ran
+	require.NotContains(t, b.fieldsOf(t), reader)
+	require.NoError(t, leave())
+	redistest.Eventually(t, soon, func() bool { return behind() == 1 }, "the upgrade waits for the unlock to end")
+	upgrade.stillWaits(t)
+	release()
+	require.NoError(t, within(t, unlocked, soon))
+	got := upgrade.get(t, soon)
+	require.ErrorIs(t, got.err, rlock.ErrUpgrade)
+	require.ErrorContains(t, got.err, "the reader was unlocked meanwhile")
+	rwNothing(t, b.rdb, b.name)
+}
+
+// lateAnswer keeps back the answer to the first script with that argument, while others are answered.
+type lateAnswer struct {
+	rueidis.Client
+
+	to          atomic.Pointer[string]
+	ran, answer chan struct{}
+}
+
+func (l *lateAnswer) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	to := l.to.Load()
+	first := to != nil && slices.Contains(cmd.Commands(), *to) && l.to.CompareAndSwap(to, nil)
+	result := l.Client.Do(ctx, cmd)
+	if first {
+		close(l.ran)
+		<-l.answer
+	}
+	return result
 }
 
 type upgrading struct {
