@@ -46,7 +46,7 @@ var (
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
-		Reader: {Text(readReleaseText), "80a0c73176f82cf0eaecea0717a6b64f8ee50712"},
+		Reader: {Text(readReleaseText), "273a3c74e6bde2ebba81fa86f116baf957054980"},
 		Writer: {Text(writeReleaseText), "bfa1dd920ac3441a542a20a03bd1e4ce1a07b2b5"},
 	}
 )

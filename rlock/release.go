@@ -114,9 +114,9 @@ func (u *unlocking) end() (rest *residue, err error) {
 	return rest, err
 }
 
-// releaseLost is the unlock of a hold that was lost. If time ended it, it may still be there in
-// Redis, say because the reply of a renewal was lost; then it is removed when the last level is
-// unlocked, so not before the sections have ended.
+// releaseLost is the unlock of a hold that was lost. It may still be there in Redis, say because the reply of a renewal was
+// lost, or something of it, if somebody deleted the key. That is removed when the last level is unlocked, so not before the sections
+// have ended.
 func (h *hold) releaseLost(m *Mutex) (rest *residue, err error) {
 	h.mu.Lock()
 	loss, last := h.loss, h.levels == nil && h.count > 0
@@ -125,9 +125,7 @@ func (h *hold) releaseLost(m *Mutex) (rest *residue, err error) {
 	}
 	h.mu.Unlock()
 	if last {
-		if loss.Reason != LostGone {
-			h.doubted(time.Now().Add(longer(max(m.ttl(), m.client.options.WatchdogTimeout), h.mutex.grace))).unsure = true
-		}
+		h.doubted(time.Now().Add(longer(max(m.ttl(), m.client.options.WatchdogTimeout), h.mutex.grace))).unsure = true
 		rest = h.residue(m)
 	}
 	return rest, m.fail(ErrNotHeld, loss)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -58,15 +59,15 @@ func TestNothingIsRenewedAfterALoss(t *testing.T) {
 	_, _, err = m.Lock(ctx)
 	require.ErrorIs(t, err, rlock.ErrLost)
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
-	var calls atomic.Int32
+	var renewals atomic.Int32
 	proxy.OnRequest(func(cmd []string) redistest.Action {
-		if isScript(cmd) {
-			calls.Add(1)
+		if isScript(cmd) && !slices.Contains(cmd, "redisson_lock__channel:{"+past.name+"}") { // but the release of a lost hold
+			renewals.Add(1)
 		}
 		return redistest.Pass
 	})
 	pass(watchdog / 2)
-	require.Zero(t, calls.Load())
+	require.Zero(t, renewals.Load())
 }
 
 func TestLostHoldsAreNotKept(t *testing.T) {

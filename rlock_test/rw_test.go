@@ -769,6 +769,42 @@ func TestReadWriteLeases(t *testing.T) {
 	rwNothing(t, b.rdb, b.name)
 }
 
+// G5: somebody deletes the hash of a reader of two levels, or forces it open as another kind. However that is found out, its unlock
+// leaves no hold key.
+func TestDeletedReaderLeavesNothing(t *testing.T) {
+	redistest.Parallel(t)
+	ctx := context.Background()
+	for name, find := range map[string]func(ctx context.Context, rw *rlock.RWMutex){
+		"by the unlock":  func(context.Context, *rlock.RWMutex) {},
+		"by a renewal":   func(ctx context.Context, _ *rlock.RWMutex) { <-ctx.Done() },
+		"by a re-entry":  func(ctx context.Context, rw *rlock.RWMutex) { _, _, _ = rw.Read().Lock(ctx) },
+		"by the upgrade": func(ctx context.Context, rw *rlock.RWMutex) { _, _, _ = rw.Upgradeable().Upgrade(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t, rlock.Options{WatchdogTimeout: 3 * soon})
+			rw := b.RWMutex(b.name)
+			outer, unlockOuter, err := rw.Upgradeable().Lock(ctx)
+			require.NoError(t, err)
+			inner, unlockInner, err := rw.Read().Lock(outer)
+			require.NoError(t, err)
+			if name == "by the unlock" {
+				_, err = b.Mutex(b.name).ForceUnlock(ctx)
+				require.NoError(t, err)
+			} else {
+				b.do(t, "DEL", b.name)
+			}
+			find(inner, rw)
+			require.ErrorIs(t, unlockInner(), rlock.ErrLost)
+			require.ErrorIs(t, unlockOuter(), rlock.ErrLost)
+			redistest.Eventually(t, soon, func() bool {
+				left, err := b.do(t, "KEYS", "*"+b.name+"*").AsStrSlice()
+				return err == nil && len(left) == 0
+			}, "no key is left")
+		})
+	}
+}
+
 // G5, G6: the request or the reply of any call is lost, with its connection or without. Nothing is counted twice, and nothing is left.
 func TestReadWriteLostReplies(t *testing.T) {
 	redistest.Parallel(t)
