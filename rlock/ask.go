@@ -114,8 +114,13 @@ func (q *question) send(left <-chan struct{}) (answer, error) {
 		ctx := c.call(sent, args.ReplicaWait)
 		reply, err := lua.Acquire(ctx, c.rdb, args)
 		repeated := args.Replicas == 0 && ctx.isRepeated() // on a connection of its own rueidis repeats nothing
-		if q.count == 1 && (err != nil && mayHaveRun(err) || repeated) {
-			h.lateAcquire(args.Lease)
+		switch {
+		case q.count == 1:
+			if err != nil && mayHaveRun(err) || repeated {
+				h.lateAcquire(args.Lease)
+			}
+		case m.ttl() > h.mutex.ttl():
+			h.doubted(time.Now().Add(args.Lease)) // if its end comes into doubt, this one counts
 		}
 		if err == nil {
 			if reply.NoQueue {
