@@ -124,7 +124,7 @@ func (q *question) send(left <-chan struct{}) (answer, error) {
 		}
 		if err == nil {
 			if reply.NoQueue {
-				c.noQueues.Store(true)
+				c.forbidden(args.Side).Store(true)
 			}
 			if (args.Queue != "" || args.Fair.List != "") && !reply.WithoutQueue && reply.Status == lua.Acquired {
 				h.queued = nil // not after a refusal: a late grant would be trusted from the next call on

@@ -110,7 +110,7 @@ func (c *Client) releaseOnce(args lua.ReleaseArgs) (held bool, err error) {
 func (c *Client) release(ctx context.Context, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
 	reply, err := lua.Release(ctx, c.rdb, args)
 	if reply.NoQueue && err == nil {
-		c.noQueues.Store(true)
+		c.forbidden(args.Side).Store(true)
 	}
 	return reply, err
 }
