@@ -86,6 +86,9 @@ func (e *NotAcquiredError) Error() string {
 	case e.Holder != "":
 		texts = append(texts, "held by "+e.Holder)
 	}
+	if e.Holder != "" && e.TTL > 0 {
+		texts[1] += ", with " + e.TTL.Round(time.Millisecond).String() + " left"
+	}
 	for _, cause := range e.causes {
 		texts = append(texts, oneLine(e.Name, cause))
 	}

@@ -117,7 +117,7 @@ func (h *hold) fencingToken() (token int64, ok bool) {
 // open makes the level that Redis has granted. It fails if the hold was lost, or the client closed, since the call was sent.
 func (h *hold) open(ctx context.Context, m *Mutex, a answer) (*level, error) {
 	if m.kind.side == lua.Writer {
-		ctx = outerCtx{ctx}
+		ctx = &outerCtx{Context: ctx}
 	}
 	inner, cancel := context.WithCancelCause(ctx)
 	l, err := h.openAs(inner, cancel, m, a)

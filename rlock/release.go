@@ -30,6 +30,9 @@ import (
 // unlock closes the level and takes one off the count in Redis.
 func (l *level) unlock() error {
 	if !l.close() {
+		if l.downgraded() {
+			return nil
+		}
 		return l.mutex.fail(ErrNotHeld, errUnlockedBefore)
 	}
 	if c := l.mutex.client; c.start() { // an unlock works after Close, too

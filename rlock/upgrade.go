@@ -87,7 +87,8 @@ func (u *Upgradeable) lock(
 // the write side: its unlock makes a reader of the writer again. Under a ctx that carries a write hold already it re-enters
 // that.
 //
-// The end of the reader's section, also that of [Upgradeable.Do], does not end the writer's: call its unlock first, best deferred.
+// The end of the reader's section, also that of [Upgradeable.Do], does not end the writer's: call its unlock first, or use
+// [Upgradeable.UpgradeDo].
 //
 // The error satisfies errors.Is for [ErrUpgrade] if ctx carries no hold of [Upgradeable.Lock], and otherwise is that of
 // [Mutex.Lock]; the caller then goes on as a reader.
@@ -96,6 +97,12 @@ func (u *Upgradeable) Upgrade(ctx context.Context) (context.Context, UnlockFunc,
 	w.check(ctx)
 	l, err := u.upgrade(caller{ctx: ctx, began: time.Now()})
 	return w.result(ctx, l, err)
+}
+
+// UpgradeDo runs fn while the reader that ctx carries is the writer: Upgrade, fn with the ctx of the writer, its unlock. Otherwise it
+// works as [Mutex.Do]. Afterwards the caller goes on as a reader with ctx.
+func (u *Upgradeable) UpgradeDo(ctx context.Context, fn func(ctx context.Context) error) error {
+	return inside(ctx, u.Upgrade, fn)
 }
 
 func (u *Upgradeable) upgrade(who caller) (*level, error) {

@@ -50,6 +50,7 @@ func TestRefusalNamesTheHolder(t *testing.T) {
 		require.Equal(t, rlock.Owner(ctx), refusal.Holder)
 		require.InDelta(t, rlock.DefaultWatchdogTimeout, refusal.TTL, float64(atMost))
 		require.ErrorContains(t, err, "held by ")
+		require.Contains(t, err.Error(), ", with "+refusal.TTL.String()+" left")
 		require.Equal(t, name == "this client", strings.Contains(err.Error(), "use the ctx that its Lock returned"))
 		_, _, err = c.RWMutex(b.name).Read().TryLock(ctx, 0)
 		require.ErrorContains(t, err, "held under this ctx as "+rlock.Owner(ctx)+" by a lock of another kind")

@@ -330,6 +330,7 @@ func TestDowngrade(t *testing.T) {
 	began := time.Now()
 	reader, leave, err := rw.Downgrade(context.WithValue(writer, rwKey{}, "section"))
 	require.NoError(t, err)
+	require.NoError(t, unlock(), "it has nothing left to do")
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
 	require.ErrorIs(t, writer.Err(), context.Canceled)
 	require.NoError(t, reader.Err())
@@ -344,6 +345,21 @@ func TestDowngrade(t *testing.T) {
 	<-reader.Done()
 	require.ErrorIs(t, context.Cause(reader), why)
 	require.NoError(t, leave())
+	require.ErrorIs(t, leave(), rlock.ErrNotHeld)
+	rwNothing(t, b.rdb, b.name)
+
+	require.NoError(t, rw.Write().Do(context.Background(), func(outer context.Context) error {
+		return rw.Write().Do(outer, func(inner context.Context) error {
+			reader, leave, err := rw.Downgrade(inner)
+			require.NoError(t, err)
+			require.NoError(t, reader.Err())
+			_, leaveOuter, err := rw.Downgrade(outer)
+			require.NoError(t, err)
+			require.NoError(t, leave())
+			require.ErrorIs(t, leave(), rlock.ErrNotHeld)
+			return leaveOuter()
+		})
+	}), "in a Do, of each level")
 	rwNothing(t, b.rdb, b.name)
 
 	writer, unlock, err = rw.Write().Lock(context.Background())
@@ -587,9 +603,19 @@ func TestUpgrade(t *testing.T) {
 	require.NoError(t, reader.err, "it is a reader again")
 	require.NoError(t, again.Err())
 	require.NoError(t, reader.unlock())
+	why := errors.New("why")
+	require.ErrorIs(t, u.UpgradeDo(again, func(ctx context.Context) error {
+		require.Equal(t, "write", b.fieldsOf(t)["mode"])
+		held, err := rw.Write().IsHeld(ctx)
+		require.NoError(t, err)
+		require.True(t, held)
+		return why
+	}), why)
+	require.Equal(t, "read", b.fieldsOf(t)["mode"])
 	require.NoError(t, unlockAgain())
 	require.NoError(t, unlock())
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	require.ErrorIs(t, u.UpgradeDo(ctx, func(context.Context) error { panic("no reader") }), rlock.ErrUpgrade)
 	rwNothing(t, b.rdb, b.name)
 
 	section, unlock, err = u.Lock(ctx)
