@@ -20,7 +20,7 @@ import (
 // calls (I1): so the count that a call is sent with is the count in Redis. Before that, the Lock makes them, or the
 // claimant that stands for it (see handoff.go).
 type hold struct {
-	mutex *Mutex // the handle that made it
+	mutex *Mutex // the handle that took it; how it ends is up to that, also if levels are of others
 	tag   uint64 // plays Redisson's thread id
 	lease lease.Lease
 

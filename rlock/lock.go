@@ -143,7 +143,7 @@ func (l *locking) compete() (*level, error) {
 		switch {
 		case l.joined && m.kind.times != nil && !l.keepsPlace(a):
 			l.leavePlace()
-			c.settle(m, l.hold)
+			l.hold.settle()
 			l.hold, turn = newHold(m), true
 		case l.joined:
 			l.waiter.Held(a.TTL, a.Joined)
@@ -223,7 +223,7 @@ func (l *locking) awaitTurn() (granted, gone bool, err error) {
 func (l *locking) leave() (granted bool) {
 	l.leavePlace()
 	if !l.joined { // it was given the lock, and could not use that
-		l.mutex.client.settle(l.mutex, l.hold)
+		l.hold.settle()
 		l.mutex.client.hub.Wake(l.mutex.waiters())
 		return false
 	}
@@ -232,7 +232,7 @@ func (l *locking) leave() (granted bool) {
 		return true
 	case pubsub.Claimed: // its claimant ends it
 	case pubsub.Left:
-		l.mutex.client.settle(l.mutex, l.hold)
+		l.hold.settle()
 	}
 	return false
 }
@@ -241,7 +241,7 @@ func (l *locking) leave() (granted bool) {
 func (l *locking) undo(a answer, _ error) {
 	l.leavePlace()
 	if a.granted() {
-		l.mutex.client.giveBack(l.mutex, l.hold)
+		l.hold.giveBack()
 		if l.joined {
 			l.waiter.Leave()
 		} else {
@@ -273,12 +273,12 @@ func (l *locking) enter(a answer) (s *level, err error) {
 	}
 	// The caller may leave before the grant is given back; if that is not even begun, since Redis is silent, it is swept.
 	_, _, _ = leavable(l.ctx, m, l.limit, func(<-chan struct{}) (struct{}, error) {
-		m.client.giveBack(m, h)
+		h.giveBack()
 		return struct{}{}, nil
 	}, func(_ struct{}, err error) {
 		if err != nil {
 			h.doubted(until.Add(m.grace)).unsure = true
-			m.client.settle(m, h)
+			h.settle()
 		}
 	})
 	m.client.hub.Undone(m.waiters()) // those behind it ask, though that was no unlock they know of
@@ -326,7 +326,7 @@ func (m *Mutex) enterWithin(who caller, outer *hold) (*level, error) {
 	case left: // a late answer is undone
 		return nil, l.out(err)
 	case err != nil:
-		m.client.settle(m, l.hold)
+		l.hold.settle()
 		return nil, l.out(err)
 	case !a.granted():
 		outer.gone()
@@ -377,7 +377,7 @@ func (q *reentry) undo(a answer, _ error) {
 		h.mu.Lock()
 		ttl := h.ttl()
 		h.mu.Unlock()
-		_, _ = m.client.releaseOnce(m.releaseArgs(h, q.count-1, ttl))
+		_, _ = m.client.releaseOnce(h.releaseArgs(q.count-1, ttl))
 	}
 }
 
