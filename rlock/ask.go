@@ -164,14 +164,14 @@ func (m *Mutex) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
 		if refusal.Status == 0 && m.client.left.isSilent(m.slot()) { // it stood behind one that got no answer
 			causes = []error{unreachable(errSilent)}
 		}
-		e := m.notAcquired(who.ctx, who.began, causes...)
+		e := notAcquired(who.ctx, m.name, who.began, causes...)
 		e.Holder, e.TTL, e.own = refusal.Holder, refusal.TTL, m.client.isOwn(refusal.Holder)
 		e.carried = e.own && carries(who.ctx, e.Holder)
 		return e
 	case errors.Is(err, lua.ErrNoConnection):
 		return m.fail(ErrNotReplicated, err)
 	case timeUp && mayPass(err):
-		return m.notAcquired(who.ctx, who.began, unreachable(err))
+		return notAcquired(who.ctx, m.name, who.began, unreachable(err))
 	}
 	return m.fail(unreachable(err))
 }

@@ -395,7 +395,7 @@ func (h *quorumHold) reenter(ctx context.Context, q *QuorumMutex) (*quorumLevel,
 	case h.closed:
 		return nil, q.fail(ErrClosed)
 	case ctx.Err() != nil:
-		return nil, q.notAcquired(ctx, time.Now())
+		return nil, notAcquired(ctx, q.name, time.Now())
 	}
 	return h.enter(ctx, q), nil
 }
