@@ -13,7 +13,7 @@ import (
 // RWMutex is a handle on a read/write lock in Redis: many readers may hold it, or one writer. It is Redisson's
 // RReadWriteLock. Its sides are locks as any other, with all that a [Mutex] has. Like a Mutex it has no state of its own.
 //
-// What a Lock does depends on the hold of this lock that ctx carries:
+// A Lock depends on the hold of this lock that ctx carries:
 //
 //	ctx carries        Read().Lock              Write().Lock
 //	no hold            waits for the writer     waits for the writer and all readers

@@ -142,7 +142,7 @@ func TestUnlockEndsWithTheLoss(t *testing.T) {
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 }
 
-// What went wrong with an earlier attempt of a waiter says nothing of the present one.
+// The failure of an earlier attempt of a waiter says nothing of the present one.
 func TestEarlierFailureIsForgotten(t *testing.T) {
 	redistest.Parallel(t)
 	c, proxy, past := behindProxy(t, anyWay)
