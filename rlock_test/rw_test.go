@@ -791,7 +791,7 @@ func TestReadWriteLeases(t *testing.T) {
 	require.ErrorIs(t, context.Cause(reader), rlock.ErrLost)
 	require.ErrorIs(t, leaveLast(), rlock.ErrLost)
 	require.NoError(t, got.unlock())
-	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	require.NoError(t, unlock(), "it was downgraded")
 	rwNothing(t, b.rdb, b.name)
 }
 
