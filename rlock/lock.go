@@ -113,7 +113,7 @@ func (l *locking) compete() (*level, error) {
 			}
 		}
 		turn = false
-		l.joins = l.joined && l.takesPlace()
+		l.joins = l.joined && m.kind.joins(l)
 		a, left, err := l.ask(l)
 		switch {
 		case left:
@@ -181,28 +181,32 @@ func (l *locking) join() (turn bool) {
 	return m.client.hub.Join(&l.waiter, m.waiters())
 }
 
-// takesPlace reports whether the next question joins the queue in Redis if the lock is held: not if nobody would hear of a
-// grant. An owner with a place of its own joins once. Where there is no queue but marks, the question of a writer leaves one,
-// which others look at.
-func (l *locking) takesPlace() bool {
-	m := l.mutex
-	first, each := l.hold.queued == nil, m.kind.times != nil
-	switch {
-	case m.kind.side == lua.Reader:
-		return m.queueKey() != "" && !l.waiter.Follows() // those that come together enter together
-	case l.once, each && !first, !each && m.queueKey() == "":
-		return false
-	}
-	l.heard = l.waiter.Listens()
-	if first && !l.heard && (each || m.seesProcesses()) {
-		return false
-	}
-	if m.kind.side == lua.Writer {
-		l.hold.mayQueue(time.Now())
-		return true
-	}
-	return l.takePlace(time.Now())
+// Kinds differ in what waiters leave in Redis: kind.joins is one of the following. Each reports whether the next question joins the
+// others there if the lock is held: not if nobody would hear of a grant.
+
+// joinsProcesses is for the queue of the processes.
+func (l *locking) joinsProcesses() bool {
+	return !l.once && l.mutex.queueKey() != "" && (l.hold.queued != nil || l.waiter.Listens()) && l.takePlace(time.Now())
 }
+
+// joinsWaiters is for the queue of all waiters, which an owner joins once.
+func (l *locking) joinsWaiters() bool {
+	return !l.once && l.hold.queued == nil && l.waiter.Listens() && l.takePlace(time.Now())
+}
+
+// leavesMark is for a writer, whose mark readers look at.
+func (l *locking) leavesMark() bool {
+	m := l.mutex
+	l.heard = l.waiter.Listens()
+	if l.once || m.queueKey() == "" || l.hold.queued == nil && !l.heard && m.seesProcesses() {
+		return false
+	}
+	l.hold.mayQueue(time.Now())
+	return true
+}
+
+// heedsMarks is for a reader. Those that come together enter together.
+func (l *locking) heedsMarks() bool { return l.mutex.queueKey() != "" && !l.waiter.Follows() }
 
 // out is the error of a Lock that got nothing.
 func (l *locking) out(err error) error { return l.mutex.gaveUp(l.caller, err, l.refusal) }
