@@ -130,8 +130,7 @@ const (
 	// A JVM starts slowly, and a hundred thousand holds take a while.
 	readyTimeout      = time.Minute
 	readyTimeoutQuick = 20 * time.Second
-	// What is on its way when the window closes has to come to its end, also for those who poll: beyond the
-	// window.
+	// Calls that are under way when the window closes have to end, also those of pollers: beyond the window.
 	reportTimeout      = 30 * time.Second
 	reportTimeoutQuick = 20 * time.Second
 )

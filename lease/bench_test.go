@@ -138,7 +138,7 @@ func TestKeepStopDoNotAllocate(t *testing.T) {
 	}
 }
 
-// What a lease costs: embedded, and beyond.
+// The memory of a lease: embedded, and beyond.
 func TestMemory(t *testing.T) {
 	if size := unsafe.Sizeof(Lease{}); size > 160 {
 		t.Errorf("a Lease is %d bytes", size)

@@ -137,7 +137,7 @@ func (h *hold) wantKept(t testing.TB) {
 	}
 }
 
-// What wantLost takes for a reason: Loss.Gone.
+// The reasons of wantLost: Loss.Gone.
 const (
 	expired   = false
 	foundGone = true

@@ -7,7 +7,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 )
 
-// What Redisson 4.7.0 does with a fair lock, told in our words. KEYS are the lock, the list and the times; ARGV are the owner, the
+// The scripts of Redisson 4.7.0 for a fair lock, told in our words. KEYS are the lock, the list and the times; ARGV are the owner, the
 // time that it is ready to wait in ms, and the unlock channel. Unlike Redisson's these take now from the server. Interop tests
 // have the real ones.
 const javaHead = `

@@ -190,7 +190,7 @@ func TestHandOffWithALeaseThatRedisRefuses(t *testing.T) {
 	}
 }
 
-// What may be forbidden, or refused for want of memory, leaves a lock that can be released as ever. Without
+// A hand-off that is forbidden, or refused for want of memory, leaves a lock that can be released as ever. Without
 // the right to HDEL neither works; then the next owner may find a hold.
 func TestHandOffRefused(t *testing.T) {
 	t.Parallel()

@@ -9,7 +9,7 @@
 -- ARGV[5]  unlock channel
 --
 -- Reply 1       released, and if somebody can have the lock now, whoever waits is told
--- Reply 0       not held by the owner
+-- Reply 0       not held by the owner, and it has no hold key any more
 -- Error UNTOLD  released, but whoever waits could not be told
 --
 -- A repeat of a call whose reply was lost changes nothing: the count never rises here, and a
@@ -29,7 +29,11 @@ local lock, marks, owner = KEYS[1], KEYS[2], ARGV[1]
 local want = tonumber(ARGV[2])
 
 local held = redis.call('hget', lock, owner)
-if not held then
+if not held then -- maybe since somebody deleted the hash
+  local level = 1
+  while redis.call('del', hold_key(lock, owner, level)) == 1 do
+    level = level + 1
+  end
   return 0
 end
 local above = tonumber(held) - want

@@ -32,7 +32,7 @@ var (
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
-		Reader: {Text("read_release"), "1b885ba86d041c55f3bb66b88e359ab1760a1cd6"},
+		Reader: {Text("read_release"), "fdad9d70f4426238be90c9d645e331636bd239cb"},
 		Writer: {Text("write_release"), "c9e3f27343ee3e57062acc1ff979aef400a12dbe"},
 	}
 )

@@ -45,7 +45,10 @@ type MultiMutex struct {
 type member struct {
 	Locker
 
-	mutex *Mutex // nil if it is of another type
+	name  string
+	about *Mutex // the lock that it is; of an Upgradeable that of the reader; nil if it is of another type
+	mutex *Mutex // about, if that is all it takes
+	order int    // among the members of one lock: each lets the next ones in
 }
 
 // All makes one lock of several: Lock takes all of them, or waits and holds none. It does no I/O. The locks may be of any kind and
@@ -56,22 +59,19 @@ type member struct {
 // other lock, and every one of a Client with [Options].Replicas, costs one of its own.
 //
 // A handle that is given twice counts once. Another handle of the same lock re-enters it, as does a lock that the ctx of the caller
-// holds already; each of these costs a command. A side of a read/write lock and a lock of another kind under one name exclude each
-// other, so they cannot be given together.
+// holds already; each of these costs a command. A read/write lock and a lock of another kind under one name exclude each other, so
+// they cannot be given together.
 //
 // If no locks are given, or one is nil or invalid, the methods of the MultiMutex say so.
 func All(lockers ...Locker) *MultiMutex {
 	a := new(MultiMutex)
 	all, err := flatten(lockers)
-	if len(all) == 0 && err == nil {
-		err = errors.New("no locks were given")
+	if len(all) == 0 {
+		err = cmp.Or(err, errors.New("no locks were given"))
 	}
-	// By key first: the ids of Clients are random, so other processes have them in another order. Of one lock a writer comes before
-	// a reader, which it lets in.
+	// By key first: the ids of Clients are random, so other processes have them in another order.
 	slices.SortStableFunc(all, func(x, y *member) int {
-		return cmp.Or(
-			strings.Compare(x.key(), y.key()), strings.Compare(x.clientID(), y.clientID()), cmp.Compare(y.side(), x.side()),
-		)
+		return cmp.Or(strings.Compare(x.key(), y.key()), strings.Compare(x.clientID(), y.clientID()), cmp.Compare(x.order, y.order))
 	})
 	type lock struct {
 		client *Client
@@ -85,17 +85,17 @@ func All(lockers ...Locker) *MultiMutex {
 			}
 			given[m.Locker] = true
 		}
-		if m.mutex == nil {
+		if m.about == nil {
 			a.members = append(a.members, m)
 			continue
 		}
-		l := lock{m.mutex.client, m.mutex.key}
+		l := lock{m.about.client, m.about.key}
 		switch known := first[l]; {
 		case known == nil:
 			a.members, first[l] = append(a.members, m), m
-		case (known.side() == lua.Whole) != (m.side() == lua.Whole):
+		case (known.about.kind.side == lua.Whole) != (m.about.kind.side == lua.Whole):
 			err = cmp.Or(err, fmt.Errorf("%q is given as a read/write lock and as one of another kind: "+
-				"these exclude each other, so use one of them", m.Name()))
+				"these exclude each other, so use one of them", m.name))
 		default:
 			a.again = append(a.again, m)
 		}
@@ -108,56 +108,70 @@ func All(lockers ...Locker) *MultiMutex {
 	return a
 }
 
-// flatten lists the locks, and those of a MultiMutex in its place. It stops at one that cannot be locked.
+// flatten lists the locks, and those of a MultiMutex in its place. The error is about the first that cannot be locked.
 func flatten(lockers []Locker) (all []*member, err error) {
 	for i, l := range lockers {
-		m := &member{Locker: l}
+		m := &member{Locker: l, name: "nil"}
+		if !isMade(l) {
+			all, err = append(all, m), cmp.Or(err, fmt.Errorf("lock %d of %d is nil or empty", i+1, len(lockers)))
+			continue
+		}
 		switch l := l.(type) {
-		case nil:
-			return all, fmt.Errorf("lock %d of %d is nil", i+1, len(lockers))
 		case *MultiMutex:
-			if l == nil {
-				return all, fmt.Errorf("lock %d of %d is nil", i+1, len(lockers))
-			}
-			if l.invalid != nil {
-				return all, l.invalid
-			}
-			all = append(append(all, l.members...), l.again...)
+			all, err = slices.Concat(all, l.members, l.again), cmp.Or(err, l.invalid)
 			continue
 		case *Mutex:
-			if l == nil || l.client == nil {
-				return all, fmt.Errorf("lock %d of %d was not made by a Client", i+1, len(lockers))
+			m.about, m.mutex = l, l
+			if l.kind.side == lua.Reader {
+				m.order = 2
 			}
-			if err := cmp.Or(l.invalid, l.fits()); err != nil {
-				return all, l.fail(err)
-			}
-			m.mutex = l
+		case *Upgradeable:
+			m.about, m.order = l.rw.read, 1
+		case *QuorumMutex:
+			err = cmp.Or(err, l.invalid)
 		}
+		if m.about != nil {
+			if invalid := cmp.Or(m.about.invalid, m.about.fits()); invalid != nil {
+				err = cmp.Or(err, m.about.fail(invalid))
+			}
+		}
+		m.name = l.Name()
 		all = append(all, m)
 	}
-	return all, nil
+	return all, err
+}
+
+// isMade reports whether l is neither nil nor, if it is of a type of this package, its zero value.
+func isMade(l Locker) bool {
+	if v := reflect.ValueOf(l); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return false
+	}
+	switch l := l.(type) {
+	case *Mutex:
+		return l.client != nil
+	case *MultiMutex:
+		return l.name != ""
+	case *Upgradeable:
+		return l.rw != nil
+	case *QuorumMutex:
+		return l.members != nil || l.invalid != nil
+	}
+	return true
 }
 
 // key is the same in every process: the lock's in Redis, if that is known.
 func (m *member) key() string {
-	if m.mutex == nil {
-		return m.Name()
+	if m.about == nil {
+		return m.name
 	}
-	return m.mutex.key
-}
-
-func (m *member) side() lua.Side {
-	if m.mutex == nil {
-		return lua.Whole
-	}
-	return m.mutex.kind.side
+	return m.about.key
 }
 
 func (m *member) clientID() string {
-	if m.mutex == nil {
+	if m.about == nil {
 		return ""
 	}
-	return m.mutex.client.id
+	return m.about.client.id
 }
 
 // split makes parts of the members that one call can take, in the order of the first in each.
@@ -191,7 +205,7 @@ func (a *MultiMutex) describe() string {
 			names = append(names, fmt.Sprintf("and %d more", len(a.members)-most))
 			break
 		}
-		names = append(names, m.Name())
+		names = append(names, m.name)
 	}
 	return "All(" + strings.Join(names, ", ") + ")"
 }
@@ -318,7 +332,7 @@ func (a *MultiMutex) take(s *section, who caller, has *member) (refused *member,
 		for _, m := range part {
 			switch {
 			case m == has:
-			case m.mutex != nil && m.mutex.levelIn(who.ctx) != nil:
+			case m.about != nil && m.about.levelIn(who.ctx) != nil:
 				again = append(again, m)
 			default:
 				rest = append(rest, m)
@@ -433,10 +447,10 @@ func (s *section) takeEach(all []*member, who caller) (refused *member, err erro
 }
 
 func (m *member) minAttempt() time.Duration {
-	if m.mutex == nil {
+	if m.about == nil {
 		return time.Second
 	}
-	return m.mutex.client.minAttempt()
+	return m.about.client.minAttempt()
 }
 
 // refused is m, if the error says that it can be waited for, and not that the ctx was done. If Redis did not answer, or the ctx is done

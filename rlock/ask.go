@@ -114,12 +114,17 @@ func (q *question) send(left <-chan struct{}) (answer, error) {
 		ctx := c.call(sent, args.ReplicaWait)
 		reply, err := lua.Acquire(ctx, c.rdb, args)
 		repeated := args.Replicas == 0 && ctx.isRepeated() // on a connection of its own rueidis repeats nothing
-		if q.count == 1 && (err != nil && mayHaveRun(err) || repeated) {
-			h.lateAcquire(args.Lease)
+		switch {
+		case q.count == 1:
+			if err != nil && mayHaveRun(err) || repeated {
+				h.lateAcquire(args.Lease)
+			}
+		case m.ttl() > h.mutex.ttl():
+			h.doubted(time.Now().Add(args.Lease)) // if its end comes into doubt, this one counts
 		}
 		if err == nil {
 			if reply.NoQueue {
-				c.noQueues.Store(true)
+				c.forbidden(args.Side).Store(true)
 			}
 			if (args.Queue != "" || args.Fair.List != "") && !reply.WithoutQueue && reply.Status == lua.Acquired {
 				h.queued = nil // not after a refusal: a late grant would be trusted from the next call on
@@ -159,14 +164,14 @@ func (m *Mutex) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
 		if refusal.Status == 0 && m.client.left.isSilent(m.slot()) { // it stood behind one that got no answer
 			causes = []error{unreachable(errSilent)}
 		}
-		e := m.notAcquired(who.ctx, who.began, causes...)
+		e := notAcquired(who.ctx, m.name, who.began, causes...)
 		e.Holder, e.TTL, e.own = refusal.Holder, refusal.TTL, m.client.isOwn(refusal.Holder)
 		e.carried = e.own && carries(who.ctx, e.Holder)
 		return e
 	case errors.Is(err, lua.ErrNoConnection):
 		return m.fail(ErrNotReplicated, err)
 	case timeUp && mayPass(err):
-		return m.notAcquired(who.ctx, who.began, unreachable(err))
+		return notAcquired(who.ctx, m.name, who.began, unreachable(err))
 	}
 	return m.fail(unreachable(err))
 }

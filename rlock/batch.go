@@ -124,7 +124,7 @@ func (b *batch) leave() {
 	rest := make([]*residue, len(b.locks))
 	for i, l := range b.locks {
 		l.waiter.Leave()
-		rest[i] = l.hold.residue(l.mutex)
+		rest[i] = l.hold.residue()
 	}
 	b.client.sweep(rest...)
 }
@@ -141,16 +141,16 @@ func (b *batch) undo(a allAnswer, err error) {
 func (b *batch) giveBack() {
 	args := make([]lua.ReleaseArgs, len(b.locks))
 	for i, l := range b.locks {
-		args[i] = l.mutex.releaseArgs(l.hold, 0, 0)
+		args[i] = l.hold.releaseArgs(0, 0)
 	}
 	ctx, cancel := b.client.lastCall()
 	defer cancel()
 	results, err := lua.ReleaseEach(ctx, b.client.rdb, args)
 	for i, l := range b.locks {
 		if err == nil {
-			l.hold.givenBack(l.mutex, results[i].Err)
+			l.hold.givenBack(results[i].Err)
 		} else {
-			l.hold.givenBack(l.mutex, err)
+			l.hold.givenBack(err)
 		}
 	}
 }
@@ -192,7 +192,7 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 	}, func(_ struct{}, err error) {
 		if err != nil { // not even begun, since Redis is silent
 			for _, l := range b.locks {
-				l.hold.givenBack(l.mutex, err)
+				l.hold.givenBack(err)
 			}
 			b.leave()
 		}
@@ -251,7 +251,7 @@ func unlockTogether(levels []*level) (errs []error) {
 	for i := range all {
 		u := &all[i]
 		if u.loss == nil && u.count > 0 { // others are inside
-			u.released = u.hold.sendRelease(u.mutex, u.count, u.ttl)
+			u.released = u.hold.sendRelease(u.count, u.ttl)
 		}
 		var err error
 		if rest[i], err = u.end(); err != nil {
@@ -275,7 +275,7 @@ type ending struct {
 }
 
 func endingOf(u *unlocking) *ending {
-	e := &ending{unlocking: u, args: u.mutex.releaseArgs(u.hold, 0, u.ttl)}
+	e := &ending{unlocking: u, args: u.hold.releaseArgs(0, u.ttl)}
 	e.next, e.stay = u.hold.claim(time.Now(), &e.args)
 	return e
 }
@@ -283,7 +283,7 @@ func endingOf(u *unlocking) *ending {
 // releaseTogether releases holds by one call, again if something went wrong that may pass and their leases last. As with a release
 // of one, only the first call names the next owners. What Redis refuses it is asked for alone.
 func releaseTogether(all []*ending) {
-	c := all[0].mutex.client
+	c := all[0].hold.mutex.client
 	var last *ending // the one whose lease ends last
 	var until time.Time
 	args := make([]lua.ReleaseArgs, len(all))
@@ -363,6 +363,6 @@ func (e *ending) answered(handsOff bool, sent time.Time, r lua.ReleaseResult, re
 
 // alone releases the hold by a call of its own.
 func (e *ending) alone() {
-	until := e.mutex.client.leases.Until(&e.hold.lease)
-	e.released = e.hold.repeatRelease(e.mutex, e.args, until, released{sent: time.Now(), late: e.late})
+	until := e.hold.mutex.client.leases.Until(&e.hold.lease)
+	e.released = e.hold.repeatRelease(e.args, until, released{sent: time.Now(), late: e.late})
 }

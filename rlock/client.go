@@ -31,7 +31,8 @@ type Client struct {
 	leases  *lease.Renewer
 	cluster *topology // nil unless rdb is a cluster client
 
-	noQueues    atomic.Bool     // the user may not use them
+	noQueues    atomic.Bool     // the user may not use those of processes
+	noMarks     atomic.Bool     // nor the marks of writers
 	expires     bool            // rueidis may send a command again by itself, see mayExpire
 	connections lua.Connections // for Options.Replicas
 	left        leftCalls

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -47,12 +48,20 @@ func (m *Mutex) waiters() pubsub.Queue {
 func (m *Mutex) queueKey() string {
 	c := m.client
 	switch {
-	case c.noQueues.Load(), m.kind.times != nil, m.kind.ordinary && !m.seesProcesses():
+	case c.forbidden(m.kind.side).Load(), m.kind.times != nil, m.kind.ordinary && !m.seesProcesses():
 		return ""
 	case c.cluster != nil && c.slot(m.queue) != c.slot(m.key):
 		return ""
 	}
 	return m.queue
+}
+
+// forbidden says whether the user may not use what waiters leave in Redis for locks of that side.
+func (c *Client) forbidden(s lua.Side) *atomic.Bool {
+	if s == lua.Whole {
+		return &c.noQueues
+	}
+	return &c.noMarks
 }
 
 // seesProcesses reports whether scripts can tell if a process still listens: not on a cluster with plain channels, nor if the

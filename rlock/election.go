@@ -1,7 +1,6 @@
 package rlock
 
 import (
-	"context"
 	"errors"
 	"math/rand/v2"
 	"reflect"
@@ -452,7 +451,7 @@ func (e *election) out(err error) error {
 	if e.err != nil {
 		causes = []error{q.tooFew(e.err)}
 	}
-	not := q.notAcquired(e.ctx, e.began, causes...)
+	not := notAcquired(e.ctx, q.name, e.began, causes...)
 	not.Holder, not.TTL, not.own = e.held.Holder, e.held.TTL, e.own
 	if e.line != nil {
 		if h := e.line.holder.Load(); h != nil {
@@ -461,8 +460,4 @@ func (e *election) out(err error) error {
 	}
 	not.carried = not.own && carries(e.ctx, not.Holder)
 	return not
-}
-
-func (q *QuorumMutex) notAcquired(ctx context.Context, began time.Time, causes ...error) *NotAcquiredError {
-	return (&Mutex{name: q.name}).notAcquired(ctx, began, causes...) // it looks at nothing but the name
 }

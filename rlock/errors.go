@@ -49,7 +49,7 @@ var (
 	ErrClosed = errors.New("rlock: client closed")
 )
 
-// What the sentinels cannot say of themselves.
+// Causes behind the sentinels.
 var (
 	errUnlockedBefore = errors.New("unlocked before")
 	errLockFailed     = errors.New("its Lock failed")
@@ -85,6 +85,9 @@ func (e *NotAcquiredError) Error() string {
 		texts = append(texts, "held by this client as "+e.Holder+" (to re-enter, use the ctx that its Lock returned)")
 	case e.Holder != "":
 		texts = append(texts, "held by "+e.Holder)
+	}
+	if e.Holder != "" && e.TTL > 0 {
+		texts[1] += ", with " + e.TTL.Round(time.Millisecond).String() + " left"
 	}
 	for _, cause := range e.causes {
 		texts = append(texts, oneLine(e.Name, cause))
@@ -216,8 +219,8 @@ func (e *unlockedError) Unwrap() error {
 var errUnlocked = fmt.Errorf("rlock: unlocked: %w", context.Canceled)
 
 // notAcquired is the error of a wait that ended, because ctx is done or its time is over.
-func (m *Mutex) notAcquired(ctx context.Context, began time.Time, causes ...error) *NotAcquiredError {
-	e := &NotAcquiredError{Name: m.name, Waited: time.Since(began), causes: causes}
+func notAcquired(ctx context.Context, name string, began time.Time, causes ...error) *NotAcquiredError {
+	e := &NotAcquiredError{Name: name, Waited: time.Since(began), causes: causes}
 	err := ctx.Err()
 	if err == nil {
 		return e

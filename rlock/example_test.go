@@ -341,7 +341,7 @@ func ExampleRWMutex() {
 	if err != nil {
 		panic(err)
 	}
-	defer func() { _ = unlockWriter() }() // for a downgrade that fails; ErrNotHeld after one
+	defer func() { fmt.Println(unlockWriter()) }() // for a downgrade that fails; after one it has nothing left to do
 	fmt.Println("write the prices")
 	reader, unlock, err := prices.Downgrade(writer)
 	if err != nil {
@@ -355,6 +355,7 @@ func ExampleRWMutex() {
 	// write the prices
 	// read them again: <nil>
 	// <nil>
+	// <nil>
 }
 
 // One reader at a time may become the writer: it decides as a reader, and writes only if it has to.
@@ -364,21 +365,17 @@ func ExampleUpgradeable() {
 	cache := client.RWMutex("cache").Upgradeable()
 	stale := true
 
-	ctx, unlock, err := cache.Lock(context.Background())
-	if err != nil {
-		panic(err)
-	}
-	if stale {
-		_, done, err := cache.Upgrade(ctx) // waits for the other readers to leave
-		if err != nil {
-			panic(err)
+	err := cache.Do(context.Background(), func(ctx context.Context) error {
+		if !stale {
+			return nil
 		}
-		fmt.Println("renew the cache")
-		fmt.Println(done()) // a reader again
-	}
-	fmt.Println(unlock())
+		return cache.UpgradeDo(ctx, func(context.Context) error { // waits for the other readers to leave
+			fmt.Println("renew the cache")
+			return nil
+		})
+	})
+	fmt.Println(err)
 	// Output:
 	// renew the cache
-	// <nil>
 	// <nil>
 }

@@ -20,7 +20,7 @@ import (
 // calls (I1): so the count that a call is sent with is the count in Redis. Before that, the Lock makes them, or the
 // claimant that stands for it (see handoff.go).
 type hold struct {
-	mutex *Mutex // the handle that made it
+	mutex *Mutex // the handle that took it; how it ends is up to that, also if levels are of others
 	tag   uint64 // plays Redisson's thread id
 	lease lease.Lease
 
@@ -117,7 +117,7 @@ func (h *hold) fencingToken() (token int64, ok bool) {
 // open makes the level that Redis has granted. It fails if the hold was lost, or the client closed, since the call was sent.
 func (h *hold) open(ctx context.Context, m *Mutex, a answer) (*level, error) {
 	if m.kind.side == lua.Writer {
-		ctx = outerCtx{ctx}
+		ctx = &outerCtx{Context: ctx}
 	}
 	inner, cancel := context.WithCancelCause(ctx)
 	l, err := h.openAs(inner, cancel, m, a)

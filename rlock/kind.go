@@ -17,6 +17,8 @@ type kind struct {
 	// queue names the key of what those that wait for a lock leave in Redis: the queue of their processes, or marks; or, with
 	// times, the queue of the waiters.
 	queue func(name string) string
+	// joins reports whether the next question of a waiter leaves something there, or heeds what others have left, see lock.go.
+	joins func(*locking) bool
 	// times names the key of the times at which waiters give up, if each has a place in the queue; otherwise nil.
 	times func(name string) string
 	// fence names the key of the fencing counter; nil for a kind without one.
@@ -43,12 +45,14 @@ var (
 	plain = &kind{
 		channel:  prefixed("redisson_lock__channel"),
 		queue:    own("rlock_queue"),
+		joins:    (*locking).joinsProcesses,
 		ordinary: true,
 		renew:    lua.Renew, force: forceHash, isLocked: exists,
 	}
 	fenced = &kind{
 		channel:  prefixed("redisson_lock__channel"),
 		queue:    own("rlock_queue"),
+		joins:    (*locking).joinsProcesses,
 		ordinary: true,
 		fence:    prefixed("redisson_lock_token"),
 		beside:   prefixed("redisson_lock_token"),
@@ -57,6 +61,7 @@ var (
 	fair = &kind{
 		channel: prefixed("redisson_lock__channel"),
 		queue:   prefixed("redisson_lock_queue"),
+		joins:   (*locking).joinsWaiters,
 		times:   prefixed("redisson_lock_timeout"),
 		beside:  prefixed("redisson_lock_timeout"),
 		prefix:  "0", // tells the entries of this library from Redisson's, which knows no such number
@@ -65,6 +70,7 @@ var (
 	reading = &kind{
 		channel: prefixed("redisson_rwlock"),
 		queue:   own("rlock_writers"),
+		joins:   (*locking).heedsMarks,
 		beside:  holdKeys,
 		side:    lua.Reader,
 		renew:   lua.RenewReaders, force: forceSide, isLocked: sideIsLocked,
@@ -72,6 +78,7 @@ var (
 	writing = &kind{
 		channel: prefixed("redisson_rwlock"),
 		queue:   own("rlock_writers"),
+		joins:   (*locking).leavesMark,
 		beside:  holdKeys,
 		side:    lua.Writer,
 		suffix:  ":write",

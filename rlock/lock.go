@@ -113,7 +113,7 @@ func (l *locking) compete() (*level, error) {
 			}
 		}
 		turn = false
-		l.joins = l.joined && l.takesPlace()
+		l.joins = l.joined && m.kind.joins(l)
 		a, left, err := l.ask(l)
 		switch {
 		case left:
@@ -132,12 +132,8 @@ func (l *locking) compete() (*level, error) {
 			}
 			return l.enter(a)
 		case a.Status == lua.Lost:
-			l.within.gone()
 			l.leave()
-			if loss := l.within.lossSoFar(); loss != nil {
-				return nil, loss
-			}
-			return nil, m.fail(ErrUpgrade, errors.New("the reader was unlocked meanwhile"))
+			return nil, l.readerGone()
 		}
 		l.refusal = a.AcquireReply
 		if l.once {
@@ -147,7 +143,7 @@ func (l *locking) compete() (*level, error) {
 		switch {
 		case l.joined && m.kind.times != nil && !l.keepsPlace(a):
 			l.leavePlace()
-			c.settle(m, l.hold)
+			l.hold.settle()
 			l.hold, turn = newHold(m), true
 		case l.joined:
 			l.waiter.Held(a.TTL, a.Joined)
@@ -156,6 +152,21 @@ func (l *locking) compete() (*level, error) {
 			l.hold = newHold(m)
 		}
 	}
+}
+
+// readerGone is the error of an upgrade that finds that Redis does not have the reader any more. Its unlock may be under way, and
+// have released it; otherwise it was lost.
+func (l *locking) readerGone() error {
+	_, err := l.mutex.takeCalls(l.caller, l.within)
+	switch {
+	case err == errOver: //nolint:errorlint // never wrapped
+		return l.mutex.fail(ErrUpgrade, errors.New("the reader was unlocked meanwhile"))
+	case err != nil:
+		return err
+	}
+	defer l.within.end()
+	l.within.gone()
+	return l.within.lossSoFar()
 }
 
 // join puts the Lock in the queue of the process.
@@ -170,28 +181,32 @@ func (l *locking) join() (turn bool) {
 	return m.client.hub.Join(&l.waiter, m.waiters())
 }
 
-// takesPlace reports whether the next question joins the queue in Redis if the lock is held: not if nobody would hear of a
-// grant. An owner with a place of its own joins once. Where there is no queue but marks, the question of a writer leaves one,
-// which others look at.
-func (l *locking) takesPlace() bool {
-	m := l.mutex
-	first, each := l.hold.queued == nil, m.kind.times != nil
-	switch {
-	case m.kind.side == lua.Reader:
-		return m.queueKey() != "" && !l.waiter.Follows() // those that come together enter together
-	case l.once, each && !first, !each && m.queueKey() == "":
-		return false
-	}
-	l.heard = l.waiter.Listens()
-	if first && !l.heard && (each || m.seesProcesses()) {
-		return false
-	}
-	if m.kind.side == lua.Writer {
-		l.hold.mayQueue(time.Now())
-		return true
-	}
-	return l.takePlace(time.Now())
+// Kinds differ in what waiters leave in Redis: kind.joins is one of the following. Each reports whether the next question joins the
+// others there if the lock is held: not if nobody would hear of a grant.
+
+// joinsProcesses is for the queue of the processes.
+func (l *locking) joinsProcesses() bool {
+	return !l.once && l.mutex.queueKey() != "" && (l.hold.queued != nil || l.waiter.Listens()) && l.takePlace(time.Now())
 }
+
+// joinsWaiters is for the queue of all waiters, which an owner joins once.
+func (l *locking) joinsWaiters() bool {
+	return !l.once && l.hold.queued == nil && l.waiter.Listens() && l.takePlace(time.Now())
+}
+
+// leavesMark is for a writer, whose mark readers look at.
+func (l *locking) leavesMark() bool {
+	m := l.mutex
+	l.heard = l.waiter.Listens()
+	if l.once || m.queueKey() == "" || l.hold.queued == nil && !l.heard && m.seesProcesses() {
+		return false
+	}
+	l.hold.mayQueue(time.Now())
+	return true
+}
+
+// heedsMarks is for a reader. Those that come together enter together.
+func (l *locking) heedsMarks() bool { return l.mutex.queueKey() != "" && !l.waiter.Follows() }
 
 // out is the error of a Lock that got nothing.
 func (l *locking) out(err error) error { return l.mutex.gaveUp(l.caller, err, l.refusal) }
@@ -212,7 +227,7 @@ func (l *locking) awaitTurn() (granted, gone bool, err error) {
 func (l *locking) leave() (granted bool) {
 	l.leavePlace()
 	if !l.joined { // it was given the lock, and could not use that
-		l.mutex.client.settle(l.mutex, l.hold)
+		l.hold.settle()
 		l.mutex.client.hub.Wake(l.mutex.waiters())
 		return false
 	}
@@ -221,7 +236,7 @@ func (l *locking) leave() (granted bool) {
 		return true
 	case pubsub.Claimed: // its claimant ends it
 	case pubsub.Left:
-		l.mutex.client.settle(l.mutex, l.hold)
+		l.hold.settle()
 	}
 	return false
 }
@@ -230,7 +245,7 @@ func (l *locking) leave() (granted bool) {
 func (l *locking) undo(a answer, _ error) {
 	l.leavePlace()
 	if a.granted() {
-		l.mutex.client.giveBack(l.mutex, l.hold)
+		l.hold.giveBack()
 		if l.joined {
 			l.waiter.Leave()
 		} else {
@@ -262,12 +277,12 @@ func (l *locking) enter(a answer) (s *level, err error) {
 	}
 	// The caller may leave before the grant is given back; if that is not even begun, since Redis is silent, it is swept.
 	_, _, _ = leavable(l.ctx, m, l.limit, func(<-chan struct{}) (struct{}, error) {
-		m.client.giveBack(m, h)
+		h.giveBack()
 		return struct{}{}, nil
 	}, func(_ struct{}, err error) {
 		if err != nil {
 			h.doubted(until.Add(m.grace)).unsure = true
-			m.client.settle(m, h)
+			h.settle()
 		}
 	})
 	m.client.hub.Undone(m.waiters()) // those behind it ask, though that was no unlock they know of
@@ -315,7 +330,7 @@ func (m *Mutex) enterWithin(who caller, outer *hold) (*level, error) {
 	case left: // a late answer is undone
 		return nil, l.out(err)
 	case err != nil:
-		m.client.settle(m, l.hold)
+		l.hold.settle()
 		return nil, l.out(err)
 	case !a.granted():
 		outer.gone()
@@ -366,7 +381,7 @@ func (q *reentry) undo(a answer, _ error) {
 		h.mu.Lock()
 		ttl := h.ttl()
 		h.mu.Unlock()
-		_, _ = m.client.releaseOnce(m.releaseArgs(h, q.count-1, ttl))
+		_, _ = m.client.releaseOnce(h.releaseArgs(q.count-1, ttl))
 	}
 }
 

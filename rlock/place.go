@@ -94,8 +94,8 @@ func (l *locking) queuedAt() time.Time {
 
 // refresh is the renewer's way to Redis.
 func (c *Client) refresh(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
-	k := group.(renewal).kind //nolint:errcheck // there are no other groups
-	m := &Mutex{client: c, kind: k, key: items[0].Name, channel: k.channel(items[0].Name), queue: k.queue(items[0].Name)}
+	k := group.(renewal).kind                            //nolint:errcheck // there are no other groups
+	m := c.mutexAt(items[0].Name, k, items[0].Name, nil) // any of them
 	places := make([]lua.Place, len(items))
 	for i, item := range items {
 		places[i] = lua.Place{

@@ -170,8 +170,8 @@ func (s *share) dispose(a answer, err error) {
 	r := released{held: a.granted(), err: err}
 	switch {
 	case !r.held:
-		m.client.settle(m, s.hold)
-	case !m.client.giveBack(m, s.hold):
+		s.hold.settle()
+	case !s.hold.giveBack():
 		r.err = errNoAnswer
 	}
 	select {
@@ -186,7 +186,7 @@ func (s *share) answered(a answer, left bool, err error) (undecided bool) {
 	h, m := s.of, s.hold.mutex
 	granted := err == nil && !left && a.granted()
 	if granted && a.Unconfirmed != nil {
-		m.client.giveBack(m, s.hold)
+		s.hold.giveBack()
 		a, granted, err = answer{}, false, fmt.Errorf("%w: %w", ErrNotReplicated, a.Unconfirmed)
 	} else if err == nil && !granted && a.Status == 0 {
 		err = errNoAnswer
@@ -395,7 +395,7 @@ func (h *quorumHold) reenter(ctx context.Context, q *QuorumMutex) (*quorumLevel,
 	case h.closed:
 		return nil, q.fail(ErrClosed)
 	case ctx.Err() != nil:
-		return nil, q.notAcquired(ctx, time.Now())
+		return nil, notAcquired(ctx, q.name, time.Now())
 	}
 	return h.enter(ctx, q), nil
 }
@@ -519,7 +519,7 @@ func (h *quorumHold) discard() {
 	h.stop()
 	for _, s := range h.rest {
 		if !s.held { // or its goroutine gives it back
-			s.hold.mutex.client.settle(s.hold.mutex, s.hold)
+			s.hold.settle()
 		}
 	}
 	close(h.decided)

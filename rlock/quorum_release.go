@@ -49,7 +49,7 @@ func (h *quorumHold) sweep() {
 		if s.held {
 			s.hold.doubted(time.Now().Add(max(m.ttl(), m.client.options.WatchdogTimeout))).unsure = true
 		}
-		m.client.settle(m, s.hold)
+		s.hold.settle()
 	}
 }
 
@@ -61,7 +61,7 @@ func (h *quorumHold) release(until time.Time) error {
 	for _, s := range h.rest {
 		c := s.hold.mutex.client
 		if !s.held {
-			c.settle(s.hold.mutex, s.hold)
+			s.hold.settle()
 			continue
 		}
 		calls++
@@ -103,8 +103,8 @@ func (h *quorumHold) release(until time.Time) error {
 // release ends the share, again if something went wrong that may pass. What remains in doubt is swept.
 func (s *share) release(until time.Time) (r released) {
 	held := s.hold
-	m, c := held.mutex, held.mutex.client
-	args := m.releaseArgs(held, 0, 0)
+	c := held.mutex.client
+	args := held.releaseArgs(0, 0)
 	again := retry{until: until}
 	for {
 		r.held, r.err = c.releaseOnce(args)
@@ -121,6 +121,6 @@ func (s *share) release(until time.Time) (r released) {
 	case held.doubt != nil:
 		held.doubt.unsure = false
 	}
-	c.settle(m, held)
+	held.settle()
 	return r
 }

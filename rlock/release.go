@@ -30,6 +30,9 @@ import (
 // unlock closes the level and takes one off the count in Redis.
 func (l *level) unlock() error {
 	if !l.close() {
+		if l.downgraded() {
+			return nil
+		}
 		return l.mutex.fail(ErrNotHeld, errUnlockedBefore)
 	}
 	if c := l.mutex.client; c.start() { // an unlock works after Close, too
@@ -40,7 +43,7 @@ func (l *level) unlock() error {
 	}
 	u := l.unlocking()
 	if u.loss == nil {
-		u.released = u.hold.sendRelease(u.mutex, u.count, u.ttl)
+		u.released = u.hold.sendRelease(u.count, u.ttl)
 	}
 	rest, err := u.end()
 	if rest != nil {
@@ -54,7 +57,6 @@ type unlocking struct {
 	released // what came of it
 
 	hold    *hold
-	mutex   *Mutex        // that took the hold: levels through handles of other kinds do not change how it ends
 	loss    *LostError    // the hold was lost before
 	count   int           // of the other levels
 	ttl     time.Duration // that they ask for
@@ -64,7 +66,7 @@ type unlocking struct {
 func (l *level) unlocking() unlocking {
 	h := l.hold
 	h.mu.Lock()
-	u := unlocking{hold: h, mutex: h.mutex, loss: h.loss, count: h.count - 1, ttl: h.ttl(), renewed: h.renewed()}
+	u := unlocking{hold: h, loss: h.loss, count: h.count - 1, ttl: h.ttl(), renewed: h.renewed()}
 	h.mu.Unlock()
 	if u.loss == nil && u.count == 0 {
 		// No renewal starts from here on, but the end of the lease is still watched.
@@ -75,10 +77,11 @@ func (l *level) unlocking() unlocking {
 
 // end is what the hold and the caller learn of it. What is left to be swept, if anything, is for the caller.
 func (u *unlocking) end() (rest *residue, err error) {
-	h, m, r := u.hold, u.mutex, u.released
+	h, r := u.hold, u.released
 	if u.loss != nil {
-		return h.releaseLost(m)
+		return h.releaseLost()
 	}
+	m := h.mutex
 	c := m.client
 	switch {
 	case r.err != nil:
@@ -94,7 +97,7 @@ func (u *unlocking) end() (rest *residue, err error) {
 	h.mu.Unlock()
 	switch {
 	case lost:
-		return h.releaseLost(m)
+		return h.releaseLost()
 	case u.count > 0:
 		var until time.Time // unknown, if the call failed
 		if r.err == nil {
@@ -104,9 +107,9 @@ func (u *unlocking) end() (rest *residue, err error) {
 	default:
 		c.leases.Stop(&h.lease)
 		if r.err != nil {
-			h.doubted(c.leases.Until(&h.lease).Add(h.mutex.grace)).unsure = true
+			h.doubted(c.leases.Until(&h.lease).Add(m.grace)).unsure = true
 		}
-		rest = h.residue(m)
+		rest = h.residue()
 	}
 	if r.err != nil {
 		err = m.fail(unreachable(r.err))
@@ -114,10 +117,11 @@ func (u *unlocking) end() (rest *residue, err error) {
 	return rest, err
 }
 
-// releaseLost is the unlock of a hold that was lost. If time ended it, it may still be there in
-// Redis, say because the reply of a renewal was lost; then it is removed when the last level is
-// unlocked, so not before the sections have ended.
-func (h *hold) releaseLost(m *Mutex) (rest *residue, err error) {
+// releaseLost is the unlock of a hold that was lost. It may still be there in Redis, say because the reply of a renewal was
+// lost, or something of it, if somebody deleted the key. That is removed when the last level is unlocked, so not before the sections
+// have ended.
+func (h *hold) releaseLost() (rest *residue, err error) {
+	m := h.mutex
 	h.mu.Lock()
 	loss, last := h.loss, h.levels == nil && h.count > 0
 	if last {
@@ -125,10 +129,8 @@ func (h *hold) releaseLost(m *Mutex) (rest *residue, err error) {
 	}
 	h.mu.Unlock()
 	if last {
-		if loss.Reason != LostGone {
-			h.doubted(time.Now().Add(longer(max(m.ttl(), m.client.options.WatchdogTimeout), h.mutex.grace))).unsure = true
-		}
-		rest = h.residue(m)
+		h.doubted(time.Now().Add(longer(max(m.ttl(), m.client.options.WatchdogTimeout), m.grace))).unsure = true
+		rest = h.residue()
 	}
 	return rest, m.fail(ErrNotHeld, loss)
 }
@@ -146,10 +148,10 @@ var errRepeated = errors.New("sent twice, since its connection expired")
 
 // sendRelease brings the count in Redis down to count, again if something went wrong that may pass and the lease lasts. A hold
 // that ends goes to a waiter of this process, if there is one.
-func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (r released) {
+func (h *hold) sendRelease(count int, ttl time.Duration) (r released) {
 	r.sent = time.Now()
-	until := m.client.leases.Until(&h.lease)
-	args := m.releaseArgs(h, count, ttl)
+	until := h.mutex.client.leases.Until(&h.lease)
+	args := h.releaseArgs(count, ttl)
 	if count == 0 {
 		if next, stay := h.claim(r.sent, &args); next != nil {
 			if r = h.handOff(next, stay, args, until); r.err == nil {
@@ -159,12 +161,12 @@ func (h *hold) sendRelease(m *Mutex, count int, ttl time.Duration) (r released) 
 			r.sent = time.Now()
 		}
 	}
-	return h.repeatRelease(m, args, until, r)
+	return h.repeatRelease(args, until, r)
 }
 
 // repeatRelease sends a release, again if something went wrong that may pass. r is what came of it so far.
-func (h *hold) repeatRelease(m *Mutex, args lua.ReleaseArgs, until time.Time, r released) released {
-	c := m.client
+func (h *hold) repeatRelease(args lua.ReleaseArgs, until time.Time, r released) released {
+	c := h.mutex.client
 	again := retry{until: until}
 	for {
 		closed := c.isClosed()
@@ -200,9 +202,10 @@ func (h *hold) call(now, until time.Time) *callContext {
 	return ctx
 }
 
-func (m *Mutex) releaseArgs(h *hold, count int, ttl time.Duration) lua.ReleaseArgs {
+func (h *hold) releaseArgs(count int, ttl time.Duration) lua.ReleaseArgs {
+	m := h.mutex
 	args := lua.ReleaseArgs{
-		Name: m.key, Side: m.kind.side, Owner: h.field(), Count: count, Lease: h.mutex.expiry(ttl),
+		Name: m.key, Side: m.kind.side, Owner: h.field(), Count: count, Lease: m.expiry(ttl),
 		Publish: lua.Publish(m.client.knownChannel(m)),
 	}
 	if count > 0 {

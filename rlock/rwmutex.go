@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
+
+	"github.com/go-rlock/rlock/lua"
 )
 
 // RWMutex is a handle on a read/write lock in Redis: many readers may hold it, or one writer. It is Redisson's
 // RReadWriteLock. Its sides are locks as any other, with all that a [Mutex] has. Like a Mutex it has no state of its own.
 //
-// What a Lock does depends on the hold of this lock that ctx carries:
+// A Lock depends on the hold of this lock that ctx carries:
 //
 //	ctx carries        Read().Lock              Write().Lock
 //	no hold            waits for the writer     waits for the writer and all readers
@@ -58,8 +61,8 @@ func (rw *RWMutex) sides() *RWMutex {
 //
 // The ctx that it returns has the values of ctx, but the cancellation and the deadline of the ctx that was given to the Lock of the write
 // side, for that of the writer's section ends here. (The same without Downgrade: lock the read side with
-// [context.WithoutCancel] of ctx, then unlock the write side.) The unlock of that Lock returns [ErrNotHeld] from then on:
-// ignore that if you defer it. A Do would report it, so call Downgrade in a section of Lock.
+// [context.WithoutCancel] of ctx, then unlock the write side.) The unlock of that Lock has nothing left to do, and returns nil: defer it
+// as ever, or call Downgrade in a Do of the write side.
 //
 // On error the given ctx comes back, and an unlock that returns ErrNotHeld. The error satisfies errors.Is for ErrNotHeld, if ctx
 // carries no open write hold, or is that of the read lock, and the writer goes on, or of the unlock; then both are over.
@@ -74,8 +77,10 @@ func (rw *RWMutex) downgrade(ctx context.Context, writer *level) (*level, error)
 	if writer == nil {
 		return nil, rw.write.fail(ErrNotHeld, errors.New("the ctx carries no open write hold (use the ctx that the writer's Lock returned)"))
 	}
-	outer, _ := writer.Context.Value(outerKey{}).(context.Context)
-	l, err := rw.read.lock(caller{ctx: valuesOf{outer, context.WithoutCancel(ctx)}, began: time.Now()})
+	outer, _ := writer.Context.Value(outerKey{}).(*outerCtx)
+	read := *rw.read
+	read.noReentry = false // a writer that was a reader before is that again
+	l, err := read.lock(caller{ctx: valuesOf{outer.Context, context.WithoutCancel(ctx)}, began: time.Now()})
 	if err != nil {
 		return nil, err
 	}
@@ -83,23 +88,34 @@ func (rw *RWMutex) downgrade(ctx context.Context, writer *level) (*level, error)
 		_ = l.unlock() // the hold of the writer was lost, or may be
 		return nil, err
 	}
+	outer.downgraded.Store(true)
 	return l, nil
 }
 
 // outerCtx is the ctx that a writer's Lock was given, where a downgrade finds it.
-type outerCtx struct{ context.Context }
+type outerCtx struct {
+	context.Context
+
+	downgraded atomic.Bool // its level, and its unlock was not called since
+}
 
 type outerKey struct{}
 
-func (c outerCtx) Value(key any) any {
+func (c *outerCtx) Value(key any) any {
 	if _, ok := key.(outerKey); ok {
-		return c.Context
+		return c
 	}
 	return c.Context.Value(key)
 }
 
+// downgraded reports, once, whether a Downgrade has closed the level.
+func (l *level) downgraded() bool {
+	outer, ok := l.Context.Value(outerKey{}).(*outerCtx)
+	return ok && l.hold.mutex.kind.side == lua.Writer && outer.downgraded.Swap(false)
+}
+
 // String keeps fmt from reading what is inside, as [level.String].
-func (c outerCtx) String() string { return fmt.Sprint(c.Context) }
+func (c *outerCtx) String() string { return fmt.Sprint(c.Context) }
 
 // valuesOf is a ctx with the values of another one. Those for package context itself are not among them, if the other one
 // is without cancel: the ctx ends as it did.

@@ -47,15 +47,15 @@ func (h *hold) lateAcquire(ttl time.Duration) { h.doubted(time.Now().Add(min(ttl
 
 // settle sweeps the field of a hold that has ended, or did not come to be, if there is a doubt. A release also takes it out
 // of the queue in Redis.
-func (c *Client) settle(m *Mutex, h *hold) {
-	if r := h.residue(m); r != nil {
-		c.sweep(r)
+func (h *hold) settle() {
+	if r := h.residue(); r != nil {
+		h.mutex.client.sweep(r)
 	}
 }
 
 // residue is what of the field is to be swept, nil if there is no doubt.
-func (h *hold) residue(m *Mutex) *residue {
-	r := &residue{mutex: m, args: m.releaseArgs(h, 0, 0)}
+func (h *hold) residue() *residue {
+	r := &residue{mutex: h.mutex, args: h.releaseArgs(0, 0)}
 	if h.doubt != nil {
 		r.doubt = *h.doubt
 	}
@@ -77,16 +77,17 @@ func (c *Client) sweep(all ...*residue) {
 }
 
 // giveBack releases a hold that was granted to nobody. It reports whether Redis has answered.
-func (c *Client) giveBack(m *Mutex, h *hold) (answered bool) {
-	_, err := c.releaseOnce(m.releaseArgs(h, 0, 0))
-	h.givenBack(m, err)
-	c.settle(m, h)
+func (h *hold) giveBack() (answered bool) {
+	_, err := h.mutex.client.releaseOnce(h.releaseArgs(0, 0))
+	h.givenBack(err)
+	h.settle()
 	return err == nil
 }
 
 // givenBack notes what the release of a hold that was granted to nobody came to.
-func (h *hold) givenBack(m *Mutex, err error) {
+func (h *hold) givenBack(err error) {
 	if err != nil {
+		m := h.mutex
 		h.doubted(time.Now().Add(m.expiry(m.ttl()))).unsure = true
 	} else {
 		h.queued = nil
@@ -110,7 +111,7 @@ func (c *Client) releaseOnce(args lua.ReleaseArgs) (held bool, err error) {
 func (c *Client) release(ctx context.Context, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
 	reply, err := lua.Release(ctx, c.rdb, args)
 	if reply.NoQueue && err == nil {
-		c.noQueues.Store(true)
+		c.forbidden(args.Side).Store(true)
 	}
 	return reply, err
 }

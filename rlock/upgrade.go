@@ -16,7 +16,14 @@ type Upgradeable struct{ rw *RWMutex }
 func (rw *RWMutex) Upgradeable() *Upgradeable { return &Upgradeable{rw.sides()} }
 
 // Name returns the name of the read/write lock.
-func (u *Upgradeable) Name() string { return u.rw.Name() }
+func (u *Upgradeable) Name() string { return u.sides().Name() }
+
+func (u *Upgradeable) sides() *RWMutex {
+	if u == nil || u.rw == nil {
+		panic("rlock: an Upgradeable that was not made by an RWMutex")
+	}
+	return u.rw
+}
 
 // Lock waits until the caller is the reader that may upgrade, or ctx is done. It works as [Mutex.Lock]. A ctx that carries
 // such a hold re-enters it, and one that carries a write hold reads in it. Under any other read hold of the lock it returns
@@ -46,7 +53,8 @@ func (u *Upgradeable) TryDo(ctx context.Context, wait time.Duration, fn func(ctx
 func (u *Upgradeable) lock(
 	ctx context.Context, lock func(*Mutex, context.Context) (context.Context, UnlockFunc, error),
 ) (context.Context, UnlockFunc, error) {
-	r, w, gate := u.rw.read, u.rw.write, u.rw.gate
+	rw := u.sides()
+	r, w, gate := rw.read, rw.write, rw.gate
 	w.check(ctx)
 	if w.invalid != nil {
 		return r.result(ctx, nil, w.invalid)
@@ -79,15 +87,22 @@ func (u *Upgradeable) lock(
 // the write side: its unlock makes a reader of the writer again. Under a ctx that carries a write hold already it re-enters
 // that.
 //
-// The end of the reader's section, also that of [Upgradeable.Do], does not end the writer's: call its unlock first, best deferred.
+// The end of the reader's section, also that of [Upgradeable.Do], does not end the writer's: call its unlock first, or use
+// [Upgradeable.UpgradeDo].
 //
 // The error satisfies errors.Is for [ErrUpgrade] if ctx carries no hold of [Upgradeable.Lock], and otherwise is that of
 // [Mutex.Lock]; the caller then goes on as a reader.
 func (u *Upgradeable) Upgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
-	w := u.rw.write
+	w := u.sides().write
 	w.check(ctx)
 	l, err := u.upgrade(caller{ctx: ctx, began: time.Now()})
 	return w.result(ctx, l, err)
+}
+
+// UpgradeDo runs fn while the reader that ctx carries is the writer: Upgrade, fn with the ctx of the writer, its unlock. Otherwise it
+// works as [Mutex.Do]. Afterwards the caller goes on as a reader with ctx.
+func (u *Upgradeable) UpgradeDo(ctx context.Context, fn func(ctx context.Context) error) error {
+	return inside(ctx, u.Upgrade, fn)
 }
 
 func (u *Upgradeable) upgrade(who caller) (*level, error) {

@@ -595,17 +595,27 @@ func TestAllOfNothing(t *testing.T) {
 	b := newBench(t)
 	good := b.Mutex(b.name)
 	rw := b.RWMutex(b.name)
-	var none *rlock.Mutex
+	all := fmt.Sprintf("rlock: %q: ", "All("+b.name+", nil, x)")
 	for want, m := range map[string]*rlock.MultiMutex{
-		`rlock: "All()": no locks were given`:                           rlock.All(),
-		"lock 2 of 2 is nil":                                            rlock.All(good, nil),
-		"lock 1 of 2 was not made by a Client":                          rlock.All(none, good),
-		"the name is empty":                                             rlock.All(good, b.Mutex("")),
-		`"` + b.name + `": WithLease is 0s, want at least 1ms`:          rlock.All(good, b.Mutex(b.name, rlock.WithLease(0))),
-		"is given as a read/write lock and as one of another kind":      rlock.All(good, rw.Read()),
-		`"` + b.name + `" is given as a read/write lock`:                rlock.All(rw.Write(), b.FairMutex(b.name), rw.Read()),
-		"lock 1 of 1 is nil":                                            rlock.All(good, rlock.All(nil)),
-		fmt.Sprintf("rlock: %q: lock 2 of 2 is nil", "All("+b.name+")"): rlock.All(good, (*rlock.MultiMutex)(nil)),
+		`rlock: "All()": no locks were given`:                      rlock.All(),
+		all + "lock 2 of 3 is nil or empty":                        rlock.All(good, nil, b.Mutex("x")),
+		all + "lock 1 of 3 is nil or empty":                        rlock.All((*rlock.Mutex)(nil), b.Mutex("x"), good),
+		"lock 1 of 2 is nil or empty":                              rlock.All((*rlock.MultiMutex)(nil), good),
+		"lock 2 of 4 is nil or empty":                              rlock.All(good, (*rlock.Upgradeable)(nil), nil, nil),
+		"lock 2 of 5 is nil or empty":                              rlock.All(good, (*rlock.QuorumMutex)(nil), nil, nil, nil),
+		"lock 1 of 4 is nil or empty":                              rlock.All((*fakeLocker)(nil), nil, nil, nil),
+		"lock 1 of 3 is nil or empty":                              rlock.All(new(rlock.Mutex), good, good),
+		"lock 2 of 6 is nil or empty":                              rlock.All(good, new(rlock.MultiMutex), nil, nil, nil, nil),
+		"lock 1 of 5 is nil or empty":                              rlock.All(new(rlock.Upgradeable), nil, nil, nil, nil),
+		"lock 1 of 6 is nil or empty":                              rlock.All(new(rlock.QuorumMutex), nil, nil, nil, nil, nil),
+		"lock 1 of 1 is nil or empty":                              rlock.All(good, rlock.All(nil)),
+		"the name is empty":                                        rlock.All(good, b.Mutex("")),
+		`"": the name is empty`:                                    rlock.All(good, b.RWMutex("").Upgradeable()),
+		"a quorum of 1":                                            rlock.All(good, rlock.Quorum(good)),
+		`"` + b.name + `": WithLease is 0s, want at least 1ms`:     rlock.All(good, b.Mutex(b.name, rlock.WithLease(0))),
+		"is given as a read/write lock and as one of another kind": rlock.All(good, rw.Read()),
+		`"` + b.name + `" is given as a read/write lock`:           rlock.All(rw.Write(), b.FairMutex(b.name), rw.Read()),
+		`"` + b.name + `" is given as a read/write lock and`:       rlock.All(rw.Upgradeable(), b.Mutex(b.name)),
 	} {
 		for _, err := range []error{
 			m.Do(context.Background(), func(context.Context) error { panic("not held") }),
@@ -620,7 +630,8 @@ func TestAllOfNothing(t *testing.T) {
 	require.Panics(t, func() { _, _, _ = rlock.All(good).Lock(nil) }) //nolint:staticcheck // the mistake in question
 }
 
-// The order is that of the keys, which is the same in every process, and of one lock the writer is first: it lets the reader in.
+// The order is that of the keys, which is the same in every process. Of one lock the writer is first, and then the reader that may
+// upgrade: each lets the next ones in.
 func TestAllInOneOrder(t *testing.T) {
 	b := bareBench(t)
 	a := newClient(t, b.rdb, rlock.Options{Prefix: b.name + ":a:"})
@@ -629,16 +640,30 @@ func TestAllInOneOrder(t *testing.T) {
 		require.Equal(t, "All(y, x)", rlock.All(all...).Name())
 	}
 	rw := a.RWMutex("x")
-	for _, all := range [][]rlock.Locker{{rw.Read(), rw.Write()}, {rw.Write(), rw.Read()}} {
-		require.NoError(t, rlock.All(all...).Do(context.Background(), func(ctx context.Context) error {
-			for _, side := range []*rlock.Mutex{rw.Read(), rw.Write()} {
-				held, err := side.IsHeld(ctx)
+	u := rw.Upgradeable()
+	for _, all := range [][]rlock.Locker{
+		{rw.Read(), rw.Write()}, {rw.Write(), rw.Read()}, {rw.Read(), u, rw.Write()}, {u, rw.Write(), u}, {rw.Read(), u}, {u, rw.Upgradeable()},
+	} {
+		require.NoError(t, rlock.All(all...).TryDo(context.Background(), 0, func(ctx context.Context) error {
+			held, err := rw.Read().IsHeld(ctx)
+			require.NoError(t, err)
+			require.True(t, held)
+			held, err = rw.Write().IsHeld(ctx)
+			require.NoError(t, err)
+			require.Equal(t, slices.Contains(all, rlock.Locker(rw.Write())), held)
+			if slices.Contains(all, rlock.Locker(u)) {
+				_, unlock, err := u.Upgrade(ctx)
 				require.NoError(t, err)
-				require.True(t, held)
+				require.NoError(t, unlock())
 			}
 			return nil
 		}))
 	}
+	require.NoError(t, rw.Read().Do(context.Background(), func(ctx context.Context) error {
+		_, _, err := rlock.All(u, a.Mutex("y")).Lock(ctx)
+		require.ErrorIs(t, err, rlock.ErrUpgrade, "those that may upgrade could wait for that reader")
+		return nil
+	}))
 }
 
 // A key that holds something else is an error about that lock, and the others are not kept. The same for what users may not touch.

@@ -50,6 +50,7 @@ func TestRefusalNamesTheHolder(t *testing.T) {
 		require.Equal(t, rlock.Owner(ctx), refusal.Holder)
 		require.InDelta(t, rlock.DefaultWatchdogTimeout, refusal.TTL, float64(atMost))
 		require.ErrorContains(t, err, "held by ")
+		require.Contains(t, err.Error(), ", with "+refusal.TTL.String()+" left")
 		require.Equal(t, name == "this client", strings.Contains(err.Error(), "use the ctx that its Lock returned"))
 		_, _, err = c.RWMutex(b.name).Read().TryLock(ctx, 0)
 		require.ErrorContains(t, err, "held under this ctx as "+rlock.Owner(ctx)+" by a lock of another kind")
@@ -199,11 +200,16 @@ func TestMisusePanics(t *testing.T) {
 		"rlock: DoValue of a nil Locker or function ":   func() { _, _ = rlock.DoValue[int](context.Background(), m, nil) },
 		"rlock: a Mutex that was not made by a Client":  func() { _, _, _ = new(rlock.Mutex).Lock(context.Background()) },
 		"rlock: a Mutex that was not made by a Client ": func() { _, _, _ = new(rlock.Mutex).TryLock(context.Background(), 0) },
-		"rlock: a Client that was not made by New":      func() { none.Mutex("x") },
-		"rlock: a Client that was not made by New ":     func() { none.Close() },
-		"rlock: a Client that was not made by New  ":    func() { new(rlock.Client).FencedMutex("x") },
-		"rlock: the ctx is nil  ":                       func() { rlock.Owner(nil) },             //nolint:staticcheck // on purpose
-		"rlock: the ctx is nil   ":                      func() { rlock.FencingToken(nil, "x") }, //nolint:staticcheck // on purpose
+		"rlock: an Upgradeable that was not made by an RWMutex": func() {
+			_, _, _ = (*rlock.Upgradeable)(nil).Lock(context.Background())
+		},
+		"rlock: an Upgradeable that was not made by an RWMutex ":  func() { new(rlock.Upgradeable).Name() },
+		"rlock: an Upgradeable that was not made by an RWMutex  ": func() { _, _, _ = new(rlock.Upgradeable).Upgrade(context.Background()) },
+		"rlock: a Client that was not made by New":                func() { none.Mutex("x") },
+		"rlock: a Client that was not made by New ":               func() { none.Close() },
+		"rlock: a Client that was not made by New  ":              func() { new(rlock.Client).FencedMutex("x") },
+		"rlock: the ctx is nil  ":                                 func() { rlock.Owner(nil) },             //nolint:staticcheck // on purpose
+		"rlock: the ctx is nil   ":                                func() { rlock.FencingToken(nil, "x") }, //nolint:staticcheck // on purpose
 	} {
 		assert.PanicsWithValue(t, strings.TrimSpace(want), f)
 	}

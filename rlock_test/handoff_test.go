@@ -380,7 +380,7 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 	}
 }
 
-// What a section writes before its unlock is seen by the next one, and no two overlap.
+// The next section sees the writes of the one before it, and no two overlap.
 func TestHandOffExcludes(t *testing.T) {
 	r := newRelay(t, rlock.Options{HandOff: never})
 	n := 0

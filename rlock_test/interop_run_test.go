@@ -18,8 +18,7 @@ import (
 // TestInterop proves what docs/redisson.md promises: this library and the real Redisson, on one
 // Redis, exclude, wake and respect each other. `make interop` builds what it needs and runs it.
 //
-// What is said in time (wake-ups, the cost of waiting) is measured alone; what only lets time pass
-// runs together.
+// Tests that measure time (wake-ups, the cost of waiting) run alone; those that only let it pass run together.
 func TestInterop(t *testing.T) {
 	for _, s := range settings(t) {
 		t.Run(s.String(), func(t *testing.T) {

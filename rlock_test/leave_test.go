@@ -109,8 +109,8 @@ func (i inside) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, er
 	return i.Mutex.Lock(under)
 }
 
-// What a Lock is granted after Close has been called is given back when Close returns, for Redis may not be
-// reached any more then. That holds for one that cannot be cancelled, too.
+// A Lock that is granted after Close was called gives that back before Close returns, for Redis may not be reached any more then. So
+// does one that cannot be cancelled.
 func TestCloseAwaitsWhatALockGivesBack(t *testing.T) {
 	redistest.Parallel(t)
 	for name, ctx := range map[string]func(*testing.T) context.Context{
@@ -138,7 +138,7 @@ func TestCloseAwaitsWhatALockGivesBack(t *testing.T) {
 	}
 }
 
-// What Redis refuses is not asked again.
+// A command that Redis refuses is not sent again.
 func TestRefusedIsNotAskedAgain(t *testing.T) {
 	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 		redistest.Parallel(t)

@@ -95,7 +95,7 @@ func memoryOfWaiters(t *testing.T, lock func(*rlock.Mutex, context.Context) (con
 	require.NoError(t, unlock())
 }
 
-// What a hold costs, apart from its handle and from the channel that its ctx makes when it is asked for one.
+// The memory of a hold, apart from its handle and from the channel that its ctx makes when it is asked for one.
 func TestMemoryOfHolds(t *testing.T) {
 	s := redistest.Start(t)
 	c := newClient(t, s.Client(t))

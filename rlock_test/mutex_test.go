@@ -121,8 +121,8 @@ func TestUncontendedCostsTwoCommands(t *testing.T) {
 	}
 }
 
-// What MONITOR shows of uncontended Locks and unlocks: the two script calls, in turn, and no other
-// command, however cheap. What the scripts call it shows as coming from "lua".
+// MONITOR shows the two script calls of uncontended Locks and unlocks, in turn, and no other command, however cheap. Commands of the
+// scripts it shows as coming from "lua".
 func TestMonitorShowsTwoCommandsPerPair(t *testing.T) {
 	s := redistest.Start(t)
 	m := newClient(t, s.Client(t, oneConn)).Mutex("monitored")

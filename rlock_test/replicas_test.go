@@ -105,8 +105,7 @@ func TestWaitRefused(t *testing.T) {
 	}
 }
 
-// What is held by another has not to be replicated: the answer comes at once, though the replica, which
-// writes before it has not confirmed, would be waited for.
+// A refusal waits for no replica: it comes at once, though the replica has not confirmed the writes before it.
 func TestHeldIsNotReplicated(t *testing.T) {
 	redistest.Parallel(t)
 	master, replica := withReplica(t)

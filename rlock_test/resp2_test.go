@@ -6,8 +6,8 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// What the other tests show of owners, waiting, leases and Close with RESP3, the default, once with
-// RESP2: there subscriptions have a connection of their own, and maps come as arrays.
+// Tests of owners, waiting, leases and Close, which use RESP3, the default, otherwise, once with RESP2: there subscriptions have a
+// connection of their own, and maps come as arrays.
 func TestBasicsOverRESP2(t *testing.T) {
 	redistest.Parallel(t)
 	for name, test := range map[string]func(*testing.T){

@@ -14,8 +14,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// What rueidis does with the commands under way when a connection expires, falls silent, or belongs to a node
-// that is the master no more.
+// Here rueidis has commands under way when their connection expires, falls silent, or belongs to a node that is the master no more.
 
 // isScript reports whether a command that a proxy sees is a script call.
 func isScript(cmd []string) bool { return strings.HasPrefix(cmd[0], "EVAL") }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -280,6 +281,32 @@ func TestReadWriteBesidePlain(t *testing.T) {
 	}
 }
 
+// WithoutReentry forbids a Lock under the own hold, and not a downgrade of a writer that was a reader before.
+func TestReadWriteWithoutReentry(t *testing.T) {
+	b := newBench(t)
+	rw := b.RWMutex(b.name, rlock.WithoutReentry())
+	section, unlock, err := rw.Upgradeable().Lock(context.Background())
+	require.NoError(t, err)
+	for _, l := range []locker{rw.Read(), rw.Upgradeable()} {
+		_, _, err = l.Lock(section)
+		require.ErrorIs(t, err, rlock.ErrReentry)
+	}
+	writer, _, err := rw.Upgradeable().Upgrade(section)
+	require.NoError(t, err)
+	for _, l := range []locker{rw.Read(), rw.Write(), upgrading{rw.Upgradeable(), writer}} {
+		_, _, err = l.Lock(writer)
+		require.ErrorIs(t, err, rlock.ErrReentry)
+	}
+	reader, leave, err := rw.Downgrade(writer)
+	require.NoError(t, err)
+	require.Equal(t, "read", b.fieldsOf(t)["mode"])
+	_, _, err = rw.Read().Lock(reader)
+	require.ErrorIs(t, err, rlock.ErrReentry)
+	require.NoError(t, leave())
+	require.NoError(t, unlock())
+	rwNothing(t, b.rdb, b.name)
+}
+
 type rwKey struct{}
 
 // A downgrade lets the readers in that wait, at once, and no writer in between. The ctx of the section afterwards has the life of the
@@ -303,6 +330,7 @@ func TestDowngrade(t *testing.T) {
 	began := time.Now()
 	reader, leave, err := rw.Downgrade(context.WithValue(writer, rwKey{}, "section"))
 	require.NoError(t, err)
+	require.NoError(t, unlock(), "it has nothing left to do")
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
 	require.ErrorIs(t, writer.Err(), context.Canceled)
 	require.NoError(t, reader.Err())
@@ -317,6 +345,21 @@ func TestDowngrade(t *testing.T) {
 	<-reader.Done()
 	require.ErrorIs(t, context.Cause(reader), why)
 	require.NoError(t, leave())
+	require.ErrorIs(t, leave(), rlock.ErrNotHeld)
+	rwNothing(t, b.rdb, b.name)
+
+	require.NoError(t, rw.Write().Do(context.Background(), func(outer context.Context) error {
+		return rw.Write().Do(outer, func(inner context.Context) error {
+			reader, leave, err := rw.Downgrade(inner)
+			require.NoError(t, err)
+			require.NoError(t, reader.Err())
+			_, leaveOuter, err := rw.Downgrade(outer)
+			require.NoError(t, err)
+			require.NoError(t, leave())
+			require.ErrorIs(t, leave(), rlock.ErrNotHeld)
+			return leaveOuter()
+		})
+	}), "in a Do, of each level")
 	rwNothing(t, b.rdb, b.name)
 
 	writer, unlock, err = rw.Write().Lock(context.Background())
@@ -560,9 +603,19 @@ func TestUpgrade(t *testing.T) {
 	require.NoError(t, reader.err, "it is a reader again")
 	require.NoError(t, again.Err())
 	require.NoError(t, reader.unlock())
+	why := errors.New("why")
+	require.ErrorIs(t, u.UpgradeDo(again, func(ctx context.Context) error {
+		require.Equal(t, "write", b.fieldsOf(t)["mode"])
+		held, err := rw.Write().IsHeld(ctx)
+		require.NoError(t, err)
+		require.True(t, held)
+		return why
+	}), why)
+	require.Equal(t, "read", b.fieldsOf(t)["mode"])
 	require.NoError(t, unlockAgain())
 	require.NoError(t, unlock())
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	require.ErrorIs(t, u.UpgradeDo(ctx, func(context.Context) error { panic("no reader") }), rlock.ErrUpgrade)
 	rwNothing(t, b.rdb, b.name)
 
 	section, unlock, err = u.Lock(ctx)
@@ -614,6 +667,62 @@ func TestUpgradeAfterTheUnlock(t *testing.T) {
 	require.ErrorIs(t, got.err, rlock.ErrUpgrade)
 	require.ErrorContains(t, got.err, "the reader was unlocked meanwhile")
 	rwNothing(t, b.rdb, b.name)
+}
+
+// The unlock of a reader releases it, and an Upgrade that Redis asks after that, while the unlock has no answer yet, is refused. The
+// unlock is not told of a loss: there was none.
+func TestUpgradeMeetsTheUnlock(t *testing.T) {
+	redistest.Parallel(t)
+	b := bareBench(t)
+	ctx := context.Background()
+	_, leave, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(ctx)
+	require.NoError(t, err)
+	answer := make(chan struct{})
+	late := &lateAnswer{Client: b.rdb, ran: make(chan struct{}), answer: answer}
+	c := newClient(t, late)
+	release := sync.OnceFunc(func() { close(answer) })
+	t.Cleanup(release)
+	require.NoError(t, c.RWMutex(b.name).Read().Do(ctx, func(context.Context) error { return nil })) // the scripts
+	u := c.RWMutex(b.name).Upgradeable()
+	section, unlock, err := u.Lock(ctx)
+	require.NoError(t, err)
+	upgrade := lockAsync(t, upgrading{u, section})
+	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	b.awaitWaiters(t, 1)
+
+	reader := rlock.Owner(section)
+	late.to.Store(&reader)
+	unlocked := async(unlock)
+	<-late.ran
+	require.NotContains(t, b.fieldsOf(t), reader)
+	require.NoError(t, leave())
+	redistest.Eventually(t, soon, func() bool { return behind() == 1 }, "the upgrade waits for the unlock to end")
+	upgrade.stillWaits(t)
+	release()
+	require.NoError(t, within(t, unlocked, soon))
+	got := upgrade.get(t, soon)
+	require.ErrorIs(t, got.err, rlock.ErrUpgrade)
+	require.ErrorContains(t, got.err, "the reader was unlocked meanwhile")
+	rwNothing(t, b.rdb, b.name)
+}
+
+// lateAnswer keeps back the answer to the first script with that argument, while others are answered.
+type lateAnswer struct {
+	rueidis.Client
+
+	to          atomic.Pointer[string]
+	ran, answer chan struct{}
+}
+
+func (l *lateAnswer) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	to := l.to.Load()
+	first := to != nil && slices.Contains(cmd.Commands(), *to) && l.to.CompareAndSwap(to, nil)
+	result := l.Client.Do(ctx, cmd)
+	if first {
+		close(l.ran)
+		<-l.answer
+	}
+	return result
 }
 
 type upgrading struct {
@@ -682,8 +791,44 @@ func TestReadWriteLeases(t *testing.T) {
 	require.ErrorIs(t, context.Cause(reader), rlock.ErrLost)
 	require.ErrorIs(t, leaveLast(), rlock.ErrLost)
 	require.NoError(t, got.unlock())
-	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	require.NoError(t, unlock(), "it was downgraded")
 	rwNothing(t, b.rdb, b.name)
+}
+
+// G5: somebody deletes the hash of a reader of two levels, or forces it open as another kind. However that is found out, its unlock
+// leaves no hold key.
+func TestDeletedReaderLeavesNothing(t *testing.T) {
+	redistest.Parallel(t)
+	ctx := context.Background()
+	for name, find := range map[string]func(ctx context.Context, rw *rlock.RWMutex){
+		"by the unlock":  func(context.Context, *rlock.RWMutex) {},
+		"by a renewal":   func(ctx context.Context, _ *rlock.RWMutex) { <-ctx.Done() },
+		"by a re-entry":  func(ctx context.Context, rw *rlock.RWMutex) { _, _, _ = rw.Read().Lock(ctx) },
+		"by the upgrade": func(ctx context.Context, rw *rlock.RWMutex) { _, _, _ = rw.Upgradeable().Upgrade(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t, rlock.Options{WatchdogTimeout: 3 * soon})
+			rw := b.RWMutex(b.name)
+			outer, unlockOuter, err := rw.Upgradeable().Lock(ctx)
+			require.NoError(t, err)
+			inner, unlockInner, err := rw.Read().Lock(outer)
+			require.NoError(t, err)
+			if name == "by the unlock" {
+				_, err = b.Mutex(b.name).ForceUnlock(ctx)
+				require.NoError(t, err)
+			} else {
+				b.do(t, "DEL", b.name)
+			}
+			find(inner, rw)
+			require.ErrorIs(t, unlockInner(), rlock.ErrLost)
+			require.ErrorIs(t, unlockOuter(), rlock.ErrLost)
+			redistest.Eventually(t, soon, func() bool {
+				left, err := b.do(t, "KEYS", "*"+b.name+"*").AsStrSlice()
+				return err == nil && len(left) == 0
+			}, "no key is left")
+		})
+	}
 }
 
 // G5, G6: the request or the reply of any call is lost, with its connection or without. Nothing is counted twice, and nothing is left.

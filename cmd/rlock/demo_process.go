@@ -20,7 +20,7 @@ type process struct {
 	stderr bytes.Buffer // complete when the process has ended
 	reaped chan struct{}
 
-	// What the demo knows from the process' messages.
+	// Known from the process' messages.
 	ready  bool
 	stuck  bool
 	killed bool

@@ -127,7 +127,7 @@ func TestRunLost(t *testing.T) {
 	for name, c := range map[string]struct{ script, grace, says string }{
 		"gentle":   {untilSignal, "1h", "ended by TERM"},
 		"stubborn": {stubborn, "200ms", ""},
-		// What the command started has to end as well, or rest would wait for it.
+		// Children of the command have to end as well, or rest would wait for them.
 		"left behind": {`(trap '' TERM; while :; do sleep 0.02; done) & echo inside; wait`, "1h", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

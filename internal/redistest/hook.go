@@ -16,7 +16,7 @@ const (
 	Drop Action = "drop"
 
 	// Cut closes both sides of the connection instead of delivering the frame.
-	// What was sent before the frame is still delivered.
+	// Frames that were sent before it are still delivered.
 	Cut Action = "cut"
 
 	// Hold keeps the frame, and all behind it in this direction of this

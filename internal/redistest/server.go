@@ -76,7 +76,7 @@ func start(tb testing.TB, args func(port int) []string) *Server {
 // newServer takes a port and runs a server on it.
 func newServer(dir string, args func(port int) []string) (*Server, error) {
 	var err error
-	// Who knows nothing of the guards may have taken the port since: try again.
+	// A process that knows nothing of the guards may have taken the port since: try again.
 	for range 5 {
 		s := &Server{dir: dir, args: args}
 		s.port, s.guard = takePort()

@@ -181,7 +181,7 @@ func (w *histWorker) downgrade(rw *rlock.RWMutex, h *histHold) {
 		e = histEntry{Kind: histLock, Name: h.name, Worker: w.id, Call: histNow()}
 		r.ctx, r.release, failed = rw.Downgrade(h.ctx)
 		if failed == nil {
-			return nil
+			return unlock() // it has nothing left to do
 		}
 		switch err := unlock(); { // if the writer goes on
 		case err == nil, h.says(err):

@@ -105,7 +105,7 @@ func TestNetResetAtEveryPhaseOfAWait(t *testing.T) {
 					}
 					waiter := startLock(context.Background(), b.lock.Mutex(b.name))
 					if phase == "subscribe" {
-						// What follows the request are the client's PINGs, one a second.
+						// The client's PINGs follow the request, one a second.
 						redistest.Eventually(t, netGivesUp, relay.struck, "it is cut")
 					} else {
 						b.awaitSubscribers(t, 1)

@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// What redis_refuse_test.go imitates, the server says by itself here.
+// Here the server itself refuses, where redis_refuse_test.go imitates it.
 
 // livesThrough has a holder and a waiter live through a time from begin to end in which the server is
 // not ready, and an unlock and a Lock called in it, when it answers. That is shorter than the leases, and than the

@@ -1,0 +1,101 @@
+package rlock_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// ofAllKinds are the locks of one name.
+func ofAllKinds(c *rlock.Client, name string) map[string]*rlock.Mutex {
+	rw := c.RWMutex(name)
+	return map[string]*rlock.Mutex{
+		"plain": c.Mutex(name), "fenced": c.FencedMutex(name), "fair": c.FairMutex(name), "read": rw.Read(), "write": rw.Write(),
+	}
+}
+
+// G1: locks of all kinds with one name in one Client do not take the holds of each other for their own: plain, fenced and fair ones
+// re-enter each other, a writer lets a reader in, and all others are refused.
+func TestKindsOfOneNameNest(t *testing.T) {
+	b := newBench(t)
+	ctx := context.Background()
+	whole := map[string]bool{"plain": true, "fenced": true, "fair": true}
+	for outerName, outer := range ofAllKinds(b.Client, b.name) {
+		for innerName, inner := range ofAllKinds(b.Client, b.name) {
+			what := innerName + " in " + outerName
+			section, unlock, err := outer.Lock(ctx)
+			require.NoError(t, err)
+			enters := whole[outerName] && whole[innerName] || outerName == innerName
+			held, err := inner.HoldCount(section)
+			require.NoError(t, err)
+			require.Equal(t, enters, held == 1, what)
+
+			nested, leave, err := inner.TryLock(section, 0)
+			switch {
+			case enters:
+				require.NoError(t, err, what)
+				require.Equal(t, rlock.Owner(section), rlock.Owner(nested), what)
+				held, err := outer.HoldCount(nested)
+				require.NoError(t, err)
+				require.Equal(t, 2, held, what)
+			case outerName == "write" && innerName == "read":
+				require.NoError(t, err, what)
+				require.NotEqual(t, rlock.Owner(section), rlock.Owner(nested))
+			case outerName == "read" && innerName == "write":
+				require.ErrorIs(t, err, rlock.ErrUpgrade, what)
+			default:
+				require.ErrorIs(t, err, rlock.ErrNotAcquired, what)
+				require.ErrorContains(t, err, "held under this ctx as "+rlock.Owner(section)+" by a lock of another kind", what)
+			}
+			if err == nil {
+				require.NoError(t, leave(), what)
+			}
+			require.NoError(t, section.Err(), what)
+			require.NoError(t, unlock(), what)
+			require.False(t, b.exists(t, b.name), what)
+		}
+	}
+}
+
+// G1, G4: goroutines that want locks of all kinds with one name exclude each other, and each gets its turn. A waiter of one kind hears
+// nothing of the unlock of another, so it asks when the remaining time is over that it was told.
+func TestKindsOfOneNameExclude(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t, rlock.Options{WatchdogTimeout: 2 * rlock.MinWatchdogTimeout})
+	ctx, cancel := context.WithTimeout(context.Background(), atMost)
+	defer cancel()
+	var inside, readers atomic.Int32
+	var wg sync.WaitGroup
+	for name, m := range ofAllKinds(b.Client, b.name) {
+		for range 2 {
+			wg.Go(func() {
+				for range 4 {
+					assert.NoError(t, m.Do(ctx, func(context.Context) error {
+						if name == "read" {
+							readers.Add(1)
+							defer readers.Add(-1)
+							assert.Zero(t, inside.Load())
+							return nil
+						}
+						assert.Equal(t, int32(1), inside.Add(1), name)
+						assert.Zero(t, readers.Load(), name)
+						pass(time.Millisecond)
+						inside.Add(-1)
+						return nil
+					}), name)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}") // that counter stays
+	rwNothing(t, b.rdb, b.name)
+}
