@@ -24,7 +24,7 @@ var (
 	forceText string
 
 	acquireScript = script{Text(acquireText), "6c3bc32448892f9d79815c6a8367ae9366674533"}
-	releaseScript = script{Text(releaseText), "960980c0ecf24b99e1be538eea3a84f04b1a9dc5"}
+	releaseScript = script{Text(releaseText), "edf8a23061025b958f0a7e899c6d1d9056062277"}
 	renewScript   = script{Text(renewText), "cfb4481d8338663a71bc631c935578842d668ab6"}
 	forceScript   = script{Text(forceText), "931eccf0475a32fb97c9935c555590e9502b6286"}
 )
@@ -333,7 +333,7 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 	lease, goes := "0", flag(a.Stay)
 	switch {
 	case a.Count == 0 && !a.Taken.IsZero(): // how long that is from now on, also in a repeat
-		lease, goes = strconv.FormatInt(max(time.Until(a.Taken).Milliseconds()+1, 1), 10), "2"
+		lease, goes = strconv.FormatInt(time.Until(a.Taken).Milliseconds()+1, 10), "2"
 	case a.Count > 0 || a.Next != "":
 		lease = millis(a.Lease)
 	}

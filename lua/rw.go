@@ -42,12 +42,12 @@ var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
 		Reader: {Text(readAcquireText), "ec082d1a72111755fa049622f5261e83e612e5ec"},
-		Writer: {Text(writeAcquireText), "706dcfad9b601c09775e1c2169e4b6ff0954965d"},
+		Writer: {Text(writeAcquireText), "3195694d11ad4f76e0a0699dd1eaf2a9cfa0d690"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
-		Reader: {Text(readReleaseText), "80a0c73176f82cf0eaecea0717a6b64f8ee50712"},
-		Writer: {Text(writeReleaseText), "bfa1dd920ac3441a542a20a03bd1e4ce1a07b2b5"},
+		Reader: {Text(readReleaseText), "81182f6aaa03d6c076db78282b9c9cab7891dead"},
+		Writer: {Text(writeReleaseText), "eded8ef918b012b5b58b9459f65bd93ed6373170"},
 	}
 )
 
