@@ -14,7 +14,7 @@ import (
 
 var (
 	acquireScript = script{Text("acquire"), "504df0a8563eba2c58009cbce6b56a0f91c4432a"}
-	releaseScript = script{Text("release"), "4b104066331df0902bb9dd7686e473d922f20750"}
+	releaseScript = script{Text("release"), "300eb43642294c2073e05092cde5528bc71bcacb"}
 	renewScript   = script{Text("renew"), "dcc8d7c539374c8a7092f80e46e64c50db02e10e"}
 	forceScript   = script{Text("force"), "8551941761445b40b927455fc19be96a4cac94b4"}
 )

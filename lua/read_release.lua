@@ -23,7 +23,7 @@
 -- while it is about to wait, and remembers a '0'.
 --
 -- A server without memory refuses hincrby and set, because they might need some, unless the script has
--- written before. So the expiry is written first, even if it stays as it is.
+-- written before. So a field that is not there is deleted first. No field is written after the expiry: see release.lua.
 
 local lock, marks, owner = KEYS[1], KEYS[2], ARGV[1]
 local want = tonumber(ARGV[2])
@@ -39,12 +39,8 @@ end
 local above = tonumber(held) - want
 
 if want > 0 then
-  local lease, left = tonumber(ARGV[3]), redis.call('pttl', lock)
-  if left < lease then
-    redis.call('pexpire', lock, ARGV[3])
-  else
-    redis.pcall('pexpire', lock, left)
-  end
+  local lease = tonumber(ARGV[3])
+  redis.call('hdel', lock, '')
   for level = 1, want do
     local key = hold_key(lock, owner, level)
     if redis.call('pttl', key) < lease then
@@ -56,6 +52,9 @@ if want > 0 then
   end
   if above > 0 then
     redis.call('hincrby', lock, owner, -above)
+  end
+  if redis.call('pttl', lock) < lease then
+    redis.call('pexpire', lock, ARGV[3])
   end
   return 1
 end

@@ -30,7 +30,10 @@
 -- for Redisson, where each thread has to ask to learn a shorter time, and '0' for us, where the first asks for all.
 --
 -- A server without memory refuses hincrby, because it might need some, unless the script has
--- written before. So the expiry is written first, even if it stays as it is.
+-- written before. So a field that is not there is deleted first.
+--
+-- If its time is over when Redis gets to it, pexpire deletes the lock; up to Redis 7.0 a server that stalls may find any time over. So
+-- no field is written after it: that would be a lock without expiry.
 --
 -- Redis does not roll back a script that fails. So the first access to the lock and to the queue comes before anything is
 -- written, and the owner's field goes last: after an error the owner still holds the lock, unless only its message failed.
@@ -48,14 +51,20 @@ if want > 0 then
     return 0
   end
   local above = tonumber(held) - want -- fails here, before anything is written, if held is no number
-  local left = redis.call('pttl', lock)
-  if left < tonumber(ARGV[3]) then
-    redis.call('pexpire', lock, ARGV[3])
-  else
-    redis.pcall('pexpire', lock, left)
-  end
+  redis.call('hdel', lock, '')
   if above > 0 then
     redis.call('hincrby', lock, owner, -above)
+  end
+  if redis.call('pttl', lock) < tonumber(ARGV[3]) then
+    redis.call('pexpire', lock, ARGV[3])
+  end
+  return 1
+end
+
+local function announce(message)
+  local heard = redis.pcall(ARGV[4], ARGV[5], message)
+  if type(heard) ~= 'number' then
+    return redis.error_reply('UNTOLD ' .. heard.err)
   end
   return 1
 end
@@ -64,18 +73,16 @@ local function free(message)
   if redis.call('hdel', lock, owner) == 0 then -- the key goes with its last field
     return 0
   end
-  local heard = redis.pcall(ARGV[4], ARGV[5], message)
-  if type(heard) ~= 'number' then
-    return redis.error_reply('UNTOLD ' .. heard.err)
-  end
-  return 1
+  return announce(message)
 end
 
 -- The lock stays taken by another owner, so that a renewal or re-entry of this one that comes late finds nothing.
 if ARGV[7] == '2' and redis.call('hexists', lock, owner) == 1 then
-  redis.call('pexpire', lock, ARGV[3])
+  redis.call('hdel', lock, '')
   redis.call('hset', lock, next, '1')
-  return free('01')
+  redis.call('pexpire', lock, ARGV[3])
+  redis.call('hdel', lock, owner)
+  return announce('01')
 end
 
 local stay = next ~= '' and ARGV[7] == '1'

@@ -1,6 +1,8 @@
 package lua_test
 
 import (
+	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -145,6 +147,40 @@ func TestForceFromEveryState(t *testing.T) {
 					require.Empty(t, ear.said())
 				}
 				held = false
+			}
+		})
+	}
+}
+
+// An unlock of a level in the last moment of the lease leaves no lock without expiry: to write the expiry that it has may delete it.
+func TestPartialReleaseWhenTheLeaseEnds(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	for side, owner := range map[lua.Side]string{lua.Whole: me, lua.Reader: me, lua.Writer: me + ":write"} {
+		t.Run(owner, func(t *testing.T) {
+			t.Parallel()
+			const levels = 100
+			for range 20 {
+				l := newLab(t, rdb)
+				for level := range levels { // of a reader
+					l.must("SET", fmt.Sprintf("{%s}:%s:rwlock_timeout:%d", l.name, owner, level+1), "1", "PX", "60000")
+				}
+				switch side {
+				case lua.Whole:
+				case lua.Reader:
+					l.must("HSET", l.name, "mode", "read")
+				case lua.Writer:
+					l.must("HSET", l.name, "mode", "write")
+				}
+				l.hold(owner, strconv.Itoa(levels), 3*time.Millisecond)
+				for level := levels; level > 1; {
+					level--
+					a := lua.ReleaseArgs{Name: l.name, Side: side, Owner: owner, Count: level, Publish: lua.Publish{Name: l.channel}}
+					if l.releases(a) == notHeld {
+						break
+					}
+				}
+				redistest.Eventually(t, slack, func() bool { return len(l.fields()) == 0 }, "the lease has ended")
 			}
 		})
 	}

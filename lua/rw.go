@@ -28,12 +28,12 @@ var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
 		Reader: {Text("read_acquire"), "99241037cb1a3aec7290e208cf2ec52af1c88155"},
-		Writer: {Text("write_acquire"), "f9fbdd681f616c0870b69705af727802233da801"},
+		Writer: {Text("write_acquire"), "72eba1f66b98499d9cbaf4a65aef29b3763f87e0"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
-		Reader: {Text("read_release"), "fdad9d70f4426238be90c9d645e331636bd239cb"},
-		Writer: {Text("write_release"), "c9e3f27343ee3e57062acc1ff979aef400a12dbe"},
+		Reader: {Text("read_release"), "62dbfe51854851fe1c4ffab7bf4e4fd83b978d21"},
+		Writer: {Text("write_release"), "55c4a008a6b38a4727dfcefbde8e531b0a5e34b2"},
 	}
 )
 

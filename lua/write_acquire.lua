@@ -75,8 +75,8 @@ if not held then
   end
 end
 
-if ttl ~= -2 and ttl < lease then
-  redis.call('pexpire', lock, ARGV[2])
+if ttl ~= -2 then
+  redis.call('hdel', lock, '') -- see release.lua
 end
 if not held then
   redis.call('hset', lock, 'mode', 'write', owner, ARGV[3])
@@ -89,6 +89,8 @@ if ttl == -2 then
     redis.call('del', lock)
     return failed
   end
+elseif ttl < lease then
+  redis.call('pexpire', lock, ARGV[2])
 end
 if marks then
   redis.pcall('zrem', marks, entry, entry .. ' -') -- the hold is written

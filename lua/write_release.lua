@@ -22,8 +22,8 @@
 -- while it is about to wait, and remembers a '0'.
 --
 -- A server without memory refuses hincrby and hset, because they might need some, unless the script has
--- written before. So the expiry is written first, even if it stays as it is, and the owner's field is taken out before the mode
--- changes.
+-- written before. So a field that is not there is deleted first, and the owner's field is taken out before the mode
+-- changes. No field is written after the expiry: see release.lua.
 
 local lock, marks, owner = KEYS[1], KEYS[2], ARGV[1]
 local want = tonumber(ARGV[2])
@@ -44,14 +44,12 @@ end
 
 if want > 0 then
   local above = tonumber(held) - want -- fails here, before anything is written, if held is no number
-  local left = redis.call('pttl', lock)
-  if left < tonumber(ARGV[3]) then
-    redis.call('pexpire', lock, ARGV[3])
-  else
-    redis.pcall('pexpire', lock, left)
-  end
+  redis.call('hdel', lock, '')
   if above > 0 then
     redis.call('hincrby', lock, owner, -above)
+  end
+  if redis.call('pttl', lock) < tonumber(ARGV[3]) then
+    redis.call('pexpire', lock, ARGV[3])
   end
   return 1
 end

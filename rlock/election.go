@@ -18,6 +18,7 @@ import (
 //	state     event                                    next
 //	in line   turn: no goroutine of this process has
 //	          the lock, or asks for it                 voting
+//	          no majority has answered another one     out
 //	          a majority granted                       entered
 //	          a majority answered, and too few granted waiting; first a random pause, if some did; TryLock(0): out
 //	          too few answered                         voting again, for 3 s; then out
@@ -59,8 +60,18 @@ type line struct {
 	key    string
 	turn   chan struct{}              // capacity 1; full while somebody has the turn
 	holder atomic.Pointer[quorumHold] // has the lock; nil if nobody here has
+	outage atomic.Pointer[outage]     // the next one
 	users  int                        // guarded by lines.mu
 }
+
+// outage is that of a majority of the servers, which whoever has the turn has found out.
+type outage struct {
+	known chan struct{} // closed when the following is set
+	since time.Time
+	err   error
+}
+
+func newOutage() *outage { return &outage{known: make(chan struct{})} }
 
 // lines are those of all quorums for which goroutines of this process wait, or that they hold.
 var lines = struct {
@@ -74,6 +85,7 @@ func enterLine(key string) *line {
 	l := lines.of[key]
 	if l == nil {
 		l = &line{key: key, turn: make(chan struct{}, 1)}
+		l.outage.Store(newOutage())
 		lines.of[key] = l
 	}
 	l.users++
@@ -95,12 +107,20 @@ func (l *line) pass() {
 	l.leave()
 }
 
+// unanswered passes on that no majority has answered since then. To find that out one after the other would only keep those in line
+// waiting.
+func (l *line) unanswered(since time.Time, err error) {
+	o := l.outage.Swap(newOutage())
+	o.since, o.err = since, err
+	close(o.known)
+}
+
 // compete takes the lock for a new owner.
 func (e *election) compete() (*quorumLevel, error) {
 	e.line = enterLine(e.quorum.key)
-	if !e.takeTurn() {
+	if err := e.takeTurn(); err != nil {
 		defer e.line.leave()
-		return nil, e.out(nil)
+		return nil, e.out(err)
 	}
 	e.ears = make([]ear, len(e.quorum.members))
 	for i, m := range e.quorum.members {
@@ -109,6 +129,9 @@ func (e *election) compete() (*quorumLevel, error) {
 	l, err := e.elect()
 	e.leave(err == nil)
 	if err != nil {
+		if errors.Is(err, ErrUnreachable) {
+			e.line.unanswered(e.failed, err)
+		}
 		err = e.out(err)
 		e.line.pass()
 	}
@@ -116,17 +139,29 @@ func (e *election) compete() (*quorumLevel, error) {
 }
 
 // takeTurn waits for the turn of the process.
-func (e *election) takeTurn() bool {
+func (e *election) takeTurn() error {
 	select {
 	case e.line.turn <- struct{}{}:
-		return true
+		return nil
 	default:
 	}
 	if e.once {
-		return false
+		return errGaveUp
 	}
 	turn := reflect.SelectCase{Dir: reflect.SelectSend, Chan: reflect.ValueOf(e.line.turn), Send: reflect.ValueOf(struct{}{})}
-	return e.sleep(e.wait, turn) == 0
+	for {
+		o := e.line.outage.Load()
+		switch e.sleep(e.wait, turn, ready(o.known)) {
+		case 0:
+			return nil
+		case 1:
+			if e.began.Before(o.since) { // it has waited for all that time
+				return o.err
+			}
+		default:
+			return errGaveUp
+		}
+	}
 }
 
 // elect asks in rounds until one gets the majority.

@@ -66,9 +66,14 @@ func (m *Mutex) lock(who caller) (*level, error) {
 		if outer == nil {
 			return m.compete(who, nil)
 		}
-		if l, err := enter(who, outer.hold); err != errOver { //nolint:errorlint // never wrapped
-			return l, err
+		l, err := enter(who, outer.hold)
+		if err == errOver { //nolint:errorlint // never wrapped
+			continue
 		}
+		if loss := outer.hold.lossSoFar(); err != nil && loss != nil { // which ended ctx, and with it the Lock
+			return nil, loss
+		}
+		return l, err
 	}
 }
 

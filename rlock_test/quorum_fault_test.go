@@ -126,6 +126,30 @@ func TestQuorumExclusion(t *testing.T) {
 	e.awaitVotes(t, 0)
 }
 
+// Goroutines that wait for a quorum in one process do not find out one after the other that a majority is away.
+func TestQuorumOutageForManyWaiters(t *testing.T) {
+	redistest.Parallel(t)
+	e := newElectorate(t, 3)
+	v := e.voter(t, rlock.Options{})
+	require.NoError(t, v.Do(t.Context(), nothing)) // connections
+	e.proxies[0].BlackHole(true)
+	e.proxies[1].BlackHole(true)
+	began := time.Now()
+	var all []pending
+	for range 6 {
+		all = append(all, lockAsync(t, v))
+	}
+	for _, waiter := range all {
+		got := waiter.get(t, 15*time.Second)
+		require.ErrorIs(t, got.err, rlock.ErrUnreachable)
+		require.Less(t, got.at.Sub(began), 7*time.Second+soon, "the time of two Locks")
+	}
+	e.proxies[0].BlackHole(false)
+	e.proxies[1].BlackHole(false)
+	require.NoError(t, v.Do(t.Context(), nothing))
+	e.awaitVotes(t, 0)
+}
+
 // G5: grants that come late, or whose answers are late or lost, are given back on every server.
 func TestQuorumGivesLateGrantsBack(t *testing.T) {
 	redistest.Parallel(t)

@@ -18,6 +18,7 @@ import (
 var roles = map[string]func(args []string) int{
 	"peer":    peerMain,
 	"history": historyRole,
+	"family":  familyRole,
 }
 
 const roleEnv = "RLOCK_FAULTS_ROLE"

@@ -11,6 +11,22 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
+// A hold is lost while a Lock in its section is under way (fault 2, black hole): that says so too, and not that a ctx was cancelled. G2.
+// Found by the mix of several locks.
+func TestMixReentryIntoAHoldThatIsLostMeanwhile(t *testing.T) {
+	t.Parallel()
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	m := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{}).Mutex(redistest.Name(t), rlock.WithLease(time.Second))
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	proxy.BlackHole(true)
+	_, _, err = m.Lock(ctx)
+	require.ErrorIs(t, err, rlock.ErrLost)
+	require.NotErrorIs(t, err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	proxy.BlackHole(false)
+}
+
 // A hold is lost while the unlock of one of its levels is under way (fault 2, black hole): that unlock
 // says so too, for the inner levels as for the outermost one. G2, G8. Found by the mix: an inner
 // unlock returned "context canceled", which nobody had done.

@@ -1,0 +1,83 @@
+package faults
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// newSoak is a run of processes that take locks of every kind, on three servers.
+func newSoak(t *testing.T, sabotage string) *family {
+	t.Helper()
+	kinds := []string{"plain", "fenced", "fair", "read/write", "without re-entry", "min hold", "max hold", "grace", "all", "quorum"}
+	return newFamily(t, familyPlan{
+		Kinds: kinds, Each: 2, Seed: faultsSeed(t), Watchdog: 2 * time.Second, Step: 2 * time.Millisecond, Rest: 15 * time.Millisecond,
+		Sabotage: sabotage,
+	}, redistest.Start(t), redistest.Start(t), redistest.Start(t))
+}
+
+// crew has as many processes as that, connected directly.
+func (f *family) crew(processes int) {
+	f.t.Helper()
+	var ways []string
+	for _, s := range f.servers {
+		ways = append(ways, s.Addr())
+	}
+	began := len(f.peers)
+	for len(f.peers) < processes {
+		f.start(ways)
+	}
+	f.ready(f.peers[began:])
+}
+
+// Fault 5, G1, G3 to G9: processes take locks of every kind, with waits that are cancelled, with short ones and none. In each burst one or
+// more are killed, mostly one that was just seen in a lock. Everybody else gets on within the time that the lease of a killed one lasts, and a
+// second: all Locks return, those without a bound with the lock. Nobody is in a lock beside somebody whom it excludes, no caller sees
+// an error that is not documented, and nothing is left: no key, no place in a queue, no channel, no goroutine.
+func TestSoakOfEveryKind(t *testing.T) {
+	t.Parallel()
+	const processes = 4
+	f := newSoak(t, "")
+	rng := rand.New(rand.NewPCG(f.plan.Seed, 0))
+	var killed time.Time
+	var slowest time.Duration
+	bursts := 0
+	for end := time.Now().Add(faultsDuration(t, 20*time.Second)); time.Now().Before(end); bursts++ {
+		f.crew(processes)
+		f.goOn()
+		pass(time.Second + time.Duration(rng.Int64N(int64(time.Second))))
+		names := f.witness.names()
+		for range 1 + rng.IntN(processes-1) {
+			victim := f.peers[rng.IntN(len(f.peers))]
+			if _, last := f.witness.seen(names[rng.IntN(len(names))]); rng.IntN(4) > 0 {
+				if i := slices.IndexFunc(f.peers, func(p *familyPeer) bool { return p.name == last }); i >= 0 {
+					victim = f.peers[i]
+				}
+			}
+			victim.kill()
+			f.peers = slices.DeleteFunc(f.peers, func(p *familyPeer) bool { return p == victim })
+			killed = time.Now()
+			pass(time.Duration(rng.Int64N(int64(300 * time.Millisecond))))
+		}
+		f.idle(killed, f.plan.Watchdog+familyGrace+time.Second, "all get on")
+		slowest = max(slowest, time.Since(killed))
+		f.fine()
+	}
+	pass(time.Until(killed.Add(f.plan.Watchdog + familyGrace)))
+	f.end()
+	t.Logf("%d bursts, all got on within %v of a kill", bursts, slowest)
+}
+
+// Workers that now and then go in without the lock (G1): the witness sees that, of every kind.
+func TestSoakSeesWorkersWithoutLock(t *testing.T) {
+	t.Parallel()
+	f := newSoak(t, histNoLock)
+	f.crew(2)
+	f.goOn()
+	for _, kind := range append(slices.Clone(f.plan.Kinds[:8]), "all:0", "all:1", "quorum") {
+		redistest.Eventually(t, histPatience, func() bool { return f.witness.overlap(kind) != "" }, kind)
+	}
+}

@@ -1,0 +1,248 @@
+package faults
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// family is a run: servers, processes that take locks of several kinds on them, and the witness.
+type family struct {
+	t       *testing.T
+	plan    familyPlan
+	servers []*redistest.Server
+	direct  []rueidis.Client
+	peers   []*familyPeer
+	number  int // of the next process
+	witness *familyWitness
+
+	mu          sync.Mutex // guards the following
+	wrong       []string   // what no caller should see
+	unreachable int        // Locks that found Redis out of reach
+}
+
+// familyPeer is a process.
+type familyPeer struct {
+	name  string
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	said  chan string   // answers to commands
+	done  chan struct{} // closed at the end of what it says
+}
+
+func newFamily(t *testing.T, plan familyPlan, servers ...*redistest.Server) *family {
+	t.Helper()
+	f := &family{t: t, plan: plan, servers: servers, witness: newFamilyWitness()}
+	for _, s := range servers {
+		f.direct = append(f.direct, s.Client(t))
+	}
+	return f
+}
+
+// start has one process more, which connects to the servers by the given ways. Its workers are idle.
+func (f *family) start(ways []string) {
+	f.t.Helper()
+	f.number++
+	plan := f.plan
+	plan.Peer, plan.Seed = fmt.Sprint("p", f.number), f.plan.Seed+uint64(f.number)<<32
+	for i, s := range f.servers {
+		plan.Servers = append(plan.Servers, familyServer{s.Addr(), ways[i]})
+	}
+	text, err := json.Marshal(plan)
+	require.NoError(f.t, err)
+	p := &familyPeer{name: plan.Peer, cmd: exec.Command(os.Args[0], string(text)), said: make(chan string, 10), done: make(chan struct{})}
+	p.cmd.Env = append(os.Environ(), roleEnv+"=family")
+	p.cmd.Stderr = os.Stderr
+	p.stdin, err = p.cmd.StdinPipe() // its end ends the process, should this one die
+	require.NoError(f.t, err)
+	out, err := p.cmd.StdoutPipe()
+	require.NoError(f.t, err)
+	require.NoError(f.t, p.cmd.Start())
+	go f.listen(p, out) // until the process ends
+	f.t.Cleanup(p.kill)
+	f.peers = append(f.peers, p)
+}
+
+// ready awaits processes that were started.
+func (f *family) ready(peers []*familyPeer) {
+	f.t.Helper()
+	f.await(peers, "ready", time.Now(), histReturn, "it has started")
+}
+
+// listen hears what a process says until it ends.
+func (f *family) listen(p *familyPeer, out io.Reader) {
+	defer close(p.done)
+	for in := bufio.NewReader(out); ; {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			return
+		}
+		line = strings.TrimSuffix(line, "\n")
+		if f.witness.hear(p.name, line) {
+			continue
+		}
+		f.mu.Lock()
+		switch what, rest, _ := strings.Cut(line, "\t"); what {
+		case "wrong":
+			f.wrong = append(f.wrong, p.name+": "+rest)
+		case "unreachable":
+			f.unreachable++
+		default:
+			p.said <- line
+		}
+		f.mu.Unlock()
+	}
+}
+
+func (p *familyPeer) tell(t *testing.T, command string) {
+	t.Helper()
+	_, err := io.WriteString(p.stdin, command+"\n")
+	require.NoError(t, err)
+}
+
+// kill is kill -9, and returns when the process is gone, and all that it has said is heard.
+func (p *familyPeer) kill() {
+	if p.cmd.ProcessState == nil {
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		_ = p.cmd.Wait()
+	}
+}
+
+// ask tells processes to do something, and requires that all of them have answered within that time.
+func (f *family) ask(peers []*familyPeer, command, want string, since time.Time, within time.Duration, why string) {
+	f.t.Helper()
+	for _, p := range peers {
+		p.tell(f.t, command)
+	}
+	f.await(peers, want, since, within, why)
+}
+
+// await requires that all of the processes say that, within that time since then. Time for which the machine did not let
+// this process run does not count.
+func (f *family) await(peers []*familyPeer, want string, since time.Time, within time.Duration, why string) {
+	f.t.Helper()
+	var machine stalls
+	for _, p := range peers {
+		for said := false; !said; {
+			select {
+			case line := <-p.said:
+				require.Equal(f.t, want, line, why)
+				said = true
+				continue
+			case <-p.done:
+				require.FailNow(f.t, "a process has ended", p.name)
+			default:
+				machine.step()
+			}
+			if took, _ := machine.clear(span{since, time.Now()}); took > within {
+				for i, rdb := range f.direct {
+					f.t.Logf("server %d: %s", i, familyKeys(f.t, rdb))
+				}
+				f.fine()
+				require.FailNow(f.t, "not in time", "%s: %s within %v: %s", p.name, want, within, why)
+			}
+		}
+	}
+}
+
+// goOn lets the workers loose.
+func (f *family) goOn() {
+	f.t.Helper()
+	for _, p := range f.peers {
+		p.tell(f.t, "go")
+	}
+}
+
+// idle lets all turns end: all callers return within that time since then.
+func (f *family) idle(since time.Time, within time.Duration, why string) {
+	f.t.Helper()
+	f.ask(f.peers, "hold", "idle", since, within, why)
+}
+
+// unreached returns how many Locks have found Redis out of reach.
+func (f *family) unreached() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.unreachable
+}
+
+// forgive begins to count anew.
+func (f *family) forgive() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.unreachable = 0
+}
+
+// fine requires that no caller has seen what it should not, and that nobody was in a lock beside somebody else.
+func (f *family) fine() {
+	f.t.Helper()
+	f.mu.Lock()
+	wrong := f.wrong
+	f.mu.Unlock()
+	require.Empty(f.t, wrong)
+	for _, name := range f.witness.names() {
+		require.Empty(f.t, f.witness.overlap(name), "G1")
+	}
+}
+
+// end asserts that nothing is left when all processes are idle, and the leases of the killed have ended. Each lock can be had at once
+// by then.
+func (f *family) end() {
+	f.t.Helper()
+	f.ask(f.peers[:1], "each", "idle", time.Now(), histReturn, "each lock is had at once")
+	f.fine()
+	f.ask(f.peers, "end", "left\t0", time.Now(), 2*histReturn, "G5, G9: no goroutine is left")
+	f.clean()
+	for _, p := range f.peers {
+		require.NoError(f.t, p.stdin.Close())
+	}
+	all := 0
+	for _, name := range f.witness.names() {
+		n, _ := f.witness.seen(name)
+		f.t.Logf("%-20s %6d stays", name, n)
+		all += n
+	}
+	f.t.Logf("%d processes, %d stays", f.number, all)
+}
+
+// clean asserts that no server has anything of a lock.
+func (f *family) clean() {
+	f.t.Helper()
+	for i, rdb := range f.direct {
+		redistest.Eventually(f.t, 2*prompt+f.plan.Watchdog, func() bool { return familyKeys(f.t, rdb) == "[] []" },
+			fmt.Sprintf("G5: no keys, no channels on server %d", i))
+	}
+}
+
+// familyKeys lists the keys and channels of a server, without the fencing counters, which stay.
+func familyKeys(t *testing.T, rdb rueidis.Client) string {
+	t.Helper()
+	keys, err := do(t, rdb, "KEYS", "*").AsStrSlice()
+	if err != nil {
+		return err.Error()
+	}
+	left := []string{}
+	for _, key := range keys {
+		if !strings.HasPrefix(key, "redisson_lock_token:") {
+			left = append(left, key)
+		}
+	}
+	channels, err := do(t, rdb, "PUBSUB", "CHANNELS").AsStrSlice()
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprint(left, channels)
+}

@@ -1,0 +1,516 @@
+package faults
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// familyPlan says what the workers of a process do. It is sent to the process as JSON.
+type familyPlan struct {
+	Peer     string
+	Servers  []familyServer
+	Kinds    []string // of the locks, see familyTurns
+	Each     int      // goroutines of each kind
+	Seed     uint64
+	Watchdog time.Duration
+	Step     time.Duration // of which a section has a few, on average
+	Rest     time.Duration // between two turns, on average
+	Outages  bool          // Redis may be out of reach: calls may say so, and holds may be lost
+	Sabotage string        // see histPlan; histNoLock is of the workers, the others of their Clients
+}
+
+// familyServer is what a Client connects to: a server, by way of a proxy.
+type familyServer struct{ Addr, Via string }
+
+const (
+	familyMaxHold = 300 * time.Millisecond
+	familyMinHold = 10 * time.Millisecond
+	familyGrace   = 200 * time.Millisecond
+)
+
+// familyTurns are the kinds of locks, and what a worker does with one.
+var familyTurns = map[string]func(*familyWorker){
+	"plain":  func(w *familyWorker) { w.visit(w.clients[0].Mutex(w.kind)) },
+	"fenced": func(w *familyWorker) { w.visit(w.clients[0].FencedMutex(w.kind)) },
+	"fair":   func(w *familyWorker) { w.visit(w.clients[0].FairMutex(w.kind)) },
+	"without re-entry": func(w *familyWorker) {
+		w.visit(w.clients[0].Mutex(w.kind, rlock.WithoutReentry()))
+	},
+	"min hold": func(w *familyWorker) { w.visit(w.clients[0].Mutex(w.kind, rlock.WithMinHold(familyMinHold))) },
+	// With a grace: a process that is told a little late finds nobody inside yet.
+	"max hold": func(w *familyWorker) {
+		w.visit(w.clients[0].Mutex(w.kind, rlock.WithMaxHold(familyMaxHold), rlock.WithGrace(familyGrace)))
+	},
+	"grace":       func(w *familyWorker) { w.visit(w.clients[0].Mutex(w.kind, rlock.WithGrace(familyGrace))) },
+	"read/write":  (*familyWorker).readOrWrite,
+	"all":         func(w *familyWorker) { w.visitSome(w.all(2)) },
+	"all of four": func(w *familyWorker) { w.visitSome(w.all(4)) },
+	"quorum":      func(w *familyWorker) { w.visit(w.quorum()) },
+}
+
+// all are locks that are taken together, on two Clients.
+func (w *familyWorker) all(n int) (all []rlock.Locker) {
+	for i := range n {
+		all = append(all, w.clients[i*2/n].Mutex(fmt.Sprintf("%s:%d", w.kind, i)))
+	}
+	return all
+}
+
+func (w *familyWorker) quorum() rlock.Locker {
+	var all []rlock.Locker
+	for _, c := range w.clients {
+		all = append(all, c.Mutex(w.kind))
+	}
+	return rlock.Quorum(all...)
+}
+
+// visitSome takes two or more of the locks together, in any order, or one of them alone.
+func (w *familyWorker) visitSome(all []rlock.Locker) {
+	w.rng.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	if w.chance(30) {
+		w.visit(all[0])
+		return
+	}
+	some := all[:2+w.rng.IntN(len(all)-1)]
+	names := make([]string, len(some))
+	for i, l := range some {
+		names[i] = l.Name()
+	}
+	w.visit(rlock.All(some...), names...)
+}
+
+// familyProcess is a process of workers, which its parent commands by lines on its standard input, and to which it says what happens.
+type familyProcess struct {
+	plan    familyPlan
+	clients []*rlock.Client
+	turns   sync.RWMutex // held for reading by a worker that has a turn
+	holding atomic.Bool  // the turns are to end soon
+	over    atomic.Bool
+	workers sync.WaitGroup
+
+	mu sync.Mutex // guards standard output
+}
+
+// say is one line, written at once: what a process has said before it is killed, its parent hears.
+func (p *familyProcess) say(words ...string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, _ = os.Stdout.WriteString(strings.Join(words, "\t") + "\n")
+}
+
+// familyRole is a process of workers. Its commands:
+//
+//	go     lets the workers loose, without an answer
+//	hold   lets them end their turns, and answers "idle"
+//	each   takes each lock, which has to be free, and answers "idle"
+//	end    ends the workers, which are idle, and the clients, and answers "left <goroutines>"
+func familyRole(args []string) int {
+	p := &familyProcess{}
+	if err := json.Unmarshal([]byte(args[0]), &p.plan); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	if err := p.connect(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	p.turns.Lock()
+	for i, kind := range p.plan.Kinds {
+		for j := range p.plan.Each {
+			n := uint64(i*p.plan.Each + j)
+			w := &familyWorker{familyProcess: p, kind: kind, number: n, rng: rand.New(rand.NewPCG(p.plan.Seed, n))}
+			p.workers.Go(w.run) // until the parent says end
+		}
+	}
+	p.say("ready")
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		go p.do(in.Text()) // until it is done: should the parent die meanwhile, this process ends
+	}
+	return 0
+}
+
+// connect makes a Client for each server.
+func (p *familyProcess) connect() error {
+	for _, s := range p.plan.Servers {
+		rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr}, DialCtxFn: s.dial})
+		if err != nil {
+			return err
+		}
+		if p.plan.Sabotage == histReadAll {
+			rdb = histRedis{rdb, newHistLog(), p.plan.Sabotage}
+		}
+		c, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: p.plan.Watchdog})
+		if err != nil {
+			return err
+		}
+		p.clients = append(p.clients, c)
+	}
+	return nil
+}
+
+// do is a command of the parent, which awaits the answer.
+func (p *familyProcess) do(command string) {
+	switch command {
+	case "go":
+		p.holding.Store(false)
+		p.turns.Unlock()
+	case "hold":
+		p.holding.Store(true)
+		p.turns.Lock()
+		p.say("idle")
+	case "each":
+		p.each()
+		p.say("idle")
+	case "end":
+		p.over.Store(true)
+		p.turns.Unlock()
+		p.workers.Wait()
+		left := histLeft(p.goroutines())
+		for _, c := range p.clients {
+			c.Close()
+		}
+		p.say("left", strconv.Itoa(left+histLeft(0)))
+	}
+}
+
+func (s familyServer) dial(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+	if addr == s.Addr {
+		addr = s.Via
+	}
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+// goroutines is how many the clients have, whatever their callers do: see histPlan.goroutines.
+func (p *familyProcess) goroutines() int {
+	n := 2 * len(p.clients)
+	for _, kind := range p.plan.Kinds {
+		if kind == "fair" {
+			n++
+		}
+	}
+	return n
+}
+
+// each takes each lock, once nobody else has it.
+func (p *familyProcess) each() {
+	for _, kind := range p.plan.Kinds {
+		w := &familyWorker{familyProcess: p, kind: kind, number: familyLast, atOnce: true, rng: rand.New(rand.NewPCG(p.plan.Seed, familyLast))}
+		familyTurns[kind](w)
+	}
+}
+
+// familyWorker takes locks of one kind.
+type familyWorker struct {
+	*familyProcess
+
+	kind   string
+	number uint64
+	rng    *rand.Rand
+	stays  int
+	atOnce bool // the lock is free, and has to be had at once
+}
+
+// familyLast is the number of the worker that takes each lock at the end.
+const familyLast = 1 << 32
+
+func (w *familyWorker) chance(percent int) bool { return w.rng.IntN(100) < percent }
+
+func (w *familyWorker) duration(average time.Duration) time.Duration {
+	return time.Duration(w.rng.Int64N(2*int64(average) + 1))
+}
+
+func (w *familyWorker) run() {
+	for {
+		w.turns.RLock()
+		if w.over.Load() {
+			w.turns.RUnlock()
+			return
+		}
+		familyTurns[w.kind](w)
+		w.turns.RUnlock()
+		pass(w.duration(w.plan.Rest))
+	}
+}
+
+// wrong says an error that no caller should see.
+func (w *familyWorker) wrong(what string, err error) {
+	w.say("wrong", fmt.Sprintf("%s: %s: %v", w.kind, what, err))
+}
+
+// familyHold is a hold that a worker has, of one lock or of several.
+type familyHold struct {
+	*familyWorker
+
+	names  []string
+	ctx    context.Context
+	cancel context.CancelFunc // of the ctx that it was locked with
+	unlock rlock.UnlockFunc
+	told   atomic.Int64 // when ctx ended
+	id     string       // of the stay, see familyStay
+	mode   string
+	taken  int64 // until when the lock stays taken at least
+	last   int64 // when it was inside
+}
+
+// lock takes l in one of the ways that there are. It returns nil if that came to nothing, for a reason that is documented.
+func (w *familyWorker) lock(parent context.Context, l rlock.Locker, mode string, names ...string) *familyHold {
+	if len(names) == 0 {
+		names = []string{l.Name()}
+	}
+	if w.plan.Sabotage == histNoLock && w.chance(5) {
+		l = noLock{l}
+	}
+	ctx, cancel := context.WithCancel(parent)
+	h := &familyHold{familyWorker: w, names: names}
+	var err error
+	began, bounded := histNow(), true
+	_, waits := l.(upgrade) // its TryLock is not that of an upgrade
+	switch dice := w.rng.IntN(10); {
+	case !waits && (w.atOnce || dice < 2):
+		h.ctx, h.unlock, err = l.TryLock(ctx, 0)
+	case !waits && dice < 4:
+		h.ctx, h.unlock, err = l.TryLock(ctx, w.duration(25*time.Millisecond))
+	case dice < 6:
+		timer := time.AfterFunc(w.duration(25*time.Millisecond), cancel)
+		h.ctx, h.unlock, err = l.Lock(ctx)
+		timer.Stop()
+	default:
+		bounded = false
+		h.ctx, h.unlock, err = l.Lock(ctx)
+	}
+	if err != nil {
+		cancel()
+		switch {
+		case errors.Is(err, rlock.ErrNotAcquired) && bounded && !w.atOnce:
+		case w.mayFail(err):
+			if errors.Is(err, rlock.ErrUnreachable) {
+				w.say("unreachable")
+			}
+		default:
+			w.wrong("Lock", err)
+		}
+		return nil
+	}
+	h.cancel = cancel
+	context.AfterFunc(h.ctx, func() { h.told.Store(histNow()) })
+	if w.kind == "min hold" {
+		h.taken = began + int64(familyMinHold-time.Millisecond) // whole milliseconds
+	}
+	h.enter(mode)
+	return h
+}
+
+// mayFail reports whether err is one that may be: of a server that could not be reached, or of the longest hold, which is over before
+// Redis answers where the machine is slow.
+func (w *familyWorker) mayFail(err error) bool {
+	var loss *rlock.LostError
+	return w.plan.Outages && (errors.Is(err, rlock.ErrUnreachable) || errors.Is(err, rlock.ErrLost)) ||
+		w.kind == "max hold" && errors.As(err, &loss) && loss.Reason != rlock.LostGone
+}
+
+// noLock goes in without the lock.
+type noLock struct{ rlock.Locker }
+
+func (noLock) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+	return ctx, func() error { return nil }, nil
+}
+
+func (l noLock) TryLock(ctx context.Context, _ time.Duration) (context.Context, rlock.UnlockFunc, error) {
+	return l.Lock(ctx)
+}
+
+// enter begins a stay, now.
+func (h *familyHold) enter(mode string) {
+	h.stays++
+	h.id, h.mode = fmt.Sprintf("%s.%d.%d", h.plan.Peer, h.number, h.stays), mode
+	h.see()
+}
+
+// become goes on in another mode since it was inside last, with nobody in between.
+func (h *familyHold) become(ctx context.Context, mode string) {
+	h.stays++
+	h.ctx = ctx
+	h.id, h.mode = fmt.Sprintf("%s.%d.%d", h.plan.Peer, h.number, h.stays), mode
+	h.sayIn()
+}
+
+// see says that it is inside, if it has not been told otherwise.
+func (h *familyHold) see() bool {
+	now := histNow()
+	if h.ctx.Err() != nil {
+		return false
+	}
+	h.last = now
+	h.sayIn()
+	return true
+}
+
+func (h *familyHold) sayIn() {
+	token, _ := rlock.FencingToken(h.ctx, h.names[0])
+	number := func(n int64) string { return strconv.FormatInt(n, 10) }
+	h.say(append([]string{"in", h.id, h.mode, number(h.last), number(h.taken), number(token)}, h.names...)...)
+}
+
+// stay is the inside of a section. Some last long enough for renewals, and for longest holds to end.
+func (h *familyHold) stay() bool {
+	steps := 1 + h.rng.IntN(3)
+	for h.kind == "max hold" && h.chance(5) || h.chance(1) {
+		steps += int(h.duration(h.plan.Watchdog/4) / h.plan.Step)
+	}
+	for i := range steps {
+		if i > 3 && h.holding.Load() {
+			break
+		}
+		timer := time.NewTimer(h.duration(h.plan.Step))
+		select {
+		case <-timer.C:
+		case <-h.ctx.Done():
+			timer.Stop()
+		}
+		if !h.see() {
+			return false
+		}
+	}
+	return true
+}
+
+// leave unlocks, and says if the hold was lost, and since when.
+func (h *familyHold) leave() {
+	cause, told := context.Cause(h.ctx), h.told.Load()
+	if told == 0 {
+		told = histNow()
+	}
+	err := h.unlock()
+	h.cancel()
+	if err != nil && !h.mayFail(err) {
+		h.wrong("unlock", err)
+	}
+	if again := h.unlock(); !errors.Is(again, rlock.ErrNotHeld) {
+		h.wrong("second unlock", again)
+	}
+	for _, why := range []error{cause, err} {
+		var loss *rlock.LostError
+		if !errors.As(why, &loss) {
+			continue
+		}
+		if !h.mayFail(why) {
+			h.wrong("lost", why)
+		}
+		since := histNow() - int64(time.Since(loss.Since))
+		if told-since > int64(histLate) {
+			h.wrong("told too late", why)
+		}
+		h.say("lost", h.id, strconv.FormatInt(since, 10))
+	}
+}
+
+// visit is a Lock, a section, often with a Lock in it, and an unlock.
+func (w *familyWorker) visit(l rlock.Locker, names ...string) {
+	h := w.lock(context.Background(), l, familyWrites, names...)
+	if h == nil {
+		return
+	}
+	defer h.leave()
+	if !h.stay() || !w.chance(30) || w.plan.Sabotage == histNoLock {
+		return
+	}
+	_, unlock, err := l.Lock(h.ctx)
+	switch {
+	case w.kind == "without re-entry":
+		if !errors.Is(err, rlock.ErrReentry) {
+			w.wrong("a Lock in its own section", err)
+		}
+	case err == nil:
+		h.see()
+		if err := unlock(); err != nil && !w.mayFail(err) {
+			w.wrong("unlock of a re-entry", err)
+		}
+		h.stay()
+	case !w.mayFail(err):
+		w.wrong("re-entry", err)
+	}
+}
+
+// readOrWrite takes a read/write lock in one of the ways that there are.
+func (w *familyWorker) readOrWrite() {
+	rw := w.clients[0].RWMutex(w.kind)
+	switch dice := w.rng.IntN(10); {
+	case dice < 5:
+		h := w.lock(context.Background(), rw.Read(), familyReads)
+		if h == nil {
+			return
+		}
+		if h.stay() && w.plan.Sabotage == "" {
+			if _, _, err := rw.Write().Lock(h.ctx); !errors.Is(err, rlock.ErrUpgrade) {
+				w.wrong("a writer under a reader", err)
+			}
+		}
+		h.leave()
+	case dice < 7:
+		w.visit(rw.Write())
+	case dice < 8:
+		w.downgrade(rw)
+	default:
+		w.upgrade(rw.Upgradeable())
+	}
+}
+
+func (w *familyWorker) downgrade(rw *rlock.RWMutex) {
+	h := w.lock(context.Background(), rw.Write(), familyWrites)
+	if h == nil {
+		return
+	}
+	h.stay()
+	ctx, unlock, err := rw.Downgrade(h.ctx)
+	if err != nil {
+		w.wrong("downgrade", err)
+		h.leave()
+		return
+	}
+	if err := h.unlock(); !errors.Is(err, rlock.ErrNotHeld) {
+		w.wrong("unlock after a downgrade", err)
+	}
+	h.unlock = unlock
+	h.become(ctx, familyReads)
+	h.stay()
+	h.leave()
+}
+
+func (w *familyWorker) upgrade(u *rlock.Upgradeable) {
+	h := w.lock(context.Background(), u, familyMayWrite)
+	if h == nil {
+		return
+	}
+	defer h.leave()
+	if !h.stay() {
+		return
+	}
+	writer := w.lock(h.ctx, upgrade{u}, familyWrites)
+	if writer == nil {
+		h.stay()
+		return
+	}
+	h.last = max(h.last, writer.last)
+	h.sayIn() // the reader was inside until then, since the writer's ctx is one of its section
+	writer.stay()
+	h.last = max(h.last, writer.last)
+	writer.leave()
+	h.become(h.ctx, familyMayWrite)
+	h.stay()
+}
