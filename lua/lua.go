@@ -24,7 +24,7 @@ var (
 	forceText string
 
 	acquireScript = script{Text(acquireText), "6c3bc32448892f9d79815c6a8367ae9366674533"}
-	releaseScript = script{Text(releaseText), "960980c0ecf24b99e1be538eea3a84f04b1a9dc5"}
+	releaseScript = script{Text(releaseText), "2be8a10e6b6210589ca72d14d659a7d48b1dac19"}
 	renewScript   = script{Text(renewText), "cfb4481d8338663a71bc631c935578842d668ab6"}
 	forceScript   = script{Text(forceText), "931eccf0475a32fb97c9935c555590e9502b6286"}
 )
@@ -224,6 +224,9 @@ type ReleaseReply struct {
 	Status Released
 	Token  int64 // fencing token of ReleaseArgs.Next, if HandedOff and ReleaseArgs.Fence was given
 
+	// Several says, if Freed, that several connections listen to the unlock channel. On a cluster, a plain channel may have more.
+	Several bool
+
 	WithoutQueue bool // it is as it was: the call was sent again without it
 	NoQueue      bool // since the user may not use queues
 }
@@ -399,6 +402,8 @@ func readReleased(m rueidis.RedisMessage) (ReleaseReply, error) {
 		return ReleaseReply{Status: Freed}, nil
 	case n == 2:
 		return ReleaseReply{Status: Granted}, nil
+	case n == 3:
+		return ReleaseReply{Status: Freed, Several: true}, nil
 	}
 	return ReleaseReply{}, fmt.Errorf("unknown reply %d", n)
 }

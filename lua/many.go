@@ -19,7 +19,7 @@ var (
 	releaseEachText string
 
 	acquireAllScript  = script{calling("acquire", acquireText, acquireAllText), "0b647ba2b982978f5f634dde4221996d96ced43c"}
-	releaseEachScript = script{calling("release", releaseText, releaseEachText), "37a73305779d3ee86c40d50c38a7116ad476f398"}
+	releaseEachScript = script{calling("release", releaseText, releaseEachText), "1b4214a1b18cc088e89feb6ecc7bb71413fb6459"}
 )
 
 // calling is the text of a script that calls another one as a function of its KEYS and ARGV.
