@@ -67,7 +67,8 @@ func (t *topic) inVain() bool { return !t.gave.IsZero() && time.Since(t.gave) < 
 // unlockedForAll handles '0', the message of an unlock that tells everybody. It reports whether the first waiter asks at once.
 func (t *topic) unlockedForAll() bool {
 	if !t.own {
-		if t.open || t.places > 0 { // those in the queue pass the lock on, so it was somebody outside
+		// Those in the queue pass the lock on, so it was somebody outside; unless it came while the first one here joined.
+		if t.open || t.places > 0 && t.current == nil {
 			t.gave, t.unlocks = time.Time{}, 0
 		}
 		return true

@@ -218,6 +218,13 @@ func TestOutsidersGoFirst(t *testing.T) {
 		asksIn(t, ws[0], 0)
 		outsiders(moment)
 
+		d.hub.Wake(queue(d.ch))
+		<-ws[0].turn
+		d.hub.message(d.ch, "0") // the queue may have been empty
+		ws[0].Held(time.Hour, true)
+		asksIn(t, ws[0], 0)
+		require.True(t, d.topic().inVain())
+
 		ws[0].Leave()
 		<-ws[1].turn
 		ws[1].Held(time.Hour, false)
