@@ -14,7 +14,7 @@ import (
 
 var (
 	acquireScript = script{Text("acquire"), "504df0a8563eba2c58009cbce6b56a0f91c4432a"}
-	releaseScript = script{Text("release"), "300eb43642294c2073e05092cde5528bc71bcacb"}
+	releaseScript = script{Text("release"), "4a3b1701bbdd4362fb364c0ebdc33506f836092e"}
 	renewScript   = script{Text("renew"), "dcc8d7c539374c8a7092f80e46e64c50db02e10e"}
 	forceScript   = script{Text("force"), "8551941761445b40b927455fc19be96a4cac94b4"}
 )
@@ -214,6 +214,9 @@ type ReleaseReply struct {
 	Status Released
 	Token  int64 // fencing token of ReleaseArgs.Next, if HandedOff and ReleaseArgs.Fence was given
 
+	// Several says, if Freed, that several connections listen to the unlock channel. On a cluster, a plain channel may have more.
+	Several bool
+
 	WithoutQueue bool // it is as it was: the call was sent again without it
 	NoQueue      bool // since the user may not use queues
 }
@@ -389,6 +392,8 @@ func readReleased(m rueidis.RedisMessage) (ReleaseReply, error) {
 		return ReleaseReply{Status: Freed}, nil
 	case n == 2:
 		return ReleaseReply{Status: Granted}, nil
+	case n == 3:
+		return ReleaseReply{Status: Freed, Several: true}, nil
 	}
 	return ReleaseReply{}, fmt.Errorf("unknown reply %d", n)
 }

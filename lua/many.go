@@ -13,7 +13,7 @@ import (
 
 var (
 	acquireAllScript  = script{calling("acquire", "acquire_all"), "f081a949e3401ddcec5a5c14324e36c79018a5c8"}
-	releaseEachScript = script{calling("release", "release_each"), "8451b542239b5b054e721c7454175b4325e24500"}
+	releaseEachScript = script{calling("release", "release_each"), "c551b15f2c3f773767742b966dd7e31d42c0c86b"}
 )
 
 // calling is the text of a script that calls another one as a function of its KEYS and ARGV.

@@ -16,6 +16,7 @@
 -- ARGV[10]     with ARGV[8]: 1 if this process listens to the unlock channel, though it has no next owner
 --
 -- Reply 1        released, and whoever waits is told
+-- Reply 3        released for everybody, several of whom listen
 -- Reply 2        released, and another process of the queue has the lock
 -- Reply {token}  released, and the next owner in this process has the lock; 0 without KEYS[2]
 -- Reply 0        not held by the owner, and not in the queue any more
@@ -65,6 +66,9 @@ local function announce(message)
   local heard = redis.pcall(ARGV[4], ARGV[5], message)
   if type(heard) ~= 'number' then
     return redis.error_reply('UNTOLD ' .. heard.err)
+  end
+  if heard > 1 then
+    return 3
   end
   return 1
 end

@@ -14,9 +14,30 @@ import (
 )
 
 var (
-	freed   = lua.ReleaseReply{Status: lua.Freed}
-	notHeld = lua.ReleaseReply{Status: lua.NotHeld}
+	freed       = lua.ReleaseReply{Status: lua.Freed}
+	severalTold = lua.ReleaseReply{Status: lua.Freed, Several: true}
+	notHeld     = lua.ReleaseReply{Status: lua.NotHeld}
 )
+
+// The answer says whether several listen, one of which may be the process that releases.
+func TestReleaseSaysWhetherSeveralListen(t *testing.T) {
+	t.Parallel()
+	addr := redistest.Shared(t)
+	for listen, want := range []lua.ReleaseReply{freed, freed, severalTold, severalTold} {
+		l := newLab(t, redistest.Dial(t, addr))
+		l.hold(me, "2", brief)
+		ears := l.subscribers(func() rueidis.Client { return redistest.Dial(t, addr) }, listen, false)
+		a := l.ends()
+		a.Queue = lua.Queue{}
+		a.Count = 1
+		require.Equal(t, freed, l.releases(a), "a level")
+		a.Count = 0
+		require.Equal(t, want, l.releases(a), "%d listen", listen)
+		for _, e := range ears {
+			require.Equal(t, []string{"0"}, e.said())
+		}
+	}
+}
 
 func TestReleaseFromEveryState(t *testing.T) {
 	t.Parallel()

@@ -40,6 +40,9 @@ func (h *Hub) Claim(q Queue) (w *Waiter, listens bool) {
 	}
 	for w := t.first; w != nil; w = w.next {
 		if w.err == nil {
+			if t.polite { // the news that it was about to ask for may be about a later unlock
+				t.makeDue(w)
+			}
 			t.begin(w)
 			w.claim = claimed
 			return w, listens

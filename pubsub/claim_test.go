@@ -308,6 +308,15 @@ func (m *model) claimStep() string {
 	if !m.claimed {
 		m.local = 0
 		if m.each || m.rnd.IntN(4) == 0 {
+			if !m.each && m.rnd.IntN(2) == 0 {
+				m.hub.GiveWay(m.q(), 1+m.rnd.IntN(2))
+				if t := m.topic(); t != nil && t.own && m.rnd.IntN(2) == 0 {
+					m.event()
+					m.ended, m.heard = m.clock, m.clock
+					m.hub.message(m.ch, "0")
+				}
+				return "gives way"
+			}
 			m.hub.Ending(m.q())
 			return "ending"
 		}

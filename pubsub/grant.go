@@ -147,14 +147,16 @@ func (s *subscription) give(owner string, g *Grant) {
 	}
 }
 
-// look has the first waiter ask when d is over, or earlier.
+// look has the first waiter ask when d is over, or earlier; if d is 0, as soon as others could.
 func (t *topic) look(d time.Duration) {
 	if d > 0 {
 		t.setTimer(d)
 		return
 	}
 	t.freed()
-	t.wakeFirst()
+	if !t.letOthersFirst() {
+		t.wakeFirst()
+	}
 }
 
 // unlocked handles a message to all who listen. '00' is for those who have no place in the queue.
@@ -164,7 +166,11 @@ func (s *subscription) unlocked(payload string) {
 			continue // for Redisson, behind a '1'
 		}
 		t.freed()
+		if payload == "00" && !t.inVain() {
+			t.othersFirst()
+		}
 		switch {
+		case payload == "0" && !t.unlockedForAll():
 		case payload == "00" && t.places > 0 && !t.queue.Each:
 		case payload == "1" && !t.queue.Shared:
 			t.wakeAll()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/rueidis"
 )
@@ -27,6 +28,10 @@ type Queue struct {
 // Hub queues the waiters of one process and keeps their subscriptions. It is safe for concurrent
 // use.
 type Hub struct {
+	// Run is for how long this process may have a lock in a row. Where all are told of an unlock, its first waiter lets others go
+	// first for a tenth of that. It is set before the first Join; 0: all ask at once.
+	Run time.Duration
+
 	rdb    rueidis.Client
 	grants string          // what the name of a channel for grants ends with; "": there are none
 	ctx    context.Context // ends with Close, and with it every goroutine of the hub

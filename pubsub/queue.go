@@ -224,6 +224,7 @@ func (w *Waiter) done(ttl time.Duration) {
 		return
 	}
 	t.remove(w)
+	news := w.due || t.polite // it may be about a later unlock
 	t.stopTimer()
 	if w.Shared {
 		t.letIn()
@@ -233,7 +234,7 @@ func (w *Waiter) done(ttl time.Duration) {
 	if t.first != nil {
 		t.subscribe()
 		t.setTimer(ttl)
-		if w.due { // a message came during the turn; it may be about a later unlock
+		if news {
 			t.wakeFirst()
 		}
 	} else if t.sub != nil && w.turn != nil { // it waited, so others want the lock, too

@@ -11,7 +11,7 @@ import (
 // guards all of it.
 //
 // Invariant I-wake: while the queue is not empty, one of these holds, so that nobody sleeps through
-// an unlock: a waiter has the turn or is claimed; or a waiter is due; or a subscription is being
+// an unlock: a waiter has the turn or is claimed; or a waiter is due; or the timer ends a courtesy; or a subscription is being
 // asked for; or the subscription is live, and an attempt made after its confirmation was answered
 // "held", or got the lock for a hold of this process that has not ended yet (localHold).
 //
@@ -38,6 +38,15 @@ type topic struct {
 	localHold time.Time // this process has the lock until then, unless it may be free; zero: not known
 	news      uint64    // how often the lock may have become free
 	asked     uint64    // news when the current turn, or the last one, began
+
+	gave    time.Time     // when others were last let go first; zero: not yet, or one of them has come since
+	pause   time.Duration // until that may be again, if none has come
+	polite  bool          // the timer is to end the moment for that
+	open    bool          // unlocks of this process tell everybody
+	own     bool          // one of them is under way: the next '0' is its
+	unlocks int           // of these in a row
+	began   time.Time     // when the first of them was
+	over    bool          // they are a run that is over
 
 	apart int // how many ask for a share beside the queue
 
@@ -143,6 +152,7 @@ func (t *topic) wakeFirst() {
 
 // confirmed wakes those who may have missed a message.
 func (t *topic) confirmed() {
+	t.own = false
 	switch {
 	case !t.queue.Each:
 		t.wakeFirst()
@@ -249,7 +259,7 @@ func (t *topic) setTimer(d time.Duration) {
 }
 
 func (t *topic) stopTimer() {
-	t.timerAt = time.Time{}
+	t.timerAt, t.polite = time.Time{}, false
 	if t.timer != nil {
 		t.timer.Stop()
 	}
@@ -258,10 +268,13 @@ func (t *topic) stopTimer() {
 func (t *topic) expired() {
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	t.timerAt = time.Time{}
+	polite := t.polite
+	t.timerAt, t.polite = time.Time{}, false
 	if t.sub == nil { // dropped since
 		return
 	}
-	t.sub.suspect()
+	if !polite { // a message may have been missed
+		t.sub.suspect()
+	}
 	t.wakeFirst()
 }

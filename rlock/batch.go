@@ -356,6 +356,7 @@ func (e *ending) answered(handsOff bool, sent time.Time, r lua.ReleaseResult, re
 		}
 		e.next = nil
 	default:
+		e.hold.mutex.wakeIfAlone(0, r.ReleaseReply)
 		e.late = e.late || repeated
 		e.released = released{sent: sent, held: r.Status != lua.NotHeld || e.late, late: e.late}
 	}

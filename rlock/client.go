@@ -84,6 +84,7 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 		sweeper: sweeper{more: make(chan struct{}, 1)},
 	}
 	c.hub = pubsub.New(rdb, c.id)
+	c.hub.Run = min(o.HandOff.For, DefaultHandOffFor)
 	if rdb.Mode() == rueidis.ClientModeCluster {
 		c.cluster = &topology{known: o.PlainPubSub}
 	}

@@ -1,6 +1,7 @@
 package rlock
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/go-rlock/rlock/lua"
@@ -40,8 +41,15 @@ func (r *run) over(o HandOff, now time.Time) bool {
 func (h *hold) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, stay bool) {
 	c, q := h.mutex.client, h.mutex.waiters()
 	stay = !h.run.over(c.options.HandOff, now)
-	if !h.mutex.kind.ordinary || !c.handsOff() || !stay && args.Key == "" || !args.Taken.IsZero() {
+	switch {
+	case !h.mutex.kind.ordinary || !args.Taken.IsZero():
 		c.hub.Ending(q)
+		return nil, false
+	case !c.handsOff():
+		c.hub.GiveWay(q, cmp.Or(c.options.HandOff.Most, DefaultHandOffMost))
+		return nil, false
+	case !stay && args.Key == "":
+		c.hub.GiveWay(q, 1)
 		return nil, false
 	}
 	w, listens := c.hub.Claim(q)

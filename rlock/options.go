@@ -65,7 +65,8 @@ type HandOff struct {
 	// process, and all of them ask.
 	Most int
 	// For is for how long they may follow each other, counted from the first; the section that is under way then is
-	// not cut short. 0 means DefaultHandOffFor; less is an error.
+	// not cut short. 0 means DefaultHandOffFor; less is an error. Where an unlock tells everybody, a process that had the lock
+	// for that long, or DefaultHandOffMost times in a row, lets others go first for a tenth of it, 10 ms at most.
 	For time.Duration
 }
 

@@ -177,6 +177,7 @@ func (h *hold) repeatRelease(args lua.ReleaseArgs, until time.Time, r released) 
 			var reply lua.ReleaseReply
 			reply, r.err = c.release(ctx, args)
 			r.held = reply.Status != lua.NotHeld
+			h.mutex.wakeIfAlone(args.Count, reply)
 			r.late = r.late || ctx.isRepeated()
 		}
 		if r.err == nil {
@@ -189,6 +190,14 @@ func (h *hold) repeatRelease(args lua.ReleaseArgs, until time.Time, r released) 
 			return r
 		}
 		r.sent = time.Now()
+	}
+}
+
+// wakeIfAlone spares those that wait here the courtesy towards other processes if a release has told none.
+func (m *Mutex) wakeIfAlone(count int, r lua.ReleaseReply) {
+	c := m.client
+	if count == 0 && r.Status == lua.Freed && !r.Several && (c.cluster == nil || c.knownChannel(m).Sharded) {
+		c.hub.Alone(m.waiters())
 	}
 }
 

@@ -41,13 +41,17 @@ func TestCloseDuringAHandOff(t *testing.T) {
 				}
 				const bound = 5*time.Second + soon // as without a hand-off
 				err := within(t, unlocked, bound)
+				took := time.Since(began)
 				require.NoError(t, within(t, closed, bound))
 				require.Less(t, time.Since(began), bound)
 				awaitGone(t, before+2)
-				if name == "black hole" {
+				switch {
+				case name == "black hole":
 					require.Error(t, err)
-				} else {
-					require.NoError(t, err)
+				case err != nil: // rueidis gave up the call when the client closed, and the release has a second, maybe behind it
+					require.ErrorIs(t, err, rlock.ErrUnreachable)
+					require.GreaterOrEqual(t, took, time.Second)
+				default:
 					require.False(t, r.exists(t, r.name), "given back before Close returned")
 				}
 				r.proxy.BlackHole(false)

@@ -1,0 +1,235 @@
+package pubsub
+
+import (
+	"io"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	aRun   = 100 * time.Millisecond
+	moment = aRun/10 + time.Millisecond // Redis rounds times down, so timers add that much
+)
+
+// polite runs f with a line of two that wait in a process whose unlocks tell everybody, or with a place if owner is not empty.
+func polite(t *testing.T, owner string, f func(t *testing.T, d *desk, ws []*Waiter)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		d.hub.Run = aRun
+		ws := d.line(2)
+		if owner != "" {
+			d.hub.message(d.ch, "0")
+			d.turn(ws, 0)
+			require.True(t, ws[0].TakePlace(owner))
+			ws[0].Held(time.Hour, true)
+		}
+		f(t, d, ws)
+	})
+}
+
+// unlock is one of this process, which tells everybody.
+func (d *desk) unlock(most int) {
+	d.hub.GiveWay(queue(d.ch), most)
+	d.hub.message(d.ch, "0")
+}
+
+// asksIn checks that a waiter has its turn at that time, and ends it.
+func asksIn(t *testing.T, w *Waiter, want time.Duration) {
+	t.Helper()
+	began := time.Now()
+	<-w.turn
+	require.Equal(t, want, time.Since(began))
+	w.Held(time.Hour, w.place != nil)
+}
+
+// At the end of a run the first waiter asks a moment later than others, or as soon as there is a message of one of them.
+func TestOthersGoFirst(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		do   func(d *desk, ws []*Waiter)
+		want time.Duration
+	}{
+		"the only unlock of the run": {func(d *desk, _ []*Waiter) { d.unlock(1) }, moment},
+		"not the last of the run":    {func(d *desk, _ []*Waiter) { d.unlock(2) }, 0},
+		"the last of the run": {func(d *desk, ws []*Waiter) {
+			d.unlock(2)
+			asksIn(d.t, ws[0], 0)
+			d.unlock(2)
+		}, moment},
+		"a run that took its time": {func(d *desk, ws []*Waiter) {
+			d.unlock(8)
+			asksIn(d.t, ws[0], 0)
+			time.Sleep(aRun)
+			d.unlock(8)
+		}, moment},
+		"another had the lock meanwhile": {func(d *desk, ws []*Waiter) {
+			d.unlock(2)
+			asksIn(d.t, ws[0], 0)
+			d.hub.message(d.ch, "0")
+			asksIn(d.t, ws[0], 0)
+			d.unlock(2)
+		}, 0},
+		"another has come and gone": {func(d *desk, _ []*Waiter) {
+			d.unlock(1)
+			time.Sleep(moment / 2)
+			d.hub.message(d.ch, "0")
+		}, 0},
+		"another's, before": {func(d *desk, _ []*Waiter) { d.hub.message(d.ch, "0") }, 0},
+		"nobody else was told": {func(d *desk, _ []*Waiter) {
+			d.unlock(1)
+			d.hub.Alone(queue(d.ch))
+		}, 0},
+		"nobody else was told, says the answer first": {func(d *desk, _ []*Waiter) {
+			d.hub.GiveWay(queue(d.ch), 1)
+			d.hub.Alone(queue(d.ch))
+		}, 0},
+		"the subscription is lost": {func(d *desk, _ []*Waiter) {
+			d.unlock(1)
+			d.link.down(io.EOF, false)
+			d.obey()
+		}, 0},
+		"the subscription was lost": {func(d *desk, ws []*Waiter) {
+			d.hub.GiveWay(queue(d.ch), 1)
+			d.link.down(io.EOF, false)
+			d.obey()
+			asksIn(d.t, ws[0], 0)
+			d.hub.message(d.ch, "0")
+		}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			polite(t, "", func(t *testing.T, d *desk, ws []*Waiter) {
+				row.do(d, ws)
+				asksIn(t, ws[0], row.want)
+				d.turn(ws, -1)
+			})
+		})
+	}
+}
+
+// If nobody came, the next moment is a run later, then two, and so on. If somebody did, there is one after each run.
+func TestCourtesyInVain(t *testing.T) {
+	t.Parallel()
+	polite(t, "", func(t *testing.T, d *desk, ws []*Waiter) {
+		pause := aRun
+		for range 5 {
+			gave := time.Now()
+			d.unlock(1)
+			asksIn(t, ws[0], moment)
+			d.unlock(1)
+			asksIn(t, ws[0], 0)
+			time.Sleep(time.Until(gave.Add(pause)) - time.Nanosecond)
+			d.unlock(1)
+			asksIn(t, ws[0], 0)
+			time.Sleep(time.Nanosecond)
+			pause = min(2*pause, linger)
+		}
+		for range 5 {
+			d.unlock(1)
+			asksIn(t, ws[0], moment)
+			d.hub.message(d.ch, "0")
+			asksIn(t, ws[0], 0)
+		}
+	})
+}
+
+// A waiter that leaves in the moment leaves the rest of it to the next one. One that comes then, and finds nobody, asks at once.
+func TestLeavingInTheMoment(t *testing.T) {
+	t.Parallel()
+	polite(t, "", func(t *testing.T, d *desk, ws []*Waiter) {
+		d.unlock(1)
+		time.Sleep(moment / 2)
+		require.Equal(t, Left, ws[0].Leave())
+		asksIn(t, ws[1], moment-moment/2)
+		d.hub.message(d.ch, "0")
+		asksIn(t, ws[1], 0)
+		d.unlock(1)
+		require.Equal(t, Left, ws[1].Leave())
+		late := &Waiter{}
+		require.True(t, d.hub.Join(late, queue(d.ch)))
+		late.Leave()
+		d.obey()
+		require.Zero(t, d.hub.Len())
+	})
+}
+
+// What came before a claim, or while somebody asks, is looked at right after that: it may be about a later unlock. What the
+// claimant's own release says is heard before its answer.
+func TestCourtesyInATurn(t *testing.T) {
+	t.Parallel()
+	polite(t, "", func(t *testing.T, d *desk, ws []*Waiter) {
+		d.hub.message(d.ch, "0")
+		<-ws[0].turn
+		d.unlock(1)
+		ws[0].Held(time.Hour, false)
+		asksIn(t, ws[0], 0)
+		d.unlock(1)
+		require.Same(t, ws[0], claimFirst(d.hub, queue(d.ch)))
+		require.True(t, ws[0].Queued(time.Hour))
+		asksIn(t, ws[0], 0)
+
+		d.hub.message(d.ch, "0")
+		asksIn(t, ws[0], 0)
+		require.Same(t, ws[0], claimFirst(d.hub, queue(d.ch)))
+		require.True(t, ws[0].TakePlace("o"))
+		d.told("? 0")
+		d.hub.message(d.ch, "00")
+		require.True(t, ws[0].Queued(time.Hour))
+		asksIn(t, ws[0], moment)
+	})
+}
+
+// The first of Redis's queue lets those outside of it go first. If none came, there is no such moment for a while; the '0' of one that
+// did, which those in the queue never say, changes that.
+func TestOutsidersGoFirst(t *testing.T) {
+	t.Parallel()
+	polite(t, "o", func(t *testing.T, d *desk, ws []*Waiter) {
+		outsiders := func(want time.Duration) {
+			t.Helper()
+			d.told("? 0")
+			d.hub.message(d.ch, "00")
+			asksIn(t, ws[0], want)
+		}
+		pause := aRun
+		for range 4 {
+			gave := time.Now()
+			outsiders(moment)
+			outsiders(0)
+			time.Sleep(time.Until(gave.Add(pause)) - time.Nanosecond)
+			outsiders(0)
+			time.Sleep(time.Nanosecond)
+			pause = min(2*pause, linger)
+		}
+		for range 4 {
+			outsiders(moment)
+			d.hub.message(d.ch, "0")
+			asksIn(t, ws[0], 0)
+		}
+		d.hub.message(d.ch, "00") // another process is the first
+		outsiders(0)
+		d.hub.message(d.ch, "0")
+		asksIn(t, ws[0], 0)
+		d.told("? 0")
+		d.hub.message(d.ch, "0")
+		asksIn(t, ws[0], 0)
+		outsiders(moment)
+
+		d.hub.Wake(queue(d.ch))
+		<-ws[0].turn
+		d.hub.message(d.ch, "0") // the queue may have been empty
+		ws[0].Held(time.Hour, true)
+		asksIn(t, ws[0], 0)
+		require.True(t, d.topic().inVain())
+
+		ws[0].Leave()
+		<-ws[1].turn
+		ws[1].Held(time.Hour, false)
+		d.hub.message(d.ch, "0") // nobody here has a place: it may be the end of a queue
+		asksIn(t, ws[1], 0)
+		require.True(t, d.topic().inVain())
+	})
+}

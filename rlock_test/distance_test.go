@@ -1,0 +1,134 @@
+package rlock_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// distance is near processes with many goroutines each, and one process further away with one.
+type distance struct {
+	near  []*rlock.Client
+	far   *rlock.Client
+	proxy []*redistest.Proxy
+	name  string
+}
+
+// newDistance connects so many near processes and a far one to a server.
+func newDistance(t *testing.T, s *redistest.Server, near, far rlock.Options, processes int, mod ...func(*rueidis.ClientOption)) distance {
+	t.Helper()
+	p := redistest.StartProxy(t, s.Addr())
+	d := distance{proxy: []*redistest.Proxy{p}, name: redistest.Name(t)}
+	d.far = newClient(t, redistest.Dial(t, p.Addr(), mod...), far)
+	for range processes {
+		d.near = append(d.near, newClient(t, redistest.Dial(t, s.Addr(), mod...), near))
+	}
+	return d
+}
+
+// compete lets all want the lock for a while, and returns how many sections both sides had, and the longest wait of the far one.
+func (d distance) compete(t *testing.T, during time.Duration) (near, far int64, longest time.Duration) {
+	t.Helper()
+	const goroutines, section = 6, 3 * time.Millisecond
+	ctx, cancel := context.WithTimeout(context.Background(), during)
+	defer cancel()
+	var wg sync.WaitGroup
+	work := func(c *rlock.Client, sections *int64, longest *time.Duration) {
+		for ctx.Err() == nil {
+			began := time.Now()
+			_, unlock, err := c.Mutex(d.name).Lock(ctx)
+			*longest = max(*longest, time.Since(began))
+			if err != nil {
+				assert.ErrorIs(t, err, context.DeadlineExceeded)
+				return
+			}
+			atomic.AddInt64(sections, 1)
+			pass(section)
+			assert.NoError(t, unlock())
+		}
+	}
+	for _, c := range d.near {
+		for range goroutines {
+			wg.Go(func() { work(c, &near, new(time.Duration)) })
+		}
+	}
+	wg.Go(func() { work(d.far, &far, &longest) })
+	wg.Wait()
+	return near, far, longest
+}
+
+// Where an unlock tells everybody, a process that is further away than one that wants the lock all the time gets its turns, too: a
+// tenth of an equal share at least. A machine that stands still for some milliseconds costs it some of them, so it has several tries.
+func TestFurtherAwayGetsItsTurns(t *testing.T) {
+	off := rlock.Options{HandOff: rlock.HandOff{Most: -1}}
+	for name, start := range map[string]func(t *testing.T) distance{
+		"hand-offs off": func(t *testing.T) distance {
+			t.Helper()
+			return newDistance(t, redistest.Start(t), off, off, 1)
+		},
+		"replicas": func(t *testing.T) distance {
+			t.Helper()
+			master, _ := withReplica(t)
+			o := rlock.Options{Replicas: 1, ReplicaTimeout: atMost}
+			return newDistance(t, master, o, o, 1)
+		},
+		"without the right": func(t *testing.T) distance {
+			t.Helper()
+			s := redistest.Start(t)
+			rules := strings.Fields("ACL SETUSER limited on >secret ~* &* +@all -zadd -zrange")
+			require.NoError(t, bench{rdb: s.Client(t)}.do(t, rules...).Error())
+			limited := func(o *rueidis.ClientOption) { o.Username, o.Password = "limited", "secret" }
+			return newDistance(t, s, rlock.Options{}, rlock.Options{}, 1, limited)
+		},
+		"plain channels on a cluster": func(t *testing.T) distance {
+			t.Helper()
+			c := redistest.StartCluster(t, 3, 0)
+			d := distance{name: redistest.Name(t)}
+			for _, node := range c.Nodes() {
+				d.proxy = append(d.proxy, redistest.StartProxy(t, node.Addr()))
+			}
+			o := rlock.Options{PlainPubSub: true}
+			d.near = append(d.near, newClient(t, c.Client(t), o))
+			d.far = newClient(t, c.Client(t, redistest.Via(d.proxy...)), o)
+			return d
+		},
+		"beside a queue": func(t *testing.T) distance {
+			t.Helper()
+			return newDistance(t, redistest.Start(t), rlock.Options{}, off, 1)
+		},
+		"beside a queue of two": func(t *testing.T) distance {
+			t.Helper()
+			return newDistance(t, redistest.Start(t), rlock.Options{}, off, 2)
+		},
+	} {
+		for _, further := range []time.Duration{500 * time.Microsecond, 2 * time.Millisecond} {
+			t.Run(fmt.Sprint(name, ", ", further), func(t *testing.T) {
+				d := start(t)
+				loadScripts(t, d.far)
+				for _, p := range d.proxy {
+					p.Delay(further)
+				}
+				for tries := 1; ; tries++ {
+					near, far, longest := d.compete(t, time.Second)
+					t.Logf("near %d sections, far %d, longest wait %v", near, far, longest)
+					share := far * int64(len(d.near)+1) * 10 // of which near+far is one tenth of an equal one
+					if share >= near+far && longest < time.Second {
+						return
+					}
+					require.Less(t, tries, 10)
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package faults
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+const (
+	// lateWatchdog is how long waiters sleep after they have asked.
+	lateWatchdog = 3 * time.Second
+	// Both are from the unlock on: when the message of the grant arrives.
+	lateInIt    = grantLease * 5 / 8
+	lateAfterIt = grantLease * 5 / 4
+)
+
+// lateGrant is a grant whose message is under way for long.
+type lateGrant struct {
+	*grantScene
+
+	first, second, third *grantClient
+	unlocked             time.Time
+	late                 time.Duration
+}
+
+// arrives lets the message go when it is as late as it is to be.
+func (g *lateGrant) arrives(t *testing.T) {
+	t.Helper()
+	require.Less(t, time.Since(g.unlocked), g.late, "this machine is too slow for the order of the events")
+	pass(time.Until(g.unlocked.Add(g.late)))
+	g.first.proxy.Release()
+}
+
+// rest requires that the lock goes on to those in the line.
+func (g *lateGrant) rest(t *testing.T, from granted, line ...*grantClient) {
+	t.Helper()
+	for _, c := range line {
+		from = g.passes(t, from, c, prompt)
+	}
+	require.NoError(t, from.unlock())
+}
+
+// Fault 1, G1, G4, G5, G9: the message that gives the lock to a process comes when half of the grant is over, or all of it, and the
+// process has done something else meanwhile. The message changes nothing: one process has the lock, and the others get their turns.
+// TestGrantMessageLate is about a process that does nothing but wait.
+func TestGrantMessageLateForOneThatHasGoneOn(t *testing.T) {
+	t.Parallel()
+	for _, row := range []struct {
+		name  string
+		late  time.Duration
+		asks  time.Duration // when the first waiter asks by itself, from the unlock on; 0: it does not
+		after func(t *testing.T, g *lateGrant)
+	}{
+		{"asked, and has it; in it", lateInIt, grantLease / 4, askedAndHas},
+		{"asked, and has it; after it", lateAfterIt, grantLease / 4, askedAndHas},
+		{"asked in vain; after it", lateAfterIt, grantLease * 9 / 8, func(t *testing.T, g *lateGrant) {
+			t.Helper()
+			got := g.gets(t, g.second, grantLease+prompt, "looks when the grant is over")
+			redistest.Eventually(t, prompt, func() bool { return len(queued(t, g.rdb, g.name)) == 2 }, "asked, and is in the queue again")
+			g.arrives(t)
+			redistest.Eventually(t, prompt, func() bool { return len(queued(t, g.rdb, g.name)) == 2 }, "asked once more")
+			g.first.waiter.waits(t)
+			g.alone(t, got)
+			g.rest(t, got, g.third, g.first)
+		}},
+		{"cancelled; in it", lateInIt, 0, cancelled},
+		{"cancelled; after it", lateAfterIt, 0, cancelled},
+		{"cancelled, and another waits here; in it", lateInIt, 0, cancelledBeforeAnother},
+		{"cancelled, and another waits here; after it", lateAfterIt, 0, cancelledBeforeAnother},
+		{"its successor has passed it on; after it", lateAfterIt, 0, func(t *testing.T, g *lateGrant) {
+			t.Helper()
+			got := g.gets(t, g.second, grantLease+prompt, "looks when the grant is over")
+			got = g.passes(t, got, g.third, prompt)
+			g.arrives(t)
+			redistest.Eventually(t, prompt, func() bool { return len(queued(t, g.rdb, g.name)) == 1 }, "asked, and is in the queue again")
+			g.first.waiter.waits(t)
+			g.alone(t, got)
+			g.rest(t, got, g.first)
+		}},
+		{"its client is closing; in it", lateInIt, 0, closing},
+		{"its client is closing; after it", lateAfterIt, 0, closing},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			s := newGrantScene(t, redistest.Shared(t), 0, rlock.Options{WatchdogTimeout: lateWatchdog})
+			joined := time.Now()
+			for range 3 {
+				s.join(t, s.client(t, rlock.Options{WatchdogTimeout: lateWatchdog}))
+			}
+			g := &lateGrant{grantScene: s, first: s.line[0], second: s.line[1], third: s.line[2], late: row.late}
+			if row.asks > 0 {
+				pass(time.Until(joined.Add(lateWatchdog - row.asks)))
+			}
+			g.first.proxy.OnReply(once(isGrant, redistest.Hold))
+			g.unlocked = time.Now()
+			require.NoError(t, s.held.unlock())
+			redistest.Eventually(t, prompt, func() bool { return g.first.proxy.Held() > 0 }, "granted")
+			row.after(t, g)
+		})
+	}
+}
+
+func askedAndHas(t *testing.T, g *lateGrant) {
+	t.Helper()
+	got := g.gets(t, g.first, prompt, "asked, and found that the lock is its own")
+	g.arrives(t)
+	more := startLock(context.Background(), g.first.Mutex(g.name)) // whom the message is not for
+	g.alone(t, got)
+	got = g.passes(t, got, g.second, prompt)
+	got = g.passes(t, got, g.third, prompt)
+	require.NoError(t, got.unlock())
+	got = more.gets(t, prompt, "in its turn")
+	require.NoError(t, got.unlock())
+}
+
+func cancelled(t *testing.T, g *lateGrant) {
+	t.Helper()
+	g.first.cancel()
+	require.ErrorIs(t, g.first.waiter.within(t, prompt).err, context.Canceled)
+	got := g.gets(t, g.second, prompt, "the lock was given back")
+	g.arrives(t)
+	g.alone(t, got)
+	g.rest(t, got, g.third)
+}
+
+func cancelledBeforeAnother(t *testing.T, g *lateGrant) {
+	t.Helper()
+	more := startLock(context.Background(), g.first.Mutex(g.name))
+	g.first.waiter.waits(t)
+	g.first.cancel()
+	require.ErrorIs(t, g.first.waiter.within(t, prompt).err, context.Canceled)
+	got := g.gets(t, g.second, prompt, "the lock was given back")
+	g.arrives(t)
+	g.alone(t, got)
+	require.Empty(t, more)
+	require.NoError(t, got.unlock())
+	for range 2 { // in any order: the other one here may have joined before the message went by
+		select {
+		case got = <-g.third.waiter:
+		case got = <-more:
+		case <-time.After(2 * prompt):
+			require.FailNow(t, "nobody got the lock")
+		}
+		require.NoError(t, got.err)
+		g.alone(t, got)
+		require.NoError(t, got.unlock())
+	}
+}
+
+func closing(t *testing.T, g *lateGrant) {
+	t.Helper()
+	g.first.proxy.OnRequest(once(mixScript, redistest.Hold)) // of the release that gives the lock back
+	closed := call(func() error { g.first.Close(); return nil })
+	require.ErrorIs(t, g.first.waiter.within(t, prompt).err, rlock.ErrClosed)
+	if g.late < grantLease {
+		g.arrives(t)
+		require.NoError(t, returned(t, closed, 2*prompt))
+		g.rest(t, g.gets(t, g.second, grantLease+prompt, "given back, or over"), g.third)
+		return
+	}
+	got := g.gets(t, g.second, grantLease+prompt, "looks when the grant is over")
+	g.arrives(t)
+	require.NoError(t, returned(t, closed, 2*prompt))
+	g.alone(t, got)
+	g.rest(t, got, g.third)
+}
