@@ -74,7 +74,10 @@ func (m *Mutex) lock(who caller) (*level, error) {
 
 // compete takes the lock for a new owner. If within is not nil, it is the hold of a reader that becomes the writer.
 func (m *Mutex) compete(who caller, within *hold) (*level, error) {
-	if who.ctx.Err() != nil {
+	switch {
+	case m.client.isShut():
+		return nil, m.fail(ErrClosed)
+	case who.ctx.Err() != nil:
 		return nil, m.gaveUp(who, nil, lua.AcquireReply{})
 	}
 	l := &locking{question: question{caller: who, mutex: m, hold: newHold(m), count: 1, within: within}}
@@ -108,6 +111,8 @@ func (l *locking) compete() (*level, error) {
 					return l.enter(l.handed.answer())
 				}
 				if a, usable := l.given(g); usable {
+					l.trace.took(PathGrant, nil)
+					c.stats.grants.Add(1)
 					return l.enter(a)
 				}
 			}
@@ -198,6 +203,7 @@ func (l *locking) out(err error) error { return l.mutex.gaveUp(l.caller, err, l.
 
 // awaitTurn waits for the turn, or to be granted the lock, or for the end of the wait.
 func (l *locking) awaitTurn() (granted, gone bool, err error) {
+	l.trace.waits(l.refusal.Holder)
 	select {
 	case <-l.waiter.Turn():
 		granted, err = l.waiter.News()
@@ -321,6 +327,7 @@ func (m *Mutex) enterWithin(who caller, outer *hold) (*level, error) {
 		outer.gone()
 		return nil, outer.lossSoFar()
 	}
+	who.trace.took(PathReentry, nil)
 	return l.enter(a)
 }
 
@@ -352,6 +359,7 @@ func (m *Mutex) reenter(who caller, h *hold) (*level, error) {
 	if err != nil {
 		return nil, m.gaveUp(who, err, lua.AcquireReply{})
 	}
+	who.trace.took(PathReentry, nil)
 	return l, nil
 }
 

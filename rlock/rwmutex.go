@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 )
 
 // RWMutex is a handle on a read/write lock in Redis: many readers may hold it, or one writer. It is Redisson's
@@ -66,16 +65,16 @@ func (rw *RWMutex) sides() *RWMutex {
 func (rw *RWMutex) Downgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
 	r, w := rw.Read(), rw.Write()
 	w.check(ctx)
-	l, err := rw.downgrade(ctx, w.levelIn(ctx))
-	return r.result(ctx, l, err)
+	return r.lockTraced(callerNow(ctx), func(who caller) (*level, error) { return rw.downgrade(who, w.levelIn(ctx)) })
 }
 
-func (rw *RWMutex) downgrade(ctx context.Context, writer *level) (*level, error) {
+func (rw *RWMutex) downgrade(who caller, writer *level) (*level, error) {
 	if writer == nil {
 		return nil, rw.write.fail(ErrNotHeld, errors.New("the ctx carries no open write hold (use the ctx that the writer's Lock returned)"))
 	}
 	outer, _ := writer.Context.Value(outerKey{}).(context.Context)
-	l, err := rw.read.lock(caller{ctx: valuesOf{outer, context.WithoutCancel(ctx)}, began: time.Now()})
+	who.ctx = valuesOf{outer, context.WithoutCancel(who.ctx)}
+	l, err := rw.read.lock(who)
 	if err != nil {
 		return nil, err
 	}
