@@ -30,7 +30,7 @@ type Info struct {
 
 // Holder is an owner of a lock.
 type Holder struct {
-	Owner string // as it is written in Redis: <client UUID>:<tag>, see [Client.ID] and [Owner]
+	Owner string // as it is written in Redis, and as [Owner] returns it; it begins with what [Client.ID] returns
 	Depth int    // how many levels its hold has
 	Write bool   // it is the writer of a read/write lock
 }
@@ -55,17 +55,16 @@ func (m *Mutex) Info(ctx context.Context) (Info, error) {
 			if field == "mode" {
 				continue
 			}
-			owner, write := strings.CutSuffix(field, ":write")
 			depth, err := strconv.Atoi(count)
 			if err != nil {
 				return Info{}, fmt.Errorf("%w: the key holds a hash with the field %q", lua.ErrForeign, field)
 			}
-			info.Holders = append(info.Holders, Holder{Owner: owner, Depth: depth, Write: write})
+			info.Holders = append(info.Holders, Holder{Owner: field, Depth: depth, Write: strings.HasSuffix(field, ":write")})
 		}
 		slices.SortFunc(info.Holders, func(a, b Holder) int { return strings.Compare(a.Owner, b.Owner) })
 		for _, entry := range raw.Queue {
 			entry, _, _ = strings.Cut(entry, " ") // whether it wants a token
-			info.Queue = append(info.Queue, strings.TrimSuffix(entry, ":write"))
+			info.Queue = append(info.Queue, entry)
 		}
 		return info, nil
 	})

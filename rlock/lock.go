@@ -39,6 +39,8 @@ type locking struct {
 	place   *place           // of its own in the queue in Redis; nil: none that is known of
 	handed  handed           // what a claimant made of it
 	joined  bool             // its waiter is in the queue of the process
+
+	suspected bool // of waiting for its own caller
 }
 
 // errOver says that the hold to re-enter was unlocked meanwhile.
@@ -145,6 +147,7 @@ func (l *locking) compete() (*level, error) {
 			return nil, m.fail(ErrUpgrade, errors.New("the reader was unlocked meanwhile"))
 		}
 		l.refusal = a.AcquireReply
+		l.suspect()
 		if l.once {
 			l.leave()
 			return nil, l.out(nil)
@@ -160,6 +163,16 @@ func (l *locking) compete() (*level, error) {
 			l.leave()
 			l.hold = newHold(m)
 		}
+	}
+}
+
+// suspect warns of a Lock that may wait for its own caller, who has not passed on the ctx of the section.
+func (l *locking) suspect() {
+	c, waited := l.mutex.client, time.Since(l.began)
+	if !l.suspected && waited >= c.options.WatchdogTimeout && c.isOwn(l.refusal.Holder) {
+		l.suspected = true
+		c.warn("rlock: a Lock waits for a hold of this client; does its caller have the lock, and did not pass on its ctx?",
+			"name", l.mutex.name, "owner", l.refusal.Holder, "waited", waited)
 	}
 }
 
