@@ -209,15 +209,17 @@ func (r *Renewer) call(g *group, leases []*Lease, items []Item) {
 	if err != nil {
 		f = &failure{err, errors.Is(err, ErrRefused)}
 	}
-	r.finish(g, leases, sent, verdicts, f)
+	if renewals := r.finish(g, leases, sent, verdicts, f); len(renewals) > 0 {
+		r.renewed(renewals)
+	}
 }
 
 // finish works the outcome of a call in: its verdicts, or how it failed.
-func (r *Renewer) finish(g *group, leases []*Lease, sent time.Duration, verdicts []Verdict, failed *failure) {
+func (r *Renewer) finish(g *group, leases []*Lease, sent time.Duration, verdicts []Verdict, failed *failure) (renewals []Renewal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
-		return
+		return nil
 	}
 	now := r.clock()
 	j := newJitter() // one for all: they stay together, and batches stay full
@@ -238,6 +240,9 @@ func (r *Renewer) finish(g *group, leases []*Lease, sent time.Duration, verdicts
 		case !l.renewed:
 			// Switched off while the call was in flight.
 		case verdict == Renewed:
+			if r.renewed != nil {
+				renewals = append(renewals, Renewal{l.keeper, l.until - now})
+			}
 			if until := l.upTo(sent + r.ttl); until > l.until {
 				l.until = until
 				r.ends.move(l, until)
@@ -265,4 +270,5 @@ func (r *Renewer) finish(g *group, leases []*Lease, sent time.Duration, verdicts
 	}
 	r.start(g, now)
 	r.forget(g)
+	return renewals
 }

@@ -21,12 +21,23 @@ type Options struct {
 	// Timeout is the most that one call may take, and that Close waits for calls that do not heed their ctx. 0, or more
 	// than a sixth of Watchdog, means that sixth: a lease needs time for further tries.
 	Timeout time.Duration
+
+	// Renewed, if it is set, is told of the leases that a call has renewed, on the goroutine of that call. It may call any
+	// method except Close.
+	Renewed func([]Renewal)
+}
+
+// Renewal is the success of a renewal.
+type Renewal struct {
+	Keeper Keeper
+	Left   time.Duration // of the time that the lease was trusted for before, when the store had answered
 }
 
 // Renewer keeps leases: it renews the ones that are to be renewed and reports the ones that are lost. Its methods are
 // safe for concurrent use. None but Close waits for a call, and none but Close and CatchUp for a callback.
 type Renewer struct {
 	renew   RenewFunc
+	renewed func([]Renewal) // nil: nobody wants to know
 	batch   int
 	ttl     time.Duration        // of every renewal: Options.Watchdog
 	timeout time.Duration        // of one call, and of Close
@@ -73,6 +84,7 @@ func newRenewer(renew RenewFunc, o Options) *Renewer {
 	}
 	r := &Renewer{
 		renew:   renew,
+		renewed: o.Renewed,
 		batch:   o.Batch,
 		ttl:     o.Watchdog,
 		timeout: o.Watchdog / 6,

@@ -14,7 +14,7 @@ func TestHashes(t *testing.T) {
 		"fairAcquire": fairAcquireScript, "fairRelease": fairReleaseScript,
 		"fairRefresh": fairRefreshScript, "fairForce": fairForceScript,
 		"readAcquire": acquireScripts[Reader], "readRelease": releaseScripts[Reader], "readRenew": readRenewScript,
-		"writeAcquire": acquireScripts[Writer], "writeRelease": releaseScripts[Writer], "rwForce": rwForceScript,
+		"writeAcquire": acquireScripts[Writer], "writeRelease": releaseScripts[Writer], "rwForce": rwForceScript, "info": infoScript,
 	} {
 		sum := sha1.Sum([]byte(s.text))
 		if want := hex.EncodeToString(sum[:]); s.sha != want {

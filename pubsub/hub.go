@@ -180,6 +180,20 @@ func (h *Hub) Len() int {
 	return len(h.topics)
 }
 
+// Waiting returns the number of waiters that do not have the turn.
+func (h *Hub) Waiting() (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, t := range h.topics {
+		for w := t.first; w != nil; w = w.next {
+			if w != t.current {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // message handles a message of either channel.
 func (h *Hub) message(ch Channel, payload string) {
 	h.mu.Lock()

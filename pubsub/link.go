@@ -157,6 +157,7 @@ func (l *link) connectAndServe() error {
 	idle := time.NewTimer(maxIdle) // since the last command
 	defer idle.Stop()
 	var retry <-chan time.Time
+	named := false
 	for {
 		batch, suspected := l.take()
 		if suspected {
@@ -171,6 +172,12 @@ func (l *link) connectAndServe() error {
 			}
 			if again && retry == nil {
 				retry = time.After(maxBackoff / 4)
+			}
+			if !named { // not before: nobody waits for it
+				named = true
+				if err := l.name(conn); err != nil {
+					return err
+				}
 			}
 			idle.Reset(maxIdle)
 			continue
@@ -217,6 +224,24 @@ func (l *link) dedicate(client rueidis.Client) rueidis.DedicatedClient {
 	case <-l.hub.ctx.Done():
 		return nil
 	}
+}
+
+// name tells the server whose connection this is, so that operators find the process of an owner: rlock:<id>. A name that the program has
+// given it stays. It returns the error of a broken connection; a server that refuses the name is left alone.
+func (l *link) name(conn rueidis.DedicatedClient) error {
+	if l.hub.grants == "" {
+		return nil
+	}
+	ctx, cancel := l.limited()
+	defer cancel(nil)
+	result := conn.Do(ctx, conn.B().ClientGetname().Build())
+	if err := result.NonRedisError(); err != nil && !rueidis.IsRedisNil(err) {
+		return err
+	}
+	if name, err := result.ToString(); name != "" || err != nil && !rueidis.IsRedisNil(err) {
+		return nil //nolint:nilerr // it may not be asked
+	}
+	return conn.Do(ctx, conn.B().ClientSetname().ConnectionName("rlock"+l.hub.grants).Build()).NonRedisError()
 }
 
 func sameNodes(a, b map[string]rueidis.Client) bool {

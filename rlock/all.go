@@ -233,17 +233,12 @@ func (a *MultiMutex) check() {
 // as its cause. The unlock releases all of them; its error joins those of all that were lost or could not be released. Everything else
 // is as for [Mutex.Lock]. Errors name the lock that was in the way, and a Lock that failed leaves none of them behind.
 func (a *MultiMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
-	return a.lock(caller{ctx: ctx, began: time.Now()})
+	return a.lock(callerNow(ctx))
 }
 
 // TryLock is Lock with a bound on the waiting in all, see [Mutex.TryLock]. If wait is 0 or less it makes one attempt.
 func (a *MultiMutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
-	now := time.Now()
-	who := caller{ctx: ctx, began: now, once: wait <= 0, limit: now.Add(max(wait, time.Second))}
-	if !who.once {
-		who.wait = now.Add(wait)
-	}
-	return a.lock(who)
+	return a.lock(callerNow(ctx).upTo(wait, time.Second))
 }
 
 // Do runs fn while it holds all locks, see [Mutex.Do].
@@ -263,16 +258,22 @@ func (a *MultiMutex) lock(who caller) (context.Context, UnlockFunc, error) {
 	if who.ctx == nil {
 		panic("rlock: the ctx is nil")
 	}
+	if i := slices.IndexFunc(a.members, func(m *member) bool { return m.mutex != nil }); i >= 0 {
+		who.trace = a.members[i].mutex.client.trace(who.ctx, a.name, "all", who.began)
+	}
 	s, err := a.compete(who)
+	who.trace.took(0, nil) // what became of single members
 	if err != nil {
+		who.trace.ended(who.ctx, err)
 		return who.ctx, func() error { return a.fail(ErrNotHeld, errLockFailed) }, err
 	}
+	who.trace.ended(s.ctx, nil)
 	var unlocked atomic.Bool
 	return s.ctx, func() error {
 		if unlocked.Swap(true) {
 			return a.fail(ErrNotHeld, errUnlockedBefore)
 		}
-		return s.unlock()
+		return who.trace.released(s.unlock)
 	}, nil
 }
 

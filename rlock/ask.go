@@ -31,6 +31,19 @@ type caller struct {
 	wait  time.Time // end of the waiting; zero: only ctx ends it
 	limit time.Time // of an attempt that is under way, not before wait; zero: only ctx ends it
 	once  bool      // no waiting: one attempt
+	trace *tracing  // nil: nobody wants to know
+}
+
+// callerNow is the caller of a Lock that is called now.
+func callerNow(ctx context.Context) caller { return caller{ctx: ctx, began: time.Now()} }
+
+// upTo bounds the waiting. Its first attempt is given the least at least.
+func (c caller) upTo(wait, least time.Duration) caller {
+	c.once, c.limit = wait <= 0, c.began.Add(max(wait, least))
+	if !c.once {
+		c.wait = c.began.Add(wait)
+	}
+	return c
 }
 
 // minAttempt is what the first attempt of a TryLock is given at least, and what the replicas may take on top of it, so that one

@@ -40,6 +40,9 @@ func takeTogether(who caller, all []*Mutex) (levels []*level, refused int, err e
 		return nil, -1, first.fail(ErrClosed)
 	}
 	defer c.running.Done()
+	if c.isShut() {
+		return nil, -1, first.fail(ErrClosed)
+	}
 	if who.ctx.Err() != nil {
 		return nil, -1, first.gaveUp(who, nil, lua.AcquireReply{})
 	}

@@ -37,6 +37,11 @@ type Client struct {
 	connections lua.Connections // for Options.Replicas
 	left        leftCalls
 	sweeper     sweeper
+	stats       counters
+
+	shutting, emptied sync.Once
+	shut              chan struct{} // closed by Shutdown at once: no new holds
+	empty             chan struct{} // closed when there is no hold any more after that
 
 	closing sync.Once
 	done    chan struct{} // closed by Close at once: waiters return
@@ -79,6 +84,8 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 		id:      id.String(),
 		options: o,
 		expires: mayExpire(rdb),
+		shut:    make(chan struct{}),
+		empty:   make(chan struct{}),
 		done:    make(chan struct{}),
 		stopped: make(chan struct{}),
 		sweeper: sweeper{more: make(chan struct{}, 1)},
@@ -88,7 +95,11 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 	if rdb.Mode() == rueidis.ClientModeCluster {
 		c.cluster = &topology{known: o.PlainPubSub}
 	}
-	c.leases = lease.NewRenewer(c.renew, lease.Options{Watchdog: o.WatchdogTimeout, Timeout: callTimeout})
+	leases := lease.Options{Watchdog: o.WatchdogTimeout, Timeout: callTimeout}
+	if o.Logger != nil || o.Trace != nil && o.Trace.Renewed != nil {
+		leases.Renewed = c.renewed
+	}
+	c.leases = lease.NewRenewer(c.renew, leases)
 	return c, nil
 }
 
@@ -113,6 +124,7 @@ func (c *Client) close() {
 	c.mu.Lock()
 	c.closed = true
 	c.mu.Unlock()
+	c.shutting.Do(func() { close(c.shut) })
 	close(c.done)
 	grace := time.AfterFunc(closeGrace, func() { close(c.stopped) })
 	c.hub.Stop()     // tells the waiters
@@ -124,6 +136,9 @@ func (c *Client) close() {
 	c.running.Wait()
 	grace.Stop()
 }
+
+// ID returns the Client's part of its owner fields in Redis, a UUID: see [Owner].
+func (c *Client) ID() string { return c.id }
 
 func (c *Client) isClosed() bool {
 	select {

@@ -148,6 +148,7 @@ func (e *election) takeTurn() error {
 	if e.once {
 		return errGaveUp
 	}
+	e.trace.waits("")
 	turn := reflect.SelectCase{Dir: reflect.SelectSend, Chan: reflect.ValueOf(e.line.turn), Send: reflect.ValueOf(struct{}{})}
 	for {
 		o := e.line.outage.Load()
@@ -330,6 +331,7 @@ const stragglers = 5 * time.Millisecond
 
 // await waits until a majority may be free.
 func (e *election) await() error {
+	e.trace.waits(e.held.Holder)
 	for {
 		free, deaf := 0, error(nil)
 		able := 0
@@ -446,13 +448,13 @@ func (e *election) sleepBeyondWait(until time.Time, cases ...reflect.SelectCase)
 		over = timer.C
 	}
 	for {
-		if e.quorum.isClosed() {
+		if e.quorum.isShut() {
 			return gaveUp
 		}
 		all := append([]reflect.SelectCase{ready(e.ctx.Done()), {Dir: reflect.SelectRecv, Chan: reflect.ValueOf(over)}}, cases...)
 		for _, m := range e.quorum.members {
-			if !m.client.isClosed() {
-				all = append(all, ready(m.client.done))
+			if !m.client.isShut() {
+				all = append(all, ready(m.client.shut))
 			}
 		}
 		switch i, _, _ := reflect.Select(all); {
@@ -475,7 +477,7 @@ func (e *election) out(err error) error {
 	q := e.quorum
 	var loss *LostError
 	switch {
-	case q.isClosed():
+	case q.isShut():
 		return q.fail(ErrClosed)
 	case errors.As(err, &loss):
 		return loss

@@ -117,6 +117,8 @@ func (h *hold) handedOff(next *locking, stay bool, sent time.Time, reply lua.Rel
 		if !reply.WithoutQueue {
 			next.hold.queued = nil
 		}
+		next.trace.took(PathHandOff, &h.first)
+		c.stats.handOffs.Add(1)
 		ok = next.waiter.Grant(m.expiry(m.ttl()))
 	} else {
 		ok = next.waiter.Queued(c.grantLease())

@@ -70,6 +70,7 @@ type level struct {
 
 	mutex *Mutex
 	hold  *hold
+	trace *tracing // nil: nobody wants to know
 
 	// Guarded by hold.mu.
 	cancel context.CancelCauseFunc // nil once the level is closed
@@ -132,11 +133,14 @@ func (h *hold) openAs(inner context.Context, cancel context.CancelCauseFunc, m *
 	c := m.client
 	h.mu.Lock()
 	first := h.count == 0
-	if h.loss != nil || !first && c.isClosed() { // Close told the open levels, and would miss this one
-		err := ErrClosed
-		if h.loss != nil {
-			err = h.loss
-		}
+	var err error
+	switch {
+	case h.loss != nil:
+		err = h.loss
+	case first && !c.holdBegins(), !first && c.isClosed(): // Close told the open levels, and would miss this one
+		err = ErrClosed
+	}
+	if err != nil {
 		h.mu.Unlock()
 		return nil, err
 	}
@@ -170,6 +174,7 @@ func (h *hold) openAs(inner context.Context, cancel context.CancelCauseFunc, m *
 		kept = c.leases.Keep(&h.lease, keeper{h}, until, renewed)
 	}
 	if !kept {
+		c.holdEnds()
 		h.lose(&LostError{Reason: LostClosed, Since: time.Now()})
 		return nil, ErrClosed
 	}
@@ -331,13 +336,15 @@ func (h *hold) gone() {
 // lose ends a live hold before its unlock: everybody inside is told.
 func (h *hold) lose(why *LostError) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	if h.loss != nil || h.count == 0 {
+		h.mu.Unlock()
 		return
 	}
 	h.loss = h.explain(why)
 	h.cancel(h.loss)
 	h.wake()
+	h.mu.Unlock()
+	h.mutex.client.lost(&h.first, h.mutex.kind.name, why)
 }
 
 func (h *hold) explain(e *LostError) *LostError {

@@ -12,6 +12,7 @@ import (
 
 // kind is what tells one kind of lock from another; the engine is the same for all of them.
 type kind struct {
+	name string // as a Trace has it
 	// channel names where unlocks of a lock are published.
 	channel func(name string) string
 	// queue names the key of what those that wait for a lock leave in Redis: the queue of their processes, or marks; or, with
@@ -43,6 +44,7 @@ type kind struct {
 // The keys and channels are Redisson's, but for the queue, see docs/protocol.md.
 var (
 	plain = &kind{
+		name:     "mutex",
 		channel:  prefixed("redisson_lock__channel"),
 		queue:    own("rlock_queue"),
 		joins:    (*locking).joinsProcesses,
@@ -50,6 +52,7 @@ var (
 		renew:    lua.Renew, force: forceHash, isLocked: exists,
 	}
 	fenced = &kind{
+		name:     "fenced",
 		channel:  prefixed("redisson_lock__channel"),
 		queue:    own("rlock_queue"),
 		joins:    (*locking).joinsProcesses,
@@ -59,6 +62,7 @@ var (
 		renew:    lua.Renew, force: forceHash, isLocked: exists,
 	}
 	fair = &kind{
+		name:    "fair",
 		channel: prefixed("redisson_lock__channel"),
 		queue:   prefixed("redisson_lock_queue"),
 		joins:   (*locking).joinsWaiters,
@@ -68,6 +72,7 @@ var (
 		renew:   lua.Renew, force: forceFair, isLocked: exists,
 	}
 	reading = &kind{
+		name:    "read",
 		channel: prefixed("redisson_rwlock"),
 		queue:   own("rlock_writers"),
 		joins:   (*locking).heedsMarks,
@@ -76,6 +81,7 @@ var (
 		renew:   lua.RenewReaders, force: forceSide, isLocked: sideIsLocked,
 	}
 	writing = &kind{
+		name:    "write",
 		channel: prefixed("redisson_rwlock"),
 		queue:   own("rlock_writers"),
 		joins:   (*locking).leavesMark,

@@ -39,6 +39,8 @@ type locking struct {
 	place   *place           // of its own in the queue in Redis; nil: none that is known of
 	handed  handed           // what a claimant made of it
 	joined  bool             // its waiter is in the queue of the process
+
+	suspected bool // of waiting for its own caller
 }
 
 // errOver says that the hold to re-enter was unlocked meanwhile.
@@ -79,7 +81,10 @@ func (m *Mutex) lock(who caller) (*level, error) {
 
 // compete takes the lock for a new owner. If within is not nil, it is the hold of a reader that becomes the writer.
 func (m *Mutex) compete(who caller, within *hold) (*level, error) {
-	if who.ctx.Err() != nil {
+	switch {
+	case m.client.isShut():
+		return nil, m.fail(ErrClosed)
+	case who.ctx.Err() != nil:
 		return nil, m.gaveUp(who, nil, lua.AcquireReply{})
 	}
 	l := &locking{question: question{caller: who, mutex: m, hold: newHold(m), count: 1, within: within}}
@@ -113,6 +118,8 @@ func (l *locking) compete() (*level, error) {
 					return l.enter(l.handed.answer())
 				}
 				if a, usable := l.given(g); usable {
+					l.trace.took(PathGrant, nil)
+					c.stats.grants.Add(1)
 					return l.enter(a)
 				}
 			}
@@ -141,6 +148,7 @@ func (l *locking) compete() (*level, error) {
 			return nil, l.readerGone()
 		}
 		l.refusal = a.AcquireReply
+		l.suspect()
 		if l.once {
 			l.leave()
 			return nil, l.out(nil)
@@ -172,6 +180,16 @@ func (l *locking) readerGone() error {
 	defer l.within.end()
 	l.within.gone()
 	return l.within.lossSoFar()
+}
+
+// suspect warns of a Lock that may wait for its own caller, who has not passed on the ctx of the section.
+func (l *locking) suspect() {
+	c, waited := l.mutex.client, time.Since(l.began)
+	if !l.suspected && waited >= c.options.WatchdogTimeout && c.isOwn(l.refusal.Holder) {
+		l.suspected = true
+		c.warn("rlock: a Lock waits for a hold of this client; does its caller have the lock, and did not pass on its ctx?",
+			"name", l.mutex.name, "owner", l.refusal.Holder, "waited", waited)
+	}
 }
 
 // join puts the Lock in the queue of the process.
@@ -218,6 +236,7 @@ func (l *locking) out(err error) error { return l.mutex.gaveUp(l.caller, err, l.
 
 // awaitTurn waits for the turn, or to be granted the lock, or for the end of the wait.
 func (l *locking) awaitTurn() (granted, gone bool, err error) {
+	l.trace.waits(l.refusal.Holder)
 	select {
 	case <-l.waiter.Turn():
 		granted, err = l.waiter.News()
@@ -341,6 +360,7 @@ func (m *Mutex) enterWithin(who caller, outer *hold) (*level, error) {
 		outer.gone()
 		return nil, outer.lossSoFar()
 	}
+	who.trace.took(PathReentry, nil)
 	return l.enter(a)
 }
 
@@ -372,6 +392,7 @@ func (m *Mutex) reenter(who caller, h *hold) (*level, error) {
 	if err != nil {
 		return nil, m.gaveUp(who, err, lua.AcquireReply{})
 	}
+	who.trace.took(PathReentry, nil)
 	return l, nil
 }
 

@@ -142,8 +142,8 @@ func (m *Mutex) Name() string {
 //
 // or is what Redis said. If Redis can be reached, a Lock that failed leaves nothing there.
 func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
-	l, err := m.lock(caller{ctx: ctx, began: time.Now()})
-	return m.result(ctx, l, err)
+	m.check(ctx)
+	return m.lockTraced(callerNow(ctx), m.lock)
 }
 
 // TryLock is Lock with a bound on the waiting: after wait it returns [ErrNotAcquired]. If wait is 0
@@ -153,13 +153,19 @@ func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 // that follows is not bounded by wait.
 func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	m.check(ctx)
-	now := time.Now()
-	who := caller{ctx: ctx, began: now, once: wait <= 0, limit: now.Add(max(wait, m.client.minAttempt()))}
-	if !who.once {
-		who.wait = now.Add(wait)
+	return m.lockTraced(callerNow(ctx).upTo(wait, m.client.minAttempt()), m.lock)
+}
+
+// lockTraced makes a Lock of an attempt, and tells of it and of its unlock.
+func (m *Mutex) lockTraced(who caller, lock func(caller) (*level, error)) (context.Context, UnlockFunc, error) {
+	who.trace = m.client.trace(who.ctx, m.name, m.kind.name, who.began)
+	l, err := lock(who)
+	if err == nil {
+		l.trace = who.trace
 	}
-	l, err := m.lock(who)
-	return m.result(ctx, l, err)
+	ctx, unlock, err := m.result(who.ctx, l, err)
+	who.trace.ended(ctx, err)
+	return ctx, unlock, err
 }
 
 func (m *Mutex) result(ctx context.Context, l *level, err error) (context.Context, UnlockFunc, error) {

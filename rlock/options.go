@@ -2,6 +2,7 @@ package rlock
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 )
@@ -43,6 +44,13 @@ type Options struct {
 
 	// HandOff bounds for how long a process may pass a lock on among its own goroutines while other processes want it.
 	HandOff HandOff
+
+	// Logger, if it is set, is warned of losses, of renewals that are late, of a Lock that waits for a hold of this Client for longer than
+	// the watchdog time, and of fields that could not be removed from Redis after a call without an answer.
+	Logger *slog.Logger
+
+	// Trace is told what becomes of the locks. nil, the default, costs nothing.
+	Trace *Trace
 
 	// PlainPubSub makes a cluster client announce unlocks with PUBLISH and hear of them with
 	// SUBSCRIBE, where it otherwise uses SPUBLISH and SSUBSCRIBE if the servers are Redis 7 or later.

@@ -115,8 +115,7 @@ func (q *QuorumMutex) Name() string {
 // Lock waits until the lock is held or ctx is done, as [Mutex.Lock] does.
 func (q *QuorumMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	q.check(ctx)
-	l, err := q.lock(caller{ctx: ctx, began: time.Now()})
-	return q.result(ctx, l, err)
+	return q.lockTraced(callerNow(ctx))
 }
 
 // TryLock is Lock with a bound on the waiting, see [Mutex.TryLock]. If wait is 0 or less it asks once, and not at all if a
@@ -124,22 +123,25 @@ func (q *QuorumMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, er
 // moment may keep each other from the majority.
 func (q *QuorumMutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	q.check(ctx)
-	now, least := time.Now(), time.Duration(0)
+	least := time.Duration(0)
 	for _, m := range q.members {
 		least = max(least, m.client.minAttempt())
 	}
-	who := caller{ctx: ctx, began: now, once: wait <= 0, limit: now.Add(max(wait, least))}
-	if !who.once {
-		who.wait = now.Add(wait)
-	}
-	l, err := q.lock(who)
-	return q.result(ctx, l, err)
+	return q.lockTraced(callerNow(ctx).upTo(wait, least))
 }
 
-func (q *QuorumMutex) result(ctx context.Context, l *quorumLevel, err error) (context.Context, UnlockFunc, error) {
-	if err != nil {
-		return ctx, func() error { return q.fail(ErrNotHeld, errLockFailed) }, err
+// lockTraced tells of a Lock and of its unlock.
+func (q *QuorumMutex) lockTraced(who caller) (context.Context, UnlockFunc, error) {
+	if q.invalid == nil {
+		who.trace = q.members[0].client.trace(who.ctx, q.name, "quorum", who.began)
 	}
+	l, err := q.lock(who)
+	if err != nil {
+		who.trace.ended(who.ctx, err)
+		return who.ctx, func() error { return q.fail(ErrNotHeld, errLockFailed) }, err
+	}
+	l.trace = who.trace
+	who.trace.ended(l, nil)
 	return l, l.unlock, nil
 }
 
@@ -170,6 +172,7 @@ func (q *QuorumMutex) lock(who caller) (*quorumLevel, error) {
 	}
 	for outer := q.levelIn(who.ctx); outer != nil; outer = q.levelIn(who.ctx) {
 		if l, err := outer.hold.reenter(who.ctx, q); err != errOver { //nolint:errorlint // never wrapped
+			who.trace.took(PathReentry, nil)
 			return l, err
 		}
 	}
@@ -184,14 +187,19 @@ func (q *QuorumMutex) lock(who caller) (*quorumLevel, error) {
 func (q *QuorumMutex) majority() int { return len(q.members)/2 + 1 }
 
 // isClosed reports whether too few Clients are open for a majority.
-func (q *QuorumMutex) isClosed() bool {
-	open := 0
+func (q *QuorumMutex) isClosed() bool { return q.tooMany((*Client).isClosed) }
+
+// isShut reports whether too few Clients may begin a hold.
+func (q *QuorumMutex) isShut() bool { return q.tooMany((*Client).isShut) }
+
+func (q *QuorumMutex) tooMany(are func(*Client) bool) bool {
+	n := 0
 	for _, m := range q.members {
-		if !m.client.isClosed() {
-			open++
+		if are(m.client) {
+			n++
 		}
 	}
-	return open < q.majority()
+	return n > len(q.members)-q.majority()
 }
 
 func (q *QuorumMutex) fail(causes ...error) error { return &lockError{name: q.name, causes: causes} }
@@ -228,6 +236,7 @@ type quorumLevel struct {
 
 	quorum *QuorumMutex
 	hold   *quorumHold
+	trace  *tracing                // nil: nobody wants to know
 	cancel context.CancelCauseFunc // nil once the level is closed; guarded by quorumHold.mu
 }
 

@@ -52,6 +52,7 @@ type quorumHold struct {
 	decided  chan struct{} // closed when it is live or over
 	news     chan struct{} // capacity 1: a share was answered
 	released chan released // what came of the shares when it is over; has room for all of them
+	counted  []*Client     // count it among their holds; not changed after it is live
 	ended    chan struct{} // closed when it is lost, and the next goroutine may compete
 	timer    *time.Timer   // calls look
 
@@ -349,6 +350,16 @@ func (h *quorumHold) open(ctx context.Context, q *QuorumMutex) (*quorumLevel, er
 		h.discard()
 		return nil, e
 	}
+	for _, m := range q.members {
+		if m.client.holdBegins() {
+			h.counted = append(h.counted, m.client)
+		}
+	}
+	if len(h.counted) < q.majority() {
+		h.uncount()
+		h.discard()
+		return nil, ErrClosed
+	}
 	h.mu.Lock()
 	h.live, h.began = true, time.Now()
 	h.line.holder.Store(h)
@@ -368,6 +379,13 @@ func (h *quorumHold) open(ctx context.Context, q *QuorumMutex) (*quorumLevel, er
 	}
 	h.look()
 	return l, nil
+}
+
+// uncount is the end of the hold for the Clients.
+func (h *quorumHold) uncount() {
+	for _, c := range h.counted {
+		c.holdEnds()
+	}
 }
 
 // enter makes a level. mu is held.
@@ -480,7 +498,12 @@ func (h *quorumHold) lose(e *LostError) {
 	h.loss = h.explain(e)
 	h.end()
 	h.tell(h.loss)
+	ctx := h.ctx
+	if len(h.levels) > 0 {
+		ctx = h.levels[0]
+	}
 	h.mu.Unlock()
+	h.quorum.members[0].client.lost(ctx, "quorum", e)
 	h.stop()
 	h.line.pass()
 	close(h.ended)

@@ -18,7 +18,17 @@ func (l *quorumLevel) unlock() error {
 	h.levels = slices.DeleteFunc(h.levels, func(o *quorumLevel) bool { return o == l })
 	last := len(h.levels) == 0
 	h.mu.Unlock()
-	cancel(l.quorum.fail(errUnlocked))
+	return l.trace.released(func() error {
+		cancel(l.quorum.fail(errUnlocked))
+		return h.leave(last)
+	})
+}
+
+// leave is an unlock that has closed its level.
+func (h *quorumHold) leave(last bool) error {
+	if last {
+		defer h.uncount()
+	}
 	h.look() // if its time is over, it is lost, whoever notices first
 	until := h.trusted()
 	h.mu.Lock()
@@ -33,7 +43,7 @@ func (l *quorumLevel) unlock() error {
 		if last {
 			h.sweep()
 		}
-		return l.quorum.fail(ErrNotHeld, loss)
+		return h.quorum.fail(ErrNotHeld, loss)
 	case !last:
 		return nil
 	}

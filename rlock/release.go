@@ -35,6 +35,11 @@ func (l *level) unlock() error {
 		}
 		return l.mutex.fail(ErrNotHeld, errUnlockedBefore)
 	}
+	return l.trace.released(l.release)
+}
+
+// release takes a level that is closed off the count in Redis.
+func (l *level) release() error {
 	if c := l.mutex.client; c.start() { // an unlock works after Close, too
 		defer c.running.Done()
 	}
@@ -95,6 +100,9 @@ func (u *unlocking) end() (rest *residue, err error) {
 		h.count = u.count // even if the call failed: the next one says which count it wants
 	}
 	h.mu.Unlock()
+	if !lost && u.count == 0 {
+		defer c.holdEnds()
+	}
 	switch {
 	case lost:
 		return h.releaseLost()
@@ -129,6 +137,7 @@ func (h *hold) releaseLost() (rest *residue, err error) {
 	}
 	h.mu.Unlock()
 	if last {
+		defer m.client.holdEnds()
 		h.doubted(time.Now().Add(longer(max(m.ttl(), m.client.options.WatchdogTimeout), m.grace))).unsure = true
 		rest = h.residue()
 	}

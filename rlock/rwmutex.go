@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"github.com/go-rlock/rlock/lua"
 )
@@ -69,18 +68,18 @@ func (rw *RWMutex) sides() *RWMutex {
 func (rw *RWMutex) Downgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
 	r, w := rw.Read(), rw.Write()
 	w.check(ctx)
-	l, err := rw.downgrade(ctx, w.levelIn(ctx))
-	return r.result(ctx, l, err)
+	return r.lockTraced(callerNow(ctx), func(who caller) (*level, error) { return rw.downgrade(who, w.levelIn(ctx)) })
 }
 
-func (rw *RWMutex) downgrade(ctx context.Context, writer *level) (*level, error) {
+func (rw *RWMutex) downgrade(who caller, writer *level) (*level, error) {
 	if writer == nil {
 		return nil, rw.write.fail(ErrNotHeld, errors.New("the ctx carries no open write hold (use the ctx that the writer's Lock returned)"))
 	}
 	outer, _ := writer.Context.Value(outerKey{}).(*outerCtx)
 	read := *rw.read
 	read.noReentry = false // a writer that was a reader before is that again
-	l, err := read.lock(caller{ctx: valuesOf{outer.Context, context.WithoutCancel(ctx)}, began: time.Now()})
+	who.ctx = valuesOf{outer.Context, context.WithoutCancel(who.ctx)}
+	l, err := read.lock(who)
 	if err != nil {
 		return nil, err
 	}

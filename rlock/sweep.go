@@ -251,6 +251,9 @@ func (s *sweeper) try(c *Client, due []*residue, failed time.Duration) (answered
 		}
 		// Also after an error that does not pass by itself: a right or memory may be given back.
 		if now.After(r.until) && now.After(r.place) {
+			if err := results[i].Err; err != nil {
+				c.warn("rlock: not removed from Redis after a call without an answer, its lease ends it", "name", r.mutex.name, "owner", r.args.Owner, "err", err)
+			}
 			done[r] = true
 		}
 		r.next = now.Add(wait)

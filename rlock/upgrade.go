@@ -1,6 +1,7 @@
 package rlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -29,15 +30,15 @@ func (u *Upgradeable) sides() *RWMutex {
 // such a hold re-enters it, and one that carries a write hold reads in it. Under any other read hold of the lock it returns
 // [ErrUpgrade] at once: who may upgrade could wait for that reader.
 func (u *Upgradeable) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
-	return u.lock(ctx, (*Mutex).Lock)
+	u.sides().write.check(ctx)
+	return u.lockTraced(callerNow(ctx))
 }
 
 // TryLock is Lock with a bound on the waiting, as [Mutex.TryLock].
 func (u *Upgradeable) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
-	end := time.Now().Add(wait)
-	return u.lock(ctx, func(m *Mutex, ctx context.Context) (context.Context, UnlockFunc, error) {
-		return m.TryLock(ctx, time.Until(end))
-	})
+	w := u.sides().write
+	w.check(ctx)
+	return u.lockTraced(callerNow(ctx).upTo(wait, w.client.minAttempt()))
 }
 
 // Do runs fn while it holds the lock, as [Mutex.Do].
@@ -50,37 +51,49 @@ func (u *Upgradeable) TryDo(ctx context.Context, wait time.Duration, fn func(ctx
 	return inside(ctx, within(u, wait), fn)
 }
 
-func (u *Upgradeable) lock(
-	ctx context.Context, lock func(*Mutex, context.Context) (context.Context, UnlockFunc, error),
-) (context.Context, UnlockFunc, error) {
-	rw := u.sides()
-	r, w, gate := rw.read, rw.write, rw.gate
-	w.check(ctx)
-	if w.invalid != nil {
-		return r.result(ctx, nil, w.invalid)
-	}
-	if w.levelIn(ctx) != nil {
-		return lock(r, ctx)
-	}
-	if r.levelIn(ctx) != nil && gate.levelIn(ctx) == nil {
-		return r.result(ctx, nil, r.fail(ErrUpgrade, errReads))
-	}
-	alone, open, err := lock(gate, ctx)
+// lockTraced tells of a Lock and of its unlock.
+func (u *Upgradeable) lockTraced(who caller) (context.Context, UnlockFunc, error) {
+	r := u.rw.read
+	who.trace = r.client.trace(who.ctx, r.name, "upgradeable", who.began)
+	l, gate, err := u.lock(who)
 	if err != nil {
-		return r.result(ctx, nil, err)
+		who.trace.ended(who.ctx, err)
+		return r.result(who.ctx, nil, err)
 	}
-	section, unlock, err := lock(r, alone)
-	if err != nil {
-		_ = open() // nobody was in
-		return r.result(ctx, nil, err)
-	}
-	return section, func() error {
-		err := unlock()
-		if opened := open(); err == nil {
-			err = opened
-		}
-		return err
+	who.trace.ended(l, nil)
+	return l, func() error {
+		return who.trace.released(func() error {
+			err := l.unlock()
+			if gate != nil {
+				err = cmp.Or(err, gate.unlock())
+			}
+			return err
+		})
 	}, nil
+}
+
+// lock takes the gate, unless the caller is the writer, and then the read lock.
+func (u *Upgradeable) lock(who caller) (l, gate *level, err error) {
+	r, w := u.rw.read, u.rw.write
+	if w.invalid != nil {
+		return nil, nil, w.invalid
+	}
+	if w.levelIn(who.ctx) != nil {
+		l, err = r.lock(who)
+		return l, nil, err
+	}
+	if r.levelIn(who.ctx) != nil && u.rw.gate.levelIn(who.ctx) == nil {
+		return nil, nil, r.fail(ErrUpgrade, errReads)
+	}
+	if gate, err = u.rw.gate.lock(who); err != nil {
+		return nil, nil, err
+	}
+	who.ctx = gate
+	if l, err = r.lock(who); err != nil {
+		_ = gate.unlock() // nobody was in
+		return nil, nil, err
+	}
+	return l, gate, nil
 }
 
 // Upgrade makes the writer of the reader that ctx carries, when the other readers have left; new ones wait. It works as a Lock of
@@ -95,8 +108,7 @@ func (u *Upgradeable) lock(
 func (u *Upgradeable) Upgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
 	w := u.sides().write
 	w.check(ctx)
-	l, err := u.upgrade(caller{ctx: ctx, began: time.Now()})
-	return w.result(ctx, l, err)
+	return w.lockTraced(callerNow(ctx), u.upgrade)
 }
 
 // UpgradeDo runs fn while the reader that ctx carries is the writer: Upgrade, fn with the ctx of the writer, its unlock. Otherwise it

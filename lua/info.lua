@@ -1,0 +1,18 @@
+-- Tells what is known of a lock. It changes nothing.
+--
+-- KEYS[1]      the lock: a hash
+-- KEYS[2]      those who wait for it
+-- KEYS[3]      optional: the fencing counter
+-- ARGV[1]      how to count the subscribers of a channel: numsub or shardnumsub
+-- ARGV[2]      unlock channel
+-- ARGV[3]      what KEYS[2] is: list or zset
+--
+-- Reply {ttl, fields, token, subscribers, queue}  token is '' without a counter; subscribers is -1 if the server does not tell
+
+local ttl = redis.call('pttl', KEYS[1])
+local fields = redis.call('hgetall', KEYS[1])
+local token = KEYS[3] and redis.call('get', KEYS[3]) or ''
+local counted = redis.pcall('pubsub', ARGV[1], ARGV[2])
+local subscribers = counted.err and -1 or tonumber(counted[2])
+local queue = redis.call(ARGV[3] == 'list' and 'lrange' or 'zrange', KEYS[2], '0', '999')
+return {ttl, fields, token, subscribers, queue}

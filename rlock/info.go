@@ -1,0 +1,71 @@
+package rlock
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/go-rlock/rlock/lua"
+)
+
+// Info is what Redis knows of a lock, see [Mutex.Info].
+type Info struct {
+	// Holders are the owners that have the lock, in the order of their names: none if it is free, and several readers of a
+	// read/write lock.
+	Holders []Holder
+	// TTL is what [Mutex.TTL] returns.
+	TTL time.Duration
+	// Token is the highest fencing token that was given so far; 0 if the lock is not a fenced one, or never was held.
+	Token int64
+	// Listening is how many processes listen for the unlock, Redisson's included: all that wait, and those that have waited in the last
+	// seconds. It is -1 if the server does not tell. On a cluster with plain pub/sub it is those at one node.
+	Listening int
+	// Queue are the owners that those who wait will be, in their order, the first thousand: of a fair lock all that wait, of a read/write lock
+	// the writers, and of others one for each process that waits. Redisson's are only in that of a fair lock.
+	Queue []string
+}
+
+// Holder is an owner of a lock.
+type Holder struct {
+	Owner string // as it is written in Redis, and as [Owner] returns it; it begins with what [Client.ID] returns
+	Depth int    // how many levels its hold has
+	Write bool   // it is the writer of a read/write lock
+}
+
+// Info tells who has the lock and who waits for it, for operators. What it says was true in one moment, and may be past when it returns.
+func (m *Mutex) Info(ctx context.Context) (Info, error) {
+	return query(ctx, m, func(ctx context.Context) (Info, error) {
+		raw, err := lua.Look(ctx, m.client.rdb, lua.InfoArgs{
+			Name: m.key, Queue: m.queue, List: m.kind.times != nil, Fence: m.fenceOf(), Publish: lua.Publish(m.client.knownChannel(m)),
+		})
+		if err != nil {
+			return Info{}, err
+		}
+		info := Info{Token: raw.Token, Listening: int(raw.Subscribers)}
+		switch ttl := raw.TTL.Milliseconds(); {
+		case ttl == -1:
+			info.TTL = NoExpiry
+		case ttl > 0:
+			info.TTL = raw.TTL
+		}
+		for field, count := range raw.Fields {
+			if field == "mode" {
+				continue
+			}
+			depth, err := strconv.Atoi(count)
+			if err != nil {
+				return Info{}, fmt.Errorf("%w: the key holds a hash with the field %q", lua.ErrForeign, field)
+			}
+			info.Holders = append(info.Holders, Holder{Owner: field, Depth: depth, Write: strings.HasSuffix(field, ":write")})
+		}
+		slices.SortFunc(info.Holders, func(a, b Holder) int { return strings.Compare(a.Owner, b.Owner) })
+		for _, entry := range raw.Queue {
+			entry, _, _ = strings.Cut(entry, " ") // whether it wants a token
+			info.Queue = append(info.Queue, entry)
+		}
+		return info, nil
+	})
+}

@@ -1,0 +1,70 @@
+package rlock
+
+import (
+	"context"
+	"time"
+)
+
+// lastSecond is how long Shutdown waits for the unlocks of sections whose ctx it has cancelled.
+const lastSecond = time.Second
+
+// Shutdown closes the Client when its sections have ended, as [net/http.Server.Shutdown] does with requests. From the call on every
+// Lock that would begin a hold returns [ErrClosed], also those that wait; sections that run go on, can re-enter their holds, are renewed
+// and unlock. When the last of them has unlocked, Shutdown does what [Client.Close] does, and returns nil.
+//
+// When ctx is done first, the contexts of the sections that are left are cancelled with a [LostError] that satisfies ErrClosed. They
+// have one more second to unlock. Then Shutdown closes the Client and returns ctx.Err(). A hold that is not unlocked by then ends with its lease,
+// or a later unlock.
+//
+// Call it before the process ends, after what brings new work was shut down: so nobody else waits for the leases of a process that
+// ended in order. It may be called more than once, and concurrently with everything.
+func (c *Client) Shutdown(ctx context.Context) error {
+	switch {
+	case c == nil || c.rdb == nil:
+		panic("rlock: a Client that was not made by New")
+	case ctx == nil:
+		panic("rlock: the ctx is nil")
+	}
+	c.shutting.Do(func() { close(c.shut) })
+	if c.stats.holds.Load() == 0 {
+		c.emptied.Do(func() { close(c.empty) })
+	}
+	c.hub.Stop() // tells the waiters
+	err := c.awaitEmpty(ctx)
+	if err != nil {
+		c.leases.Close() // tells the holders
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSecond)
+		defer cancel()
+		_ = c.awaitEmpty(last)
+	}
+	c.Close()
+	return err
+}
+
+// awaitEmpty waits until all sections have unlocked, or the Client is closed by somebody else.
+func (c *Client) awaitEmpty(ctx context.Context) error {
+	select {
+	case <-c.empty:
+		return nil
+	case <-c.done:
+		return nil
+	default:
+	}
+	select {
+	case <-c.empty:
+	case <-c.done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// isShut reports whether no new hold may begin.
+func (c *Client) isShut() bool {
+	select {
+	case <-c.shut:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,98 @@
+package rlock_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Info names who has a lock, how deep, and who waits, for each kind.
+func TestInfo(t *testing.T) {
+	redistest.Parallel(t)
+	bg := context.Background()
+	b := newBench(t)
+	other := newClient(t, b.rdb)
+	rw := b.RWMutex(b.name + ":rw")
+	for kind, m := range map[string][2]*rlock.Mutex{
+		"plain":  {b.Mutex(b.name), other.Mutex(b.name)},
+		"fenced": {b.FencedMutex(b.name + ":fenced"), other.FencedMutex(b.name + ":fenced")},
+		"fair":   {b.FairMutex(b.name + ":fair"), other.FairMutex(b.name + ":fair")},
+		"write":  {rw.Write(), other.RWMutex(b.name + ":rw").Write()},
+	} {
+		info, err := m[0].Info(bg)
+		require.NoError(t, err, kind)
+		require.Equal(t, rlock.Info{}, info, kind)
+		ctx, unlock, err := m[0].Lock(bg)
+		require.NoError(t, err, kind)
+		owner := rlock.Owner(ctx)
+		_, inner, err := m[0].Lock(ctx)
+		require.NoError(t, err, kind)
+		next := lockAsync(t, m[1])
+		redistest.Eventually(t, atMost, func() bool {
+			info, err = m[1].Info(bg)
+			return err == nil && info.Listening == 1 && len(info.Queue) == 1
+		}, kind+": it waits")
+		require.Equal(t, []rlock.Holder{{Owner: owner, Depth: 2, Write: kind == "write"}}, info.Holders, kind)
+		require.Greater(t, info.TTL, rlock.DefaultWatchdogTimeout/2, kind)
+		require.Regexp(t, "^"+other.ID()+`:\d+(:write)?$`, info.Queue[0], kind)
+		token, _ := m[0].FencingToken(ctx)
+		require.Equal(t, token, info.Token, kind)
+		require.NoError(t, inner(), kind)
+		require.NoError(t, unlock(), kind)
+		require.NoError(t, next.get(t, atMost).unlock(), kind)
+	}
+
+	r1, unlock1, err := rw.Read().Lock(bg)
+	require.NoError(t, err)
+	_, unlock2, err := other.RWMutex(b.name + ":rw").Read().Lock(bg)
+	require.NoError(t, err)
+	info, err := rw.Read().Info(bg)
+	require.NoError(t, err)
+	require.Len(t, info.Holders, 2)
+	require.Contains(t, info.Holders, rlock.Holder{Owner: rlock.Owner(r1), Depth: 1})
+	require.NoError(t, unlock1())
+	require.NoError(t, unlock2())
+
+	require.NoError(t, b.do(t, "HSET", b.name, "customer", "x").Error())
+	_, err = b.Mutex(b.name).Info(bg)
+	require.ErrorContains(t, err, "not a lock")
+	require.NoError(t, b.do(t, "DEL", b.name).Error())
+}
+
+// The connection of a process that waits has the name of its Client, so that operators find it.
+func TestConnectionNamed(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b.Client = newClient(t, b.rdb)
+	_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	next := lockAsync(t, b.Mutex(b.name))
+	redistest.Eventually(t, atMost, func() bool {
+		list, err := b.do(t, "CLIENT", "LIST").ToString()
+		require.NoError(t, err)
+		return strings.Contains(list, "name=rlock:"+b.ID()+" ")
+	}, "named")
+	require.NoError(t, unlock())
+	require.NoError(t, next.get(t, atMost).unlock())
+}
+
+// A Lock that waits for its own caller is warned of when that has taken as long as the watchdog time.
+func TestWaitForOneselfIsLogged(t *testing.T) {
+	redistest.Parallel(t)
+	var log lockedBuffer
+	b := newBench(t, rlock.Options{WatchdogTimeout: 300 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	_, unlock, err := b.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	_, _, err = b.Mutex(b.name).TryLock(context.Background(), 2*time.Second) // of the wrong ctx
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.Regexp(t, `level=WARN msg="rlock: a Lock waits for a hold of this client; .*" name=`+b.name+` owner=`+b.ID()+`:`, log.String())
+	require.NoError(t, unlock())
+}

@@ -1,0 +1,150 @@
+package rlock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// shutDown calls Shutdown, and returns when new Locks are refused.
+func shutDown(t *testing.T, c *rlock.Client, ctx context.Context) <-chan error { //nolint:revive // the ctx is that of the call in question
+	t.Helper()
+	down := async(func() error { return c.Shutdown(ctx) })
+	probe := c.Mutex(redistest.Name(t))
+	redistest.Eventually(t, atMost, func() bool {
+		_, unlock, err := probe.TryLock(context.Background(), 0)
+		if err == nil {
+			require.NoError(t, unlock())
+		}
+		return errors.Is(err, rlock.ErrClosed)
+	}, "refused")
+	return down
+}
+
+// process has a Client for each of three servers, and locks of all kinds.
+type process [3]*rlock.Client
+
+func newProcess(t *testing.T, servers [3]*redistest.Server) (p process) {
+	t.Helper()
+	for i, s := range servers {
+		p[i] = newClient(t, s.Client(t))
+	}
+	return p
+}
+
+func (p process) lockers(name string) map[string]rlock.Locker {
+	rw := p[0].RWMutex(name + ":rw")
+	return map[string]rlock.Locker{
+		"mutex":       p[0].Mutex(name),
+		"fenced":      p[0].FencedMutex(name + ":fenced"),
+		"fair":        p[0].FairMutex(name + ":fair"),
+		"write":       rw.Write(),
+		"upgradeable": p[0].RWMutex(name + ":up").Upgradeable(),
+		"all":         rlock.All(p[0].Mutex(name+":1"), p[1].Mutex(name+":2")),
+		"quorum":      rlock.Quorum(p[0].Mutex(name+":q"), p[1].Mutex(name+":q"), p[2].Mutex(name+":q")),
+	}
+}
+
+// Shutdown refuses what is new and those that wait, and lets each section go on to its end, whatever the kind of its lock. Then
+// others have the lock at once.
+func TestShutdown(t *testing.T) {
+	redistest.Parallel(t)
+	servers := [3]*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)}
+	mine, other := newProcess(t, servers), newProcess(t, servers)
+	name := redistest.Name(t)
+	type section struct {
+		ctx    context.Context
+		unlock rlock.UnlockFunc
+		wait   pending
+	}
+	sections := make(map[string]section)
+	for kind, l := range mine.lockers(name) {
+		ctx, unlock, err := l.Lock(context.Background())
+		require.NoError(t, err, kind)
+		sections[kind] = section{ctx, unlock, lockAsync(t, l)}
+	}
+	redistest.Eventually(t, atMost, func() bool { return mine[0].Stats().Waiting >= 6 }, "they wait")
+	var down []<-chan error
+	for _, c := range mine {
+		down = append(down, shutDown(t, c, context.Background()))
+	}
+	again, others := mine.lockers(name), other.lockers(name)
+	for kind, s := range sections {
+		require.ErrorIs(t, s.wait.get(t, atMost).err, rlock.ErrClosed, kind)
+		_, _, err := again[kind].Lock(context.Background())
+		require.ErrorIs(t, err, rlock.ErrClosed, kind)
+		_, inner, err := again[kind].Lock(s.ctx)
+		require.NoError(t, err, "%s: the section goes on", kind)
+		require.NoError(t, inner(), kind)
+		_, _, err = others[kind].TryLock(context.Background(), 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired, kind)
+	}
+	for kind, s := range sections {
+		for _, d := range down[:1] {
+			require.Empty(t, d)
+		}
+		require.NoError(t, s.ctx.Err(), kind)
+		require.NoError(t, s.unlock(), kind)
+		_, unlock, err := others[kind].TryLock(context.Background(), soon)
+		require.NoError(t, err, kind)
+		require.NoError(t, unlock(), kind)
+	}
+	for i, d := range down {
+		require.NoError(t, within(t, d, atMost))
+		require.Zero(t, mine[i].Stats().Holds)
+	}
+	for _, s := range servers {
+		b := bench{rdb: s.Client(t)}
+		require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+name+":fenced}").Error()) // for ever
+		b.clear(t)
+	}
+}
+
+// When its time is over, Shutdown tells the sections, and closes the Client when they have unlocked, or a second later.
+func TestShutdownWhoseTimeIsOver(t *testing.T) {
+	redistest.Parallel(t)
+	for _, heeds := range []bool{true, false} {
+		b := newBench(t)
+		ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
+		require.NoError(t, err)
+		soonOver, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		down := async(func() error { return b.Shutdown(soonOver) })
+		<-ctx.Done()
+		require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
+		if heeds {
+			require.NoError(t, unlock())
+		}
+		require.ErrorIs(t, within(t, down, atMost), context.DeadlineExceeded)
+		if !heeds {
+			require.GreaterOrEqual(t, time.Since(began), time.Second)
+			require.True(t, b.exists(t, b.name))
+			require.NoError(t, unlock(), "an unlock works after Close")
+		}
+		require.False(t, b.exists(t, b.name))
+	}
+}
+
+// Shutdown of a Client without holds is Close; it can be called again, and beside Close.
+func TestShutdownOfAnIdleClient(t *testing.T) {
+	b := newBench(t)
+	require.NoError(t, b.Shutdown(context.Background()))
+	require.NoError(t, b.Shutdown(context.Background()))
+	c := newClient(t, b.rdb)
+	_, unlock, err := c.Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	down := shutDown(t, c, context.Background())
+	again := async(func() error { return c.Shutdown(context.Background()) })
+	c.Close()
+	require.NoError(t, within(t, down, atMost))
+	require.NoError(t, within(t, again, atMost))
+	require.NoError(t, unlock())
+	require.Panics(t, func() { _ = new(rlock.Client).Shutdown(context.Background()) })
+}

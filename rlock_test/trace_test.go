@@ -1,0 +1,252 @@
+package rlock_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// story is what a Trace was told, as lines.
+type story struct {
+	mu    sync.Mutex // guards the following
+	lines []string
+	got   []rlock.AcquiredInfo
+	last  rlock.RenewedInfo
+}
+
+func (s *story) tell(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines = append(s.lines, fmt.Sprintf(format, args...))
+}
+
+// told returns the lines since the last call.
+func (s *story) told() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	lines := s.lines
+	s.lines = nil
+	return lines
+}
+
+// acquired returns the last of those.
+func (s *story) acquired() rlock.AcquiredInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.got[len(s.got)-1]
+}
+
+type ctxLabel struct{}
+
+// traced are options with a Trace that tells the story. Each line names the label that the ctx carries, if there is one.
+func (s *story) traced() rlock.Options {
+	label := func(ctx context.Context) string {
+		if v, ok := ctx.Value(ctxLabel{}).(string); ok {
+			return " by " + v
+		}
+		return ""
+	}
+	return rlock.Options{Trace: &rlock.Trace{
+		Waiting: func(ctx context.Context, i rlock.WaitingInfo) { s.tell("%s waits%s", i.Kind, label(ctx)) },
+		Acquired: func(ctx context.Context, i rlock.AcquiredInfo) {
+			s.mu.Lock()
+			s.got = append(s.got, i)
+			s.mu.Unlock()
+			by := ""
+			if i.By != nil {
+				by = " from" + label(i.By)
+			}
+			s.tell("%s %v%s%s", i.Kind, i.Path, label(ctx), by)
+		},
+		Failed: func(ctx context.Context, i rlock.FailedInfo) {
+			s.tell("%s failed%s: %v", i.Kind, label(ctx), errorsOf(i.Err))
+		},
+		Released: func(ctx context.Context, i rlock.ReleasedInfo) {
+			s.tell("%s released%s: %v", i.Kind, label(ctx), errorsOf(i.Err))
+		},
+		Lost: func(ctx context.Context, i rlock.LostInfo) {
+			s.tell("%s lost%s: %v, %v", i.Kind, label(ctx), i.Err.Reason, ctx.Err() != nil)
+		},
+		Renewed: func(i rlock.RenewedInfo) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.last = i
+		},
+	}}
+}
+
+// errorsOf names the sentinels that an error satisfies.
+func errorsOf(err error) string {
+	all := errorNames(err)
+	if len(all) == 0 {
+		return "ok"
+	}
+	return strings.Join(all, ", ")
+}
+
+// Each Lock is told of once, and its unlock once, whatever it consists of.
+func TestTraceOfEachKind(t *testing.T) {
+	var s story
+	b := newBench(t, s.traced())
+	var quorum []rlock.Locker
+	for range 3 {
+		quorum = append(quorum, newClient(t, redistest.Start(t).Client(t), s.traced()).Mutex(b.name))
+	}
+	rw := b.RWMutex(b.name + ":rw")
+	for kind, l := range map[string]rlock.Locker{
+		"mutex":       b.Mutex(b.name),
+		"fenced":      b.FencedMutex(b.name),
+		"fair":        b.FairMutex(b.name),
+		"read":        rw.Read(),
+		"write":       rw.Write(),
+		"upgradeable": rw.Upgradeable(),
+		"all":         rlock.All(b.Mutex(b.name), b.FencedMutex(b.name+":2")),
+		"quorum":      rlock.Quorum(quorum...),
+	} {
+		ctx, unlock, err := l.Lock(context.Background())
+		require.NoError(t, err)
+		_, inner, err := l.TryLock(ctx, 0)
+		require.NoError(t, err)
+		reentry := "reentry"
+		if kind == "all" {
+			reentry = "free" // each of its locks may have its own way
+		}
+		require.Equal(t, []string{kind + " free", kind + " " + reentry}, s.told())
+		require.Equal(t, l.Name(), s.acquired().Name)
+		require.NoError(t, inner())
+		require.NoError(t, unlock())
+		require.Error(t, unlock())
+		require.Equal(t, []string{kind + " released: ok", kind + " released: ok"}, s.told())
+
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		_, _, err = l.Lock(ended)
+		require.Error(t, err)
+		require.Equal(t, []string{kind + " failed: context canceled, not acquired"}, s.told())
+	}
+	_, _, err := b.Mutex("").Lock(context.Background())
+	require.Error(t, err)
+	require.Equal(t, []string{"mutex failed: ok"}, s.told(), "no sentinel")
+}
+
+// How a lock was had after a wait, and from whom.
+func TestTraceOfWaits(t *testing.T) {
+	redistest.Parallel(t)
+	var s story
+	b := newBench(t, s.traced())
+	m := b.Mutex(b.name)
+	as := func(who string) context.Context { return context.WithValue(context.Background(), ctxLabel{}, who) }
+	_, unlock, err := m.Lock(as("A"))
+	require.NoError(t, err)
+	_, _, err = m.TryLock(as("B"), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.Equal(t, []string{"mutex free by A", "mutex failed by B: not acquired"}, s.told())
+
+	next := lockAsync(t, under{as("C"), m})
+	redistest.Eventually(t, atMost, func() bool { return b.Stats().Waiting == 1 }, "it waits")
+	require.Equal(t, []string{"mutex waits by C"}, s.told())
+	require.NoError(t, unlock())
+	got := next.get(t, atMost)
+	require.NoError(t, got.err)
+	require.ElementsMatch(t, []string{"mutex released by A: ok", "mutex handoff by C from by A"}, s.told())
+	require.GreaterOrEqual(t, s.acquired().Waited, time.Duration(0))
+
+	var other story
+	c := newClient(t, b.rdb, other.traced())
+	far := lockAsync(t, under{as("D"), c.Mutex(b.name)})
+	b.awaitPlace(t, b.name)
+	require.NoError(t, got.unlock())
+	last := far.get(t, atMost)
+	require.NoError(t, last.err)
+	require.Equal(t, "mutex waits by D", other.told()[0])
+	require.Contains(t, []rlock.Path{rlock.PathGrant, rlock.PathWoken}, other.acquired().Path) // the second, if the place was old
+	require.Nil(t, other.acquired().By)
+	require.NoError(t, last.unlock())
+
+	require.Equal(t, rlock.Stats{Acquired: 2, HandOffs: 1}, b.Stats())
+	stats := c.Stats()
+	require.Equal(t, uint64(1), stats.Acquired)
+	require.Zero(t, stats.Holds)
+
+	require.NoError(t, b.do(t, "HSET", b.name, aThread, "1").Error()) // Redisson's; its unlock wakes
+	woken := lockAsync(t, under{as("E"), m})
+	redistest.Eventually(t, atMost, func() bool { return b.Stats().Waiting == 1 }, "it waits")
+	_, err = m.ForceUnlock(context.Background())
+	require.NoError(t, err)
+	require.NoError(t, woken.get(t, atMost).unlock())
+	require.Equal(t, rlock.PathWoken, s.acquired().Path)
+}
+
+// A loss is told of, logged and counted; and how much time renewals leave.
+func TestTraceOfALoss(t *testing.T) {
+	redistest.Parallel(t)
+	var s story
+	var log lockedBuffer
+	o := s.traced()
+	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	o.WatchdogTimeout = 900 * time.Millisecond
+	b := newBench(t, o)
+	ctx, unlock, err := b.Mutex(b.name).Lock(context.WithValue(context.Background(), ctxLabel{}, "A"))
+	require.NoError(t, err)
+	redistest.Eventually(t, atMost, func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.last.Left > 0
+	}, "renewed")
+	s.mu.Lock()
+	require.Equal(t, rlock.RenewedInfo{Name: b.name, Kind: "mutex", Left: s.last.Left}, s.last)
+	require.Less(t, s.last.Left, 900*time.Millisecond)
+	s.mu.Unlock()
+	require.Equal(t, 1, b.Stats().Holds)
+	require.NoError(t, b.do(t, "DEL", b.name).Error())
+	<-ctx.Done()
+	redistest.Eventually(t, atMost, func() bool { return b.Stats().Lost == 1 }, "counted")
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	redistest.Eventually(t, atMost, func() bool { return strings.Contains(log.String(), "level=WARN") }, "logged")
+	require.Regexp(t, `msg="rlock: lost" name=`+regexp.QuoteMeta(b.name)+` kind=mutex owner=`+b.ID(), log.String())
+	lines := s.told()
+	require.ElementsMatch(t, []string{"mutex free by A", "mutex lost by A: 2, true", "mutex released by A: lost, not held"}, lines)
+	require.Equal(t, rlock.Stats{Acquired: 1, Lost: 1}, b.Stats())
+}
+
+// lockedBuffer is for a log that several goroutines write.
+type lockedBuffer struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// errorNames are the texts of the sentinels that err satisfies.
+func errorNames(err error) (names []string) {
+	for _, sentinel := range []error{
+		context.Canceled, rlock.ErrLost, rlock.ErrNotAcquired, rlock.ErrNotHeld, rlock.ErrClosed, rlock.ErrUnreachable,
+	} {
+		if errors.Is(err, sentinel) {
+			names = append(names, strings.TrimPrefix(sentinel.Error(), "rlock: "))
+		}
+	}
+	return names
+}
