@@ -126,9 +126,8 @@ func TestSweepingSparesTheNextHold(t *testing.T) {
 }
 
 // G9: what an acquire without an answer may have begun is looked for as long as its lease would last, and no longer because its
-// owner had a place in the queue too, which the first answer takes away.
+// owner had a place in the queue too, which the first answer takes away. It runs alone: sweepers of other tests would count.
 func TestSweepingEndsWithTheLease(t *testing.T) {
-	redistest.Parallel(t)
 	s := redistest.Start(t)
 	proxy := redistest.StartProxy(t, s.Addr())
 	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
