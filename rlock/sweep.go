@@ -178,22 +178,24 @@ func (s *sweeper) run(c *Client) {
 	failed := minRetry // the pause after the next try that is not answered
 	for {
 		due, wait := s.due(c.isClosed())
+		more := s.more
 		switch {
 		case wait == 0:
 			return
 		case len(due) == 0:
-			timer := time.NewTimer(wait)
-			select {
-			case <-timer.C:
-			case <-s.more:
-			case <-c.done:
-			}
-			timer.Stop()
 		case s.try(c, due, failed):
 			failed = minRetry
-		default:
-			failed = min(2*failed, 4*maxRetry)
+			continue
+		default: // the others would not be answered either: each try may be a new connection
+			wait, more, failed = failed, nil, min(2*failed, 4*maxRetry)
 		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-more:
+		case <-c.done:
+		}
+		timer.Stop()
 	}
 }
 
@@ -212,6 +214,7 @@ func (s *sweeper) due(closing bool) (due []*residue, wait time.Duration) {
 		return due, wait
 	}
 	now := time.Now()
+	slices.SortStableFunc(s.residues, func(a, b *residue) int { return a.next.Compare(b.next) }) // so that each has its turn
 	for _, r := range s.residues {
 		switch rest := r.next.Sub(now); {
 		case rest > 0:
@@ -237,8 +240,9 @@ func (c *Client) releaseAll(all []*residue) []lua.ReleaseResult {
 func (s *sweeper) try(c *Client, due []*residue, failed time.Duration) (answered bool) {
 	results := c.releaseAll(due)
 	now := time.Now()
-	done := make(map[*residue]bool)
+	tried, done := make(map[*residue]bool), make(map[*residue]bool)
 	for i, r := range due {
+		tried[r] = true
 		wait := failed
 		if results[i].Err == nil {
 			answered = true
@@ -248,22 +252,15 @@ func (s *sweeper) try(c *Client, due []*residue, failed time.Duration) (answered
 				done[r] = true
 			}
 		}
-		// Also after an error that does not pass by itself: a right or memory may be given back.
-		if now.After(r.until) && now.After(r.place) {
-			done[r] = true
-		}
 		r.next = now.Add(wait)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	left := s.residues[:0]
-	for _, r := range s.residues {
-		if !done[r] {
-			left = append(left, r)
-		}
-	}
-	clear(s.residues[len(left):])
-	s.residues = left
+	s.residues = slices.DeleteFunc(s.residues, func(r *residue) bool {
+		// Also after an error that does not pass by itself: a right or memory may be given back.
+		over := now.After(r.until) && now.After(r.place)
+		return done[r] || over && (!answered || tried[r])
+	})
 	return answered
 }
 
