@@ -185,9 +185,9 @@ func TestAcquireThatJoinsNoQueue(t *testing.T) {
 func TestQueueExpires(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
-	l.hold(other, "1", 100*time.Millisecond)
+	l.hold(other, "1", 5*time.Second)
 	l.join(1, 2)
-	redistest.Eventually(t, 10*time.Second, func() bool { return l.number("EXISTS", l.queue) == 0 }, "the queue expires")
+	redistest.Eventually(t, short, func() bool { return l.number("EXISTS", l.queue) == 0 }, "the queue expires")
 	require.Zero(t, l.number("EXISTS", l.name))
 }
 

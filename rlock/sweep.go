@@ -130,6 +130,7 @@ type residue struct {
 	place time.Time // until when an answer is looked for, which takes it out of the queue in Redis
 	mutex *Mutex
 	args  lua.ReleaseArgs
+	err   error         // of the last try
 	next  time.Time     // when to try again
 	pause time.Duration // after the last try that was answered
 }
@@ -179,22 +180,24 @@ func (s *sweeper) run(c *Client) {
 	failed := minRetry // the pause after the next try that is not answered
 	for {
 		due, wait := s.due(c.isClosed())
+		more := s.more
 		switch {
 		case wait == 0:
 			return
 		case len(due) == 0:
-			timer := time.NewTimer(wait)
-			select {
-			case <-timer.C:
-			case <-s.more:
-			case <-c.done:
-			}
-			timer.Stop()
 		case s.try(c, due, failed):
 			failed = minRetry
-		default:
-			failed = min(2*failed, 4*maxRetry)
+			continue
+		default: // the others would not be answered either: each try may be a new connection
+			wait, more, failed = failed, nil, min(2*failed, 4*maxRetry)
 		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-more:
+		case <-c.done:
+		}
+		timer.Stop()
 	}
 }
 
@@ -213,6 +216,7 @@ func (s *sweeper) due(closing bool) (due []*residue, wait time.Duration) {
 		return due, wait
 	}
 	now := time.Now()
+	slices.SortStableFunc(s.residues, func(a, b *residue) int { return a.next.Compare(b.next) }) // so that each has its turn
 	for _, r := range s.residues {
 		switch rest := r.next.Sub(now); {
 		case rest > 0:
@@ -238,8 +242,10 @@ func (c *Client) releaseAll(all []*residue) []lua.ReleaseResult {
 func (s *sweeper) try(c *Client, due []*residue, failed time.Duration) (answered bool) {
 	results := c.releaseAll(due)
 	now := time.Now()
-	done := make(map[*residue]bool)
+	tried, done := make(map[*residue]bool), make(map[*residue]bool)
 	for i, r := range due {
+		tried[r] = true
+		r.err = results[i].Err
 		wait := failed
 		if results[i].Err == nil {
 			answered = true
@@ -249,25 +255,23 @@ func (s *sweeper) try(c *Client, due []*residue, failed time.Duration) (answered
 				done[r] = true
 			}
 		}
-		// Also after an error that does not pass by itself: a right or memory may be given back.
-		if now.After(r.until) && now.After(r.place) {
-			if err := results[i].Err; err != nil {
-				c.warn("rlock: not removed from Redis after a call without an answer, its lease ends it", "name", r.mutex.name, "owner", r.args.Owner, "err", err)
-			}
-			done[r] = true
-		}
 		r.next = now.Add(wait)
 	}
+	var left []*residue
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	left := s.residues[:0]
-	for _, r := range s.residues {
-		if !done[r] {
+	s.residues = slices.DeleteFunc(s.residues, func(r *residue) bool {
+		// Also after an error that does not pass by itself: a right or memory may be given back.
+		over := now.After(r.until) && now.After(r.place) && (!answered || tried[r])
+		if !done[r] && over && r.err != nil {
 			left = append(left, r)
 		}
+		return done[r] || over
+	})
+	s.mu.Unlock()
+	for _, r := range left {
+		c.warn("rlock: not removed from Redis after a call without an answer; its lease ends it",
+			"name", r.mutex.name, "owner", r.args.Owner, "err", r.err)
 	}
-	clear(s.residues[len(left):])
-	s.residues = left
 	return answered
 }
 

@@ -179,6 +179,7 @@ type crowd struct {
 	names   []string
 	lock    func(client int, names []string) []rlock.Locker // of one of the clients
 	clients int
+	enough  func() bool // what it is disturbed by; nil: it is not
 }
 
 // G1: many goroutines of several clients take some of the locks, in any order, or one alone. Nobody is inside together with another,
@@ -194,7 +195,7 @@ func (c crowd) run(t *testing.T, goroutines int, d time.Duration) {
 	for g := range goroutines {
 		wg.Go(func() {
 			random := rand.New(rand.NewPCG(uint64(g), 1))
-			for sections := 0; time.Now().Before(end) || sections < 2; {
+			for sections := 0; ctx.Err() == nil && (time.Now().Before(end) || sections < 2 || c.enough != nil && !c.enough()); {
 				which := random.Perm(len(c.names))[:1+random.IntN(len(c.names))]
 				var names []string
 				for _, i := range which {
@@ -240,6 +241,7 @@ func (c crowd) run(t *testing.T, goroutines int, d time.Duration) {
 	}
 	wg.Wait()
 	t.Logf("%d sections of several, %d of one, %d gave up", all.Load(), alone.Load(), gaveUp.Load())
+	require.NoError(t, ctx.Err(), "not everybody got in")
 	require.Positive(t, all.Load())
 	require.Positive(t, alone.Load())
 	require.Positive(t, gaveUp.Load())
@@ -269,18 +271,25 @@ func TestAllUnderContention(t *testing.T) {
 	bench{rdb: s.Client(t)}.clear(t)
 }
 
-// G1, G4 to G6: the same while the connections of both clients are cut all the time.
+// G1, G4 to G6: the same while the connections of both clients are cut all the time. Between two cuts there are many replies, or
+// else a slow machine would cut every try of a call.
 func TestAllUnderContentionAndCuts(t *testing.T) {
 	redistest.Parallel(t)
+	const many = 60
 	s := redistest.Start(t)
 	var clients []*rlock.Client
 	var proxies []*redistest.Proxy
-	for range 2 {
+	var replies [2]atomic.Int64 // since the last cut
+	for i := range replies {
 		p := redistest.StartProxy(t, s.Addr())
+		p.OnReply(func([]string) redistest.Action {
+			replies[i].Add(1)
+			return redistest.Pass
+		})
 		proxies, clients = append(proxies, p), append(clients, newClient(t, redistest.Dial(t, p.Addr())))
 	}
 	stop, stopped := make(chan struct{}), make(chan struct{})
-	cuts := 0
+	var cuts atomic.Int64
 	go func() { // ends when the crowd has
 		defer close(stopped)
 		for {
@@ -288,18 +297,21 @@ func TestAllUnderContentionAndCuts(t *testing.T) {
 			case <-stop:
 				return
 			case <-time.After(50 * time.Millisecond):
-				proxies[cuts%2].CutAll()
-				cuts++
+				if i := cuts.Load() % 2; replies[i].Load() >= many {
+					replies[i].Store(0)
+					proxies[i].CutAll()
+					cuts.Add(1)
+				}
 			}
 		}
 	}()
 	crowd{
-		names: numbered("crowd", 4), clients: 2,
+		names: numbered("crowd", 4), clients: 2, enough: func() bool { return cuts.Load() > 10 },
 		lock: func(client int, names []string) []rlock.Locker { return mutexes(clients[client], names...) },
 	}.run(t, 12, 3*time.Second)
 	close(stop)
 	<-stopped
-	require.Greater(t, cuts, 10)
+	require.Greater(t, cuts.Load(), int64(10))
 	bench{rdb: s.Client(t)}.clear(t)
 }
 

@@ -197,9 +197,7 @@ func siblings(t *testing.T, p *place, a, b rlock.Locker) {
 	require.NoError(t, err)
 	refused(over, t, a)
 	require.NoError(t, unlock())
-	_, unlock, err = a.TryLock(over, 0)
-	require.NoError(t, err)
-	require.NoError(t, unlock())
+	freeUnder(over, t, a)
 }
 
 // A detached ctx competes with the hold that it came from.
@@ -255,6 +253,7 @@ func secondUnlock(t *testing.T, p *place, a, b rlock.Locker) {
 func cancelledWait(t *testing.T, p *place, a, b rlock.Locker) {
 	_, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
+	redistest.Eventually(t, atMost, func() bool { return len(p.keys(t)) >= p.kind.keys }, "the hold is whole")
 	keys := p.keys(t)
 	waiter := p.lockAndWait(t, b)
 	waiter.stillWaits(t)
@@ -264,7 +263,7 @@ func cancelledWait(t *testing.T, p *place, a, b rlock.Locker) {
 	require.ErrorIs(t, got.err, context.Canceled)
 	require.NotErrorIs(t, got.err, rlock.ErrUnreachable)
 	require.ErrorIs(t, got.unlock(), rlock.ErrNotHeld)
-	redistest.Eventually(t, soon, func() bool {
+	redistest.Eventually(t, p.beforeExpiry(), func() bool {
 		return len(p.channels(t)) == 0 && assert.ObjectsAreEqual(keys, p.keys(t))
 	}, "what the holder has is there, and nothing else")
 	require.NoError(t, unlock())
@@ -323,7 +322,7 @@ func keyDeleted(t *testing.T, p *place, a, b rlock.Locker) {
 	ctx, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
 	p.forget(t)
-	_, unlockNext, err := b.TryLock(p.ctx, 0)
+	_, unlockNext, err := b.Lock(p.ctx)
 	require.NoError(t, err)
 	lost(t, ctx, a, unlock)
 	refused(context.WithoutCancel(ctx), t, a)

@@ -29,7 +29,7 @@ func (r *relay) flying(t testing.TB, a attempt) <-chan error {
 // one, or nothing is left. The unlock is none of its business.
 func TestWaiterGoesDuringAHandOff(t *testing.T) {
 	redistest.Parallel(t)
-	const patient = 2 * time.Second // with time to stand in line and to be handed the lock
+	const patient = 10 * time.Second // with time to stand in line and to be handed the lock
 	s := redistest.Start(t)
 	for leg, on := range legs {
 		for _, how := range []string{"cancelled", "time-out"} {

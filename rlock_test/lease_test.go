@@ -87,7 +87,7 @@ func TestFixedLeaseIsNotRenewed(t *testing.T) {
 // sent. On a slow way that is earlier than in Redis, by delay, and the reply is later than that, by delay.
 func TestHolderIsToldBeforeTheLeaseEnds(t *testing.T) {
 	redistest.Parallel(t)
-	const lease, delay = 3 * time.Second, 500 * time.Millisecond
+	const lease, delay = 10 * time.Second, 500 * time.Millisecond
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	b := newBench(t)
 	far := newClient(t, redistest.Dial(t, proxy.Addr(), oneConn)) // none is made on the slow way

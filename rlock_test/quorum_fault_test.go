@@ -2,13 +2,16 @@ package rlock_test
 
 import (
 	"context"
+	"crypto/tls"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -487,4 +490,35 @@ func TestQuorumUnlockBesideTheDead(t *testing.T) {
 			e.awaitVotes(t, 0)
 		})
 	}
+}
+
+// Sections beside a dead server, before which something takes connections and closes them, leave a doubt each. As long as nobody answers,
+// they are swept together at pauses that grow, and not with a connection for each.
+func TestQuorumSweepsTheDeadSeldom(t *testing.T) {
+	redistest.Parallel(t)
+	const sections = 400
+	e := newElectorate(t, 3)
+	var dials atomic.Int64 // of the dead one
+	v := e.voterBy(t, func(o *rueidis.ClientOption) {
+		o.DialCtxFn = func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			if addr == e.proxies[1].Addr() {
+				dials.Add(1)
+			}
+			return d.DialContext(ctx, "tcp", addr)
+		}
+	}, rlock.Options{})
+	require.NoError(t, v.Do(t.Context(), nothing)) // scripts
+	e.servers[1].Kill()
+	dials.Store(0)
+	began, most := time.Now(), sections
+	for range sections {
+		entered := time.Now()
+		require.NoError(t, v.Do(t.Context(), nothing))
+		most += int(time.Since(entered) / (100 * time.Millisecond)) // the share is asked for again
+	}
+	most += 9 + int(time.Since(began)/(2*time.Second)) // after 10 ms, 20 ms, ... 2 s, 2 s
+	t.Logf("%d connections, %d at most", dials.Load(), most)
+	require.LessOrEqual(t, dials.Load(), int64(most))
+	e.servers[1].Restart()
+	e.awaitVotes(t, 0)
 }
