@@ -82,6 +82,7 @@ func (rw *RWMutex) downgrade(who caller, writer *level) (*level, error) {
 		_ = l.unlock() // the hold of the writer was lost, or may be
 		return nil, err
 	}
+	who.trace.took(PathFree, nil) // no re-entry: it goes on alone
 	return l, nil
 }
 

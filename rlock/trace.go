@@ -51,12 +51,14 @@ type AcquiredInfo struct {
 type FailedInfo struct {
 	Name, Kind string
 	Waited     time.Duration // from the call of Lock
+	WasWaiting bool          // Waiting was called for it; of an AcquiredInfo, Path says so
 	Err        error
 }
 
 // ReleasedInfo is what [Trace].Released is told.
 type ReleasedInfo struct {
 	Name, Kind string
+	Path       Path          // as in its AcquiredInfo: a PathReentry ends no hold
 	Held       time.Duration // from when Lock returned until unlock was called
 	Err        error         // of the unlock
 }
@@ -79,7 +81,7 @@ type RenewedInfo struct {
 type Path int8
 
 const (
-	// PathFree: the lock was free when Redis was asked.
+	// PathFree: the lock was free when Redis was asked; or the ctx carried the write hold, and Downgrade ended that.
 	PathFree Path = iota + 1
 	// PathReentry: the ctx carried a hold of the lock, or of the other side of a read/write lock.
 	PathReentry
@@ -153,7 +155,7 @@ func (t *tracing) ended(ctx context.Context, err error) {
 	switch {
 	case err != nil:
 		if t.to.Failed != nil {
-			t.to.Failed(ctx, FailedInfo{Name: t.name, Kind: t.kind, Waited: now.Sub(t.at), Err: err})
+			t.to.Failed(ctx, FailedInfo{Name: t.name, Kind: t.kind, Waited: now.Sub(t.at), WasWaiting: t.waiting, Err: err})
 		}
 		return
 	case t.path != 0:
@@ -178,7 +180,7 @@ func (t *tracing) released(unlock func() error) error {
 	if errors.Is(err, errUnlockedBefore) {
 		return err
 	}
-	t.to.Released(t.ctx, ReleasedInfo{Name: t.name, Kind: t.kind, Held: held, Err: err})
+	t.to.Released(t.ctx, ReleasedInfo{Name: t.name, Kind: t.kind, Path: t.path, Held: held, Err: err})
 	return err
 }
 

@@ -71,10 +71,14 @@ func (s *story) traced() rlock.Options {
 			s.tell("%s %v%s%s", i.Kind, i.Path, label(ctx), by)
 		},
 		Failed: func(ctx context.Context, i rlock.FailedInfo) {
-			s.tell("%s failed%s: %v", i.Kind, label(ctx), errorsOf(i.Err))
+			waiting := ""
+			if i.WasWaiting {
+				waiting = " waiting"
+			}
+			s.tell("%s failed%s%s: %v", i.Kind, waiting, label(ctx), errorsOf(i.Err))
 		},
 		Released: func(ctx context.Context, i rlock.ReleasedInfo) {
-			s.tell("%s released%s: %v", i.Kind, label(ctx), errorsOf(i.Err))
+			s.tell("%s %v released%s: %v", i.Kind, i.Path, label(ctx), errorsOf(i.Err))
 		},
 		Lost: func(ctx context.Context, i rlock.LostInfo) {
 			s.tell("%s lost%s: %v, %v", i.Kind, label(ctx), i.Err.Reason, ctx.Err() != nil)
@@ -128,7 +132,7 @@ func TestTraceOfEachKind(t *testing.T) {
 		require.NoError(t, inner())
 		require.NoError(t, unlock())
 		require.Error(t, unlock())
-		require.Equal(t, []string{kind + " released: ok", kind + " released: ok"}, s.told())
+		require.Equal(t, []string{kind + " " + reentry + " released: ok", kind + " free released: ok"}, s.told())
 
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -139,6 +143,13 @@ func TestTraceOfEachKind(t *testing.T) {
 	_, _, err := b.Mutex("").Lock(context.Background())
 	require.Error(t, err)
 	require.Equal(t, []string{"mutex failed: ok"}, s.told(), "no sentinel")
+
+	ctx, _, err := rw.Write().Lock(context.Background())
+	require.NoError(t, err)
+	_, unlock, err := rw.Downgrade(ctx)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	require.Equal(t, []string{"write free", "write free released: ok", "read free", "read free released: ok"}, s.told())
 }
 
 // How a lock was had after a wait, and from whom.
@@ -153,6 +164,9 @@ func TestTraceOfWaits(t *testing.T) {
 	_, _, err = m.TryLock(as("B"), 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.Equal(t, []string{"mutex free by A", "mutex failed by B: not acquired"}, s.told())
+	_, _, err = m.TryLock(as("B"), time.Millisecond)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.Equal(t, []string{"mutex waits by B", "mutex failed waiting by B: not acquired"}, s.told())
 
 	next := lockAsync(t, under{as("C"), m})
 	redistest.Eventually(t, atMost, func() bool { return b.Stats().Waiting == 1 }, "it waits")
@@ -160,7 +174,7 @@ func TestTraceOfWaits(t *testing.T) {
 	require.NoError(t, unlock())
 	got := next.get(t, atMost)
 	require.NoError(t, got.err)
-	require.ElementsMatch(t, []string{"mutex released by A: ok", "mutex handoff by C from by A"}, s.told())
+	require.ElementsMatch(t, []string{"mutex free released by A: ok", "mutex handoff by C from by A"}, s.told())
 	require.GreaterOrEqual(t, s.acquired().Waited, time.Duration(0))
 
 	var other story
@@ -217,7 +231,7 @@ func TestTraceOfALoss(t *testing.T) {
 	redistest.Eventually(t, atMost, func() bool { return strings.Contains(log.String(), "level=WARN") }, "logged")
 	require.Regexp(t, `msg="rlock: lost" name=`+regexp.QuoteMeta(b.name)+` kind=mutex owner=`+b.ID(), log.String())
 	lines := s.told()
-	require.ElementsMatch(t, []string{"mutex free by A", "mutex lost by A: 2, true", "mutex released by A: lost, not held"}, lines)
+	require.ElementsMatch(t, []string{"mutex free by A", "mutex lost by A: 2, true", "mutex free released by A: lost, not held"}, lines)
 	require.Equal(t, rlock.Stats{Acquired: 1, Lost: 1}, b.Stats())
 }
 
