@@ -201,7 +201,7 @@ func (h *hold) repeatRelease(m *Mutex, args lua.ReleaseArgs, until time.Time, r 
 
 // call is the context of a command that ends a hold: it ends with the lease, or sooner if the hold is lost.
 func (h *hold) call(now, until time.Time) *callContext {
-	ctx := h.mutex.client.call(now, 0)
+	ctx := h.mutex.client.call(&h.first, now, 0)
 	ctx.hold = h
 	if until.Before(ctx.deadline) {
 		ctx.deadline = until

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -263,4 +264,63 @@ func errorNames(err error) (names []string) {
 		}
 	}
 	return names
+}
+
+// askedFor is a client that notes for whom commands are sent, as one that makes spans would.
+type askedFor struct {
+	rueidis.Client
+	mu  sync.Mutex // guards the following
+	who []any
+}
+
+func (a *askedFor) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	a.mu.Lock()
+	a.who = append(a.who, ctx.Value(ctxLabel{}))
+	a.mu.Unlock()
+	return a.Client.Do(ctx, cmd)
+}
+
+func (a *askedFor) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+	a.mu.Lock()
+	a.who = append(a.who, ctx.Value(ctxLabel{}))
+	a.mu.Unlock()
+	return a.Client.DoMulti(ctx, cmds...)
+}
+
+func (a *askedFor) take() []any {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	who := a.who
+	a.who = nil
+	return who
+}
+
+// A client of rueidis that somebody has wrapped finds in the ctx of a command what the caller's has.
+func TestCommandsHaveTheValuesOfTheCaller(t *testing.T) {
+	b := newBench(t)
+	loadScripts(t, b.Client)
+	rdb := &askedFor{Client: b.rdb}
+	c := newClient(t, rdb)
+	for _, ends := range []bool{false, true} { // such a ctx is asked for on another goroutine
+		ctx := context.WithValue(context.Background(), ctxLabel{}, "A")
+		if ends {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithCancel(ctx)
+			defer cancel()
+		}
+		for name, l := range map[string]rlock.Locker{
+			"mutex": c.Mutex(b.name), "all": rlock.All(c.Mutex(b.name), c.Mutex(b.name+":2")),
+		} {
+			inner, unlock, err := l.Lock(ctx)
+			require.NoError(t, err)
+			require.Equal(t, []any{"A"}, rdb.take(), name)
+			require.NoError(t, c.Mutex(b.name).Do(inner, func(context.Context) error { return nil }))
+			require.Equal(t, []any{"A", "A"}, rdb.take(), "%s: re-entry", name)
+			require.NoError(t, unlock())
+			require.Equal(t, []any{"A"}, rdb.take(), name)
+		}
+		_, err := c.Mutex(b.name).IsLocked(ctx)
+		require.NoError(t, err)
+		require.Equal(t, []any{"A"}, rdb.take(), "a query")
+	}
 }
