@@ -75,6 +75,8 @@ type RenewedInfo struct {
 	// Left is the time for which the hold would have been trusted without this renewal, when that was confirmed. Two thirds of the
 	// watchdog time are usual; the less it is, the nearer is a loss.
 	Left time.Duration
+	// Granted: it was the first renewal of a hold that another process had handed over, which is trusted for two seconds at first.
+	Granted bool
 }
 
 // Path is how a Lock got the lock.
@@ -201,12 +203,16 @@ func (c *Client) renewed(renewals []lease.Renewal) {
 	least, late := c.options.WatchdogTimeout, 0
 	for _, r := range renewals {
 		h, kind := holdOf(r.Keeper)
-		if r.Left < c.options.WatchdogTimeout/3 {
+		given := c.options.WatchdogTimeout
+		if r.Short {
+			given = c.grantLease()
+		}
+		if r.Left < given/3 {
 			late++
 			least = min(least, r.Left)
 		}
 		if t := c.options.Trace; t != nil && t.Renewed != nil {
-			t.Renewed(RenewedInfo{Name: h.mutex.name, Kind: kind, Left: r.Left})
+			t.Renewed(RenewedInfo{Name: h.mutex.name, Kind: kind, Left: r.Left, Granted: r.Short})
 		}
 	}
 	if late > 0 {

@@ -179,7 +179,10 @@ func TestTraceOfWaits(t *testing.T) {
 	require.GreaterOrEqual(t, s.acquired().Waited, time.Duration(0))
 
 	var other story
-	c := newClient(t, b.rdb, other.traced())
+	var log lockedBuffer
+	o := other.traced()
+	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	c := newClient(t, b.rdb, o)
 	far := lockAsync(t, under{as("D"), c.Mutex(b.name)})
 	b.awaitPlace(t, b.name)
 	require.NoError(t, got.unlock())
@@ -188,6 +191,19 @@ func TestTraceOfWaits(t *testing.T) {
 	require.Equal(t, "mutex waits by D", other.told()[0])
 	require.Contains(t, []rlock.Path{rlock.PathGrant, rlock.PathWoken}, other.acquired().Path) // the second, if the place was old
 	require.Nil(t, other.acquired().By)
+	if other.acquired().Path == rlock.PathGrant { // which lasts for two seconds, and so is not renewed late
+		renewed := func() rlock.RenewedInfo {
+			other.mu.Lock()
+			defer other.mu.Unlock()
+			return other.last
+		}
+		redistest.Eventually(t, atMost, func() bool { return renewed().Left > 0 }, "renewed")
+		require.True(t, renewed().Granted)
+		require.Less(t, renewed().Left, 2*time.Second)
+		if renewed().Left > 2*time.Second/3 {
+			require.Empty(t, log.String())
+		}
+	}
 	require.NoError(t, last.unlock())
 
 	require.Equal(t, rlock.Stats{Acquired: 2, HandOffs: 1}, b.Stats())
