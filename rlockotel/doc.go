@@ -20,15 +20,16 @@
 // A re-entry has an acquire duration, and is no section of its own: what counts and measures holds leaves it out.
 //
 // A margin is two thirds of the watchdog time if all is well. One below a third says that a renewal was late; when nothing is
-// left, the hold is lost. A renewal that was never confirmed has none.
+// left, the hold is lost. A renewal that was never confirmed has none. That of the first renewal of a hold which another process
+// handed over is less than the two seconds for which such a hold is trusted at first; it has the path grant.
 //
 // # Attributes
 //
 //	rlock.kind     on all: mutex, fenced, fair, read, write, upgradeable, all, quorum
 //	rlock.group    on all, see [WithGroup]
 //	rlock.outcome  of an acquire: acquired; not_acquired, if its time ended while others had the lock; error
-//	rlock.path     of an acquire that succeeded: free, reentry, handoff, grant, woken, see [rlock.Path]; of a hand-off the last but one
-//	               or the third
+//	rlock.path     of an acquire that succeeded: free, reentry, handoff, grant, woken, see [rlock.Path]; of a hand-off: handoff, in
+//	               this process, or grant, from another one; of a margin: grant, see above, or none
 //	error.type     of what failed, see below
 //
 // The error.type of an acquire, and of a hold whose unlock failed, is canceled or deadline_exceeded, if the ctx ended; unreachable,

@@ -166,7 +166,11 @@ func (t *telemetry) lost(ctx context.Context, i rlock.LostInfo) {
 }
 
 func (t *telemetry) renewed(i rlock.RenewedInfo) {
-	t.margin.Record(context.Background(), i.Left.Seconds(), t.of(t.lock(i.Kind, i.Name)).record...)
+	s := t.lock(i.Kind, i.Name)
+	if i.Granted {
+		s.path = rlock.PathGrant.String()
+	}
+	t.margin.Record(context.Background(), i.Left.Seconds(), t.of(s).record...)
 }
 
 // span makes the span of a Lock that has waited, now that it is over. by is the span of the section that handed the lock over.

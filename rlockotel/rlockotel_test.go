@@ -279,6 +279,8 @@ func TestInstruments(t *testing.T) {
 		return nil
 	}))
 	e.trace.Lost(context.Background(), rlock.LostInfo{Err: &rlock.LostError{}})
+	e.trace.Renewed(rlock.RenewedInfo{Granted: true})
+	require.Equal(t, int64(1), e.metrics(t)["lease.margin path=grant"])
 	e.trace.Waiting(context.Background(), rlock.WaitingInfo{})
 	e.trace.Acquired(context.Background(), rlock.AcquiredInfo{Path: rlock.PathGrant})
 	var all metricdata.ResourceMetrics
