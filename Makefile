@@ -32,6 +32,10 @@ FAULTS       = rlock_test/faults
 FAULTS_LOAD  = '^TestLoad'
 FAULTSFLAGS ?= -v -count=1 -parallel=16
 
+# The OpenTelemetry side, a module of its own, and beside it dashboard and alerts, with the program that shows them, another one.
+OTEL    = rlockotel
+GRAFANA = rlockotel/grafana
+
 # The bench, a module of its own, and its Java worker. BENCHFLAGS: see "cd bench && go run . -h".
 BENCH     = bench
 BENCH_JAR = redisson/target/worker.jar
@@ -45,7 +49,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test interop faults faults-ci bench bench-quick cover lint portable fmt demo redis-server c-compiler jdk golangci-lint
+.PHONY: help test interop faults faults-ci bench bench-quick dashboard cover lint portable fmt demo redis-server c-compiler jdk golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -53,6 +57,9 @@ help: ## print this list
 test: redis-server c-compiler ## go vet and all tests, under the race detector and in random order
 	$(GO) vet $(PKGS)
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) $(PKGS)
+	[ '$(PKGS)' != ./... ] || for module in $(OTEL) $(GRAFANA); do \
+		( cd "$$module" && $(GO) vet ./... && CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./... ) || exit 1; \
+	done
 
 interop: redis-server c-compiler jdk ## lock together with the real Redisson, from Maven Central, several versions of it
 	@$(JDK_PATH); newest=$(REDISSON_NEWEST); \
@@ -86,6 +93,13 @@ bench-quick: redis-server ## the same in a minute, without Java unless it is bui
 	@$(JDK_PATH); set -x; cd $(BENCH) && $(GO) vet ./... && $(GO) test -count=1 ./... && \
 		$(GO) run . -quick -jar $(BENCH_JAR) $(BENCHFLAGS)
 
+dashboard: redis-server ## ask a real Prometheus what the dashboard asks, and try the alerts; installs it if it is missing (apt-get or brew)
+	@if ! command -v promtool >/dev/null; then \
+		echo "prometheus is missing"; \
+		if command -v apt-get >/dev/null; then $(APT_INSTALL) prometheus; elif command -v brew >/dev/null; then brew install prometheus; fi; \
+	fi
+	cd $(GRAFANA) && $(GO) test -tags prometheus -count=1 -v ./...
+
 cover: redis-server c-compiler ## the same tests; what they cover of all packages goes to cover.out, the total is printed
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -covermode=atomic -coverpkg=./... -coverprofile=cover.out $(PKGS)
 	@$(GO) tool cover -func=cover.out | tail -n 1
@@ -93,7 +107,7 @@ cover: redis-server c-compiler ## the same tests; what they cover of all package
 lint: golangci-lint ## golangci-lint, formatting included, and whether go.mod is tidy; changes no file
 	$(GOLANGCI) run ./...
 	$(GO) mod tidy -diff
-	golangci="$$(pwd)/"$(GOLANGCI) && for module in $(FAULTS) $(BENCH); do \
+	golangci="$$(pwd)/"$(GOLANGCI) && for module in $(FAULTS) $(BENCH) $(OTEL) $(GRAFANA); do \
 		( cd "$$module" && "$$golangci" run ./... && $(GO) mod tidy -diff ) || exit 1; \
 	done
 

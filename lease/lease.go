@@ -76,6 +76,7 @@ type Lease struct {
 	state   state
 	place   place
 	renewed bool
+	short   bool  // kept by KeepShort, and not renewed yet
 	tries   uint8 // renewals that failed since one succeeded, up to maxTries
 }
 

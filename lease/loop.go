@@ -241,13 +241,13 @@ func (r *Renewer) finish(g *group, leases []*Lease, sent time.Duration, verdicts
 			// Switched off while the call was in flight.
 		case verdict == Renewed:
 			if r.renewed != nil {
-				renewals = append(renewals, Renewal{l.keeper, l.until - now})
+				renewals = append(renewals, Renewal{l.keeper, l.until - now, l.short})
 			}
 			if until := l.upTo(sent + r.ttl); until > l.until {
 				l.until = until
 				r.ends.move(l, until)
 			}
-			l.tries, l.failure = 0, nil
+			l.tries, l.failure, l.short = 0, nil, false
 			r.schedule(l, j)
 		default:
 			// When a whole call is refused, one of its items may be the cause (a forbidden key, a key in a slot that

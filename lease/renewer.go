@@ -31,6 +31,7 @@ type Options struct {
 type Renewal struct {
 	Keeper Keeper
 	Left   time.Duration // of the time that the lease was trusted for before, when the store had answered
+	Short  bool          // that was the shorter time of KeepShort
 }
 
 // Renewer keeps leases: it renews the ones that are to be renewed and reports the ones that are lost. Its methods are
@@ -171,7 +172,7 @@ func (r *Renewer) keep(l *Lease, k Keeper, until time.Time, renewed bool, ttl ti
 		return false
 	}
 	l.state = kept
-	l.keeper, l.renewed = k, renewed
+	l.keeper, l.renewed, l.short = k, renewed, ttl < r.ttl
 	if renewed {
 		r.scheduleFor(l, newJitter(), ttl)
 	}

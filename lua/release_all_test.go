@@ -1,14 +1,27 @@
 package lua_test
 
 import (
+	"context"
 	"testing"
 
 	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/lua"
 )
+
+// notEmpty is a client that is to send no pipeline of nothing.
+type notEmpty struct {
+	rueidis.Client
+	t *testing.T
+}
+
+func (c notEmpty) DoMulti(ctx context.Context, all ...rueidis.Completed) []rueidis.RedisResult {
+	assert.NotEmpty(c.t, all)
+	return c.Client.DoMulti(ctx, all...)
+}
 
 // ReleaseAll answers for each as Release would, on several slots and on servers that do not know the script yet.
 func TestReleaseAll(t *testing.T) {
@@ -20,6 +33,7 @@ func TestReleaseAll(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			rdb := notEmpty{rdb, t}
 			require.Empty(t, lua.ReleaseAll(t.Context(), rdb, nil))
 			kinds := []struct {
 				at     state

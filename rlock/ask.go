@@ -124,7 +124,7 @@ func (q *question) send(left <-chan struct{}) (answer, error) {
 	again := retry{until: q.limit, least: minTries}
 	for {
 		sent := time.Now()
-		ctx := c.call(sent, args.ReplicaWait)
+		ctx := c.call(q.ctx, sent, args.ReplicaWait)
 		reply, err := lua.Acquire(ctx, c.rdb, args)
 		repeated := args.Replicas == 0 && ctx.isRepeated() // on a connection of its own rueidis repeats nothing
 		switch {

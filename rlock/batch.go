@@ -104,7 +104,7 @@ func (b *batch) send(left <-chan struct{}) (allAnswer, error) {
 	again := retry{until: b.limit, least: minTries}
 	for {
 		sent := time.Now()
-		ctx := c.call(sent, 0)
+		ctx := c.call(b.ctx, sent, 0)
 		reply, err := lua.AcquireAll(ctx, c.rdb, args)
 		if err != nil && mayHaveRun(err) || ctx.isRepeated() {
 			for _, l := range b.locks {

@@ -38,6 +38,7 @@ const (
 // has none (pipe.Do in v1.0.79). Done does not close when the deadline passes.
 type callContext struct {
 	deadline time.Time
+	values   context.Context // whose values a wrapper of the client finds, such as the span of the caller
 	done     <-chan struct{}
 	hold     *hold // if not nil, its loss and Client.Close end the context instead of done
 
@@ -46,7 +47,7 @@ type callContext struct {
 }
 
 func (c *callContext) Deadline() (time.Time, bool) { return c.deadline, true }
-func (c *callContext) Value(any) any               { return nil }
+func (c *callContext) Value(key any) any           { return c.values.Value(key) }
 
 func (c *callContext) Done() <-chan struct{} {
 	if c.hold != nil {
@@ -92,9 +93,9 @@ func mayExpire(rdb rueidis.Client) bool {
 
 // call is the context of a command that is sent now and takes Redis a while longer. It does not end with its caller, for
 // only the answer says what has to be undone. Close ends it after a grace. It is made anew for each command: rueidis may
-// look at it afterwards.
-func (c *Client) call(now time.Time, longer time.Duration) *callContext {
-	return &callContext{deadline: now.Add(longer).Add(callTimeout), done: c.stopped, expires: c.expires}
+// look at it afterwards. The values are those of ctx.
+func (c *Client) call(ctx context.Context, now time.Time, longer time.Duration) *callContext {
+	return &callContext{values: ctx, deadline: now.Add(longer).Add(callTimeout), done: c.stopped, expires: c.expires}
 }
 
 // retry spaces the repeats of a call.

@@ -98,7 +98,7 @@ func (t *topology) learn(ctx context.Context, limit time.Time, m *Mutex) (known 
 	again := retry{until: limit}
 	for {
 		sharded, left, err := leavable(ctx, m, limit, func(<-chan struct{}) (bool, error) {
-			return c.askSharded(c.call(time.Now(), 0), m)
+			return c.askSharded(c.call(ctx, time.Now(), 0), m)
 		}, nil)
 		switch {
 		case left:

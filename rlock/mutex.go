@@ -269,7 +269,7 @@ func query[T any](ctx context.Context, m *Mutex, command func(context.Context) (
 	}
 	if !left {
 		value, left, err = leavable(ctx, m, time.Time{}, func(<-chan struct{}) (T, error) {
-			return command(c.call(time.Now(), 0))
+			return command(c.call(ctx, time.Now(), 0))
 		}, nil)
 	}
 	switch {

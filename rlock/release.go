@@ -212,7 +212,7 @@ func (m *Mutex) wakeIfAlone(count int, r lua.ReleaseReply) {
 
 // call is the context of a command that ends a hold: it ends with the lease, or sooner if the hold is lost.
 func (h *hold) call(now, until time.Time) *callContext {
-	ctx := h.mutex.client.call(now, 0)
+	ctx := h.mutex.client.call(&h.first, now, 0)
 	ctx.hold = h
 	if until.Before(ctx.deadline) {
 		ctx.deadline = until

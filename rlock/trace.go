@@ -51,12 +51,14 @@ type AcquiredInfo struct {
 type FailedInfo struct {
 	Name, Kind string
 	Waited     time.Duration // from the call of Lock
+	WasWaiting bool          // Waiting was called for it; of an AcquiredInfo, Path says so
 	Err        error
 }
 
 // ReleasedInfo is what [Trace].Released is told.
 type ReleasedInfo struct {
 	Name, Kind string
+	Path       Path          // as in its AcquiredInfo: a PathReentry ends no hold
 	Held       time.Duration // from when Lock returned until unlock was called
 	Err        error         // of the unlock
 }
@@ -73,13 +75,15 @@ type RenewedInfo struct {
 	// Left is the time for which the hold would have been trusted without this renewal, when that was confirmed. Two thirds of the
 	// watchdog time are usual; the less it is, the nearer is a loss.
 	Left time.Duration
+	// Granted: it was the first renewal of a hold that another process had handed over, which is trusted for two seconds at first.
+	Granted bool
 }
 
 // Path is how a Lock got the lock.
 type Path int8
 
 const (
-	// PathFree: the lock was free when Redis was asked.
+	// PathFree: the lock was free when Redis was asked; or the ctx carried the write hold, and Downgrade ended that.
 	PathFree Path = iota + 1
 	// PathReentry: the ctx carried a hold of the lock, or of the other side of a read/write lock.
 	PathReentry
@@ -153,7 +157,7 @@ func (t *tracing) ended(ctx context.Context, err error) {
 	switch {
 	case err != nil:
 		if t.to.Failed != nil {
-			t.to.Failed(ctx, FailedInfo{Name: t.name, Kind: t.kind, Waited: now.Sub(t.at), Err: err})
+			t.to.Failed(ctx, FailedInfo{Name: t.name, Kind: t.kind, Waited: now.Sub(t.at), WasWaiting: t.waiting, Err: err})
 		}
 		return
 	case t.path != 0:
@@ -178,7 +182,7 @@ func (t *tracing) released(unlock func() error) error {
 	if errors.Is(err, errUnlockedBefore) {
 		return err
 	}
-	t.to.Released(t.ctx, ReleasedInfo{Name: t.name, Kind: t.kind, Held: held, Err: err})
+	t.to.Released(t.ctx, ReleasedInfo{Name: t.name, Kind: t.kind, Path: t.path, Held: held, Err: err})
 	return err
 }
 
@@ -199,12 +203,16 @@ func (c *Client) renewed(renewals []lease.Renewal) {
 	least, late := c.options.WatchdogTimeout, 0
 	for _, r := range renewals {
 		h, kind := holdOf(r.Keeper)
-		if r.Left < c.options.WatchdogTimeout/3 {
+		given := c.options.WatchdogTimeout
+		if r.Short {
+			given = c.grantLease()
+		}
+		if r.Left < given/3 {
 			late++
 			least = min(least, r.Left)
 		}
 		if t := c.options.Trace; t != nil && t.Renewed != nil {
-			t.Renewed(RenewedInfo{Name: h.mutex.name, Kind: kind, Left: r.Left})
+			t.Renewed(RenewedInfo{Name: h.mutex.name, Kind: kind, Left: r.Left, Granted: r.Short})
 		}
 	}
 	if late > 0 {

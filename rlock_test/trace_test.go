@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -71,10 +72,14 @@ func (s *story) traced() rlock.Options {
 			s.tell("%s %v%s%s", i.Kind, i.Path, label(ctx), by)
 		},
 		Failed: func(ctx context.Context, i rlock.FailedInfo) {
-			s.tell("%s failed%s: %v", i.Kind, label(ctx), errorsOf(i.Err))
+			waiting := ""
+			if i.WasWaiting {
+				waiting = " waiting"
+			}
+			s.tell("%s failed%s%s: %v", i.Kind, waiting, label(ctx), errorsOf(i.Err))
 		},
 		Released: func(ctx context.Context, i rlock.ReleasedInfo) {
-			s.tell("%s released%s: %v", i.Kind, label(ctx), errorsOf(i.Err))
+			s.tell("%s %v released%s: %v", i.Kind, i.Path, label(ctx), errorsOf(i.Err))
 		},
 		Lost: func(ctx context.Context, i rlock.LostInfo) {
 			s.tell("%s lost%s: %v, %v", i.Kind, label(ctx), i.Err.Reason, ctx.Err() != nil)
@@ -128,7 +133,7 @@ func TestTraceOfEachKind(t *testing.T) {
 		require.NoError(t, inner())
 		require.NoError(t, unlock())
 		require.Error(t, unlock())
-		require.Equal(t, []string{kind + " released: ok", kind + " released: ok"}, s.told())
+		require.Equal(t, []string{kind + " " + reentry + " released: ok", kind + " free released: ok"}, s.told())
 
 		ended, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -139,6 +144,13 @@ func TestTraceOfEachKind(t *testing.T) {
 	_, _, err := b.Mutex("").Lock(context.Background())
 	require.Error(t, err)
 	require.Equal(t, []string{"mutex failed: ok"}, s.told(), "no sentinel")
+
+	ctx, _, err := rw.Write().Lock(context.Background())
+	require.NoError(t, err)
+	_, unlock, err := rw.Downgrade(ctx)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	require.Equal(t, []string{"write free", "write free released: ok", "read free", "read free released: ok"}, s.told())
 }
 
 // How a lock was had after a wait, and from whom.
@@ -153,6 +165,9 @@ func TestTraceOfWaits(t *testing.T) {
 	_, _, err = m.TryLock(as("B"), 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.Equal(t, []string{"mutex free by A", "mutex failed by B: not acquired"}, s.told())
+	_, _, err = m.TryLock(as("B"), time.Millisecond)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.Equal(t, []string{"mutex waits by B", "mutex failed waiting by B: not acquired"}, s.told())
 
 	next := lockAsync(t, under{as("C"), m})
 	redistest.Eventually(t, atMost, func() bool { return b.Stats().Waiting == 1 }, "it waits")
@@ -160,11 +175,14 @@ func TestTraceOfWaits(t *testing.T) {
 	require.NoError(t, unlock())
 	got := next.get(t, atMost)
 	require.NoError(t, got.err)
-	require.ElementsMatch(t, []string{"mutex released by A: ok", "mutex handoff by C from by A"}, s.told())
+	require.ElementsMatch(t, []string{"mutex free released by A: ok", "mutex handoff by C from by A"}, s.told())
 	require.GreaterOrEqual(t, s.acquired().Waited, time.Duration(0))
 
 	var other story
-	c := newClient(t, b.rdb, other.traced())
+	var log lockedBuffer
+	o := other.traced()
+	o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	c := newClient(t, b.rdb, o)
 	far := lockAsync(t, under{as("D"), c.Mutex(b.name)})
 	b.awaitPlace(t, b.name)
 	require.NoError(t, got.unlock())
@@ -173,6 +191,19 @@ func TestTraceOfWaits(t *testing.T) {
 	require.Equal(t, "mutex waits by D", other.told()[0])
 	require.Contains(t, []rlock.Path{rlock.PathGrant, rlock.PathWoken}, other.acquired().Path) // the second, if the place was old
 	require.Nil(t, other.acquired().By)
+	if other.acquired().Path == rlock.PathGrant { // which lasts for two seconds, and so is not renewed late
+		renewed := func() rlock.RenewedInfo {
+			other.mu.Lock()
+			defer other.mu.Unlock()
+			return other.last
+		}
+		redistest.Eventually(t, atMost, func() bool { return renewed().Left > 0 }, "renewed")
+		require.True(t, renewed().Granted)
+		require.Less(t, renewed().Left, 2*time.Second)
+		if renewed().Left > 2*time.Second/3 {
+			require.Empty(t, log.String())
+		}
+	}
 	require.NoError(t, last.unlock())
 
 	require.Equal(t, rlock.Stats{Acquired: 2, HandOffs: 1}, b.Stats())
@@ -217,7 +248,7 @@ func TestTraceOfALoss(t *testing.T) {
 	redistest.Eventually(t, atMost, func() bool { return strings.Contains(log.String(), "level=WARN") }, "logged")
 	require.Regexp(t, `msg="rlock: lost" name=`+regexp.QuoteMeta(b.name)+` kind=mutex owner=`+b.ID(), log.String())
 	lines := s.told()
-	require.ElementsMatch(t, []string{"mutex free by A", "mutex lost by A: 2, true", "mutex released by A: lost, not held"}, lines)
+	require.ElementsMatch(t, []string{"mutex free by A", "mutex lost by A: 2, true", "mutex free released by A: lost, not held"}, lines)
 	require.Equal(t, rlock.Stats{Acquired: 1, Lost: 1}, b.Stats())
 }
 
@@ -249,4 +280,63 @@ func errorNames(err error) (names []string) {
 		}
 	}
 	return names
+}
+
+// askedFor is a client that notes for whom commands are sent, as one that makes spans would.
+type askedFor struct {
+	rueidis.Client
+	mu  sync.Mutex // guards the following
+	who []any
+}
+
+func (a *askedFor) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	a.mu.Lock()
+	a.who = append(a.who, ctx.Value(ctxLabel{}))
+	a.mu.Unlock()
+	return a.Client.Do(ctx, cmd)
+}
+
+func (a *askedFor) DoMulti(ctx context.Context, cmds ...rueidis.Completed) []rueidis.RedisResult {
+	a.mu.Lock()
+	a.who = append(a.who, ctx.Value(ctxLabel{}))
+	a.mu.Unlock()
+	return a.Client.DoMulti(ctx, cmds...)
+}
+
+func (a *askedFor) take() []any {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	who := a.who
+	a.who = nil
+	return who
+}
+
+// A client of rueidis that somebody has wrapped finds in the ctx of a command what the caller's has.
+func TestCommandsHaveTheValuesOfTheCaller(t *testing.T) {
+	b := newBench(t)
+	loadScripts(t, b.Client)
+	rdb := &askedFor{Client: b.rdb}
+	c := newClient(t, rdb)
+	for _, ends := range []bool{false, true} { // such a ctx is asked for on another goroutine
+		ctx := context.WithValue(context.Background(), ctxLabel{}, "A")
+		if ends {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithCancel(ctx)
+			defer cancel()
+		}
+		for name, l := range map[string]rlock.Locker{
+			"mutex": c.Mutex(b.name), "all": rlock.All(c.Mutex(b.name), c.Mutex(b.name+":2")),
+		} {
+			inner, unlock, err := l.Lock(ctx)
+			require.NoError(t, err)
+			require.Equal(t, []any{"A"}, rdb.take(), name)
+			require.NoError(t, c.Mutex(b.name).Do(inner, func(context.Context) error { return nil }))
+			require.Equal(t, []any{"A", "A"}, rdb.take(), "%s: re-entry", name)
+			require.NoError(t, unlock())
+			require.Equal(t, []any{"A"}, rdb.take(), name)
+		}
+		_, err := c.Mutex(b.name).IsLocked(ctx)
+		require.NoError(t, err)
+		require.Equal(t, []any{"A"}, rdb.take(), "a query")
+	}
 }

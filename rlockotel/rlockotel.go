@@ -1,0 +1,275 @@
+package rlockotel
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+const scope = "github.com/go-rlock/rlock/rlockotel"
+
+// Option changes what [New] returns.
+type Option interface{ apply(*telemetry) }
+
+type optionFunc func(*telemetry)
+
+func (f optionFunc) apply(t *telemetry) { f(t) }
+
+// WithMeterProvider sets who makes the instruments, in place of the global provider.
+func WithMeterProvider(p metric.MeterProvider) Option {
+	return optionFunc(func(t *telemetry) { t.meters = p })
+}
+
+// WithTracerProvider sets who makes the spans, in place of the global provider.
+func WithTracerProvider(p trace.TracerProvider) Option {
+	return optionFunc(func(t *telemetry) { t.tracers = p })
+}
+
+// WithGroup sets the attribute rlock.group, for which names of locks are too many. The function is called for each Lock and unlock: it
+// must be quick, safe for concurrent use, and always say the same of a name. It should know few groups, a hundred at most: each has
+// time series of its own. The name of an [rlock.All] is the names of its locks: "All(a, b)".
+func WithGroup(group func(name string) string) Option {
+	return optionFunc(func(t *telemetry) { t.group = group })
+}
+
+// New returns a Trace for [rlock.Options], which several Clients may share. It fails if the provider makes no instruments.
+//
+// To have functions of your own called as well, put them around those of the Trace before a Client has it.
+func New(options ...Option) (*rlock.Trace, error) {
+	t := &telemetry{meters: otel.GetMeterProvider(), tracers: otel.GetTracerProvider()}
+	for _, o := range options {
+		o.apply(t)
+	}
+	t.known.Store(&map[series]*measured{})
+	t.spans = t.tracers.Tracer(scope)
+	if err := t.instruments(t.meters.Meter(scope)); err != nil {
+		return nil, err
+	}
+	return &rlock.Trace{
+		Waiting: t.waits, Acquired: t.acquired, Failed: t.failed, Released: t.released, Lost: t.lost, Renewed: t.renewed,
+	}, nil
+}
+
+// telemetry is what the functions of a Trace have in common.
+type telemetry struct {
+	meters  metric.MeterProvider
+	tracers trace.TracerProvider
+	group   func(name string) string // nil: none
+
+	spans            trace.Tracer
+	acquiring, holds metric.Float64Histogram
+	waiting, holding metric.Int64UpDownCounter
+	margin           metric.Float64Histogram
+	losses, handOffs metric.Int64Counter
+
+	known atomic.Pointer[map[series]*measured] // replaced, not changed
+	mu    sync.Mutex                           // of those who replace it
+}
+
+// durations are from less than the way to a Redis on the same machine up to the work of a leader.
+var durations = metric.WithExplicitBucketBoundaries(
+	50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
+
+// margins have a third and two thirds of the watchdog time of 30 s as bounds.
+var margins = metric.WithExplicitBucketBoundaries(0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 7.5, 10, 12.5, 15, 20, 25, 30, 60)
+
+func (t *telemetry) instruments(m metric.Meter) error {
+	var errs [7]error
+	t.acquiring, errs[0] = m.Float64Histogram("rlock.acquire.duration", durations, metric.WithUnit("s"),
+		metric.WithDescription("Duration of calls of Lock and TryLock."))
+	t.holds, errs[1] = m.Float64Histogram("rlock.hold.duration", durations, metric.WithUnit("s"),
+		metric.WithDescription("Time from when Lock returned until unlock was called."))
+	t.waiting, errs[2] = m.Int64UpDownCounter("rlock.wait.active", metric.WithUnit("{waiter}"),
+		metric.WithDescription("Calls of Lock and TryLock that wait now."))
+	t.holding, errs[3] = m.Int64UpDownCounter("rlock.hold.active", metric.WithUnit("{hold}"),
+		metric.WithDescription("Holds that have not been unlocked yet."))
+	t.margin, errs[4] = m.Float64Histogram("rlock.lease.margin", margins, metric.WithUnit("s"),
+		metric.WithDescription("What was left of the lease when a renewal was confirmed."))
+	t.losses, errs[5] = m.Int64Counter("rlock.losses", metric.WithUnit("{loss}"),
+		metric.WithDescription("Holds that ended before their unlock."))
+	t.handOffs, errs[6] = m.Int64Counter("rlock.handoffs", metric.WithUnit("{handoff}"),
+		metric.WithDescription("Locks that an unlock handed to the next one, in this process or from another."))
+	return errors.Join(errs[:]...)
+}
+
+func (t *telemetry) waits(ctx context.Context, i rlock.WaitingInfo) {
+	t.waiting.Add(ctx, 1, t.of(t.lock(i.Kind, i.Name)).add...)
+}
+
+func (t *telemetry) acquired(ctx context.Context, i rlock.AcquiredInfo) {
+	lock := t.lock(i.Kind, i.Name)
+	s := lock
+	s.outcome, s.path = "acquired", i.Path.String()
+	t.acquiring.Record(ctx, i.Waited.Seconds(), t.of(s).record...)
+	if i.Path != rlock.PathReentry {
+		t.holding.Add(ctx, 1, t.of(lock).add...)
+	}
+	if i.Path == rlock.PathHandOff || i.Path == rlock.PathGrant {
+		handed := lock
+		handed.path = s.path
+		t.handOffs.Add(ctx, 1, t.of(handed).add...)
+	}
+	if i.Path != rlock.PathFree && i.Path != rlock.PathReentry { // it has waited
+		t.waiting.Add(ctx, -1, t.of(lock).add...)
+		t.span(ctx, i.Name, s, i.Waited, nil, trace.SpanContextFromContext(i.By))
+	}
+}
+
+func (t *telemetry) failed(ctx context.Context, i rlock.FailedInfo) {
+	lock := t.lock(i.Kind, i.Name)
+	s := lock
+	s.outcome, s.errorType = "error", errorType(i.Err)
+	if errors.Is(i.Err, rlock.ErrNotAcquired) && !errors.Is(i.Err, rlock.ErrUnreachable) {
+		s.outcome = "not_acquired"
+	}
+	t.acquiring.Record(ctx, i.Waited.Seconds(), t.of(s).record...)
+	if i.WasWaiting {
+		t.waiting.Add(ctx, -1, t.of(lock).add...)
+		t.span(ctx, i.Name, s, i.Waited, i.Err, trace.SpanContext{})
+	}
+}
+
+func (t *telemetry) released(ctx context.Context, i rlock.ReleasedInfo) {
+	if i.Path == rlock.PathReentry {
+		return
+	}
+	s := t.lock(i.Kind, i.Name)
+	t.holding.Add(ctx, -1, t.of(s).add...)
+	s.errorType = errorType(i.Err)
+	t.holds.Record(ctx, i.Held.Seconds(), t.of(s).record...)
+}
+
+func (t *telemetry) lost(ctx context.Context, i rlock.LostInfo) {
+	s := t.lock(i.Kind, i.Err.Name)
+	switch i.Err.Reason {
+	case rlock.LostExpired:
+		s.errorType = "expired"
+	case rlock.LostGone:
+		s.errorType = "gone"
+	case rlock.LostMaxHold:
+		s.errorType = "max_hold"
+	default:
+		s.errorType = other
+	}
+	t.losses.Add(ctx, 1, t.of(s).add...)
+}
+
+func (t *telemetry) renewed(i rlock.RenewedInfo) {
+	s := t.lock(i.Kind, i.Name)
+	if i.Granted {
+		s.path = rlock.PathGrant.String()
+	}
+	t.margin.Record(context.Background(), i.Left.Seconds(), t.of(s).record...)
+}
+
+// span makes the span of a Lock that has waited, now that it is over. by is the span of the section that handed the lock over.
+func (t *telemetry) span(ctx context.Context, name string, s series, waited time.Duration, err error, by trace.SpanContext) {
+	if !trace.SpanFromContext(ctx).IsRecording() {
+		return
+	}
+	now := time.Now()
+	attributes := append(s.attributes(), attribute.String("rlock.name", name))
+	var refused *rlock.NotAcquiredError
+	if errors.As(err, &refused) && refused.Holder != "" {
+		attributes = append(attributes, attribute.String("rlock.holder", refused.Holder))
+	}
+	options := []trace.SpanStartOption{trace.WithTimestamp(now.Add(-waited)), trace.WithAttributes(attributes...)}
+	if by.IsValid() {
+		options = append(options, trace.WithLinks(trace.Link{SpanContext: by}))
+	}
+	_, span := t.spans.Start(ctx, "rlock.acquire", options...)
+	if s.errorType != "" {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	span.End(trace.WithTimestamp(now))
+}
+
+const other = "_OTHER" // what the conventions have for an error without a type of its own
+
+// errorTypes are in the order in which they are looked for: the first one that an error satisfies says most.
+var errorTypes = []struct {
+	is   error
+	name string
+}{
+	{rlock.ErrUnreachable, "unreachable"},
+	{rlock.ErrClosed, "closed"},
+	{rlock.ErrLost, "lost"},
+	{rlock.ErrNotReplicated, "not_replicated"},
+	{rlock.ErrReentry, "reentry"},
+	{rlock.ErrUpgrade, "upgrade"},
+	{context.DeadlineExceeded, "deadline_exceeded"},
+	{context.Canceled, "canceled"},
+	{rlock.ErrNotAcquired, ""}, // the wait of a TryLock was over, as it was asked to be
+	{rlock.ErrNotHeld, "not_held"},
+}
+
+func errorType(err error) string {
+	if err == nil {
+		return ""
+	}
+	for _, e := range errorTypes {
+		if errors.Is(err, e.is) {
+			return e.name
+		}
+	}
+	return other
+}
+
+// series is one set of attributes; "" is an attribute that is not there.
+type series struct{ kind, group, outcome, path, errorType string }
+
+// lock is the series of what is measured of a lock as such.
+func (t *telemetry) lock(kind, name string) series {
+	s := series{kind: kind}
+	if t.group != nil {
+		s.group = t.group(name)
+	}
+	return s
+}
+
+func (s series) attributes() (all []attribute.KeyValue) {
+	for _, a := range [...]struct{ key, value string }{
+		{"rlock.kind", s.kind}, {"rlock.group", s.group}, {"rlock.outcome", s.outcome}, {"rlock.path", s.path}, {"error.type", s.errorType},
+	} {
+		if a.value != "" {
+			all = append(all, attribute.String(a.key, a.value))
+		}
+	}
+	return all
+}
+
+// measured is a series as the instruments take it. To make one anew for each call would cost more than all the rest.
+type measured struct {
+	record []metric.RecordOption
+	add    []metric.AddOption
+}
+
+// maxKnown bounds what is remembered, should somebody make a group of each name. The SDK has a bound of its own, 2000 for each metric.
+const maxKnown = 1000
+
+func (t *telemetry) of(s series) *measured {
+	if m := (*t.known.Load())[s]; m != nil {
+		return m
+	}
+	set := metric.WithAttributeSet(attribute.NewSet(s.attributes()...))
+	m := &measured{record: []metric.RecordOption{set}, add: []metric.AddOption{set}}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if known := *t.known.Load(); len(known) < maxKnown {
+		known = maps.Clone(known)
+		known[s] = m
+		t.known.Store(&known)
+	}
+	return m
+}
