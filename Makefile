@@ -32,6 +32,10 @@ FAULTS       = rlock_test/faults
 FAULTS_LOAD  = '^TestLoad'
 FAULTSFLAGS ?= -v -count=1 -parallel=16
 
+# The test kit, a module of its own. Its tests need no server, and next to no time: their clock is that of a bubble.
+KIT      = rlocktest
+KITFLAGS = -race -shuffle=on -count=1
+
 # The bench, a module of its own, and its Java worker. BENCHFLAGS: see "cd bench && go run . -h".
 BENCH     = bench
 BENCH_JAR = redisson/target/worker.jar
@@ -53,6 +57,7 @@ help: ## print this list
 test: redis-server c-compiler ## go vet and all tests, under the race detector and in random order
 	$(GO) vet $(PKGS)
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) $(PKGS)
+	[ '$(PKGS)' != ./... ] || { cd $(KIT) && $(GO) vet ./... && CGO_ENABLED=1 $(GO) test $(KITFLAGS) ./...; }
 
 interop: redis-server c-compiler jdk ## lock together with the real Redisson, from Maven Central, several versions of it
 	@$(JDK_PATH); newest=$(REDISSON_NEWEST); \
@@ -93,7 +98,7 @@ cover: redis-server c-compiler ## the same tests; what they cover of all package
 lint: golangci-lint ## golangci-lint, formatting included, and whether go.mod is tidy; changes no file
 	$(GOLANGCI) run ./...
 	$(GO) mod tidy -diff
-	golangci="$$(pwd)/"$(GOLANGCI) && for module in $(FAULTS) $(BENCH); do \
+	golangci="$$(pwd)/"$(GOLANGCI) && for module in $(FAULTS) $(BENCH) $(KIT); do \
 		( cd "$$module" && "$$golangci" run ./... && $(GO) mod tidy -diff ) || exit 1; \
 	done
 

@@ -43,10 +43,13 @@ func Run(t *testing.T, d Deployment) {
 					property.holds(t, p, a, b)
 					p.close()
 					redistest.Eventually(t, soon, func() bool {
+						if len(p.channels(t)) > 0 {
+							return false
+						}
 						keys := slices.DeleteFunc(p.keys(t), func(key string) bool {
 							return k.keeps != "" && strings.HasPrefix(key, k.keeps)
 						})
-						return len(keys) == 0 && len(p.channels(t)) == 0
+						return len(keys) == 0
 					}, "no key and no channel is left")
 				})
 			})
