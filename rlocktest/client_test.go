@@ -406,6 +406,7 @@ func TestRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
 		rdb := locks.Redis()
+		require.Equal(t, rueidis.ClientModeStandalone, rdb.Mode())
 		own, err := rlock.New(rdb, rlock.Options{})
 		require.NoError(t, err)
 		defer own.Close()
@@ -447,15 +448,15 @@ func TestQuorumOfServers(t *testing.T) {
 	})
 }
 
-// Much that is sent before anything is read does not block.
+// Much that is sent before anything is read does not block: rueidis does that if ctx cannot be cancelled.
 func TestManyCommandsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdb := New(t).Redis()
 		var all rueidis.Commands
-		for i := range 10_000 {
+		for i := range 1_000 {
 			all = append(all, rdb.B().Echo().Message(fmt.Sprintf("%0100d", i)).Build())
 		}
-		for _, result := range rdb.DoMulti(t.Context(), all...) {
+		for _, result := range rdb.DoMulti(context.Background(), all...) {
 			require.NoError(t, result.Error())
 		}
 	})

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// network is what a process reaches Redis through. Its connections are memory. Whoever waits for them waits for a
-// sync.Cond, which is what lets the time of a synctest bubble go on; net.Pipe would do, but it has no buffer, and a client that
-// sends much before it reads blocks a server that answers.
+// network is what a process reaches Redis through. Its connections are memory, and whoever waits for them waits for a sync.Cond, so
+// that the clock of a bubble goes on. They are no net.Pipe, which has no buffer: a client that sends much before it reads, and a server
+// that answers meanwhile, would wait for each other.
 type network struct {
 	mu    sync.Mutex // guards the following, and all that is in conns
 	down  bool       // what is sent is lost, in both directions
