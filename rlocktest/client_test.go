@@ -159,6 +159,9 @@ func TestHoldElsewhere(t *testing.T) {
 		release()
 		release()
 		require.NoError(t, <-got)
+		release = locks.HoldElsewhere("x")
+		locks.Lose("x")
+		release()
 		locks.HoldElsewhere("x") // until the test ends
 	})
 }
@@ -428,6 +431,18 @@ func TestRedis(t *testing.T) {
 		require.Equal(t, "hello", <-heard)
 		cancel()
 		<-ended
+	})
+}
+
+// What the code under test closes itself, the end of the test does not need.
+func TestClosedBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := New(t)
+		_, unlock, err := locks.Mutex("x").Lock(t.Context())
+		require.NoError(t, err)
+		locks.Close()
+		require.NoError(t, unlock())
+		locks.Redis().Close()
 	})
 }
 

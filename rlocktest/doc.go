@@ -26,9 +26,9 @@
 //
 // When the test ends, whatever is still held or waited for is an error of the test.
 //
-// In a bubble, synctest.Wait returns when everybody who is going to wait for a lock does so. The code under test may not reach
-// out of the bubble: no real servers, no channels from outside. Outside of a bubble all is the same, on the clock of the machine;
-// then a short rlock.Options.WatchdogTimeout saves time.
+// In a bubble, synctest.Wait returns when all goroutines are blocked, so those that have to wait for a lock are waiting. The code
+// under test may not reach out of the bubble: no real servers, no channels from outside. Outside of a bubble all is the same, on
+// the clock of the machine; then a short rlock.Options.WatchdogTimeout saves time.
 //
-// Code that has a rlock.Locker handed in, and no more, can also be tested with a fake.
+// Code that is only given an rlock.Locker can also be tested with a fake.
 package rlocktest

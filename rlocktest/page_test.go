@@ -123,6 +123,21 @@ func TestShipWhileRedisFails(t *testing.T) {
 	})
 }
 
+// The code in the package comment.
+func TestChargeStopsWhenTheLockIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := rlocktest.New(t)
+		err := locks.Mutex("order:42").Do(t.Context(), func(ctx context.Context) error {
+			locks.FailRedis() // no renewal arrives any more
+			<-ctx.Done()      // 30 seconds later
+			return ctx.Err()
+		})
+		if !errors.Is(err, rlock.ErrLost) {
+			t.Errorf("got %v, want a loss", err)
+		}
+	})
+}
+
 // freeLock is a lock that nobody else wants.
 type freeLock struct{}
 
@@ -137,7 +152,7 @@ func (l freeLock) TryLock(ctx context.Context, _ time.Duration) (context.Context
 	return l.Lock(ctx)
 }
 
-// The page shows what is above.
+// The page and the package comment show what is above.
 func TestPage(t *testing.T) {
 	require.NoError(t, shipUnder(t.Context(), freeLock{}))
 
@@ -152,6 +167,11 @@ func TestPage(t *testing.T) {
 			require.Contains(t, string(source), strings.TrimSuffix(part, "\n")+"\n")
 		}
 	}
+	doc, err := os.ReadFile("doc.go")
+	require.NoError(t, err)
+	shown := strings.Join(regexp.MustCompile(`(?m)^//\t.*\n`).FindAllString(string(doc), -1), "")
+	require.Contains(t, shown, "func Test")
+	require.Contains(t, string(source), strings.ReplaceAll(shown, "//\t", ""))
 }
 
 func shipUnder(ctx context.Context, l rlock.Locker) error {
