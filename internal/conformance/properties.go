@@ -112,7 +112,7 @@ func wakeUp(t *testing.T, p *place, a, b rlock.Locker) {
 		require.NoError(t, got.err)
 		require.NoError(t, got.ctx.Err())
 		require.NoError(t, got.unlock())
-		redistest.Eventually(t, atMost, func() bool { return len(p.channels(t)) == 0 }, "nobody waits, and nobody lingers")
+		p.awaitSilence(t, atMost)
 	}
 }
 
