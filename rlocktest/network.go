@@ -13,7 +13,7 @@ import (
 // that the clock of a bubble goes on. They are no net.Pipe, which has no buffer: a client that sends much before it reads, and a server
 // that answers meanwhile, would wait for each other.
 type network struct {
-	mu    sync.Mutex // guards the following, and all that is in conns
+	mu    sync.Mutex // guards the following, and all that is in links
 	down  bool       // what is sent is lost, in both directions
 	gone  bool       // for good
 	links map[*link]struct{}
@@ -21,9 +21,10 @@ type network struct {
 
 // link is a connection.
 type link struct {
-	net        *network
-	up, down   stream // to Redis, and back
-	lost, over bool   // something was lost; both ends are closed
+	net                *network
+	toRedis, fromRedis stream
+	lost               bool // something
+	over               bool // both ends are closed
 }
 
 // stream is one direction of a connection.
@@ -50,9 +51,9 @@ func (n *network) connect() (client, server net.Conn, err error) {
 		return nil, nil, net.ErrClosed
 	}
 	l := &link{net: n}
-	l.up.news, l.down.news = sync.NewCond(&n.mu), sync.NewCond(&n.mu)
+	l.toRedis.news, l.fromRedis.news = sync.NewCond(&n.mu), sync.NewCond(&n.mu)
 	n.links[l] = struct{}{}
-	return &end{l, &l.down, &l.up}, &end{l, &l.up, &l.down}, nil
+	return &end{l, &l.fromRedis, &l.toRedis}, &end{l, &l.toRedis, &l.fromRedis}, nil
 }
 
 // close breaks all connections. From then on there are none.
@@ -61,7 +62,7 @@ func (n *network) close() {
 	defer n.mu.Unlock()
 	n.gone = true
 	for l := range n.links {
-		l.end()
+		l.cut()
 	}
 }
 
@@ -72,23 +73,23 @@ func (n *network) fail(down bool) {
 	n.down = down
 	for l := range n.links {
 		if !down && l.lost {
-			l.end()
+			l.cut()
 		}
 	}
 }
 
-// end closes both ends; network.mu is held. What was sent before can still be read.
-func (l *link) end() {
+// cut closes both ends; network.mu is held. What was sent before can still be read.
+func (l *link) cut() {
 	l.over = true
 	delete(l.net.links, l)
-	l.up.news.Broadcast()
-	l.down.news.Broadcast()
+	l.toRedis.news.Broadcast()
+	l.fromRedis.news.Broadcast()
 }
 
 func (e *end) Close() error {
 	e.net.mu.Lock()
 	defer e.net.mu.Unlock()
-	e.link.end()
+	e.cut()
 	e.in.stop()
 	return nil
 }
