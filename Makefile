@@ -36,6 +36,9 @@ FAULTSFLAGS ?= -v -count=1 -parallel=16
 OTEL    = rlockotel
 GRAFANA = rlockotel/grafana
 
+# The test kit, a module of its own. Its tests need no server, and next to no time: their clock is that of a bubble.
+KIT      = rlocktest
+
 # The bench, a module of its own, and its Java worker. BENCHFLAGS: see "cd bench && go run . -h".
 BENCH     = bench
 BENCH_JAR = redisson/target/worker.jar
@@ -57,7 +60,7 @@ help: ## print this list
 test: redis-server c-compiler ## go vet and all tests, under the race detector and in random order
 	$(GO) vet $(PKGS)
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) $(PKGS)
-	[ '$(PKGS)' != ./... ] || for module in $(OTEL) $(GRAFANA); do \
+	[ '$(PKGS)' != ./... ] || for module in $(OTEL) $(GRAFANA) $(KIT); do \
 		( cd "$$module" && $(GO) vet ./... && CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./... ) || exit 1; \
 	done
 
@@ -107,7 +110,7 @@ cover: redis-server c-compiler ## the same tests; what they cover of all package
 lint: golangci-lint ## golangci-lint, formatting included, and whether go.mod is tidy; changes no file
 	$(GOLANGCI) run ./...
 	$(GO) mod tidy -diff
-	golangci="$$(pwd)/"$(GOLANGCI) && for module in $(FAULTS) $(BENCH) $(OTEL) $(GRAFANA); do \
+	golangci="$$(pwd)/"$(GOLANGCI) && for module in $(FAULTS) $(BENCH) $(OTEL) $(GRAFANA) $(KIT); do \
 		( cd "$$module" && "$$golangci" run ./... && $(GO) mod tidy -diff ) || exit 1; \
 	done
 

@@ -117,22 +117,21 @@ func TestMinHoldWakesWaiters(t *testing.T) {
 				t.Run(name+"/"+which+map[int]string{0: "/hand-off", -1: "/without"}[handOff], func(t *testing.T) {
 					redistest.Parallel(t)
 					o := rlock.Options{HandOff: rlock.HandOff{Most: handOff}}
-					p := &place{name: redistest.Name(t), deployment: d}
 					holder, other := newClient(t, d.dial(t), o), newClient(t, d.dial(t), o)
-					p.watch = append(p.watch, d.dial(t))
-					m := holder.Mutex(p.name, rlock.WithMinHold(minHold))
+					watch, lock := d.dial(t), redistest.Name(t)
+					m := holder.Mutex(lock, rlock.WithMinHold(minHold))
 					_, unlock, err := m.Lock(context.Background())
 					acquired := time.Now()
 					require.NoError(t, err)
 					var waiters []pending
 					if which != "other" {
-						waiters = append(waiters, lockAsync(t, holder.Mutex(p.name)), lockAsync(t, holder.Mutex(p.name)))
+						waiters = append(waiters, lockAsync(t, holder.Mutex(lock)), lockAsync(t, holder.Mutex(lock)))
 					}
 					if which != "own" {
-						waiters = append(waiters, lockAsync(t, other.Mutex(p.name)), lockAsync(t, other.Mutex(p.name)))
+						waiters = append(waiters, lockAsync(t, other.Mutex(lock)), lockAsync(t, other.Mutex(lock)))
 					}
 					redistest.Eventually(t, minHold, func() bool {
-						return waiting() == len(waiters) && p.subscribers(t) == len(waiters)/2
+						return waiting() == len(waiters) && subscribers(t, watch, lock) == len(waiters)/2
 					}, "all wait, and are subscribed")
 					require.NoError(t, unlock())
 					require.Less(t, time.Since(acquired), minHold)
@@ -147,6 +146,25 @@ func TestMinHoldWakesWaiters(t *testing.T) {
 			}
 		}
 	}
+}
+
+// subscribers counts the processes that are subscribed to the unlock channel of a plain lock.
+func subscribers(t *testing.T, rdb rueidis.Client, name string) (n int) {
+	t.Helper()
+	for _, node := range rdb.Nodes() {
+		for _, cmd := range []string{"NUMSUB", "SHARDNUMSUB"} {
+			channel := "redisson_lock__channel:{" + name + "}"
+			counts, err := node.Do(t.Context(), node.B().Arbitrary("PUBSUB", cmd, channel).Build()).ToArray()
+			if _, refused := rueidis.IsRedisErr(err); refused { // SHARDNUMSUB, before Redis 7
+				continue
+			}
+			require.NoError(t, err)
+			count, err := counts[1].AsInt64()
+			require.NoError(t, err)
+			n += int(count)
+		}
+	}
+	return n
 }
 
 // first returns the next result of some Locks.

@@ -1,4 +1,4 @@
-package rlock_test
+package conformance
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-var conformanceProperties = []conformanceProperty{
+var properties = []property{
 	{name: "exclusion", holds: exclusion},
 	{name: "refused at once", holds: refusedAtOnce},
 	{name: "refused after a wait", holds: refusedAfterAWait},
@@ -33,7 +33,7 @@ var conformanceProperties = []conformanceProperty{
 	{name: "ctx done before", holds: ctxDoneBefore},
 	{name: "key deleted", holds: keyDeleted, watchdog: shortWatchdog},
 	{name: endsByOtherHand, holds: forcedUnlock, watchdog: shortWatchdog},
-	{name: "connection lost", holds: connectionLost, watchdog: shortWatchdog, proxies: true},
+	{name: "connection lost", holds: connectionLost, watchdog: shortWatchdog, cuts: true},
 	{name: "renewal", holds: renewal, watchdog: shortWatchdog},
 	{name: "Close of waiters", holds: closeOfWaiters},
 	{name: "Close of holders", holds: closeOfHolders},
@@ -112,7 +112,7 @@ func wakeUp(t *testing.T, p *place, a, b rlock.Locker) {
 		require.NoError(t, got.err)
 		require.NoError(t, got.ctx.Err())
 		require.NoError(t, got.unlock())
-		redistest.Eventually(t, atMost, func() bool { return len(p.channels(t)) == 0 }, "nobody waits, and nobody lingers")
+		p.awaitSilence(t, atMost)
 	}
 }
 
@@ -253,8 +253,11 @@ func secondUnlock(t *testing.T, p *place, a, b rlock.Locker) {
 func cancelledWait(t *testing.T, p *place, a, b rlock.Locker) {
 	_, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
-	redistest.Eventually(t, atMost, func() bool { return len(p.keys(t)) >= p.kind.keys }, "the hold is whole")
-	keys := p.keys(t)
+	var keys []string
+	redistest.Eventually(t, soon, func() bool {
+		keys = p.keys(t)
+		return len(keys) == p.kind.keys
+	}, "all of it is held: Lock may return when most of it is")
 	waiter := p.lockAndWait(t, b)
 	waiter.stillWaits(t)
 	waiter.cancel()
@@ -335,9 +338,11 @@ func forcedUnlock(t *testing.T, p *place, a, b rlock.Locker) {
 	ctx, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
 	waiter := p.lockAndWait(t, b)
-	was, err := b.(interface {
+	l, ok := b.(interface {
 		ForceUnlock(context.Context) (bool, error)
-	}).ForceUnlock(p.ctx)
+	})
+	require.True(t, ok)
+	was, err := l.ForceUnlock(p.ctx)
 	require.NoError(t, err)
 	require.True(t, was)
 	got := waiter.get(t, soon)
@@ -374,7 +379,7 @@ func connectionLost(t *testing.T, p *place, a, b rlock.Locker) {
 func renewal(t *testing.T, p *place, a, b rlock.Locker) {
 	ctx, unlock, err := a.Lock(p.ctx)
 	require.NoError(t, err)
-	pass(shortWatchdog + shortWatchdog/3)
+	<-time.After(shortWatchdog + shortWatchdog/3)
 	require.NoError(t, ctx.Err())
 	refused(p.ctx, t, b)
 	require.NoError(t, unlock())
@@ -394,7 +399,7 @@ func closeOfWaiters(t *testing.T, p *place, a, b rlock.Locker) {
 	require.ErrorIs(t, err, rlock.ErrClosed)
 	require.NoError(t, unlock())
 	p.closeSide(0)
-	awaitGone(t, 0)
+	awaitGone(t)
 }
 
 // G9: close ends the ctx of a section. The hold stays, and its unlock works.

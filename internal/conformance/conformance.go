@@ -1,0 +1,250 @@
+// Package conformance is the suite that locks of every kind pass, used as a mutex, on whichever servers they are. The kinds are in
+// this file, the properties in properties.go. A new kind gets a row here, and one in docs/testing.md.
+package conformance
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Deployment is one server or several, as two processes reach them.
+type Deployment struct {
+	// Run runs one cell of the table of kinds and properties, as a test or in a bubble of its own.
+	Run func(t *testing.T, cell func(t *testing.T))
+	// Connect returns a client for each of two processes, and, if one is wanted, a function that has the first one hear and say
+	// nothing any more, or again.
+	Connect func(t *testing.T, cuts bool) (sides [2]rueidis.Client, cutOff func(off bool))
+}
+
+// Run tests G1 to G9 as far as one lock shows them, for each kind.
+func Run(t *testing.T, d Deployment) {
+	t.Helper()
+	for _, k := range kinds() {
+		for _, property := range properties {
+			if k.without[property.name] != "" {
+				continue
+			}
+			t.Run(k.name+"/"+property.name, func(t *testing.T) {
+				d.Run(t, func(t *testing.T) {
+					ctx, cancel := context.WithTimeout(t.Context(), atMost)
+					defer cancel()
+					p := &place{ctx: ctx, name: redistest.Name(t), kind: k, watchdog: property.watchdog}
+					p.sides, p.cutOff = d.Connect(t, property.cuts)
+					a, b := k.handles(t, p)
+					property.holds(t, p, a, b)
+					p.close()
+					p.awaitSilence(t, p.beforeExpiry())
+					redistest.Eventually(t, p.beforeExpiry(), func() bool {
+						keys := slices.DeleteFunc(p.keys(t), func(key string) bool {
+							return k.keeps != "" && strings.HasPrefix(key, k.keeps)
+						})
+						return len(keys) == 0
+					}, "no key is left")
+				})
+			})
+		}
+	}
+}
+
+// kind is a kind of lock.
+type kind struct {
+	name string
+	// handles returns two handles on one lock, called place.name, of two Clients: place.client makes these.
+	handles func(t *testing.T, p *place) (a, b rlock.Locker)
+	// keys is how many a hold has in Redis.
+	keys int
+	// without names the properties that the kind does not have, and why.
+	without map[string]string
+	// keeps is what the names of keys begin with that outlive every hold.
+	keeps string
+}
+
+const (
+	reenters        = "re-entry"
+	refusesReentry  = "re-entry refused"
+	endsByOtherHand = "forced unlock"
+)
+
+func kinds() []kind {
+	mutex := func(o rlock.Options, options ...rlock.Option) func(*testing.T, *place) (a, b rlock.Locker) {
+		return func(t *testing.T, p *place) (a, b rlock.Locker) {
+			return p.client(t, 0, o).Mutex(p.name, options...), p.client(t, 1, o).Mutex(p.name, options...)
+		}
+	}
+	refuses := map[string]string{reenters: "has " + refusesReentry}
+	enters := map[string]string{refusesReentry: "has " + reenters}
+	return []kind{
+		{name: "plain", keys: 1, handles: mutex(rlock.Options{}), without: enters},
+		{name: "fenced", keys: 2, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
+			return p.client(t, 0, rlock.Options{}).FencedMutex(p.name), p.client(t, 1, rlock.Options{}).FencedMutex(p.name)
+		}, without: enters, keeps: "redisson_lock_token:"},
+		{name: "fair", keys: 1, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
+			return p.client(t, 0, rlock.Options{}).FairMutex(p.name), p.client(t, 1, rlock.Options{}).FairMutex(p.name)
+		}, without: enters},
+		{name: "write side", keys: 1, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
+			return p.client(t, 0, rlock.Options{}).RWMutex(p.name).Write(), p.client(t, 1, rlock.Options{}).RWMutex(p.name).Write()
+		}, without: enters},
+		{name: "Upgradeable", keys: 3, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
+			return p.client(t, 0, rlock.Options{}).RWMutex(p.name).Upgradeable(), p.client(t, 1, rlock.Options{}).RWMutex(p.name).Upgradeable()
+		}, without: map[string]string{refusesReentry: "has " + reenters, endsByOtherHand: "has no such method"}},
+		{name: "All", keys: 2, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
+			both := func(side int) rlock.Locker {
+				c := p.client(t, side, rlock.Options{})
+				return rlock.All(c.Mutex(p.name), c.Mutex(p.name+":beside"))
+			}
+			return both(0), both(1)
+		}, without: map[string]string{refusesReentry: "has " + reenters, endsByOtherHand: "has no such method"}},
+		{name: "Quorum", keys: 3, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
+			// Of three names on one server, where three servers should be: the lock does not know that they are one.
+			quorum := func(side int) rlock.Locker {
+				var members []rlock.Locker
+				for _, name := range []string{p.name, p.name + ":2", p.name + ":3"} {
+					members = append(members, p.client(t, side, rlock.Options{}).Mutex(name))
+				}
+				return rlock.Quorum(members...)
+			}
+			return quorum(0), quorum(1)
+		}, without: map[string]string{
+			refusesReentry: "has " + reenters, endsByOtherHand: "has no such method",
+			"wake-up here": "nothing shows that one of them waits: they send nothing",
+		}},
+		{name: "Prefix", keys: 1, handles: mutex(rlock.Options{Prefix: "{shop}:"}), without: enters},
+		{name: "WithGrace", keys: 1, handles: mutex(rlock.Options{}, rlock.WithGrace(time.Second)), without: enters},
+		{name: "WithoutReentry", keys: 1, handles: mutex(rlock.Options{}, rlock.WithoutReentry()), without: refuses},
+	}
+}
+
+// property is one thing that a lock does.
+type property struct {
+	name     string
+	holds    func(t *testing.T, p *place, a, b rlock.Locker)
+	watchdog time.Duration // 0: the default, which no test waits for
+	cuts     bool          // the first side can be cut off
+}
+
+// place is where one property of one kind is looked at: one lock, and two sides that want it, like two processes.
+type place struct {
+	ctx      context.Context // of calls that do not take that long, if the kind is well
+	name     string
+	kind     kind
+	sides    [2]rueidis.Client
+	cutOff   func(bool) // of the first one
+	watchdog time.Duration
+	clients  [2][]*rlock.Client
+}
+
+// client returns a Client of a side, with the watchdog time that the property needs. A kind may need several for each side.
+func (p *place) client(t *testing.T, side int, o rlock.Options) *rlock.Client {
+	t.Helper()
+	if o.WatchdogTimeout == 0 {
+		o.WatchdogTimeout = p.watchdog
+	}
+	c, err := rlock.New(p.sides[side], o)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	p.clients[side] = append(p.clients[side], c)
+	return c
+}
+
+// closeSide closes the Clients of a side, and close those of both.
+func (p *place) closeSide(side int) {
+	for _, c := range p.clients[side] {
+		c.Close()
+	}
+}
+
+func (p *place) close() {
+	p.closeSide(0)
+	p.closeSide(1)
+}
+
+// keys returns the names of all keys of the lock.
+func (p *place) keys(t *testing.T) []string { return p.list(t, "KEYS") }
+
+// channels returns all channels of the lock to which anybody is subscribed.
+func (p *place) channels(t *testing.T) []string {
+	return append(p.list(t, "PUBSUB", "CHANNELS"), p.list(t, "PUBSUB", "SHARDCHANNELS")...)
+}
+
+// awaitSilence waits until nobody is subscribed any more, which may take half a second: subscriptions linger.
+func (p *place) awaitSilence(t *testing.T, within time.Duration) {
+	t.Helper()
+	redistest.Eventually(t, within, func() bool {
+		if len(p.channels(t)) == 0 {
+			return true
+		}
+		<-time.After(10 * time.Millisecond) // in a bubble, nothing but the looks takes time
+		return false
+	}, "no channel is left")
+}
+
+func (p *place) list(t *testing.T, cmd ...string) (all []string) {
+	t.Helper()
+	for _, node := range p.sides[1].Nodes() { // it is never cut off
+		some, err := node.Do(t.Context(), node.B().Arbitrary(cmd...).Args("*"+p.name+"*").Build()).AsStrSlice()
+		if _, refused := rueidis.IsRedisErr(err); refused { // SHARDCHANNELS, before Redis 7
+			continue
+		}
+		require.NoError(t, err)
+		all = append(all, some...)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// forget deletes all keys of the lock, as a failover does that lost them.
+func (p *place) forget(t *testing.T) {
+	t.Helper()
+	for _, key := range p.keys(t) {
+		require.NoError(t, p.sides[1].Do(t.Context(), p.sides[1].B().Del().Key(key).Build()).Error())
+	}
+}
+
+// lockAndWait returns a Lock that waits, and is subscribed.
+func (p *place) lockAndWait(t *testing.T, l rlock.Locker) pending {
+	t.Helper()
+	waiter := lockAsync(t, l)
+	redistest.Eventually(t, 10*time.Second, func() bool { return len(p.channels(t)) > 0 }, "it waits")
+	return waiter
+}
+
+// beforeExpiry is a time in which no lease ends that the watchdog has kept: what is gone by then was taken away.
+func (p *place) beforeExpiry() time.Duration {
+	return cmp.Or(p.watchdog, rlock.DefaultWatchdogTimeout) * 2 / 3
+}
+
+// refused says that the lock is held, by anybody but ctx.
+func refused(ctx context.Context, t *testing.T, l rlock.Locker) {
+	t.Helper()
+	began := time.Now()
+	same, unlock, err := l.TryLock(ctx, 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.NotErrorIs(t, err, rlock.ErrUnreachable)
+	require.Equal(t, ctx, same)
+	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	require.Less(t, time.Since(began), soon)
+}
+
+// free says that the lock can be had: at once, or when it has passed those by that gave up.
+func free(t *testing.T, l rlock.Locker) {
+	t.Helper()
+	freeUnder(t.Context(), t, l)
+}
+
+// freeUnder is free for a Lock under ctx.
+func freeUnder(ctx context.Context, t *testing.T, l rlock.Locker) {
+	t.Helper()
+	_, unlock, err := l.TryLock(ctx, rlock.DefaultWatchdogTimeout/3)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+}

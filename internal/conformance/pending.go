@@ -1,0 +1,79 @@
+package conformance
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+const (
+	shortWatchdog = 3 * time.Second // of holds that have to be seen renewed
+	soon          = 2 * time.Second // how much longer than its bound a call may take on a loaded machine
+	atMost        = time.Minute     // no test waits that long
+)
+
+// attempt is what a Lock returned.
+type attempt struct {
+	ctx    context.Context
+	unlock rlock.UnlockFunc
+	err    error
+}
+
+// pending is a Lock under way on a goroutine of its own, which ends with the Lock.
+type pending struct {
+	result chan attempt
+	cancel context.CancelFunc
+}
+
+func lockAsync(t *testing.T, l rlock.Locker) pending {
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel)
+	p := pending{make(chan attempt, 1), cancel}
+	go func() {
+		var a attempt
+		a.ctx, a.unlock, a.err = l.Lock(ctx)
+		p.result <- a
+	}()
+	return p
+}
+
+func (p pending) get(t *testing.T, within time.Duration) attempt {
+	t.Helper()
+	select {
+	case a := <-p.result:
+		return a
+	case <-time.After(within):
+		require.FailNow(t, "Lock did not return", "within %v", within)
+		panic("unreachable")
+	}
+}
+
+func (p pending) stillWaits(t *testing.T) {
+	t.Helper()
+	select {
+	case a := <-p.result:
+		require.FailNow(t, "Lock returned", "%v", a.err)
+	default:
+	}
+}
+
+// awaitGone allows goroutines of the library that have said they are done the moment that they need to end.
+func awaitGone(t *testing.T) {
+	t.Helper()
+	const module = "github.com/go-rlock/rlock/"
+	left := func() bool {
+		return redistest.Goroutines(module+"rlock.", module+"lease.", module+"pubsub.", module+"lua.") > 0
+	}
+	for deadline := time.Now().Add(soon); left(); <-time.After(time.Millisecond) {
+		if time.Now().After(deadline) && left() {
+			stacks := make([]byte, 1<<20)
+			require.FailNow(t, "goroutines are left", "%s", stacks[:runtime.Stack(stacks, true)])
+		}
+	}
+}

@@ -1,0 +1,37 @@
+package rlocktest
+
+import (
+	"testing"
+	"testing/synctest"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/conformance"
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// The server in memory is one on which locks of all kinds are what they are on a real one. Each cell of the table has a server and
+// a bubble of its own.
+func TestConformanceInMemory(t *testing.T) {
+	conformance.Run(t, conformance.Deployment{
+		Run: func(t *testing.T, cell func(*testing.T)) {
+			redistest.Parallel(t)
+			synctest.Test(t, cell)
+		},
+		Connect: func(t *testing.T, _ bool) (sides [2]rueidis.Client, cutOff func(bool)) {
+			s, err := newServer()
+			require.NoError(t, err)
+			t.Cleanup(s.Close)
+			var networks [2]*network
+			for side := range sides {
+				networks[side] = newNetwork()
+				sides[side], err = dial(s, networks[side])
+				require.NoError(t, err)
+				t.Cleanup(networks[side].close)
+				t.Cleanup(sides[side].Close)
+			}
+			return sides, networks[0].fail
+		},
+	})
+}

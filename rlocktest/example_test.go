@@ -1,0 +1,158 @@
+package rlocktest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/go-rlock/rlock/rlock"
+	"github.com/go-rlock/rlock/rlocktest"
+)
+
+// printer is what the examples have for a *testing.T: its errors are printed.
+type printer struct {
+	testing.TB
+	cleanup func()
+}
+
+func (p *printer) Helper()                           {}
+func (p *printer) Cleanup(f func())                  { p.cleanup = f }
+func (p *printer) Errorf(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+
+// end is the end of the test.
+func (p *printer) end() { p.cleanup() }
+
+func Example() {
+	t := new(printer) // in a test: its t
+	defer t.end()
+
+	locks := rlocktest.New(t)
+	err := locks.Mutex("order:42").Do(context.Background(), func(ctx context.Context) error {
+		locks.AssertHeld(ctx, "order:42")
+		fmt.Println("shipping")
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// shipping
+	// <nil>
+}
+
+func ExampleNewWith() {
+	t := new(printer)
+	defer t.end()
+
+	// As the program has it.
+	locks := rlocktest.NewWith(t, rlock.Options{Prefix: "shop:"})
+	fmt.Println(locks.Mutex("order:42").Do(context.Background(), func(context.Context) error {
+		keys, err := locks.Redis().Do(context.Background(), locks.Redis().B().Keys().Pattern("*").Build()).AsStrSlice()
+		fmt.Println(keys)
+		return err
+	}))
+	// Output:
+	// [shop:order:42]
+	// <nil>
+}
+
+// A holder whose lock is gone is told by its next renewal, which is due in a third of a second here. In a bubble of testing/synctest the
+// default time does as well.
+func ExampleClient_Lose() {
+	t := new(printer)
+	defer t.end()
+
+	locks := rlocktest.NewWith(t, rlock.Options{WatchdogTimeout: time.Second})
+	err := locks.Mutex("order:42").Do(context.Background(), func(ctx context.Context) error {
+		locks.Lose("order:42")
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	fmt.Println(errors.Is(err, rlock.ErrLost))
+	// Output: true
+}
+
+func ExampleClient_HoldElsewhere() {
+	t := new(printer)
+	defer t.end()
+
+	locks := rlocktest.New(t)
+	release := locks.HoldElsewhere("order:42")
+	_, _, err := locks.Mutex("order:42").TryLock(context.Background(), 0)
+	fmt.Println(errors.Is(err, rlock.ErrNotAcquired))
+
+	time.AfterFunc(10*time.Millisecond, release)
+	fmt.Println(locks.Mutex("order:42").Do(context.Background(), func(context.Context) error { return nil }))
+	// Output:
+	// true
+	// <nil>
+}
+
+// Locks of other kinds are held elsewhere by a Client of another process.
+func ExampleClient_Elsewhere() {
+	t := new(printer)
+	defer t.end()
+
+	locks := rlocktest.New(t)
+	_, unlock, err := locks.Elsewhere().RWMutex("config").Read().Lock(context.Background())
+	fmt.Println(err)
+
+	config := locks.RWMutex("config")
+	fmt.Println(config.Read().Do(context.Background(), func(context.Context) error { return nil }))
+	err = config.Write().TryDo(context.Background(), 0, func(context.Context) error { return nil })
+	fmt.Println(errors.Is(err, rlock.ErrNotAcquired))
+	fmt.Println(unlock())
+	// Output:
+	// <nil>
+	// <nil>
+	// true
+	// <nil>
+}
+
+func ExampleClient_FailRedis() {
+	t := new(printer)
+	defer t.end()
+
+	locks := rlocktest.NewWith(t, rlock.Options{WatchdogTimeout: time.Second})
+	err := locks.Mutex("order:42").Do(context.Background(), func(ctx context.Context) error {
+		restore := locks.FailRedis()
+		defer restore()
+		<-ctx.Done() // not renewed in time
+		return nil
+	})
+	fmt.Println(errors.Is(err, rlock.ErrLost))
+	// Output: true
+}
+
+func ExampleClient_AssertHeld() {
+	t := new(printer)
+	defer t.end()
+
+	locks := rlocktest.New(t)
+	// A fake of the store, which has to be called inside the lock.
+	save := func(ctx context.Context) error {
+		locks.AssertHeld(ctx, "order:42")
+		return nil
+	}
+	fmt.Println(locks.Mutex("order:42").Do(context.Background(), save))
+	fmt.Println(save(context.Background()))
+	// Output:
+	// <nil>
+	// rlocktest: the ctx carries no hold of "order:42": the lock is free
+	// <nil>
+}
+
+func ExampleClient_Redis() {
+	t := new(printer)
+	defer t.end()
+
+	// Code that makes its Client itself.
+	own, err := rlock.New(rlocktest.New(t).Redis(), rlock.Options{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer own.Close()
+	fmt.Println(own.Mutex("order:42").Do(context.Background(), func(context.Context) error { return nil }))
+	// Output: <nil>
+}

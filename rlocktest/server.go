@@ -1,0 +1,61 @@
+package rlocktest
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+	"github.com/redis/rueidis"
+)
+
+// newServer starts a Redis in memory, whose clock is that of package time: in a bubble, the bubble's.
+func newServer() (*miniredis.Miniredis, error) {
+	s := miniredis.NewMiniRedis()
+	s.ClockTTL(true)
+	conn, err := s.Dial() // starts it, without a socket
+	if err != nil {
+		return nil, fmt.Errorf("rlocktest: %w", err)
+	}
+	s.Server().SetPreHook(replicate)
+	return s, conn.Close()
+}
+
+// replicate answers a WAIT as if there were as many replicas as it asks for.
+func replicate(c *server.Peer, cmd string, args ...string) (done bool) {
+	if cmd != "WAIT" || len(args) != 2 {
+		return false
+	}
+	n, err := strconv.Atoi(args[0])
+	if err != nil {
+		return false
+	}
+	c.WriteInt(n)
+	return true
+}
+
+// dial returns a client that reaches the server through n.
+func dial(s *miniredis.Miniredis, n *network) (rueidis.Client, error) {
+	redis, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{address{}.String()},
+		DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+			client, server, err := n.connect()
+			if err == nil {
+				s.Server().ServeConn(server)
+			}
+			return client, err
+		},
+		// What the server does not have: client-side caching, commands on a connection that is subscribed, a cluster, though it knows
+		// the commands.
+		DisableCache: true, AlwaysRESP2: true, ForceSingleClient: true,
+		// Connections are made for each test, and the default is half a megabyte for each buffer.
+		ReadBufferEachConn: 4 << 10, WriteBufferEachConn: 4 << 10, RingScaleEachConn: 8,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("rlocktest: %w", err)
+	}
+	return redis, nil
+}
