@@ -239,7 +239,7 @@ func (l *link) name(conn rueidis.DedicatedClient) error {
 		return err
 	}
 	if name, err := result.ToString(); name != "" || err != nil && !rueidis.IsRedisNil(err) {
-		return nil //nolint:nilerr // it may not be asked
+		return nil // it may not be asked
 	}
 	return conn.Do(ctx, conn.B().ClientSetname().ConnectionName("rlock"+l.hub.grants).Build()).NonRedisError()
 }

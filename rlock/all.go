@@ -262,7 +262,7 @@ func (a *MultiMutex) lock(who caller) (context.Context, UnlockFunc, error) {
 		who.trace = a.members[i].mutex.client.trace(who.ctx, a.name, "all", who.began)
 	}
 	s, err := a.compete(who)
-	who.trace.took(0, nil) // what became of single members
+	who.trace.took(nil, 0) // what became of single members
 	if err != nil {
 		who.trace.ended(who.ctx, err)
 		return who.ctx, func() error { return a.fail(ErrNotHeld, errLockFailed) }, err
@@ -322,7 +322,7 @@ func (a *MultiMutex) compete(who caller) (*section, error) {
 }
 
 // canWait reports whether there is time for another try. That ctx is done the next try will say.
-func (c *caller) canWait() bool { return !c.once && (c.wait.IsZero() || time.Now().Before(c.wait)) }
+func (c caller) canWait() bool { return !c.once && (c.wait.IsZero() || time.Now().Before(c.wait)) }
 
 // take adds all members but one that the section has. It does not wait. refused is a member that another owner holds; then, as after
 // any error, the section may have some of the others.

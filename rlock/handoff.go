@@ -117,7 +117,7 @@ func (h *hold) handedOff(next *locking, stay bool, sent time.Time, reply lua.Rel
 		if !reply.WithoutQueue {
 			next.hold.queued = nil
 		}
-		next.trace.took(PathHandOff, &h.first)
+		next.trace.took(&h.first, PathHandOff)
 		c.stats.handOffs.Add(1)
 		ok = next.waiter.Grant(m.expiry(m.ttl()))
 	} else {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// lastSecond is how long Shutdown waits for the unlocks of sections whose ctx it has cancelled.
-const lastSecond = time.Second
+// lastWait is how long Shutdown waits for the unlocks of sections whose ctx it has cancelled.
+const lastWait = time.Second
 
 // Shutdown closes the Client when its sections have ended, as [net/http.Server.Shutdown] does with requests. From the call on every
 // Lock that would begin a hold returns [ErrClosed], also those that wait; sections that run go on, can re-enter their holds, are renewed
@@ -33,7 +33,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	err := c.awaitEmpty(ctx)
 	if err != nil {
 		c.leases.Close() // tells the holders
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSecond)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWait)
 		defer cancel()
 		_ = c.awaitEmpty(last)
 	}

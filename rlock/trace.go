@@ -142,7 +142,7 @@ func (t *tracing) waits(holder string) {
 }
 
 // took says how the lock was got, unless that follows from the waiting; by is as in AcquiredInfo.
-func (t *tracing) took(p Path, by context.Context) {
+func (t *tracing) took(by context.Context, p Path) {
 	if t != nil {
 		t.path, t.by = p, by
 	}

@@ -188,7 +188,7 @@ func (w *fairWorld) fairExclusion(t *testing.T) {
 	var goes [processes]*goProcess
 	var java [processes]*redisson
 	for i := range processes {
-		goes[i] = w.startGo(t, goJob{Options: w.options(0), Name: name, Fair: true, File: file, Threads: threads, For: long})
+		goes[i] = w.startGo(t, goJob{Name: name, Fair: true, File: file, Threads: threads, For: long})
 		java[i] = w.startJava(t, 30*time.Second)
 	}
 	var replies []<-chan reply
@@ -386,7 +386,7 @@ func (w *fairWorld) process(t *testing.T, s sides, name string) (kill func()) {
 	n := len(w.entries(t, name))
 	held := w.watch.exists(t, name)
 	if _, isGo := s.holder().(*fairGo); isGo {
-		p := w.startGo(t, goJob{Options: w.options(shortLease), Name: name, Fair: true})
+		p := w.startGo(t, goJob{Watchdog: shortLease, Name: name, Fair: true})
 		p.begin(t)
 		kill = p.kill
 		if !held {

@@ -100,7 +100,7 @@ func (w *world) inherits(t testing.TB, waiter actor, name string, in <-chan even
 func (w *world) goIsKilled(t *testing.T) {
 	t.Parallel()
 	name, waiter := redistest.Name(t), w.quickJava.thread()
-	p := w.startGo(t, goJob{Options: w.options(shortLease), Name: name})
+	p := w.startGo(t, goJob{Watchdog: shortLease, Name: name})
 	p.begin(t)
 	w.holds(t, name, p.expect(t, "held", 10*time.Second), 1)
 	in := waiter.start(t, name, atMost)

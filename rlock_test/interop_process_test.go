@@ -27,11 +27,12 @@ import (
 // goJob is what a second process of the Go side does: this test binary, run again with the job in
 // its environment. It prints "ready" when it is connected and begins when it is sent a line.
 type goJob struct {
-	Addrs   []string
-	Options rlock.Options
-	Name    string
-	Fair    bool
-	Side    string // of a read/write lock; "" for another kind
+	Addrs    []string
+	Plain    bool // pub/sub, on a cluster
+	Watchdog time.Duration
+	Name     string
+	Fair     bool
+	Side     string // of a read/write lock; "" for another kind
 
 	// With a file, Threads goroutines lock, add 1 to the number in the file and unlock, For that
 	// long; how often is printed. Without, the lock is taken, "held" printed, and nothing more done.
@@ -76,7 +77,7 @@ func (j goJob) run() error {
 		return err
 	}
 	defer rdb.Close()
-	client, err := rlock.New(rdb, j.Options)
+	client, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: j.Watchdog, PlainPubSub: j.Plain})
 	if err != nil {
 		return err
 	}
@@ -157,7 +158,7 @@ type goProcess struct {
 // of this one.
 func (w *world) startGo(t testing.TB, job goJob) *goProcess {
 	t.Helper()
-	job.Addrs = w.addrs
+	job.Addrs, job.Plain = w.addrs, w.plain
 	text, err := json.Marshal(job)
 	require.NoError(t, err)
 	self, err := os.Executable()

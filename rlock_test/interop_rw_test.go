@@ -428,7 +428,7 @@ func (w rwWorld) javaIsKilled(t *testing.T) {
 func (w rwWorld) goIsKilled(t *testing.T) {
 	t.Parallel()
 	name := redistest.Name(t)
-	goes := w.startGo(t, goJob{Options: w.options(shortLease), Name: name, Side: "read"})
+	goes := w.startGo(t, goJob{Watchdog: shortLease, Name: name, Side: "read"})
 	goes.begin(t)
 	goes.expect(t, "held", time.Minute)
 	waiter := rwThread{w.quickJava.thread()}

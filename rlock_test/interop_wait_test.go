@@ -34,7 +34,7 @@ func (w *world) exclusion(t *testing.T) {
 	var goes [processes]*goProcess
 	var java [processes]*redisson
 	for i := range processes {
-		goes[i] = w.startGo(t, goJob{Options: w.options(0), Name: name, File: file, Threads: threads, For: long})
+		goes[i] = w.startGo(t, goJob{Name: name, File: file, Threads: threads, For: long})
 		java[i] = w.startJava(t, 30*time.Second)
 	}
 	var replies []<-chan reply

@@ -114,7 +114,7 @@ func TestShutdownWhoseTimeIsOver(t *testing.T) {
 		ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
 		require.NoError(t, err)
 		soonOver, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-		defer cancel()
+		t.Cleanup(cancel)
 		began := time.Now()
 		down := async(func() error { return b.Shutdown(soonOver) })
 		<-ctx.Done()

@@ -322,7 +322,7 @@ func TestCommandsHaveTheValuesOfTheCaller(t *testing.T) {
 		if ends {
 			var cancel context.CancelFunc
 			ctx, cancel = context.WithCancel(ctx)
-			defer cancel()
+			t.Cleanup(cancel)
 		}
 		for name, l := range map[string]rlock.Locker{
 			"mutex": c.Mutex(b.name), "all": rlock.All(c.Mutex(b.name), c.Mutex(b.name+":2")),
