@@ -25,11 +25,23 @@ func (r *relay) flying(t testing.TB, a attempt) <-chan error {
 	return unlocked
 }
 
+// startedTry tells when it begins to wait.
+type startedTry struct {
+	tryFor
+	began chan<- time.Time
+}
+
+func (s startedTry) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+	s.began <- time.Now()
+	return s.tryFor.Lock(ctx)
+}
+
 // G5: a waiter goes while the hand-off to it is under way. It returns at once; the hold goes to the next
 // one, or nothing is left. The unlock is none of its business.
 func TestWaiterGoesDuringAHandOff(t *testing.T) {
 	redistest.Parallel(t)
-	const patient = 10 * time.Second // with time to stand in line and to be handed the lock
+	const patient = 10 * time.Second // with time to stand in line
+	const last = 2 * time.Second     // of that, for the hand-off: a call that is held back for longer is given up
 	s := redistest.Start(t)
 	for leg, on := range legs {
 		for _, how := range []string{"cancelled", "time-out"} {
@@ -40,12 +52,13 @@ func TestWaiterGoesDuringAHandOff(t *testing.T) {
 					r := newRelayOn(t, s, rlock.Options{HandOff: never})
 					m := r.Mutex(r.name)
 					on(r.proxy, r.nthHandOff(1, redistest.Hold))
-					first := []locker{m}
+					first, began := []locker{m}, make(chan time.Time, 1)
 					if how == "time-out" {
-						first[0] = tryFor{m, patient}
+						first[0] = startedTry{tryFor{m, patient}, began}
 					}
 					a, line := r.line(t, append(first, same(m, behind)...)...)
 					if how == "time-out" {
+						pass(time.Until((<-began).Add(patient - last)))
 						line[0].stillWaits(t)
 					}
 					unlocked := r.flying(t, a)

@@ -186,8 +186,11 @@ func TestQuorumGivesLateGrantsBack(t *testing.T) {
 func TestQuorumWakes(t *testing.T) {
 	e := newElectorate(t, 5)
 	a, b := e.voter(t, rlock.Options{}), e.voter(t, rlock.Options{})
-	var all []time.Duration
+	var all, sections []time.Duration
 	for i := range 20 {
+		free := time.Now()
+		require.NoError(t, a.Do(t.Context(), nothing))
+		sections = append(sections, time.Since(free))
 		_, unlock, err := a.Lock(t.Context())
 		require.NoError(t, err)
 		e.awaitVotes(t, 5)
@@ -208,9 +211,11 @@ func TestQuorumWakes(t *testing.T) {
 		require.NoError(t, got.unlock())
 	}
 	slices.Sort(all)
-	t.Logf("from the call of unlock to the return of Lock: median %v, longest %v", all[len(all)/2], all[len(all)-1])
-	require.Less(t, all[len(all)/2], 50*time.Millisecond)
-	require.Less(t, all[len(all)-1], time.Second)
+	slices.Sort(sections)
+	usual := sections[len(sections)/2]
+	t.Logf("from the call of unlock to the return of Lock: median %v, longest %v; a section %v", all[len(all)/2], all[len(all)-1], usual)
+	require.Less(t, all[len(all)/2], 5*usual+20*time.Millisecond)
+	require.Less(t, all[len(all)-1], rlock.DefaultWatchdogTimeout/3)
 }
 
 // G4: a server where a waiter could not be told of the unlock wakes it when it is back, or when its lease ends.
@@ -404,7 +409,7 @@ func TestQuorumCancelled(t *testing.T) {
 	began := time.Now()
 	_, _, err = a.Lock(canceled())
 	require.ErrorIs(t, err, context.Canceled)
-	require.Less(t, time.Since(began), time.Second)
+	require.Less(t, time.Since(began), soon)
 	a.close()
 	b.close()
 	awaitGone(t, before)
