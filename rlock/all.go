@@ -262,7 +262,7 @@ func (a *MultiMutex) lock(who caller) (context.Context, UnlockFunc, error) {
 		who.trace = a.members[i].mutex.client.trace(who.ctx, a.name, "all", who.began)
 	}
 	s, err := a.compete(who)
-	who.trace.took(nil, 0) // what became of single members
+	who.trace.took(0) // what became of single members
 	if err != nil {
 		who.trace.ended(who.ctx, err)
 		return who.ctx, func() error { return a.fail(ErrNotHeld, errLockFailed) }, err

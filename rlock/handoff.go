@@ -117,7 +117,7 @@ func (h *hold) handedOff(next *locking, stay bool, sent time.Time, reply lua.Rel
 		if !reply.WithoutQueue {
 			next.hold.queued = nil
 		}
-		next.trace.took(&h.first, PathHandOff)
+		next.trace.handedBy(&h.first)
 		c.stats.handOffs.Add(1)
 		ok = next.waiter.Grant(m.expiry(m.ttl()))
 	} else {

@@ -118,7 +118,7 @@ func (l *locking) compete() (*level, error) {
 					return l.enter(l.handed.answer())
 				}
 				if a, usable := l.given(g); usable {
-					l.trace.took(nil, PathGrant)
+					l.trace.took(PathGrant)
 					c.stats.grants.Add(1)
 					return l.enter(a)
 				}
@@ -360,7 +360,7 @@ func (m *Mutex) enterWithin(who caller, outer *hold) (*level, error) {
 		outer.gone()
 		return nil, outer.lossSoFar()
 	}
-	who.trace.took(nil, PathReentry)
+	who.trace.took(PathReentry)
 	return l.enter(a)
 }
 
@@ -392,7 +392,7 @@ func (m *Mutex) reenter(who caller, h *hold) (*level, error) {
 	if err != nil {
 		return nil, m.gaveUp(who, err, lua.AcquireReply{})
 	}
-	who.trace.took(nil, PathReentry)
+	who.trace.took(PathReentry)
 	return l, nil
 }
 

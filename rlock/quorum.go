@@ -172,7 +172,7 @@ func (q *QuorumMutex) lock(who caller) (*quorumLevel, error) {
 	}
 	for outer := q.levelIn(who.ctx); outer != nil; outer = q.levelIn(who.ctx) {
 		if l, err := outer.hold.reenter(who.ctx, q); err != errOver { //nolint:errorlint // never wrapped
-			who.trace.took(nil, PathReentry)
+			who.trace.took(PathReentry)
 			return l, err
 		}
 	}

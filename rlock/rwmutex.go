@@ -88,7 +88,7 @@ func (rw *RWMutex) downgrade(who caller, writer *level) (*level, error) {
 		return nil, err
 	}
 	outer.downgraded.Store(true)
-	who.trace.took(nil, PathFree) // no re-entry: it goes on alone
+	who.trace.took(PathFree) // no re-entry: it goes on alone
 	return l, nil
 }
 

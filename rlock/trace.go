@@ -141,10 +141,17 @@ func (t *tracing) waits(holder string) {
 	}
 }
 
-// took says how the lock was got, unless that follows from the waiting; by is as in AcquiredInfo.
-func (t *tracing) took(by context.Context, p Path) {
+// took says how the lock was got, unless that follows from the waiting.
+func (t *tracing) took(p Path) {
 	if t != nil {
-		t.path, t.by = p, by
+		t.path, t.by = p, nil
+	}
+}
+
+// handedBy says that it was handed over at the end of a section.
+func (t *tracing) handedBy(section *level) {
+	if t != nil {
+		t.path, t.by = PathHandOff, section
 	}
 }
 
