@@ -2,28 +2,144 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"flag"
 	"fmt"
+	"os"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/redis/rueidis"
 )
 
-const defaultAddr = "127.0.0.1:6379"
+const (
+	defaultAddr = "127.0.0.1:6379"
 
-// options understands an address: host:port, several of them joined by commas, or a URL.
+	// answerTime bounds a question to Redis.
+	answerTime = 5 * time.Second
+)
+
+// options understands an address: host:port, several of them joined by commas, or a URL. Its errors do not repeat the address, which may
+// have a password.
 func options(addr string) (rueidis.ClientOption, error) {
 	o := rueidis.ClientOption{InitAddress: strings.Split(addr, ",")}
-	if strings.Contains(addr, "://") {
+	switch {
+	case strings.Contains(addr, "://"):
 		var err error
 		if o, err = rueidis.ParseURL(addr); err != nil {
-			return o, fmt.Errorf("address: %w", err)
+			return o, errors.New("the address is no URL of Redis: write redis://user:password@host:port/0 or rediss://…, " +
+				"with %40 %3A %2F for @ : / in the password")
 		}
+	case strings.Contains(addr, "@"):
+		return o, errors.New("the address has a user or a password, but no scheme: write redis://… or rediss://…")
 	}
 	o.DisableCache = true // nothing here reads through the client-side cache
 	return o, nil
 }
 
-// address is the flag's, else the environment's, else the default one.
-func (p *program) address(flag string) string {
-	return cmp.Or(flag, p.getenv("REDIS_ADDR"), defaultAddr)
+// target says where Redis is. All commands but the demo have its flags.
+type target struct {
+	url, passwordFile, caFile, prefix string
+
+	where []string // the addresses, without a password; set by connect
+}
+
+func (t *target) flags(fs *flag.FlagSet) {
+	fs.StringVar(&t.url, "redis", "", "")
+	fs.StringVar(&t.url, "addr", "", "")
+	fs.StringVar(&t.passwordFile, "password-file", "", "")
+	fs.StringVar(&t.caFile, "cacert", "", "")
+	fs.StringVar(&t.prefix, "prefix", "", "")
+}
+
+// options are those of the flags and the environment.
+func (t *target) options(p *program) (rueidis.ClientOption, error) {
+	o, err := options(cmp.Or(t.url, p.getenv("REDIS_URL"), p.getenv("REDIS_ADDR"), defaultAddr))
+	if err != nil {
+		return o, err
+	}
+	t.where = o.InitAddress
+	o.Password = cmp.Or(o.Password, p.getenv("REDIS_PASSWORD"), p.getenv("REDISCLI_AUTH"))
+	if t.passwordFile != "" {
+		text, err := os.ReadFile(t.passwordFile)
+		if err != nil {
+			return o, fmt.Errorf("-password-file: %w", err)
+		}
+		o.Password = strings.TrimRight(string(text), "\r\n")
+	}
+	if t.caFile != "" {
+		pem, err := os.ReadFile(t.caFile)
+		if err != nil {
+			return o, fmt.Errorf("-cacert: %w", err)
+		}
+		if o.TLSConfig == nil {
+			o.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
+		}
+		o.TLSConfig.RootCAs = x509.NewCertPool()
+		if !o.TLSConfig.RootCAs.AppendCertsFromPEM(pem) {
+			return o, fmt.Errorf("-cacert: %s has no certificate in PEM", t.caFile)
+		}
+	}
+	if o.Sentinel.MasterSet != "" { // sentinels mostly have what their servers have
+		o.Sentinel.TLSConfig = o.TLSConfig
+	}
+	return o, nil
+}
+
+// connect reports false, with the exit code, if there is no connection. With retry, what only reads is sent again until it is answered;
+// without, one learns what is wrong.
+func (p *program) connect(t *target, retry bool) (rdb rueidis.Client, code int, ok bool) {
+	o, err := t.options(p)
+	if err != nil {
+		return nil, p.misuse(err, ""), false
+	}
+	o.DisableRetry = o.DisableRetry || !retry
+	if rdb, err = rueidis.NewClient(o); err != nil {
+		return nil, p.fail(exitInternal, t.at(err)), false
+	}
+	return rdb, 0, true
+}
+
+// at puts the addresses before an error of a connection, unless it names the only one.
+func (t *target) at(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = fmt.Errorf("no answer within %s", answerTime)
+	}
+	if len(t.where) == 1 && strings.Contains(err.Error(), t.where[0]) {
+		return err
+	}
+	return fmt.Errorf("%s: %s", strings.Join(t.where, ","), trimPrefix(err))
+}
+
+// node is a server, and what it is called in what we print.
+type node struct {
+	addr string
+	rueidis.Client
+}
+
+// nodes are all servers that the client knows, in the order of their addresses; with masters only those that are no replicas.
+func nodes(ctx context.Context, rdb rueidis.Client, masters bool) ([]node, error) {
+	var all []node
+	for addr, c := range rdb.Nodes() {
+		all = append(all, node{addr, c})
+	}
+	slices.SortFunc(all, func(a, b node) int { return strings.Compare(a.addr, b.addr) })
+	if !masters || len(all) == 1 {
+		return all, nil
+	}
+	var some []node
+	for _, n := range all {
+		role, err := n.Do(ctx, n.B().Role().Build()).ToArray()
+		if err != nil || len(role) == 0 {
+			return nil, fmt.Errorf("%s: ROLE: %w", n.addr, err)
+		}
+		if text, _ := role[0].ToString(); text == "master" {
+			some = append(some, n)
+		}
+	}
+	return some, nil
 }
