@@ -121,25 +121,37 @@ type node struct {
 	rueidis.Client
 }
 
-// nodes are all servers that the client knows, in the order of their addresses; with masters only those that are no replicas.
-func nodes(ctx context.Context, rdb rueidis.Client, masters bool) ([]node, error) {
-	var all []node
+// nodes are all servers that the client knows, in the order of their addresses.
+func nodes(rdb rueidis.Client) (all []node) {
 	for addr, c := range rdb.Nodes() {
 		all = append(all, node{addr, c})
 	}
 	slices.SortFunc(all, func(a, b node) int { return strings.Compare(a.addr, b.addr) })
-	if !masters || len(all) == 1 {
-		return all, nil
+	return all
+}
+
+// masters are those of the nodes that are no replicas, or the only one, whatever it is. down are errors of those that do not answer, which may
+// be either; err is not nil if none answers.
+func masters(ctx context.Context, rdb rueidis.Client) (up []node, down []error, err error) {
+	all := nodes(rdb)
+	if len(all) == 1 {
+		return all, nil, nil
 	}
-	var some []node
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
 	for _, n := range all {
-		role, err := n.Do(ctx, n.B().Role().Build()).ToArray()
-		if err != nil || len(role) == 0 {
-			return nil, fmt.Errorf("%s: ROLE: %w", n.addr, err)
+		hello, err := n.Do(ctx, n.B().Hello().Build()).AsMap() // which every user may send
+		if err != nil {
+			down = append(down, fmt.Errorf("%s: %w", n.addr, err))
+			continue
 		}
-		if text, _ := role[0].ToString(); text == "master" {
-			some = append(some, n)
+		role := hello["role"]
+		if text, _ := role.ToString(); text == "master" {
+			up = append(up, n)
 		}
 	}
-	return some, nil
+	if len(up) == 0 {
+		return nil, nil, fmt.Errorf("no master answers: %v", down)
+	}
+	return up, down, nil
 }

@@ -61,12 +61,14 @@ func (p *program) doctor(args []string) int {
 		return code
 	}
 	defer rdb.Close()
-	// One that is no master is told of, unless there are others.
-	servers, err := nodes(ctx, rdb, true)
+	servers, down, err := masters(ctx, rdb)
 	if err != nil {
 		return p.fail(exitInternal, t.at(err))
 	}
 	var all []finding
+	for _, err := range down {
+		all = append(all, finding{"warn", "nodes", err.Error(), "If it is a master, the locks in its slots fail until its replica has taken over.", t.where})
+	}
 	for _, n := range servers {
 		e := examination{node: n, cluster: rdb.Mode() == rueidis.ClientModeCluster, user: *user, key: t.prefix + *name}
 		found, err := e.examine(ctx)

@@ -58,8 +58,15 @@ func (p *program) ls(args []string) int {
 		return code
 	}
 	defer v.close()
-	locks, more, err := v.scan(ctx, escapeGlob(v.prefix)+pattern, *limit)
+	servers, down, err := masters(ctx, v.rdb)
+	if err != nil {
+		return p.fail(exitInternal, v.at(err))
+	}
+	locks, more, err := v.scan(ctx, servers, escapeGlob(v.prefix)+pattern, *limit)
 	p.list(locks, *asJSON)
+	for _, err := range down {
+		p.fail(exitInternal, fmt.Errorf("not asked, and may be a master: %w", err))
+	}
 	switch {
 	case ctx.Err() != nil:
 		return endCode(ctx)
@@ -71,14 +78,10 @@ func (p *program) ls(args []string) int {
 	return 0
 }
 
-// scan finds the locks that are held and match, limit of them at most; more says that it stopped at that.
-func (v *viewer) scan(ctx context.Context, pattern string, limit int) (locks []state, more bool, err error) {
-	masters, err := nodes(ctx, v.rdb, true)
-	if err != nil {
-		return nil, false, err
-	}
+// scan finds the locks on servers that are held and match, limit of them at most; more says that it stopped at that.
+func (v *viewer) scan(ctx context.Context, servers []node, pattern string, limit int) (locks []state, more bool, err error) {
 	seen := make(map[string]bool) // SCAN may tell of a key twice
-	for _, n := range masters {
+	for _, n := range servers {
 		for cursor := uint64(0); ; {
 			page, err := v.page(ctx, n, cursor, pattern)
 			if err != nil {

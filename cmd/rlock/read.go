@@ -177,8 +177,7 @@ func short(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seconds()) }
 // hosts finds the address of each Client that has a connection named after it. On a server that does not tell there are none.
 func hosts(ctx context.Context, rdb rueidis.Client) map[string]string {
 	found := make(map[string]string)
-	all, _ := nodes(ctx, rdb, false)
-	for _, n := range all {
+	for _, n := range nodes(rdb) {
 		list, err := n.Do(ctx, n.B().ClientList().Build()).ToString()
 		if err != nil {
 			continue

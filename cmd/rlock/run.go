@@ -139,7 +139,9 @@ func (p *program) run(args []string) int {
 	}
 	defer client.Close()
 	// "rlock show" finds us by it. The name is lost with the connection; nothing depends on it.
-	_ = rdb.Do(context.Background(), rdb.B().ClientSetname().ConnectionName("rlock:"+client.ID()).Build())
+	named, cancel := context.WithTimeout(context.Background(), lookInterval)
+	_ = rdb.Do(named, rdb.B().ClientSetname().ConnectionName("rlock:"+client.ID()).Build())
+	cancel()
 
 	ctx, giveUp := context.WithCancelCause(context.Background())
 	defer giveUp(nil)
@@ -222,7 +224,7 @@ func (p *program) acquire(
 	}
 }
 
-// lookInterval is how often -v looks who is waited for.
+// lookInterval is how often -v looks who is waited for, and how long a look may take.
 const lookInterval = time.Second
 
 // holdersOf is "" if nobody holds the lock, or that is not known.

@@ -377,3 +377,13 @@ func TestRunOnCluster(t *testing.T) {
 	require.Equal(t, result{0, "", ""}, first.rest())
 	require.Equal(t, result{0, "inside", ""}, second.rest())
 }
+
+// TestRunCanBeFound: a holder that never waited has a connection with its name.
+func TestRunCanBeFound(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	r := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", untilEOF)
+	r.saw("inside")
+	v, _ := showJSON(t, s.Addr(), "job")
+	require.Regexp(t, `^127\.0\.0\.1:\d+$`, v.Holders[0].Host)
+}

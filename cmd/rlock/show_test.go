@@ -173,35 +173,3 @@ func TestShowWithFewRights(t *testing.T) {
 	require.Equal(t, exitInternal, r.code)
 	require.Contains(t, r.err, "NOPERM")
 }
-
-func TestShowOnCluster(t *testing.T) {
-	t.Parallel()
-	cluster := redistest.StartCluster(t, 3, 0)
-	holds, waits := newLocks(t, cluster.Client(t)), newLocks(t, cluster.Client(t))
-	for _, name := range []string{"a", "b", "c", "{d}"} {
-		ctx, _ := lock(t.Context(), t, holds.Mutex(name))
-		v, _ := showJSON(t, cluster.Addrs()[0], name)
-		require.Equal(t, rlock.Owner(ctx), v.Holders[0].Owner)
-	}
-	waitFor(t, waits, waits.Mutex("b"))
-	redistest.Eventually(t, patience, func() bool {
-		v, _ := showJSON(t, cluster.Addrs()[0], "b")
-		return v.Processes == 1 && len(v.Queue) == 1
-	}, "one waits")
-
-	// ls and top ask all masters.
-	r := call(t, cluster.Addrs()[1], "ls")
-	require.Regexp(t, `^a\t.*\nb\t.*\nc\t.*\n\{d\}\tmutex\t.*\n$`, r.out)
-	require.Regexp(t, `^b\t1\tmutex\t`+holds.ID(), call(t, cluster.Addrs()[2], "top").out)
-
-	// doctor, too.
-	var sharded []string
-	for _, f := range diagnosis(t, call(t, cluster.Addrs()[0], "doctor", "-json")) {
-		require.Len(t, f.Servers, 3, f)
-		if f.Found == "sharded" {
-			sharded = f.Servers
-		}
-		require.NotEqual(t, "bad", f.Status, f)
-	}
-	require.ElementsMatch(t, cluster.Addrs(), sharded)
-}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"slices"
@@ -31,8 +32,10 @@ header.
 exit code  0   2 usage   125 Redis failed
 `
 
-// topInterval is how often top looks.
-const topInterval = time.Second
+const (
+	topInterval = time.Second // between two looks
+	topMost     = 1000        // keys are read in one look
+)
 
 // wanted is a lock that somebody waits for.
 type wanted struct {
@@ -61,7 +64,7 @@ func (p *program) top(args []string) int {
 	if code, ok := p.parse(flags, args); !ok {
 		return code
 	}
-	live := isTerminal(p.out) && *times == 0 && !*asJSON
+	live := isTerminal(p.out) && p.getenv("TERM") != "dumb" && *times == 0 && !*asJSON
 	switch {
 	case flags.NArg() > 1:
 		return p.misuse(errors.New("top takes one PATTERN, and flags before it"), "top")
@@ -112,15 +115,18 @@ func (p *program) top(args []string) int {
 func (t *top) look(ctx context.Context) ([]wanted, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	all, err := nodes(ctx, t.rdb, false)
-	if err != nil {
-		return nil, err
-	}
 	channels := make(map[string]int64)
-	for _, n := range all {
+	var down error
+	answers := false
+	for _, n := range nodes(t.rdb) { // waiters may listen at any node of a cluster
 		if err := n.listening(ctx, channels); err != nil {
-			return nil, fmt.Errorf("%s: PUBSUB: %w", n.addr, err)
+			down = fmt.Errorf("%s: PUBSUB: %w", n.addr, err)
+			continue
 		}
+		answers = true
+	}
+	if !answers {
+		return nil, down
 	}
 	waiting := make(map[string]int64) // by key
 	for channel, many := range channels {
@@ -130,9 +136,13 @@ func (t *top) look(ctx context.Context) ([]wanted, error) {
 			}
 		}
 	}
-	var keys []string
-	for key := range waiting {
-		keys = append(keys, key)
+	// The most wanted ones, so that a look stays a quick one.
+	keys := slices.SortedFunc(maps.Keys(waiting), func(a, b string) int {
+		return cmp.Or(cmp.Compare(waiting[b], waiting[a]), strings.Compare(a, b))
+	})
+	for len(keys) > topMost {
+		delete(waiting, keys[len(keys)-1])
+		keys = keys[:len(keys)-1]
 	}
 	held, _, err := t.read(ctx, keys)
 	if err != nil {
