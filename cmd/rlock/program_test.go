@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"regexp"
 	"runtime/debug"
 	"testing"
@@ -40,10 +41,13 @@ func TestHelpAndVersion(t *testing.T) {
 func TestUsages(t *testing.T) {
 	t.Parallel()
 	requirePlain(t, usage)
+	text, err := os.ReadFile("../../docs/cli.md")
+	require.NoError(t, err)
 	described := regexp.MustCompile(`(?m)^  -([\w-]+)`)
 	for _, c := range commands() {
 		requirePlain(t, c.usage)
 		require.Regexp(t, `(?m)^  rlock `+c.name+` `, usage)
+		require.Regexp(t, `(?m)^## .*rlock `+c.name+`\b`, string(text))
 		require.Equal(t, result{out: c.usage}, call(t, "", "help", c.name))
 		for _, flag := range described.FindAllStringSubmatch(c.usage, -1) {
 			r := call(t, "127.0.0.1:1", c.name, "-"+flag[1], "-h") // -h ends the flags, and shows the help, unless it is taken for a value
