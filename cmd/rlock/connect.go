@@ -31,11 +31,11 @@ func options(addr string) (rueidis.ClientOption, error) {
 	case strings.Contains(addr, "://"):
 		var err error
 		if o, err = rueidis.ParseURL(addr); err != nil {
-			return o, errors.New("the address is no URL of Redis: write redis://user:password@host:port/0 or rediss://…, " +
+			return o, errors.New("address: no URL of Redis: the scheme is redis, rediss or unix, as in redis://user:password@host:port/0, " +
 				"with %40 %3A %2F for @ : / in the password")
 		}
 	case strings.Contains(addr, "@"):
-		return o, errors.New("the address has a user or a password, but no scheme: write redis://… or rediss://…")
+		return o, errors.New("address: it has a user or a password, but no scheme: write redis://… or rediss://…")
 	}
 	o.DisableCache = true // nothing here reads through the client-side cache
 	return o, nil

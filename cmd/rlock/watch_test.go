@@ -90,7 +90,7 @@ func TestWatchOutlivesAnOutage(t *testing.T) {
 	w := start(t, nil, "watch", "-redis", s.Addr(), "-every", "50ms", "job")
 	w.saw("waiting 0")
 	s.Stop()
-	require.Contains(t, w.saw("refused"), s.Addr())
+	w.saw(s.Addr())
 	s.Restart()
 	ctx, _ := lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex("job"))
 	w.saw("acquired by " + rlock.Owner(ctx))
