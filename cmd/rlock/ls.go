@@ -91,7 +91,7 @@ func (v *viewer) scan(ctx context.Context, servers []node, pattern string, limit
 			for _, key := range keys {
 				seen[key] = true
 			}
-			found, _, err := v.readBounded(ctx, keys)
+			found, err := v.readPage(ctx, keys)
 			if err != nil {
 				return locks, false, err
 			}
@@ -117,11 +117,17 @@ func (v *viewer) page(ctx context.Context, n node, cursor uint64, pattern string
 	return page, nil
 }
 
-// readBounded is read, for as long as a question may take.
-func (v *viewer) readBounded(ctx context.Context, keys []string) ([]state, map[string]error, error) {
+// readPage is read for keys that may hold anything, or be forbidden.
+func (v *viewer) readPage(ctx context.Context, keys []string) ([]state, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	return v.read(ctx, keys)
+	locks, failed := v.read(ctx, keys)
+	for key, err := range failed {
+		if !errors.Is(err, errNoLock) && !isForbidden(err) {
+			return nil, fmt.Errorf("%q: %w", key, err)
+		}
+	}
+	return locks, nil
 }
 
 // list prints locks in the order of their names.

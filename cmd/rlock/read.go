@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,57 +44,55 @@ var ownerForm = regexp.MustCompile(`^([0-9a-fA-F-]{36}):(-?[0-9]+)(:write)?$`)
 
 const isWrite = 3
 
-// read looks at keys and returns the locks that are held, in the order of the keys; foreign are the keys that hold something else, or
-// may not be read. It costs two round trips, and little time on the server whatever the keys hold.
-func (v *viewer) read(ctx context.Context, keys []string) (locks []state, foreign map[string]error, err error) {
-	rdb, prefix := v.rdb, v.prefix
-	cmds := make(rueidis.Commands, len(keys))
+// read looks at keys and returns the locks that are held, in the order of the keys; failed are those keys that hold something else, or could
+// not be read. It costs two round trips, and little time on the server whatever the keys hold.
+func (v *viewer) read(ctx context.Context, keys []string) (locks []state, failed map[string]error) {
+	b := v.rdb.B()
+	looks := make(rueidis.Commands, len(keys))
 	for i, key := range keys {
-		cmds[i] = rdb.B().Hrandfield().Key(key).Count(2).Build()
+		looks[i] = b.Hrandfield().Key(key).Count(2).Build()
 	}
-	foreign = make(map[string]error)
+	failed = make(map[string]error)
+	fail := func(key string, err error) {
+		if redisErr, said := rueidis.IsRedisErr(err); said && strings.HasPrefix(redisErr.Error(), "WRONGTYPE") {
+			err = errNoLock
+		}
+		failed[key] = err
+	}
 	var likely []string
-	for i, reply := range rdb.DoMulti(ctx, cmds...) {
+	for i, reply := range v.rdb.DoMulti(ctx, looks...) {
 		fields, err := reply.AsStrSlice()
-		switch redisErr, said := rueidis.IsRedisErr(err); {
-		case said && strings.HasPrefix(redisErr.Error(), "WRONGTYPE"):
-			foreign[keys[i]] = errNoLock
-		case said && isForbidden(err):
-			foreign[keys[i]] = err
+		switch {
 		case err != nil && !rueidis.IsRedisNil(err):
-			return nil, nil, err
+			fail(keys[i], err)
 		case slices.ContainsFunc(fields, func(f string) bool { return f != "mode" && !ownerForm.MatchString(f) }):
-			foreign[keys[i]] = errNoLock
+			fail(keys[i], errNoLock)
 		case len(fields) > 0:
 			likely = append(likely, keys[i])
 		}
 	}
 	var reads rueidis.Commands
 	for _, key := range likely {
-		reads = append(reads, rdb.B().Hgetall().Key(key).Build(), rdb.B().Pttl().Key(key).Build(),
-			rdb.B().Get().Key(prefixed("redisson_lock_token", key)).Build())
+		reads = append(reads, b.Hgetall().Key(key).Build(), b.Pttl().Key(key).Build(),
+			b.Get().Key(prefixed("redisson_lock_token", key)).Build())
 	}
-	replies := rdb.DoMulti(ctx, reads...)
+	replies := v.rdb.DoMulti(ctx, reads...)
 	for i, key := range likely {
-		fields, err := replies[3*i].AsStrMap()
+		fields, err1 := replies[3*i].AsStrMap()
 		ttl, err2 := replies[3*i+1].AsInt64()
 		token, _ := replies[3*i+2].AsInt64() // there may be none, or something else
-		if err := errors.Join(err, err2); err != nil {
-			return nil, nil, err
-		}
-		s := state{Name: strings.TrimPrefix(key, prefix), TTL: ttl, Token: token, key: key}
-		switch {
+		s := state{Name: strings.TrimPrefix(key, v.prefix), TTL: ttl, Token: token, key: key}
+		switch err := cmp.Or(err1, err2); {
+		case err != nil:
+			fail(key, err)
 		case len(fields) == 0 || ttl == -2: // it has gone meanwhile
-			continue
 		case !s.fill(fields):
-			foreign[key] = errNoLock
-			continue
-		case s.Kind != "fenced":
-			s.Token = 0 // of a former life of the name
+			fail(key, errNoLock)
+		default:
+			locks = append(locks, s)
 		}
-		locks = append(locks, s)
 	}
-	return locks, foreign, nil
+	return locks, failed
 }
 
 // isForbidden reports whether Redis has refused a command because of the user's rights.
@@ -102,9 +101,6 @@ func isForbidden(err error) bool { return err != nil && strings.Contains(err.Err
 // fill takes the fields of a hash. It reports false if that is no lock.
 func (s *state) fill(fields map[string]string) bool {
 	s.Kind = "mutex"
-	if s.Token != 0 {
-		s.Kind = "fenced"
-	}
 	if mode, ok := fields["mode"]; ok {
 		if s.Kind = mode; mode != "read" && mode != "write" {
 			return false
@@ -122,6 +118,12 @@ func (s *state) fill(fields map[string]string) bool {
 			s.Kind = "fair"
 		}
 		s.Holders = append(s.Holders, holder{Owner: field, Depth: depth, Write: owner[isWrite] != "", Kept: tag == "0"})
+	}
+	switch {
+	case s.Kind != "mutex":
+		s.Token = 0 // of a former life of the name
+	case s.Token != 0:
+		s.Kind = "fenced"
 	}
 	return len(s.Holders) > 0
 }
@@ -241,11 +243,8 @@ func (v *viewer) inspect(ctx context.Context, name string) (*view, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	key := v.prefix + name
-	held, foreign, err := v.read(ctx, []string{key})
-	if err != nil {
-		return nil, fmt.Errorf("%q: %w", name, err)
-	}
-	if err := foreign[key]; err != nil {
+	held, failed := v.read(ctx, []string{key})
+	if err := failed[key]; err != nil {
 		return nil, fmt.Errorf("%q: %w", name, err)
 	}
 	seen := &view{state: state{Name: name, Holders: []holder{}, key: key}, Held: len(held) > 0}

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-const usageTop = `usage: rlock top [flags] [PATTERN]
+const usageTop = `usage: rlock top [flags]
 
 Shows the locks that somebody waits for, those with the most waiting processes
 first, and who holds them since when. It looks every second: at the channels on
@@ -41,7 +41,8 @@ const (
 type wanted struct {
 	state
 	Waiting int64   `json:"waiting_processes"`
-	Since   float64 `json:"seen_s"` // for so long its holders were seen
+	Since   float64 `json:"seen_s"`          // for so long its holders were seen
+	Error   string  `json:"error,omitempty"` // why it is not known who holds it
 }
 
 // top is what is remembered from one look to the next.
@@ -66,8 +67,8 @@ func (p *program) top(args []string) int {
 	}
 	live := isTerminal(p.out) && p.getenv("TERM") != "dumb" && *times == 0 && !*asJSON
 	switch {
-	case flags.NArg() > 1:
-		return p.misuse(errors.New("top takes one PATTERN, and flags before it"), "top")
+	case flags.NArg() > 0:
+		return p.misuse(errors.New("top takes flags only"), "top")
 	case *times < 0:
 		return p.misuse(errors.New("-n can't be negative"), "top")
 	case *times == 0 && !live:
@@ -144,15 +145,12 @@ func (t *top) look(ctx context.Context) ([]wanted, error) {
 		delete(waiting, keys[len(keys)-1])
 		keys = keys[:len(keys)-1]
 	}
-	held, _, err := t.read(ctx, keys)
-	if err != nil {
-		return nil, err
-	}
-	return t.wanted(waiting, held), nil
+	held, failed := t.read(ctx, keys)
+	return t.wanted(waiting, held, failed), nil
 }
 
 // wanted puts together what was seen, and remembers the holders.
-func (t *top) wanted(waiting map[string]int64, held []state) []wanted {
+func (t *top) wanted(waiting map[string]int64, held []state, failed map[string]error) []wanted {
 	now, since := time.Now(), make(map[string]sighting)
 	locks, known := []wanted{}, make(map[string]bool)
 	for _, s := range held {
@@ -161,7 +159,7 @@ func (t *top) wanted(waiting map[string]int64, held []state) []wanted {
 			seen.at = before.at
 		}
 		since[s.key] = seen
-		locks = append(locks, wanted{s, waiting[s.key], now.Sub(seen.at).Seconds()})
+		locks = append(locks, wanted{state: s, Waiting: waiting[s.key], Since: now.Sub(seen.at).Seconds()})
 		known[s.key] = true
 	}
 	for key, many := range waiting {
@@ -169,8 +167,11 @@ func (t *top) wanted(waiting map[string]int64, held []state) []wanted {
 		if known[key] || both && (known[twin(key)] || strings.HasPrefix(key, "{")) {
 			continue
 		}
-		name := strings.TrimPrefix(key, t.prefix)
-		locks = append(locks, wanted{state: state{Name: name, Holders: []holder{}, key: key}, Waiting: many})
+		w := wanted{state: state{Name: strings.TrimPrefix(key, t.prefix), Holders: []holder{}, key: key}, Waiting: many}
+		if err := failed[key]; err != nil {
+			w.Error = err.Error()
+		}
+		locks = append(locks, w)
 	}
 	t.since = since
 	slices.SortFunc(locks, func(a, b wanted) int {
@@ -194,6 +195,9 @@ func topRows(locks []wanted) [][]string {
 	for i := range locks {
 		l := &locks[i]
 		row := []string{printable(l.Name), strconv.FormatInt(l.Waiting, 10), "-", "free", "-", "-"}
+		if l.Error != "" {
+			row[3] = l.Error
+		}
 		if len(l.Holders) > 0 {
 			row = append(row[:2], l.Kind, l.holders(), short(time.Duration(l.Since*float64(time.Second))), l.ttl())
 		}

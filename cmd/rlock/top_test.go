@@ -44,10 +44,11 @@ func TestTop(t *testing.T) {
 		waitFor(t, c, m(c))
 	}
 	// As Redisson waits; one of them for a lock that nobody holds.
-	subscribe(t, s, "redisson_lock__channel:{java}", "redisson_lock__channel:{job}:00000000-0000-0000-0000-000000000000:12")
+	require.NoError(t, rdb.Do(t.Context(), rdb.B().Set().Key("text").Value("x").Build()).Error())
+	subscribe(t, s, "redisson_lock__channel:{java}", "redisson_lock__channel:{text}", "redisson_lock__channel:{job}:00000000-0000-0000-0000-000000000000:12")
 
 	want := []string{
-		"job 2 mutex " + rlock.Owner(first), "java 1 - free", "rw 1 write " + rlock.Owner(second), "{x} 1 mutex " + rlock.Owner(third),
+		"job 2 mutex " + rlock.Owner(first), "java 1 - free", "rw 1 write " + rlock.Owner(second), "text 1 - " + errNoLock.Error(), "{x} 1 mutex " + rlock.Owner(third),
 	}
 	redistest.Eventually(t, patience, func() bool { return len(rows(call(t, s.Addr(), "top"), 4)) == len(want) }, "all wait")
 	redistest.Eventually(t, patience, func() bool { return rows(call(t, s.Addr(), "top"), 2)[0] == "job 2" }, "both wait")
