@@ -22,6 +22,8 @@ type terminal struct {
 	keys  *os.File // what is written there is typed
 	slave *os.File
 	seen  output
+
+	before string // its mode before the binary began
 }
 
 // atTerminal runs the binary at a terminal.
@@ -47,6 +49,7 @@ func atTerminal(t *testing.T, args ...string) *terminal {
 	x.cmd.Env = append(os.Environ(), "TERM=xterm")
 	x.cmd.Stdin, x.cmd.Stdout, x.cmd.Stderr = slave, slave, slave
 	x.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	x.before = x.mode()
 	require.NoError(t, x.cmd.Start())
 	read := make(chan struct{})
 	go func() { // ends with the terminal
@@ -102,16 +105,15 @@ func TestTopAtATerminal(t *testing.T) {
 	waitFor(t, waits, waits.Mutex("job"))
 	for _, keys := range []string{"xq", "\x03"} {
 		x := atTerminal(t, "top", "-redis", s.Addr())
-		before := x.mode()
 		x.saw("NAME  WAITING")
 		x.saw(rlock.Owner(ctx))
 		require.Contains(t, x.seen.String(), "\x1b[?1049h")
 		redistest.Eventually(t, patience, func() bool { return strings.Contains(x.seen.String(), "  1.") }, "it looks again")
-		require.NotEqual(t, before, x.mode(), "keys come without Enter")
+		require.NotEqual(t, x.before, x.mode(), "keys come without Enter")
 		x.press(keys)
 		require.Zero(t, x.ends())
 		redistest.Eventually(t, patience, func() bool { return strings.HasSuffix(x.seen.String(), "\x1b[?25h\x1b[?1049l") }, "the screen is as it was")
-		require.Equal(t, before, x.mode(), "and so is the keyboard")
+		require.Equal(t, x.before, x.mode(), "and so is the keyboard")
 	}
 }
 
