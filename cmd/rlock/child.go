@@ -18,9 +18,9 @@ type child struct {
 }
 
 // start runs a command with our own standard streams.
-func (p *program) start(path string, argv []string) (*child, error) {
+func (p *program) start(path string, argv, env []string) (*child, error) {
 	c := &child{
-		cmd:   &exec.Cmd{Path: path, Args: argv, Stdin: p.in, Stdout: p.out, Stderr: p.err},
+		cmd:   &exec.Cmd{Path: path, Args: argv, Env: env, Stdin: p.in, Stdout: p.out, Stderr: p.err},
 		group: !isTerminal(p.in),
 		ended: make(chan struct{}),
 	}

@@ -53,15 +53,15 @@ type demo struct {
 func (p *program) demo(args []string) int {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	cheats := flags.Int("cheats", 0, "")
-	if code, ok := p.parse(flags, args, usageDemo); !ok {
+	if code, ok := p.parse(flags, args); !ok {
 		return code
 	}
 	d := &demo{program: *p, plan: newPlan(*cheats), screen: p.screen(), inbox: make(chan message, 1024)}
 	switch {
 	case flags.NArg() > 0:
-		return p.misuse(errors.New("demo takes no arguments"), usageDemo)
+		return p.misuse(errors.New("demo takes no arguments"), "demo")
 	case *cheats < 0 || *cheats > d.plan.processes:
-		return p.misuse(fmt.Errorf("-cheats is from 0 to %d", d.plan.processes), usageDemo)
+		return p.misuse(fmt.Errorf("-cheats is from 0 to %d", d.plan.processes), "demo")
 	}
 	ctx, stop := interruptible()
 	defer stop()

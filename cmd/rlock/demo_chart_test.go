@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"runtime/debug"
 	"testing"
 	"time"
 
@@ -51,34 +50,4 @@ func TestScreen(t *testing.T) {
 	require.Equal(t, "abc", clip("abc", 3))
 	require.Equal(t, "ab…", clip("abcd", 3))
 	require.Equal(t, 1230*time.Microsecond, round(1234567))
-}
-
-func TestHelpAndVersion(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		args []string
-		code int
-		out  string
-		err  string
-	}{
-		{nil, 2, "", usage},
-		{[]string{"help"}, 0, usage, ""},
-		{[]string{"-h"}, 0, usage, ""},
-		{[]string{"help", "demo"}, 0, usageDemo, ""},
-		{[]string{"help", "run"}, 0, usageRun, ""},
-		{[]string{"help", "version"}, 0, usage, ""},
-		{[]string{"demo", "-h"}, 0, usageDemo, ""},
-		{[]string{"run", "--help"}, 0, usageRun, ""},
-		{[]string{"help", "me"}, 2, "", "rlock: unknown command \"me\"\n\n" + usage},
-		{[]string{"lock"}, 2, "", "rlock: unknown command \"lock\"\n\n" + usage},
-		{[]string{"version", "2"}, 2, "", "rlock: version takes no arguments\n\n" + usage},
-	} {
-		require.Equal(t, result{c.code, c.out, c.err}, call(t, "", c.args...), c.args)
-	}
-	for _, text := range []string{usage, usageDemo, usageRun} {
-		requirePlain(t, text)
-	}
-	require.Regexp(t, `^rlock \S+, go\S+ \w+/\w+`, call(t, "", "version").out)
-	info := &debug.BuildInfo{Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}}}
-	require.Regexp(t, `^rlock \(devel\), .*, revision abc, modified$`, versionLine(info))
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"os"
 	"strings"
 	"syscall"
@@ -8,9 +10,10 @@ import (
 
 // Exit codes, as users of flock(1) and timeout(1) know them. usage.go explains them.
 const (
-	exitNotAcquired = 1 // the default of -E
+	exitNotAcquired = 75 // the default of -E; EX_TEMPFAIL of sysexits.h: try again later
+	exitFree        = 1  // the lock is not held
 	exitUsage       = 2
-	exitFailed      = 1 // the demo found a fault
+	exitFailed      = 1 // the demo or the doctor found a fault
 	exitLost        = 124
 	exitInternal    = 125
 	exitCannotRun   = 126
@@ -32,3 +35,12 @@ func (s signalled) exitCode() int {
 
 // trimPrefix spares the reader a second "rlock:".
 func trimPrefix(err error) string { return strings.TrimPrefix(err.Error(), "rlock: ") }
+
+// endCode is the exit code of a command that a signal has ended.
+func endCode(ctx context.Context) int {
+	var s signalled
+	if errors.As(context.Cause(ctx), &s) {
+		return s.exitCode()
+	}
+	return exitInternal
+}

@@ -2,6 +2,11 @@
 //
 //	rlock demo                           several processes share one lock, one of them is killed
 //	rlock run [flags] NAME -- command…   runs a command while it holds the lock NAME
+//	rlock ls, show, top, watch           who holds which locks, and who waits
+//	rlock unlock -force NAME             frees a lock whoever holds it
+//	rlock doctor                         what a Redis means for the guarantees
+//
+// docs/cli.md shows each of them.
 package main
 
 import (

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -52,6 +53,12 @@ type result struct {
 // call runs the program inside this process, with the one variable REDIS_ADDR.
 func call(t *testing.T, addr string, args ...string) result {
 	t.Helper()
+	return callWith(t, map[string]string{"REDIS_ADDR": addr}, args...)
+}
+
+// callWith runs the program inside this process, with an environment.
+func callWith(t *testing.T, env map[string]string, args ...string) result {
+	t.Helper()
 	runtime.LockOSThread() // as main does
 	defer runtime.UnlockOSThread()
 	null, err := os.Open(os.DevNull)
@@ -62,12 +69,10 @@ func call(t *testing.T, addr string, args ...string) result {
 		require.NoError(t, err)
 		return f
 	}
-	p := &program{in: null, out: file("out"), err: file("err"), self: binary, getenv: func(name string) string {
-		if name == "REDIS_ADDR" {
-			return addr
-		}
-		return ""
-	}}
+	p := &program{
+		in: null, out: file("out"), err: file("err"), self: binary,
+		getenv: func(name string) string { return env[name] },
+	}
 	code := p.main(args)
 	text := func(f *os.File) string {
 		require.NoError(t, f.Close())
@@ -84,7 +89,25 @@ type running struct {
 	cmd   *exec.Cmd
 	in    io.WriteCloser
 	lines chan string // of stdout; closed when nobody can write there any more
-	err   bytes.Buffer
+	err   output
+}
+
+// output is a buffer that can be read while it is written to.
+type output struct {
+	mu   sync.Mutex // guards the following
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
 }
 
 // start runs the binary with an environment. It is killed at the end of the test.

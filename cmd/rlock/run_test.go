@@ -234,6 +234,10 @@ func TestRunErrors(t *testing.T) {
 		"no duration":      {2, "-wait", []string{"-wait", "soon", "job", "--", "true"}},
 		"no lease":         {2, "-lease", []string{"-lease", "0", "job", "--", "true"}},
 		"bad code":         {2, "-E", []string{"-E", "256", "job", "--", "true"}},
+		"two kinds":        {2, "one of -fenced", []string{"-fair", "-shared", "job", "--", "true"}},
+		"min hold of all":  {2, "-min-hold is for", []string{"-fair", "-min-hold", "1s", "job", "--", "true"}},
+		"no min hold":      {2, "at least 1ms", []string{"-min-hold", "0", "job", "--", "true"}},
+		"no max hold":      {2, "at least 1ms", []string{"-max-hold", "-1s", "job", "--", "true"}},
 		"bad watchdog":     {2, "WatchdogTimeout", []string{"-watchdog", "1ms", "job", "--", "true"}},
 		"bad address":      {2, "address", []string{"-addr", "http://x", "job", "--", "true"}},
 		"redis is down":    {exitInternal, "refused", []string{"-addr", down.Addr(), "job", "--", "true"}},
@@ -247,8 +251,106 @@ func TestRunErrors(t *testing.T) {
 			require.Equal(t, c.code, r.code, r.err)
 			require.Contains(t, r.err, c.says)
 			require.Empty(t, r.out)
+			require.LessOrEqual(t, strings.Count(r.err, "\n"), 1, "one line")
 		})
 	}
+}
+
+const tellsEnvironment = `echo "$RLOCK_NAME,$RLOCK_OWNER,$RLOCK_TOKEN"`
+
+func TestRunEnvironment(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	sh := []string{"--", "sh", "-c", tellsEnvironment}
+	run := func(args ...string) string {
+		t.Helper()
+		r := call(t, s.Addr(), append(append([]string{"run"}, args...), sh...)...)
+		require.Zero(t, r.code, r.err)
+		return r.out
+	}
+	require.Regexp(t, `^job,[-0-9a-f]{36}:\d+,\n$`, run("job"))
+	require.Regexp(t, `^job,[-0-9a-f]{36}:\d+,1\n$`, run("-fenced", "job"))
+	require.Regexp(t, `^job,[-0-9a-f]{36}:\d+,2\n$`, run("-fenced", "job"))
+	require.Regexp(t, `^job,[-0-9a-f]{36}:\d+,1\n$`, run("-fenced", "-prefix", "shop:", "job"))
+	require.Regexp(t, `^fair,[-0-9a-f]{36}:0\d+,\n$`, run("-fair", "fair"))
+	// The token of an outer lock is not that of an inner one.
+	r := start(t, []string{"REDIS_ADDR=" + s.Addr(), "RLOCK_TOKEN=7"}, append([]string{"run", "-exclusive", "rw"}, sh...)...)
+	require.Regexp(t, `^rw,[-0-9a-f]{36}:\d+:write,$`, r.rest().out)
+}
+
+// Readers run together, and keep a writer and a plain lock out; both kinds of writers keep readers out.
+func TestRunShared(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	reader := start(t, nil, "run", "-addr", s.Addr(), "-shared", "job", "--", "sh", "-c", untilEOF)
+	reader.saw("inside")
+	try := func(flags ...string) int {
+		t.Helper()
+		return call(t, s.Addr(), append(append([]string{"run", "-wait", "0"}, flags...), "job", "--", "true")...).code
+	}
+	require.Zero(t, try("-shared"))
+	require.Equal(t, exitNotAcquired, try("-exclusive"))
+	require.Equal(t, exitNotAcquired, try())
+	require.NoError(t, reader.in.Close())
+	require.Zero(t, reader.rest().code)
+	writer := start(t, nil, "run", "-addr", s.Addr(), "-exclusive", "job", "--", "sh", "-c", untilEOF)
+	writer.saw("inside")
+	require.Equal(t, exitNotAcquired, try("-shared"))
+	require.NoError(t, writer.in.Close())
+	require.Zero(t, writer.rest().code)
+	requireEmpty(t, s)
+}
+
+func TestRunSkip(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	first := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", untilEOF)
+	first.saw("inside")
+	require.Equal(t, result{}, call(t, s.Addr(), "run", "-skip", "job", "--", "echo", "inside"))
+	require.Equal(t, result{code: 9}, call(t, s.Addr(), "run", "-skip", "-E", "9", "-wait", "10ms", "job", "--", "echo", "inside"))
+	r := call(t, s.Addr(), "run", "-skip", "-v", "job", "--", "echo", "inside")
+	require.Zero(t, r.code)
+	require.Contains(t, r.err, "not acquired")
+	require.Equal(t, "inside\n", call(t, s.Addr(), "run", "-skip", "another", "--", "echo", "inside").out)
+}
+
+func TestRunMinAndMaxHold(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	require.Zero(t, call(t, s.Addr(), "run", "-min-hold", "1h", "short", "--", "true").code)
+	r := call(t, s.Addr(), "run", "-wait", "0", "short", "--", "true")
+	require.Equal(t, exitNotAcquired, r.code)
+	require.Contains(t, r.err, "WithMinHold")
+
+	r = call(t, s.Addr(), "run", "-max-hold", "3s", "-watchdog", "2s", "long", "--", "sh", "-c", untilSignal)
+	require.Equal(t, exitLost, r.code, r.err)
+	require.Equal(t, "inside\nended by TERM\n", r.out)
+}
+
+// With -v it is seen who is waited for, also when that changes.
+func TestRunVerbose(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	put := func(owner string) {
+		t.Helper()
+		swap := `redis.call('del', KEYS[1]) redis.call('hset', KEYS[1], ARGV[1], 1) return redis.call('pexpire', KEYS[1], 60000)`
+		require.NoError(t, rdb.Do(t.Context(), rdb.B().Eval().Script(swap).Numkeys(1).Key("job").Arg(owner).Build()).Error())
+	}
+	const java = "285475da-9152-4c83-822a-67ee2f116a79:"
+	put(java + "54")
+	r := start(t, nil, "run", "-v", "-addr", s.Addr(), "job", "--", "echo", "inside")
+	said := func(text string) {
+		t.Helper()
+		redistest.Eventually(t, patience, func() bool { return strings.HasSuffix(r.err.String(), text+"\n") }, text)
+	}
+	said(`rlock: "job": waiting: held by ` + java + "54")
+	put(java + "55")
+	said(`rlock: "job": waiting: held by ` + java + "55")
+	require.Zero(t, call(t, s.Addr(), "unlock", "-force", "-yes", "job").code)
+	got := r.rest()
+	require.Zero(t, got.code)
+	require.Regexp(t, `\nrlock: "job": acquired after \d+\.\ds as [-0-9a-f]{36}:\d+\nrlock: "job": released after \d+\.\ds\n$`, got.err)
 }
 
 // TestRunWaitTakesItsTime: the bound is not taken for an attempt.
@@ -274,4 +376,14 @@ func TestRunOnCluster(t *testing.T) {
 	require.NoError(t, first.in.Close())
 	require.Equal(t, result{0, "", ""}, first.rest())
 	require.Equal(t, result{0, "inside", ""}, second.rest())
+}
+
+// TestRunCanBeFound: a holder that never waited has a connection with its name.
+func TestRunCanBeFound(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	r := start(t, nil, "run", "-addr", s.Addr(), "job", "--", "sh", "-c", untilEOF)
+	r.saw("inside")
+	v, _ := showJSON(t, s.Addr(), "job")
+	require.Regexp(t, `^127\.0\.0\.1:\d+$`, v.Holders[0].Host)
 }

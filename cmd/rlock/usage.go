@@ -1,11 +1,15 @@
 package main
 
-import "fmt"
-
 const usage = `rlock is a re-entrant lock in Redis, the same one as Redisson's RLock.
 
   rlock demo                           see it work, in about ten seconds
   rlock run [flags] NAME -- command…   run a command while holding the lock NAME
+  rlock ls [PATTERN]                   locks that are held
+  rlock show NAME                      who holds a lock, and who waits for it
+  rlock top                            locks that somebody waits for, live
+  rlock watch NAME                     a line for each change of a lock
+  rlock unlock -force NAME             free a lock whoever holds it
+  rlock doctor                         what this Redis means for the guarantees
   rlock version                        print the version
   rlock help [command]                 print this, or more about a command
 `
@@ -30,41 +34,44 @@ Takes the lock NAME, runs the command, releases the lock, and exits with the
 command's exit code. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to it.
 
   -wait D      wait at most D for the lock, 0: try once (default: wait for ever)
+  -skip        exit with 0, and say nothing, if the lock is taken; it waits only
+               with -wait
+  -E N         exit code if the lock was not acquired (default 75)
+  -v           say who is waited for, and when the lock was acquired and
+               released
+  -fenced      count the hold: RLOCK_TOKEN is a number that grows
+  -fair        first come, first served, over all processes that ask with -fair
+  -shared      as a reader of a read/write lock: many can hold it at a time
+  -exclusive   as its writer
   -lease D     hold the lock for D at most: it is not renewed, and when it ends
                the command is stopped (default: renewed while the command runs)
+  -max-hold D  as -lease, but renewed until then: a crash is noticed early
+  -min-hold D  keep the lock for D at least, however short the command was
   -watchdog D  how long the lock outlives a crash of this machine; renewed every
                third of it (default 30s)
   -grace D     time between SIGTERM and SIGKILL for a command that has to be
                stopped because the lock was lost (default 10s)
-  -E N         exit code if the lock was not acquired (default 1)
-  -addr A      host:port, host:port,host:port of a cluster, or a URL (redis://
-               user:password@host/db, rediss://, unix://)
-               (default REDIS_ADDR, or 127.0.0.1:6379)
+` + usageTarget + `  -addr A      the same as -redis
 
-A command whose stdin is no terminal gets a process group of its own, and
-signals go to all of it.
+The command finds the name of the lock in RLOCK_NAME and the owner, as it is
+written in Redis, in RLOCK_OWNER. A command whose stdin is no terminal gets a
+process group of its own, and signals go to all of it.
 
 exit code  of the command, or
-  1      not acquired in time (see -E)    125  rlock failed, say Redis is down
+  75     not acquired in time (see -E)    125  rlock failed, say Redis is down
   2      usage                            126  the command can't be executed
   124    the lock was lost; the command   127  the command was not found
          was stopped                      128+n  it was ended by signal n
 `
 
-// help prints what is known about the command in args.
-func (p *program) help(args []string) int {
-	text := usage
-	if len(args) > 0 {
-		switch args[0] {
-		case "demo":
-			text = usageDemo
-		case "run":
-			text = usageRun
-		case "version", "help":
-		default:
-			return p.misuse(fmt.Errorf("unknown command %q", args[0]), usage)
-		}
-	}
-	fmt.Fprint(p.out, text)
-	return 0
-}
+// usageTarget describes the flags of target.
+const usageTarget = `  -redis URL   redis://user:password@host:port/0, rediss:// for TLS,
+               unix:///path, or host:port; nodes of a cluster as
+               host:port,host:port or with ?addr=host:port&addr=…; sentinels
+               with ?master_set=NAME
+               (default REDIS_URL, REDIS_ADDR, or 127.0.0.1:6379)
+  -password-file F  has the password; otherwise that of the URL, of
+               REDIS_PASSWORD or REDISCLI_AUTH
+  -cacert F    use TLS, and trust the certificates in F
+  -prefix P    what Options.Prefix of the program puts before the names
+`

@@ -10,7 +10,7 @@ import (
 
 func (p *program) version(args []string) int {
 	if len(args) > 0 {
-		return p.misuse(errors.New("version takes no arguments"), usage)
+		return p.misuse(errors.New("version takes no arguments"), "")
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

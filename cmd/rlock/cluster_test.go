@@ -1,0 +1,62 @@
+package main
+
+import (
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// TestOnCluster: the address of any node is enough to see the locks and the waiters of all of them.
+func TestOnCluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 1)
+	addrs := cluster.Addrs()
+	holds, waits := newLocks(t, cluster.Client(t)), newLocks(t, cluster.Client(t))
+	unlocks := make(map[string]rlock.UnlockFunc)
+	for _, name := range []string{"a", "b", "c", "{d}"} {
+		ctx, unlock := lock(t.Context(), t, holds.Mutex(name))
+		unlocks[name] = unlock
+		v, _ := showJSON(t, addrs[0], name)
+		require.Equal(t, rlock.Owner(ctx), v.Holders[0].Owner)
+	}
+	waitFor(t, waits, waits.Mutex("b"))
+	redistest.Eventually(t, patience, func() bool {
+		v, _ := showJSON(t, addrs[0], "b")
+		return v.Processes == 1 && len(v.Queue) == 1
+	}, "one waits")
+	require.Regexp(t, `^b\t1\tmutex\t`+holds.ID(), call(t, addrs[2], "top").out)
+
+	const all = `^a\t.*\nb\t.*\nc\t.*\n\{d\}\tmutex\t.*\n$`
+	r := call(t, addrs[1], "ls")
+	require.Regexp(t, all, r.out)
+	require.Empty(t, r.err)
+
+	var sharded []string
+	for _, f := range diagnosis(t, call(t, addrs[0], "doctor", "-json")) {
+		require.Len(t, f.Servers, 3, f)
+		require.NotEqual(t, "bad", f.Status, f)
+		if f.Found == "sharded" {
+			sharded = f.Servers
+		}
+	}
+	require.ElementsMatch(t, addrs[:3], sharded)
+
+	// A shard channel is not listened to, so that an unlock is only seen.
+	w := start(t, nil, "watch", "-redis", addrs[0], "-every", "50ms", "a")
+	w.saw("held by " + holds.ID())
+	require.NoError(t, unlocks["a"]())
+	w.saw("released by " + holds.ID())
+	w.signal(syscall.SIGINT)
+	require.Zero(t, w.rest().code)
+	require.Zero(t, call(t, addrs[0], "unlock", "-force", "-yes", "c").code)
+
+	// A node that is down keeps the others from nothing.
+	cluster.Nodes()[3].Kill()
+	require.Regexp(t, `^b\t.*\n\{d\}\tmutex\t.*\n$`, call(t, addrs[1], "ls").out)
+	require.Regexp(t, `^b\t1\tmutex\t`+holds.ID(), call(t, addrs[2], "top").out)
+	require.Zero(t, call(t, addrs[1], "doctor").code)
+}

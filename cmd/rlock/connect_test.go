@@ -1,0 +1,144 @@
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// Whatever goes wrong, the address is in the error, and a password is nowhere.
+func TestErrorsNameTheAddressAndNoPassword(t *testing.T) {
+	t.Parallel()
+	const password = "hush-hush"
+	guarded := redistest.Start(t, "--requirepass", "another")
+	down := redistest.Start(t)
+	down.Stop()
+	for name, c := range map[string]struct {
+		code      int
+		url, says string
+	}{
+		"down":             {exitInternal, "redis://:" + password + "@" + down.Addr(), down.Addr()},
+		"wrong password":   {exitInternal, "redis://:" + password + "@" + guarded.Addr(), guarded.Addr()},
+		"wrong user":       {exitInternal, "redis://me:" + password + "@" + guarded.Addr(), guarded.Addr()},
+		"no such host":     {exitInternal, "redis://:" + password + "@no.such.host.invalid:1", "no.such.host.invalid:1"},
+		"cluster":          {exitInternal, "redis://:" + password + "@" + down.Addr() + "?addr=" + guarded.Addr(), guarded.Addr()},
+		"sentinel":         {exitInternal, "redis://:" + password + "@" + down.Addr() + "?master_set=m", down.Addr()},
+		"socket":           {exitInternal, "unix://:" + password + "@/no/such.sock", "/no/such.sock"},
+		"bad port":         {exitUsage, "redis://:" + password + "@127.0.0.1:port", "redis://user:password@host"},
+		"slash in it":      {exitUsage, "redis://u:" + password + "/x@127.0.0.1:1", "redis://user:password@host"},
+		"bad escape":       {exitUsage, "redis://u:" + password + "%zz@127.0.0.1:1", "redis://user:password@host"},
+		"another scheme":   {exitUsage, "http://u:" + password + "@127.0.0.1:1", "redis://user:password@host"},
+		"bad database":     {exitUsage, "redis://127.0.0.1:1/" + password, "redis://user:password@host"},
+		"without a scheme": {exitUsage, "me:" + password + "@127.0.0.1:1", "redis://"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, command := range [][]string{{"show", "job"}, {"ls"}, {"top"}, {"watch", "job"}, {"doctor"},
+				{"unlock", "-force", "-yes", "job"}, {"run", "job", "--", "true"}} {
+				r := callWith(t, map[string]string{"REDIS_URL": c.url}, command...)
+				require.Equal(t, c.code, r.code, r.err)
+				require.Contains(t, r.err, c.says)
+				require.NotContains(t, r.err+r.out, password)
+				require.Regexp(t, `^rlock: [^\n]*\n$`, r.err)
+			}
+		})
+	}
+}
+
+func TestPasswords(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t, "--requirepass", "secret")
+	file := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(file, []byte("secret\n"), 0o600))
+	for name, c := range map[string]struct {
+		env  map[string]string
+		args []string
+	}{
+		"URL":               {map[string]string{"REDIS_URL": "redis://:secret@" + s.Addr(), "REDIS_PASSWORD": "wrong"}, nil},
+		"REDIS_PASSWORD":    {map[string]string{"REDIS_URL": "redis://" + s.Addr(), "REDIS_PASSWORD": "secret"}, nil},
+		"REDISCLI_AUTH":     {map[string]string{"REDIS_ADDR": s.Addr(), "REDISCLI_AUTH": "secret"}, nil},
+		"file":              {map[string]string{"REDIS_PASSWORD": "wrong"}, []string{"-redis", "redis://:wrong@" + s.Addr(), "-password-file", file}},
+		"URL before ADDR":   {map[string]string{"REDIS_URL": "redis://:secret@" + s.Addr(), "REDIS_ADDR": "127.0.0.1:1"}, nil},
+		"flag before these": {map[string]string{"REDIS_URL": "redis://127.0.0.1:1"}, []string{"-redis", "redis://:secret@" + s.Addr()}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := callWith(t, c.env, append([]string{"ls"}, c.args...)...)
+			require.Equal(t, result{}, r)
+		})
+	}
+	r := callWith(t, nil, "ls", "-password-file", file+".no")
+	require.Equal(t, exitUsage, r.code)
+	require.Contains(t, r.err, "-password-file")
+}
+
+func TestCACert(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	addr, ca := serveTLS(t, s.Addr())
+	require.Equal(t, result{}, call(t, addr, "ls", "-cacert", ca))
+	require.Equal(t, result{}, call(t, "rediss://"+addr, "ls", "-cacert", ca))
+	require.Equal(t, result{}, call(t, "rediss://"+addr+"?skip_verify", "ls"))
+
+	r := call(t, "rediss://"+addr, "ls")
+	require.Equal(t, exitInternal, r.code)
+	require.Contains(t, r.err, addr)
+	require.Contains(t, r.err, "certificate")
+
+	r = call(t, addr, "ls", "-cacert", binary)
+	require.Equal(t, exitUsage, r.code)
+	require.Contains(t, r.err, "no certificate")
+}
+
+// serveTLS puts TLS before a server, and returns where, and the file of its certificate.
+func serveTLS(t *testing.T, backend string) (addr, ca string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	cert := &x509.Certificate{
+		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key)
+	require.NoError(t, err)
+	ca = filepath.Join(t.TempDir(), "ca.pem")
+	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
+	ln, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS12,
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = ln.Close() })
+	go func() { // ends with the listener
+		for {
+			front, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			back, err := net.Dial("tcp", backend)
+			if err != nil {
+				_ = front.Close()
+				continue
+			}
+			pass := func(to, from net.Conn) { // ends with either of the two
+				_, _ = io.Copy(to, from)
+				_, _ = to.Close(), from.Close()
+			}
+			go pass(front, back)
+			go pass(back, front)
+		}
+	}()
+	return ln.Addr().String(), ca
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// diagnosis is the output of "rlock doctor -json".
+func diagnosis(t *testing.T, r result) (all []finding) {
+	t.Helper()
+	require.Empty(t, r.err)
+	for line := range strings.Lines(r.out) {
+		var f finding
+		require.NoError(t, json.Unmarshal([]byte(line), &f))
+		require.Regexp(t, "^(ok|warn|bad|unknown)$", f.Status)
+		require.NotEmpty(t, f.Means)
+		all = append(all, f)
+	}
+	require.NotEmpty(t, all)
+	return all
+}
+
+// statuses are those of each check.
+func statuses(all []finding) map[string]string {
+	m := make(map[string]string)
+	for _, f := range all {
+		m[f.Check] = f.Status
+	}
+	return m
+}
+
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	well := map[string]string{
+		"server": "ok", "scripts": "ok", "eviction": "ok", "replicas": "ok", "persistence": "warn", "pub/sub": "ok", "clock": "ok", "rights": "ok",
+	}
+	for name, c := range map[string]struct {
+		args    []string
+		code    int
+		differs map[string]string
+	}{
+		"plain":      {nil, 0, nil},
+		"eviction":   {[]string{"--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl"}, 1, map[string]string{"eviction": "bad"}},
+		"no limit":   {[]string{"--maxmemory-policy", "volatile-ttl"}, 0, nil},
+		"noeviction": {[]string{"--maxmemory", "100mb", "--maxmemory-policy", "noeviction"}, 0, nil},
+		"AOF":        {[]string{"--appendonly", "yes", "--appendfsync", "always"}, 0, map[string]string{"persistence": "ok"}},
+		"slow AOF":   {[]string{"--appendonly", "yes"}, 0, nil},
+		"no EVAL":    {[]string{"--rename-command", "EVAL", ""}, 1, map[string]string{"scripts": "bad", "rights": "bad"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Start(t, c.args...)
+			r := call(t, s.Addr(), "doctor", "-json")
+			want := maps.Clone(well)
+			maps.Copy(want, c.differs)
+			require.Equal(t, want, statuses(diagnosis(t, r)), r.out)
+			require.Equal(t, c.code, r.code)
+			requireEmpty(t, s)
+		})
+	}
+}
+
+func TestDoctorReplicas(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t)
+	host, port, _ := strings.Cut(master.Addr(), ":")
+	replica := redistest.Start(t, "--replicaof", host+" "+port)
+	redistest.Eventually(t, patience, func() bool {
+		for _, f := range diagnosis(t, call(t, master.Addr(), "doctor", "-json")) {
+			if f.Check == "replicas" {
+				return f.Status == "warn" && f.Found == "1; WAIT works"
+			}
+		}
+		return false
+	}, "the replica is seen")
+	r := call(t, replica.Addr(), "doctor", "-json")
+	require.Equal(t, "bad", statuses(diagnosis(t, r))["replicas"])
+	require.Equal(t, 1, r.code)
+}
+
+func TestDoctorRights(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := s.Client(t)
+	for _, user := range [][]string{
+		{"plain", "on", ">pw", "~job", "~rlock_queue:*", "&redisson_lock__channel:*", "+@all", "-@admin", "-@dangerous", "-zpopmin"},
+		{"lame", "on", ">pw", "~*", "&*", "+@all", "-hset", "-eval"},
+		{"deaf", "on", ">pw", "~*", "+@all"},
+	} {
+		require.NoError(t, c.Do(t.Context(), c.B().Arbitrary("ACL", "SETUSER").Args(user...).Build()).Error())
+	}
+	rights := func(user string) string {
+		var all []string
+		for _, f := range diagnosis(t, call(t, s.Addr(), "doctor", "-json", "-acl-user", user, "-name", "job")) {
+			if f.Check == "rights" {
+				all = append(all, f.Status+" "+f.Found)
+			}
+		}
+		return strings.Join(all, "\n")
+	}
+	require.Equal(t, "ok default has those for job", rights("default"))
+	require.Regexp(t, `^bad lame lacks, for all locks: EVAL HSET\n`, rights("lame"))
+	require.Contains(t, rights("deaf"), "bad deaf lacks, for all locks: redisson_lock__channel:{job}")
+	plain := rights("plain")
+	require.NotContains(t, plain, "for all locks")
+	require.Contains(t, plain, "warn plain lacks, for hand-over between processes: ZPOPMIN\n")
+	require.Contains(t, plain, "warn plain lacks, for fenced locks: redisson_lock_token:{job}\n")
+	require.Contains(t, rights("nobody"), "unknown ACL DRYRUN: ")
+
+	// A user who may not ask is told so, and the rest as far as it goes.
+	r := call(t, "redis://plain:pw@"+s.Addr(), "doctor", "-json", "-name", "job")
+	require.Zero(t, r.code)
+	require.Equal(t, map[string]string{
+		"server": "ok", "scripts": "ok", "eviction": "unknown", "replicas": "unknown", "persistence": "unknown", "pub/sub": "ok", "clock": "ok",
+		"rights": "unknown",
+	}, statuses(diagnosis(t, r)))
+	require.Contains(t, r.out, "may not ask")
+}
+
+// An imitation of Redis gets a diagnosis, too, and so does a clock that is wrong.
+func TestDoctorOfAnImitation(t *testing.T) {
+	t.Parallel()
+	m := miniredis.RunT(t)
+	m.SetTime(time.Now().Add(-time.Hour))
+	got := statuses(diagnosis(t, call(t, m.Addr(), "doctor", "-json")))
+	require.Equal(t, "ok", got["scripts"])
+	require.Equal(t, "warn", got["clock"])
+	require.Equal(t, "unknown", got["rights"])
+}
+
+// The doctor asks for each command that a script calls.
+func TestDoctorKnowsAllCommands(t *testing.T) {
+	t.Parallel()
+	known := make(map[string]bool)
+	for _, group := range neededRights("job", true) {
+		for _, r := range group.rights {
+			known[r[0]] = true
+		}
+	}
+	scripts, err := filepath.Glob("../../lua/*.lua")
+	require.NoError(t, err)
+	require.NotEmpty(t, scripts)
+	calls := regexp.MustCompile(`redis\.p?call\('(\w+)'`)
+	for _, name := range scripts {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		for _, call := range calls.FindAllStringSubmatch(string(text), -1) {
+			require.True(t, known[strings.ToUpper(call[1])], "%s calls %s", name, call[1])
+		}
+	}
+	// And for each that the documentation lists.
+	text, err := os.ReadFile("../../docs/protocol.md")
+	require.NoError(t, err)
+	_, rights, _ := strings.Cut(string(text), "\n## Rights\n")
+	rights, _, _ = strings.Cut(rights, "\nKeys: ")
+	commands := regexp.MustCompile("`([A-Z]+)[ A-Z]*`").FindAllStringSubmatch(rights, -1)
+	require.Greater(t, len(commands), 30)
+	for _, command := range commands {
+		if name := command[1]; name != "NUMSUB" { // after PUBSUB SHARDNUMSUB
+			require.True(t, known[name], name)
+		}
+	}
+}
+
+func TestMerge(t *testing.T) {
+	t.Parallel()
+	f := func(check, found, server string) finding { return finding{"ok", check, found, "", []string{server}} }
+	all := merge(nil, []finding{f("a", "1", "x"), f("b", "1", "x")})
+	all = merge(all, []finding{f("a", "2", "y"), f("b", "1", "y")})
+	require.Equal(t, []finding{f("a", "1", "x"), f("a", "2", "y"), {"ok", "b", "1", "", []string{"x", "y"}}}, all)
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/rueidis"
+)
+
+const usageLs = `usage: rlock ls [flags] [PATTERN]
+
+Lists the locks that are held, of all kinds, Redisson's included. PATTERN is one
+of Redis: * and ? and [abc], with \ before what is meant as it is.
+
+It finds them by SCAN, in steps of 500 keys, so it disturbs nobody, but takes
+its time on a server with millions of keys. On a cluster it asks all masters.
+
+  -json        a line of JSON for each lock
+  -limit N     stop after N locks (default 1000)
+` + usageTarget + `
+Piped, the columns are name, kind, holder, depth and time left, with a tab in
+between. A fenced lock is one that has a counter. A fair lock that Redisson
+holds looks like a mutex; so does rlock_upgrade:{NAME}, which is held by the
+reader of NAME that may upgrade.
+
+exit code  0   2 usage   125 Redis failed
+`
+
+// scanStep bounds how many keys a SCAN looks at.
+const scanStep = 500
+
+func (p *program) ls(args []string) int {
+	var t target
+	flags := p.flags("ls", &t)
+	asJSON := flags.Bool("json", false, "")
+	limit := flags.Int("limit", 1000, "")
+	if code, ok := p.parse(flags, args); !ok {
+		return code
+	}
+	switch {
+	case flags.NArg() > 1:
+		return p.misuse(errors.New("ls takes one PATTERN (quoted, so that the shell leaves it alone), and flags before it"), "ls")
+	case *limit < 1:
+		return p.misuse(errors.New("-limit is at least 1"), "ls")
+	}
+	pattern := "*"
+	if flags.NArg() == 1 {
+		pattern = flags.Arg(0)
+	}
+	ctx, stop := interruptible()
+	defer stop()
+	v, code, ok := p.open(t)
+	if !ok {
+		return code
+	}
+	defer v.close()
+	servers, down, err := masters(ctx, v.rdb)
+	if err != nil {
+		return p.fail(exitInternal, v.at(err))
+	}
+	locks, more, err := v.scan(ctx, servers, escapeGlob(v.prefix)+pattern, *limit)
+	p.list(locks, *asJSON)
+	for _, err := range down {
+		p.fail(exitInternal, fmt.Errorf("not asked, and may be a master: %w", err))
+	}
+	switch {
+	case ctx.Err() != nil:
+		return endCode(ctx)
+	case err != nil:
+		return p.fail(exitInternal, v.at(err))
+	case more:
+		fmt.Fprintf(p.err, "rlock: stopped after %d locks; there may be more (-limit)\n", *limit)
+	}
+	return 0
+}
+
+// scan finds the locks on servers that are held and match, limit of them at most; more says that it stopped at that.
+func (v *viewer) scan(ctx context.Context, servers []node, pattern string, limit int) (locks []state, more bool, err error) {
+	seen := make(map[string]bool) // SCAN may tell of a key twice
+	for _, n := range servers {
+		for cursor := uint64(0); ; {
+			page, err := v.page(ctx, n, cursor, pattern)
+			if err != nil {
+				return locks, false, err
+			}
+			keys := slices.DeleteFunc(page.Elements, func(key string) bool { return seen[key] })
+			for _, key := range keys {
+				seen[key] = true
+			}
+			found, err := v.readPage(ctx, keys)
+			if err != nil {
+				return locks, false, err
+			}
+			locks = append(locks, found...)
+			if len(locks) > limit {
+				return locks[:limit], true, nil
+			}
+			if cursor = page.Cursor; cursor == 0 {
+				break
+			}
+		}
+	}
+	return locks, false, nil
+}
+
+func (v *viewer) page(ctx context.Context, n node, cursor uint64, pattern string) (rueidis.ScanEntry, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	page, err := n.Do(ctx, n.B().Scan().Cursor(cursor).Match(pattern).Count(scanStep).Type("hash").Build()).AsScanEntry()
+	if err != nil {
+		return page, fmt.Errorf("%s: SCAN: %w", n.addr, err)
+	}
+	return page, nil
+}
+
+// readPage is read for keys that may hold anything, or be forbidden.
+func (v *viewer) readPage(ctx context.Context, keys []string) ([]state, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	locks, failed := v.read(ctx, keys)
+	for key, err := range failed {
+		if !errors.Is(err, errNoLock) && !isForbidden(err) {
+			return nil, fmt.Errorf("%q: %w", key, err)
+		}
+	}
+	return locks, nil
+}
+
+// list prints locks in the order of their names.
+func (p *program) list(locks []state, asJSON bool) {
+	slices.SortFunc(locks, func(a, b state) int { return strings.Compare(a.Name, b.Name) })
+	var rows [][]string
+	for i := range locks {
+		s := &locks[i]
+		if asJSON {
+			p.json(s)
+			continue
+		}
+		rows = append(rows, []string{printable(s.Name), s.Kind, s.holders(), strconv.Itoa(s.depth()), s.ttl()})
+	}
+	if !asJSON {
+		table(p.out, []string{"NAME", "KIND", "HOLDER", "DEPTH", "TTL"}, rows, isTerminal(p.out))
+	}
+}
+
+// holders are the first of them, and how many more there are.
+func (s *state) holders() string {
+	text := s.Holders[0].text()
+	if more := len(s.Holders) - 1; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// escapeGlob makes a pattern that only text itself matches.
+func escapeGlob(text string) string {
+	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(text)
+}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"runtime/debug"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestHelpAndVersion(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args []string
+		code int
+		out  string
+		err  string
+	}{
+		{nil, 2, "", usage},
+		{[]string{"help"}, 0, usage, ""},
+		{[]string{"-h"}, 0, usage, ""},
+		{[]string{"help", "demo"}, 0, usageDemo, ""},
+		{[]string{"help", "run"}, 0, usageRun, ""},
+		{[]string{"help", "version"}, 0, usage, ""},
+		{[]string{"demo", "-h"}, 0, usageDemo, ""},
+		{[]string{"run", "--help"}, 0, usageRun, ""},
+		{[]string{"help", "me"}, 2, "", "rlock: unknown command \"me\" (see: rlock help)\n"},
+		{[]string{"lock"}, 2, "", "rlock: unknown command \"lock\" (see: rlock help)\n"},
+		{[]string{"version", "2"}, 2, "", "rlock: version takes no arguments (see: rlock help)\n"},
+	} {
+		require.Equal(t, result{c.code, c.out, c.err}, call(t, "", c.args...), c.args)
+	}
+	require.Equal(t, result{code: 2, err: "rlock: flag provided but not defined: -x (see: rlock help ls)\n"}, call(t, "", "ls", "-x"))
+	require.Regexp(t, `^rlock \S+, go\S+ \w+/\w+`, call(t, "", "version").out)
+	info := &debug.BuildInfo{Settings: []debug.BuildSetting{{Key: "vcs.revision", Value: "abc"}, {Key: "vcs.modified", Value: "true"}}}
+	require.Regexp(t, `^rlock \(devel\), .*, revision abc, modified$`, versionLine(info))
+}
+
+// Each command has help that fits into a terminal, stands in the list, and describes flags that the command has.
+func TestUsages(t *testing.T) {
+	t.Parallel()
+	requirePlain(t, usage)
+	text, err := os.ReadFile("../../docs/cli.md")
+	require.NoError(t, err)
+	described := regexp.MustCompile(`(?m)^  -([\w-]+)`)
+	for _, c := range commands() {
+		requirePlain(t, c.usage)
+		require.Regexp(t, `(?m)^  rlock `+c.name+` `, usage)
+		require.Regexp(t, `(?m)^## .*rlock `+c.name+`\b`, string(text))
+		require.Equal(t, result{out: c.usage}, call(t, "", "help", c.name))
+		for _, flag := range described.FindAllStringSubmatch(c.usage, -1) {
+			r := call(t, "127.0.0.1:1", c.name, "-"+flag[1], "-h") // -h ends the flags, and shows the help, unless it is taken for a value
+			require.NotContains(t, r.err, "not defined", "%s %s", c.name, flag[1])
+		}
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		"job": "job", "a b": "a b", "ключ": "ключ", "": `""`, "a\nb": `"a\nb"`, "a\tb": `"a\tb"`, "\x1b[2J": `"\x1b[2J"`, "\xff": `"\xff"`,
+	} {
+		require.Equal(t, want, printable(name))
+	}
+}

@@ -1,0 +1,288 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// state is what can be seen of a lock. Its JSON is what programs read.
+type state struct {
+	Name    string   `json:"name"` // without the prefix
+	Kind    string   `json:"kind"` // mutex, fenced, fair, read or write; "" of a free lock
+	Holders []holder `json:"holders"`
+	TTL     int64    `json:"ttl_ms"` // -1: no expiry
+	Token   int64    `json:"token,omitempty"`
+
+	key string
+}
+
+// holder is an owner of a lock.
+type holder struct {
+	Owner string `json:"owner"`
+	Depth int    `json:"depth"`
+	Write bool   `json:"write,omitempty"`
+	Kept  bool   `json:"kept,omitempty"` // unlocked, and kept by WithMinHold
+	Host  string `json:"host,omitempty"`
+}
+
+var errNoLock = errors.New("the key holds something else than a lock")
+
+// ownerForm is how all of Redisson's locks, and ours, write their owners.
+var ownerForm = regexp.MustCompile(`^([0-9a-fA-F-]{36}):(-?[0-9]+)(:write)?$`)
+
+const isWrite = 3
+
+// read looks at keys and returns the locks that are held, in the order of the keys; failed are those keys that hold something else, or could
+// not be read. It costs two round trips, and little time on the server whatever the keys hold.
+func (v *viewer) read(ctx context.Context, keys []string) (locks []state, failed map[string]error) {
+	b := v.rdb.B()
+	looks := make(rueidis.Commands, len(keys))
+	for i, key := range keys {
+		looks[i] = b.Hrandfield().Key(key).Count(2).Build()
+	}
+	failed = make(map[string]error)
+	fail := func(key string, err error) {
+		if redisErr, said := rueidis.IsRedisErr(err); said && strings.HasPrefix(redisErr.Error(), "WRONGTYPE") {
+			err = errNoLock
+		}
+		failed[key] = err
+	}
+	var likely []string
+	for i, reply := range v.rdb.DoMulti(ctx, looks...) {
+		fields, err := reply.AsStrSlice()
+		switch {
+		case err != nil && !rueidis.IsRedisNil(err):
+			fail(keys[i], err)
+		case slices.ContainsFunc(fields, func(f string) bool { return f != "mode" && !ownerForm.MatchString(f) }):
+			fail(keys[i], errNoLock)
+		case len(fields) > 0:
+			likely = append(likely, keys[i])
+		}
+	}
+	var reads rueidis.Commands
+	for _, key := range likely {
+		reads = append(reads, b.Hgetall().Key(key).Build(), b.Pttl().Key(key).Build(),
+			b.Get().Key(prefixed("redisson_lock_token", key)).Build())
+	}
+	replies := v.rdb.DoMulti(ctx, reads...)
+	for i, key := range likely {
+		fields, err1 := replies[3*i].AsStrMap()
+		ttl, err2 := replies[3*i+1].AsInt64()
+		token, _ := replies[3*i+2].AsInt64() // there may be none, or something else
+		s := state{Name: strings.TrimPrefix(key, v.prefix), TTL: ttl, Token: token, key: key}
+		switch err := cmp.Or(err1, err2); {
+		case err != nil:
+			fail(key, err)
+		case len(fields) == 0 || ttl == -2: // it has gone meanwhile
+		case !s.fill(fields):
+			fail(key, errNoLock)
+		default:
+			locks = append(locks, s)
+		}
+	}
+	return locks, failed
+}
+
+// isForbidden reports whether Redis has refused a command because of the user's rights.
+func isForbidden(err error) bool { return err != nil && strings.Contains(err.Error(), "NOPERM") }
+
+// fill takes the fields of a hash. It reports false if that is no lock.
+func (s *state) fill(fields map[string]string) bool {
+	s.Kind = "mutex"
+	if mode, ok := fields["mode"]; ok {
+		if s.Kind = mode; mode != "read" && mode != "write" {
+			return false
+		}
+		delete(fields, "mode")
+	}
+	for _, field := range slices.Sorted(maps.Keys(fields)) {
+		owner := ownerForm.FindStringSubmatch(field)
+		depth, err := strconv.Atoi(fields[field])
+		if owner == nil || err != nil {
+			return false
+		}
+		tag := owner[2]
+		if len(tag) > 1 && tag[0] == '0' {
+			s.Kind = "fair"
+		}
+		s.Holders = append(s.Holders, holder{Owner: field, Depth: depth, Write: owner[isWrite] != "", Kept: tag == "0"})
+	}
+	switch {
+	case s.Kind != "mutex":
+		s.Token = 0 // of a former life of the name
+	case s.Token != 0:
+		s.Kind = "fenced"
+	}
+	return len(s.Holders) > 0
+}
+
+// prefixed makes a name the way Redisson does: with the key as the hash tag, unless it brings its own.
+func prefixed(prefix, key string) string {
+	if strings.Contains(key, "{") {
+		return prefix + ":" + key
+	}
+	return prefix + ":{" + key + "}"
+}
+
+// clientID is the part of an owner that names its Client.
+func clientID(owner string) string {
+	id, _, _ := strings.Cut(owner, ":")
+	return id
+}
+
+// text is what fits in a cell of a table.
+func (h holder) text() string {
+	var notes []string
+	if h.Kept {
+		notes = append(notes, "unlocked, kept by its WithMinHold")
+	}
+	if h.Host != "" {
+		notes = append(notes, h.Host)
+	}
+	if len(notes) == 0 {
+		return h.Owner
+	}
+	return h.Owner + " (" + strings.Join(notes, ", ") + ")"
+}
+
+// depth is that of the deepest hold.
+func (s *state) depth() (deepest int) {
+	for _, h := range s.Holders {
+		deepest = max(deepest, h.Depth)
+	}
+	return deepest
+}
+
+// ttl is the time left, for people.
+func (s *state) ttl() string {
+	if s.TTL == -1 {
+		return "none"
+	}
+	return short(time.Duration(s.TTL) * time.Millisecond)
+}
+
+// short is a duration to a tenth of a second.
+func short(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seconds()) }
+
+// hosts finds the address of each Client that has a connection named after it. On a server that does not tell there are none.
+func hosts(ctx context.Context, rdb rueidis.Client) map[string]string {
+	found := make(map[string]string)
+	for _, n := range nodes(rdb) {
+		list, err := n.Do(ctx, n.B().ClientList().Build()).ToString()
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(list) {
+			var addr, id string
+			for word := range strings.FieldsSeq(line) {
+				if text, ok := strings.CutPrefix(word, "addr="); ok {
+					addr = text
+				} else if text, ok := strings.CutPrefix(word, "name=rlock:"); ok {
+					id = text
+				}
+			}
+			if id != "" {
+				found[id] = addr
+			}
+		}
+	}
+	return found
+}
+
+// view is all that can be found out of one lock.
+type view struct {
+	state
+	Held bool `json:"held"`
+	// Processes is how many listen for the unlock, Redisson's included; -1 if the server does not tell.
+	Processes int      `json:"waiting_processes"`
+	Queue     []string `json:"queue,omitempty"`      // what each process is to become that waits for a plain or fenced lock
+	FairQueue []string `json:"fair_queue,omitempty"` // those who wait for a fair lock
+	Writers   []string `json:"writers,omitempty"`    // those who wait for a read/write lock
+}
+
+// viewer is what commands that look at locks have.
+type viewer struct {
+	target
+	rdb   rueidis.Client
+	locks *rlock.Client
+}
+
+// open connects a viewer. It reports false, with the exit code, if there is no connection.
+func (p *program) open(t target) (v *viewer, code int, ok bool) {
+	rdb, code, ok := p.connect(&t, false)
+	if !ok {
+		return nil, code, false
+	}
+	locks, err := rlock.New(rdb, rlock.Options{Prefix: t.prefix})
+	if err != nil {
+		rdb.Close()
+		return nil, p.fail(exitInternal, err), false
+	}
+	return &viewer{t, rdb, locks}, 0, true
+}
+
+func (v *viewer) close() {
+	v.locks.Close()
+	v.rdb.Close()
+}
+
+// inspect looks at one lock, whatever kind it is of.
+func (v *viewer) inspect(ctx context.Context, name string) (*view, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	key := v.prefix + name
+	held, failed := v.read(ctx, []string{key})
+	if err := failed[key]; err != nil {
+		return nil, fmt.Errorf("%q: %w", name, err)
+	}
+	seen := &view{state: state{Name: name, Holders: []holder{}, key: key}, Held: len(held) > 0}
+	if seen.Held {
+		seen.state = held[0]
+	}
+	// The queues of all kinds: a lock that is free does not tell its own.
+	for _, kind := range []struct {
+		lock  *rlock.Mutex
+		queue *[]string
+	}{{v.locks.Mutex(name), &seen.Queue}, {v.locks.FairMutex(name), &seen.FairQueue}, {v.locks.RWMutex(name).Write(), &seen.Writers}} {
+		info, err := kind.lock.Info(ctx)
+		switch {
+		case isForbidden(err): // whoever may not see the queues still sees the holder
+			info.Listening = -1
+		case err != nil:
+			return nil, err
+		}
+		*kind.queue = info.Queue
+		switch {
+		case info.Listening < 0 || seen.Processes < 0:
+			seen.Processes = -1
+		case kind.queue != &seen.FairQueue: // which has the channel of the plain lock
+			seen.Processes += info.Listening
+		}
+	}
+	if seen.Kind == "mutex" && len(seen.FairQueue) > 0 {
+		seen.Kind = "fair"
+	}
+	return seen, nil
+}
+
+// addHosts says from where the holders have come, as far as that is known.
+func (v *viewer) addHosts(ctx context.Context, s *state) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	known := hosts(ctx, v.rdb)
+	for i := range s.Holders {
+		s.Holders[i].Host = known[clientID(s.Holders[i].Owner)]
+	}
+}

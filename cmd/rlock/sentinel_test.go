@@ -1,0 +1,29 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// TestBySentinels: the sentinels' addresses are enough to find the master.
+func TestBySentinels(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t)
+	ctx, _ := lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex("job"))
+	url := "redis://127.0.0.1:1?master_set=mymaster"
+	for _, sentinel := range s.Sentinels() {
+		url += "&addr=" + sentinel.Addr()
+	}
+	require.Regexp(t, `^job\tmutex\t`+rlock.Owner(ctx), call(t, url, "ls").out)
+	require.Equal(t, exitNotAcquired, call(t, url, "run", "-wait", "0", "job", "--", "true").code)
+	for _, f := range diagnosis(t, call(t, url, "doctor", "-json")) {
+		if f.Check == "replicas" {
+			require.Equal(t, "warn", f.Status, f)
+			require.Equal(t, []string{s.Master(t).Addr()}, f.Servers)
+		}
+	}
+}

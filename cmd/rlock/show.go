@@ -1,0 +1,89 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+)
+
+const usageShow = `usage: rlock show [flags] NAME
+
+Shows who holds the lock NAME, of whatever kind it is, and who waits for it.
+
+  -json        as one line of JSON
+` + usageTarget + `
+The host of a holder is known if it has a connection named rlock:<client id>: a
+process that has waited for any lock in the last seconds, or "rlock run".
+
+exit code  0 it is held   1 it is free   2 usage   125 Redis failed
+`
+
+func (p *program) show(args []string) int {
+	var t target
+	flags := p.flags("show", &t)
+	asJSON := flags.Bool("json", false, "")
+	name, code, ok := p.parseName(flags, args)
+	if !ok {
+		return code
+	}
+	ctx, stop := interruptible()
+	defer stop()
+	v, code, ok := p.open(t)
+	if !ok {
+		return code
+	}
+	defer v.close()
+	seen, err := v.inspect(ctx, name)
+	if err != nil {
+		return p.fail(exitInternal, v.at(err))
+	}
+	v.addHosts(ctx, &seen.state)
+	if *asJSON {
+		p.json(seen)
+	} else {
+		seen.print(p.out)
+	}
+	if !seen.Held {
+		return exitFree
+	}
+	return 0
+}
+
+// print writes a line for each thing that is known.
+func (v *view) print(w io.Writer) {
+	line := func(what, format string, args ...any) {
+		fmt.Fprintf(w, "%-12s %s\n", what, fmt.Sprintf(format, args...))
+	}
+	line("lock", "%s", printable(v.Name))
+	if !v.Held {
+		line("state", "free")
+	} else {
+		line("state", "held, %s", v.Kind)
+		line("ttl", "%s", v.ttl())
+	}
+	for _, h := range v.Holders {
+		line("holder", "%s depth %d", h.text(), h.Depth)
+	}
+	if v.Token != 0 {
+		line("token", "%d", v.Token)
+	}
+	processes := "unknown"
+	if v.Processes >= 0 {
+		processes = strconv.Itoa(v.Processes) + " listening"
+	}
+	line("processes", "%s", processes)
+	list(w, "queue", v.Queue)
+	list(w, "fair queue", v.FairQueue)
+	list(w, "writers", v.Writers)
+}
+
+// list writes the first of those who wait.
+func list(w io.Writer, what string, owners []string) {
+	const most = 20
+	for i, owner := range owners[:min(len(owners), most)] {
+		fmt.Fprintf(w, "%-12s %d. %s\n", what, i+1, owner)
+	}
+	if more := len(owners) - most; more > 0 {
+		fmt.Fprintf(w, "%-12s and %d more\n", what, more)
+	}
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// newLocks returns a Client, as a process of its own would have one.
+func newLocks(t *testing.T, rdb rueidis.Client) *rlock.Client {
+	t.Helper()
+	c, err := rlock.New(rdb, rlock.Options{})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// lock takes a lock until the end of the test, and returns its section's ctx and its unlock.
+func lock(parent context.Context, t *testing.T, m *rlock.Mutex) (context.Context, rlock.UnlockFunc) {
+	t.Helper()
+	ctx, unlock, err := m.Lock(parent)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = unlock() })
+	return ctx, unlock
+}
+
+// waitFor begins to wait for a lock. It ends when done is closed, or with the test.
+func waitFor(t *testing.T, c *rlock.Client, m *rlock.Mutex) (held <-chan context.Context) {
+	t.Helper()
+	got := make(chan context.Context, 1)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { // ends with the lock, or with the test
+		defer close(ended)
+		if ctx, _, err := m.Lock(ctx); err == nil { // Close of the Client ends the section
+			got <- ctx
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	redistest.Eventually(t, patience, func() bool { return c.Stats().Waiting == 1 }, "it waits")
+	return got
+}
+
+// showJSON is what "rlock show -json" says.
+func showJSON(t *testing.T, addr, name string) (v view, code int) {
+	t.Helper()
+	r := call(t, addr, "show", "-json", name)
+	require.Empty(t, r.err)
+	require.NoError(t, json.Unmarshal([]byte(r.out), &v))
+	return v, r.code
+}
+
+func TestShow(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	holds, waits := newLocks(t, s.Client(t)), newLocks(t, s.Client(t))
+
+	v, code := showJSON(t, s.Addr(), "job")
+	require.Equal(t, exitFree, code)
+	require.Equal(t, view{state: state{Name: "job", Holders: []holder{}}}, v)
+	require.Equal(t, result{1, "lock         job\nstate        free\nprocesses    0 listening\n", ""}, call(t, s.Addr(), "show", "job"))
+
+	outer, unlockOuter := lock(t.Context(), t, holds.FencedMutex("job"))
+	ctx, unlockInner := lock(outer, t, holds.FencedMutex("job"))
+	got := waitFor(t, waits, waits.FencedMutex("job"))
+	redistest.Eventually(t, patience, func() bool { v, _ = showJSON(t, s.Addr(), "job"); return len(v.Queue) == 1 }, "it is in the queue")
+	require.True(t, v.Held)
+	require.Equal(t, "fenced", v.Kind)
+	require.Equal(t, []holder{{Owner: rlock.Owner(ctx), Depth: 2}}, v.Holders)
+	token, _ := rlock.FencingToken(ctx, "job")
+	require.Equal(t, token, v.Token)
+	require.Equal(t, 1, v.Processes)
+	require.Equal(t, waits.ID(), clientID(v.Queue[0]))
+	require.InDelta(t, 30_000, v.TTL, 15_000)
+
+	// One that has waited can be found.
+	require.NoError(t, unlockInner())
+	require.NoError(t, unlockOuter())
+	owner := rlock.Owner(<-got)
+	r := call(t, s.Addr(), "show", "job")
+	require.Zero(t, r.code)
+	require.Regexp(t, `(?m)^holder       `+owner+` \(127\.0\.0\.1:\d+\) depth 1$`, r.out)
+	require.Regexp(t, `(?m)^ttl          [12][0-9]?\.\ds$`, strings.Replace(r.out, "30.0s", "29.9s", 1))
+}
+
+func TestShowKinds(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c, other := newLocks(t, s.Client(t)), newLocks(t, s.Client(t))
+
+	lock(t.Context(), t, c.FairMutex("fair"))
+	waitFor(t, other, other.FairMutex("fair"))
+	redistest.Eventually(t, patience, func() bool {
+		v, _ := showJSON(t, s.Addr(), "fair")
+		return v.Kind == "fair" && len(v.FairQueue) == 1 && clientID(v.FairQueue[0]) == other.ID()
+	}, "the fair queue")
+
+	third := newLocks(t, s.Client(t))
+	lock(t.Context(), t, c.RWMutex("rw").Read())
+	lock(t.Context(), t, c.RWMutex("rw").Read())
+	waitFor(t, third, third.RWMutex("rw").Write())
+	redistest.Eventually(t, patience, func() bool {
+		v, _ := showJSON(t, s.Addr(), "rw")
+		return v.Kind == "read" && len(v.Holders) == 2 && len(v.Writers) == 1 && clientID(v.Writers[0]) == third.ID()
+	}, "readers and a writer that waits")
+
+	ctx, _ := lock(t.Context(), t, c.RWMutex("w").Write())
+	reader, _ := lock(ctx, t, c.RWMutex("w").Read())
+	v, _ := showJSON(t, s.Addr(), "w")
+	require.Equal(t, "write", v.Kind)
+	require.ElementsMatch(t, []holder{{Owner: rlock.Owner(ctx), Depth: 1, Write: true}, {Owner: rlock.Owner(reader), Depth: 1}}, v.Holders)
+
+	_, unlock := lock(t.Context(), t, c.Mutex("kept", rlock.WithMinHold(time.Hour)))
+	require.NoError(t, unlock())
+	v, _ = showJSON(t, s.Addr(), "kept")
+	require.Equal(t, []holder{{Owner: c.ID() + ":0", Depth: 1, Kept: true}}, v.Holders)
+	require.Contains(t, call(t, s.Addr(), "show", "kept").out, "kept by its WithMinHold")
+}
+
+// What is no lock is said to be none, and is not read as a whole.
+func TestShowOfSomethingElse(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := s.Client(t)
+	foreign(t, c)
+	before := redistest.Commands(t, c)["hgetall"]
+	for _, key := range []string{"text", "hash", "settings", "badly"} {
+		r := call(t, s.Addr(), "show", key)
+		require.Equal(t, exitInternal, r.code)
+		require.Equal(t, "rlock: "+s.Addr()+": \""+key+"\": the key holds something else than a lock\n", r.err)
+	}
+	require.Equal(t, before+2, redistest.Commands(t, c)["hgetall"], "only those that may be locks")
+}
+
+// foreign makes keys that are no locks, two of them nearly.
+func foreign(t *testing.T, c rueidis.Client) {
+	t.Helper()
+	for _, cmd := range [][]string{
+		{"SET", "text", "x"},
+		{"HSET", "hash", "a", "1", "b", "2"},
+		{"HSET", "settings", "mode", "dark"},
+		{"HSET", "badly", "00000000-0000-0000-0000-000000000000:1", "x"},
+	} {
+		require.NoError(t, c.Do(t.Context(), c.B().Arbitrary(cmd...).Build()).Error())
+	}
+}
+
+// A user who may not see the queues still sees the holder.
+func TestShowWithFewRights(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := s.Client(t)
+	require.NoError(t, c.Do(t.Context(), c.B().Arbitrary("ACL", "SETUSER", "few", "on", ">pw", "~job", "+hrandfield", "+hgetall", "+pttl").Build()).Error())
+	locks := newLocks(t, c)
+	ctx, _ := lock(t.Context(), t, locks.Mutex("job"))
+	lock(t.Context(), t, locks.Mutex("secret"))
+	v, code := showJSON(t, "redis://few:pw@"+s.Addr(), "job")
+	require.Zero(t, code)
+	require.Equal(t, rlock.Owner(ctx), v.Holders[0].Owner)
+	require.Equal(t, -1, v.Processes)
+	r := call(t, "redis://few:pw@"+s.Addr(), "show", "secret")
+	require.Equal(t, exitInternal, r.code)
+	require.Contains(t, r.err, "NOPERM")
+}

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// terminal is the binary at a terminal of its own.
+type terminal struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	keys  *os.File // what is written there is typed
+	slave *os.File
+	seen  output
+
+	before string // its mode before the binary began
+}
+
+// atTerminal runs the binary at a terminal.
+func atTerminal(t *testing.T, args ...string) *terminal {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	require.NoError(t, err)
+	raw, err := master.SyscallConn()
+	require.NoError(t, err)
+	var unlock, number int32
+	size := [4]uint16{24, 100}
+	require.NoError(t, raw.Control(func(fd uintptr) {
+		for request, arg := range map[uintptr]unsafe.Pointer{
+			syscall.TIOCSPTLCK: unsafe.Pointer(&unlock), syscall.TIOCGPTN: unsafe.Pointer(&number), syscall.TIOCSWINSZ: unsafe.Pointer(&size),
+		} {
+			_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, fd, request, uintptr(arg))
+			require.Zero(t, errno)
+		}
+	}))
+	slave, err := os.OpenFile(fmt.Sprint("/dev/pts/", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	require.NoError(t, err)
+	x := &terminal{t: t, cmd: exec.CommandContext(t.Context(), binary, args...), keys: master, slave: slave}
+	x.cmd.Env = append(os.Environ(), "TERM=xterm")
+	x.cmd.Stdin, x.cmd.Stdout, x.cmd.Stderr = slave, slave, slave
+	x.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	x.before = x.mode()
+	require.NoError(t, x.cmd.Start())
+	read := make(chan struct{})
+	go func() { // ends with the terminal
+		defer close(read)
+		for chunk := make([]byte, 4096); ; {
+			n, err := master.Read(chunk)
+			_, _ = x.seen.Write(chunk[:n])
+			if err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = slave.Close()
+		_ = master.Close()
+		<-read
+	})
+	return x
+}
+
+func (x *terminal) saw(text string) {
+	x.t.Helper()
+	redistest.Eventually(x.t, patience, func() bool { return strings.Contains(x.seen.String(), text) }, "the terminal shows "+text)
+}
+
+func (x *terminal) press(keys string) {
+	x.t.Helper()
+	_, err := x.keys.WriteString(keys)
+	require.NoError(x.t, err)
+}
+
+func (x *terminal) ends() int {
+	x.t.Helper()
+	_ = x.cmd.Wait() // the code tells
+	return exitCode(x.cmd.ProcessState)
+}
+
+// mode is what stty says of the terminal.
+func (x *terminal) mode() string {
+	x.t.Helper()
+	cmd := exec.Command("stty", "-g")
+	cmd.Stdin = x.slave
+	out, err := cmd.Output()
+	require.NoError(x.t, err)
+	return string(out)
+}
+
+func TestTopAtATerminal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	holds, waits := newLocks(t, s.Client(t)), newLocks(t, s.Client(t))
+	ctx, _ := lock(t.Context(), t, holds.Mutex("job"))
+	waitFor(t, waits, waits.Mutex("job"))
+	for _, keys := range []string{"xq", "\x03"} {
+		x := atTerminal(t, "top", "-redis", s.Addr())
+		x.saw("NAME  WAITING")
+		x.saw(rlock.Owner(ctx))
+		require.Contains(t, x.seen.String(), "\x1b[?1049h")
+		redistest.Eventually(t, patience, func() bool { return strings.Contains(x.seen.String(), "  1.") }, "it looks again")
+		require.NotEqual(t, x.before, x.mode(), "keys come without Enter")
+		x.press(keys)
+		require.Zero(t, x.ends())
+		redistest.Eventually(t, patience, func() bool { return strings.HasSuffix(x.seen.String(), "\x1b[?25h\x1b[?1049l") }, "the screen is as it was")
+		require.Equal(t, x.before, x.mode(), "and so is the keyboard")
+	}
+}
+
+func TestUnlockAsks(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := newLocks(t, s.Client(t))
+	m := c.Mutex("job")
+	locked := func() bool {
+		t.Helper()
+		held, err := m.IsLocked(t.Context())
+		require.NoError(t, err)
+		return held
+	}
+	ctx, unlock := lock(t.Context(), t, m)
+	for answer, code := range map[string]int{"n\n": exitFree, "\n": exitFree, "\x03": exitSignal + int(syscall.SIGINT)} {
+		x := atTerminal(t, "unlock", "-force", "-redis", s.Addr(), "job")
+		x.saw("[y/N]")
+		require.Contains(t, x.seen.String(), rlock.Owner(ctx))
+		x.press(answer)
+		require.Equal(t, code, x.ends())
+		require.True(t, locked())
+	}
+
+	// Another one has the lock when the answer is given.
+	x := atTerminal(t, "unlock", "-force", "-redis", s.Addr(), "job")
+	x.saw("[y/N]")
+	require.NoError(t, unlock())
+	ctx, _ = lock(t.Context(), t, m)
+	x.press("y\n")
+	require.Equal(t, 1, x.ends())
+	x.saw("left as it is: now held by " + rlock.Owner(ctx))
+	require.True(t, locked())
+
+	x = atTerminal(t, "unlock", "-force", "-redis", s.Addr(), "job")
+	x.saw("[y/N]")
+	x.press("y\n")
+	require.Zero(t, x.ends())
+	require.False(t, locked())
+}
+
+// At a terminal, tables have a header and columns.
+func TestTablesAtATerminal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex("job"))
+	x := atTerminal(t, "ls", "-redis", s.Addr())
+	require.Zero(t, x.ends())
+	x.saw("NAME  KIND   HOLDER ")
+	x.saw("\r\njob   mutex  ")
+
+	x = atTerminal(t, "doctor", "-redis", s.Addr())
+	require.Zero(t, x.ends())
+	x.saw("\x1b[1mwarn    \x1b[0m persistence  no AOF\r\n                      A crash")
+}

@@ -1,0 +1,320 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const usageTop = `usage: rlock top [flags]
+
+Shows the locks that somebody waits for, those with the most waiting processes
+first, and who holds them since when. It looks every second: at the channels on
+which unlocks are told, so Redisson's waiters are counted, too. Ends with q or
+Ctrl-C. A process counts for half a second after its last waiter has gone.
+
+  -n N         look N times (default: without end on a terminal, otherwise once)
+  -json        a line of JSON for each lock and look
+` + usageTarget + `
+SINCE is for how long rlock top has seen this holder; a lock that is handed on
+has a new one each time. Piped, the columns have a tab in between, and no
+header.
+
+exit code  0   2 usage   125 Redis failed
+`
+
+const (
+	topInterval = time.Second // between two looks
+	topMost     = 1000        // keys are read in one look
+)
+
+// wanted is a lock that somebody waits for.
+type wanted struct {
+	state
+	Waiting int64   `json:"waiting_processes"`
+	Since   float64 `json:"seen_s"`          // for so long its holders were seen
+	Error   string  `json:"error,omitempty"` // why it is not known who holds it
+}
+
+// top is what is remembered from one look to the next.
+type top struct {
+	*viewer
+	since map[string]sighting // by key
+}
+
+// sighting is when the holders of a lock were seen first.
+type sighting struct {
+	owners string
+	at     time.Time
+}
+
+func (p *program) top(args []string) int {
+	var t target
+	flags := p.flags("top", &t)
+	times := flags.Int("n", 0, "")
+	asJSON := flags.Bool("json", false, "")
+	if code, ok := p.parse(flags, args); !ok {
+		return code
+	}
+	live := isTerminal(p.out) && p.getenv("TERM") != "dumb" && *times == 0 && !*asJSON
+	switch {
+	case flags.NArg() > 0:
+		return p.misuse(errors.New("top takes flags only"), "top")
+	case *times < 0:
+		return p.misuse(errors.New("-n can't be negative"), "top")
+	case *times == 0 && !live:
+		*times = 1
+	}
+	ctx, stop := interruptible()
+	defer stop()
+	v, code, ok := p.open(t)
+	if !ok {
+		return code
+	}
+	defer v.close()
+	view := &top{v, make(map[string]sighting)}
+	if live {
+		return p.topLive(ctx, view)
+	}
+	ticker := time.NewTicker(topInterval)
+	defer ticker.Stop()
+	for i := 0; ; {
+		locks, err := view.look(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return 0
+		case err != nil:
+			return p.fail(exitInternal, v.at(err))
+		case *asJSON:
+			for i := range locks {
+				p.json(locks[i])
+			}
+		default:
+			table(p.out, topHeader, topRows(locks), isTerminal(p.out))
+		}
+		if i++; i == *times {
+			return 0
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return 0
+		}
+	}
+}
+
+// look finds the locks that somebody waits for.
+func (t *top) look(ctx context.Context) ([]wanted, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	channels := make(map[string]int64)
+	var down error
+	answers := false
+	for _, n := range nodes(t.rdb) { // waiters may listen at any node of a cluster
+		if err := n.listening(ctx, channels); err != nil {
+			down = fmt.Errorf("%s: PUBSUB: %w", n.addr, err)
+			continue
+		}
+		answers = true
+	}
+	if !answers {
+		return nil, down
+	}
+	waiting := make(map[string]int64) // by key
+	for channel, many := range channels {
+		for _, key := range keysOf(channel) {
+			if strings.HasPrefix(key, t.prefix) {
+				waiting[key] += many
+			}
+		}
+	}
+	// The most wanted ones, so that a look stays a quick one.
+	keys := slices.SortedFunc(maps.Keys(waiting), func(a, b string) int {
+		return cmp.Or(cmp.Compare(waiting[b], waiting[a]), strings.Compare(a, b))
+	})
+	for len(keys) > topMost {
+		delete(waiting, keys[len(keys)-1])
+		keys = keys[:len(keys)-1]
+	}
+	held, failed := t.read(ctx, keys)
+	return t.wanted(waiting, held, failed), nil
+}
+
+// wanted puts together what was seen, and remembers the holders.
+func (t *top) wanted(waiting map[string]int64, held []state, failed map[string]error) []wanted {
+	now, since := time.Now(), make(map[string]sighting)
+	locks, known := []wanted{}, make(map[string]bool)
+	for _, s := range held {
+		seen := sighting{fmt.Sprint(s.owners()), now}
+		if before := t.since[s.key]; before.owners == seen.owners {
+			seen.at = before.at
+		}
+		since[s.key] = seen
+		locks = append(locks, wanted{state: s, Waiting: waiting[s.key], Since: now.Sub(seen.at).Seconds()})
+		known[s.key] = true
+	}
+	for key, many := range waiting {
+		_, both := waiting[twin(key)] // one channel, two names: the one that is held, or else the plain one
+		if known[key] || both && (known[twin(key)] || strings.HasPrefix(key, "{")) {
+			continue
+		}
+		w := wanted{state: state{Name: strings.TrimPrefix(key, t.prefix), Holders: []holder{}, key: key}, Waiting: many}
+		if err := failed[key]; err != nil {
+			w.Error = err.Error()
+		}
+		locks = append(locks, w)
+	}
+	t.since = since
+	slices.SortFunc(locks, func(a, b wanted) int {
+		return cmp.Or(cmp.Compare(b.Waiting, a.Waiting), strings.Compare(a.Name, b.Name))
+	})
+	return locks
+}
+
+// twin is the other key that has the channel of this one, if there is one.
+func twin(key string) string {
+	if inner, ok := strings.CutPrefix(key, "{"); ok {
+		return strings.TrimSuffix(inner, "}")
+	}
+	return "{" + key + "}"
+}
+
+var topHeader = []string{"NAME", "WAITING", "KIND", "HOLDER", "SINCE", "TTL"}
+
+func topRows(locks []wanted) [][]string {
+	var rows [][]string
+	for i := range locks {
+		l := &locks[i]
+		row := []string{printable(l.Name), strconv.FormatInt(l.Waiting, 10), "-", "free", "-", "-"}
+		if l.Error != "" {
+			row[3] = l.Error
+		}
+		if len(l.Holders) > 0 {
+			row = append(row[:2], l.Kind, l.holders(), short(time.Duration(l.Since*float64(time.Second))), l.ttl())
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// topLive draws the screen again and again until a signal or a q.
+func (p *program) topLive(ctx context.Context, t *top) int {
+	keys := p.keys()
+	defer keys.restore()
+	fmt.Fprint(p.out, "\x1b[?1049h\x1b[?25l") // another screen, no cursor
+	defer fmt.Fprint(p.out, "\x1b[?25h\x1b[?1049l")
+	ticker := time.NewTicker(topInterval)
+	defer ticker.Stop()
+	for {
+		locks, err := t.look(ctx)
+		if ctx.Err() != nil {
+			return 0
+		}
+		height, width := p.size()
+		_, _ = p.out.Write(topScreen(strings.Join(t.where, ","), locks, t.at, err, height, width))
+		for drawn := false; !drawn; {
+			select {
+			case <-ticker.C:
+				drawn = true
+			case key := <-keys.pressed:
+				if key == 'q' || key == 'Q' {
+					return 0
+				}
+			case <-ctx.Done():
+				return 0
+			}
+		}
+	}
+}
+
+// topScreen is the text of one screen: each line ends where the screen does.
+func topScreen(where string, locks []wanted, at func(error) error, err error, height, width int) []byte {
+	var text bytes.Buffer
+	holders := 0
+	for i := range locks {
+		if len(locks[i].Holders) > 0 {
+			holders++
+		}
+	}
+	fmt.Fprintf(&text, "rlock top  %s  %s  %d waited for, %d of them held  (q ends)\n\n", where, time.Now().Format(time.TimeOnly), len(locks), holders)
+	if err != nil {
+		fmt.Fprintln(&text, trimPrefix(at(err)))
+	} else {
+		table(&text, topHeader, topRows(locks), true)
+	}
+	lines := strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
+	out := bytes.NewBufferString("\x1b[H")
+	for i, line := range lines[:min(len(lines), height)] {
+		if runes := []rune(line); len(runes) > width {
+			line = string(runes[:width])
+		}
+		if i > 0 {
+			out.WriteString("\r\n")
+		}
+		out.WriteString(line + "\x1b[K") // and nothing behind it of the screen before
+	}
+	out.WriteString("\x1b[J")
+	return out.Bytes()
+}
+
+// keyboard is a terminal that tells of each key, not of lines.
+type keyboard struct {
+	pressed chan byte
+	restore func()
+}
+
+// keys reads the keys that are pressed. Without stty, which every Unix has, they come with Enter.
+func (p *program) keys() keyboard {
+	k := keyboard{make(chan byte), func() {}}
+	if !isTerminal(p.in) {
+		return k
+	}
+	if before, err := p.stty("-g"); err == nil {
+		if _, err := p.stty("-icanon", "-echo", "min", "1"); err == nil {
+			k.restore = func() { _, _ = p.stty(strings.TrimSpace(before)) }
+		}
+	}
+	go func() { // ends with the process, like the terminal's last line
+		for key := make([]byte, 1); ; {
+			if n, err := p.in.Read(key); n == 0 || err != nil {
+				return
+			}
+			k.pressed <- key[0]
+		}
+	}()
+	return k
+}
+
+// size is that of the terminal in characters.
+func (p *program) size() (height, width int) {
+	text, _ := p.stty("size")
+	if n, _ := fmt.Sscan(text, &height, &width); n < 2 || height < 1 || width < 1 {
+		return 24, 80
+	}
+	return height, width
+}
+
+// stty asks the terminal, or sets it.
+func (p *program) stty(args ...string) (string, error) {
+	cmd := exec.Command("stty", args...)
+	cmd.Stdin = p.terminal()
+	out, err := cmd.Output()
+	return string(out), err
+}
+
+// terminal is stdin, or what stdout is connected to if stdin is none.
+func (p *program) terminal() *os.File {
+	if isTerminal(p.in) {
+		return p.in
+	}
+	return p.out
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+const usageUnlock = `usage: rlock unlock -force [flags] NAME
+
+Frees the lock NAME whoever holds it, of whatever kind it is, and wakes whoever
+waits for it. Until the holder is told, by its next renewal or its unlock, two
+owners can be in the section: see first that the holder is dead.
+
+Shows the holder and asks. If another one holds the lock by the time of the
+answer, it is left as it is.
+
+  -force       say that you mean it; there is no unlock without
+  -yes         do not ask; needed if stdin is no terminal
+` + usageTarget + `
+exit code  0 it was freed   1 it was not held, or you said no   2 usage
+           125 Redis failed
+`
+
+func (p *program) unlock(args []string) int {
+	var t target
+	flags := p.flags("unlock", &t)
+	force := flags.Bool("force", false, "")
+	yes := flags.Bool("yes", false, "")
+	name, code, ok := p.parseName(flags, args)
+	switch {
+	case !ok:
+		return code
+	case !*force:
+		return p.misuse(errors.New("only the holder unlocks a lock; to free it all the same, say -force"), "unlock")
+	case !*yes && !isTerminal(p.in):
+		return p.misuse(errors.New("there is no terminal to ask at: say -yes"), "unlock")
+	}
+	ctx, stop := interruptible()
+	defer stop()
+	v, code, ok := p.open(t)
+	if !ok {
+		return code
+	}
+	defer v.close()
+	seen, err := v.inspect(ctx, name)
+	if err != nil {
+		return p.fail(exitInternal, v.at(err))
+	}
+	if seen.Held {
+		v.addHosts(ctx, &seen.state)
+		seen.print(p.out)
+		if !*yes {
+			switch confirmed, err := p.confirm(ctx); {
+			case err != nil:
+				return endCode(ctx)
+			case !confirmed:
+				return p.fail(exitFree, fmt.Errorf("%q: left as it is", name))
+			}
+			asked := seen
+			if seen, err = v.inspect(ctx, name); err != nil {
+				return p.fail(exitInternal, v.at(err))
+			}
+			if seen.Held && !slices.Equal(asked.owners(), seen.owners()) {
+				return p.fail(exitFree, fmt.Errorf("%q: left as it is: now held by %s", name, seen.holders()))
+			}
+		}
+	}
+	freed := false
+	if seen.Held {
+		if freed, err = v.lock(seen).ForceUnlock(ctx); err != nil {
+			return p.fail(exitInternal, v.at(err))
+		}
+	}
+	if !freed {
+		return p.fail(exitFree, fmt.Errorf("%q: not held", name))
+	}
+	fmt.Fprintln(p.out, "freed")
+	return 0
+}
+
+// lock is the handle of the kind that a lock was seen to be.
+func (v *viewer) lock(seen *view) *rlock.Mutex {
+	switch seen.Kind {
+	case "fair":
+		return v.locks.FairMutex(seen.Name)
+	case "read":
+		return v.locks.RWMutex(seen.Name).Read()
+	case "write":
+		return v.locks.RWMutex(seen.Name).Write()
+	}
+	return v.locks.Mutex(seen.Name)
+}
+
+func (s *state) owners() []string {
+	owners := make([]string, len(s.Holders))
+	for i, h := range s.Holders {
+		owners[i] = h.Owner
+	}
+	return owners
+}
+
+// confirm asks. The error is that of ctx.
+func (p *program) confirm(ctx context.Context) (bool, error) {
+	fmt.Fprint(p.err, "Free it under its holder? [y/N] ")
+	answer := make(chan string, 1)
+	go func() { // ends with the answer, or with the process
+		text, _ := bufio.NewReader(p.in).ReadString('\n')
+		answer <- text
+	}()
+	select {
+	case text := <-answer:
+		text = strings.ToLower(strings.TrimSpace(text))
+		return text == "y" || text == "yes", nil
+	case <-ctx.Done():
+		fmt.Fprintln(p.err)
+		return false, ctx.Err()
+	}
+}

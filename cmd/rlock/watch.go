@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+const usageWatch = `usage: rlock watch [flags] NAME
+
+Prints a line for each change of the lock NAME: acquired, re-entered, released,
+lost, and how many processes wait. Ends with Ctrl-C.
+
+It looks when an unlock is told, and every -every besides, since nobody tells of
+a lock that is handed on or runs out: holds that are shorter than that may be
+missed. It does not count as one that waits, and changes nothing for the others.
+The sharded channels of a cluster have no room for such a listener: there it
+looks every -every alone.
+
+  -every D     how often it looks (default 500ms)
+  -json        a line of JSON for each change
+` + usageTarget + `
+exit code  0   2 usage   125 Redis failed
+`
+
+// change is a line of watch.
+type change struct {
+	Time    time.Time `json:"time"`
+	Event   string    `json:"event"` // held, free, acquired, reentered, released, expired, gone, waiting, error
+	Owner   string    `json:"owner,omitempty"`
+	Depth   int       `json:"depth,omitempty"`
+	Token   int64     `json:"token,omitempty"`
+	Waiting *int      `json:"waiting_processes,omitempty"`
+	Text    string    `json:"text"`
+}
+
+func (p *program) watch(args []string) int {
+	var t target
+	flags := p.flags("watch", &t)
+	every := flags.Duration("every", 500*time.Millisecond, "")
+	asJSON := flags.Bool("json", false, "")
+	name, code, ok := p.parseName(flags, args)
+	switch {
+	case !ok:
+		return code
+	case *every < 50*time.Millisecond:
+		return p.misuse(errors.New("-every is at least 50ms"), "watch")
+	}
+	ctx, stop := interruptible()
+	defer stop()
+	v, code, ok := p.open(t)
+	if !ok {
+		return code
+	}
+	defer v.close()
+
+	now, err := v.inspect(ctx, name)
+	if err != nil {
+		return p.fail(exitInternal, v.at(err))
+	}
+	told := make(chan struct{}, 1)
+	listens := v.listen(ctx, now.key, told)
+	write := func(changes []change) {
+		for _, c := range changes {
+			c.Time = time.Now()
+			if *asJSON {
+				p.json(c)
+			} else {
+				fmt.Fprintf(p.out, "%s  %s\n", c.Time.Format("15:04:05.000"), c.Text)
+			}
+		}
+	}
+	write(beginning(now))
+	ticker := time.NewTicker(*every)
+	defer ticker.Stop()
+	lookedAt, down := time.Now(), false
+	for {
+		unlocked := false
+		select {
+		case <-ticker.C:
+		case <-told:
+			unlocked = true
+		case <-ctx.Done():
+			return 0
+		}
+		select { // a message that came along with the tick
+		case <-told:
+			unlocked = true
+		default:
+		}
+		at := time.Now()
+		next, err := v.inspect(ctx, name)
+		switch {
+		case ctx.Err() != nil:
+			return 0
+		case err != nil && !down:
+			write([]change{{Event: "error", Text: trimPrefix(v.at(err))}})
+			down = true
+		case err == nil:
+			write(changes(now, next, at.Sub(lookedAt), unlocked, listens))
+			now, lookedAt, down = next, at, false
+		}
+	}
+}
+
+// listen tells of each unlock of a lock, and reports whether it can. Patterns do not count as subscribers, so that no unlock takes us
+// for one who waits. There are none for the sharded channels of a cluster.
+func (v *viewer) listen(ctx context.Context, key string, told chan<- struct{}) bool {
+	if v.rdb.Mode() == rueidis.ClientModeCluster && version(ctx, v.rdb) >= 7 {
+		return false
+	}
+	patterns := []string{escapeGlob(prefixed(lockChannel, key)), escapeGlob(prefixed(rwChannel, key))}
+	go func() { // ends with ctx
+		for ctx.Err() == nil {
+			_ = v.rdb.Receive(ctx, v.rdb.B().Psubscribe().Pattern(patterns...).Build(), func(rueidis.PubSubMessage) {
+				select {
+				case told <- struct{}{}:
+				default:
+				}
+			})
+			select { // the look tells what is wrong
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return true
+}
+
+// beginning is what is there when the watch begins.
+func beginning(v *view) []change {
+	var all []change
+	for _, h := range v.Holders {
+		all = append(all, change{Event: "held", Owner: h.Owner, Depth: h.Depth, Token: v.Token, Text: fmt.Sprintf("held by %s, ttl %s", h.text(), v.ttl())})
+	}
+	if !v.Held {
+		all = append(all, change{Event: "free", Text: "free"})
+	}
+	return append(all, waitingNow(v)...)
+}
+
+func waitingNow(v *view) []change {
+	if v.Processes < 0 {
+		return nil
+	}
+	return []change{{Event: "waiting", Waiting: &v.Processes, Text: fmt.Sprintf("waiting %d", v.Processes)}}
+}
+
+// changes are what has happened from one look to the next. unlocked says that an unlock was told meanwhile, and listens that it would
+// have been.
+func changes(before, now *view, between time.Duration, unlocked, listens bool) (all []change) {
+	find := func(v *view, owner string) *holder {
+		i := slices.IndexFunc(v.Holders, func(h holder) bool { return h.Owner == owner })
+		if i < 0 {
+			return nil
+		}
+		return &v.Holders[i]
+	}
+	for _, h := range before.Holders {
+		if find(now, h.Owner) == nil {
+			all = append(all, ended(before, now, h, between, unlocked, listens))
+		}
+	}
+	for _, h := range now.Holders {
+		c := change{Owner: h.Owner, Depth: h.Depth, Token: now.Token}
+		switch was := find(before, h.Owner); {
+		case was == nil:
+			c.Event, c.Text = "acquired", "acquired by "+h.text()
+			if h.Depth > 1 {
+				c.Text += fmt.Sprintf(", depth %d", h.Depth)
+			}
+			if now.Token != 0 {
+				c.Text += fmt.Sprintf(", token %d", now.Token)
+			}
+			all = append(all, c)
+		case was.Depth != h.Depth:
+			c.Event, c.Text = "reentered", fmt.Sprintf("re-entered by %s, depth %d", h.text(), h.Depth)
+			if h.Depth < was.Depth {
+				c.Event, c.Text = "released", fmt.Sprintf("a level released by %s, depth %d", h.text(), h.Depth)
+			}
+			all = append(all, c)
+		}
+	}
+	if len(all) == 0 && unlocked && !now.Held {
+		all = append(all, change{Event: "released", Text: "acquired and released between two looks"})
+	}
+	if now.Processes != before.Processes {
+		all = append(all, waitingNow(now)...)
+	}
+	return all
+}
+
+// ttlSlack is how much later the time left was asked for than the look began. A hold that is renewed has much more.
+const ttlSlack = 50 * time.Millisecond
+
+// ended says why a holder is none any more.
+func ended(before, now *view, h holder, between time.Duration, unlocked, listens bool) change {
+	c := change{Owner: h.Owner, Event: "released", Text: "released by " + h.text()}
+	ranOut := before.TTL >= 0 && time.Duration(before.TTL)*time.Millisecond <= between+ttlSlack
+	switch {
+	case unlocked:
+	case now.Held && !ranOut:
+		c.Text += ", handed on"
+	case ranOut:
+		c.Event, c.Text = "expired", fmt.Sprintf("lost by %s: its lease ended, and nobody told of an unlock", h.text())
+	case !listens:
+	default:
+		c.Event, c.Text = "gone", fmt.Sprintf("lost by %s: the key is gone, and nobody told of an unlock", h.text())
+	}
+	if strings.HasPrefix(before.Kind, "read") && now.Held && !unlocked && !ranOut {
+		c.Text = "released by " + h.text() // readers leave without a word
+	}
+	return c
+}
