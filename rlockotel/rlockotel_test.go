@@ -341,7 +341,7 @@ func TestErrorTypes(t *testing.T) {
 	}
 }
 
-// Somebody who makes a group of each name costs no more memory than the SDK has for it.
+// Somebody who makes a group of each name is measured all the same; not all of them are remembered.
 func TestTooManyGroups(t *testing.T) {
 	e := newTelemetry(t)
 	for i := range 2500 {
