@@ -16,7 +16,7 @@ const (
 )
 
 // personal is the end of a channel on which one process, or one of Redisson's waiters, is told that it is next.
-var personal = regexp.MustCompile(`:[0-9a-fA-F-]{36}(:-?[0-9]+)?$`)
+var personal = regexp.MustCompile(`:([0-9a-fA-F-]{36})(:-?[0-9]+)?$`)
 
 // keysOf are the keys whose unlocks are published on a channel: one, or two, since x and {x} have one channel.
 func keysOf(channel string) []string {
@@ -26,9 +26,6 @@ func keysOf(channel string) []string {
 			return nil
 		}
 	}
-	if personal.MatchString(name) {
-		return nil
-	}
 	if strings.HasPrefix(name, "{") && strings.HasSuffix(name, "}") {
 		if inner := name[1 : len(name)-1]; !strings.Contains(inner, "{") {
 			return []string{inner, name}
@@ -37,44 +34,71 @@ func keysOf(channel string) []string {
 	return []string{name}
 }
 
-// listening counts who listens to the unlock channels of a server, plain and sharded ones, whatever they are told by.
-func (n node) listening(ctx context.Context, channels map[string]int64) error {
+// listeners are who listens for the unlocks of a lock.
+type listeners struct {
+	processes int64           // on the unlock channel
+	ours      map[string]bool // client ids of this library, each with a channel of its own
+	fair      map[string]bool // of those that are told as one owner: Redisson's waiters for a fair lock listen there alone
+}
+
+// count is how many processes these are.
+func (l *listeners) count() int64 {
+	n := l.processes
+	for id := range l.fair {
+		if !l.ours[id] {
+			n++
+		}
+	}
+	return n
+}
+
+// listening adds those who listen at a server, on plain and sharded channels, by unlock channel.
+func (n node) listening(ctx context.Context, all map[string]*listeners) error {
 	for _, prefix := range []string{lockChannel, rwChannel} {
 		b := n.B()
 		names, err := n.Do(ctx, b.PubsubChannels().Pattern(prefix+":*").Build()).AsStrSlice()
-		if err != nil {
-			return err
+		if err == nil {
+			err = n.count(ctx, all, names, "NUMSUB")
 		}
-		if err := n.count(ctx, channels, names, "NUMSUB"); err != nil {
+		if err != nil {
 			return err
 		}
 		// Before Redis 7 there are none.
 		names, _ = n.Do(ctx, b.PubsubShardchannels().Pattern(prefix+":*").Build()).AsStrSlice()
-		if err := n.count(ctx, channels, names, "SHARDNUMSUB"); err != nil {
+		if err := n.count(ctx, all, names, "SHARDNUMSUB"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (n node) count(ctx context.Context, channels map[string]int64, names []string, how string) error {
+func (n node) count(ctx context.Context, all map[string]*listeners, names []string, how string) error {
+	at := func(channel string) *listeners {
+		if all[channel] == nil {
+			all[channel] = &listeners{ours: make(map[string]bool), fair: make(map[string]bool)}
+		}
+		return all[channel]
+	}
 	var unlocks []string
 	for _, name := range names {
-		if keysOf(name) != nil {
+		end := personal.FindStringSubmatch(name)
+		switch {
+		case end == nil:
 			unlocks = append(unlocks, name)
+		case end[2] == "":
+			at(strings.TrimSuffix(name, end[0])).ours[end[1]] = true
+		default:
+			at(strings.TrimSuffix(name, end[0])).fair[end[1]] = true
 		}
 	}
 	if len(unlocks) == 0 {
 		return nil
 	}
 	reply, err := n.Do(ctx, n.B().Arbitrary("PUBSUB", how).Args(unlocks...).Build()).AsIntMap()
-	if err != nil {
-		return err
-	}
 	for name, count := range reply {
-		channels[name] += count
+		at(name).processes += count
 	}
-	return nil
+	return err
 }
 
 // version is the major version of a server; 0 if it does not tell.

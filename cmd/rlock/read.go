@@ -271,6 +271,14 @@ func (v *viewer) inspect(ctx context.Context, name string) (*view, error) {
 			seen.Processes += info.Listening
 		}
 	}
+	// Redisson's waiters for a fair lock have channels of their own alone. Tags of ours begin with 0 in that queue.
+	java := make(map[string]bool)
+	for _, owner := range seen.FairQueue {
+		if id, tag, _ := strings.Cut(owner, ":"); seen.Processes >= 0 && !strings.HasPrefix(tag, "0") && !java[id] {
+			java[id] = true
+			seen.Processes++
+		}
+	}
 	if seen.Kind == "mutex" && len(seen.FairQueue) > 0 {
 		seen.Kind = "fair"
 	}

@@ -105,6 +105,12 @@ func TestShowKinds(t *testing.T) {
 		v, _ := showJSON(t, s.Addr(), "fair")
 		return v.Kind == "fair" && len(v.FairQueue) == 1 && clientID(v.FairQueue[0]) == other.ID()
 	}, "the fair queue")
+	// As Redisson waits, with two threads of one process.
+	rdb := s.Client(t)
+	const java = "285475da-9152-4c83-822a-67ee2f116a79"
+	require.NoError(t, rdb.Do(t.Context(), rdb.B().Rpush().Key("redisson_lock_queue:{fair}").Element(java+":54", java+":55").Build()).Error())
+	v, _ := showJSON(t, s.Addr(), "fair")
+	require.Equal(t, 2, v.Processes)
 
 	third := newLocks(t, s.Client(t))
 	lock(t.Context(), t, c.RWMutex("rw").Read())
@@ -117,7 +123,7 @@ func TestShowKinds(t *testing.T) {
 
 	ctx, _ := lock(t.Context(), t, c.RWMutex("w").Write())
 	reader, _ := lock(ctx, t, c.RWMutex("w").Read())
-	v, _ := showJSON(t, s.Addr(), "w")
+	v, _ = showJSON(t, s.Addr(), "w")
 	require.Equal(t, "write", v.Kind)
 	require.ElementsMatch(t, []holder{{Owner: rlock.Owner(ctx), Depth: 1, Write: true}, {Owner: rlock.Owner(reader), Depth: 1}}, v.Holders)
 

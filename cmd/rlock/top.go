@@ -116,7 +116,7 @@ func (p *program) top(args []string) int {
 func (t *top) look(ctx context.Context) ([]wanted, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	channels := make(map[string]int64)
+	channels := make(map[string]*listeners)
 	var down error
 	answers := false
 	for _, n := range nodes(t.rdb) { // waiters may listen at any node of a cluster
@@ -130,9 +130,9 @@ func (t *top) look(ctx context.Context) ([]wanted, error) {
 		return nil, down
 	}
 	waiting := make(map[string]int64) // by key
-	for channel, many := range channels {
+	for channel, l := range channels {
 		for _, key := range keysOf(channel) {
-			if strings.HasPrefix(key, t.prefix) {
+			if many := l.count(); many > 0 && strings.HasPrefix(key, t.prefix) {
 				waiting[key] += many
 			}
 		}

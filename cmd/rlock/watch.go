@@ -208,9 +208,9 @@ func ended(before, now *view, h holder, between time.Duration, unlocked, listens
 		c.Text += ", handed on"
 	case ranOut:
 		c.Event, c.Text = "expired", fmt.Sprintf("lost by %s: its lease ended, and nobody told of an unlock", h.text())
-	case !listens:
+	case !listens, before.Kind == "fair": // its next waiter alone is told
 	default:
-		c.Event, c.Text = "gone", fmt.Sprintf("lost by %s: the key is gone, and nobody told of an unlock", h.text())
+		c.Event, c.Text = "gone", fmt.Sprintf("no longer held by %s: deleted, or a fair or spin lock of Redisson's, which tell of no unlock", h.text())
 	}
 	if strings.HasPrefix(before.Kind, "read") && now.Held && !unlocked && !ranOut {
 		c.Text = "released by " + h.text() // readers leave without a word

@@ -38,7 +38,7 @@ func TestWatch(t *testing.T) {
 	next := <-got
 	w.saw("acquired by " + rlock.Owner(next))
 	require.NoError(t, rdb.Do(t.Context(), rdb.B().Del().Key("job").Build()).Error())
-	w.saw("lost by " + rlock.Owner(next) + ": the key is gone")
+	w.saw("no longer held by " + rlock.Owner(next) + ": deleted")
 
 	const java = "285475da-9152-4c83-822a-67ee2f116a79:54"
 	require.NoError(t, rdb.Do(t.Context(), rdb.B().Eval().Script(
@@ -112,6 +112,8 @@ func TestChanges(t *testing.T) {
 		v.Kind = "read"
 		return v
 	}
+	fair := held(30_000, 1, "a")
+	fair.Kind = "fair"
 	free := held(0, 0)
 	for name, c := range map[string]struct {
 		before, now       *view
@@ -128,6 +130,7 @@ func TestChanges(t *testing.T) {
 		"no expiry":                 {held(-1, 0, "a"), free, false, true, "gone a"},
 		"handed on":                 {held(30_000, 1, "a"), held(2_000, 0, "b"), false, true, "released a, acquired b, waiting 0"},
 		"too short to be seen":      {free, free, true, true, "released "},
+		"fair, and free":            {fair, free, false, true, "released a, waiting 0"},
 		"a reader leaves":           {readers("a", "b"), readers("b"), false, true, "released a"},
 		"a reader comes":            {readers("a"), readers("a", "b"), false, true, "acquired b"},
 		"unknown who waits":         {held(1, -1, "a"), held(1, -1, "a"), false, true, ""},
