@@ -63,6 +63,8 @@ type question struct {
 	within *hold                 // of the other side of a read/write lock, which lets it in; nil: none
 	joins  bool                  // the queue in Redis, if the lock is held; or leaves a mark, or looks at those of others
 	heard  bool                  // with joins: on this process's own channel
+	joined bool                  // the waiter of a Lock is in the queue of the process
+	warned bool                  // that it waits for its own caller
 	failed atomic.Pointer[error] // what went wrong the last time, if it did
 }
 

@@ -76,18 +76,19 @@ func (e *NotAcquiredError) Error() string {
 	if e.Waited >= time.Millisecond {
 		texts[0] += " after " + e.Waited.Round(time.Millisecond).String()
 	}
+	left := ""
+	if e.TTL > 0 {
+		left = ", with " + e.TTL.Round(time.Millisecond).String() + " left"
+	}
 	switch {
 	case isNobody(e.Holder):
-		texts = append(texts, "unlocked by "+e.Holder+", and kept by its WithMinHold")
+		texts = append(texts, "unlocked by "+e.Holder+", and kept by its WithMinHold"+left)
 	case e.carried:
-		texts = append(texts, "held under this ctx as "+e.Holder+" by a lock of another kind (give each its own name)")
+		texts = append(texts, "held under this ctx as "+e.Holder+left+", by a lock of another kind (give each its own name)")
 	case e.own:
-		texts = append(texts, "held by this client as "+e.Holder+" (to re-enter, use the ctx that its Lock returned)")
+		texts = append(texts, "held by this client as "+e.Holder+left+" (to re-enter, use the ctx that its Lock returned)")
 	case e.Holder != "":
-		texts = append(texts, "held by "+e.Holder)
-	}
-	if e.Holder != "" && e.TTL > 0 {
-		texts[1] += ", with " + e.TTL.Round(time.Millisecond).String() + " left"
+		texts = append(texts, "held by "+e.Holder+left)
 	}
 	for _, cause := range e.causes {
 		texts = append(texts, oneLine(e.Name, cause))

@@ -29,7 +29,7 @@ type hold struct {
 	queued *time.Time // when the first call was sent that may have put it in the queue in Redis; nil: none, as for most
 	taken  *time.Time // until when the lock stays taken after an unlock, see WithMinHold; nil: it does not
 	run    *run       // of hand-offs, that it is part of; nil if none led to it, and none has been tried
-	grants int        // from process to process, in a row
+	grants int32      // from process to process, in a row; this long, so that a hold is no larger
 
 	mu      sync.Mutex    // guards the following; no other lock is taken under it
 	calling bool          // somebody has the right to make calls

@@ -38,9 +38,6 @@ type locking struct {
 	refusal lua.AcquireReply // the last one that said who holds the lock
 	place   *place           // of its own in the queue in Redis; nil: none that is known of
 	handed  handed           // what a claimant made of it
-	joined  bool             // its waiter is in the queue of the process
-
-	suspected bool // of waiting for its own caller
 }
 
 // errOver says that the hold to re-enter was unlocked meanwhile.
@@ -185,8 +182,8 @@ func (l *locking) readerGone() error {
 // suspect warns of a Lock that may wait for its own caller, who has not passed on the ctx of the section.
 func (l *locking) suspect() {
 	c, waited := l.mutex.client, time.Since(l.began)
-	if !l.suspected && waited >= c.options.WatchdogTimeout && c.isOwn(l.refusal.Holder) {
-		l.suspected = true
+	if !l.warned && waited >= c.options.WatchdogTimeout && c.isOwn(l.refusal.Holder) {
+		l.warned = true
 		c.warn("rlock: a Lock waits for a hold of this client; does its caller have the lock, and did not pass on its ctx?",
 			"name", l.mutex.name, "owner", l.refusal.Holder, "waited", waited)
 	}

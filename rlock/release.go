@@ -232,7 +232,7 @@ func (h *hold) releaseArgs(count int, ttl time.Duration) lua.ReleaseArgs {
 	args.Fair = m.fair()
 	if key := m.queueKey(); key != "" {
 		args.Fence = m.fenceOf()
-		args.Queue = lua.Queue{Key: key, GrantLease: m.client.grantLease(), Grants: h.grants}
+		args.Queue = lua.Queue{Key: key, GrantLease: m.client.grantLease(), Grants: int(h.grants)}
 	}
 	if count == 0 && h.taken != nil && time.Now().Before(*h.taken) {
 		args.Next, args.Taken = m.client.nobody()+m.kind.suffix, *h.taken

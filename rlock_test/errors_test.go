@@ -53,7 +53,8 @@ func TestRefusalNamesTheHolder(t *testing.T) {
 		require.Contains(t, err.Error(), ", with "+refusal.TTL.String()+" left")
 		require.Equal(t, name == "this client", strings.Contains(err.Error(), "use the ctx that its Lock returned"))
 		_, _, err = c.RWMutex(b.name).Read().TryLock(ctx, 0)
-		require.ErrorContains(t, err, "held under this ctx as "+rlock.Owner(ctx)+" by a lock of another kind")
+		require.ErrorContains(t, err, "held under this ctx as "+rlock.Owner(ctx)+", with ")
+		require.ErrorContains(t, err, " left, by a lock of another kind")
 		require.NoError(t, unlock())
 	}
 }

@@ -216,7 +216,7 @@ func TestCancelledWait(t *testing.T) {
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Equal(t, ctx, got)
-	require.Regexp(t, `^rlock: "`+b.name+`": not acquired after \d+ms: held by this client as [-0-9a-f]{36}:\d+ `+
+	require.Regexp(t, `^rlock: "`+b.name+`": not acquired after \d+ms: held by this client as [-0-9a-f]{36}:\d+, with [0-9.]+s left `+
 		`\(to re-enter, use the ctx that its Lock returned\): context deadline exceeded$`, err.Error())
 
 	_, _, err = m.Lock(ctx)
