@@ -185,7 +185,7 @@ func (l *locking) unclaim() {
 // ours, it will say.
 func (l *locking) given(g *pubsub.Grant) (a answer, usable bool) {
 	m, h := l.mutex, l.hold
-	h.grants = int32(min(g.Grants, math.MaxInt32)) //nolint:gosec // it is bounded
+	h.grants = int32(min(g.Grants, math.MaxInt32))
 	a = answer{sent: l.queuedAt(), lease: min(g.Lease, m.ttl())}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)
 	renewed := m.lease == 0 && m.ttl() == m.client.options.WatchdogTimeout // as a grant is, and for no shorter time
