@@ -13,6 +13,25 @@ import "time"
 // The timer ends the moment, or a message does, so nobody sleeps through an unlock. Those who listen need not want the lock. If
 // none of them came, the next moment is a run later at least, then two, up to linger: it costs a tenth of the time, and less.
 
+// courtesy is what a topic knows of its own unlocks, and of those whom they told.
+type courtesy struct {
+	gave    time.Time     // when others were last let go first; zero: not yet, or one of them has come since
+	pause   time.Duration // until that may be again, if none has come
+	open    bool          // unlocks of this process tell everybody
+	own     bool          // one of them is under way: the next '0' is its
+	over    bool          // they are a run that is over
+	unlocks int           // of these in a row
+	began   time.Time     // when the first of them was
+}
+
+// courteous returns the topic's courtesy.
+func (t *topic) courteous() *courtesy {
+	if t.courtesy == nil {
+		t.courtesy = new(courtesy)
+	}
+	return t.courtesy
+}
+
 // GiveWay is [Hub.Ending] for a holder whose release tells everybody, this process included. It ends a run if it is the
 // most-th of this process in a row.
 func (h *Hub) GiveWay(q Queue, most int) {
@@ -22,11 +41,12 @@ func (h *Hub) GiveWay(q Queue, most int) {
 	if t == nil || !t.live() {
 		return
 	}
-	t.open, t.own = true, true
-	if t.unlocks++; t.unlocks == 1 {
-		t.began = time.Now()
+	c := t.courteous()
+	c.open, c.own = true, true
+	if c.unlocks++; c.unlocks == 1 {
+		c.began = time.Now()
 	}
-	t.over = t.unlocks >= most || time.Since(t.began) >= h.Run
+	c.over = c.unlocks >= most || time.Since(c.began) >= h.Run
 }
 
 // Alone says that the release that [Hub.GiveWay] was for has told nobody else.
@@ -34,10 +54,11 @@ func (h *Hub) Alone(q Queue) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.topics[q]
-	if t == nil || !t.own && !t.polite {
+	if t == nil || !t.courteous().own && !t.polite {
 		return
 	}
-	t.own, t.gave, t.unlocks = false, time.Time{}, 0
+	c := t.courtesy
+	c.own, c.gave, c.unlocks = false, time.Time{}, 0
 	t.freed()
 	t.wakeFirst()
 }
@@ -55,29 +76,34 @@ func (t *topic) letOthersFirst() bool {
 
 // othersFirst notes that others go first now.
 func (t *topic) othersFirst() {
-	if t.pause = min(2*t.pause, linger); t.gave.IsZero() {
-		t.pause = t.hub.Run
+	c := t.courteous()
+	if c.pause = min(2*c.pause, linger); c.gave.IsZero() {
+		c.pause = t.hub.Run
 	}
-	t.gave = time.Now()
+	c.gave = time.Now()
 }
 
 // inVain reports whether others were let go first a short while ago, and none of them is known to have come.
-func (t *topic) inVain() bool { return !t.gave.IsZero() && time.Since(t.gave) < t.pause }
+func (t *topic) inVain() bool {
+	c := t.courtesy
+	return c != nil && !c.gave.IsZero() && time.Since(c.gave) < c.pause
+}
 
 // unlockedForAll handles '0', the message of an unlock that tells everybody. It reports whether the first waiter asks at once.
 func (t *topic) unlockedForAll() bool {
-	if !t.own {
+	c := t.courteous()
+	if !c.own {
 		// Those in the queue pass the lock on, so it was somebody outside; unless it came while the first one here joined.
-		if t.open || t.places > 0 && t.current == nil {
-			t.gave, t.unlocks = time.Time{}, 0
+		if c.open || t.places > 0 && t.current == nil {
+			c.gave, c.unlocks = time.Time{}, 0
 		}
 		return true
 	}
-	t.own = false
-	if !t.over {
+	c.own = false
+	if !c.over {
 		return true
 	}
-	t.unlocks = 0
+	c.unlocks = 0
 	if !t.letOthersFirst() {
 		return true
 	}

@@ -528,7 +528,7 @@ func (m *model) check() {
 		require.Empty(m.t, m.apart, "they ask, and there is no topic: %v", m.steps)
 		return
 	}
-	require.Len(m.t, m.apart, t.apart)
+	require.Len(m.t, m.apart, int(t.apart))
 	var inLine []*Waiter
 	due, dueable, failed := 0, 0, 0
 	for w := t.first; w != nil; w = w.next {
@@ -549,14 +549,14 @@ func (m *model) check() {
 		}
 	}
 	require.True(m.t, slices.Equal(m.queue, inLine), "first in, first out: %v", m.steps)
-	require.Len(m.t, m.placed, t.places)
+	require.Len(m.t, m.placed, int(t.places))
 	require.True(m.t, m.each || t.places <= 1, "one place: %v", m.steps)
 	for _, w := range inLine {
 		require.Equal(m.t, m.placed[w], w.place != nil, "places, and their waiters are in the queue: %v", m.steps)
 		asleep := w != t.current && !w.due && w.err == nil
 		require.False(m.t, m.each && asleep && w.place == nil && t.need && t.live(), "asleep without a place: %v", m.steps)
 	}
-	require.Equal(m.t, due, t.due)
+	require.Equal(m.t, due, int(t.due))
 
 	if t.current != nil && m.turn == nil { // a turn began with this step
 		m.clock++

@@ -29,8 +29,8 @@ type topic struct {
 	first, last *Waiter
 	current     *Waiter // has the turn, or is claimed
 	turns       uint64  // how many turns and claims have begun
-	due         int     // how many waiters are due
-	places      int     // how many waiters have a place in Redis's queue, or are about to; one at most, unless queue.Each
+	due         int32   // how many waiters are due
+	places      int32   // how many waiters have a place in Redis's queue, or are about to; one at most, unless queue.Each
 
 	timer   *time.Timer // fires when the holder's remaining time has run out
 	timerAt time.Time   // when; zero: it is not to
@@ -39,19 +39,12 @@ type topic struct {
 	news      uint64    // how often the lock may have become free
 	asked     uint64    // news when the current turn, or the last one, began
 
-	gave    time.Time     // when others were last let go first; zero: not yet, or one of them has come since
-	pause   time.Duration // until that may be again, if none has come
-	polite  bool          // the timer is to end the moment for that
-	open    bool          // unlocks of this process tell everybody
-	own     bool          // one of them is under way: the next '0' is its
-	unlocks int           // of these in a row
-	began   time.Time     // when the first of them was
-	over    bool          // they are a run that is over
+	courtesy *courtesy // towards other processes; nil as long as there was no occasion
 
-	apart int // how many ask for a share beside the queue
-
-	sub  *subscription // nil until it was needed for the first time
-	need bool          // the queue needs it
+	sub    *subscription // nil until it was needed for the first time
+	need   bool          // the queue needs it
+	polite bool          // the timer is to end a moment in which others go first
+	apart  int32         // how many ask for a share beside the queue
 }
 
 // begin gives w the turn, or claims it. The answer to the attempt will tell whose the lock is.
@@ -152,7 +145,9 @@ func (t *topic) wakeFirst() {
 
 // confirmed wakes those who may have missed a message.
 func (t *topic) confirmed() {
-	t.own = false
+	if t.courtesy != nil {
+		t.courtesy.own = false
+	}
 	switch {
 	case !t.queue.Each:
 		t.wakeFirst()

@@ -55,15 +55,16 @@ func (h *hold) settle() {
 
 // residue is what of the field is to be swept, nil if there is no doubt.
 func (h *hold) residue() *residue {
-	r := &residue{mutex: h.mutex, args: h.releaseArgs(0, 0)}
+	var d doubt
 	if h.doubt != nil {
-		r.doubt = *h.doubt
+		d = *h.doubt
 	}
+	if d.late <= 0 && !d.unsure && h.queued == nil {
+		return nil
+	}
+	r := &residue{doubt: d, mutex: h.mutex, args: h.releaseArgs(0, 0)}
 	if h.queued != nil {
 		r.place = time.Now().Add(maxSweep)
-	}
-	if r.late <= 0 && !r.unsure && r.place.IsZero() {
-		return nil
 	}
 	return r
 }
