@@ -20,9 +20,9 @@ import (
 // Client makes locks. A process needs one for each Redis: a hold of one Client is not re-entered through another. All of
 // its methods are safe for concurrent use.
 //
-// It runs one goroutine that keeps the leases, and one that keeps the places of waiters once a FairMutex was waited for; one for each Redis node on which something is waited for, with a connection of
-// its own; one, when there is need, that undoes what calls without an answer may have done; and one for each call under way
-// whose caller may leave. [Client.Close] ends all of them.
+// It runs one goroutine that keeps the leases, and one that keeps the places of waiters once a FairMutex was waited for; one for
+// each Redis node on which something is waited for, with a connection of its own; one, when there is need, that undoes what calls
+// without an answer may have done; and one for each call under way whose caller may leave. [Client.Close] ends all of them.
 type Client struct {
 	rdb     rueidis.Client
 	id      string // the client part of its owner fields

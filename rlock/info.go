@@ -21,7 +21,8 @@ type Info struct {
 	// Token is the highest fencing token that was given so far; 0 if the lock is not a fenced one, or never was held.
 	Token int64
 	// Listening is how many processes listen for the unlock, Redisson's included: all that wait, and those that have waited in the last
-	// seconds. It is -1 if the server does not tell. On a cluster with plain pub/sub it is those at one node.
+	// seconds. Only Redisson's waiters for a fair lock listen elsewhere; they are in the Queue. It is -1 if the server does not tell. On a
+	// cluster with plain pub/sub it is those at one node.
 	Listening int
 	// Queue are the owners that those who wait will be, in their order, the first thousand: of a fair lock all that wait, of a read/write lock
 	// the writers, and of others one for each process that waits. Redisson's are only in that of a fair lock.
