@@ -53,7 +53,8 @@ func TestKindsOfOneNameNest(t *testing.T) {
 				require.ErrorIs(t, err, rlock.ErrUpgrade, what)
 			default:
 				require.ErrorIs(t, err, rlock.ErrNotAcquired, what)
-				require.ErrorContains(t, err, "held under this ctx as "+rlock.Owner(section)+" by a lock of another kind", what)
+				require.ErrorContains(t, err, "held under this ctx as "+rlock.Owner(section)+", with ", what)
+				require.ErrorContains(t, err, " left, by a lock of another kind", what)
 			}
 			if err == nil {
 				require.NoError(t, leave(), what)
