@@ -340,7 +340,6 @@ func (a *askedFor) take() []any {
 func TestCommandsHaveTheValuesOfTheCaller(t *testing.T) {
 	b := newBench(t)
 	loadScripts(t, b.Client)
-	nothing := func(context.Context) error { return nil }
 	require.NoError(t, rlock.All(b.Mutex(b.name), b.Mutex(b.name+":2")).Do(context.Background(), nothing)) // these, too
 	rdb := &askedFor{Client: b.rdb}
 	c := newClient(t, rdb)
