@@ -63,8 +63,9 @@ func (rw *RWMutex) sides() *RWMutex {
 // [context.WithoutCancel] of ctx, then unlock the write side.) The unlock of that Lock has nothing left to do, and returns nil: defer it
 // as ever, or call Downgrade in a Do of the write side.
 //
-// On error the given ctx comes back, and an unlock that returns ErrNotHeld. The error satisfies errors.Is for ErrNotHeld, if ctx
-// carries no open write hold, or is that of the read lock, and the writer goes on, or of the unlock; then both are over.
+// On error the given ctx comes back, and an unlock that returns ErrNotHeld. If ctx carries no open write hold, the error satisfies
+// errors.Is for ErrNotHeld. If the read lock could not be had, the error says why, and the writer goes on. If the unlock failed, both
+// are over.
 func (rw *RWMutex) Downgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
 	r, w := rw.Read(), rw.Write()
 	w.check(ctx)
