@@ -9,12 +9,12 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var infoScript = script{Text("info"), "5aac10cbc3c6ae365b75ce4758f9a6b670496968"}
+var infoScript = script{Text("info"), "f75c83347bb787cd4639f2ad08a1653b932d1627"}
 
 // InfoArgs are the arguments of Look.
 type InfoArgs struct {
 	Name    string
-	Queue   string // the key of those who wait for the lock
+	Queue   string // the key of those who wait for the lock; "": it is not looked at, nor is the counter
 	List    bool   // it is a list, not a sorted set
 	Fence   string // the key of the fencing counter; "": none
 	Publish Publish
@@ -31,9 +31,12 @@ type Info struct {
 
 // Look asks what is known of a lock.
 func Look(ctx context.Context, c rueidis.Client, a InfoArgs) (info Info, err error) {
-	keys := []string{a.Name, a.Queue}
-	if a.Fence != "" {
-		keys = append(keys, a.Fence)
+	keys := []string{a.Name}
+	if a.Queue != "" {
+		keys = append(keys, a.Queue)
+		if a.Fence != "" {
+			keys = append(keys, a.Fence)
+		}
 	}
 	count, kind := "numsub", "zset"
 	if a.Publish.Sharded {

@@ -1,7 +1,7 @@
 -- Tells what is known of a lock. It changes nothing.
 --
 -- KEYS[1]      the lock: a hash
--- KEYS[2]      those who wait for it
+-- KEYS[2]      optional: those who wait for it
 -- KEYS[3]      optional: the fencing counter
 -- ARGV[1]      how to count the subscribers of a channel: numsub or shardnumsub
 -- ARGV[2]      unlock channel
@@ -14,5 +14,5 @@ local fields = redis.call('hgetall', KEYS[1])
 local token = KEYS[3] and redis.call('get', KEYS[3]) or ''
 local counted = redis.pcall('pubsub', ARGV[1], ARGV[2])
 local subscribers = counted.err and -1 or tonumber(counted[2])
-local queue = redis.call(ARGV[3] == 'list' and 'lrange' or 'zrange', KEYS[2], '0', '999')
+local queue = KEYS[2] and redis.call(ARGV[3] == 'list' and 'lrange' or 'zrange', KEYS[2], '0', '999') or {}
 return {ttl, fields, token, subscribers, queue}

@@ -54,10 +54,10 @@ func (h *Hub) Alone(q Queue) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.topics[q]
-	if t == nil || !t.courteous().own && !t.polite {
+	if t == nil || !t.polite && (t.courtesy == nil || !t.courtesy.own) {
 		return
 	}
-	c := t.courtesy
+	c := t.courteous()
 	c.own, c.gave, c.unlocks = false, time.Time{}, 0
 	t.freed()
 	t.wakeFirst()

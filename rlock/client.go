@@ -43,6 +43,9 @@ type Client struct {
 	shut              chan struct{} // closed by Shutdown at once: no new holds
 	empty             chan struct{} // closed when there is no hold any more after that
 
+	telling sync.Once
+	told    chan struct{} // closed before the holders are told of the end: nothing is renewed after that
+
 	closing sync.Once
 	done    chan struct{} // closed by Close at once: waiters return
 	stopped chan struct{} // closed by Close after closeGrace: commands under way are given up
@@ -86,6 +89,7 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 		expires: mayExpire(rdb),
 		shut:    make(chan struct{}),
 		empty:   make(chan struct{}),
+		told:    make(chan struct{}),
 		done:    make(chan struct{}),
 		stopped: make(chan struct{}),
 		sweeper: sweeper{more: make(chan struct{}, 1)},
@@ -128,7 +132,7 @@ func (c *Client) close() {
 	close(c.done)
 	grace := time.AfterFunc(closeGrace, func() { close(c.stopped) })
 	c.hub.Stop()     // tells the waiters
-	c.leases.Close() // tells the holders
+	c.tellHolders()
 	if places := c.places(); places != nil {
 		places.Close()
 	}

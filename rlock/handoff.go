@@ -30,6 +30,7 @@ func (c *Client) grantLease() time.Duration { return min(maxGrantLease, c.option
 type run struct {
 	length int
 	began  time.Time
+	by     *level // of the section that the last one ended, for the Trace of the waiter that got it; nil without one
 }
 
 // over reports whether there should be no further hand-off. A nil run is one that has not begun.
@@ -118,8 +119,9 @@ func (h *hold) handedOff(next *locking, stay bool, sent time.Time, reply lua.Rel
 		if !reply.WithoutQueue {
 			next.hold.queued = nil
 		}
-		next.trace.handedBy(&h.first)
-		c.stats.handOffs.Add(1)
+		if next.trace != nil {
+			next.hold.run.by = &h.first
+		}
 		ok = next.waiter.Grant(m.expiry(m.ttl()))
 	} else {
 		ok = next.waiter.Queued(c.grantLease())

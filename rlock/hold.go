@@ -137,7 +137,7 @@ func (h *hold) openAs(inner context.Context, cancel context.CancelCauseFunc, m *
 	switch {
 	case h.loss != nil:
 		err = h.loss
-	case first && !c.holdBegins(), !first && c.isClosed(): // Close told the open levels, and would miss this one
+	case first && !c.holdBegins(), !first && c.isTold(): // Close told the open levels, and would miss this one
 		err = ErrClosed
 	}
 	if err != nil {

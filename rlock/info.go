@@ -38,9 +38,17 @@ type Holder struct {
 
 // Info tells who has the lock and who waits for it, for operators. What it says was true in one moment, and may be past when it returns.
 func (m *Mutex) Info(ctx context.Context) (Info, error) {
+	m.check(ctx)
+	if err := m.fits(); err != nil && m.invalid == nil {
+		return Info{}, m.fail(err)
+	}
+	queue := m.queue
+	if c := m.client; c.cluster != nil && c.slot(queue) != c.slot(m.key) { // then nobody stands in it
+		queue = ""
+	}
 	return query(ctx, m, func(ctx context.Context) (Info, error) {
 		raw, err := lua.Look(ctx, m.client.rdb, lua.InfoArgs{
-			Name: m.key, Queue: m.queue, List: m.kind.times != nil, Fence: m.fenceOf(), Publish: lua.Publish(m.client.knownChannel(m)),
+			Name: m.key, Queue: queue, List: m.kind.times != nil, Fence: m.fenceOf(), Publish: lua.Publish(m.client.knownChannel(m)),
 		})
 		if err != nil {
 			return Info{}, err

@@ -112,6 +112,8 @@ func (l *locking) compete() (*level, error) {
 				l.joined = false
 				g := l.waiter.Given()
 				if g == nil {
+					l.trace.handedBy(l.hold)
+					c.stats.handOffs.Add(1)
 					return l.enter(l.handed.answer())
 				}
 				if a, usable := l.given(g); usable {

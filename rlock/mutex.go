@@ -242,6 +242,10 @@ func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
 // ([WithLease]), which has no renewals, by its unlock or at the end of its lease. On a side of a read/write lock it does nothing if the
 // other side has the lock.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
+	m.check(ctx)
+	if err := m.fits(); err != nil && m.invalid == nil {
+		return false, m.fail(err)
+	}
 	return query(ctx, m, func(ctx context.Context) (bool, error) {
 		return m.kind.force(ctx, m, lua.Publish(m.client.knownChannel(m)))
 	})

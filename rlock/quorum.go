@@ -186,8 +186,8 @@ func (q *QuorumMutex) lock(who caller) (*quorumLevel, error) {
 // majority is how many servers have to have the lock.
 func (q *QuorumMutex) majority() int { return len(q.members)/2 + 1 }
 
-// isClosed reports whether too few Clients are open for a majority.
-func (q *QuorumMutex) isClosed() bool { return q.tooMany((*Client).isClosed) }
+// isClosed reports whether too few Clients keep their holds for a majority.
+func (q *QuorumMutex) isClosed() bool { return q.tooMany((*Client).isTold) }
 
 // isShut reports whether too few Clients may begin a hold.
 func (q *QuorumMutex) isShut() bool { return q.tooMany((*Client).isShut) }

@@ -10,7 +10,7 @@ const lastWait = time.Second
 
 // Shutdown closes the Client when its sections have ended, as [net/http.Server.Shutdown] does with requests. From the call on every
 // Lock that would begin a hold returns [ErrClosed], also those that wait; sections that run go on, can re-enter their holds, are renewed
-// and unlock. When the last of them has unlocked, Shutdown does what [Client.Close] does, and returns nil.
+// and unlock. Upgrade, Downgrade, and a read in the section of a writer begin a hold, and are refused, too. When the last of them has unlocked, Shutdown does what [Client.Close] does, and returns nil.
 //
 // When ctx is done first, the contexts of the sections that are left are cancelled with a [LostError] that satisfies ErrClosed. They
 // have one more second to unlock. Then Shutdown closes the Client and returns ctx.Err(). A hold that is not unlocked by then ends with its lease,
@@ -32,7 +32,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	c.hub.Stop() // tells the waiters
 	err := c.awaitEmpty(ctx)
 	if err != nil {
-		c.leases.Close() // tells the holders
+		c.tellHolders()
 		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWait)
 		defer cancel()
 		_ = c.awaitEmpty(last)
@@ -57,6 +57,22 @@ func (c *Client) awaitEmpty(ctx context.Context) error {
 		return ctx.Err()
 	}
 	return nil
+}
+
+// tellHolders ends the contexts of all sections, and the renewals.
+func (c *Client) tellHolders() {
+	c.telling.Do(func() { close(c.told) })
+	c.leases.Close()
+}
+
+// isTold reports whether the holders have been told, or are being told.
+func (c *Client) isTold() bool {
+	select {
+	case <-c.told:
+		return true
+	default:
+		return false
+	}
 }
 
 // isShut reports whether no new hold may begin.

@@ -9,12 +9,13 @@ import (
 )
 
 // Trace is told what becomes of the locks of a Client, for metrics, spans and logs: see [Options].Trace. Any of its functions may be
-// nil. They are called on the goroutines of those who lock and unlock, and Lost and Renewed on the one that keeps the leases of all
-// holds: they must be safe for concurrent use, return at once, and not lock.
+// nil. They are called on the goroutines of those who lock and unlock, and on those that keep the leases of all holds, several at the
+// same time: they must be safe for concurrent use, return at once, and not lock.
 //
 // Each Lock and TryLock that succeeds is told of as Acquired, and its unlock as Released; the others are told of as Failed. So are those
 // inside of Do. [All], [Quorum] and [Upgradeable] tell of themselves, not of the locks that they consist of, to the Trace of the
-// Client of the first of those; but a loss is told of the lock that was lost.
+// Client of the first of those; but a loss is told of the lock that was lost. A Quorum or an Upgradeable given to All tells of
+// itself in any case, and All of nothing else tells nothing.
 type Trace struct {
 	// Waiting is called when a Lock begins to wait, once at most. Acquired or Failed follows.
 	Waiting func(context.Context, WaitingInfo)
@@ -148,10 +149,11 @@ func (t *tracing) took(p Path) {
 	}
 }
 
-// handedBy says that it was handed over at the end of a section.
-func (t *tracing) handedBy(section *level) {
+// handedBy says that the hold was handed over at the end of a section.
+func (t *tracing) handedBy(h *hold) {
 	if t != nil {
-		t.path, t.by = PathHandOff, section
+		t.path, t.by = PathHandOff, h.run.by
+		h.run.by = nil
 	}
 }
 

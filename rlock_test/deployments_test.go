@@ -2,6 +2,7 @@ package rlock_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -129,5 +130,15 @@ func TestFencedNamesOnACluster(t *testing.T) {
 		locked, err := m.IsLocked(context.Background())
 		require.NoError(t, err)
 		require.False(t, locked, name)
+		for kind, m := range map[string]*rlock.Mutex{"plain": c.Mutex(name), "fenced": m, "fair": c.FairMutex(name), "read": c.RWMutex(name).Read()} {
+			_, err := m.Info(context.Background())
+			_, err2 := m.ForceUnlock(context.Background())
+			if fits || kind == "plain" {
+				require.NoError(t, errors.Join(err, err2), kind+" "+name)
+			} else {
+				require.ErrorContains(t, err, "another slot", kind+" "+name)
+				require.ErrorContains(t, err2, "another slot", kind+" "+name)
+			}
+		}
 	}
 }

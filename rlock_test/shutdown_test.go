@@ -132,6 +132,66 @@ func TestShutdownWhoseTimeIsOver(t *testing.T) {
 	}
 }
 
+// The same for a quorum: the section is told, though its hold is kept by Clients that are closed one after the other.
+func TestShutdownOfAQuorumWhoseTimeIsOver(t *testing.T) {
+	redistest.Parallel(t)
+	p := newProcess(t, [3]*redistest.Server{redistest.Start(t), redistest.Start(t), redistest.Start(t)})
+	ctx, unlock, err := p.lockers(redistest.Name(t))["quorum"].Lock(context.Background())
+	require.NoError(t, err)
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	var down []<-chan error
+	for _, c := range p {
+		down = append(down, async(func() error { return c.Shutdown(over) }))
+	}
+	for _, d := range down {
+		require.ErrorIs(t, within(t, d, atMost), context.Canceled)
+	}
+	require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
+	require.NoError(t, unlock())
+}
+
+// Who re-enters when the sections have been told, and are given their last second, would never be told.
+func TestReentryInTheLastSecondOfShutdown(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	m := b.Mutex(b.name)
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	down := async(func() error { return b.Shutdown(over) })
+	<-ctx.Done()
+	_, _, err = m.Lock(context.WithoutCancel(ctx))
+	require.ErrorIs(t, err, rlock.ErrClosed)
+	require.NoError(t, unlock())
+	require.ErrorIs(t, within(t, down, atMost), context.Canceled)
+	require.False(t, b.exists(t, b.name))
+}
+
+// A Lock that Redis has granted when Shutdown has begun is refused as any other one, and given back.
+func TestShutdownMeetsAGrant(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	proxy := redistest.StartProxy(t, s.Addr())
+	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b.Client = newClient(t, redistest.Dial(t, proxy.Addr(), oneConn))
+	loadScripts(t, b.Client)
+	_, unlock, err := b.Mutex(b.name + ":around").Lock(context.Background())
+	require.NoError(t, err)
+	proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+	got := lockAsync(t, b.Mutex(b.name))
+	redistest.Eventually(t, atMost, func() bool { return b.exists(t, b.name) }, "granted")
+	down := shutDown(t, b.Client, context.Background())
+	proxy.Release()
+	err = got.get(t, atMost).err
+	require.ErrorIs(t, err, rlock.ErrClosed)
+	require.NotErrorIs(t, err, rlock.ErrUnreachable)
+	require.NoError(t, unlock())
+	require.NoError(t, within(t, down, atMost))
+	require.False(t, b.exists(t, b.name))
+}
+
 // Shutdown of a Client without holds is Close; it can be called again, and beside Close.
 func TestShutdownOfAnIdleClient(t *testing.T) {
 	b := newBench(t)
