@@ -131,7 +131,7 @@ func (c *Client) close() {
 	c.shutting.Do(func() { close(c.shut) })
 	close(c.done)
 	grace := time.AfterFunc(closeGrace, func() { close(c.stopped) })
-	c.hub.Stop()     // tells the waiters
+	c.hub.Stop() // tells the waiters
 	c.tellHolders()
 	if places := c.places(); places != nil {
 		places.Close()
