@@ -483,7 +483,7 @@ func (w *familyWorker) downgrade(rw *rlock.RWMutex) {
 		h.leave()
 		return
 	}
-	if err := h.unlock(); !errors.Is(err, rlock.ErrNotHeld) {
+	if err := h.unlock(); err != nil { // it has nothing left to do
 		w.wrong("unlock after a downgrade", err)
 	}
 	h.unlock = unlock

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -58,12 +59,16 @@ func TestGrantMessageLateForOneThatHasGoneOn(t *testing.T) {
 	}{
 		{"asked, and has it; in it", lateInIt, grantLease / 4, askedAndHas},
 		{"asked, and has it; after it", lateAfterIt, grantLease / 4, askedAndHas},
-		{"asked in vain; after it", lateAfterIt, grantLease * 9 / 8, func(t *testing.T, g *lateGrant) {
+		{"asked in vain; long after it", grantLease * 9 / 4, lateWatchdog, func(t *testing.T, g *lateGrant) {
 			t.Helper()
 			got := g.gets(t, g.second, grantLease+prompt, "looks when the grant is over")
 			redistest.Eventually(t, prompt, func() bool { return len(queued(t, g.rdb, g.name)) == 2 }, "asked, and is in the queue again")
+			before := queued(t, g.rdb, g.name)
 			g.arrives(t)
-			redistest.Eventually(t, prompt, func() bool { return len(queued(t, g.rdb, g.name)) == 2 }, "asked once more")
+			redistest.Eventually(t, prompt, func() bool {
+				now := queued(t, g.rdb, g.name)
+				return len(now) == 2 && !slices.Equal(now, before)
+			}, "asked once more, and is in the queue as another owner")
 			g.first.waiter.waits(t)
 			g.alone(t, got)
 			g.rest(t, got, g.third, g.first)
@@ -110,12 +115,12 @@ func askedAndHas(t *testing.T, g *lateGrant) {
 	got := g.gets(t, g.first, prompt, "asked, and found that the lock is its own")
 	g.arrives(t)
 	more := startLock(context.Background(), g.first.Mutex(g.name)) // whom the message is not for
+	redistest.Eventually(t, prompt, func() bool { return len(queued(t, g.rdb, g.name)) == 3 }, "it waits as well")
 	g.alone(t, got)
-	got = g.passes(t, got, g.second, prompt)
-	got = g.passes(t, got, g.third, prompt)
 	require.NoError(t, got.unlock())
-	got = more.gets(t, prompt, "in its turn")
-	require.NoError(t, got.unlock())
+	got = more.gets(t, prompt, "the next one of its process")
+	g.alone(t, got)
+	g.rest(t, got, g.second, g.third)
 }
 
 func cancelled(t *testing.T, g *lateGrant) {
