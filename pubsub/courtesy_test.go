@@ -157,8 +157,8 @@ func TestLeavingInTheMoment(t *testing.T) {
 	})
 }
 
-// What came before a claim, or while somebody asks, is looked at right after that: it may be about a later unlock. What the
-// claimant's own release says is heard before its answer.
+// A message that came before a claim, or while somebody asks, is looked at right after that: it may be about a later unlock. That of
+// the claimant's own release is heard before its answer.
 func TestCourtesyInATurn(t *testing.T) {
 	t.Parallel()
 	polite(t, "", func(t *testing.T, d *desk, ws []*Waiter) {

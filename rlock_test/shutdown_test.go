@@ -151,7 +151,7 @@ func TestShutdownOfAQuorumWhoseTimeIsOver(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// Who re-enters when the sections have been told, and are given their last second, would never be told.
+// A re-entry when the sections have been told, and are given their last second, would never be told itself.
 func TestReentryInTheLastSecondOfShutdown(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBench(t)

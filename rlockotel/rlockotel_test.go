@@ -218,7 +218,7 @@ func TestMetricsOfTwoProcesses(t *testing.T) {
 	require.Zero(t, now["hold.active group=order kind=mutex"])
 }
 
-// What goes up for a lock of any kind comes down for the same kind.
+// Gauges that go up for a lock of any kind come down for the same kind.
 func TestMetricsOfEachKind(t *testing.T) {
 	ctx := context.Background()
 	e, rdb := newTelemetry(t), redistest.Dial(t, redistest.Shared(t))
@@ -253,7 +253,7 @@ func TestMetricsOfEachKind(t *testing.T) {
 	require.Equal(t, int64(0), e.metrics(t)["hold.active group=order kind=read"])
 }
 
-// What renewals leave is measured, and what was lost is counted by its reason.
+// The margin of renewals is measured, and losses are counted by their reasons.
 func TestMetricsOfLosses(t *testing.T) {
 	ctx := context.Background()
 	e, rdb := newTelemetry(t), redistest.Dial(t, redistest.Shared(t))

@@ -254,7 +254,7 @@ func TestAssertHeld(t *testing.T) {
 	})
 }
 
-// What is held when the test ends is reported, with its owner, however short its lease is.
+// A hold that is open when the test ends is reported, with its owner, however short its lease is.
 func TestReportOfHolds(t *testing.T) {
 	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
 		r := &recorder{TB: t}
@@ -274,7 +274,7 @@ func TestReportOfHolds(t *testing.T) {
 	})
 }
 
-// What is waited for when the test ends is reported, with the owner that the waiter is to become if it has a place, and returns.
+// A Lock that waits when the test ends is reported, with the owner that it is to become if it has a place, and returns.
 func TestReportOfWaiters(t *testing.T) {
 	for _, o := range []rlock.Options{{}, {Prefix: "{shop}:"}, {HandOff: rlock.HandOff{Most: -1}}} {
 		eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
@@ -305,7 +305,7 @@ func TestReportOfWaiters(t *testing.T) {
 	}
 }
 
-// What is over is not reported, though its traces are in Redis for a while.
+// A hold that is over is not reported, though its traces are in Redis for a while.
 func TestNothingToReport(t *testing.T) {
 	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
 		r := &recorder{TB: t}
@@ -434,7 +434,7 @@ func TestRedis(t *testing.T) {
 	})
 }
 
-// What the code under test closes itself, the end of the test does not need.
+// The end of the test does not need a Client that the code under test has closed itself.
 func TestClosedBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)

@@ -47,7 +47,7 @@ func (c *Client) endless() {
 	c.closeLocks()
 }
 
-// What Redis has of locks, see docs/protocol.md.
+// The owners and keys that Redis has of locks, see docs/protocol.md.
 var (
 	owner  = regexp.MustCompile(`^[\da-f-]{36}:-?\d+(:write)?$`)
 	nobody = regexp.MustCompile(`^[\da-f-]{36}:0$`) // for whom WithMinHold keeps a lock

@@ -48,7 +48,7 @@ func dial(s *miniredis.Miniredis, n *network) (rueidis.Client, error) {
 			}
 			return client, err
 		},
-		// What the server does not have: client-side caching, commands on a connection that is subscribed, a cluster, though it knows
+		// The server does not have client-side caching, commands on a connection that is subscribed, a cluster, though it knows
 		// the commands.
 		DisableCache: true, AlwaysRESP2: true, ForceSingleClient: true,
 		// Connections are made for each test, and the default is half a megabyte for each buffer.

@@ -238,6 +238,19 @@ func (v *viewer) close() {
 	v.rdb.Close()
 }
 
+// see connects a viewer and looks at one lock. It reports false, with the exit code, if that failed.
+func (p *program) see(ctx context.Context, t target, name string) (v *viewer, seen *view, code int, ok bool) {
+	if v, code, ok = p.open(t); !ok {
+		return nil, nil, code, false
+	}
+	seen, err := v.inspect(ctx, name)
+	if err != nil {
+		v.close()
+		return nil, nil, p.fail(exitInternal, v.at(err)), false
+	}
+	return v, seen, 0, true
+}
+
 // inspect looks at one lock, whatever kind it is of.
 func (v *viewer) inspect(ctx context.Context, name string) (*view, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)

@@ -28,15 +28,11 @@ func (p *program) show(args []string) int {
 	}
 	ctx, stop := interruptible()
 	defer stop()
-	v, code, ok := p.open(t)
+	v, seen, code, ok := p.see(ctx, t, name)
 	if !ok {
 		return code
 	}
 	defer v.close()
-	seen, err := v.inspect(ctx, name)
-	if err != nil {
-		return p.fail(exitInternal, v.at(err))
-	}
 	v.addHosts(ctx, &seen.state)
 	if *asJSON {
 		p.json(seen)

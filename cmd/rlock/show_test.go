@@ -134,7 +134,7 @@ func TestShowKinds(t *testing.T) {
 	require.Contains(t, call(t, s.Addr(), "show", "kept").out, "kept by its WithMinHold")
 }
 
-// What is no lock is said to be none, and is not read as a whole.
+// A key that is no lock is said to be none, and is not read as a whole.
 func TestShowOfSomethingElse(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

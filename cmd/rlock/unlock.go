@@ -43,15 +43,11 @@ func (p *program) unlock(args []string) int {
 	}
 	ctx, stop := interruptible()
 	defer stop()
-	v, code, ok := p.open(t)
+	v, seen, code, ok := p.see(ctx, t, name)
 	if !ok {
 		return code
 	}
 	defer v.close()
-	seen, err := v.inspect(ctx, name)
-	if err != nil {
-		return p.fail(exitInternal, v.at(err))
-	}
 	if seen.Held {
 		v.addHosts(ctx, &seen.state)
 		seen.print(p.out)
@@ -62,17 +58,19 @@ func (p *program) unlock(args []string) int {
 			case !confirmed:
 				return p.fail(exitFree, fmt.Errorf("%q: left as it is", name))
 			}
-			asked := seen
-			if seen, err = v.inspect(ctx, name); err != nil {
+			now, err := v.inspect(ctx, name)
+			if err != nil {
 				return p.fail(exitInternal, v.at(err))
 			}
-			if seen.Held && !slices.Equal(asked.owners(), seen.owners()) {
-				return p.fail(exitFree, fmt.Errorf("%q: left as it is: now held by %s", name, seen.holders()))
+			if now.Held && !slices.Equal(seen.owners(), now.owners()) {
+				return p.fail(exitFree, fmt.Errorf("%q: left as it is: now held by %s", name, now.holders()))
 			}
+			seen = now
 		}
 	}
 	freed := false
 	if seen.Held {
+		var err error
 		if freed, err = v.lock(seen).ForceUnlock(ctx); err != nil {
 			return p.fail(exitInternal, v.at(err))
 		}

@@ -53,16 +53,11 @@ func (p *program) watch(args []string) int {
 	}
 	ctx, stop := interruptible()
 	defer stop()
-	v, code, ok := p.open(t)
+	v, now, code, ok := p.see(ctx, t, name)
 	if !ok {
 		return code
 	}
 	defer v.close()
-
-	now, err := v.inspect(ctx, name)
-	if err != nil {
-		return p.fail(exitInternal, v.at(err))
-	}
 	told := make(chan struct{}, 1)
 	listens := v.listen(ctx, now.key, told)
 	write := func(changes []change) {
