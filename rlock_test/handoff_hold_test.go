@@ -19,13 +19,13 @@ import (
 // begins later in Redis than that, by as much, so who holds the lock is told before it is gone there.
 func TestHandOffLease(t *testing.T) {
 	redistest.Parallel(t)
-	const short, watchdog, long, late = 3 * time.Second, 4 * time.Second, time.Minute, time.Second
+	const short, watchdog, longer, long, late = 3 * time.Second, 4 * time.Second, 20 * time.Second, time.Minute, time.Second
 	for _, late := range []time.Duration{0, late} {
 		for name, row := range map[string]struct{ from, to time.Duration }{ // 0: the watchdog's
 			"shorter":           {0, short},
-			"longer":            {short, long},
-			"the watchdog's":    {short, 0},
-			"as long":           {short, short},
+			"longer":            {longer, long},
+			"the watchdog's":    {longer, 0},
+			"as long":           {longer, longer},
 			"sooner renewed":    {long, 0},
 			"fixed and shorter": {long, short},
 		} {
