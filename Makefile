@@ -4,8 +4,8 @@
 
 GO    ?= go
 
-# The modules beside that of the library; go.work makes one tree of them, and in CONTRIBUTING.md is what each is for. TESTED are
-# those of "make test". Users import or install the PUBLISHED ones: they have no replace, and ask for a release of the library.
+# The modules beside that of the library; CONTRIBUTING.md says what each is for. "make test" runs the TESTED ones. Users import or
+# install the PUBLISHED ones: they have no replace, and ask for a release of the library.
 TESTED    = cmd/rlock rlock_test rlockotel rlockotel/grafana rlocktest
 PUBLISHED = cmd/rlock rlockotel rlocktest
 MODULES   = $(TESTED) $(FAULTS) $(BENCH)
@@ -32,8 +32,8 @@ REDISSON_OLDEST  = 3.10.6
 # -parallel: tests that wait for leases to end wait together.
 INTEROPFLAGS    ?= -race -count=1 -parallel=16 -timeout=20m
 
-# The fault tests. SEED replays a run, DURATION lengthens what is random. The load tests have more
-# goroutines than the race detector can follow, and take most of the time: CI runs all others, from a fixed seed.
+# The fault tests. SEED replays a run, DURATION lengthens what is random. The load tests have more goroutines than the race
+# detector can follow, and take most of the time: CI runs all others, from a fixed seed.
 # -parallel as above: most of these tests wait.
 FAULTS       = rlock_test/faults
 FAULTS_LOAD  = '^TestLoad'
@@ -120,6 +120,7 @@ api: ## write down the API in docs/api, which a test compares
 
 version: ## let the modules of users ask for a release of the library: make version VERSION=v0.1.0
 	for module in $(PUBLISHED); do $(GO) mod edit -require='github.com/go-rlock/rlock@$(VERSION)' "$$module/go.mod" || exit 1; done
+	$(MAKE) tidy
 
 release-check: ## whether the last commit can be released: make release-check VERSION=v0.1.0
 	.ci/release-check '$(VERSION)' $(PUBLISHED)
