@@ -3,7 +3,14 @@
 # "make help" prints the text after the two hashes of each target.
 
 GO    ?= go
-PKGS  ?= ./...
+
+# The modules beside that of the library; CONTRIBUTING.md says what each is for. "make test" runs the TESTED ones. Users import or
+# install the PUBLISHED ones: they have no replace, and ask for a release of the library.
+TESTED    = cmd/rlock rlock_test rlockotel rlockotel/grafana rlocktest
+PUBLISHED = cmd/rlock rlockotel rlocktest
+MODULES   = $(TESTED) $(FAULTS) $(BENCH)
+
+PKGS  ?= ./... $(TESTED:%=./%/...)
 
 # Replaces all flags of go test: make test PKGS=./lease TESTFLAGS='-race -v -run=TestRenew'
 # -parallel: most tests wait, for leases to end or for servers to start, and so can do it together. With 16 of them two busy
@@ -25,21 +32,17 @@ REDISSON_OLDEST  = 3.10.6
 # -parallel: tests that wait for leases to end wait together.
 INTEROPFLAGS    ?= -race -count=1 -parallel=16 -timeout=20m
 
-# The fault tests, a module of their own. SEED replays a run, DURATION lengthens what is random. The load tests have more
-# goroutines than the race detector can follow, and take most of the time: CI runs all others, from a fixed seed.
+# The fault tests. SEED replays a run, DURATION lengthens what is random. The load tests have more goroutines than the race
+# detector can follow, and take most of the time: CI runs all others, from a fixed seed.
 # -parallel as above: most of these tests wait.
 FAULTS       = rlock_test/faults
 FAULTS_LOAD  = '^TestLoad'
 FAULTSFLAGS ?= -v -count=1 -parallel=16
 
-# The OpenTelemetry side, a module of its own, and beside it dashboard and alerts, with the program that shows them, another one.
-OTEL    = rlockotel
+# Dashboard and alerts, with the program that shows them.
 GRAFANA = rlockotel/grafana
 
-# The test kit, a module of its own. Its tests need no server, and next to no time: their clock is that of a bubble.
-KIT      = rlocktest
-
-# The bench, a module of its own, and its Java worker. BENCHFLAGS: see "cd bench && go run . -h".
+# The bench, with a go.work of its own, and its Java worker. BENCHFLAGS: see "cd bench && go run . -h".
 BENCH     = bench
 BENCH_JAR = redisson/target/worker.jar
 
@@ -52,7 +55,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test interop faults faults-ci bench bench-quick dashboard cover lint portable fmt demo redis-server c-compiler jdk golangci-lint
+.PHONY: help test interop faults faults-ci bench bench-quick dashboard cover lint tidy api version release-check portable fmt demo redis-server c-compiler jdk golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -60,9 +63,6 @@ help: ## print this list
 test: redis-server c-compiler ## go vet and all tests, under the race detector and in random order
 	$(GO) vet $(PKGS)
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) $(PKGS)
-	[ '$(PKGS)' != ./... ] || for module in $(OTEL) $(GRAFANA) $(KIT); do \
-		( cd "$$module" && $(GO) vet ./... && CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./... ) || exit 1; \
-	done
 
 interop: redis-server c-compiler jdk ## lock together with the real Redisson, from Maven Central, several versions of it
 	@$(JDK_PATH); newest=$(REDISSON_NEWEST); \
@@ -104,19 +104,30 @@ dashboard: redis-server ## ask a real Prometheus what the dashboard asks, and tr
 	cd $(GRAFANA) && $(GO) test -tags prometheus -count=1 -v ./...
 
 cover: redis-server c-compiler ## the same tests; what they cover of all packages goes to cover.out, the total is printed
-	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -covermode=atomic -coverpkg=./... -coverprofile=cover.out $(PKGS)
+	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -covermode=atomic -coverpkg=github.com/go-rlock/rlock/... -coverprofile=cover.out $(PKGS)
 	@$(GO) tool cover -func=cover.out | tail -n 1
 
-lint: golangci-lint ## golangci-lint, formatting included, and whether go.mod is tidy; changes no file
-	$(GOLANGCI) run ./...
-	$(GO) mod tidy -diff
-	golangci="$$(pwd)/"$(GOLANGCI) && for module in $(FAULTS) $(BENCH) $(OTEL) $(GRAFANA) $(KIT); do \
-		( cd "$$module" && "$$golangci" run ./... && $(GO) mod tidy -diff ) || exit 1; \
+lint: golangci-lint ## golangci-lint, formatting included, and whether each go.mod is tidy; changes no file
+	golangci="$$(pwd)/"$(GOLANGCI) tidy="$$(pwd)/.ci/tidy" && for module in . $(MODULES); do \
+		( cd "$$module" && "$$golangci" run ./... && "$$tidy" -diff ) || exit 1; \
 	done
 
+tidy: ## go mod tidy, for each module
+	tidy="$$(pwd)/.ci/tidy" && for module in . $(MODULES); do ( cd "$$module" && "$$tidy" ) || exit 1; done
+
+api: ## write down the API in docs/api, which a test compares
+	$(GO) test ./rlock_test -run '^TestAPI$$' -rewrite
+
+version: ## let the modules of users ask for a release of the library: make version VERSION=v0.1.0
+	for module in $(PUBLISHED); do $(GO) mod edit -require='github.com/go-rlock/rlock@$(VERSION)' "$$module/go.mod" || exit 1; done
+	$(MAKE) tidy
+
+release-check: ## whether the last commit can be released: make release-check VERSION=v0.1.0
+	.ci/release-check '$(VERSION)' $(PUBLISHED)
+
 portable: ## go vet for a 32-bit machine and for Windows, and a program under FIPS 140
-	GOARCH=386 $(GO) vet ./...
-	GOOS=windows $(GO) vet ./...
+	GOARCH=386 $(GO) vet $(PKGS)
+	GOOS=windows $(GO) vet $(PKGS)
 	GODEBUG=fips140=only $(GO) run ./cmd/rlock version
 
 fmt: golangci-lint ## format the code as lint wants it

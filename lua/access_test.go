@@ -2,14 +2,15 @@ package lua_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -206,7 +207,7 @@ func TestServerGone(t *testing.T) {
 	for call, err := range calls(t.Context(), l.rdb, l) {
 		require.Error(t, err, call)
 		var said *rueidis.RedisError
-		require.NotErrorAs(t, err, &said, call)
+		require.False(t, errors.As(err, &said), call)
 	}
 }
 

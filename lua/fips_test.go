@@ -5,7 +5,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/stretchr/testify/require"
+	"github.com/go-rlock/rlock/internal/require"
 )
 
 // A program that may use nothing but FIPS 140 algorithms can import the package. SHA-1, with which Redis names scripts, is none.

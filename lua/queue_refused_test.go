@@ -3,11 +3,10 @@ package lua_test
 import (
 	"testing"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -260,21 +259,4 @@ func TestGrantForbidden(t *testing.T) {
 			row.then(l, user(t, s, row.rules(l)))
 		})
 	}
-}
-
-// miniredis knows all that the queue needs.
-func TestQueueOnMiniredis(t *testing.T) {
-	t.Parallel()
-	s := miniredis.RunT(t)
-	l := newLab(t, redistest.Dial(t, s.Addr(), func(o *rueidis.ClientOption) { o.AlwaysRESP2, o.DisableCache = true, true }))
-	l.hold(me, "1", brief)
-	l.join(1, 2)
-	second := l.process(2)
-	require.Equal(t, granted, l.releases(l.endsFor(next)))
-	require.Equal(t, given(2, 1, "-"), second.said())
-	l.requirePlaces(next)
-	a := l.ends()
-	a.Owner = waiter(2)
-	require.Equal(t, freed, l.releases(a))
-	require.Empty(t, l.fields())
 }

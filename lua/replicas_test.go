@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -118,7 +118,7 @@ func TestAcquireWithReplicas(t *testing.T) {
 	got, err := lua.Acquire(t.Context(), l.rdb, l.replicated(&c, 50*time.Millisecond))
 	require.NoError(t, err)
 	require.Equal(t, lua.Acquired, got.Status)
-	require.EqualError(t, got.Unconfirmed, "0 of 1 replicas within 50ms")
+	require.Equal(t, "0 of 1 replicas within 50ms", got.Unconfirmed.Error())
 
 	// Redis would wait for what this connection wrote before.
 	a := l.replicated(&c, long)
@@ -216,7 +216,7 @@ func endWithoutConnection(t *testing.T, l lab, ctx func() (context.Context, func
 	require.Less(t, time.Since(began), 3*time.Second)
 	require.ErrorIs(t, err, lua.ErrNoConnection)
 	require.ErrorIs(t, err, context.Canceled)
-	require.EqualError(t, err, "acquire script: no connection of the client's blocking pool: context canceled")
+	require.Equal(t, "acquire script: no connection of the client's blocking pool: context canceled", err.Error())
 	require.Zero(t, got)
 	require.Zero(t, l.number("EXISTS", l.name))
 }
@@ -235,7 +235,7 @@ func endDuringWait(t *testing.T, l lab, ctx func() (context.Context, func())) {
 	redistest.Eventually(t, 10*time.Second, func() bool { return blocked(t, l) == 1 }, "WAIT is under way")
 	began := time.Now()
 	end()
-	require.EqualError(t, <-errs, "acquire script: context canceled")
+	require.Equal(t, "acquire script: context canceled", (<-errs).Error())
 	require.Less(t, time.Since(began), 3*time.Second)
 	require.Equal(t, mine(1), l.fields())
 

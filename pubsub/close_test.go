@@ -5,9 +5,9 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
 )
 
 // Nothing is left behind by tests that close their hub, seen while their servers and clients are still there: those end

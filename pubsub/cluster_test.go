@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
 )
 
 func shardedChannels(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {

@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
 )
 
 // loner is a node of a cluster that can be made to believe that it is cut off: it is told that nobody

@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/require"
+	"github.com/go-rlock/rlock/internal/require"
 )
 
 const patience = time.Minute

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
 )
 
 // fakeClient is a client of servers in memory, so that a bubble's clock shows when links end. Methods that it does

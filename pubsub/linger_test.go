@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/require"
+	"github.com/go-rlock/rlock/internal/require"
 )
 
 // still runs f while no time passes, so that a subscription lingers until the test lets it lapse, and no timer

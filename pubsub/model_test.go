@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
 )
 
 // desk is a hub whose only link is the test: it takes the commands, and says what came of them.

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
 )
 
 // impatient finds a connection that is silent within about a second; so does a machine that stands still for one.

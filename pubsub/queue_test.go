@@ -9,7 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/require"
 )
 
 // line makes a queue of n waiters behind a live subscription; nobody has the turn.

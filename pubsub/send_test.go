@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
 )
 
 // keepBusy has the server run a script, and returns when it refuses all else. free ends that.

@@ -3,7 +3,7 @@ package pubsub
 import (
 	"testing"
 
-	"github.com/stretchr/testify/require"
+	"github.com/go-rlock/rlock/internal/require"
 )
 
 // newShares returns a desk for a lock that can be shared.

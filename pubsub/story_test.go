@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
+	"github.com/go-rlock/rlock/internal/require"
 )
 
 // story plays a hub, two locks with one channel, the server that has both and their queues of processes, and the

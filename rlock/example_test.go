@@ -6,22 +6,16 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// connect stands for the set-up of a service. The examples run against an embedded server.
+// connect stands for the set-up of a service. Each example starts a server of its own.
 func connect() (client *rlock.Client, closeAll func()) {
-	server, err := miniredis.Run()
-	if err != nil {
-		panic(err)
-	}
-	redis, err := rueidis.NewClient(rueidis.ClientOption{
-		InitAddress:  []string{server.Addr()},
-		DisableCache: true, // the embedded server has no client-side caching; a real one needs no such option
-	})
+	addr, stop := redistest.ForExample()
+	redis, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}})
 	if err != nil {
 		panic(err)
 	}
@@ -32,7 +26,7 @@ func connect() (client *rlock.Client, closeAll func()) {
 	return client, func() {
 		client.Close()
 		redis.Close()
-		server.Close()
+		stop()
 	}
 }
 

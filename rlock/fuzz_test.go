@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -186,7 +186,7 @@ func enter(ctx context.Context, t *testing.T, rdb rueidis.Client, m *rlock.Mutex
 		return false
 	}
 	left := ask(t, rdb, "PTTL", m.Name())
-	require.NotEqualValues(t, -1, left, "without expiry")
+	require.NotEqual(t, int64(-1), left, "without expiry")
 	if ttl >= time.Second {
 		require.Positive(t, left)
 		require.NoError(t, held.Err())

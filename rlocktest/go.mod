@@ -2,11 +2,9 @@ module github.com/go-rlock/rlock/rlocktest
 
 go 1.25.0
 
-replace github.com/go-rlock/rlock => ..
-
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
-	github.com/go-rlock/rlock v0.0.0-00010101000000-000000000000
+	github.com/go-rlock/rlock v0.1.0
 	github.com/redis/rueidis v1.0.79
 	github.com/stretchr/testify v1.12.1
 )

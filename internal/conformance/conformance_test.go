@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/stretchr/testify/require"
+	"github.com/go-rlock/rlock/internal/require"
 )
 
 // Each property that a kind is without is one that there is.

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -49,7 +47,7 @@ func (p pending) get(t *testing.T, within time.Duration) attempt {
 	case a := <-p.result:
 		return a
 	case <-time.After(within):
-		require.FailNow(t, "Lock did not return", "within %v", within)
+		t.Fatalf("Lock did not return within %v", within)
 		panic("unreachable")
 	}
 }
@@ -58,7 +56,7 @@ func (p pending) stillWaits(t *testing.T) {
 	t.Helper()
 	select {
 	case a := <-p.result:
-		require.FailNow(t, "Lock returned", "%v", a.err)
+		t.Fatalf("Lock returned: %v", a.err)
 	default:
 	}
 }
@@ -73,7 +71,7 @@ func awaitGone(t *testing.T) {
 	for deadline := time.Now().Add(soon); left(); <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) && left() {
 			stacks := make([]byte, 1<<20)
-			require.FailNow(t, "goroutines are left", "%s", stacks[:runtime.Stack(stacks, true)])
+			t.Fatalf("goroutines are left: %s", stacks[:runtime.Stack(stacks, true)])
 		}
 	}
 }

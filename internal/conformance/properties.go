@@ -4,15 +4,14 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -50,16 +49,21 @@ func exclusion(t *testing.T, p *place, a, b rlock.Locker) {
 			wg.Go(func() {
 				for range rounds {
 					ctx, unlock, err := l.Lock(p.ctx)
-					if !assert.NoError(t, err) {
+					if err != nil {
+						t.Error(err)
 						return
 					}
-					assert.EqualValues(t, 1, in.Add(1))
+					if n := in.Add(1); n != 1 {
+						t.Errorf("%d are in", n)
+					}
 					n := witness.Load()
 					runtime.Gosched()
 					witness.Store(n + 1)
-					assert.NoError(t, ctx.Err())
+					err = ctx.Err()
 					in.Add(-1)
-					assert.NoError(t, unlock())
+					if err = errors.Join(err, unlock()); err != nil {
+						t.Error(err)
+					}
 				}
 			})
 		}
@@ -129,7 +133,7 @@ func wakeUpHere(t *testing.T, p *place, a, _ rlock.Locker) {
 		case got = <-waiters[1].result:
 		case got = <-waiters[2].result:
 		case <-time.After(rlock.DefaultWatchdogTimeout / 3):
-			require.FailNow(t, "nobody is woken")
+			t.Fatal("nobody is woken")
 		}
 		require.NoError(t, got.err)
 		require.NoError(t, got.unlock())
@@ -267,7 +271,7 @@ func cancelledWait(t *testing.T, p *place, a, b rlock.Locker) {
 	require.NotErrorIs(t, got.err, rlock.ErrUnreachable)
 	require.ErrorIs(t, got.unlock(), rlock.ErrNotHeld)
 	redistest.Eventually(t, p.beforeExpiry(), func() bool {
-		return len(p.channels(t)) == 0 && assert.ObjectsAreEqual(keys, p.keys(t))
+		return len(p.channels(t)) == 0 && slices.Equal(keys, p.keys(t))
 	}, "what the holder has is there, and nothing else")
 	require.NoError(t, unlock())
 	free(t, b)
@@ -308,7 +312,7 @@ func lost(t *testing.T, ctx context.Context, l rlock.Locker, unlock rlock.Unlock
 	select {
 	case <-ctx.Done():
 	case <-time.After(2 * shortWatchdog):
-		require.FailNow(t, "the holder is not told")
+		t.Fatal("the holder is not told")
 	}
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 	var loss *rlock.LostError
@@ -364,7 +368,7 @@ func connectionLost(t *testing.T, p *place, a, b rlock.Locker) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(soon):
-		require.FailNow(t, "somebody else is in, and the holder is not told")
+		t.Fatal("somebody else is in, and the holder is not told")
 	}
 	require.NoError(t, got.unlock())
 	lost(t, ctx, a, unlock)

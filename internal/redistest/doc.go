@@ -9,6 +9,7 @@
 //
 //   - [Shared] is one plain server for a whole test binary; enough for most tests.
 //   - [Start] is a server of a test's own, to be stopped and started.
+//   - [ForExample] is a server for an example on a package page.
 //   - [StartCluster] and [StartSentinel] are small real deployments.
 //   - [StartProxy] stands between a client and a server.
 //   - [Eventually], [Commands] and [Goroutines] observe.

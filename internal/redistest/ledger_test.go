@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/require"
+	"github.com/go-rlock/rlock/internal/require"
 )
 
 // TestDecoder checks that frames of every kind are cut at their ends and keep their bytes.

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
 )
 
 // once makes a client send every command once at most.
@@ -216,7 +216,7 @@ func next[T any](t *testing.T, ch <-chan T) T {
 	case v := <-ch:
 		return v
 	case <-within(t, soon).Done():
-		require.FailNow(t, "nothing came")
+		t.Fatal("nothing came")
 		panic("unreachable")
 	}
 }

@@ -49,6 +49,22 @@ func Start(tb testing.TB, args ...string) *Server {
 	return start(tb, func(port int) []string { return append(plainArgs(port), args...) })
 }
 
+// ForExample starts a server for an example, which has no test to fail: it panics. End it with stop.
+func ForExample() (addr string, stop func()) {
+	dir, err := os.MkdirTemp("", "redistest")
+	if err != nil {
+		panic(err)
+	}
+	s, err := newServer(dir, plainArgs)
+	if err != nil {
+		panic(err)
+	}
+	return s.Addr(), func() {
+		s.retire()
+		_ = os.RemoveAll(dir)
+	}
+}
+
 // plainArgs is a server that listens on this machine only and stores nothing.
 func plainArgs(port int) []string {
 	return []string{

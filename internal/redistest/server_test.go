@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
-	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
 )
 
 // soon bounds what happens at once, on a machine that may be busy.
@@ -45,7 +45,7 @@ func TestCleanupEndsTheServer(t *testing.T) {
 		pid = s.Pid()
 		s.Pause() // clean-up must manage that too
 	})
-	require.NotZero(t, pid)
+	require.Positive(t, pid)
 	p, err := os.FindProcess(pid)
 	if err == nil {
 		err = p.Signal(syscall.Signal(0)) // asks only whether there is one

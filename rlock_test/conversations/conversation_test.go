@@ -1,4 +1,5 @@
-package lua_test
+// Package conversations tests the scripts by texts: what owners say to them, and what comes of it.
+package conversations
 
 import (
 	"bufio"
@@ -29,7 +30,7 @@ import (
 //	held by A1 for 30s
 //	job (hash, 30s): A1=1
 //
-// Owners are written as a letter, their client, and a number. `go test ./lua -run TestConversations -rewrite` writes what the
+// Owners are written as a letter, their client, and a number. `go test ./rlock_test/conversations -rewrite` writes what the
 // scripts do now; read the difference. The directives that every file has:
 //
 //	begin TITLE              a new conversation, with an empty Redis

@@ -1,4 +1,4 @@
-package lua_test
+package conversations
 
 import (
 	"fmt"
@@ -29,7 +29,7 @@ func TestFairConversations(t *testing.T) {
 //	release OWNER [no-grants] [deaf]            deaf: the number of receivers tells nothing
 //	refresh OWNER … [deaf]                      places last for 5 s
 //	force
-//	java-… OWNER                                what Redisson's scripts do, see fair_java_test.go
+//	java-… OWNER                                what Redisson's scripts do, see java_test.go
 var fairDirectives = map[string]directive{
 	"acquire": func(c *conversation, d *datadriven.TestData) string {
 		r, err := lua.Acquire(c.t.Context(), c.rdb, lua.AcquireArgs{

@@ -1,0 +1,252 @@
+// Package require has what the tests of the library need of testify's package of that name, without testify.
+//
+// Whoever imports a package gets the checksums of what its tests import, too. So the tests in rlock, lua, pubsub and lease, and what
+// they use, import nothing that the library does not. Tests in modules of their own have testify.
+//
+// Each function ends the test, from the test's goroutine, unless what it says is true. The message is a text, or a format and
+// what goes into it.
+package require
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// check ends the test unless ok.
+func check(t testing.TB, ok bool, message []any, format string, args ...any) {
+	t.Helper()
+	if ok {
+		return
+	}
+	text := fmt.Sprintf(format, args...)
+	if len(message) > 0 {
+		said := fmt.Sprint(message[0])
+		if len(message) > 1 {
+			said = fmt.Sprintf(said, message[1:]...)
+		}
+		text = said + ": " + text
+	}
+	t.Fatal(text)
+}
+
+// True wants true.
+func True(t testing.TB, got bool, message ...any) {
+	t.Helper()
+	check(t, got, message, "got false, want true")
+}
+
+// False wants false.
+func False(t testing.TB, got bool, message ...any) {
+	t.Helper()
+	check(t, !got, message, "got true, want false")
+}
+
+// Equal wants values of one type that are deeply equal.
+func Equal(t testing.TB, want, got any, message ...any) {
+	t.Helper()
+	check(t, reflect.DeepEqual(want, got), message, "got %#v\nwant %#v", got, want)
+}
+
+// NotEqual is the opposite of Equal.
+func NotEqual(t testing.TB, other, got any, message ...any) {
+	t.Helper()
+	check(t, !reflect.DeepEqual(other, got), message, "got %#v, want another value", got)
+}
+
+// EqualValues wants values that are equal, maybe of different types: 1 and int64(1).
+func EqualValues(t testing.TB, want, got any, message ...any) {
+	t.Helper()
+	check(t, converted(want, got) && converted(got, want), message, "got %#v\nwant %#v", got, want)
+}
+
+// converted tells whether a, as a value of b's type, is b.
+func converted(a, b any) bool {
+	from, to := reflect.ValueOf(a), reflect.ValueOf(b)
+	return from.IsValid() && to.IsValid() && from.CanConvert(to.Type()) && reflect.DeepEqual(from.Convert(to.Type()).Interface(), b)
+}
+
+// Same wants two pointers to one thing.
+func Same(t testing.TB, want, got any, message ...any) {
+	t.Helper()
+	check(t, want == got, message, "got %p (%[1]v), want %p (%[2]v)", got, want)
+}
+
+// Nil wants nil, of whichever type.
+func Nil(t testing.TB, got any, message ...any) {
+	t.Helper()
+	check(t, isNil(got), message, "got %#v, want nil", got)
+}
+
+// NotNil is the opposite of Nil.
+func NotNil(t testing.TB, got any, message ...any) {
+	t.Helper()
+	check(t, !isNil(got), message, "got nil")
+}
+
+func isNil(got any) bool {
+	v := reflect.ValueOf(got)
+	switch v.Kind() {
+	case reflect.Invalid:
+		return true
+	case reflect.Chan, reflect.Func, reflect.Interface, reflect.Map, reflect.Pointer, reflect.Slice:
+		return v.IsNil()
+	default:
+		return false
+	}
+}
+
+// Zero wants the zero value of its type.
+func Zero(t testing.TB, got any, message ...any) {
+	t.Helper()
+	v := reflect.ValueOf(got)
+	check(t, !v.IsValid() || v.IsZero(), message, "got %#v, want its zero value", got)
+}
+
+// Empty wants no elements.
+func Empty(t testing.TB, got any, message ...any) {
+	t.Helper()
+	check(t, length(t, got) == 0, message, "got %#v, want nothing", got)
+}
+
+// NotEmpty wants elements.
+func NotEmpty(t testing.TB, got any, message ...any) {
+	t.Helper()
+	check(t, length(t, got) > 0, message, "got nothing")
+}
+
+// Len wants so many elements.
+func Len(t testing.TB, got any, want int, message ...any) {
+	t.Helper()
+	n := length(t, got)
+	check(t, n == want, message, "got %d, want %d: %#v", n, want, got)
+}
+
+func length(t testing.TB, of any) int {
+	t.Helper()
+	v := reflect.ValueOf(of)
+	switch v.Kind() {
+	case reflect.Invalid: // nil
+		return 0
+	case reflect.Array, reflect.Chan, reflect.Map, reflect.Slice, reflect.String:
+		return v.Len()
+	default:
+		t.Fatalf("%T has no length", of)
+		return 0
+	}
+}
+
+// Contains wants a text with that part, a map with that key, or a list with that element.
+func Contains(t testing.TB, got, part any, message ...any) {
+	t.Helper()
+	check(t, contains(t, got, part), message, "got %#v, want %#v in it", got, part)
+}
+
+// NotContains is the opposite of Contains.
+func NotContains(t testing.TB, got, part any, message ...any) {
+	t.Helper()
+	check(t, !contains(t, got, part), message, "got %#v, want it without %#v", got, part)
+}
+
+func contains(t testing.TB, whole, part any) bool {
+	t.Helper()
+	if text, ok := whole.(string); ok {
+		sub, ok := part.(string)
+		return ok && strings.Contains(text, sub)
+	}
+	v := reflect.ValueOf(whole)
+	switch v.Kind() {
+	case reflect.Map:
+		return v.MapIndex(reflect.ValueOf(part)).IsValid()
+	case reflect.Array, reflect.Slice:
+		for i := range v.Len() {
+			if reflect.DeepEqual(v.Index(i).Interface(), part) {
+				return true
+			}
+		}
+		return false
+	default:
+		t.Fatalf("%T has no parts", whole)
+		return false
+	}
+}
+
+// Less wants got < limit.
+func Less[T cmp.Ordered](t testing.TB, got, limit T, message ...any) {
+	t.Helper()
+	check(t, got < limit, message, "got %v, want less than %v", got, limit)
+}
+
+// LessOrEqual wants got <= limit.
+func LessOrEqual[T cmp.Ordered](t testing.TB, got, limit T, message ...any) {
+	t.Helper()
+	check(t, got <= limit, message, "got %v, want at most %v", got, limit)
+}
+
+// Greater wants got > limit.
+func Greater[T cmp.Ordered](t testing.TB, got, limit T, message ...any) {
+	t.Helper()
+	check(t, got > limit, message, "got %v, want more than %v", got, limit)
+}
+
+// GreaterOrEqual wants got >= limit.
+func GreaterOrEqual[T cmp.Ordered](t testing.TB, got, limit T, message ...any) {
+	t.Helper()
+	check(t, got >= limit, message, "got %v, want at least %v", got, limit)
+}
+
+// Positive wants more than zero.
+func Positive[T ~int | ~int64 | ~uint64 | ~float64](t testing.TB, got T, message ...any) {
+	t.Helper()
+	check(t, got > 0, message, "got %v, want more than 0", got)
+}
+
+// NoError wants nil.
+func NoError(t testing.TB, err error, message ...any) {
+	t.Helper()
+	check(t, err == nil, message, "got the error %v", err)
+}
+
+// Error wants an error.
+func Error(t testing.TB, err error, message ...any) {
+	t.Helper()
+	check(t, err != nil, message, "got no error")
+}
+
+// ErrorIs wants errors.Is.
+func ErrorIs(t testing.TB, err, target error, message ...any) {
+	t.Helper()
+	check(t, errors.Is(err, target), message, "got %v, want %v in it", err, target)
+}
+
+// NotErrorIs is the opposite of ErrorIs.
+func NotErrorIs(t testing.TB, err, target error, message ...any) {
+	t.Helper()
+	check(t, !errors.Is(err, target), message, "got %v, want it without %v", err, target)
+}
+
+// ErrorAs wants errors.As, and sets target.
+func ErrorAs(t testing.TB, err error, target any, message ...any) {
+	t.Helper()
+	check(t, errors.As(err, target), message, "got %v, want what %T points to in it", err, target)
+}
+
+// ErrorContains wants an error with that text in it.
+func ErrorContains(t testing.TB, err error, text string, message ...any) {
+	t.Helper()
+	check(t, err != nil && strings.Contains(err.Error(), text), message, "got the error %v\nwant %q in it", err, text)
+}
+
+// PanicsWithValue wants f to panic with a value that is equal.
+func PanicsWithValue(t testing.TB, want any, f func(), message ...any) {
+	t.Helper()
+	var got any
+	func() {
+		defer func() { got = recover() }()
+		f()
+	}()
+	check(t, reflect.DeepEqual(want, got), message, "got the panic %#v\nwant %#v", got, want)
+}

@@ -1,0 +1,114 @@
+package rlock_test
+
+import (
+	"bytes"
+	"flag"
+	"go/ast"
+	"go/format"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var rewrite = flag.Bool("rewrite", false, "TestAPI writes down what the API is now")
+
+// The API of the packages that are promised is what docs/api says. A change of it is seen there, in review.
+func TestAPI(t *testing.T) {
+	for _, folder := range []string{"rlock", "rlocktest", "rlockotel"} {
+		golden := filepath.Join("..", "docs", "api", folder+".txt")
+		is := exported(t, filepath.Join("..", folder))
+		if *rewrite {
+			require.NoError(t, os.WriteFile(golden, []byte(is), 0o644))
+		}
+		was, err := os.ReadFile(golden)
+		require.NoError(t, err)
+		require.Equal(t, string(was), is, "the API of %s has changed; if it is meant to: make api", folder)
+	}
+}
+
+// exported is what a package exports: its declarations without comments and bodies, methods behind their types.
+func exported(t *testing.T, folder string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+	require.NoError(t, err)
+	set := token.NewFileSet()
+	texts := make(map[string]string) // by what they are sorted by
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(set, name, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		ast.FileExports(file)
+		for _, d := range file.Decls {
+			key := declared(d)
+			if key == "" {
+				continue
+			}
+			if f, ok := d.(*ast.FuncDecl); ok {
+				f.Body = nil
+			}
+			var text bytes.Buffer
+			require.NoError(t, format.Node(&text, set, d))
+			texts[key] = text.String() + "\n"
+		}
+	}
+	require.NotEmpty(t, texts, "nothing is exported by %s", folder)
+	var all []string
+	for _, key := range slices.Sorted(maps.Keys(texts)) {
+		all = append(all, texts[key])
+	}
+	return strings.Join(all, "\n")
+}
+
+// declared is what a declaration is sorted by; "" if it exports nothing.
+func declared(d ast.Decl) string {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		if d.Recv == nil {
+			return "func " + d.Name.Name
+		}
+		of := d.Recv.List[0].Type
+		if star, ok := of.(*ast.StarExpr); ok {
+			of = star.X
+		}
+		if generic, ok := of.(*ast.IndexExpr); ok {
+			of = generic.X
+		}
+		if name, ok := of.(*ast.Ident); ok && name.IsExported() {
+			return "type " + name.Name + "." + d.Name.Name
+		}
+	case *ast.GenDecl:
+		for _, spec := range d.Specs {
+			switch spec := spec.(type) {
+			case *ast.TypeSpec:
+				return "type " + spec.Name.Name
+			case *ast.ValueSpec:
+				return d.Tok.String() + " " + spec.Names[0].Name
+			}
+		}
+	}
+	return ""
+}
+
+// What an import of the library brings are rueidis and uuid, and what these ask for: the module asks for nothing else, neither for
+// its tests nor for tools.
+func TestImportBringsTwoModules(t *testing.T) {
+	text, err := fs.ReadFile(os.DirFS(".."), "go.mod")
+	require.NoError(t, err)
+	var asked []string
+	for _, m := range regexp.MustCompile(`(?m)^(?:require|tool)?[ \t]+([a-z]\S+)( v\S+)?$`).FindAllSubmatch(text, -1) {
+		asked = append(asked, string(m[1]))
+	}
+	require.Equal(t, []string{"github.com/google/uuid", "github.com/redis/rueidis"}, asked)
+	require.NotRegexp(t, `(?m)^(replace|exclude)`, string(text))
+}
