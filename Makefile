@@ -39,6 +39,10 @@ GRAFANA = rlockotel/grafana
 # The test kit, a module of its own. Its tests need no server, and next to no time: their clock is that of a bubble.
 KIT      = rlocktest
 
+# The vet tool, a module of its own. Lint builds it, and lets it look at all modules, with the tests behind build tags.
+VET      = rlockvet
+VET_TAGS = -tags=interop,prometheus
+
 # The bench, a module of its own, and its Java worker. BENCHFLAGS: see "cd bench && go run . -h".
 BENCH     = bench
 BENCH_JAR = redisson/target/worker.jar
@@ -60,7 +64,7 @@ help: ## print this list
 test: redis-server c-compiler ## go vet and all tests, under the race detector and in random order
 	$(GO) vet $(PKGS)
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) $(PKGS)
-	[ '$(PKGS)' != ./... ] || for module in $(OTEL) $(GRAFANA) $(KIT); do \
+	[ '$(PKGS)' != ./... ] || for module in $(OTEL) $(GRAFANA) $(KIT) $(VET); do \
 		( cd "$$module" && $(GO) vet ./... && CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./... ) || exit 1; \
 	done
 
@@ -107,11 +111,13 @@ cover: redis-server c-compiler ## the same tests; what they cover of all package
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -covermode=atomic -coverpkg=./... -coverprofile=cover.out $(PKGS)
 	@$(GO) tool cover -func=cover.out | tail -n 1
 
-lint: golangci-lint ## golangci-lint, formatting included, and whether go.mod is tidy; changes no file
+lint: golangci-lint ## golangci-lint, formatting included, rlockvet, and whether go.mod is tidy; changes no file
+	cd $(VET) && $(GO) build -o ../bin/rlockvet .
 	$(GOLANGCI) run ./...
+	$(GO) vet -vettool=bin/rlockvet $(VET_TAGS) ./...
 	$(GO) mod tidy -diff
-	golangci="$$(pwd)/"$(GOLANGCI) && for module in $(FAULTS) $(BENCH) $(OTEL) $(GRAFANA) $(KIT); do \
-		( cd "$$module" && "$$golangci" run ./... && $(GO) mod tidy -diff ) || exit 1; \
+	golangci="$$(pwd)/"$(GOLANGCI) rlockvet="$$(pwd)/bin/rlockvet" && for module in $(FAULTS) $(BENCH) $(OTEL) $(GRAFANA) $(KIT) $(VET); do \
+		( cd "$$module" && "$$golangci" run ./... && $(GO) vet -vettool="$$rlockvet" $(VET_TAGS) ./... && $(GO) mod tidy -diff ) || exit 1; \
 	done
 
 portable: ## go vet for a 32-bit machine and for Windows, and a program under FIPS 140

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// root is the folder of the library.
+const root = ".."
+
+// build returns the path of the tool.
+func build(t *testing.T) string {
+	t.Helper()
+	tool := filepath.Join(t.TempDir(), "rlockvet")
+	if runtime.GOOS == "windows" {
+		tool += ".exe"
+	}
+	if out, err := run(t, ".", "go", "build", "-o", tool, "."); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return tool
+}
+
+func run(t *testing.T, dir, name string, args ...string) (string, error) {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), name, args...)
+	command.Dir = dir
+	out, err := command.CombinedOutput()
+	return string(out), err
+}
+
+// A user's module that imports the real library has the findings that the test data wants, which is written for an imitation of it:
+// under go vet, and with the tool alone.
+func TestRealLibrary(t *testing.T) {
+	t.Parallel()
+	tool := build(t)
+	module := t.TempDir()
+	write := func(name, text string) {
+		path := filepath.Join(module, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(name string) string {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+
+	library, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("go.mod", fmt.Sprintf("module example\n\ngo 1.25.0\n\nrequire github.com/go-rlock/rlock v0.0.0\n\n"+
+		"replace github.com/go-rlock/rlock => %s\n", library))
+	write("go.sum", read(filepath.Join(root, "go.sum")))
+	var want []string
+	for _, name := range []string{
+		"outerctx/outerctx.go", "endedctx/endedctx.go", "lostunlock/lostunlock.go", "lostunlock/lostunlock_test.go", "lostunlock/kit.go", "outerctx/outerctx_test.go",
+	} {
+		text := read(filepath.Join("checks", "testdata", "src", name))
+		write(name, text)
+		for i, line := range strings.Split(text, "\n") {
+			if strings.Contains(line, "// want `") {
+				want = append(want, fmt.Sprintf("%s:%d", filepath.Base(name), i+1))
+			}
+		}
+	}
+	slices.Sort(want)
+
+	// The go.mod of a module that is not published is not complete; -mod=mod completes it.
+	if out, err := run(t, module, "go", "list", "-mod=mod", "-deps", "./..."); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, command := range [][]string{{"go", "vet", "-vettool=" + tool, "./..."}, {tool, "./..."}} {
+		out, err := run(t, module, command[0], command[1:]...)
+		if err == nil {
+			t.Errorf("%s: found nothing", command[0])
+		}
+		var got []string
+		for _, m := range regexp.MustCompile(`(?m)(\w+\.go:\d+):\d+: `).FindAllStringSubmatch(out, -1) {
+			got = append(got, m[1])
+		}
+		slices.Sort(got)
+		if got = slices.Compact(got); !slices.Equal(got, want) { // a package is looked at with its tests once more
+			t.Errorf("%s: got %q\nwant %q\n%s", command[0], got, want, out)
+		}
+	}
+}
+
+// The library, its tests and its command have no findings.
+func TestThisRepository(t *testing.T) {
+	t.Parallel()
+	if out, err := run(t, root, "go", "vet", "-vettool="+build(t), "./..."); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
