@@ -25,6 +25,12 @@ func Analyzers() []*analysis.Analyzer {
 // url is where the analyzers are described for users.
 const url = "https://github.com/go-rlock/rlock/blob/main/docs/rlockvet.md"
 
+// resultOf is what an analyzer that is required has found.
+func resultOf[T any](pass *analysis.Pass, a *analysis.Analyzer) T {
+	result, _ := pass.ResultOf[a].(T)
+	return result
+}
+
 // reporter reports what no comment silences, and each place once.
 type reporter struct {
 	pass    *analysis.Pass

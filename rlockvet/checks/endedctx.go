@@ -20,7 +20,7 @@ Lock assigns to a ctx from outside of it, and where "ctx, unlock, err := m.Lock(
 
 func runEndedCtx(pass *analysis.Pass) (any, error) {
 	r := newReporter(pass)
-	for _, f := range pass.ResultOf[takings].([]*function) {
+	for _, f := range resultOf[[]*function](pass, takings) {
 		for _, t := range f.takings {
 			if t.ctx != nil && t.unlock != nil {
 				f.endedCtx(r, t)

@@ -102,6 +102,7 @@ func (f flow) step(s state, n ast.Node) state {
 		return fresh
 	}
 	switch f.use(n, t.unlock) {
+	case unused:
 	case called:
 		s = s.become(fresh|held|kept, ended)
 	case deferred:
@@ -109,15 +110,11 @@ func (f flow) step(s state, n ast.Node) state {
 	case escaped, assigned:
 		s = s.become(fresh|held|kept, none)
 	}
-	if s.can(fresh) {
-		switch f.use(n, t.err) {
-		case assigned:
-			s = s.become(fresh, held)
-		case escaped:
-			if !isLook(n) {
-				s = s.become(fresh, none)
-			}
-		}
+	switch use := f.use(n, t.err); {
+	case use == assigned:
+		s = s.become(fresh, held)
+	case use == escaped && !isLook(n):
+		s = s.become(fresh, none)
 	}
 	if assigns(f.info, n, f.watch) {
 		s = none
@@ -134,19 +131,18 @@ func (f flow) branch(s state, b *cfg.Block, first bool) state {
 	if !ok {
 		return s
 	}
-	var k knowledge
+	k := f.knows(cond, first)
 	if tag := f.tags[cond]; tag != nil {
 		k = f.compare(tag, cond, first)
-	} else {
-		k = f.knows(cond, first)
 	}
 	switch k {
 	case isNil:
 		return s.become(fresh, held)
 	case isNotNil, isUnclear:
 		return s.become(fresh, none)
+	default:
+		return s
 	}
-	return s
 }
 
 // knowledge is what the outcome of a condition tells of err.
@@ -180,6 +176,7 @@ func (f flow) knows(cond ast.Expr, outcome bool) knowledge {
 				return x
 			}
 			return isUnclear
+		default: // of numbers, or the like
 		}
 	case *ast.CallExpr:
 		callee := typeutil.Callee(f.info, e)

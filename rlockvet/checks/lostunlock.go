@@ -25,7 +25,7 @@ Files for tests are left alone: a Lock that has to fail is common there.`,
 
 func runLostUnlock(pass *analysis.Pass) (any, error) {
 	r := newReporter(pass).skipTests()
-	for _, f := range pass.ResultOf[takings].([]*function) {
+	for _, f := range resultOf[[]*function](pass, takings) {
 		for _, t := range f.takings {
 			if !f.hasLease(t.call) {
 				f.lostUnlock(r, t)
@@ -85,10 +85,8 @@ func (f *function) isOnlyCalled(unlock *types.Var) bool {
 	only := true
 	for _, b := range f.graph.Blocks {
 		for _, n := range b.Nodes {
-			switch f.use(n, unlock) {
-			case deferred, escaped:
-				only = false
-			}
+			use := f.use(n, unlock)
+			only = only && use != deferred && use != escaped
 		}
 	}
 	return only

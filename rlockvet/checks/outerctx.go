@@ -27,20 +27,18 @@ calls, which may outlive the section, and files for tests, where the one who mus
 
 func runOuterCtx(pass *analysis.Pass) (any, error) {
 	r := newReporter(pass).skipTests()
-	for _, f := range pass.ResultOf[takings].([]*function) {
+	for _, f := range resultOf[[]*function](pass, takings) {
 		for _, t := range f.takings {
 			f.outerCtx(r, t)
 		}
 	}
-	in := pass.ResultOf[inspect.Analyzer].(*inspector.Inspector)
-	in.Preorder([]ast.Node{(*ast.CallExpr)(nil)}, func(n ast.Node) {
-		call := n.(*ast.CallExpr)
+	for call := range inspector.All[*ast.CallExpr](resultOf[*inspector.Inspector](pass, inspect.Analyzer)) {
 		if i, ok := isSection(pass.TypesInfo, call); ok {
 			if body, ok := ast.Unparen(call.Args[i]).(*ast.FuncLit); ok {
 				outerCtxOfDo(r, call, body)
 			}
 		}
-	})
+	}
 	return nil, nil
 }
 
@@ -90,11 +88,8 @@ func (f *function) outerCtx(r *reporter, t *taking) {
 		r.report(arg, "%s is from before the %s in line %d, and %s: %s", types.ExprString(arg), nameOf(t.call), r.line(t.call.Pos()).number, harm, pass)
 	}}
 	flow{f, t, root(f.info, t.before)}.each(func(n ast.Node, s state) {
-		switch f.use(n, t.unlock) {
-		case called, escaped, assigned:
-			return
-		}
-		if n != t.stmt && (s.must(held|kept) || shadows && s.can(kept)) {
+		use := f.use(n, t.unlock)
+		if (use == unused || use == deferred) && (s.must(held|kept) || shadows && s.can(kept)) {
 			o.look(f.info, n)
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"go/ast"
 	"go/types"
 	"reflect"
+	"slices"
 	"strings"
 
 	"golang.org/x/tools/go/analysis"
@@ -52,8 +53,8 @@ type taking struct {
 
 func findTakings(pass *analysis.Pass) (any, error) {
 	var all []*function
-	graphs := pass.ResultOf[ctrlflow.Analyzer].(*ctrlflow.CFGs)
-	in := pass.ResultOf[inspect.Analyzer].(*inspector.Inspector)
+	graphs := resultOf[*ctrlflow.CFGs](pass, ctrlflow.Analyzer)
+	in := resultOf[*inspector.Inspector](pass, inspect.Analyzer)
 	in.Preorder([]ast.Node{(*ast.FuncDecl)(nil), (*ast.FuncLit)(nil)}, func(n ast.Node) {
 		f := &function{info: pass.TypesInfo, node: n}
 		var typ types.Type
@@ -113,9 +114,11 @@ func (f *function) find(body *ast.BlockStmt) {
 		case *ast.DeferStmt:
 			f.add(n, n.Call, nil)
 		case *ast.SwitchStmt:
-			for _, clause := range n.Body.List {
-				for _, e := range clause.(*ast.CaseClause).List {
-					f.tags[e] = n.Tag
+			for _, s := range n.Body.List {
+				if clause, ok := s.(*ast.CaseClause); ok {
+					for _, e := range clause.List {
+						f.tags[e] = n.Tag
+					}
 				}
 			}
 		}
@@ -192,10 +195,8 @@ func key(info *types.Info, e ast.Expr) string {
 		for _, arg := range e.Args {
 			parts = append(parts, key(info, arg))
 		}
-		for _, part := range parts {
-			if part == "" {
-				return ""
-			}
+		if slices.Contains(parts, "") {
+			return ""
 		}
 		return parts[0] + "(" + strings.Join(parts[1:], ",") + ")"
 	}
@@ -263,12 +264,7 @@ func resultsOf(info *types.Info, call *ast.CallExpr) []types.Type {
 
 // takesLock reports whether a function with these results takes a lock.
 func takesLock(results []types.Type) bool {
-	for _, t := range results {
-		if isUnlock(t) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(results, isUnlock)
 }
 
 // isSection reports whether the call is that of a Do, or of another function of package rlock that takes a ctx and runs a function
