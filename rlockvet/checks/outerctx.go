@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"fmt"
 	"go/ast"
 	"go/types"
 
@@ -29,98 +30,92 @@ func runOuterCtx(pass *analysis.Pass) (any, error) {
 	r := newReporter(pass).skipTests()
 	for _, f := range resultOf[[]*function](pass, takings) {
 		for _, t := range f.takings {
-			f.outerCtx(r, t)
+			outerCtxOfLock(r, f, t)
 		}
 	}
 	for call := range inspector.All[*ast.CallExpr](resultOf[*inspector.Inspector](pass, inspect.Analyzer)) {
 		if i, ok := isSection(pass.TypesInfo, call); ok {
-			if body, ok := ast.Unparen(call.Args[i]).(*ast.FuncLit); ok {
-				outerCtxOfDo(r, call, body)
+			if fn, ok := ast.Unparen(call.Args[i]).(*ast.FuncLit); ok {
+				outerCtxOfDo(r, call, fn)
 			}
 		}
 	}
 	return nil, nil
 }
 
-// outer is the ctx from before a section, with the key of the lock that the section holds.
+// outer is the ctx from before a section.
 type outer struct {
-	ctx, lock string
-	found     func(arg ast.Expr, sameLock bool)
+	ctx, lock string // the keys of it and of the lock that the section holds
+	from      string // where it is from, for the message
+	cure      string
 }
 
-// look finds the ctx where n passes it on.
-func (o outer) look(info *types.Info, n ast.Node) {
-	for _, p := range passes(info, n, o.ctx) {
-		_, section := isSection(info, p.call)
-		locks := takesLock(resultsOf(info, p.call))
-		name := nameOf(p.call)
-		switch {
-		case locks && name == "Lock" && o.lock != "" && o.lock == key(info, lockOf(p.call)):
-			o.found(p.arg, true)
-		case section, locks && isRlock(typeutil.Callee(info, p.call)) && name != "Lock" && name != "TryLock":
-			o.found(p.arg, false) // an Upgrade or a Downgrade, which need a hold; the other locks may go hand over hand
-		case !locks && !isHarmless(info, p.call):
-			o.found(p.arg, false)
-		}
+func outerCtxOfLock(r *reporter, f *function, t *taking) {
+	o := outer{
+		ctx:  key(f.info, t.before),
+		lock: key(f.info, lockOf(t.call)),
+		from: fmt.Sprintf("before the %s in line %d", nameOf(t.call), r.line(t.call.Pos()).number),
+		cure: "name the ctx that it returned, and pass that",
 	}
-}
-
-func (f *function) outerCtx(r *reporter, t *taking) {
-	ctx := f.key(t.before)
-	if ctx == "" || ctx == f.key(t.section) || t.unlock == nil {
+	if o.ctx == "" || o.ctx == key(f.info, t.section) || t.unlock == nil {
 		return
 	}
-	pass := "name the ctx that it returned, and pass that"
 	shadows := false
 	if t.ctx != nil {
-		pass = "pass " + t.ctx.Name()
+		o.cure = "pass " + t.ctx.Name()
 		id, ok := t.before.(*ast.Ident)
 		shadows = ok && id.Name == t.ctx.Name()
 	}
 	if shadows {
-		pass = "assign to it with =, or go on in the scope of the one that it returned"
+		o.cure = "assign to it with =, or go on in the scope of the one that it returned"
 	}
-	o := outer{ctx: ctx, lock: f.key(lockOf(t.call)), found: func(arg ast.Expr, sameLock bool) {
-		harm := "does not end when the lock is lost"
-		if sameLock {
-			harm = "does not carry the hold, so that this Lock waits for itself"
-		}
-		r.report(arg, "%s is from before the %s in line %d, and %s: %s", types.ExprString(arg), nameOf(t.call), r.line(t.call.Pos()).number, harm, pass)
-	}}
 	flow{f, t, root(f.info, t.before)}.each(func(n ast.Node, s state) {
 		use := f.use(n, t.unlock)
 		if (use == unused || use == deferred) && (s.must(held|kept) || shadows && s.can(kept)) {
-			o.look(f.info, n)
+			o.report(r, n)
 		}
 	})
 }
 
-func outerCtxOfDo(r *reporter, call *ast.CallExpr, body *ast.FuncLit) {
+func outerCtxOfDo(r *reporter, call *ast.CallExpr, fn *ast.FuncLit) {
 	info := r.pass.TypesInfo
-	before := ast.Unparen(call.Args[0])
-	ctx := key(info, before)
-	if ctx == "" || assigns(info, body.Body, root(info, before)) {
+	o := outer{
+		ctx:  key(info, call.Args[0]),
+		lock: key(info, lockOf(call)),
+		from: "outside of this " + nameOf(call),
+		cure: "name the ctx that it gives its function, and pass that",
+	}
+	if o.ctx == "" || assigns(info, fn.Body, root(info, call.Args[0])) {
 		return
 	}
-	pass := "name the ctx that it gives its function, and pass that"
-	for _, field := range body.Type.Params.List {
+	for _, field := range fn.Type.Params.List {
 		for _, name := range field.Names {
-			if name.Name != "_" {
-				pass = "pass " + name.Name
+			if !isBlank(name) {
+				o.cure = "pass " + name.Name
 			}
 		}
 	}
-	o := outer{ctx: ctx, lock: key(info, lockOf(call)), found: func(arg ast.Expr, sameLock bool) {
-		harm := "does not end when the lock is lost"
-		if sameLock {
-			harm = "does not carry the hold, so that this Lock waits for itself"
-		}
-		r.report(arg, "%s is from outside of this %s, and %s: %s", types.ExprString(arg), nameOf(call), harm, pass)
-	}}
-	o.look(info, body.Body)
+	o.report(r, fn.Body)
 }
 
-func (f *function) key(e ast.Expr) string { return key(f.info, e) }
+// report reports where n, which is in the section, passes the ctx on.
+func (o outer) report(r *reporter, n ast.Node) {
+	info := r.pass.TypesInfo
+	for _, p := range passes(info, n, o.ctx) {
+		name, locks := nameOf(p.call), takesLock(resultsOf(info, p.call))
+		_, section := isSection(info, p.call)
+		needsHold := isRlock(typeutil.Callee(info, p.call)) && (name == "Upgrade" || name == "Downgrade")
+		harm := "does not end when the lock is lost"
+		switch {
+		case locks && name == "Lock" && o.lock != "" && o.lock == key(info, lockOf(p.call)):
+			harm = "does not carry the hold, so that this Lock waits for itself"
+		case section, needsHold:
+		case locks, isHarmless(info, p.call): // hand over hand
+			continue
+		}
+		r.report(p.arg, "%s is from %s, and %s: %s", types.ExprString(p.arg), o.from, harm, o.cure)
+	}
+}
 
 // passed is a ctx that is an argument.
 type passed struct {
@@ -128,10 +123,10 @@ type passed struct {
 	arg  ast.Expr
 }
 
-// passes lists the calls in n that get the ctx with that key, and run there: not those of goroutines, deferred calls, and functions
-// that are kept for later.
+// passes lists the calls in n that get the ctx with that key, and run there: not those of goroutines and deferred calls. Of function
+// literals, it looks into those that are called at once, or given to a call and have a result; one without seems to be kept for later.
 func passes(info *types.Info, n ast.Node, ctx string) (all []passed) {
-	var runs map[*ast.FuncLit]bool
+	runs := make(map[*ast.FuncLit]bool)
 	ast.Inspect(n, func(m ast.Node) bool {
 		switch m := m.(type) {
 		case *ast.GoStmt, *ast.DeferStmt:
@@ -144,12 +139,12 @@ func passes(info *types.Info, n ast.Node, ctx string) (all []passed) {
 					all = append(all, passed{m, ast.Unparen(arg)})
 				}
 			}
-			for _, e := range append([]ast.Expr{m.Fun}, m.Args...) {
-				if lit, ok := ast.Unparen(e).(*ast.FuncLit); ok && !runsLater[nameOf(m)] {
-					if runs == nil {
-						runs = make(map[*ast.FuncLit]bool)
-					}
-					runs[lit] = true
+			if fn, ok := ast.Unparen(m.Fun).(*ast.FuncLit); ok {
+				runs[fn] = true
+			}
+			for _, arg := range m.Args {
+				if fn, ok := ast.Unparen(arg).(*ast.FuncLit); ok && fn.Type.Results != nil && !isGo[nameOf(m)] {
+					runs[fn] = true
 				}
 			}
 		}
@@ -158,9 +153,8 @@ func passes(info *types.Info, n ast.Node, ctx string) (all []passed) {
 	return all
 }
 
-// runsLater are the names of functions that run the one that they are given in a goroutine: those of errgroup and sync.WaitGroup, of
-// context and time, and of tests.
-var runsLater = map[string]bool{"Go": true, "TryGo": true, "AfterFunc": true, "Cleanup": true}
+// isGo are the names of functions that run one with a result in a goroutine: those of errgroup.
+var isGo = map[string]bool{"Go": true, "TryGo": true}
 
 // isHarmless reports whether a function only reads what a ctx carries, or makes one of it that is to end in another way.
 func isHarmless(info *types.Info, call *ast.CallExpr) bool {

@@ -3,6 +3,7 @@ package checks
 import (
 	"fmt"
 	"go/ast"
+	"go/token"
 	"go/types"
 	"reflect"
 	"slices"
@@ -76,6 +77,11 @@ func findTakings(pass *analysis.Pass) (any, error) {
 		f.find(body)
 		if len(f.takings) == 0 {
 			return
+		}
+		for _, t := range f.takings {
+			if f.isCaptured(t.unlock, t.stmt.Pos()) {
+				t.unlock = nil
+			}
 		}
 		switch n := n.(type) {
 		case *ast.FuncDecl:
@@ -169,6 +175,27 @@ func (f *function) local(e ast.Expr) *types.Var {
 		}
 	}
 	return nil
+}
+
+// isCaptured reports whether a function literal or a pointer before that position has the variable, and may use it at any time.
+func (f *function) isCaptured(v *types.Var, before token.Pos) bool {
+	found := false
+	ast.PreorderStack(f.node, nil, func(n ast.Node, stack []ast.Node) bool {
+		id, ok := n.(*ast.Ident)
+		if !ok || v == nil || id.Pos() >= before || f.info.Uses[id] != v {
+			return n.Pos() < before && !found
+		}
+		for _, n := range stack[1:] {
+			switch n := n.(type) {
+			case *ast.FuncLit:
+				found = true
+			case *ast.UnaryExpr:
+				found = found || n.Op == token.AND
+			}
+		}
+		return false
+	})
+	return found
 }
 
 // key is the same for expressions that name the same: variables, and fields, methods and calls of these with arguments of that

@@ -141,6 +141,26 @@ func deferredAsWell(ctx context.Context, m *rlock.Mutex) error {
 	return unlock()
 }
 
+func deferredBefore(ctx context.Context, a, b *rlock.Mutex) (err error) {
+	unlock := rlock.UnlockFunc(func() error { return nil })
+	defer func() { err = errors.Join(err, unlock()) }()
+	ctx, unlock, err = a.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	return work(ctx)
+}
+
+func pointedTo(ctx context.Context, a, b *rlock.Mutex, keep func(*rlock.UnlockFunc)) (err error) {
+	var unlock rlock.UnlockFunc
+	keep(&unlock)
+	ctx, unlock, err = a.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	return work(ctx)
+}
+
 func onlyIfHeld(ctx context.Context, m *rlock.Mutex) error {
 	if ctx, unlock, err := m.TryLock(ctx, 0); err == nil {
 		defer unlock()

@@ -107,6 +107,13 @@ func doInCallback(ctx context.Context, m *rlock.Mutex) error {
 	})
 }
 
+func doAtOnce(ctx context.Context, m *rlock.Mutex) error {
+	return m.Do(ctx, func(held context.Context) error {
+		func() { _ = work(ctx) }() // want `pass held$`
+		return work(held)
+	})
+}
+
 func doInner(ctx context.Context, a, b *rlock.Mutex) error {
 	return a.Do(ctx, func(outer context.Context) error {
 		return b.Do(ctx, func(inner context.Context) error { // want `pass outer$`
@@ -153,7 +160,14 @@ func doHarmless(ctx context.Context, m *rlock.Mutex) error {
 	})
 }
 
-func doGoroutines(ctx context.Context, m *rlock.Mutex) error {
+func onEvent(func()) {}
+
+// errgroup is like that of golang.org/x/sync.
+type errgroup struct{}
+
+func (*errgroup) Go(func() error) {}
+
+func doGoroutines(ctx context.Context, m *rlock.Mutex, group *errgroup) error {
 	var wg sync.WaitGroup
 	return m.Do(ctx, func(held context.Context) error {
 		go work(ctx)
@@ -161,6 +175,8 @@ func doGoroutines(ctx context.Context, m *rlock.Mutex) error {
 		wg.Go(func() { _ = work(ctx) })
 		context.AfterFunc(held, func() { _ = work(ctx) })
 		defer work(ctx)
+		group.Go(func() error { return work(ctx) })
+		onEvent(func() { _ = work(ctx) })
 		later := func() error { return work(ctx) }
 		_ = later
 		return work(held)
@@ -185,7 +201,7 @@ func lock(ctx context.Context, m *rlock.Mutex) error {
 	if err := work(held); err != nil {
 		return err
 	}
-	return work(ctx) // want `^ctx is from before the Lock in line 180, and does not end when the lock is lost: pass held$`
+	return work(ctx) // want `^ctx is from before the Lock in line 196, and does not end when the lock is lost: pass held$`
 }
 
 func lockBlank(ctx context.Context, m *rlock.Mutex) error {
@@ -193,7 +209,7 @@ func lockBlank(ctx context.Context, m *rlock.Mutex) error {
 	if err != nil {
 		return err
 	}
-	err = work(ctx) // want `^ctx is from before the TryLock in line 192, .*: name the ctx that it returned, and pass that$`
+	err = work(ctx) // want `^ctx is from before the TryLock in line 208, .*: name the ctx that it returned, and pass that$`
 	err = errors.Join(err, unlock())
 	return errors.Join(err, work(ctx))
 }
@@ -229,7 +245,7 @@ func lockTwice(ctx context.Context, client *rlock.Client) error {
 		return err
 	}
 	defer unlock()
-	_, again, err := client.Mutex("a").Lock(ctx) // want `^ctx is from before the Lock in line 227, and does not carry the hold, so that this Lock waits for itself: name`
+	_, again, err := client.Mutex("a").Lock(ctx) // want `^ctx is from before the Lock in line 243, and does not carry the hold, so that this Lock waits for itself: name`
 	if err != nil {
 		return err
 	}
