@@ -6,8 +6,8 @@ GO    ?= go
 
 # The modules beside that of the library; CONTRIBUTING.md says what each is for. "make test" runs the TESTED ones. Users import or
 # install the PUBLISHED ones: they have no replace, and ask for a release of the library.
-TESTED    = cmd/rlock rlock_test rlockotel rlockotel/grafana rlocktest
-PUBLISHED = cmd/rlock rlockotel rlocktest
+TESTED    = cmd/rlock rlock_test rlockotel rlockotel/grafana rlocktest rlockvet
+PUBLISHED = cmd/rlock rlockotel rlocktest rlockvet
 MODULES   = $(TESTED) $(FAULTS) $(BENCH)
 
 PKGS  ?= ./... $(TESTED:%=./%/...)
@@ -41,6 +41,10 @@ FAULTSFLAGS ?= -v -count=1 -parallel=16
 
 # Dashboard and alerts, with the program that shows them.
 GRAFANA = rlockotel/grafana
+
+# The vet tool. Lint builds it, and lets it look at all modules, with the tests behind build tags.
+VET      = rlockvet
+VET_TAGS = -tags=interop,prometheus
 
 # The bench, with a go.work of its own, and its Java worker. BENCHFLAGS: see "cd bench && go run . -h".
 BENCH     = bench
@@ -107,9 +111,10 @@ cover: redis-server c-compiler ## the same tests; what they cover of all package
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) -covermode=atomic -coverpkg=github.com/go-rlock/rlock/... -coverprofile=cover.out $(PKGS)
 	@$(GO) tool cover -func=cover.out | tail -n 1
 
-lint: golangci-lint ## golangci-lint, formatting included, and whether each go.mod is tidy; changes no file
-	golangci="$$(pwd)/"$(GOLANGCI) tidy="$$(pwd)/.ci/tidy" && for module in . $(MODULES); do \
-		( cd "$$module" && "$$golangci" run ./... && "$$tidy" -diff ) || exit 1; \
+lint: golangci-lint ## golangci-lint, formatting included, rlockvet, and whether each go.mod is tidy; changes no file
+	cd $(VET) && $(GO) build -o ../bin/rlockvet .
+	golangci="$$(pwd)/"$(GOLANGCI) rlockvet="$$(pwd)/bin/rlockvet" tidy="$$(pwd)/.ci/tidy" && for module in . $(MODULES); do \
+		( cd "$$module" && "$$golangci" run ./... && $(GO) vet -vettool="$$rlockvet" $(VET_TAGS) ./... && "$$tidy" -diff ) || exit 1; \
 	done
 
 tidy: ## go mod tidy, for each module

@@ -1,0 +1,325 @@
+package checks
+
+import (
+	"go/ast"
+	"go/token"
+	"go/types"
+	"slices"
+
+	"golang.org/x/tools/go/cfg"
+	"golang.org/x/tools/go/types/typeutil"
+)
+
+// state is a set: the states in which a taking can be at a place, one for each way there.
+//
+//	state   event                                      next
+//	none    the call                                   fresh, or held if its error is not kept
+//	fresh   a branch shows that err is not nil         none
+//	        one shows that it is nil; err is assigned  held
+//	        err is looked at in a way unknown here     none
+//	        unlock is deferred                         none: a failed Lock has an unlock as well
+//	held    unlock is deferred                         kept
+//	fresh, held, kept
+//	        unlock is called                           ended
+//	        unlock goes elsewhere, or is overwritten   none
+//	any     the watched variable is assigned           none
+type state uint8
+
+const (
+	none  state = 1 << iota // nothing is known, or there is nothing to know
+	fresh                   // err was not looked at yet
+	held
+	kept  // until the function returns
+	ended // the section is
+)
+
+// can reports whether one of these is among the states.
+func (s state) can(these state) bool { return s&these != 0 }
+
+// must reports whether there are no others.
+func (s state) must(these state) bool { return s != 0 && s&^these == 0 }
+
+// become moves those of s that are in from.
+func (s state) become(from, to state) state {
+	if s.can(from) {
+		return s&^from | to
+	}
+	return s
+}
+
+// flow is one taking, followed through its function. An assignment to watch ends what is known.
+type flow struct {
+	*function
+	taking *taking
+	watch  *types.Var
+}
+
+// each calls do for every node that can be reached, in the order of the source, with the states before it.
+func (f flow) each(do func(n ast.Node, s state)) {
+	in := make(map[*cfg.Block]state)
+	todo := []*cfg.Block{f.graph.Blocks[0]}
+	in[todo[0]] = none
+	for len(todo) > 0 {
+		b := todo[0]
+		todo = todo[1:]
+		s := in[b]
+		for _, n := range b.Nodes {
+			s = f.step(s, n)
+		}
+		for i, next := range b.Succs {
+			if out := in[next] | f.branch(s, b, i == 0); out != in[next] {
+				in[next] = out
+				todo = append(todo, next)
+			}
+		}
+	}
+	type visit struct {
+		n ast.Node
+		s state
+	}
+	var all []visit
+	for b, s := range in {
+		for _, n := range b.Nodes {
+			all = append(all, visit{n, s})
+			s = f.step(s, n)
+		}
+	}
+	slices.SortStableFunc(all, func(x, y visit) int { return int(x.n.Pos() - y.n.Pos()) })
+	for _, v := range all {
+		do(v.n, v.s)
+	}
+}
+
+func (f flow) step(s state, n ast.Node) state {
+	t := f.taking
+	if n == t.stmt {
+		switch {
+		case t.unchecked:
+			return held
+		case t.err == nil || t.unlock == nil:
+			return none
+		}
+		return fresh
+	}
+	switch f.use(n, t.unlock) {
+	case unused:
+	case called:
+		s = s.become(fresh|held|kept, ended)
+	case deferred:
+		s = s.become(fresh, none).become(held, kept)
+	case escaped, assigned:
+		s = s.become(fresh|held|kept, none)
+	}
+	switch use := f.use(n, t.err); {
+	case use == assigned:
+		s = s.become(fresh, held)
+	case use == escaped && !isLook(n):
+		s = s.become(fresh, none)
+	}
+	if assigns(f.info, n, f.watch) {
+		s = none
+	}
+	return s
+}
+
+// branch is what is left of s on one of the ways out of a block.
+func (f flow) branch(s state, b *cfg.Block, first bool) state {
+	if len(b.Succs) != 2 || len(b.Nodes) == 0 || f.taking.err == nil || !s.can(fresh) {
+		return s
+	}
+	cond, ok := b.Nodes[len(b.Nodes)-1].(ast.Expr)
+	if !ok {
+		return s
+	}
+	k := f.knows(cond, first)
+	if tag := f.tags[cond]; tag != nil {
+		k = f.compare(tag, cond, first)
+	}
+	switch k {
+	case isNil:
+		return s.become(fresh, held)
+	case isNotNil, isUnclear:
+		return s.become(fresh, none)
+	default:
+		return s
+	}
+}
+
+// knowledge is what the outcome of a condition tells of err.
+type knowledge int
+
+const (
+	nothing   knowledge = iota // err may be nil or not
+	isUnclear                  // it speaks of err, in a way that is not understood
+	isNil
+	isNotNil
+)
+
+func (f flow) knows(cond ast.Expr, outcome bool) knowledge {
+	switch e := ast.Unparen(cond).(type) {
+	case *ast.UnaryExpr:
+		if e.Op == token.NOT {
+			return f.knows(e.X, !outcome)
+		}
+	case *ast.BinaryExpr:
+		switch e.Op {
+		case token.EQL:
+			return f.compare(e.X, e.Y, outcome)
+		case token.NEQ:
+			return f.compare(e.X, e.Y, !outcome)
+		case token.LAND, token.LOR:
+			x, y := f.knows(e.X, outcome), f.knows(e.Y, outcome)
+			switch both := (e.Op == token.LAND) == outcome; {
+			case both: // have that outcome, so the one that tells more counts
+				return max(x, y)
+			case x == y:
+				return x
+			}
+			return isUnclear
+		default: // of numbers, or the like
+		}
+	case *ast.CallExpr:
+		callee := typeutil.Callee(f.info, e)
+		if callee != nil && callee.Pkg() != nil && callee.Pkg().Path() == "errors" && f.use(e, f.taking.err) != unused {
+			if outcome { // errors.Is or errors.As
+				return isNotNil
+			}
+			return nothing
+		}
+	}
+	if f.use(cond, f.taking.err) == unused {
+		return nothing
+	}
+	return isUnclear
+}
+
+// compare is knows for x == y.
+func (f flow) compare(x, y ast.Expr, outcome bool) knowledge {
+	if f.info.Types[x].IsNil() {
+		x, y = y, x
+	}
+	id, ok := ast.Unparen(x).(*ast.Ident)
+	switch {
+	case f.use(x, f.taking.err) == unused && f.use(y, f.taking.err) == unused:
+		return nothing
+	case !ok || f.info.Uses[id] != f.taking.err:
+		return isUnclear
+	case f.info.Types[y].IsNil() && outcome:
+		return isNil
+	case f.info.Types[y].IsNil() || outcome: // a sentinel is no nil
+		return isNotNil
+	}
+	return nothing
+}
+
+// isLook reports whether the statement leaves it to others what an error that it reads means: a condition, see branch, a return, and
+// a call whose result nobody has.
+func isLook(n ast.Node) bool {
+	switch n := n.(type) {
+	case ast.Expr, *ast.ReturnStmt, *ast.GoStmt, *ast.DeferStmt:
+		return true
+	case *ast.ExprStmt:
+		_, isCall := n.X.(*ast.CallExpr) // and not err.(type)
+		return isCall
+	}
+	return false
+}
+
+// usage is what a statement does with a variable. If it does several of these, the last counts.
+type usage int
+
+const (
+	unused usage = iota
+	deferred
+	called
+	escaped // or is read
+	assigned
+)
+
+func (f *function) use(n ast.Node, v *types.Var) (most usage) {
+	if v == nil {
+		return unused
+	}
+	ast.PreorderStack(n, nil, func(m ast.Node, stack []ast.Node) bool {
+		switch m := m.(type) {
+		case *ast.Ident:
+			if f.info.ObjectOf(m) == v {
+				most = max(most, f.useOf(m, stack))
+			}
+		case *ast.ReturnStmt:
+			if m.Results == nil && f.hasResult(v) {
+				most = max(most, escaped)
+			}
+		}
+		return true
+	})
+	return most
+}
+
+func (f *function) useOf(id *ast.Ident, stack []ast.Node) usage {
+	if len(stack) == 0 {
+		return escaped
+	}
+	if _, ok := stack[0].(*ast.DeferStmt); ok {
+		return deferred
+	}
+	if _, ok := stack[0].(*ast.GoStmt); ok {
+		return escaped
+	}
+	for _, n := range stack {
+		if _, ok := n.(*ast.FuncLit); ok {
+			return escaped
+		}
+	}
+	switch parent := stack[len(stack)-1].(type) {
+	case *ast.CallExpr:
+		if parent.Fun == id {
+			return called
+		}
+	case *ast.AssignStmt:
+		if slices.Contains(parent.Lhs, ast.Expr(id)) {
+			return assigned
+		}
+		if !slices.ContainsFunc(parent.Lhs, func(e ast.Expr) bool { return !isBlank(e) }) {
+			return unused // _ = unlock
+		}
+	case *ast.ValueSpec:
+		if slices.Contains(parent.Names, id) {
+			return assigned
+		}
+	}
+	return escaped
+}
+
+func (f *function) hasResult(v *types.Var) bool {
+	for r := range f.results.Variables() {
+		if r == v {
+			return true
+		}
+	}
+	return false
+}
+
+// assigns reports whether n assigns to the variable or to a part of it, or takes its address.
+func assigns(info *types.Info, n ast.Node, v *types.Var) bool {
+	if v == nil {
+		return false
+	}
+	found := false
+	ast.Inspect(n, func(m ast.Node) bool {
+		switch m := m.(type) {
+		case *ast.AssignStmt:
+			for _, e := range m.Lhs {
+				found = found || root(info, e) == v
+			}
+		case *ast.ValueSpec:
+			for _, name := range m.Names {
+				found = found || info.Defs[name] == v
+			}
+		case *ast.UnaryExpr:
+			found = found || m.Op == token.AND && root(info, m.X) == v
+		}
+		return !found
+	})
+	return found
+}

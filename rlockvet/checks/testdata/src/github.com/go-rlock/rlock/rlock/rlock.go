@@ -1,0 +1,72 @@
+// Package rlock has the signatures of the real one. TestRealPackage compiles the same test data with that.
+package rlock
+
+import (
+	"context"
+	"time"
+)
+
+type UnlockFunc func() error
+
+type Locker interface {
+	Name() string
+	Lock(ctx context.Context) (context.Context, UnlockFunc, error)
+	TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error)
+}
+
+type Option interface{ apply() }
+
+func WithLease(time.Duration) Option { return nil }
+
+type Client struct{}
+
+func (*Client) Mutex(string, ...Option) *Mutex     { return nil }
+func (*Client) RWMutex(string, ...Option) *RWMutex { return nil }
+
+type Mutex struct{}
+
+func (*Mutex) Name() string { return "" }
+
+func (*Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) { return ctx, nil, nil }
+
+func (*Mutex) TryLock(ctx context.Context, _ time.Duration) (context.Context, UnlockFunc, error) {
+	return ctx, nil, nil
+}
+
+func (*Mutex) Do(context.Context, func(context.Context) error) error { return nil }
+
+func (*Mutex) TryDo(context.Context, time.Duration, func(context.Context) error) error { return nil }
+
+func (*Mutex) FencingToken(context.Context) (int64, bool) { return 0, false }
+
+type RWMutex struct{}
+
+func (*RWMutex) Read() *Mutex              { return nil }
+func (*RWMutex) Write() *Mutex             { return nil }
+func (*RWMutex) Upgradeable() *Upgradeable { return nil }
+
+func (*RWMutex) Downgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
+	return ctx, nil, nil
+}
+
+type Upgradeable struct{ Mutex }
+
+func (*Upgradeable) Upgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
+	return ctx, nil, nil
+}
+
+func (*Upgradeable) UpgradeDo(context.Context, func(context.Context) error) error { return nil }
+
+type MultiMutex struct{ Mutex }
+
+func All(...Locker) *MultiMutex { return nil }
+
+func DoValue[T any](context.Context, Locker, func(context.Context) (T, error)) (T, error) {
+	panic("stub")
+}
+
+func Detach(ctx context.Context) context.Context { return ctx }
+
+func Owner(context.Context) string { return "" }
+
+var ErrNotAcquired, ErrLost error

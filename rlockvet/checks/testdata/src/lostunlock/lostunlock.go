@@ -1,0 +1,319 @@
+package lostunlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+func work(ctx context.Context) error { return ctx.Err() }
+
+func dropped(ctx context.Context, m *rlock.Mutex) error {
+	ctx, _, err := m.Lock(ctx) // want `^the unlock of this Lock is dropped, so the lock stays held: assign it and defer it, or use Do$`
+	if err != nil {
+		return err
+	}
+	return work(ctx)
+}
+
+func statement(ctx context.Context, m *rlock.Mutex) {
+	m.Lock(ctx)          // want `the unlock of this Lock is dropped`
+	defer m.Lock(ctx)    // want `the unlock of this Lock is dropped`
+	go m.TryLock(ctx, 0) // want `the unlock of this TryLock is dropped`
+}
+
+func unused(ctx context.Context, m *rlock.Mutex) error {
+	ctx, unlock, err := m.Lock(ctx) // want `^unlock is not called on every path, and the lock stays held after the return in line \d+: defer it when err is checked, or use Do$`
+	if err != nil {
+		return err
+	}
+	_ = unlock
+	return work(ctx)
+}
+
+func earlyReturn(ctx context.Context, m *rlock.Mutex) error {
+	ctx, unlock, err := m.Lock(ctx) // want `unlock is not called on every path`
+	if err != nil {
+		return err
+	}
+	if err = work(ctx); err != nil {
+		return fmt.Errorf("working: %w", err)
+	}
+	return unlock()
+}
+
+func earlyClosed(ctx context.Context, m *rlock.Mutex, closed bool) error {
+	ctx, unlock, err := m.Lock(ctx) // want `unlock is not called on every path`
+	if !(err == nil) {
+		return err
+	}
+	if closed {
+		return nil
+	}
+	defer unlock()
+	return work(ctx)
+}
+
+func errDropped(ctx context.Context, m *rlock.Mutex, closed bool) {
+	_, unlock, _ := m.Lock(ctx) // want `unlock is not called on every path`
+	if !closed {
+		unlock()
+	}
+}
+
+func overwritten(ctx context.Context, a, b *rlock.Mutex) error {
+	_, unlock, err := a.Lock(ctx) // want `^unlock is overwritten in line \d+ before it is called, so the lock stays held: call it first$`
+	if err != nil {
+		return err
+	}
+	_, unlock, err = b.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	return unlock()
+}
+
+func overwrittenInLoop(ctx context.Context, client *rlock.Client, names []string) (err error) {
+	var unlock rlock.UnlockFunc
+	for _, name := range names {
+		ctx, unlock, err = client.Mutex(name).Lock(ctx) // want `unlock is (overwritten|not called)`
+		if err != nil {
+			return err
+		}
+	}
+	return unlock()
+}
+
+func notDeferred(ctx context.Context, m *rlock.Mutex) error {
+	ctx, unlock, err := m.Lock(ctx) // want `^unlock is not deferred, so a panic in line 97 leaves the lock held: use Do, or defer it as well \(a second call changes nothing\)$`
+	if err != nil {
+		return err
+	}
+
+	err = work(ctx)
+	return errors.Join(err, unlock())
+}
+
+func panics(ctx context.Context, m *rlock.Mutex, n int) error {
+	_, unlock, err := m.Lock(ctx) // want `unlock is not deferred, so a panic in line \d+`
+	if err != nil {
+		return err
+	}
+	if n < 0 {
+		panic("n is negative")
+	}
+	return unlock()
+}
+
+// As they should be.
+
+func deferred(ctx context.Context, m *rlock.Mutex) (err error) {
+	ctx, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	return work(ctx)
+}
+
+func deferredFirst(ctx context.Context, m *rlock.Mutex) error {
+	ctx, unlock, err := m.Lock(ctx)
+	defer unlock()
+	if err != nil {
+		return err
+	}
+	return work(ctx)
+}
+
+func deferredAsWell(ctx context.Context, m *rlock.Mutex) error {
+	held, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := work(held); err != nil {
+		return err
+	}
+	return unlock()
+}
+
+func deferredBefore(ctx context.Context, a, b *rlock.Mutex) (err error) {
+	unlock := rlock.UnlockFunc(func() error { return nil })
+	defer func() { err = errors.Join(err, unlock()) }()
+	ctx, unlock, err = a.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	return work(ctx)
+}
+
+func pointedTo(ctx context.Context, a, b *rlock.Mutex, keep func(*rlock.UnlockFunc)) (err error) {
+	var unlock rlock.UnlockFunc
+	keep(&unlock)
+	ctx, unlock, err = a.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	return work(ctx)
+}
+
+func onlyIfHeld(ctx context.Context, m *rlock.Mutex) error {
+	if ctx, unlock, err := m.TryLock(ctx, 0); err == nil {
+		defer unlock()
+		return work(ctx)
+	}
+	return nil
+}
+
+func inSwitch(ctx context.Context, m *rlock.Mutex) error {
+	ctx, unlock, err := m.TryLock(ctx, 0)
+	switch {
+	case errors.Is(err, rlock.ErrNotAcquired):
+		return nil
+	case err != nil:
+		return err
+	}
+	defer unlock()
+	return work(ctx)
+}
+
+func inTypeSwitch(ctx context.Context, m *rlock.Mutex) error {
+	ctx, unlock, err := m.TryLock(ctx, 0)
+	switch err.(type) {
+	case interface{ Timeout() bool }:
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return work(ctx)
+}
+
+func isBusy(err error) bool { return errors.Is(err, rlock.ErrNotAcquired) }
+
+func inFunction(ctx context.Context, m *rlock.Mutex) error {
+	ctx, unlock, err := m.TryLock(ctx, 0)
+	if isBusy(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return work(ctx)
+}
+
+func inVariable(ctx context.Context, m *rlock.Mutex) error {
+	ctx, unlock, err := m.TryLock(ctx, 0)
+	failed := err != nil
+	if failed {
+		return err
+	}
+	defer unlock()
+	return work(ctx)
+}
+
+func unchecked(ctx context.Context, m *rlock.Mutex, closed bool) error {
+	ctx, unlock, err := m.Lock(ctx)
+	if errors.Is(err, rlock.ErrNotAcquired) {
+		return nil
+	}
+	if err != nil && !errors.Is(err, rlock.ErrLost) {
+		return err
+	}
+	if closed {
+		return nil // a mistake, but err may be ErrLost here
+	}
+	defer unlock()
+	return work(ctx)
+}
+
+func orClosed(ctx context.Context, m *rlock.Mutex, closed bool) error {
+	ctx, unlock, err := m.TryLock(ctx, 0)
+	if err != nil || closed {
+		return err // a mistake, but not one that can be told from others
+	}
+	defer unlock()
+	return work(ctx)
+}
+
+func fatal(ctx context.Context, m *rlock.Mutex) {
+	ctx, unlock, err := m.Lock(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	if ctx.Err() != nil {
+		log.Fatal(ctx.Err())
+	}
+	unlock()
+}
+
+func retry(ctx context.Context, m *rlock.Mutex) (err error) {
+	var unlock rlock.UnlockFunc
+	for {
+		_, unlock, err = m.TryLock(ctx, time.Second)
+		if err == nil {
+			break
+		}
+	}
+	return unlock()
+}
+
+func short(ctx context.Context, m *rlock.Mutex, n *int) error {
+	_, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	*n++
+	fmt.Println(*n, len("n"), time.Duration(*n), rlock.Owner(ctx))
+	return unlock()
+}
+
+func leased(ctx context.Context, client *rlock.Client) error {
+	_, _, err := client.Mutex("mail", rlock.WithLease(time.Minute)).TryLock(ctx, 0)
+	return err
+}
+
+type holder struct{ unlock rlock.UnlockFunc }
+
+func passedOn(ctx context.Context, m *rlock.Mutex, h *holder, to chan<- rlock.UnlockFunc, way int) (context.Context, rlock.UnlockFunc, error) {
+	ctx, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return ctx, nil, err
+	}
+	switch way {
+	case 0:
+		h.unlock = unlock
+	case 1:
+		to <- unlock
+	case 2:
+		time.AfterFunc(time.Second, func() { _ = unlock() })
+	case 3:
+		go unlock()
+	default:
+		return ctx, unlock, nil
+	}
+	return ctx, nil, work(ctx)
+}
+
+func returned(ctx context.Context, m *rlock.Mutex) (context.Context, rlock.UnlockFunc, error) {
+	return m.Lock(ctx)
+}
+
+func named(ctx context.Context, m *rlock.Mutex) (_ context.Context, unlock rlock.UnlockFunc, err error) {
+	ctx, unlock, err = m.Lock(ctx)
+	if err == nil {
+		err = work(ctx)
+	}
+	return
+}
+
+func field(ctx context.Context, m *rlock.Mutex, h *holder) (err error) {
+	_, h.unlock, err = m.Lock(ctx)
+	return err
+}

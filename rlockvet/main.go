@@ -1,0 +1,24 @@
+// Rlockvet finds mistakes in code that uses package rlock: a section that goes on with the ctx from before its Lock, a ctx that is
+// used after its section, and an unlock that is not called, or not whenever the function ends.
+//
+//	go run github.com/go-rlock/rlock/rlockvet@latest ./...
+//
+// It is a tool for go vet as well, which keeps its results in the build cache:
+//
+//	go install github.com/go-rlock/rlock/rlockvet@latest
+//	go vet -vettool=$(which rlockvet) ./...
+//
+// Each finding is one line. A comment on that line, or on one of its own above it, silences it:
+//
+//	//rlockvet:ignore the reason
+//
+// What it reports, and what it cannot see, is in docs/rlockvet.md. Package checks has the analyzers for other drivers.
+package main
+
+import (
+	"golang.org/x/tools/go/analysis/multichecker"
+
+	"github.com/go-rlock/rlock/rlockvet/checks"
+)
+
+func main() { multichecker.Main(checks.Analyzers()...) }
