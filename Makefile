@@ -39,6 +39,9 @@ GRAFANA = rlockotel/grafana
 # The test kit, a module of its own. Its tests need no server, and next to no time: their clock is that of a bubble.
 KIT      = rlocktest
 
+# Programs to paste from, a module of its own.
+EXAMPLES = examples
+
 # The bench, a module of its own, and its Java worker. BENCHFLAGS: see "cd bench && go run . -h".
 BENCH     = bench
 BENCH_JAR = redisson/target/worker.jar
@@ -52,7 +55,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test interop faults faults-ci bench bench-quick dashboard cover lint portable fmt demo redis-server c-compiler jdk golangci-lint
+.PHONY: help test examples interop faults faults-ci bench bench-quick dashboard cover lint portable fmt demo redis-server c-compiler jdk golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +66,9 @@ test: redis-server c-compiler ## go vet and all tests, under the race detector a
 	[ '$(PKGS)' != ./... ] || for module in $(OTEL) $(GRAFANA) $(KIT); do \
 		( cd "$$module" && $(GO) vet ./... && CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./... ) || exit 1; \
 	done
+
+examples: redis-server c-compiler ## run the examples as processes, and check what they print
+	cd $(EXAMPLES) && $(GO) vet ./... && CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./...
 
 interop: redis-server c-compiler jdk ## lock together with the real Redisson, from Maven Central, several versions of it
 	@$(JDK_PATH); newest=$(REDISSON_NEWEST); \
@@ -110,7 +116,7 @@ cover: redis-server c-compiler ## the same tests; what they cover of all package
 lint: golangci-lint ## golangci-lint, formatting included, and whether go.mod is tidy; changes no file
 	$(GOLANGCI) run ./...
 	$(GO) mod tidy -diff
-	golangci="$$(pwd)/"$(GOLANGCI) && for module in $(FAULTS) $(BENCH) $(OTEL) $(GRAFANA) $(KIT); do \
+	golangci="$$(pwd)/"$(GOLANGCI) && for module in $(FAULTS) $(BENCH) $(OTEL) $(GRAFANA) $(KIT) $(EXAMPLES); do \
 		( cd "$$module" && "$$golangci" run ./... && $(GO) mod tidy -diff ) || exit 1; \
 	done
 
