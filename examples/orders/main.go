@@ -66,7 +66,7 @@ func run(ctx context.Context, listen string, payment, wait, grace time.Duration)
 		return err
 	case <-ctx.Done():
 	}
-	log.Print("SIGTERM: no new requests, those under way go on")
+	log.Print("ends: no new requests, those under way go on")
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
 	err = server.Shutdown(ctx) // returns when all requests have ended, or ctx has

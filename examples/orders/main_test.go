@@ -129,7 +129,7 @@ func TestOrdersShutdown(t *testing.T) {
 	a.Terminate()
 	require.Equal(t, answered{status: http.StatusOK, body: `{"id":"1","charged":true,"shipped":false}`}, <-slow)
 	require.Zero(t, a.Wait())
-	for _, want := range []string{"SIGTERM: no new requests, those under way go on", "order 1: charged", "ended in order"} {
+	for _, want := range []string{"ends: no new requests, those under way go on", "order 1: charged", "ended in order"} {
 		require.Equal(t, "orders: "+want, p.Line())
 	}
 
