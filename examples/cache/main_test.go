@@ -37,6 +37,7 @@ func callers(t *testing.T, name, line string) (found, waited int) {
 
 // While one builds the value, the callers of two other processes wait for that, and take it over. Later ones find it.
 func TestCache(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	waiting := listening(t, s)
 	p := program.Build(t, s.Addr())
@@ -66,6 +67,7 @@ func TestCache(t *testing.T) {
 
 // When the one that builds the value is killed, one of those that wait builds it.
 func TestCacheAfterACrash(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	waiting := listening(t, s)
 	p := program.Build(t, s.Addr())
@@ -82,4 +84,7 @@ func TestCacheAfterACrash(t *testing.T) {
 	require.Empty(t, p.Rest())
 }
 
-func TestCacheWithoutRedis(t *testing.T) { program.WithoutRedis(t) }
+func TestCacheWithoutRedis(t *testing.T) {
+	t.Parallel()
+	program.WithoutRedis(t)
+}

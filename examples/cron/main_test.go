@@ -13,11 +13,12 @@ import (
 
 // Three processes start the job at each tick, and it runs once, though one of them sleeps until the others are through.
 func TestCron(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	p := program.Build(t, s.Addr())
 	processes := make(map[string]*program.Process)
 	for _, name := range []string{"a", "b", "c"} {
-		processes[name] = p.Start("-name", name, "-every", "1s", "-ticks", "4")
+		processes[name] = p.Start("-name", name, "-every", "2s", "-ticks", "3")
 	}
 	ran := make(map[string]int)    // at each tick
 	passed := make(map[string]int) // of each process
@@ -52,8 +53,11 @@ func TestCron(t *testing.T) {
 	for at, times := range ran {
 		require.Equal(t, 1, times, "at %s", at)
 	}
-	require.GreaterOrEqual(t, len(ran), 4)
+	require.GreaterOrEqual(t, len(ran), 3)
 	require.Greater(t, passed[sleeper], before, "it was late")
 }
 
-func TestCronWithoutRedis(t *testing.T) { program.WithoutRedis(t) }
+func TestCronWithoutRedis(t *testing.T) {
+	t.Parallel()
+	program.WithoutRedis(t)
+}

@@ -14,6 +14,7 @@ import (
 // Of three processes one leads: the next one when that was killed, the next one when that was ended, and the last one once more
 // after it has lost the lock.
 func TestLeader(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	p := program.Build(t, s.Addr())
 	processes := make(map[string]*program.Process)
@@ -59,4 +60,7 @@ func TestLeader(t *testing.T) {
 	require.Empty(t, p.Rest())
 }
 
-func TestLeaderWithoutRedis(t *testing.T) { program.WithoutRedis(t) }
+func TestLeaderWithoutRedis(t *testing.T) {
+	t.Parallel()
+	program.WithoutRedis(t)
+}

@@ -79,6 +79,7 @@ func newLocks(t *testing.T, s *redistest.Server) *rlock.Client {
 
 // Many requests to two processes ship an order once. Each of their errors has its status.
 func TestOrders(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	p := program.Build(t, s.Addr())
 	ctx := context.Background()
@@ -119,6 +120,7 @@ func TestOrders(t *testing.T) {
 
 // SIGTERM ends a process when its requests have ended. Those that take too long are cut off, and leave no lock behind.
 func TestOrdersShutdown(t *testing.T) {
+	t.Parallel()
 	s := redistest.Start(t)
 	locks := newLocks(t, s)
 	p := program.Build(t, s.Addr())
@@ -181,4 +183,7 @@ func TestOrdersStatus(t *testing.T) {
 	}
 }
 
-func TestOrdersWithoutRedis(t *testing.T) { program.WithoutRedis(t) }
+func TestOrdersWithoutRedis(t *testing.T) {
+	t.Parallel()
+	program.WithoutRedis(t)
+}
