@@ -8,7 +8,7 @@ GO    ?= go
 # install the PUBLISHED ones: they have no replace, and ask for a release of the library.
 TESTED    = cmd/rlock rlock_test rlockotel rlockotel/grafana rlocktest rlockvet
 PUBLISHED = cmd/rlock rlockotel rlocktest rlockvet
-MODULES   = $(TESTED) $(FAULTS) $(BENCH)
+MODULES   = $(TESTED) $(EXAMPLES) $(FAULTS) $(BENCH)
 
 PKGS  ?= ./... $(TESTED:%=./%/...)
 
@@ -46,6 +46,9 @@ GRAFANA = rlockotel/grafana
 VET      = rlockvet
 VET_TAGS = -tags=interop,prometheus
 
+# Programs to paste from.
+EXAMPLES = examples
+
 # The bench, with a go.work of its own, and its Java worker. BENCHFLAGS: see "cd bench && go run . -h".
 BENCH     = bench
 BENCH_JAR = redisson/target/worker.jar
@@ -59,7 +62,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test interop faults faults-ci bench bench-quick dashboard cover lint tidy api version release-check portable fmt demo redis-server c-compiler jdk golangci-lint
+.PHONY: help test examples interop faults faults-ci bench bench-quick dashboard cover lint tidy api version release-check portable fmt demo redis-server c-compiler jdk golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -67,6 +70,9 @@ help: ## print this list
 test: redis-server c-compiler ## go vet and all tests, under the race detector and in random order
 	$(GO) vet $(PKGS)
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) $(PKGS)
+
+examples: redis-server c-compiler ## run the examples as processes, and check what they print
+	cd $(EXAMPLES) && $(GO) vet ./... && CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./...
 
 interop: redis-server c-compiler jdk ## lock together with the real Redisson, from Maven Central, several versions of it
 	@$(JDK_PATH); newest=$(REDISSON_NEWEST); \

@@ -15,6 +15,8 @@
 // Where a section is not one function body, [Mutex.Lock] returns the ctx of the section and its
 // unlock, and [Mutex.TryLock] bounds the waiting.
 //
+// [Lead] keeps a function running in one of many processes.
+//
 // # Who owns a lock
 //
 // Ownership follows the context. The ctx that Lock returns carries a hold. A Lock under it re-enters

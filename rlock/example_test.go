@@ -280,6 +280,34 @@ func ExampleWithMinHold() {
 	// second skipped: true
 }
 
+// One process of many does the leader's work. It is the leader again after each end of its hold: here its longest hold was
+// reached, elsewhere Redis may have been gone.
+func ExampleLead() {
+	client, closeAll := connect()
+	defer closeAll()
+	ctx, stop := context.WithCancel(context.Background()) // a service has signal.NotifyContext
+	leader := client.Mutex("leader", rlock.WithMaxHold(100*time.Millisecond))
+
+	term := 0
+	err := rlock.Lead(ctx, leader, func(ctx context.Context) error {
+		term++
+		fmt.Println("leader, term", term)
+		if term == 2 {
+			stop()
+		}
+		<-ctx.Done() // the leader's work, until it is over
+		fmt.Println("over:", context.Cause(ctx))
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// leader, term 1
+	// over: rlock: "leader": lost: the longest hold was reached, 100ms
+	// leader, term 2
+	// over: context canceled
+	// <nil>
+}
+
 // The ctx of a section ends when its lock is lost, and Do reports the loss.
 func ExampleWithLease() {
 	client, closeAll := connect()

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/examples/internal/program"
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// listening returns how many processes wait for the value.
+func listening(t *testing.T, s *redistest.Server) func() int {
+	t.Helper()
+	client, err := rlock.New(s.Client(t), rlock.Options{})
+	require.NoError(t, err)
+	t.Cleanup(client.Close)
+	return func() int {
+		info, err := client.RWMutex("cache:report:lock").Read().Info(context.Background())
+		require.NoError(t, err)
+		return info.Listening
+	}
+}
+
+// callers returns how many callers of the process found the value, and how many waited for it.
+func callers(t *testing.T, name, line string) (found, waited int) {
+	t.Helper()
+	n, _ := fmt.Sscanf(line, name+": %d found it, %d had it when it was built", &found, &waited)
+	require.Equal(t, 2, n, line)
+	return found, waited
+}
+
+// While one builds the value, the callers of two other processes wait for that, and take it over. Later ones find it.
+func TestCache(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	waiting := listening(t, s)
+	p := program.Build(t, s.Addr())
+	a := p.Start("-name", "a", "-callers", "1", "-build", "3s", "-ttl", "1h", "-lease", "1h")
+	require.Equal(t, "a: builds it", p.Line())
+	a.Signal(syscall.SIGSTOP) // it gets no further before the others wait
+	b := p.Start("-name", "b", "-callers", "50")
+	c := p.Start("-name", "c", "-callers", "50")
+	redistest.Eventually(t, time.Minute, func() bool { return waiting() == 2 }, "they wait")
+	a.Signal(syscall.SIGCONT)
+	for _, process := range []*program.Process{a, b, c} {
+		require.Zero(t, process.Wait())
+	}
+	for range 3 {
+		line := p.Line()
+		found, waited := callers(t, line[:1], line)
+		require.Positive(t, waited, line)
+		if line[:1] == "a" {
+			require.Equal(t, 1, waited+found)
+		} else {
+			require.Equal(t, 50, waited+found)
+		}
+	}
+	require.Zero(t, p.Start("-name", "d", "-callers", "50").Wait())
+	require.Equal(t, []string{"d: 50 found it, 0 had it when it was built"}, p.Rest())
+}
+
+// When the one that builds the value is killed, one of those that wait builds it.
+func TestCacheAfterACrash(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	waiting := listening(t, s)
+	p := program.Build(t, s.Addr())
+	a := p.Start("-name", "a", "-callers", "1", "-build", "1h", "-lease", "3s")
+	require.Equal(t, "a: builds it", p.Line())
+	b := p.Start("-name", "b", "-callers", "50", "-build", "1ms")
+	redistest.Eventually(t, time.Minute, func() bool { return waiting() == 1 }, "b waits")
+	a.Kill()
+	require.Zero(t, b.Wait())
+	require.Equal(t, "b: builds it", p.Line())
+	found, waited := callers(t, "b", p.Line())
+	require.Positive(t, waited)
+	require.Equal(t, 50, waited+found)
+	require.Empty(t, p.Rest())
+}
+
+func TestCacheWithoutRedis(t *testing.T) {
+	t.Parallel()
+	program.WithoutRedis(t)
+}

@@ -1,0 +1,90 @@
+// The program cron starts a job at each tick of the clock. Run several: the job runs once a tick.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+func main() {
+	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, for what it prints")
+	every := flag.Duration("every", 2*time.Second, "how long a tick is")
+	ticks := flag.Int("ticks", 5, "after so many ticks the program ends")
+	flag.Parse()
+	log.SetFlags(0)
+	log.SetPrefix(*name + ": ")
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if err := run(ctx, *every, *ticks); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, every time.Duration, ticks int) error {
+	rdb, err := connect()
+	if err != nil {
+		return err
+	}
+	defer rdb.Close()
+	client, err := rlock.New(rdb, rlock.Options{})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+
+	tick := time.Now().Truncate(every)
+	for range ticks {
+		tick = tick.Add(every)
+		select {
+		case <-time.After(time.Until(tick)):
+		case <-ctx.Done():
+			return nil
+		}
+		at := tick.Format(time.TimeOnly)
+		// Each tick has a lock of its own, which stays taken after the job: so a process that is late by less than ten ticks
+		// finds it taken, however short the job was.
+		once := client.Mutex("report:"+tick.UTC().Format(time.RFC3339Nano), rlock.WithMinHold(10*every))
+		err := once.TryDo(ctx, 0, func(ctx context.Context) error {
+			log.Print(at, " runs the job")
+			return report(ctx)
+		})
+		switch {
+		case err == nil:
+		case errors.Is(err, rlock.ErrNotAcquired) && !errors.Is(err, rlock.ErrUnreachable):
+			log.Print(at, " is another one's")
+		default:
+			log.Print(at, " failed: ", err) // Redis or the job did; nobody repeats this tick
+		}
+	}
+	return nil
+}
+
+// report is the job.
+func report(context.Context) error { return nil }
+
+func connect() (rueidis.Client, error) {
+	options, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
+	if err != nil {
+		return nil, errors.New("REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379")
+	}
+	rdb, err := rueidis.NewClient(options)
+	if err != nil {
+		return nil, fmt.Errorf("no Redis at %s: start redis-server, or set REDIS_URL: %w", strings.Join(options.InitAddress, ","), err)
+	}
+	return rdb, nil
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/examples/internal/program"
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// Three processes start the job at each tick, and it runs once, though one of them sleeps until the others are through.
+func TestCron(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := program.Build(t, s.Addr())
+	processes := make(map[string]*program.Process)
+	for _, name := range []string{"a", "b", "c"} {
+		processes[name] = p.Start("-name", name, "-every", "2s", "-ticks", "3")
+	}
+	ran := make(map[string]int)    // at each tick
+	passed := make(map[string]int) // of each process
+	read := func(line string) (name string) {
+		t.Helper()
+		name, says, _ := strings.Cut(line, ": ")
+		switch at, what, _ := strings.Cut(says, " "); what {
+		case "runs the job":
+			ran[at]++
+		case "is another one's":
+			passed[name]++
+			ran[at] += 0
+		default:
+			require.Fail(t, "unexpected", line)
+		}
+		return name
+	}
+
+	sleeper := read(p.Line())
+	processes[sleeper].Signal(syscall.SIGSTOP)
+	before := passed[sleeper]
+	for name, process := range processes {
+		if name != sleeper {
+			require.Zero(t, process.Wait())
+		}
+	}
+	processes[sleeper].Signal(syscall.SIGCONT)
+	require.Zero(t, processes[sleeper].Wait())
+	for _, line := range p.Rest() {
+		read(line)
+	}
+	for at, times := range ran {
+		require.Equal(t, 1, times, "at %s", at)
+	}
+	require.GreaterOrEqual(t, len(ran), 3)
+	require.Greater(t, passed[sleeper], before, "it was late")
+}
+
+func TestCronWithoutRedis(t *testing.T) {
+	t.Parallel()
+	program.WithoutRedis(t)
+}

@@ -1,0 +1,140 @@
+// Package program runs the examples as their users do, as processes, for their tests.
+package program
+
+import (
+	"bufio"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// atMost is how long anything may take.
+const atMost = time.Minute
+
+// Program is one that was built, and what all of its processes print, in that order: stdout and stderr, a line each.
+type Program struct {
+	t     *testing.T
+	path  string
+	redis string
+	out   *os.File // one pipe for all, so that the order of their lines is that in which they printed them
+	lines chan string
+}
+
+// Build builds the program in the test's folder. Its processes find Redis at that address.
+func Build(t *testing.T, redis string) *Program {
+	t.Helper()
+	p := &Program{t: t, path: filepath.Join(t.TempDir(), "program"), redis: redis, lines: make(chan string, 10000)}
+	said, err := exec.Command("go", "build", "-o", p.path, ".").CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	in, out, err := os.Pipe()
+	require.NoError(t, err)
+	p.out = out
+	go func() { // ends when this process and the last of those has closed the pipe
+		defer close(p.lines)
+		for lines := bufio.NewScanner(in); lines.Scan(); {
+			p.lines <- lines.Text()
+		}
+	}()
+	t.Cleanup(func() { _ = out.Close() }) // after the processes: clean-ups run last to first
+	return p
+}
+
+// Process is a process of the program.
+type Process struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+}
+
+// Start starts a process. It ends with the test at the latest.
+func (p *Program) Start(args ...string) *Process {
+	p.t.Helper()
+	c := &Process{t: p.t, cmd: exec.CommandContext(p.t.Context(), p.path, args...), done: make(chan struct{})}
+	c.cmd.Env = append(os.Environ(), "REDIS_URL=redis://"+p.redis)
+	c.cmd.Stdout, c.cmd.Stderr = p.out, p.out
+	require.NoError(p.t, c.cmd.Start())
+	go func() { // ends with the process
+		defer close(c.done)
+		_ = c.cmd.Wait() // its exit code is asked for
+	}()
+	p.t.Cleanup(func() { <-c.done }) // the end of the test's ctx has killed it
+	return c
+}
+
+// Line returns the next line that a process prints.
+func (p *Program) Line() string {
+	p.t.Helper()
+	select {
+	case line, ok := <-p.lines:
+		require.True(p.t, ok, "nobody prints any more")
+		return line
+	case <-time.After(atMost):
+		require.FailNow(p.t, "no line")
+		panic("unreachable")
+	}
+}
+
+// Await returns the next line that begins like this, and leaves out those before it.
+func (p *Program) Await(prefix string) string {
+	p.t.Helper()
+	for {
+		if line := p.Line(); strings.HasPrefix(line, prefix) {
+			return line
+		}
+	}
+}
+
+// Rest returns the lines that are left, when all processes have ended. No other can be started after that.
+func (p *Program) Rest() (rest []string) {
+	p.t.Helper()
+	_ = p.out.Close()
+	for line := range p.lines {
+		rest = append(rest, line)
+	}
+	return rest
+}
+
+// Signal sends a signal to the process.
+func (c *Process) Signal(s os.Signal) {
+	c.t.Helper()
+	require.NoError(c.t, c.cmd.Process.Signal(s))
+}
+
+// Kill ends the process as a crash does.
+func (c *Process) Kill() { c.Signal(syscall.SIGKILL) }
+
+// Terminate asks the process to end.
+func (c *Process) Terminate() { c.Signal(syscall.SIGTERM) }
+
+// Wait returns the exit code, when the process has ended.
+func (c *Process) Wait() int {
+	c.t.Helper()
+	select {
+	case <-c.done:
+		return c.cmd.ProcessState.ExitCode()
+	case <-time.After(atMost):
+		require.FailNow(c.t, "it goes on")
+		panic("unreachable")
+	}
+}
+
+// WithoutRedis checks that the program in the test's folder says in one line what to do when nobody listens where Redis should be.
+func WithoutRedis(t *testing.T) {
+	t.Helper()
+	nobody, err := net.Listen("tcp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr := nobody.Addr().String()
+	require.NoError(t, nobody.Close())
+	p := Build(t, addr)
+	require.Equal(t, 1, p.Start().Wait())
+	said := p.Rest()
+	require.Len(t, said, 1)
+	require.Contains(t, said[0], "no Redis at "+addr+": start redis-server, or set REDIS_URL: ")
+}

@@ -1,0 +1,77 @@
+// The program leader leads, if no other process of it does. Run several, and end the one that leads.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+func main() {
+	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, for what it prints")
+	every := flag.Duration("every", time.Second, "how often the leader works")
+	lease := flag.Duration("lease", 3*time.Second, "how long a leader that was killed stays the leader")
+	flag.Parse()
+	log.SetFlags(0)
+	log.SetPrefix(*name + ": ")
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if err := run(ctx, *every, *lease); err != nil && ctx.Err() == nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, every, lease time.Duration) error {
+	rdb, err := connect()
+	if err != nil {
+		return err
+	}
+	defer rdb.Close()
+	client, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: lease})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+
+	log.Print("waits")
+	return rlock.Lead(ctx, client.Mutex("leader"), func(ctx context.Context) error {
+		log.Print("leads")
+		ticker := time.NewTicker(every)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ticker.C:
+				log.Print("works")
+			case <-ctx.Done():
+				log.Print("leads no more: ", context.Cause(ctx))
+				return nil
+			}
+		}
+	})
+}
+
+func connect() (rueidis.Client, error) {
+	options, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
+	if err != nil {
+		return nil, errors.New("REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379")
+	}
+	rdb, err := rueidis.NewClient(options)
+	if err != nil {
+		return nil, fmt.Errorf("no Redis at %s: start redis-server, or set REDIS_URL: %w", strings.Join(options.InitAddress, ","), err)
+	}
+	return rdb, nil
+}

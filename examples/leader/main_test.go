@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/examples/internal/program"
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// Of three processes one leads: the next one when that was killed, the next one when that was ended, and the last one once more
+// after it has lost the lock.
+func TestLeader(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := program.Build(t, s.Addr())
+	processes := make(map[string]*program.Process)
+	start := func(name string) { processes[name] = p.Start("-name", name, "-lease", "2s", "-every", "50ms") }
+	// until returns the name of the process that does this. Before it only the leader works.
+	until := func(does, leader string) string {
+		t.Helper()
+		for {
+			line := p.Line()
+			if name, did, _ := strings.Cut(line, ": "); strings.HasPrefix(did, does) {
+				return name
+			}
+			require.Equal(t, leader+": works", line)
+		}
+	}
+
+	start("a")
+	require.Equal(t, "a: waits", p.Line())
+	require.Equal(t, "a: leads", p.Line())
+	start("b")
+	require.Equal(t, "b", until("waits", "a"))
+	start("c")
+	require.Equal(t, "c", until("waits", "a"))
+
+	processes["a"].Kill()
+	second := until("leads", "a")
+	require.Equal(t, second+": works", p.Line())
+
+	processes[second].Terminate()
+	require.Equal(t, second, until("leads no more: ", second))
+	third := until("leads", "")
+	require.NotEqual(t, second, third)
+	require.Zero(t, processes[second].Wait())
+
+	rdb := s.Client(t)
+	require.NoError(t, rdb.Do(context.Background(), rdb.B().Del().Key("leader").Build()).Error())
+	require.Equal(t, third, until(`leads no more: rlock: "leader": lost: `, third))
+	require.Equal(t, third, until("leads", ""))
+
+	processes[third].Terminate()
+	require.Equal(t, third, until("leads no more: ", third))
+	require.Zero(t, processes[third].Wait())
+	require.Empty(t, p.Rest())
+}
+
+func TestLeaderWithoutRedis(t *testing.T) {
+	t.Parallel()
+	program.WithoutRedis(t)
+}

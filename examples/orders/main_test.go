@@ -1,0 +1,189 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/examples/internal/program"
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// shop is a process of the program.
+type shop struct {
+	*program.Process
+	url string
+}
+
+func open(p *program.Program, args ...string) shop {
+	process := p.Start(append([]string{"-listen", "127.0.0.1:0"}, args...)...)
+	return shop{process, strings.TrimPrefix(p.Await("orders: http://"), "orders: ")}
+}
+
+// answered is what a request is answered.
+type answered struct {
+	status int
+	retry  string
+	body   string
+	err    error
+}
+
+// post sends a request, on a goroutine that ends with it.
+func (s shop) post(ctx context.Context, path string) <-chan answered {
+	result := make(chan answered, 1)
+	go func() {
+		request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url+path, nil)
+		if err != nil {
+			result <- answered{err: err}
+			return
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			result <- answered{err: err}
+			return
+		}
+		defer func() { _ = response.Body.Close() }()
+		body, err := io.ReadAll(response.Body)
+		result <- answered{response.StatusCode, response.Header.Get("Retry-After"), strings.TrimSpace(string(body)), err}
+	}()
+	return result
+}
+
+// awaitWaiter returns when a process waits for the lock.
+func awaitWaiter(t *testing.T, locks *rlock.Client, name string) {
+	t.Helper()
+	redistest.Eventually(t, time.Minute, func() bool {
+		info, err := locks.Mutex(name).Info(context.Background())
+		require.NoError(t, err)
+		return len(info.Queue) == 1
+	}, "it waits")
+}
+
+func newLocks(t *testing.T, s *redistest.Server) *rlock.Client {
+	t.Helper()
+	locks, err := rlock.New(s.Client(t), rlock.Options{})
+	require.NoError(t, err)
+	t.Cleanup(locks.Close)
+	return locks
+}
+
+// Many requests to two processes ship an order once. Each of their errors has its status.
+func TestOrders(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := program.Build(t, s.Addr())
+	ctx := context.Background()
+	a, b := open(p, "-wait", "1m"), open(p, "-wait", "1m")
+	var all []<-chan answered
+	for range 5 {
+		all = append(all, a.post(ctx, "/orders/42/ship"), b.post(ctx, "/orders/42/ship"))
+	}
+	for _, one := range all {
+		require.Equal(t, answered{status: http.StatusOK, body: `{"id":"42","charged":true,"shipped":true}`}, <-one)
+	}
+	for _, want := range []string{"payment", "charged", "shipped"} {
+		require.Equal(t, "orders: order 42: "+want, p.Line())
+	}
+
+	// Somebody has the order.
+	locks := newLocks(t, s)
+	_, unlock, err := locks.Mutex("order:43").Lock(ctx)
+	require.NoError(t, err)
+	c := open(p, "-wait", "0s")
+	busy := answered{status: http.StatusConflict, retry: "1", body: "another request is at this order"}
+	require.Equal(t, busy, <-c.post(ctx, "/orders/43/charge"))
+	require.Regexp(t, `^orders: POST /orders/43/charge: rlock: "order:43": not acquired.*: held by `+locks.ID(), p.Line())
+
+	// The client does not wait for that long.
+	gone, leave := context.WithCancel(ctx)
+	left := a.post(gone, "/orders/43/charge")
+	awaitWaiter(t, locks, "order:43")
+	leave()
+	require.ErrorIs(t, (<-left).err, context.Canceled)
+	require.Regexp(t, `^orders: POST /orders/43/charge: rlock: "order:43": not acquired after .*: context canceled$`, p.Line())
+	require.NoError(t, unlock())
+
+	s.Stop()
+	require.Equal(t, answered{status: http.StatusServiceUnavailable, retry: "5", body: "try again later"}, <-c.post(ctx, "/orders/44/ship"))
+	require.Contains(t, p.Line(), `orders: POST /orders/44/ship: rlock: "order:44": `)
+}
+
+// SIGTERM ends a process when its requests have ended. Those that take too long are cut off, and leave no lock behind.
+func TestOrdersShutdown(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	locks := newLocks(t, s)
+	p := program.Build(t, s.Addr())
+	ctx := context.Background()
+	a := open(p, "-payment", "3s")
+	slow := a.post(ctx, "/orders/1/charge")
+	require.Equal(t, "orders: order 1: payment", p.Line())
+	a.Terminate()
+	require.Equal(t, answered{status: http.StatusOK, body: `{"id":"1","charged":true,"shipped":false}`}, <-slow)
+	require.Zero(t, a.Wait())
+	for _, want := range []string{"ends: no new requests, those under way go on", "order 1: charged", "ended in order"} {
+		require.Equal(t, "orders: "+want, p.Line())
+	}
+
+	b := open(p, "-payment", "1h", "-grace", "100ms")
+	_ = b.post(ctx, "/orders/2/charge") // the process may end before it has answered
+	require.Equal(t, "orders: order 2: payment", p.Line())
+	c := open(p, "-payment", "1ms", "-wait", "1m")
+	next := c.post(ctx, "/orders/2/charge")
+	awaitWaiter(t, locks, "order:2")
+	b.Terminate()
+	require.Equal(t, http.StatusOK, (<-next).status)
+	require.Equal(t, 1, b.Wait())
+	c.Terminate()
+	require.Zero(t, c.Wait())
+	require.Subset(t, p.Rest(), []string{
+		`orders: POST /orders/2/charge: rlock: "order:2": client closed`,
+		"orders: orders were cut off",
+		"orders: context deadline exceeded",
+		"orders: order 2: charged",
+	})
+}
+
+func TestOrdersStatus(t *testing.T) {
+	log.SetOutput(io.Discard)
+	const none = -1 // no answer
+	gone, leave := context.WithCancel(context.Background())
+	leave()
+	for _, row := range []struct {
+		err    error
+		ctx    context.Context
+		status int
+		retry  string
+	}{
+		{err: &rlock.NotAcquiredError{}, status: http.StatusConflict, retry: "1"},
+		{err: errors.Join(&rlock.NotAcquiredError{}, rlock.ErrUnreachable), status: http.StatusServiceUnavailable, retry: "5"},
+		{err: rlock.ErrUnreachable, status: http.StatusServiceUnavailable, retry: "5"},
+		{err: rlock.ErrClosed, status: http.StatusServiceUnavailable, retry: "5"},
+		{err: &rlock.LostError{Reason: rlock.LostClosed}, status: http.StatusServiceUnavailable, retry: "5"},
+		{err: &rlock.LostError{Reason: rlock.LostGone}, status: http.StatusInternalServerError},
+		{err: errors.Join(rlock.ErrNotHeld, rlock.ErrLost), status: http.StatusInternalServerError},
+		{err: errors.New("other"), status: http.StatusInternalServerError},
+		{err: context.Canceled, ctx: gone, status: none},
+	} {
+		w := httptest.NewRecorder()
+		w.Code = none
+		fail(w, httptest.NewRequestWithContext(cmp.Or(row.ctx, context.Background()), http.MethodPost, "/", nil), row.err)
+		require.Equal(t, row.status, w.Code, row.err)
+		require.Equal(t, row.retry, w.Header().Get("Retry-After"), row.err)
+	}
+}
+
+func TestOrdersWithoutRedis(t *testing.T) {
+	t.Parallel()
+	program.WithoutRedis(t)
+}

@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+type order struct {
+	ID      string `json:"id"`
+	Charged bool   `json:"charged"`
+	Shipped bool   `json:"shipped"`
+}
+
+// repository is the layer of the data, in Redis as well to keep this short.
+type repository struct {
+	rdb   rueidis.Client
+	locks *rlock.Client
+	wait  time.Duration
+}
+
+// locked runs fn while it holds the order. It waits for another request, not for ever.
+func (r *repository) locked(ctx context.Context, id string, fn func(ctx context.Context) error) error {
+	return r.locks.Mutex("order:"+id).TryDo(ctx, r.wait, fn)
+}
+
+func (r *repository) get(ctx context.Context, id string) (order, error) {
+	o := order{ID: id}
+	err := r.rdb.Do(ctx, r.rdb.B().Get().Key("order:"+id+":data").Build()).DecodeJSON(&o)
+	if rueidis.IsRedisNil(err) {
+		err = nil // a new one
+	}
+	return o, err
+}
+
+// update reads, changes and writes, which only one may do at a time. So it locks as well: it need not trust its callers.
+func (r *repository) update(ctx context.Context, id string, change func(*order)) (o order, err error) {
+	err = r.locked(ctx, id, func(ctx context.Context) error {
+		if o, err = r.get(ctx, id); err != nil {
+			return err
+		}
+		change(&o)
+		return r.rdb.Do(ctx, r.rdb.B().Set().Key("order:"+id+":data").Value(rueidis.JSON(o)).Build()).Error()
+	})
+	return o, err
+}

@@ -1,0 +1,209 @@
+package rlock_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// scriptedLock is a Locker of which the calls fail with these errors, one after the other, and then no more.
+type scriptedLock struct {
+	rlock.Locker // for the methods that nobody calls
+
+	locks, unlocks []error
+	locked         int // calls of Lock
+}
+
+func (s *scriptedLock) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+	s.locked++
+	if ctx.Err() != nil {
+		return ctx, nil, ctx.Err()
+	}
+	if err := next(&s.locks); err != nil {
+		return ctx, nil, err
+	}
+	return ctx, func() error { return next(&s.unlocks) }, nil
+}
+
+func next(errs *[]error) (err error) {
+	if len(*errs) > 0 {
+		err, *errs = (*errs)[0], (*errs)[1:]
+	}
+	return err
+}
+
+// Lead goes on after what passes, with a pause, and ends with what does not.
+func TestLeadOfAnyLocker(t *testing.T) {
+	mine := errors.New("mine")
+	for _, row := range []struct {
+		name     string
+		lock     scriptedLock
+		returns  []error // of fn
+		runs     int     // of fn
+		attempts int
+		errs     []error
+	}{
+		{name: "well", runs: 1, attempts: 1},
+		{name: "fn fails", returns: []error{mine}, runs: 1, attempts: 1, errs: []error{mine}},
+		{name: "fn met an outage", returns: []error{rlock.ErrUnreachable}, runs: 1, attempts: 1, errs: []error{rlock.ErrUnreachable}},
+		{name: "fn lost another lock", returns: []error{rlock.ErrLost}, runs: 1, attempts: 1, errs: []error{rlock.ErrLost}},
+		{
+			name: "outage", lock: scriptedLock{locks: []error{rlock.ErrUnreachable, rlock.ErrNotReplicated, rlock.ErrLost}},
+			runs: 1, attempts: 4,
+		},
+		{
+			name: "lost", lock: scriptedLock{unlocks: []error{rlock.ErrLost, rlock.ErrLost}}, returns: []error{nil, mine},
+			runs: 3, attempts: 3,
+		},
+		{
+			name: "unlock without an answer", lock: scriptedLock{unlocks: []error{rlock.ErrUnreachable}}, returns: []error{mine},
+			runs: 1, attempts: 1, errs: []error{rlock.ErrUnreachable, mine},
+		},
+		{name: "refused", lock: scriptedLock{locks: []error{mine}}, attempts: 1, errs: []error{mine}},
+		{
+			name: "closed after a loss", lock: scriptedLock{unlocks: []error{rlock.ErrLost}, locks: []error{nil, rlock.ErrClosed}},
+			runs: 1, attempts: 2, errs: []error{rlock.ErrClosed},
+		},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				runs, began := 0, time.Now()
+				err := rlock.Lead(t.Context(), &row.lock, func(context.Context) error {
+					runs++
+					return next(&row.returns)
+				})
+				if row.errs == nil {
+					require.NoError(t, err)
+				}
+				for _, want := range row.errs {
+					require.ErrorIs(t, err, want)
+				}
+				require.Equal(t, row.runs, runs)
+				require.Equal(t, row.attempts, row.lock.locked)
+				pauses := row.attempts - 1
+				require.GreaterOrEqual(t, time.Since(began), time.Duration(pauses*250)*time.Millisecond)
+				require.LessOrEqual(t, time.Since(began), time.Duration(pauses*500)*time.Millisecond)
+			})
+		})
+	}
+}
+
+// Lead heeds its ctx in each of its states, and lets a panic through.
+func TestLeadEnds(t *testing.T) {
+	never := func(context.Context) error { panic("without the lock") }
+	for name, lock := range map[string]*scriptedLock{
+		"before":       {},
+		"in the pause": {locks: []error{rlock.ErrUnreachable}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				began := time.Now()
+				if lock.locks == nil {
+					cancel()
+				} else {
+					time.AfterFunc(10*time.Millisecond, cancel)
+				}
+				require.ErrorIs(t, rlock.Lead(ctx, lock, never), context.Canceled)
+				require.LessOrEqual(t, time.Since(began), 10*time.Millisecond)
+			})
+		})
+	}
+	t.Run("as the leader that was lost", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		lock := &scriptedLock{unlocks: []error{rlock.ErrLost}}
+		require.ErrorIs(t, rlock.Lead(ctx, lock, func(context.Context) error { cancel(); return nil }), rlock.ErrLost)
+		require.Equal(t, 1, lock.locked)
+	})
+	lock := &scriptedLock{unlocks: []error{rlock.ErrLost}}
+	require.PanicsWithValue(t, "boom", func() {
+		_ = rlock.Lead(t.Context(), lock, func(context.Context) error { panic("boom") })
+	})
+	require.Empty(t, lock.unlocks, "unlocked")
+	require.Panics(t, func() { _ = rlock.Lead(t.Context(), lock, nil) })
+	require.Panics(t, func() { _ = rlock.Lead(t.Context(), nil, never) })
+}
+
+// term is an event: a candidate begins to lead, or ends because of why.
+type term struct {
+	leader int
+	why    error
+}
+
+// One of three leads, and the next one when it ends in order, or when Redis comes back after it was gone.
+func TestLead(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	name := redistest.Name(t)
+	terms, outages := make(chan term, 100), make(chan term, 100)
+	var inside atomic.Int32
+	var stops [3]context.CancelFunc
+	var ended [3]<-chan error // what Lead returned
+	for i := range stops {
+		client := newClient(t, s.Client(t), rlock.Options{
+			WatchdogTimeout: time.Second,
+			Trace:           &rlock.Trace{Failed: func(_ context.Context, f rlock.FailedInfo) { outages <- term{i, f.Err} }},
+		})
+		ctx, stop := context.WithCancel(context.Background())
+		t.Cleanup(stop)
+		stops[i] = stop
+		ended[i] = async(func() error {
+			return rlock.Lead(ctx, client.Mutex(name), func(ctx context.Context) error {
+				assert.EqualValues(t, 1, inside.Add(1), "leaders")
+				defer inside.Add(-1)
+				terms <- term{leader: i}
+				<-ctx.Done()
+				terms <- term{i, context.Cause(ctx)}
+				return ctx.Err()
+			})
+		})
+	}
+
+	first := receive(t, terms).leader
+	stops[first]()
+	require.Equal(t, term{first, context.Canceled}, receive(t, terms))
+	require.ErrorIs(t, within(t, ended[first], atMost), context.Canceled)
+	second := receive(t, terms)
+	require.NoError(t, second.why)
+	require.NotEqual(t, first, second.leader)
+
+	s.Stop()
+	end := receive(t, terms)
+	require.Equal(t, second.leader, end.leader)
+	require.ErrorIs(t, end.why, rlock.ErrLost)
+	for hit := make(map[int]bool); len(hit) < 2; {
+		outage := receive(t, outages)
+		require.ErrorIs(t, outage.why, rlock.ErrUnreachable)
+		hit[outage.leader] = true
+	}
+	s.Restart()
+	require.NoError(t, receive(t, terms).why)
+	for i := range stops {
+		if i != first {
+			require.Empty(t, ended[i], "Lead goes on")
+			stops[i]()
+			require.ErrorIs(t, within(t, ended[i], atMost), context.Canceled)
+		}
+	}
+	bench{rdb: s.Client(t)}.clear(t)
+}
+
+func receive(t *testing.T, events <-chan term) term {
+	t.Helper()
+	select {
+	case event := <-events:
+		return event
+	case <-time.After(atMost):
+		require.FailNow(t, "nothing happens")
+		panic("unreachable")
+	}
+}
