@@ -39,6 +39,9 @@ GRAFANA = rlockotel/grafana
 # The test kit, a module of its own. Its tests need no server, and next to no time: their clock is that of a bubble.
 KIT      = rlocktest
 
+# The examples, a module of its own.
+EXAMPLES = examples
+
 # The bench, a module of its own, and its Java worker. BENCHFLAGS: see "cd bench && go run . -h".
 BENCH     = bench
 BENCH_JAR = redisson/target/worker.jar
@@ -52,7 +55,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test interop faults faults-ci bench bench-quick dashboard cover lint portable fmt demo redis-server c-compiler jdk golangci-lint
+.PHONY: help test interop faults faults-ci bench bench-quick dashboard cover lint portable fmt demo redis-server postgres c-compiler jdk golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -110,7 +113,7 @@ cover: redis-server c-compiler ## the same tests; what they cover of all package
 lint: golangci-lint ## golangci-lint, formatting included, and whether go.mod is tidy; changes no file
 	$(GOLANGCI) run ./...
 	$(GO) mod tidy -diff
-	golangci="$$(pwd)/"$(GOLANGCI) && for module in $(FAULTS) $(BENCH) $(OTEL) $(GRAFANA) $(KIT); do \
+	golangci="$$(pwd)/"$(GOLANGCI) && for module in $(FAULTS) $(BENCH) $(OTEL) $(GRAFANA) $(KIT) $(EXAMPLES); do \
 		( cd "$$module" && "$$golangci" run ./... && $(GO) mod tidy -diff ) || exit 1; \
 	done
 
@@ -132,6 +135,20 @@ redis-server: ## install redis-server if it is missing (apt-get or brew)
 	elif command -v brew >/dev/null; then brew install redis; \
 	fi; \
 	command -v redis-server >/dev/null || { echo "install Redis 6.2 or later so that redis-server is on PATH"; exit 1; }
+
+# On its own Debian's package would start a server, and make it start with the machine.
+postgres: ## install PostgreSQL if it is missing (apt-get or brew): the example fencing starts its own server
+	@probe() { ls "$$(dirname "$$(command -v initdb || echo none)")"/postgres /usr/lib/postgresql/*/bin/postgres \
+		/opt/homebrew/opt/postgresql*/bin/postgres /usr/local/opt/postgresql*/bin/postgres 2>/dev/null | grep -q .; }; \
+	if probe; then exit 0; fi; \
+	echo "PostgreSQL is missing; the example fencing starts its own server with it"; \
+	if command -v apt-get >/dev/null; then \
+		$(APT_INSTALL) postgresql-common && \
+		$(SUDO) sed -i 's/^#\?create_main_cluster *=.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf && \
+		$(APT_INSTALL) postgresql; \
+	elif command -v brew >/dev/null; then brew install postgresql@17; \
+	fi; \
+	probe || { echo "install PostgreSQL so that initdb and postgres are on PATH"; exit 1; }
 
 # gcc without the C headers is not enough, and apt-get's gcc only recommends them, so the probe includes one.
 c-compiler: ## install a C compiler if it is missing (apt-get): the race detector needs one
