@@ -39,8 +39,9 @@ GRAFANA = rlockotel/grafana
 # The test kit, a module of its own. Its tests need no server, and next to no time: their clock is that of a bubble.
 KIT      = rlocktest
 
-# The examples, a module of its own.
+# The examples, a module of its own. The Java side of one of them is built by interop.
 EXAMPLES = examples
+MIGRATE  = examples/migrate/java
 
 # The bench, a module of its own, and its Java worker. BENCHFLAGS: see "cd bench && go run . -h".
 BENCH     = bench
@@ -75,8 +76,13 @@ interop: redis-server c-compiler jdk ## lock together with the real Redisson, fr
 		echo "building the Java side with Redisson $$version"; \
 		mvn -B -q -Dstyle.color=never -f $(REDISSON)/pom.xml -Dredisson.version="$$version" package && touch "$$jar" || exit 1; \
 	done; \
+	jar=$(MIGRATE)/target/migrate.jar; \
+	if [ ! -f "$$jar" ] || [ -n "$$(find $(MIGRATE)/pom.xml $(MIGRATE)/src -newer "$$jar")" ]; then \
+		mvn -B -q -Dstyle.color=never -f $(MIGRATE)/pom.xml package && touch "$$jar" || exit 1; \
+	fi; \
 	set -x; REDISSON_NEWEST="$$newest" REDISSON_SHARDED=$(REDISSON_SHARDED) REDISSON_OLDEST=$(REDISSON_OLDEST) \
-		CGO_ENABLED=1 $(GO) test -tags interop -run '^TestInterop' $(INTEROPFLAGS) ./rlock_test
+		CGO_ENABLED=1 $(GO) test -tags interop -run '^TestInterop' $(INTEROPFLAGS) ./rlock_test && \
+		cd $(EXAMPLES) && CGO_ENABLED=1 $(GO) test -tags interop $(INTEROPFLAGS) ./migrate
 
 faults: redis-server c-compiler ## histories, single faults and mixed ones: make faults SEED=7 DURATION=1h
 	timeout=30m; [ -z '$(DURATION)' ] || timeout=0; \
