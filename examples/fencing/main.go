@@ -28,7 +28,8 @@ import (
 const lease = time.Second
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// SIGPIPE: as in "go run ./fencing | head", after which nobody would wake A.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
 	err := run(ctx)
 	stop()
 	if err != nil {
