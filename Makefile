@@ -46,8 +46,9 @@ GRAFANA = rlockotel/grafana
 VET      = rlockvet
 VET_TAGS = -tags=interop,prometheus
 
-# Programs to paste from.
+# Programs to paste from. The Java side of one of them is built by interop.
 EXAMPLES = examples
+MIGRATE  = examples/migrate/java
 
 # The bench, with a go.work of its own, and its Java worker. BENCHFLAGS: see "cd bench && go run . -h".
 BENCH     = bench
@@ -62,7 +63,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test examples interop faults faults-ci bench bench-quick dashboard cover lint tidy api version release-check portable fmt demo redis-server c-compiler jdk golangci-lint
+.PHONY: help test examples interop faults faults-ci bench bench-quick dashboard cover lint tidy api version release-check portable fmt demo redis-server postgres c-compiler jdk golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -71,7 +72,7 @@ test: redis-server c-compiler ## go vet and all tests, under the race detector a
 	$(GO) vet $(PKGS)
 	CGO_ENABLED=1 $(GO) test $(TESTFLAGS) $(PKGS)
 
-examples: redis-server c-compiler ## run the examples as processes, and check what they print
+examples: redis-server postgres c-compiler ## run the examples as processes, and check what they print
 	cd $(EXAMPLES) && $(GO) vet ./... && CGO_ENABLED=1 $(GO) test $(TESTFLAGS) ./...
 
 interop: redis-server c-compiler jdk ## lock together with the real Redisson, from Maven Central, several versions of it
@@ -82,8 +83,13 @@ interop: redis-server c-compiler jdk ## lock together with the real Redisson, fr
 		echo "building the Java side with Redisson $$version"; \
 		mvn -B -q -Dstyle.color=never -f $(REDISSON)/pom.xml -Dredisson.version="$$version" package && touch "$$jar" || exit 1; \
 	done; \
+	jar=$(MIGRATE)/target/migrate.jar; \
+	if [ ! -f "$$jar" ] || [ -n "$$(find $(MIGRATE)/pom.xml $(MIGRATE)/src -newer "$$jar")" ]; then \
+		mvn -B -q -Dstyle.color=never -f $(MIGRATE)/pom.xml package && touch "$$jar" || exit 1; \
+	fi; \
 	set -x; REDISSON_NEWEST="$$newest" REDISSON_SHARDED=$(REDISSON_SHARDED) REDISSON_OLDEST=$(REDISSON_OLDEST) \
-		CGO_ENABLED=1 $(GO) test -tags interop -run '^TestInterop' $(INTEROPFLAGS) ./rlock_test
+		CGO_ENABLED=1 $(GO) test -tags interop -run '^TestInterop' $(INTEROPFLAGS) ./rlock_test && \
+		cd $(EXAMPLES) && CGO_ENABLED=1 $(GO) test -tags interop $(INTEROPFLAGS) ./migrate
 
 faults: redis-server c-compiler ## histories, single faults and mixed ones: make faults SEED=7 DURATION=1h
 	timeout=30m; [ -z '$(DURATION)' ] || timeout=0; \
@@ -154,6 +160,20 @@ redis-server: ## install redis-server if it is missing (apt-get or brew)
 	elif command -v brew >/dev/null; then brew install redis; \
 	fi; \
 	command -v redis-server >/dev/null || { echo "install Redis 6.2 or later so that redis-server is on PATH"; exit 1; }
+
+# On its own Debian's package would start a server, and make it start with the machine.
+postgres: ## install PostgreSQL if it is missing (apt-get or brew): the example fencing starts its own server
+	@probe() { ls "$$(dirname "$$(command -v initdb || echo none)")"/postgres /usr/lib/postgresql/*/bin/postgres \
+		/opt/homebrew/opt/postgresql*/bin/postgres /usr/local/opt/postgresql*/bin/postgres 2>/dev/null | grep -q .; }; \
+	if probe; then exit 0; fi; \
+	echo "PostgreSQL is missing; the example fencing starts its own server with it"; \
+	if command -v apt-get >/dev/null; then \
+		$(APT_INSTALL) postgresql-common && \
+		$(SUDO) sed -i 's/^#\?create_main_cluster *=.*/create_main_cluster = false/' /etc/postgresql-common/createcluster.conf && \
+		$(APT_INSTALL) postgresql; \
+	elif command -v brew >/dev/null; then brew install postgresql@17; \
+	fi; \
+	probe || { echo "install PostgreSQL so that initdb and postgres are on PATH"; exit 1; }
 
 # gcc without the C headers is not enough, and apt-get's gcc only recommends them, so the probe includes one.
 c-compiler: ## install a C compiler if it is missing (apt-get): the race detector needs one

@@ -1,0 +1,163 @@
+//go:build unix
+
+// Fencing stops the holder of a lock for longer than its lease, and lets it write when it goes on: see README.md.
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// lease is short, so that the program is.
+const lease = time.Second
+
+func main() {
+	// SIGPIPE: as in "go run ./fencing | head", after which nobody would wake A.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGPIPE)
+	err := run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "fencing:", strings.Join(strings.Fields(err.Error()), " "))
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context) error {
+	db, err := sql.Open("pgx", cmp.Or(os.Getenv("DATABASE_URL"), "postgres://postgres@127.0.0.1:5432/postgres"))
+	if err == nil {
+		_, err = db.ExecContext(ctx, createTable)
+	}
+	if err != nil {
+		return fmt.Errorf("no PostgreSQL: %w (start one, or set DATABASE_URL)", err)
+	}
+	defer db.Close()
+
+	option, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
+	if err != nil {
+		return fmt.Errorf("REDIS_URL: %w", err)
+	}
+	rdb, err := rueidis.NewClient(option)
+	if err != nil {
+		return fmt.Errorf("no Redis: %w (start one, or set REDIS_URL)", err)
+	}
+	defer rdb.Close()
+	client, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: lease})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+
+	locks := map[string]*rlock.Mutex{
+		"plain":  client.Mutex("account:plain"),
+		"fenced": client.FencedMutex("account:fenced"),
+	}
+	if len(os.Args) > 1 { // we are A, started by scene
+		account := os.Args[1]
+		if locks[account] == nil {
+			return errors.New("it takes no arguments")
+		}
+		return slowDeposit(ctx, locks[account], db, account)
+	}
+	fmt.Println("A Mutex has no token: all writes carry 0")
+	if err := scene(ctx, locks["plain"], db, "plain"); err != nil {
+		return err
+	}
+	fmt.Println("A FencedMutex has one")
+	return scene(ctx, locks["fenced"], db, "fenced")
+}
+
+// scene has A, another process, and B, this one, deposit to the same account.
+func scene(ctx context.Context, lock *rlock.Mutex, db *sql.DB, account string) error {
+	if _, err := db.ExecContext(ctx, `INSERT INTO rlock_accounts (name, balance) VALUES ($1, 100)
+		ON CONFLICT (name) DO UPDATE SET balance = 100, token = 0`, account); err != nil {
+		return err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	a := exec.CommandContext(ctx, program, account)
+	a.Stderr = os.Stderr
+	goOn, err := a.StdinPipe()
+	if err != nil {
+		return err
+	}
+	stdout, err := a.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := a.Start(); err != nil {
+		return err
+	}
+	defer func() { _ = a.Process.Kill() }() // if it is still there; this ends a stopped process, too
+
+	lines := bufio.NewScanner(stdout)
+	if lines.Scan() {
+		fmt.Println(lines.Text()) // A reads …
+	}
+	if err := a.Process.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	fmt.Println("  A is stopped, for longer than its lease")
+	if err := deposit(ctx, lock, db, account, 50); err != nil {
+		return err
+	}
+	fmt.Println("  B has got the lock, and deposits 50")
+	fmt.Println("  A goes on")
+	if err := errors.Join(a.Process.Signal(syscall.SIGCONT), goOn.Close()); err != nil {
+		return err
+	}
+	for lines.Scan() {
+		fmt.Println(lines.Text())
+	}
+	if err := a.Wait(); err != nil {
+		return fmt.Errorf("process A: %w", err)
+	}
+	var balance int64
+	err = db.QueryRowContext(ctx, `SELECT balance FROM rlock_accounts WHERE name = $1`, account).Scan(&balance)
+	fmt.Println("  the balance is", balance)
+	return err
+}
+
+// slowDeposit is deposit as A makes it: stopped between its read and its write.
+func slowDeposit(ctx context.Context, lock *rlock.Mutex, db *sql.DB, account string) error {
+	err := lock.Do(ctx, func(ctx context.Context) error {
+		token, _ := lock.FencingToken(ctx)
+		balance, err := update(ctx, db, readAccount, account, token)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("  A has the lock with token %d, and reads %d\n", token, balance)
+		if _, err := io.Copy(io.Discard, os.Stdin); err != nil { // until B is through
+			return err
+		}
+		// A write that is on its way when the process is stopped heeds no ctx. This one stands for it.
+		balance, err = update(context.WithoutCancel(ctx), db, writeAccount, account, token, balance+30)
+		if err == nil {
+			fmt.Println("  A writes", balance)
+		}
+		return err
+	})
+	fmt.Println("  A is told:", err)
+	if !errors.Is(err, errRefused) {
+		return nil
+	}
+	fmt.Println("  A tries again")
+	return deposit(ctx, lock, db, account, 30)
+}

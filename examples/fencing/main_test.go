@@ -1,0 +1,113 @@
+//go:build unix
+
+package main
+
+import (
+	"database/sql"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+func TestFencing(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "fencing")
+	said, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	postgres := startPostgres(t)
+	const nobody = "127.0.0.1:1"
+
+	t.Run("prints what the README shows", func(t *testing.T) {
+		stdout, stderr := runProgram(t, program, redistest.Start(t).Addr(), postgres)
+		t.Log("\n" + stdout)
+		require.Empty(t, stderr)
+		require.Equal(t, blocks(t, "README.md")[1], stdout)
+	})
+	t.Run("without PostgreSQL", func(t *testing.T) {
+		stdout, stderr := runProgram(t, program, nobody, "postgres://postgres@"+nobody+"/postgres")
+		require.Empty(t, stdout)
+		require.Regexp(t, `^fencing: no PostgreSQL: .* \(start one, or set DATABASE_URL\)\n$`, stderr)
+	})
+	t.Run("without Redis", func(t *testing.T) {
+		stdout, stderr := runProgram(t, program, nobody, postgres)
+		require.Empty(t, stdout)
+		require.Regexp(t, `^fencing: no Redis: .* \(start one, or set REDIS_URL\)\n$`, stderr)
+	})
+	t.Run("statements of the page", func(t *testing.T) { requireStatements(t, postgres) })
+}
+
+// The page shows the code and the output that are tested here.
+func TestPageShowsTheProgram(t *testing.T) {
+	code, err := os.ReadFile("bank.go")
+	require.NoError(t, err)
+	shown := blocks(t, page)
+	require.Contains(t, shown, string(code))
+	require.Contains(t, shown, blocks(t, "README.md")[1])
+}
+
+const page = "../../docs/fencing.md"
+
+// blocks returns the blocks of code of a page.
+func blocks(t *testing.T, file string) (all []string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	for _, block := range regexp.MustCompile("(?s)```[a-z]*\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+		all = append(all, block[1])
+	}
+	return all
+}
+
+// requireStatements runs the SQL of the page, in its order. Each statement with a token refuses one that is lower than one it
+// has seen.
+func requireStatements(t *testing.T, postgres string) {
+	t.Helper()
+	db, err := sql.Open("pgx", postgres)
+	require.NoError(t, err)
+	defer db.Close()
+	_, err = db.ExecContext(t.Context(), `CREATE TABLE accounts (name text PRIMARY KEY, balance bigint); INSERT INTO accounts VALUES ('a', 100)`)
+	require.NoError(t, err)
+	text, err := os.ReadFile(page)
+	require.NoError(t, err)
+	withToken := 0
+	for _, statement := range regexp.MustCompile(`(?m)^(ALTER|CREATE|INSERT|UPDATE) .*;$`).FindAllString(string(text), -1) {
+		if !strings.Contains(statement, "$2") {
+			_, err := db.ExecContext(t.Context(), statement)
+			require.NoError(t, err, statement)
+			continue
+		}
+		for _, c := range []struct {
+			token int64
+			want  error
+		}{{5, nil}, {5, nil}, {7, nil}, {6, sql.ErrNoRows}} {
+			arguments := []any{"a", c.token, int64(150)}[:strings.Count(statement, "$3")+2]
+			var got int64
+			require.Equal(t, c.want, db.QueryRowContext(t.Context(), statement, arguments...).Scan(&got), statement)
+		}
+		_, err := db.ExecContext(t.Context(), `UPDATE accounts SET token = 0`)
+		require.NoError(t, err)
+		withToken++
+	}
+	require.Equal(t, 3, withToken)
+}
+
+// runProgram runs the program to its end.
+func runProgram(t *testing.T, program, redis, postgres string) (stdout, stderr string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), program)
+	cmd.Env = append(os.Environ(), "REDIS_URL=redis://"+redis, "DATABASE_URL="+postgres)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // on which it ends the process that it has stopped
+	cmd.WaitDelay = 10 * time.Second
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	_ = cmd.Run() // what went wrong is on stderr
+	return out.String(), errs.String()
+}

@@ -1,0 +1,81 @@
+//go:build interop
+
+package main
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+var line = regexp.MustCompile(`^ *(\d+) to +(\d+)  (\S+) +(go|java) +([0-9a-f-]{36}):\d+ +parcel (\d+), 2 levels$`)
+
+// Both sides ship their parcels, and never two of one order together; a hold that is longer than the watchdog time is kept.
+func TestMigrate(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "migrate")
+	said, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	cmd := exec.CommandContext(t.Context(), program, "-jar", "java/target/migrate.jar")
+	cmd.Env = append(os.Environ(), "REDIS_URL=redis://"+redistest.Start(t).Addr())
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // on which it ends the Java side
+	cmd.WaitDelay = 10 * time.Second
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	t.Logf("\n%s", out)
+	require.NoError(t, err, "%s", &stderr)
+	require.Empty(t, stderr.String())
+
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	require.Len(t, lines, 24)
+	require.Equal(t, "22 sections, and no two of one lock together", lines[23])
+	var (
+		clients = make(map[string]string)        // by side
+		counts  = make(map[string]int)           // of sections, by order and side
+		until   = make(map[string]time.Duration) // the end of the last section, by order
+	)
+	for _, l := range lines[1:23] {
+		f := line.FindStringSubmatch(l)
+		require.NotNil(t, f, l)
+		order, side, client := f[3], f[4], f[5]
+		from, to := milliseconds(t, f[1]), milliseconds(t, f[2])
+		require.GreaterOrEqual(t, from, until[order], l)
+		if order == "order:big" {
+			require.Greater(t, to-from, watchdog, l)
+		}
+		until[order] = to
+		counts[order+" "+side]++
+		if clients[side] == "" {
+			clients[side] = client
+		}
+		require.Equal(t, clients[side], client, l)
+	}
+	require.NotEqual(t, clients["go"], clients["java"])
+	require.Equal(t, map[string]int{
+		"order:1 go": 5, "order:2 go": 5, "order:big go": 1,
+		"order:1 java": 5, "order:2 java": 5, "order:big java": 1,
+	}, counts)
+}
+
+func milliseconds(t *testing.T, text string) time.Duration {
+	t.Helper()
+	ms, err := strconv.Atoi(text)
+	require.NoError(t, err)
+	return time.Duration(ms) * time.Millisecond
+}
+
+// The Java side has no program to start, or no Redis: the one line says what to do.
+func TestMigrateMissing(t *testing.T) {
+	require.ErrorContains(t, run(t.Context(), "none.jar"), "none.jar: no such file or directory (build it: mvn -q -f migrate/java package)")
+	t.Setenv("REDIS_URL", "redis://127.0.0.1:1")
+	require.ErrorContains(t, run(t.Context(), "java/target/migrate.jar"), "(start one, or set REDIS_URL)")
+}
