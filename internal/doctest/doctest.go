@@ -1,0 +1,75 @@
+// Package doctest finds the code in the pages of the documentation, for the tests that compile and run it. CONTRIBUTING.md says how a
+// block has to be written.
+package doctest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Block is a fenced block of a page.
+type Block struct {
+	Page string // its path from the root
+	Line int    // of the first line of Text
+	Lang string
+	Text string
+}
+
+// Languages are what a block may be in. One spelling for each, so that no block escapes the tests by another.
+var Languages = []string{"", "console", "go", "java", "json", "mermaid", "promql", "sh", "sql", "text", "yaml"}
+
+// Blocks returns the blocks of README.md and of all pages in docs, in their order. root is the folder of the project.
+func Blocks(root string) ([]Block, error) {
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		return nil, err
+	}
+	var all []Block
+	for _, page := range append([]string{filepath.Join(root, "README.md")}, pages...) {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			return nil, err
+		}
+		name, err := filepath.Rel(root, page)
+		if err != nil {
+			return nil, err
+		}
+		blocks, err := parse(filepath.ToSlash(name), string(text))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, blocks...)
+	}
+	return all, nil
+}
+
+var fence = regexp.MustCompile("^\\s*```\\s*(.*?)\\s*$")
+
+// parse finds the blocks of one page.
+func parse(page, text string) (all []Block, err error) {
+	var open *Block
+	line := 0
+	for s := range strings.Lines(text) {
+		line++
+		mark := fence.FindStringSubmatch(strings.TrimRight(s, "\r\n"))
+		switch {
+		case mark == nil && open != nil:
+			open.Text += s
+		case mark == nil:
+		case open == nil && !slices.Contains(Languages, mark[1]):
+			return nil, fmt.Errorf("%s:%d: a block in %q: use one of %q", page, line, mark[1], Languages[1:])
+		case open == nil:
+			open = &Block{Page: page, Line: line + 1, Lang: mark[1]}
+		default:
+			all, open = append(all, *open), nil
+		}
+	}
+	if open != nil {
+		return nil, fmt.Errorf("%s:%d: the block is not closed", page, open.Line)
+	}
+	return all, nil
+}

@@ -1,0 +1,76 @@
+package doctest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/go-rlock/rlock/internal/require"
+)
+
+var (
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading = regexp.MustCompile(`(?m)^#+ +(.+?) *$`)
+	dropped = regexp.MustCompile(`[^\p{L}\p{N} _-]`) // from a heading's anchor
+	block   = regexp.MustCompile("(?s)\n```.*?\n```")
+)
+
+// brokenLinks returns the links of a page that lead to no file of the tree, or to no heading of a page.
+func brokenLinks(page string) (broken []string, err error) {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range link.FindAllStringSubmatch(block.ReplaceAllString(string(text), ""), -1) {
+		if strings.Contains(m[1], ":") { // of another site
+			continue
+		}
+		path, anchor, _ := strings.Cut(m[1], "#")
+		target := page
+		if path != "" {
+			target = filepath.Join(filepath.Dir(page), path)
+		}
+		if _, err := os.Stat(target); err != nil || anchor != "" && !hasAnchor(target, anchor) {
+			broken = append(broken, fmt.Sprintf("%s: %s", page, m[1]))
+		}
+	}
+	return broken, nil
+}
+
+func hasAnchor(page, anchor string) bool {
+	text, err := os.ReadFile(page)
+	if err != nil {
+		return false
+	}
+	for _, m := range heading.FindAllStringSubmatch(block.ReplaceAllString(string(text), ""), -1) {
+		if strings.ReplaceAll(dropped.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-") == anchor {
+			return true
+		}
+	}
+	return false
+}
+
+// Links between the pages, and from them to files, lead somewhere.
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	require.NoError(t, err)
+	for _, page := range append(pages, filepath.Join(root, "README.md"), filepath.Join(root, "CONTRIBUTING.md")) {
+		broken, err := brokenLinks(page)
+		require.NoError(t, err)
+		require.Empty(t, broken)
+	}
+}
+
+func TestBrokenLinksAreFound(t *testing.T) {
+	t.Parallel()
+	page := filepath.Join(t.TempDir(), "p.md")
+	require.NoError(t, os.WriteFile(page, []byte("# A heading: `x`, and y\n[1](p.md) [2](#a-heading-x-and-y) [3](https://example.org/none) "+
+		"[4](p.md#none) [5](none.md)\n```\n[6](none)\n# None\n```\n[7](#none)\n"), 0o600))
+	broken, err := brokenLinks(page)
+	require.NoError(t, err)
+	require.Equal(t, []string{page + ": p.md#none", page + ": none.md", page + ": #none"}, broken)
+}

@@ -1,0 +1,68 @@
+// Package prelude is what Go blocks in the documentation may use without declaring it: these imports and these names.
+package prelude
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/rlock"
+	"github.com/go-rlock/rlock/rlockotel"
+	"github.com/go-rlock/rlock/rlocktest"
+)
+
+// What a program has.
+var (
+	ctx              context.Context
+	err              error
+	rdb, redisClient rueidis.Client
+	client           *rlock.Client
+	one, two, three  *rlock.Client // of three servers
+	server           *http.Server
+	db               *sql.DB
+	data             []byte
+)
+
+// The work inside of locks.
+var (
+	work, ship, feed, show, fill, transfer, write, report, charge, pay func(context.Context) error
+
+	fresh   func(context.Context) bool
+	rebuild func(context.Context) (string, error)
+
+	billing interface {
+		Charge(ctx context.Context, order int) error
+	}
+	store interface {
+		Write(ctx context.Context, token int64, data []byte) error
+	}
+)
+
+// Metrics of a program, as those of Prometheus.
+type observer interface{ Observe(float64) }
+
+var (
+	leaseMargin    observer
+	acquireSeconds interface {
+		WithLabelValues(values ...string) observer
+	}
+)
