@@ -63,7 +63,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test examples interop faults faults-ci bench bench-quick dashboard cover lint tidy api version release-check portable fmt demo redis-server postgres c-compiler jdk golangci-lint
+.PHONY: help test examples interop faults faults-ci bench bench-quick dashboard cover lint tidy api version release-check portable fmt demo picture redis-server postgres c-compiler jdk golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -152,6 +152,9 @@ fmt: golangci-lint ## format the code as lint wants it
 
 demo: ## several processes share one lock on this machine; needs only Go
 	$(GO) run ./cmd/rlock demo
+
+picture: ## draw docs/demo.svg from a run of the demo (script(1) of util-linux gives it a terminal)
+	script -qec '$(GO) run ./cmd/rlock demo' /dev/null </dev/null | $(GO) run ./internal/termsvg >docs/demo.svg.new && mv docs/demo.svg.new docs/demo.svg
 
 redis-server: ## install redis-server if it is missing (apt-get or brew)
 	@if command -v redis-server >/dev/null; then exit 0; fi; \

@@ -1,27 +1,24 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"image/color"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	_ "gonum.org/v1/plot/vg/vgsvg" // the form that the plots are saved in
 )
 
 // draw writes the tables, a plot for each of them, and one for each metric of each curve.
 func (r *results) draw(dir string) error {
 	errs := []error{os.WriteFile(filepath.Join(dir, tableFile), []byte(r.tables()), 0o644)}
 	for _, t := range r.byWorkload() {
-		errs = append(errs, t.plot(filepath.Join(dir, t.workload.name+".svg")))
+		errs = append(errs, t.plot(t.workload.metric, filepath.Join(dir, t.workload.name+".svg")))
+		if slices.ContainsFunc(t.workload.columns, func(m metric) bool { return m.head == longest.head }) {
+			errs = append(errs, t.plot(longest, filepath.Join(dir, t.workload.name+"-waits.svg")))
+		}
 	}
 	for _, c := range curves(&options{}) {
 		for _, m := range c.metrics {
@@ -44,186 +41,238 @@ func fileName(head string) string {
 	}, head), "-")
 }
 
-// Colours tell the libraries apart, the same in all plots.
-var (
-	grey = color.Gray{Y: 0x99}                            // floors
-	red  = color.RGBA{R: 0xc0, G: 0x1c, B: 0x28, A: 0xff} // rlock
-)
-
-// others are given to the rest in turn.
-var others = []color.Color{
-	color.RGBA{R: 0x1f, G: 0x77, B: 0xb4, A: 0xff}, color.RGBA{R: 0x2c, G: 0xa0, B: 0x2c, A: 0xff},
-	color.RGBA{R: 0x94, G: 0x67, B: 0xbd, A: 0xff}, color.RGBA{R: 0x8c, G: 0x56, B: 0x4b, A: 0xff},
-	color.RGBA{R: 0xff, G: 0x7f, B: 0x0e, A: 0xff}, color.RGBA{R: 0x17, G: 0xbe, B: 0xcf, A: 0xff},
+// colours tell the libraries apart, the same in all plots.
+var colours = map[string]string{
+	"floor": "#8c959f", "floor-scripts": "#57606a",
+	"rlock":       "#cf222e",
+	"rueidislock": "#0969da",
+	"redsync":     "#1a7f37", "redsync-rueidis": "#74c476",
+	"bsm":      "#e16f24",
+	"redisson": "#8250df",
 }
 
-func colourOf(l *library) color.Color {
-	switch {
-	case l.floor:
-		return grey
-	case !l.peer():
-		return red
+// colour is that of the library; variants that are not drawn in one curve share it.
+func (l *library) colour() string {
+	if c, ok := colours[l.name]; ok {
+		return c
 	}
-	n := 0
-	for i := range libraries {
-		if libraries[i].name == l.name {
-			break
-		}
-		if libraries[i].peer() {
-			n++
-		}
-	}
-	return others[n%len(others)]
+	family, _, _ := strings.Cut(l.name, "-")
+	return cmp.Or(colours[family], ink)
 }
 
-func newPlot(title string) *plot.Plot {
-	p := plot.New()
-	p.Title.Text = title
-	for _, style := range []*font.Font{
-		&p.Title.TextStyle.Font, &p.X.Label.TextStyle.Font, &p.Y.Label.TextStyle.Font,
-		&p.X.Tick.Label.Font, &p.Y.Tick.Label.Font, &p.Legend.TextStyle.Font,
-	} {
-		style.Variant = "Sans"
+// direction says which way is better.
+func (m *metric) direction() string {
+	if m.more {
+		return "more is better"
 	}
-	return p
+	return "less is better"
 }
 
-// logarithmic makes the axis cover from..to in whole powers of ten.
-func logarithmic(a *plot.Axis, from, to float64) {
-	a.Scale = plot.LogScale{}
-	a.Tick.Marker = plot.LogTicks{Prec: -1}
-	a.Min, a.Max = powerBelow(from), -1.0
-	for a.Max = a.Min * 10; a.Max < to; {
-		a.Max *= 10
+// least and most of the rounds that did not fail.
+func extremes(samples []*sample, value func(*sample) float64) (least, most float64) {
+	least, most = math.Inf(1), math.Inf(-1)
+	for _, s := range samples {
+		if s.Error == "" {
+			least, most = min(least, value(s)), max(most, value(s))
+		}
 	}
+	return least, most
 }
 
-func powerBelow(v float64) float64 {
-	p := 1.0
-	for p > v {
-		p /= 10
+// troubles says how many got nothing, and how many rounds failed; "" if all had their turns in all rounds.
+func troubles(samples []*sample) string {
+	var says []string
+	for _, m := range []struct {
+		value func(*sample) float64
+		word  string
+	}{{starved.value, "starve"}, {stuck.value, "stuck"}} {
+		least, most := extremes(samples, m.value)
+		switch {
+		case most <= 0:
+		case least == most:
+			says = append(says, fmt.Sprintf("%.0f of %d %s", most, samples[0].goroutines(), m.word))
+		default:
+			says = append(says, fmt.Sprintf("%.0f to %.0f of %d %s", least, most, samples[0].goroutines(), m.word))
+		}
 	}
-	for p*10 <= v {
-		p *= 10
+	failed := 0
+	for _, s := range samples {
+		if s.Error != "" {
+			failed++
+		}
 	}
-	return p
+	if failed > 0 {
+		says = append(says, fmt.Sprintf("%d of %d rounds failed", failed, len(samples)))
+	}
+	return strings.Join(says, ", ")
 }
 
-// spread is the smallest and the largest of the values above 0, which are all that a logarithmic axis can show; false if there
-// are none.
-func spread(values []float64) (from, to float64, ok bool) {
-	for _, v := range values {
-		if v <= 0 {
-			continue
-		}
-		if !ok || v < from {
-			from = v
-		}
-		if !ok || v > to {
-			to = v
-		}
-		ok = true
+// plot draws a metric of the table: a bar for each library, its median, and a whisker from the least to the most of its rounds. The
+// bar of a library with which somebody had no turn is striped, and its label says how many.
+func (t *table) plot(m metric, path string) error {
+	const rowHeight, barHeight = 26, 16
+	p := &picture{width: 860}
+	names, highest, striped := 0.0, 0.0, false
+	for _, r := range t.rows {
+		_, most := extremes(r.samples, m.value)
+		names, highest = max(names, widthOf(r.lib.name)), max(highest, most)
+		striped = striped || troubles(r.samples) != ""
 	}
-	return from, to, ok
-}
-
-// plot draws the metric of the table, a dot for each library: bars have no place to begin on a logarithmic
-// axis.
-func (t *table) plot(path string) error {
-	p := newPlot(t.workload.name + ": " + t.workload.about)
-	better := "less is better"
-	if t.workload.metric.more {
-		better = "more is better"
-	}
-	p.X.Label.Text = fmt.Sprintf("%s, %s", t.workload.metric.head, better)
-	var names []string
-	var values []float64
-	for _, r := range slices.Backward(t.rows) { // the first one on top
-		if !r.ok || r.value <= 0 {
-			continue
-		}
-		dots, err := plotter.NewScatter(plotter.XYs{{X: r.value, Y: float64(len(names))}})
-		if err != nil {
-			return err
-		}
-		dots.GlyphStyle = draw.GlyphStyle{Color: colourOf(r.lib), Radius: vg.Points(4), Shape: draw.CircleGlyph{}}
-		p.Add(dots)
-		names, values = append(names, r.lib.name), append(values, r.value)
-	}
-	from, to, ok := spread(values)
-	if !ok {
+	if highest <= 0 {
 		return nil
 	}
-	p.NominalY(names...)
-	p.Y.Label.Text = " " // a margin: the longest name does not quite fit without
-	p.Y.Min, p.Y.Max = -0.5, float64(len(names))-0.5
-	logarithmic(&p.X, from, to)
-	p.Add(plotter.NewGrid())
-	return p.Save(16*vg.Centimeter, vg.Length(2.5+0.6*float64(len(names)))*vg.Centimeter, path)
+	x := axis{to: highest, first: names + 24, last: p.width - 24}
+	for _, r := range t.rows { // the labels behind the bars have to fit
+		if _, most := extremes(r.samples, m.value); most > 0 {
+			x.last = min(x.last, x.first+(p.width-24-widthOf(label(r, m))-x.first)*highest/most)
+		}
+	}
+	top := p.title(t.workload.name+": "+t.workload.about) + 18
+	p.text(12, top, begin, ink, m.axis+", "+m.direction())
+	top += 10
+	bottom := top + float64(rowHeight*len(t.rows))
+	for _, tick := range x.ticks() {
+		p.line(x.at(tick), top, x.at(tick), bottom, gridline, 1)
+		p.text(x.at(tick), bottom+16, middle, faint, number(tick))
+	}
+	for i, r := range t.rows {
+		y := top + rowHeight*float64(i) + rowHeight/2
+		p.text(x.first-8, y+4.5, end, ink, r.lib.name)
+		after := x.first
+		if v, ok := median(r.samples, m.value); ok {
+			least, most := extremes(r.samples, m.value)
+			p.bar(x.first, y-barHeight/2, x.at(v)-x.first, barHeight, r.lib.colour(), troubles(r.samples) != "")
+			p.whisker(x.at(least), y, x.at(most), y, 4)
+			after = x.at(most)
+		}
+		p.text(after+8, y+4.5, begin, ink, label(r, m))
+	}
+	p.line(x.first, top, x.first, bottom, ink, 1)
+	p.text(12, bottom+40, begin, faint, "Bars are medians; whiskers go from the least to the most of the rounds.")
+	p.height = bottom + 54
+	if striped {
+		p.height += 20
+		p.text(12, bottom+60, begin, faint, "Striped: some had no turn while it was measured (starve), never got the lock (stuck), or a round failed.")
+	}
+	return p.save(path)
 }
 
-// plotCurve draws one metric of a curve, a line for each library. Without samples there is no plot.
+// label is what stands behind a bar.
+func label(r row, m metric) string {
+	text := troubles(r.samples)
+	if v, ok := median(r.samples, m.value); ok {
+		text = strings.TrimSuffix(number(v)+" ("+text+")", " ()")
+	}
+	return text
+}
+
+// point of a curve.
+type point struct {
+	x, y        float64
+	least, most float64
+	troubled    bool
+}
+
+// plotCurve draws one metric of a curve, a line for each library, its medians, with whiskers from the least to the most of the
+// rounds. Without two points there is no plot.
 func (r *results) plotCurve(c *curve, m metric, path string) error {
-	p := newPlot(c.workload)
-	p.X.Label.Text, p.Y.Label.Text = c.axis, m.head
-	var xs, ys []float64
+	type course struct {
+		lib    *library
+		points []point
+	}
+	var all []course
+	low, high := math.Inf(1), 0.0
+	sizes, rings := 0, false
 	for _, name := range c.libs {
 		lib, err := findLibrary(name)
 		if err != nil {
 			return err
 		}
-		var points plotter.XYs
-		for i, point := range c.cells() {
-			v, ok := median(r.at(point, name), m.value)
-			if ok && v > 0 {
-				points = append(points, plotter.XY{X: place(c.values[i]), Y: v})
-				xs, ys = append(xs, place(c.values[i])), append(ys, v)
+		next := course{lib: lib}
+		for i, cell := range c.cells() {
+			samples := r.at(cell, name)
+			v, ok := median(samples, m.value)
+			if !ok {
+				continue
 			}
+			pt := point{x: place(c.values[i]), y: v, troubled: troubles(samples) != ""}
+			pt.least, pt.most = extremes(samples, m.value)
+			low, high = min(low, pt.least), max(high, pt.most)
+			rings = rings || pt.troubled
+			next.points = append(next.points, pt)
 		}
-		if len(points) == 0 {
-			continue
+		if len(next.points) > 0 {
+			all = append(all, next)
+			sizes = max(sizes, len(next.points))
 		}
-		line, dots, err := plotter.NewLinePoints(points)
-		if err != nil {
-			return err
-		}
-		line.Color, line.Width = colourOf(lib), vg.Points(1.5)
-		dots.GlyphStyle = draw.GlyphStyle{Color: colourOf(lib), Radius: vg.Points(3), Shape: draw.CircleGlyph{}}
-		p.Add(line, dots)
-		p.Legend.Add(name, line, dots)
 	}
-	left, right, ok := spread(xs)
-	if !ok {
+	if sizes < 2 || high <= 0 { // the usual size alone, or nothing happens
 		return nil
 	}
-	if left == right { // the usual size alone
-		return nil
+	// The order of the names is that of the ends of the lines.
+	slices.SortStableFunc(all, func(a, b course) int {
+		return cmp.Compare(b.points[len(b.points)-1].y, a.points[len(a.points)-1].y)
+	})
+
+	p := &picture{width: 860, height: 476}
+	top := p.title(c.name+": "+m.axis) + 18
+	p.text(12, top, begin, ink, m.direction())
+	names := 0.0
+	for _, line := range all {
+		names = max(names, widthOf(line.lib.name))
 	}
-	low, high, _ := spread(ys)
-	logarithmic(&p.X, left, right)
-	if c.values[0] == 0 {
-		p.X.Tick.Marker = zeroFirst{}
+	bottom := p.height - 100
+	y := axis{to: 1.05 * high, first: bottom, last: top + 24}
+	if low > 0 && high/low > 10 { // a logarithmic axis has no zero
+		y = axis{from: low / 1.15, to: high * 1.15, first: y.first, last: y.last, log: true}
 	}
-	logarithmic(&p.Y, low, high)
-	p.Add(plotter.NewGrid())
-	p.Legend.Top = true
-	return p.Save(16*vg.Centimeter, 10*vg.Centimeter, path)
+	figures := 0.0
+	for _, tick := range y.ticks() {
+		figures = max(figures, widthOf(number(tick)))
+	}
+	x := axis{
+		from: place(c.values[0]), to: place(c.values[len(c.values)-1]),
+		first: figures + 32, last: p.width - names - 76, log: true,
+	}
+	for _, tick := range y.ticks() {
+		p.line(x.first-12, y.at(tick), x.last+12, y.at(tick), gridline, 1)
+		p.text(x.first-20, y.at(tick)+4.5, end, faint, number(tick))
+	}
+	for _, v := range c.values {
+		p.line(x.at(place(v)), bottom, x.at(place(v)), bottom+5, faint, 1)
+		p.text(x.at(place(v)), bottom+20, middle, faint, number(float64(v)))
+	}
+	p.text((x.first+x.last)/2, bottom+42, middle, ink, c.axis)
+	p.line(x.first-12, bottom, x.last+12, bottom, ink, 1)
+	for i, line := range all {
+		colour := line.lib.colour()
+		for j, pt := range line.points {
+			if j > 0 {
+				before := line.points[j-1]
+				p.line(x.at(before.x), y.at(before.y), x.at(pt.x), y.at(pt.y), colour, 2)
+			}
+			p.whisker(x.at(pt.x), y.at(pt.least), x.at(pt.x), y.at(pt.most), 3)
+		}
+		for _, pt := range line.points {
+			p.dot(x.at(pt.x), y.at(pt.y), colour, pt.troubled)
+		}
+		legend := top + 36 + 22*float64(i)
+		p.line(x.last+28, legend-4, x.last+48, legend-4, colour, 3)
+		p.text(x.last+54, legend, begin, ink, line.lib.name)
+	}
+	p.text(12, p.height-30, begin, faint, "Medians; whiskers go from the least to the most of the rounds.")
+	if rings {
+		p.text(12, p.height-10, begin, faint, "A ring: some had no turn while it was measured, never got the lock, or a round failed.")
+	}
+	return p.save(path)
 }
 
-// place is where a value lies on the axis: 0 has none on a logarithmic one, and gets that of 0.1.
+// place is where a value lies on a logarithmic axis: 0 has no place there, and gets that of 0.1.
 func place(v int) float64 {
 	if v == 0 {
 		return 0.1
 	}
 	return float64(v)
-}
-
-// zeroFirst marks that place as what it is.
-type zeroFirst struct{}
-
-// Ticks implements plot.Ticker.
-func (zeroFirst) Ticks(_, to float64) []plot.Tick {
-	return append([]plot.Tick{{Value: place(0), Label: "0"}}, plot.LogTicks{Prec: -1}.Ticks(1, to)...)
 }
 
 // at returns the samples of a library in that size, however long its windows were. Where a size is both a point of a curve and

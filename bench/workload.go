@@ -27,29 +27,32 @@ type metric struct {
 	format string
 	// more says that more is better.
 	more bool
+	// axis is what a plot calls it.
+	axis string
 }
 
 var (
-	perSecond  = metric{"ops/s", (*sample).perSecond, "%.0f", true}
-	p50        = metric{"p50 us", func(s *sample) float64 { return float64(s.Latency.P50) / 1e3 }, "%.1f", false}
-	p99        = metric{"p99 us", func(s *sample) float64 { return float64(s.Latency.P99) / 1e3 }, "%.1f", false}
-	waitP99    = metric{"wait p99 ms", func(s *sample) float64 { return float64(s.Latency.P99) / 1e6 }, "%.2f", false}
-	allocs     = metric{"allocs/op", func(s *sample) float64 { return s.AllocsPerOp }, "%.1f", false}
-	allocBytes = metric{"B/op", func(s *sample) float64 { return s.BytesPerOp }, "%.0f", false}
-	sentPerOp  = metric{"commands/op", (*sample).sentPerOp, "%.2f", false}
-	slowest    = metric{"slowest/mean", func(s *sample) float64 { return s.Slowest }, "%.2f", true}
-	stuck      = metric{"stuck", func(s *sample) float64 { return float64(s.Stuck) }, "%.0f", false}
-	starved    = metric{"starved", func(s *sample) float64 { return float64(s.Starved) }, "%.0f", false}
+	perSecond  = metric{"ops/s", (*sample).perSecond, "%.0f", true, "sections a second"}
+	p50        = metric{"p50 us", func(s *sample) float64 { return float64(s.Latency.P50) / 1e3 }, "%.1f", false, "median latency, µs"}
+	p99        = metric{"p99 us", func(s *sample) float64 { return float64(s.Latency.P99) / 1e3 }, "%.1f", false, "99th percentile of the latency, µs"}
+	waitP99    = metric{"wait p99 ms", func(s *sample) float64 { return float64(s.Latency.P99) / 1e6 }, "%.2f", false, "99th percentile of the waits, ms"}
+	longest    = metric{"longest wait ms", func(s *sample) float64 { return float64(s.Latency.Max) / 1e6 }, "%.0f", false, "longest wait, ms"}
+	allocs     = metric{"allocs/op", func(s *sample) float64 { return s.AllocsPerOp }, "%.1f", false, "allocations for each section"}
+	allocBytes = metric{"B/op", func(s *sample) float64 { return s.BytesPerOp }, "%.0f", false, "bytes allocated for each section"}
+	sentPerOp  = metric{"commands/op", (*sample).sentPerOp, "%.2f", false, "commands for each section"}
+	slowest    = metric{"slowest/mean", func(s *sample) float64 { return s.Slowest }, "%.2f", true, "sections of the slowest, as a part of the mean"}
+	stuck      = metric{"stuck", func(s *sample) float64 { return float64(s.Stuck) }, "%.0f", false, "never got the lock"}
+	starved    = metric{"starved", func(s *sample) float64 { return float64(s.Starved) }, "%.0f", false, "had no turn while it was measured"}
 
-	sentPerSecond = metric{"commands/s", func(s *sample) float64 { return float64(s.Sent) / s.Duration.Seconds() }, "%.0f", false}
-	heap          = metric{"heap B each", extra("heap_bytes", 1), "%.0f", false}
-	stack         = metric{"stack B each", extra("stack_bytes", 1), "%.0f", false}
-	farShare      = metric{"far one's share", extra("far_share", 1), "%.2f", true}
-	farWait       = metric{"its longest wait ms", extra("far_max_ns", 1e6), "%.0f", false}
-	goroutines    = metric{"goroutines each", extra("goroutines", 1), "%.3f", false}
-	drain         = metric{"drain ms", func(s *sample) float64 { return float64(s.ElapsedNs) / 1e6 }, "%.1f", false}
-	opCPU         = metric{"CPU us/op", extra("op_cpu_ns", 1e3), "%.1f", false}
-	cpu           = metric{"CPU ms/s", func(s *sample) float64 { return s.Extra["cpu_ns"] / 1e6 / s.Duration.Seconds() }, "%.2f", false}
+	sentPerSecond = metric{"commands/s", func(s *sample) float64 { return float64(s.Sent) / s.Duration.Seconds() }, "%.0f", false, "commands a second"}
+	heap          = metric{"heap B each", extra("heap_bytes", 1), "%.0f", false, "bytes of heap for each"}
+	stack         = metric{"stack B each", extra("stack_bytes", 1), "%.0f", false, "bytes of stack for each"}
+	farShare      = metric{"far one's share", extra("far_share", 1), "%.2f", true, "the far one's sections, as a part of an equal share"}
+	farWait       = metric{"its longest wait ms", extra("far_max_ns", 1e6), "%.0f", false, "the far one's longest wait, ms"}
+	goroutines    = metric{"goroutines each", extra("goroutines", 1), "%.3f", false, "goroutines for each"}
+	drain         = metric{"drain ms", func(s *sample) float64 { return float64(s.ElapsedNs) / 1e6 }, "%.1f", false, "time until all have had the lock, ms"}
+	opCPU         = metric{"CPU us/op", extra("op_cpu_ns", 1e3), "%.1f", false, "CPU time of the processes for each section, µs"}
+	cpu           = metric{"CPU ms/s", func(s *sample) float64 { return s.Extra["cpu_ns"] / 1e6 / s.Duration.Seconds() }, "%.2f", false, "CPU time of the process, ms a second"}
 )
 
 func extra(name string, unit float64) func(*sample) float64 {
@@ -68,7 +71,7 @@ func workloads(o *options) []workload {
 		many, crowd = 100, 2
 	}
 	usual := []metric{p50, p99, sentPerOp, allocs, allocBytes}
-	shared := []metric{waitP99, sentPerOp, slowest, starved, stuck}
+	shared := []metric{waitP99, longest, sentPerOp, slowest, starved, stuck}
 	far := []metric{farWait, perSecond, sentPerOp, starved, stuck}
 	return []workload{
 		{
@@ -96,7 +99,7 @@ func workloads(o *options) []workload {
 			metric: perSecond, columns: shared,
 		},
 		{
-			name: "contended-1ms", about: "the same, with 1 ms more for each round trip",
+			name: "contended-1ms", about: "one lock, 4 processes with 25 goroutines each, and 1 ms more for each round trip",
 			cell:   cell{Workload: "contended", Processes: 4, Goroutines: 25, RTT: time.Millisecond, Duration: d},
 			shared: true,
 			metric: perSecond, columns: shared,
@@ -120,7 +123,7 @@ func workloads(o *options) []workload {
 			metric: farShare, columns: far,
 		},
 		{
-			name: "asymmetric-4ms", about: "the same, with 4 ms more",
+			name: "asymmetric-4ms", about: "one lock, sections of 1 ms, 6 goroutines of a near process, 1 of a far one with 4 ms more for each round trip",
 			cell:   cell{Workload: "asymmetric", Processes: 2, Goroutines: 6, Far: 4 * time.Millisecond, Section: time.Millisecond, Duration: long},
 			shared: true,
 			metric: farShare, columns: far,

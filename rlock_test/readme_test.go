@@ -1,0 +1,105 @@
+package rlock_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// readmeACL returns the words of the command in README.md that makes a user, without redis-cli.
+func readmeACL(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	_, command, ok := strings.Cut(string(text), "redis-cli ACL SETUSER")
+	require.True(t, ok, "README.md has an ACL")
+	command, _, _ = strings.Cut(command, "```")
+	return append([]string{"ACL", "SETUSER"}, strings.Fields(strings.NewReplacer("'", "", "\\\n", " ").Replace(command))...)
+}
+
+// The rights in README.md are enough for locks of all kinds, for waiting and for the questions, and they open no other key.
+func TestReadmeACL(t *testing.T) {
+	for name, start := range map[string]func(*testing.T) func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client{
+		"standalone": func(t *testing.T) func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client {
+			return redistest.Start(t).Client
+		},
+		"cluster": func(t *testing.T) func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client {
+			return redistest.StartCluster(t, 3, 0).Client
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dial := start(t)
+			command := readmeACL(t)
+			admins := dial(t).Nodes()
+			for _, node := range admins {
+				require.NoError(t, node.Do(t.Context(), node.B().Arbitrary(command...).Build()).Error())
+			}
+			shop := func() rueidis.Client {
+				return dial(t, func(o *rueidis.ClientOption) { o.Username, o.Password = command[2], "SECRET" })
+			}
+			useAllKinds(t, newClient(t, shop()), newClient(t, shop()))
+			for _, node := range admins {
+				refused, err := node.Do(t.Context(), node.B().Arbitrary("ACL", "LOG").Build()).ToArray()
+				require.NoError(t, err)
+				require.Empty(t, refused, "what Redis refused, though the lock may do without it")
+			}
+			rdb := shop()
+			_, _, err := newClient(t, rdb).Mutex("invoice:1").Lock(t.Context())
+			require.ErrorContains(t, err, "NOPERM")
+			require.ErrorContains(t, rdb.Do(t.Context(), rdb.B().Flushall().Build()).Error(), "NOPERM")
+		})
+	}
+}
+
+// useAllKinds locks and waits for a lock of each kind called order:…, and asks all that can be asked.
+func useAllKinds(t *testing.T, one, two *rlock.Client) {
+	ctx := t.Context()
+	for _, pair := range [][2]rlock.Locker{
+		{one.Mutex("order:1"), two.Mutex("order:1")},
+		{one.FencedMutex("order:2"), two.FencedMutex("order:2")},
+		{one.FairMutex("order:3"), two.FairMutex("order:3")},
+		{one.RWMutex("order:4").Write(), two.RWMutex("order:4").Read()},
+		{one.RWMutex("order:5").Read(), two.RWMutex("order:5").Write()},
+		{one.RWMutex("order:6").Upgradeable(), two.RWMutex("order:6").Upgradeable()},
+		{rlock.All(one.Mutex("order:7"), one.Mutex("order:8")), rlock.All(two.Mutex("order:7"), two.Mutex("order:8"))},
+	} {
+		held, unlock, err := pair[0].Lock(ctx)
+		require.NoError(t, err)
+		next := lockAsync(t, pair[1])
+		redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, pair[0].Name()+" is waited for")
+		if m, ok := pair[0].(*rlock.Mutex); ok {
+			_, err = m.Info(ctx)
+			require.NoError(t, err)
+			_, err = m.IsLocked(ctx)
+			require.NoError(t, err)
+			_, err = m.HoldCount(held)
+			require.NoError(t, err)
+		}
+		require.NoError(t, unlock())
+		got := next.get(t, atMost)
+		require.NoError(t, got.err)
+		if m, ok := pair[1].(*rlock.Mutex); ok {
+			_, err = m.ForceUnlock(ctx)
+			require.NoError(t, err)
+			require.ErrorIs(t, got.unlock(), rlock.ErrLost)
+		} else {
+			require.NoError(t, got.unlock())
+		}
+	}
+	cache := one.RWMutex("order:9")
+	require.NoError(t, cache.Upgradeable().Do(ctx, func(ctx context.Context) error {
+		return cache.Upgradeable().UpgradeDo(ctx, func(context.Context) error { return nil })
+	}))
+	writer, _, err := cache.Write().Lock(ctx)
+	require.NoError(t, err)
+	_, unlock, err := cache.Downgrade(writer)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+}
