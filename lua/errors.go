@@ -38,13 +38,14 @@ func known(err error, beside []string) error {
 	if !errors.As(err, &said) {
 		return err
 	}
-	if what, ok := strings.CutPrefix(said.Error(), "FOREIGN "); ok { // see owner_of.lua
+	text := Said(said)
+	if what, ok := strings.CutPrefix(text, "FOREIGN "); ok { // see owner_of.lua
 		return &knownError{ErrForeign, said, what}
 	}
-	if what, ok := noScripts(said.Error()); ok {
+	if what, ok := noScripts(text); ok {
 		return &knownError{ErrNoScripts, said, what}
 	}
-	if !strings.Contains(said.Error(), "WRONGTYPE") { // before Redis 7 it is not the first word of a script's error
+	if !strings.Contains(text, "WRONGTYPE") { // not at the beginning, if an imitation of Redis says so
 		return err
 	}
 	beside = slices.DeleteFunc(beside, func(key string) bool { return key == "" })
@@ -60,4 +61,22 @@ func noScripts(text string) (what string, ok bool) {
 	lower := strings.ToLower(what)
 	return what, (strings.HasPrefix(lower, "unknown command") || strings.HasPrefix(lower, "noperm")) &&
 		strings.Contains(strings.ReplaceAll(lower, "`", "'"), "'eval") // imitations of Redis use the other quotes
+}
+
+// Said returns what the server said, in the words of Redis 7. Redis 6.2 says first in which script and where a command failed, and so
+// hides the error's code: Error running script (call to f_…): @user_script:9: @user_script: 9: -READONLY You can't write …
+func Said(err *rueidis.RedisError) string {
+	const where = "@user_script:"
+	text := err.Error()
+	if !strings.HasPrefix(text, "Error running script") && !strings.HasPrefix(text, where) {
+		return text
+	}
+	at := strings.LastIndex(text, where)
+	if at < 0 {
+		return text
+	}
+	if _, what, found := strings.Cut(text[at+len(where):], ": "); found { // behind the number of the line
+		return strings.TrimPrefix(what, "-")
+	}
+	return text
 }
