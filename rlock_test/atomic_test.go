@@ -116,6 +116,7 @@ func TestAtomicMovesUnderLoad(t *testing.T) {
 				Mutex("{" + name + "}:long").Lock(context.Background())
 			require.NoError(t, err)
 			var over atomic.Bool
+			defer over.Store(true)
 			// Written by a holder alone, in two steps that others could come between.
 			var count, sections, longest atomic.Int64
 			var wg sync.WaitGroup

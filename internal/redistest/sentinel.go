@@ -30,7 +30,7 @@ func StartSentinel(tb testing.TB, args ...string) *Sentinel {
 	master := newAdmin(tb, Start(tb, args...))
 	s.nodes = []*admin{master}
 	for range 2 {
-		replica := append([]string{"--replicaof", "127.0.0.1 " + strconv.Itoa(master.port)}, args...)
+		replica := append([]string{"--replicaof", "127.0.0.1", strconv.Itoa(master.port)}, args...)
 		s.nodes = append(s.nodes, newAdmin(tb, Start(tb, replica...)))
 	}
 	for _, n := range s.nodes[1:] {
