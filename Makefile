@@ -32,6 +32,10 @@ REDISSON_OLDEST  = 3.10.6
 # -parallel: tests that wait for leases to end wait together.
 INTEROPFLAGS    ?= -race -count=1 -parallel=16 -timeout=20m
 
+# The servers that test-servers runs the tests on, see rlock_test/servers.sh.
+SERVERS      ?= installed redis-6.2 redis-8.2 redis-newest valkey-8.1 valkey-9.1
+SERVERSFLAGS ?= -count=1 -parallel=8 -timeout=30m
+
 # The fault tests. SEED replays a run, DURATION lengthens what is random. The load tests have more goroutines than the race
 # detector can follow, and take most of the time: CI runs all others, from a fixed seed.
 # -parallel as above: most of these tests wait.
@@ -44,7 +48,7 @@ GRAFANA = rlockotel/grafana
 
 # The vet tool. Lint builds it, and lets it look at all modules, with the tests behind build tags.
 VET      = rlockvet
-VET_TAGS = -tags=interop,prometheus
+VET_TAGS = -tags=interop,prometheus,servers
 
 # Programs to paste from. The Java side of one of them is built by interop.
 EXAMPLES = examples
@@ -63,7 +67,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test examples interop faults faults-ci bench bench-quick dashboard cover lint tidy api version release-check portable fmt demo picture redis-server postgres c-compiler jdk golangci-lint
+.PHONY: help test examples interop test-servers faults faults-ci bench bench-quick dashboard cover lint tidy api version release-check portable fmt demo picture redis-server postgres c-compiler jdk golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -90,6 +94,10 @@ interop: redis-server c-compiler jdk ## lock together with the real Redisson, fr
 	set -x; REDISSON_NEWEST="$$newest" REDISSON_SHARDED=$(REDISSON_SHARDED) REDISSON_OLDEST=$(REDISSON_OLDEST) \
 		CGO_ENABLED=1 $(GO) test -tags interop -run '^TestInterop' $(INTEROPFLAGS) ./rlock_test && \
 		cd $(EXAMPLES) && CGO_ENABLED=1 $(GO) test -tags interop $(INTEROPFLAGS) ./migrate
+
+test-servers: redis-server c-compiler ## the same tests on Redis 6.2 to the newest, and on Valkey; SERVERS='redis-6.2 valkey-9.1' for some
+	@python3 -m pip --version >/dev/null 2>&1 || { $(APT_INSTALL) python3-pip; }
+	@TESTFLAGS='$(SERVERSFLAGS)' rlock_test/servers.sh $(SERVERS)
 
 faults: redis-server c-compiler ## histories, single faults and mixed ones: make faults SEED=7 DURATION=1h
 	timeout=30m; [ -z '$(DURATION)' ] || timeout=0; \

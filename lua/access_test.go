@@ -87,12 +87,15 @@ func user(t *testing.T, s *redistest.Server, rules string) rueidis.Client {
 	return s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "tester", "secret" })
 }
 
+// notAllowed is what servers say of a command in a script; only from Redis 7.2 on they say which.
+const notAllowed = "run (this|the '[a-z]+') command"
+
 func TestForbiddenCalls(t *testing.T) {
 	t.Parallel()
 	const everything = "~* &* +@all "
 	for _, row := range []struct {
 		name, rules string
-		names       string // what the error has to say; of the commands in a script Redis 7.0 tells only the line
+		names       string // what the error has to say
 		fail        string // the calls that fail
 		fields      map[string]string
 	}{
@@ -100,11 +103,11 @@ func TestForbiddenCalls(t *testing.T) {
 		// Redis checks the keys before it starts the script, so there are no verdicts for single keys.
 		{"the key", "~other &* +@all", "key", "acquire hand-off renew release force", mine(2)},
 		{"the channel", "~* resetchannels &other +@all", "channel", "release", map[string]string{}},
-		{"publish", everything + "-publish", "run this command", "release", map[string]string{}},
-		{"hdel", everything + "-hdel", "run this command", "hand-off release", map[string]string{}},
-		{"del", everything + "-del", "run this command", "force", map[string]string{}},
-		{"hget", everything + "-hget", "run this command", "acquire", map[string]string{}},
-		{"hrandfield", everything + "-hrandfield", "run this command", "force", map[string]string{}},
+		{"publish", everything + "-publish", notAllowed, "release", map[string]string{}},
+		{"hdel", everything + "-hdel", notAllowed, "hand-off release", map[string]string{}},
+		{"del", everything + "-del", notAllowed, "force", map[string]string{}},
+		{"hget", everything + "-hget", notAllowed, "acquire", map[string]string{}},
+		{"hrandfield", everything + "-hrandfield", notAllowed, "force", map[string]string{}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -120,7 +123,7 @@ func TestForbiddenCalls(t *testing.T) {
 				var said *rueidis.RedisError
 				require.ErrorAs(t, err, &said, call)
 				require.ErrorContains(t, err, scriptOf(call))
-				require.ErrorContains(t, err, row.names)
+				require.Regexp(t, row.names, err)
 			}
 			require.Equal(t, row.fields, l.fields())
 		})
@@ -168,7 +171,7 @@ func TestAcquireThatCannotExpireLeavesNothing(t *testing.T) {
 	_, err := lua.Acquire(t.Context(), limited, lua.AcquireArgs{Name: l.name, Owner: me, Lease: lease, Count: 1})
 	var said *rueidis.RedisError
 	require.ErrorAs(t, err, &said)
-	require.ErrorContains(t, err, "run this command")
+	require.Regexp(t, notAllowed, err)
 	require.Empty(t, l.fields())
 }
 

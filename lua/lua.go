@@ -256,11 +256,12 @@ func noQueue(r rueidis.RedisResult) (without, forbidden bool) {
 	if !errors.As(err, &said) {
 		return false, false
 	}
-	text := said.Error()
+	text := Said(said)
 	if strings.HasPrefix(text, "UNTOLD ") { // it has run
 		return false, false
 	}
-	forbidden = strings.HasPrefix(text, "NOPERM") || strings.Contains(text, "can't run this command")
+	forbidden = strings.HasPrefix(text, "NOPERM") || // and of a command in a script, before Redis 7.2 and from then on:
+		strings.Contains(text, "can't run this command") || strings.Contains(text, "no permissions to run")
 	return forbidden || said.IsTryAgain() || strings.HasPrefix(text, "OOM"), forbidden
 }
 

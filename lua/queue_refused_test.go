@@ -205,7 +205,7 @@ func TestGrantForbidden(t *testing.T) {
 			func(l lab, limited rueidis.Client) {
 				first := l.process(1)
 				_, err := lua.Release(l.t.Context(), limited, l.ends())
-				require.ErrorContains(l.t, err, "can't run this command")
+				require.Regexp(l.t, notAllowed, err)
 				require.Empty(l.t, first.said())
 				require.Equal(l.t, mine(1), l.fields())
 			},
@@ -213,7 +213,7 @@ func TestGrantForbidden(t *testing.T) {
 		"zrange": {func(lab) string { return everything + "-zrange" }, refused},
 		"zrem":   {func(lab) string { return everything + "-zrem" }, refused},
 		"pubsub numsub, before each had a turn": {
-			func(lab) string { return everything + "-pubsub|numsub" },
+			func(lab) string { return everything + "-pubsub" },
 			func(l lab, limited rueidis.Client) {
 				first := l.process(1)
 				got, err := lua.Release(l.t.Context(), limited, l.ends())
@@ -223,7 +223,7 @@ func TestGrantForbidden(t *testing.T) {
 			},
 		},
 		"pubsub numsub": { // there may be others who listen
-			func(lab) string { return everything + "-pubsub|numsub" },
+			func(lab) string { return everything + "-pubsub" },
 			func(l lab, limited rueidis.Client) {
 				first, everybody := l.process(1), l.listen(false)
 				a := l.ends()

@@ -97,7 +97,7 @@ func TestAcquireWithoutReplicas(t *testing.T) {
 func TestAcquireWithReplicas(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
-	replica := redistest.Start(t, "--replicaof", "127.0.0.1 "+port(t, master))
+	replica := redistest.Start(t, "--replicaof", "127.0.0.1", port(t, master))
 	l := newLab(t, master.Client(t, onePerPool))
 	redistest.Eventually(t, 20*time.Second, func() bool {
 		acquired, err := lua.Acquire(t.Context(), l.rdb, l.replicated(nil, 100*time.Millisecond))

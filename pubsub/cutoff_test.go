@@ -71,7 +71,7 @@ func TestInTouch(t *testing.T) {
 	proxy := redistest.StartProxy(t, node.Addr())
 	broken := redistest.Dial(t, proxy.Addr(), redistest.Single)
 	proxy.OnRequest(redistest.Each("CLUSTER INFO", redistest.Cut))
-	setUser(t, n.rdb, "+@all", "-cluster|info")
+	setUser(t, n.rdb, "+@all", "-cluster")
 	forbidden := node.Client(t, redistest.Single, asTester)
 
 	require.NoError(t, ask(n.rdb))

@@ -156,13 +156,14 @@ func mayPass(err error) bool {
 	if !errors.As(err, &redisErr) {
 		return !errors.Is(err, lua.ErrForeign) && !errors.Is(err, lua.ErrNoConnection)
 	}
+	said := lua.Said(redisErr)
 	for _, prefix := range []string{
 		"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "MOVED", "ASK",
 		"max number of clients", // said instead of taking the connection; rueidis cuts the ERR off
 		// A server whose slots change while a script runs; ours have written nothing by then.
-		"Script attempted to access a non local key",
+		"Script attempted to access a non local key", "Lua script attempted to access a non local key",
 	} {
-		if strings.HasPrefix(redisErr.Error(), prefix) {
+		if strings.HasPrefix(said, prefix) {
 			return true
 		}
 	}

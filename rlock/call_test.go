@@ -42,6 +42,18 @@ func TestWhatErrorsMean(t *testing.T) {
 		require.Equal(t, row.mayPass, mayPass(row.err), name)
 		require.Equal(t, row.mayHave, mayHaveRun(row.err), name)
 	}
+	rdb := redistest.Start(t).Client(t)
+	const before7 = "Error running script (call to f_dfa094601748940e7a4eb38df28cfad457f6c155): @user_script:9: @user_script: 9: "
+	for said, passes := range map[string]bool{
+		"READONLY You can't write":                                                   true, // a failover
+		before7 + "-READONLY You can't write":                                        true,
+		before7 + "Lua script attempted to access a non local key in a cluster node": true,
+		before7 + "-OOM command not allowed":                                         false,
+		"WRONGTYPE Operation against a key":                                          false,
+	} {
+		err := rdb.Do(t.Context(), rdb.B().Eval().Script("return redis.error_reply(ARGV[1])").Numkeys(0).Arg(said).Build()).Error()
+		require.Equal(t, passes, mayPass(err), said)
+	}
 }
 
 // While Redis is silent, calls start only until so many callers have left, and then as others end.

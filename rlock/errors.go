@@ -190,6 +190,9 @@ func unreachable(err error) error {
 	switch {
 	case errors.Is(err, lua.ErrForeign):
 		return fmt.Errorf("%w; give the lock a name that no other data uses", err)
+	case errors.Is(err, lua.ErrNoScripts):
+		return fmt.Errorf("%w; every lock needs EVALSHA and EVAL: see that the server has them, ACLs allow them, "+
+			"and a proxy before it passes them on", err)
 	case err == nil || !mayPass(err):
 		return err
 	}

@@ -192,7 +192,7 @@ func TestFairCommands(t *testing.T) {
 		for cmd, count := range after {
 			count -= before[cmd]
 			switch cmd {
-			case "info", "pubsub|channels", "exists": // the test's
+			case "info", "pubsub|channels", "pubsub", "exists": // the test's; Redis 6.2 does not say which PUBSUB
 			case "evalsha", "eval", "subscribe", "unsubscribe", "ping", "psubscribe":
 				sent += count
 			default:

@@ -75,7 +75,7 @@ func TestDoctorReplicas(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t)
 	host, port, _ := strings.Cut(master.Addr(), ":")
-	replica := redistest.Start(t, "--replicaof", host+" "+port)
+	replica := redistest.Start(t, "--replicaof", host, port)
 	redistest.Eventually(t, patience, func() bool {
 		for _, f := range diagnosis(t, call(t, master.Addr(), "doctor", "-json")) {
 			if f.Check == "replicas" {

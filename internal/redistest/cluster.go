@@ -11,6 +11,10 @@ import (
 const (
 	slots = 16384
 
+	// busOffset is how far a node's port for other nodes is from its own: the
+	// default, since Redis 6.2 takes no other.
+	busOffset = 10000
+
 	// deployTimeout bounds each wait for the nodes of a deployment to agree.
 	deployTimeout = 40 * time.Second
 )
@@ -39,12 +43,15 @@ func StartCluster(tb testing.TB, masters, replicasPerMaster int, args ...string)
 	for i, node := range c.nodes {
 		node.must(tb, "CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
 		if i < masters {
-			from, to := i*slots/masters, (i+1)*slots/masters-1
-			node.must(tb, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(from), strconv.Itoa(to))
+			add := []string{"CLUSTER", "ADDSLOTS"} // Redis 6.2 knows no ranges
+			for slot := i * slots / masters; slot < (i+1)*slots/masters; slot++ {
+				add = append(add, strconv.Itoa(slot))
+			}
+			node.must(tb, add...)
 		}
 		// Every pair is introduced: gossip alone would take some seconds more.
 		for _, other := range c.nodes[:i] {
-			node.must(tb, "CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(other.port), busPort(other.port))
+			node.must(tb, "CLUSTER", "MEET", "127.0.0.1", strconv.Itoa(other.port))
 		}
 	}
 	for _, node := range c.nodes {
@@ -57,13 +64,10 @@ func StartCluster(tb testing.TB, masters, replicasPerMaster int, args ...string)
 	return c
 }
 
-// busPort replaces the default, port+10000, which may be taken; see takePort.
-func busPort(port int) string { return strconv.Itoa(port + 1) }
-
 func clusterArgs(port int) []string {
 	return append(plainArgs(port),
 		"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
-		"--cluster-port", busPort(port), "--cluster-announce-ip", "127.0.0.1",
+		"--cluster-announce-ip", "127.0.0.1",
 		"--cluster-node-timeout", "1500",
 		// Replicas stay where tests put them, and take over however stale.
 		"--cluster-allow-replica-migration", "no", "--cluster-replica-validity-factor", "0",
@@ -183,11 +187,29 @@ func (c *Cluster) MigrateSlot(tb testing.TB, slot uint16, from, to *Server) {
 	// The new owner comes first: the old one redirects to it from then on.
 	dst.must(tb, "CLUSTER", "SETSLOT", n, "NODE", dstID)
 	src.must(tb, "CLUSTER", "SETSLOT", n, "NODE", dstID)
+	c.awaitOwner(tb, slot, to)
+}
+
+// MoveSlot leaves the move of a slot to the servers, which change the owner of
+// all its keys in one moment (Redis 8.4, Valkey 9 and later), and returns when
+// all running nodes know.
+func (c *Cluster) MoveSlot(tb testing.TB, slot uint16, from, to *Server) {
+	tb.Helper()
+	src, dst, n := c.node(tb, from.Addr()), c.node(tb, to.Addr()), strconv.Itoa(int(slot))
+	if dst.do("CLUSTER", "MIGRATION", "IMPORT", n, n).Error() != nil { // then it is Valkey
+		src.must(tb, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", n, n, "NODE", dst.must(tb, "CLUSTER", "MYID"))
+	}
+	c.awaitOwner(tb, slot, to)
+}
+
+// awaitOwner waits until all running nodes know who serves the slot.
+func (c *Cluster) awaitOwner(tb testing.TB, slot uint16, owner *Server) {
+	tb.Helper()
 	for _, node := range c.running() {
 		Eventually(tb, deployTimeout, func() bool {
 			for _, v := range node.views() {
 				if v.serves(slot) {
-					return v.addr == to.Addr()
+					return v.addr == owner.Addr()
 				}
 			}
 			return false

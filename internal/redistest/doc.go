@@ -15,6 +15,6 @@
 //   - [Eventually], [Commands] and [Goroutines] observe.
 //   - [Parallel] lets tests that look at goroutines run beside each other.
 //
-// Everything listens on 127.0.0.1 only. The redis-server binary, version 7 or
-// later, must be on PATH.
+// Everything listens on 127.0.0.1 only. The server is the redis-server on PATH:
+// Redis 6.2 or later, or Valkey under that name.
 package redistest

@@ -113,21 +113,21 @@ func (s *Server) retire() {
 	_ = s.guard.Close()
 }
 
-// takePort returns a port on which nobody listens; the next port is free as
-// well, for a cluster's bus. Both are below the range from which kernels give
-// ports to outgoing connections: such a connection could take the port of a
-// server that is down, even by connecting to itself.
+// takePort returns a port on which nobody listens; the port that a node of a
+// cluster has for its bus is free as well. Both are below the range from which
+// kernels give ports to outgoing connections: such a connection could take the
+// port of a server that is down, even by connecting to itself.
 //
 // Nor does a server of another test, in whichever process, until the guard is
-// closed: that listens on the port after those two, and whoever does so has all three.
+// closed: that listens two ports further on, and whoever does so has all of them.
 func takePort() (port int, guard io.Closer) {
 	for {
-		port := 11000 + 4*rand.IntN(5000)
+		port := 11000 + 4*rand.IntN(busOffset/4)
 		guard, err := net.Listen("tcp4", hostPort(port+2))
 		if err != nil {
 			continue
 		}
-		if free(port) && free(port+1) {
+		if free(port) && free(port+busOffset) {
 			return port, guard
 		}
 		_ = guard.Close()

@@ -113,7 +113,8 @@ func (c *conversation) play(step directive, d *datadriven.TestData) (text string
 }
 
 // inScript is where in which script Redis saw an error, which changes with the script's text.
-var inScript = regexp.MustCompile(`user_script:\d+: | script: [0-9a-f]{40}, on @user_script:\d+\.`)
+var inScript = regexp.MustCompile(
+	`(Error running script \(call to f_[0-9a-f]{40}\): )?(@?user_script: ?\d+: )+-?| script: ([0-9a-f]{40}, )?on @user_script:\d+\.`)
 
 // lines is a reply as lines, with short names.
 func lines(reply string) string {

@@ -1,0 +1,155 @@
+//go:build servers
+
+package rlock_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Slots that change their node in one moment. Only the newest servers can do that, so the tests are behind a build tag:
+// make test-servers runs them where they can.
+
+// carousel moves the slot of a key from node to node.
+func carousel(t *testing.T, c *redistest.Cluster, key string) (move func()) {
+	slot, nodes := c.Slot(t, key), c.Nodes()
+	at := slices.Index(nodes, c.Owner(t, slot))
+	return func() {
+		t.Helper()
+		from := at
+		at = (at + 1) % len(nodes)
+		c.MoveSlot(t, slot, nodes[from], nodes[at])
+	}
+}
+
+// G1, G2 and G4: the slot of a lock moves under a holder and six waiters of two other processes, and again under each of these when it
+// has the lock. Every hold is kept, nobody else is let in, every waiter is woken, long before a lease ends, and no key is left.
+func TestAtomicMoveUnderHolderAndWaiters(t *testing.T) {
+	redistest.Parallel(t)
+	c := redistest.StartCluster(t, 3, 0)
+	look := c.Client(t)
+	for kind, lock := range map[string]func(*rlock.Client, string) *rlock.Mutex{
+		"plain":  func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name) },
+		"fenced": func(c *rlock.Client, name string) *rlock.Mutex { return c.FencedMutex(name) },
+		"fair":   func(c *rlock.Client, name string) *rlock.Mutex { return c.FairMutex(name) },
+		"write":  func(c *rlock.Client, name string) *rlock.Mutex { return c.RWMutex(name).Write() },
+	} {
+		for pubsub, o := range map[string]rlock.Options{"sharded": {}, "plain": {PlainPubSub: true}} {
+			t.Run(kind+"/"+pubsub, func(t *testing.T) {
+				name := redistest.Name(t)
+				move := carousel(t, c, name)
+				var a attempt
+				a.ctx, a.unlock, a.err = lock(newClient(t, c.Client(t), o), name).Lock(context.Background())
+				require.NoError(t, a.err)
+				got := make(chan attempt, 6)
+				for side := range 2 {
+					m := lock(newClient(t, c.Client(t), o), name)
+					for i := range 3 {
+						go func() { // ends with the Lock
+							var a attempt
+							a.ctx, a.unlock, a.err = m.Lock(context.Background())
+							got <- a
+						}()
+						redistest.Eventually(t, atMost, func() bool { return waiting() == 3*side+i+1 }, "it waits")
+					}
+				}
+				stranger := lock(newClient(t, c.Client(t), o), name)
+				token := int64(-1)
+				for left := cap(got); ; left-- {
+					move()
+					var refusal *rlock.NotAcquiredError
+					_, _, err := stranger.TryLock(context.Background(), 0)
+					require.ErrorAs(t, err, &refusal)
+					require.Equal(t, rlock.Owner(a.ctx), refusal.Holder)
+					require.Empty(t, got, "nobody else is in")
+					require.NoError(t, a.ctx.Err())
+					if next, ok := rlock.FencingToken(a.ctx, name); ok {
+						require.Greater(t, next, token)
+						token = next
+					}
+					require.NoError(t, a.unlock())
+					if left == 0 {
+						break
+					}
+					select {
+					case a = <-got:
+						require.NoError(t, a.err)
+					case <-time.After(rlock.DefaultWatchdogTimeout / 2):
+						require.FailNow(t, "a waiter was not woken", "%d are left", left)
+					}
+				}
+				redistest.Eventually(t, soon, func() bool {
+					for _, node := range look.Nodes() {
+						keys, err := node.Do(context.Background(), node.B().Keys().Pattern("*"+name+"*").Build()).AsStrSlice()
+						if err != nil || slices.ContainsFunc(keys, func(key string) bool { return !strings.HasPrefix(key, "redisson_lock_token:") }) {
+							return false
+						}
+					}
+					return true
+				}, "no key is left")
+			})
+		}
+	}
+}
+
+// G1, G2 and G4 under load: a slot moves again and again while goroutines of three processes count under a lock of it, and another lock of
+// it is held for several leases. No update is lost, no hold, and no wake-up: nobody waits long.
+func TestAtomicMovesUnderLoad(t *testing.T) {
+	redistest.Parallel(t)
+	c := redistest.StartCluster(t, 3, 0)
+	for pubsub, plain := range map[string]bool{"sharded": false, "plain": true} {
+		t.Run(pubsub, func(t *testing.T) {
+			name := redistest.Name(t)
+			const watchdog = 2 * time.Second
+			long, unlock, err := newClient(t, c.Client(t), rlock.Options{PlainPubSub: plain, WatchdogTimeout: watchdog}).
+				Mutex("{" + name + "}:long").Lock(context.Background())
+			require.NoError(t, err)
+			var over atomic.Bool
+			defer over.Store(true)
+			// Written by a holder alone, in two steps that others could come between.
+			var count, sections, longest atomic.Int64
+			var wg sync.WaitGroup
+			for range 3 {
+				m := newClient(t, c.Client(t), rlock.Options{PlainPubSub: plain}).Mutex(name)
+				for range 4 {
+					wg.Go(func() {
+						for !over.Load() {
+							began := time.Now()
+							assert.NoError(t, m.Do(context.Background(), func(context.Context) error {
+								longest.Store(max(longest.Load(), int64(time.Since(began))))
+								seen := count.Load()
+								pass(time.Millisecond)
+								count.Store(seen + 1)
+								sections.Add(1)
+								return nil
+							}))
+						}
+					})
+				}
+			}
+			move := carousel(t, c, name)
+			moves := 0
+			for began := time.Now(); moves < 6 || time.Since(began) < 2*watchdog; moves++ {
+				move()
+			}
+			over.Store(true)
+			wg.Wait()
+			t.Logf("%d sections, %d moves, longest wait %v", sections.Load(), moves, time.Duration(longest.Load()))
+			require.Equal(t, sections.Load(), count.Load())
+			require.Less(t, time.Duration(longest.Load()), rlock.DefaultWatchdogTimeout/2, "nobody slept through an unlock")
+			require.NoError(t, long.Err())
+			require.NoError(t, unlock())
+		})
+	}
+}

