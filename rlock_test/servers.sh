@@ -7,7 +7,7 @@
 # server does not have are left out by name, below.
 set -eu
 cd "$(dirname "$0")/.."
-packages='./lua ./pubsub ./rlock ./rlock_test'
+packages='./lua ./pubsub ./rlock ./rlock_test ./rlock_test/conversations'
 
 # get NAME puts a redis-server into bin/servers/NAME.
 get() {
