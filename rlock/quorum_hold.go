@@ -351,7 +351,7 @@ func (h *quorumHold) open(ctx context.Context, q *QuorumMutex) (*quorumLevel, er
 		return nil, e
 	}
 	for _, m := range q.members {
-		if m.client.holdBegins() {
+		if m.client.holdBegins(false) {
 			h.counted = append(h.counted, m.client)
 		}
 	}
