@@ -180,7 +180,7 @@ func (m *Mutex) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
 			causes = []error{unreachable(errSilent)}
 		}
 		e := notAcquired(who.ctx, m.name, who.began, causes...)
-		e.Holder, e.TTL, e.own = refusal.Holder, refusal.TTL, m.client.isOwn(refusal.Holder)
+		e.Holder, e.TTL, e.own, e.other = refusal.Holder, refusal.TTL, m.client.isOwn(refusal.Holder), refusal.Other
 		e.carried = e.own && carries(who.ctx, e.Holder)
 		return e
 	case errors.Is(err, lua.ErrNoConnection):
