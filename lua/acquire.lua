@@ -11,8 +11,8 @@
 --              lease in ms of a grant to another process
 --
 -- Reply token                  held by the owner, ARGV[3] deep; a number from 0 on, and 0 without a counter
--- Reply {ttl, holder, joined}  held by another for ttl more ms (-1: without expiry); holder is a field of theirs, or '';
---                              joined is 1 if the owner is in the queue
+-- Reply {ttl, holder, joined, other}  held by another for ttl more ms (-1: without expiry); holder is a field of theirs; joined
+--                              is 1 if the owner is in the queue; other is 1 if it is seen to be a read/write lock, or not there
 -- Reply -1                     a re-entry, but the hold to re-enter is gone
 -- Error FOREIGN                the key holds a hash that is no lock: nothing was changed
 --
@@ -45,7 +45,7 @@ if not held then
     return -1
   end
   if ttl ~= -2 then
-    local foreign, holder = owner_of(fields)
+    local foreign, holder, other = owner_of(fields)
     if foreign then
       return foreign
     end
@@ -66,7 +66,7 @@ if not held then
         joined = 1
       end
     end
-    return {ttl, holder, joined}
+    return {ttl, holder, joined, other}
   end
 end
 

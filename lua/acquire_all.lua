@@ -6,7 +6,7 @@
 -- ARGV[n+2]  how many keys it has: 1, or 2 with a counter
 --
 -- Reply {0, tokens}           all are held; one token for each as in acquire.lua
--- Reply {which, ttl, holder}  none is taken: the lock with that number, counted from 1, is held by another, see acquire.lua
+-- Reply {which, ttl, holder, other}  none is taken: the lock with that number, counted from 1, is held by another, see acquire.lua
 --
 -- After an error none is taken either.
 --
@@ -31,8 +31,8 @@ for which, lock in ipairs(locks) do
     lock.held = redis.call('hexists', lock.keys[1], lock.args[1]) == 1
     if not lock.held then
       local refused = acquire(lock.keys, lock.args)
-      local ttl, holder = refused[1], refused[2]
-      return refused.err and refused or {which, ttl, holder}
+      local ttl, holder, other = refused[1], refused[2], refused[4]
+      return refused.err and refused or {which, ttl, holder, other}
     end
   end
 end

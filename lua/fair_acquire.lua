@@ -12,9 +12,10 @@
 -- ARGV[7]  1: the number of receivers tells whether a waiter lives
 --
 -- Reply 0                      held by the owner
--- Reply {ttl, holder, joined}  held by another for ttl more ms (-1: without expiry), holder is a field of theirs; or free, and holder
+-- Reply {ttl, holder, joined, other}  held by another for ttl more ms (-1: without expiry), holder is a field of theirs; or free, and holder
 --                              is '': the head of the queue was told, and has ttl ms to come. joined is 1 if the owner is in
---                              the queue; 2 if this call put it there, behind a hold or a waiter that may be Redisson's
+--                              the queue; 2 if this call put it there, behind a hold or a waiter that may be Redisson's; other
+--                              is as in acquire.lua
 -- Error FOREIGN                the key holds a hash that is no lock: nothing was changed
 --
 -- A repeat of a call whose reply was lost finds the hold, or the place, already there. The expiry is never shortened. All calls
@@ -63,9 +64,9 @@ end
 
 local first -- of the queue, if the lock is free: the owner
 if not held then
-  local foreign, holder, time
+  local foreign, holder, other, time
   if ttl ~= -2 then
-    foreign, holder = owner_of(redis.call('hrandfield', q.lock, '2'))
+    foreign, holder, other = owner_of(redis.call('hrandfield', q.lock, '2'))
   else
     first, time = wake(q, owner)
     if time then
@@ -77,7 +78,7 @@ if not held then
   end
   if holder then
     local joined = join(holder)
-    return {ttl, holder, joined}
+    return {ttl, holder, joined, other}
   end
 end
 

@@ -44,6 +44,7 @@ func TestForeignHash(t *testing.T) {
 		"business":               {[]string{"customer"}, `the key holds a hash with the field "customer"`},
 		"no name":                {[]string{""}, `the field ""`},
 		"two fields":             {[]string{"mode", "theme"}, `the field "theme"`},
+		"mode alone":             {[]string{"mode"}, `the field "mode"`},
 		"beside an owner":        {[]string{other, "customer"}, `the field "customer"`},
 		"of any size":            {wide(1000), `the field "field `},
 		"long":                   {[]string{strings.Repeat("x", 10_000)}, `the field "` + strings.Repeat("x", 64) + `"`},
@@ -86,6 +87,19 @@ func TestForeignHash(t *testing.T) {
 			renewed, err := lua.Renew(t.Context(), rdb, long, []lua.Hold{{l.name, me}})
 			require.NoError(t, err)
 			require.Equal(t, []lua.Renewal{lua.Gone}, renewed)
+
+			for _, side := range []lua.Side{lua.Reader, lua.Writer} {
+				for _, mode := range []string{"", "read", "write"} {
+					if mode != "" && slices.Contains(row.fields, "mode") {
+						l.must("HSET", l.name, "mode", mode)
+						before["mode"] = mode
+					}
+					_, err = lua.Acquire(t.Context(), rdb, lua.AcquireArgs{Name: l.name, Side: side, Owner: me, Lease: long, Count: 1})
+					requireForeign(t, err, "acquire script: not a lock: ", row.says)
+					_, err = lua.ForceSide(t.Context(), rdb, l.name, side, p)
+					requireForeign(t, err, "force script: not a lock: ", row.says)
+				}
+			}
 
 			require.Equal(t, before, l.fields())
 			l.requireTTL(lease)
@@ -148,7 +162,6 @@ func TestLocksOfAllKinds(t *testing.T) {
 		"writer that reads":       {"mode", other + ":write", other},
 		"reader":                  {"mode", other},
 		"readers":                 {"mode", other, uuid + ":10", uuid + ":11", uuid + ":12"},
-		"mode alone":              {"mode"},
 		"two, which no lock does": {other, uuid + ":9"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -160,11 +173,13 @@ func TestLocksOfAllKinds(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, lua.Held, got.Status)
 				require.Less(t, (lease - got.TTL).Abs(), slack)
-				if name == "mode alone" {
-					require.Empty(t, got.Holder)
-				} else {
-					require.Contains(t, fields, got.Holder)
-					require.NotEqual(t, "mode", got.Holder)
+				require.Contains(t, fields, got.Holder)
+				require.NotEqual(t, "mode", got.Holder)
+				if len(fields) == 2 || strings.HasSuffix(got.Holder, ":write") { // otherwise the mode need not be seen
+					require.Equal(t, fields[0] == "mode", got.Other)
+				}
+				if fields[0] != "mode" {
+					require.False(t, got.Other)
 				}
 			}
 			forced, err := lua.Force(t.Context(), rdb, l.name, lua.Publish{Name: l.channel})

@@ -13,10 +13,10 @@ import (
 )
 
 var (
-	acquireScript = script{Text("acquire"), "504df0a8563eba2c58009cbce6b56a0f91c4432a"}
+	acquireScript = script{Text("acquire"), "a9b60b3a97432c8d585d74d7721d3e08e23b4f9d"}
 	releaseScript = script{Text("release"), "4a3b1701bbdd4362fb364c0ebdc33506f836092e"}
 	renewScript   = script{Text("renew"), "dcc8d7c539374c8a7092f80e46e64c50db02e10e"}
-	forceScript   = script{Text("force"), "8551941761445b40b927455fc19be96a4cac94b4"}
+	forceScript   = script{Text("force"), "2eb4b1667734692edf365dcb8352a59f131cb506"}
 )
 
 // Publish says where an unlock is announced.
@@ -83,6 +83,7 @@ type AcquireReply struct {
 	Holder string        // field of an owner, if Held; "" if it was not seen, or a fair lock is free for another one
 	Joined bool          // the owner is in the queue, if Held
 	Behind bool          // it has just joined that of a fair lock, behind a hold or a waiter that may be Redisson's
+	Other  bool          // what holds it, if Held, is seen to be a read/write lock and it is none, or the other way round
 
 	WithoutQueue bool // it is as it was: the call was sent again without it
 	NoQueue      bool // since the user may not use queues
@@ -499,6 +500,7 @@ func refused(r rueidis.RedisResult) (AcquireReply, error) {
 	if err != nil {
 		return AcquireReply{}, err
 	}
+	s, other := cutOther(s)
 	if len(s) != 3 || !s[0].IsInt64() || !s[1].IsString() || !s[2].IsInt64() {
 		return AcquireReply{}, errors.New("the reply is not a number, a text and a number")
 	}
@@ -508,7 +510,19 @@ func refused(r rueidis.RedisResult) (AcquireReply, error) {
 	if joined < 0 || joined > 2 {
 		return AcquireReply{}, fmt.Errorf("unknown reply %d for the queue", joined)
 	}
-	return AcquireReply{Status: Held, TTL: duration(ttl), Holder: holder, Joined: joined > 0, Behind: joined == 2}, nil
+	return AcquireReply{Status: Held, TTL: duration(ttl), Holder: holder, Joined: joined > 0, Behind: joined == 2, Other: other}, nil
+}
+
+// cutOther takes the 1 off the end of a refusal that says that a lock of another kind is in the way.
+func cutOther(s []rueidis.RedisMessage) (rest []rueidis.RedisMessage, other bool) {
+	if len(s) != 4 {
+		return s, false
+	}
+	one, err := integer(s[3])
+	if err != nil || one != 1 {
+		return s, false
+	}
+	return s[:3], true
 }
 
 // numbers reads an array of integers.

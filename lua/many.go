@@ -12,7 +12,7 @@ import (
 // Scripts for many locks at once. They do for each lock what the script for one does, since that is part of them.
 
 var (
-	acquireAllScript  = script{calling("acquire", "acquire_all"), "f081a949e3401ddcec5a5c14324e36c79018a5c8"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "c44fbb970c3d74e0157da7d8de974d236a6fc442"}
 	releaseEachScript = script{calling("release", "release_each"), "c551b15f2c3f773767742b966dd7e31d42c0c86b"}
 )
 
@@ -51,6 +51,7 @@ func AcquireAll(ctx context.Context, c rueidis.Client, all []AcquireArgs) (Acqui
 
 func acquiredAll(r rueidis.RedisResult, n int) (reply AcquireAllReply, err error) {
 	s, err := r.ToArray()
+	s, other := cutOther(s)
 	switch {
 	case err != nil:
 		return reply, unanswered(err)
@@ -66,7 +67,7 @@ func acquiredAll(r rueidis.RedisResult, n int) (reply AcquireAllReply, err error
 		if which < 1 || which > int64(n) {
 			err = fmt.Errorf("lock %d of %d is refused", which, n)
 		}
-		reply.Refused, reply.Refusal = int(which-1), AcquireReply{Status: Held, TTL: duration(ttl), Holder: holder}
+		reply.Refused, reply.Refusal = int(which-1), AcquireReply{Status: Held, TTL: duration(ttl), Holder: holder, Other: other}
 	default:
 		err = errors.New("the reply is neither tokens nor a refusal")
 	}

@@ -1,18 +1,21 @@
 -- This text stands before the scripts that ask whose a key is (see script.go).
 
--- owner_of looks at fields of a hash. It returns an error if one is no lock's, otherwise nil and the field of an owner: '' if
--- there is none but the mode of a read/write lock. The fields of a lock, of any kind, are its owners (<UUID>:<number>, or
--- <UUID>:<number>:write) and perhaps the mode. Two tell, however many there are: one is not the mode.
+-- owner_of looks at fields of a hash. It returns an error if one is no lock's, otherwise nil, the field of an owner, and 1 if they
+-- tell that it is a read/write lock, or else nil. The fields of a lock, of any kind, are its owners (<UUID>:<number>, or
+-- <UUID>:<number>:write) and perhaps the mode, which no lock has alone. So two tell, however many there are.
 local function owner_of(fields)
-  local owner = ''
+  local owner, sides = '', nil
   for _, field in ipairs(fields) do
-    local id = string.match(field, '^([%x-]+):%-?%d+$') or string.match(field, '^([%x-]+):%-?%d+:write$')
-    if id and #id == 36 then
+    local id, write = string.match(field, '^([%x-]+):%-?%d+(.*)$')
+    if id and #id == 36 and (write == '' or write == ':write') then
       owner = field
-    elseif field ~= 'mode' then
+      sides = write ~= '' and 1 or sides
+    elseif field == 'mode' and #fields > 1 then
+      sides = 1
+    else
       local shown = string.gsub(string.sub(field, 1, 64), '%c', '?')
       return {err = 'FOREIGN the key holds a hash with the field "' .. shown .. '"'}
     end
   end
-  return nil, owner
+  return nil, owner, sides
 end

@@ -11,8 +11,9 @@
 -- ARGV[7]  with KEYS[2]: unlock channel
 --
 -- Reply 0                  held by the owner, ARGV[3] deep
--- Reply {left, holder, 0}  not to be had for so many ms more (-1: held without expiry), or until a message comes: a writer
---                          holds it, or waits; holder is a field of somebody who holds it, or ''
+-- Reply {left, holder, 0, other}  not to be had for so many ms more (-1: held without expiry), or until a message comes: a writer
+--                          holds it, or waits; holder is a field of somebody who holds it, or ''; other is 1 if it is held as a lock
+--                          without sides, or not there
 -- Reply -1                 a re-entry, but the hold to re-enter, or the writer's, is gone
 -- Error FOREIGN            the key holds a hash that is no lock: nothing was changed
 --
@@ -88,7 +89,8 @@ if not held then
     left = marks and awaited()
   end
   if left then
-    return {left, holder, 0}
+    local other = ttl ~= -2 and not mode and 1 or nil
+    return {left, holder, 0, other}
   end
 end
 

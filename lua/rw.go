@@ -9,7 +9,7 @@ import (
 
 var (
 	readRenewScript = script{Text("read_renew"), "9407681abe99eba1030e81b47c7ecfe630771397"}
-	rwForceScript   = script{Text("rw_force"), "5d3e645c136563fc70d7db8532fae0ddd2ae690f"}
+	rwForceScript   = script{Text("rw_force"), "8ce2411f4801b617b7b2c070d075c170730ba18a"}
 )
 
 // Side says whether a lock is a read/write lock, and for which of its sides a call is.
@@ -27,8 +27,8 @@ func (s Side) mode() string { return [...]string{Reader: "read", Writer: "write"
 var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
-		Reader: {Text("read_acquire"), "99241037cb1a3aec7290e208cf2ec52af1c88155"},
-		Writer: {Text("write_acquire"), "72eba1f66b98499d9cbaf4a65aef29b3763f87e0"},
+		Reader: {Text("read_acquire"), "ed6618f2a6d91b0119f59309cf9e23117df50340"},
+		Writer: {Text("write_acquire"), "919ba8268149b3299042bcd4764bc6dbd20aaae1"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,

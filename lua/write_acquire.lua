@@ -9,8 +9,8 @@
 -- ARGV[5]  with KEYS[2]: 1 if the writer's process listens on <unlock channel>:<client>; 0 if nobody can tell whether it lives
 --
 -- Reply 0                       held by the owner, ARGV[3] deep
--- Reply {left, holder, marked}  held by others for so many ms more (-1: without expiry); holder is a field of theirs, or '';
---                               marked is 1 if the writer has a mark
+-- Reply {left, holder, marked, other}  held by others for so many ms more (-1: without expiry); holder is a field of theirs, or '';
+--                               marked is 1 if the writer has a mark; other is 1 if it is held as a lock without sides, or not there
 -- Reply -1                      a re-entry, but the hold to re-enter, or the reader's, is gone
 -- Error FOREIGN                 the key holds a hash that is no lock: nothing was changed
 --
@@ -66,7 +66,8 @@ if not held then
     end
     if mode ~= 'read' or left > 0 then
       local marked = marks and mark(left) or 0
-      return {left, holder, marked}
+      local other = not mode and 1 or nil
+      return {left, holder, marked, other}
     end
     if within == '' then
       redis.call('del', lock)

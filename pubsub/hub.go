@@ -45,7 +45,9 @@ type Hub struct {
 	subs   map[Channel]*subscription
 	links  map[string]*link // by node address; plain channels use plainLink
 	router router
-	closed bool // then every waiter has an error, but those that have the turn since
+
+	draining bool // then every waiter has an error but those that go ahead, and those that have the turn since
+	closed   bool // then these have one, too
 }
 
 // New returns a hub that subscribes through rdb. Close ends it. With each channel it also subscribes to
@@ -70,6 +72,24 @@ func New(rdb rueidis.Client, id string) *Hub {
 
 // ErrClosed is the news for waiters when the hub is closed.
 var ErrClosed = errors.New("hub closed")
+
+// Drain tells all waiters that they wait in vain ([ErrClosed]), also those that join later, but for those that go ahead: they have
+// what the others wait for, and finish. Subscriptions that no waiter needs end from now on.
+func (h *Hub) Drain() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.draining = true
+	for _, t := range h.topics {
+		for w := t.first; w != nil; w = w.next {
+			if !w.Ahead {
+				w.stop(ErrClosed)
+			}
+		}
+	}
+	for _, s := range h.subs {
+		s.endLinger()
+	}
+}
 
 // Stop is the part of Close that takes no time: it tells all waiters that they wait in vain
 // ([ErrClosed]), also those that join later.

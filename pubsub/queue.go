@@ -24,7 +24,7 @@ import "time"
 //	Join       new       -> waiting
 //	Join       new       -> due        each waiter has a place, and the subscription is live
 //	Join       new       -> due        it goes ahead of all, and somebody has the turn
-//	Join       new       -> stopped    the hub is closed, or its time is over
+//	Join       new       -> stopped    the hub is closed or draining, or its time is over
 //	Join       new       -> apart      as the first of these, for a share
 //	JoinFirst  new       -> turn       nobody else is in the queue
 //	JoinFirst  new       -> apart      the same, for a share
@@ -33,7 +33,7 @@ import "time"
 //	wake       waiting   -> due        the same, while another has the turn or is claimed
 //	wake       due       -> turn       the other one's turn or claim has ended
 //	wake       waiting   -> apart      one before it got a share, and so may this one
-//	stop       waiting   -> stopped    Stop, its time is over, the subscription is refused, or Unanswered
+//	stop       waiting   -> stopped    Stop, Drain, its time is over, the subscription is refused, or Unanswered
 //	stop       due       -> stopped
 //	given      waiting   -> handed     by another process, as the owner of the place that it took
 //	given      due       -> handed
@@ -48,7 +48,7 @@ import "time"
 //	Held       turn      -> handed     it was given the lock since
 //	Held       apart     -> waiting    at the end of the queue
 //	Held       apart     -> turn       it is the first there, and there was news since it went apart, or may have been
-//	Held       apart     -> stopped    the hub is closed, or its time is over
+//	Held       apart     -> stopped    the hub is closed or draining, or its time is over
 //	Done       turn      -> out
 //	Done       apart     -> out
 //	Leave      waiting   -> out        wakes the next one if it had the only place of the process
@@ -73,7 +73,7 @@ import "time"
 //	Unclaim    abandoned -> turn       for its claimant, which leaves in its place
 //
 // A waiter that has the turn, or is claimed, stays so when it is woken, stopped or given the lock; Waiter.due,
-// Waiter.err and Waiter.given remember that until the turn or the claim ends. [Hub.Stop] and the end of its time
+// Waiter.err and Waiter.given remember that until the turn or the claim ends. [Hub.Stop], [Hub.Drain] and the end of its time
 // signal to a claimed one all the same, so that its caller can leave. One that leaves in its turn leaves the lock that it was
 // given, too: its caller releases the field in Redis.
 
@@ -296,7 +296,7 @@ func (w *Waiter) park() {
 	if w.turn == nil { // it is new, or had the turn at once
 		w.turn = make(chan struct{}, 1)
 	}
-	if w.topic.hub.closed && w.err == nil {
+	if h := w.topic.hub; (h.closed || h.draining && !w.Ahead) && w.err == nil {
 		w.stop(ErrClosed)
 	}
 	w.watch()

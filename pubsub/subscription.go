@@ -146,7 +146,7 @@ func (s *subscription) refuse(err error) {
 
 // startLinger has a confirmed subscription linger, from now on.
 func (s *subscription) startLinger() {
-	if !s.confirmed || s.hub.closed {
+	if !s.confirmed || s.hub.draining || s.hub.closed {
 		return
 	}
 	s.lingers = true

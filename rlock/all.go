@@ -48,6 +48,7 @@ type member struct {
 	name  string
 	about *Mutex // the lock that it is; of an Upgradeable that of the reader; nil if it is of another type
 	mutex *Mutex // about, if that is all it takes
+	trace *Mutex // about, or the first member of a Quorum: of the Client whose Trace is told; nil: of none that is known
 	order int    // among the members of one lock: each lets the next ones in
 }
 
@@ -121,14 +122,16 @@ func flatten(lockers []Locker) (all []*member, err error) {
 			all, err = slices.Concat(all, l.members, l.again), cmp.Or(err, l.invalid)
 			continue
 		case *Mutex:
-			m.about, m.mutex = l, l
+			m.about, m.mutex, m.trace = l, l, l
 			if l.kind.side == lua.Reader {
 				m.order = 2
 			}
 		case *Upgradeable:
-			m.about, m.order = l.rw.read, 1
+			m.about, m.order, m.trace = l.rw.read, 1, l.rw.read
 		case *QuorumMutex:
-			err = cmp.Or(err, l.invalid)
+			if err = cmp.Or(err, l.invalid); l.invalid == nil {
+				m.trace = l.members[0]
+			}
 		}
 		if m.about != nil {
 			if invalid := cmp.Or(m.about.invalid, m.about.fits()); invalid != nil {
@@ -258,8 +261,8 @@ func (a *MultiMutex) lock(who caller) (context.Context, UnlockFunc, error) {
 	if who.ctx == nil {
 		panic("rlock: the ctx is nil")
 	}
-	if i := slices.IndexFunc(a.members, func(m *member) bool { return m.mutex != nil }); i >= 0 {
-		who.trace = a.members[i].mutex.client.trace(who.ctx, a.name, "all", who.began)
+	if i := slices.IndexFunc(a.members, func(m *member) bool { return m.trace != nil }); i >= 0 {
+		who.trace = a.members[i].trace.client.trace(who.ctx, a.name, "all", who.began)
 	}
 	s, err := a.compete(who)
 	who.trace.took(0) // what became of single members
@@ -402,7 +405,9 @@ func (m *member) lock(ctx context.Context, who caller) (context.Context, UnlockF
 		return m.mutex.result(ctx, l, err)
 	case who.once:
 		return m.TryLock(ctx, 0)
-	case who.wait.IsZero():
+	}
+	who.trace.waits("")
+	if who.wait.IsZero() {
 		return m.Lock(ctx)
 	}
 	return m.TryLock(ctx, max(1, time.Until(who.wait)))

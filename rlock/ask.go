@@ -168,7 +168,7 @@ func (m *Mutex) acquireArgs(h *hold, count int) lua.AcquireArgs {
 func (m *Mutex) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
 	var loss *LostError
 	switch timeUp := who.ctx.Err() != nil || who.once || !who.wait.IsZero() && !time.Now().Before(who.wait); {
-	case m.client.isClosed(), errors.Is(err, pubsub.ErrClosed), errors.Is(err, ErrClosed):
+	case m.client.isClosed(), m.client.isTold(), errors.Is(err, pubsub.ErrClosed), errors.Is(err, ErrClosed):
 		return m.fail(ErrClosed)
 	case errors.As(err, &loss):
 		return loss
@@ -180,7 +180,7 @@ func (m *Mutex) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
 			causes = []error{unreachable(errSilent)}
 		}
 		e := notAcquired(who.ctx, m.name, who.began, causes...)
-		e.Holder, e.TTL, e.own = refusal.Holder, refusal.TTL, m.client.isOwn(refusal.Holder)
+		e.Holder, e.TTL, e.own, e.other = refusal.Holder, refusal.TTL, m.client.isOwn(refusal.Holder), refusal.Other
 		e.carried = e.own && carries(who.ctx, e.Holder)
 		return e
 	case errors.Is(err, lua.ErrNoConnection):

@@ -176,7 +176,7 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 			}
 			break
 		}
-		s, failed := l.hold.openAs(inner, cancel, m, granted)
+		s, failed := l.hold.openAs(inner, cancel, m, granted, false)
 		if failed != nil {
 			err = m.gaveUp(b.caller, failed, lua.AcquireReply{})
 			break

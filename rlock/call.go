@@ -47,7 +47,9 @@ type callContext struct {
 }
 
 func (c *callContext) Deadline() (time.Time, bool) { return c.deadline, true }
-func (c *callContext) Value(key any) any           { return c.values.Value(key) }
+
+// Value leaves out those for package context itself: how the caller's ctx ended is none of the command's concern.
+func (c *callContext) Value(key any) any { return context.WithoutCancel(c.values).Value(key) }
 
 func (c *callContext) Done() <-chan struct{} {
 	if c.hold != nil {

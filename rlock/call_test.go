@@ -81,3 +81,21 @@ func TestLeftCallsAreBounded(t *testing.T) {
 	_, wait = l.admit(0, false)
 	require.Nil(t, wait, "Redis has answered")
 }
+
+// A command goes on when its caller has left, and so says nothing of how the caller's ctx ended; nor do contexts made of its own.
+func TestCallContextHasACauseOfItsOwn(t *testing.T) {
+	type key struct{}
+	ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, "value"))
+	cancel(errors.New("the caller's"))
+	stopped := make(chan struct{})
+	call := (&Client{stopped: stopped}).call(ctx, time.Now(), 0)
+	child, end := context.WithCancel(call)
+	defer end()
+	require.Equal(t, "value", child.Value(key{}))
+	require.NoError(t, context.Cause(call))
+	require.NoError(t, child.Err())
+	close(stopped)
+	<-child.Done()
+	require.Equal(t, context.Canceled, context.Cause(child))
+	require.Equal(t, context.Canceled, context.Cause(call))
+}

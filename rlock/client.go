@@ -22,7 +22,8 @@ import (
 //
 // It runs one goroutine that keeps the leases, and one that keeps the places of waiters once a FairMutex was waited for; one for
 // each Redis node on which something is waited for, with a connection of its own; one, when there is need, that undoes what calls
-// without an answer may have done; and one for each call under way whose caller may leave. [Client.Close] ends all of them.
+// without an answer may have done, on a cluster one for each slot; and one for each call under way whose caller may leave.
+// [Client.Close] ends all of them.
 type Client struct {
 	rdb     rueidis.Client
 	id      string // the client part of its owner fields
@@ -36,7 +37,7 @@ type Client struct {
 	expires     bool            // rueidis may send a command again by itself, see mayExpire
 	connections lua.Connections // for Options.Replicas
 	left        leftCalls
-	sweeper     sweeper
+	sweepers    sweepers
 	stats       counters
 
 	shutting, emptied sync.Once
@@ -92,7 +93,6 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 		told:    make(chan struct{}),
 		done:    make(chan struct{}),
 		stopped: make(chan struct{}),
-		sweeper: sweeper{more: make(chan struct{}, 1)},
 	}
 	c.hub = pubsub.New(rdb, c.id)
 	c.hub.Run = min(o.HandOff.For, DefaultHandOffFor)

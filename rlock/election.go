@@ -489,10 +489,10 @@ func (e *election) out(err error) error {
 		causes = []error{q.tooFew(e.err)}
 	}
 	not := notAcquired(e.ctx, q.name, e.began, causes...)
-	not.Holder, not.TTL, not.own = e.held.Holder, e.held.TTL, e.own
+	not.Holder, not.TTL, not.own, not.other = e.held.Holder, e.held.TTL, e.own, e.held.Other
 	if e.line != nil {
 		if h := e.line.holder.Load(); h != nil {
-			not.Holder, not.TTL, not.own = h.field(), time.Until(h.trusted()), true
+			not.Holder, not.TTL, not.own, not.other = h.field(), time.Until(h.trusted()), true, false
 		}
 	}
 	not.carried = not.own && carries(e.ctx, not.Holder)

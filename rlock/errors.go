@@ -53,7 +53,7 @@ var (
 var (
 	errUnlockedBefore = errors.New("unlocked before")
 	errLockFailed     = errors.New("its Lock failed")
-	errReads          = errors.New("the ctx carries a read hold (unlock that first, or read under Upgradeable and call its Upgrade)")
+	errReads          = errors.New("the ctx carries a read hold (unlock that first; only a reader of Upgradeable can become the writer, by its Upgrade)")
 )
 
 // NotAcquiredError is the [ErrNotAcquired] of a Lock or TryLock.
@@ -66,7 +66,8 @@ type NotAcquiredError struct {
 	TTL    time.Duration
 
 	own     bool    // the holder is of the same Client
-	carried bool    // the holder is an open hold of the caller's ctx: of another kind, or it would be re-entered
+	other   bool    // the hold is seen to be of another kind
+	carried bool    // the holder is an open hold of the caller's ctx: of another kind or a quorum, or it would be re-entered
 	causes  []error // found by errors.Is and errors.As
 	why     string  // what ended the ctx, text only: it may be the loss of another lock
 }
@@ -84,7 +85,10 @@ func (e *NotAcquiredError) Error() string {
 	case isNobody(e.Holder):
 		texts = append(texts, "unlocked by "+e.Holder+", and kept by its WithMinHold"+left)
 	case e.carried:
-		texts = append(texts, "held under this ctx as "+e.Holder+left+", by a lock of another kind (give each its own name)")
+		texts = append(texts, "held under this ctx as "+e.Holder+left+
+			", by a lock of another kind or by a quorum (lock that one again, or give each its own name)")
+	case e.other:
+		texts = append(texts, "held by "+e.Holder+left+", by a lock of another kind (give each its own name)")
 	case e.own:
 		texts = append(texts, "held by this client as "+e.Holder+left+" (to re-enter, use the ctx that its Lock returned)")
 	case e.Holder != "":
@@ -154,8 +158,12 @@ type lockError struct {
 }
 
 func (e *lockError) Error() string {
-	texts := make([]string, len(e.causes))
-	for i, cause := range e.causes {
+	causes := e.causes
+	if len(causes) == 2 && errors.Is(causes[0], ErrNotHeld) && errors.Is(causes[1], ErrLost) {
+		causes = causes[1:] // "lost" says that it is not held
+	}
+	texts := make([]string, len(causes))
+	for i, cause := range causes {
 		texts[i] = oneLine(e.name, cause)
 	}
 	return prefix(e.name) + strings.Join(texts, ": ")

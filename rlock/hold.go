@@ -115,13 +115,14 @@ func (h *hold) fencingToken() (token int64, ok bool) {
 	return h.token, h.token != 0
 }
 
-// open makes the level that Redis has granted. It fails if the hold was lost, or the client closed, since the call was sent.
-func (h *hold) open(ctx context.Context, m *Mutex, a answer) (*level, error) {
+// open makes the level that Redis has granted, maybe inside of a section of the same lock, which Shutdown lets finish. It fails if
+// the hold was lost, or the client closed, since the call was sent.
+func (h *hold) open(ctx context.Context, m *Mutex, a answer, inside bool) (*level, error) {
 	if m.kind.side == lua.Writer {
 		ctx = &outerCtx{Context: ctx}
 	}
 	inner, cancel := context.WithCancelCause(ctx)
-	l, err := h.openAs(inner, cancel, m, a)
+	l, err := h.openAs(inner, cancel, m, a, inside)
 	if err != nil {
 		cancel(nil)
 	}
@@ -129,7 +130,7 @@ func (h *hold) open(ctx context.Context, m *Mutex, a answer) (*level, error) {
 }
 
 // openAs is open with the ctx that the level is to have.
-func (h *hold) openAs(inner context.Context, cancel context.CancelCauseFunc, m *Mutex, a answer) (*level, error) {
+func (h *hold) openAs(inner context.Context, cancel context.CancelCauseFunc, m *Mutex, a answer, inside bool) (*level, error) {
 	c := m.client
 	h.mu.Lock()
 	first := h.count == 0
@@ -137,7 +138,7 @@ func (h *hold) openAs(inner context.Context, cancel context.CancelCauseFunc, m *
 	switch {
 	case h.loss != nil:
 		err = h.loss
-	case first && !c.holdBegins(), !first && c.isTold(): // Close told the open levels, and would miss this one
+	case first && !c.holdBegins(inside), !first && c.isTold(): // Close told the open levels, and would miss this one
 		err = ErrClosed
 	}
 	if err != nil {

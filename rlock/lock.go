@@ -79,7 +79,7 @@ func (m *Mutex) lock(who caller) (*level, error) {
 // compete takes the lock for a new owner. If within is not nil, it is the hold of a reader that becomes the writer.
 func (m *Mutex) compete(who caller, within *hold) (*level, error) {
 	switch {
-	case m.client.isShut():
+	case within == nil && m.client.isShut():
 		return nil, m.fail(ErrClosed)
 	case who.ctx.Err() != nil:
 		return nil, m.gaveUp(who, nil, lua.AcquireReply{})
@@ -288,7 +288,7 @@ func (l *locking) enter(a answer) (s *level, err error) {
 	case a.Unconfirmed != nil:
 		err = fmt.Errorf("%w: %w", ErrNotReplicated, a.Unconfirmed)
 	case time.Now().Before(until):
-		s, err = h.open(l.ctx, m, a)
+		s, err = h.open(l.ctx, m, a, l.within != nil)
 	default:
 		err = &LostError{
 			Name: m.name, Owner: h.field(), Reason: LostExpired, Since: until,
@@ -387,7 +387,7 @@ func (m *Mutex) reenter(who caller, h *hold) (*level, error) {
 	if !a.granted() {
 		h.gone()
 	}
-	l, err := h.open(who.ctx, m, a)
+	l, err := h.open(who.ctx, m, a, true)
 	if err != nil {
 		return nil, m.gaveUp(who, err, lua.AcquireReply{})
 	}

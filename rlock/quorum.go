@@ -97,7 +97,7 @@ func (q *QuorumMutex) add(members []Locker) error {
 	}
 	switch n := len(members); {
 	case n < 3:
-		return fmt.Errorf("a quorum of %d: it takes 3 members or more to outlive one", n)
+		return fmt.Errorf("a quorum of %d outlives no server: give it 3 members or more, an odd number", n)
 	case n%2 == 0:
 		return fmt.Errorf("a quorum of %d outlives no more servers than one of %d: use an odd number", n, n-1)
 	}

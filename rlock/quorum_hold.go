@@ -87,6 +87,7 @@ type share struct {
 	held    bool      // by all that is known
 	since   time.Time // when that was known first; it had no break since then, as far as is known
 	left    bool      // a call for it outlives the Client, and gives it back
+	missed  bool      // it was found missing since the hold is live
 	until   time.Time // trusted from the grant on; the renewer knows what was added
 	err     error     // what the last call failed with
 	refusal lua.AcquireReply
@@ -261,7 +262,7 @@ func (k shareKeeper) Lost(loss lease.Loss) {
 		h.mu.Unlock()
 		return
 	}
-	s.held = false
+	s.held, s.missed = false, true
 	s.hold = &hold{mutex: m, tag: h.tag, doubt: k.held.doubt}
 	if !loss.Gone { // a renewal without an answer may have kept it
 		s.hold.doubted(time.Now().Add(h.lease(s))).unsure = true
@@ -269,10 +270,7 @@ func (k shareKeeper) Lost(loss lease.Loss) {
 		h.look()
 		return
 	}
-	seen := s.until.Add(-m.ttl()) // when the last call was sent that found it there
-	if until.After(s.until) {
-		seen = until.Add(-m.client.options.WatchdogTimeout)
-	}
+	seen := s.seen(until)
 	if h.began.After(seen) {
 		seen = h.began
 	}
@@ -289,6 +287,15 @@ func (k shareKeeper) Lost(loss lease.Loss) {
 			"lost: only %d of %d servers had it all the time; the others lost their data, or it was forced open", others, len(h.shares))})
 	}
 	h.look()
+}
+
+// seen is when the last call was sent that found the share there. renewed is what the renewer says. mu is held, or the hold is over.
+func (s *share) seen(renewed time.Time) time.Time {
+	m := s.hold.mutex
+	if renewed.After(s.until) {
+		return renewed.Add(-m.client.options.WatchdogTimeout)
+	}
+	return s.until.Add(-m.ttl())
 }
 
 // Closed is called when the Client is closed. The share stays in Redis, and counts until its lease ends.
@@ -351,7 +358,7 @@ func (h *quorumHold) open(ctx context.Context, q *QuorumMutex) (*quorumLevel, er
 		return nil, e
 	}
 	for _, m := range q.members {
-		if m.client.holdBegins() {
+		if m.client.holdBegins(false) {
 			h.counted = append(h.counted, m.client)
 		}
 	}
@@ -503,10 +510,10 @@ func (h *quorumHold) lose(e *LostError) {
 		ctx = h.levels[0]
 	}
 	h.mu.Unlock()
-	h.quorum.members[0].client.lost(ctx, "quorum", e)
 	h.stop()
 	h.line.pass()
 	close(h.ended)
+	h.quorum.members[0].client.lost(ctx, "quorum", e) // last: no unlock waits for what a Trace does
 }
 
 // close tells everybody inside that a majority of Clients is closed. That is no loss: the hold stays in Redis, for its unlock.

@@ -80,7 +80,9 @@ func (h *quorumHold) release(until time.Time) error {
 			if counted {
 				defer c.running.Done()
 			}
-			h.released <- s.release(until)
+			r := s.release(until)
+			r.held = r.held && h.hadMajority(s)
+			h.released <- r
 		}()
 	}
 	var last error
@@ -108,6 +110,19 @@ func (h *quorumHold) release(until time.Time) error {
 	return q.fail(ErrNotHeld, h.explain(&LostError{
 		Reason: LostGone, Since: time.Now(), text: "lost: most servers lost their data, or it was forced open",
 	}))
+}
+
+// hadMajority reports whether a share counts when its release found it: not if it was missing, and it is not known yet that a majority
+// had the hold when it was taken again. The hold is over.
+func (h *quorumHold) hadMajority(s *share) bool {
+	others := 0
+	for _, o := range h.shares {
+		renewed := o.hold.mutex.client.leases.Until(&o.hold.lease)
+		if o != s && o.held && o.since.Before(s.since) && !o.seen(renewed).Before(s.since) {
+			others++
+		}
+	}
+	return !s.missed || others >= h.quorum.majority()
 }
 
 // release ends the share, again if something went wrong that may pass. What remains in doubt is swept.

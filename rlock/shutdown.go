@@ -9,8 +9,9 @@ import (
 const lastWait = time.Second
 
 // Shutdown closes the Client when its sections have ended, as [net/http.Server.Shutdown] does with requests. From the call on every
-// Lock that would begin a hold returns [ErrClosed], also those that wait; sections that run go on, can re-enter their holds, are renewed
-// and unlock. Upgrade, Downgrade, and a read in the section of a writer begin a hold, and are refused, too. When the last of them has unlocked, Shutdown does what [Client.Close] does, and returns nil.
+// Lock that competes returns [ErrClosed], also those that wait. Sections that run go on to their end: they are renewed and unlock, re-enter
+// their holds, read as the writer, upgrade and downgrade. Another lock inside of them is refused. When the last of them has unlocked,
+// Shutdown does what [Client.Close] does, and returns nil.
 //
 // When ctx is done first, the contexts of the sections that are left are cancelled with a [LostError] that satisfies ErrClosed. They
 // have one more second to unlock. Then Shutdown closes the Client and returns ctx.Err(). A hold that is not unlocked by then ends with its lease,
@@ -29,7 +30,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	if c.stats.holds.Load() == 0 {
 		c.emptied.Do(func() { close(c.empty) })
 	}
-	c.hub.Stop() // tells the waiters
+	c.hub.Drain() // tells the waiters
 	err := c.awaitEmpty(ctx)
 	if err != nil {
 		c.tellHolders()
@@ -75,7 +76,7 @@ func (c *Client) isTold() bool {
 	}
 }
 
-// isShut reports whether no new hold may begin.
+// isShut reports whether no new hold may begin but within a section.
 func (c *Client) isShut() bool {
 	select {
 	case <-c.shut:

@@ -32,10 +32,11 @@ func (c *Client) Stats() Stats {
 	}
 }
 
-// holdBegins counts a hold. It reports false, and has not counted, if the Client is being shut down.
-func (c *Client) holdBegins() bool {
+// holdBegins counts a hold. It reports false, and has not counted, if the Client is being shut down, unless it is in a section of
+// that lock.
+func (c *Client) holdBegins(inside bool) bool {
 	c.stats.holds.Add(1)
-	if c.isShut() { // after the counting, so that Shutdown misses none
+	if !inside && c.isShut() { // after the counting, so that Shutdown misses none
 		c.holdEnds()
 		return false
 	}

@@ -69,11 +69,20 @@ func (h *hold) residue() *residue {
 	return r
 }
 
-// sweep sweeps those that are not nil.
+// sweep sweeps those that are not nil: of one lock, or of locks that one call can take. After Close there is one more try, here.
 func (c *Client) sweep(all ...*residue) {
 	all = slices.DeleteFunc(all, func(r *residue) bool { return r == nil })
-	if len(all) > 0 {
-		c.sweeper.add(c, all)
+	switch {
+	case len(all) == 0:
+	case c.start():
+		c.sweepers.add(c, all)
+		c.running.Done()
+	default:
+		for i, result := range c.releaseAll(all) {
+			if result.Err != nil {
+				all[i].isLeft(result.Err)
+			}
+		}
 	}
 }
 
@@ -136,12 +145,18 @@ type residue struct {
 	pause time.Duration // after the last try that was answered
 }
 
-// sweeper sweeps all fields of a client on one goroutine, which lives while there are any. leftCalls bounds how many
-// come together when Redis is silent.
+// sweepers are those of a Client, one for each slot of a cluster in which there is something to sweep: one node may be silent, and
+// the others well. leftCalls bounds how many residues come together when Redis is silent.
+type sweepers struct {
+	mu sync.Mutex // guards the following, and the residues of all
+	of map[uint16]*sweeper
+}
+
+// sweeper sweeps the fields of one slot on a goroutine, which lives while there are any.
 type sweeper struct {
-	mu       sync.Mutex // guards the following
+	client   *Client
+	slot     uint16
 	residues []*residue
-	running  bool
 	more     chan struct{} // capacity 1: residues has grown
 }
 
@@ -150,43 +165,42 @@ const (
 	firstPause = 500 * time.Millisecond // doubles, so a hold that began late is found as late as that at the most
 )
 
-// add has the sweeper look for all of them, at once and then again and again. After Close there is one more try, here.
-func (s *sweeper) add(c *Client, all []*residue) {
-	if !c.start() {
-		_ = c.releaseAll(all)
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, r := range all {
+// add has the sweeper of their slot look for all of them, at once and then again and again. The client has been started.
+func (all *sweepers) add(c *Client, more []*residue) {
+	slot := more[0].mutex.slot()
+	for _, r := range more {
 		r.pause = firstPause
 	}
-	s.residues = append(s.residues, all...)
-	if s.running {
-		c.running.Done()
-		select {
-		case s.more <- struct{}{}:
-		default:
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	s := all.of[slot]
+	if s == nil {
+		s = &sweeper{client: c, slot: slot, more: make(chan struct{}, 1)}
+		if all.of == nil {
+			all.of = make(map[uint16]*sweeper)
 		}
-		return
+		all.of[slot] = s
+		c.running.Go(s.run) // ends when nothing is left to be found, or with one last try when the client closes; Close waits for it
 	}
-	s.running = true
-	go func() { // ends when nothing is left to be found, or with one last try when the client closes; Close waits for it
-		defer c.running.Done()
-		s.run(c)
-	}()
+	s.residues = append(s.residues, more...)
+	select {
+	case s.more <- struct{}{}:
+	default:
+	}
 }
 
-func (s *sweeper) run(c *Client) {
+func (s *sweeper) run() {
+	c := s.client
 	failed := minRetry // the pause after the next try that is not answered
 	for {
-		due, wait := s.due(c.isClosed())
+		closing := c.isClosed()
+		due, wait := s.due(closing)
 		more := s.more
 		switch {
 		case wait == 0:
 			return
 		case len(due) == 0:
-		case s.try(c, due, failed):
+		case s.try(due, failed, closing):
 			failed = minRetry
 			continue
 		default: // the others would not be answered either: each try may be a new connection
@@ -205,16 +219,16 @@ func (s *sweeper) run(c *Client) {
 // due returns the residues to be tried now, and how long to wait if there are none; 0 if none are left, and the sweeper ends. When
 // the client is closing, each is tried once more.
 func (s *sweeper) due(closing bool) (due []*residue, wait time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	all := &s.client.sweepers
+	all.mu.Lock()
+	defer all.mu.Unlock()
 	if len(s.residues) == 0 {
-		s.running = false
+		delete(all.of, s.slot)
 		return nil, 0
 	}
 	wait = maxSweep
 	if closing {
-		due, s.residues = s.residues, nil
-		return due, wait
+		return slices.Clone(s.residues), wait
 	}
 	now := time.Now()
 	slices.SortStableFunc(s.residues, func(a, b *residue) int { return a.next.Compare(b.next) }) // so that each has its turn
@@ -240,15 +254,15 @@ func (c *Client) releaseAll(all []*residue) []lua.ReleaseResult {
 }
 
 // try releases the fields, and drops those that need no further try. It reports whether Redis answered.
-func (s *sweeper) try(c *Client, due []*residue, failed time.Duration) (answered bool) {
-	results := c.releaseAll(due)
+func (s *sweeper) try(due []*residue, failed time.Duration, closing bool) (answered bool) {
+	results := s.client.releaseAll(due)
 	now := time.Now()
 	tried, done := make(map[*residue]bool), make(map[*residue]bool)
 	for i, r := range due {
 		tried[r] = true
 		r.err = results[i].Err
 		wait := failed
-		if results[i].Err == nil {
+		if r.err == nil {
 			answered = true
 			wait, r.pause = r.pause, 2*r.pause
 			r.place = time.Time{}
@@ -259,21 +273,30 @@ func (s *sweeper) try(c *Client, due []*residue, failed time.Duration) (answered
 		r.next = now.Add(wait)
 	}
 	var left []*residue
-	s.mu.Lock()
+	all := &s.client.sweepers
+	all.mu.Lock()
 	s.residues = slices.DeleteFunc(s.residues, func(r *residue) bool {
+		if !answered && !tried[r] { // it would not have been answered, either
+			r.err = results[0].Err
+		}
 		// Also after an error that does not pass by itself: a right or memory may be given back.
-		over := now.After(r.until) && now.After(r.place) && (!answered || tried[r])
+		over := closing && tried[r] || now.After(r.until) && now.After(r.place) && (!answered || tried[r])
 		if !done[r] && over && r.err != nil {
 			left = append(left, r)
 		}
 		return done[r] || over
 	})
-	s.mu.Unlock()
+	all.mu.Unlock()
 	for _, r := range left {
-		c.warn("rlock: not removed from Redis after a call without an answer; its lease ends it",
-			"name", r.mutex.name, "owner", r.args.Owner, "err", r.err)
+		r.isLeft(r.err)
 	}
 	return answered
+}
+
+// isLeft warns of a field that could not be released.
+func (r *residue) isLeft(err error) {
+	r.mutex.client.warn("rlock: a field may be left in Redis after a call without an answer; it ends with its lease",
+		"name", r.mutex.name, "owner", r.args.Owner, "err", err)
 }
 
 // found works an answer in, and reports whether there is nothing more to look for. What the first answer finds after an unlock

@@ -15,7 +15,7 @@ import (
 // Each Lock and TryLock that succeeds is told of as Acquired, and its unlock as Released; the others are told of as Failed. So are those
 // inside of Do. [All], [Quorum] and [Upgradeable] tell of themselves, not of the locks that they consist of, to the Trace of the
 // Client of the first of those; but a loss is told of the lock that was lost. A Quorum or an Upgradeable given to All tells of
-// itself in any case, and All of nothing else tells nothing.
+// itself, too.
 type Trace struct {
 	// Waiting is called when a Lock begins to wait, once at most. Acquired or Failed follows.
 	Waiting func(context.Context, WaitingInfo)

@@ -112,6 +112,7 @@ func TestLossSaysWhy(t *testing.T) {
 		require.ErrorIs(t, err, rlock.ErrLost)
 		require.ErrorIs(t, err, rlock.ErrNotHeld)
 		require.Equal(t, 1, strings.Count(err.Error(), "rlock: "), err)
+		require.NotContains(t, err.Error(), "not held", "lost says more")
 	}
 }
 

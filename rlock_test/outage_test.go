@@ -105,6 +105,74 @@ func TestAbandonedLocksDuringAStall(t *testing.T) {
 	require.Less(t, calls, 2*abandoned)
 }
 
+// lossy is a client that loses the answer to a command for a lock, and hangs in pipelines for another one.
+type lossy struct {
+	rueidis.Client
+	mu    sync.Mutex // guards loses
+	loses map[uint16]bool
+	hangs uint16
+	until chan struct{}
+}
+
+func (l *lossy) slot(key string) uint16 {
+	cmd := l.B().Exists().Key(key).Build()
+	return cmd.Slot()
+}
+
+// loseNext has the answer to the next command for a key lost.
+func (l *lossy) loseNext(key string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.loses[l.slot(key)] = true
+}
+
+func (l *lossy) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	l.mu.Lock()
+	lost := l.loses[cmd.Slot()]
+	delete(l.loses, cmd.Slot())
+	l.mu.Unlock()
+	if !lost {
+		return l.Client.Do(ctx, cmd)
+	}
+	l.Client.Do(ctx, cmd.Pin())
+	return l.Client.Do(canceled(), cmd)
+}
+
+func (l *lossy) DoMulti(ctx context.Context, all ...rueidis.Completed) []rueidis.RedisResult {
+	for _, cmd := range all {
+		if cmd.Slot() == l.hangs {
+			<-l.until
+			break
+		}
+	}
+	return l.Client.DoMulti(ctx, all...)
+}
+
+// A node of a cluster that does not answer keeps nobody from removing what calls without an answer left on the others.
+func TestSilentNodeHoldsUpNoOtherSweep(t *testing.T) {
+	redistest.Parallel(t)
+	cluster := redistest.StartCluster(t, 3, 0)
+	b := bench{rdb: cluster.Client(t), name: redistest.Name(t)}
+	rdb := &lossy{Client: b.rdb, loses: make(map[uint16]bool), until: make(chan struct{})}
+	b.Client = newClient(t, rdb)
+	t.Cleanup(func() { close(rdb.until) })
+	loadScripts(t, b.Client)
+	silent, well := "{a}:"+b.name, "{b}:"+b.name // two slots
+	rdb.hangs = rdb.slot(silent)
+	for _, name := range []string{silent, well} { // Redis may have got the first copy of the command, and run it later
+		rdb.loseNext(name)
+		var owner string
+		require.NoError(t, b.Mutex(name).Do(context.Background(), func(ctx context.Context) error {
+			owner = rlock.Owner(ctx)
+			return nil
+		}))
+		require.NoError(t, b.do(t, "HSET", name, owner, "1").Error())
+	}
+	redistest.Eventually(t, atMost, func() bool { return !b.exists(t, well) }, "removed")
+	require.True(t, b.exists(t, silent))
+	require.NoError(t, b.do(t, "DEL", silent).Error())
+}
+
 // scriptCalls returns how many script calls the server has run.
 func scriptCalls(t *testing.T, b bench) int {
 	t.Helper()

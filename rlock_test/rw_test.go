@@ -260,7 +260,7 @@ func TestReadWriteReentry(t *testing.T) {
 	require.Panics(t, func() { new(rlock.RWMutex).Upgradeable() })
 }
 
-// A lock that another kind holds under that name is held, for both.
+// A lock that another kind holds under that name is held, for both, and the refusal says so.
 func TestReadWriteBesidePlain(t *testing.T) {
 	b := newBench(t)
 	ctx := context.Background()
@@ -270,13 +270,21 @@ func TestReadWriteBesidePlain(t *testing.T) {
 	for _, side := range []*rlock.Mutex{rw.Read(), rw.Write()} {
 		_, _, err = side.TryLock(ctx, 0)
 		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.ErrorContains(t, err, " left, by a lock of another kind (give each its own name)")
 	}
 	require.NoError(t, unlock())
 	for _, side := range []*rlock.Mutex{rw.Read(), rw.Write()} {
-		_, unlock, err := side.Lock(ctx)
+		ctx, unlock, err := side.Lock(ctx)
 		require.NoError(t, err)
-		_, _, err = m.TryLock(ctx, 0)
+		for _, l := range []rlock.Locker{m, b.FairMutex(b.name), rlock.All(m, b.Mutex(b.name+":2"))} {
+			_, _, err = l.TryLock(rlock.Detach(ctx), 0)
+			require.ErrorIs(t, err, rlock.ErrNotAcquired)
+			require.ErrorContains(t, err, "held by "+rlock.Owner(ctx)+", with ")
+			require.ErrorContains(t, err, " left, by a lock of another kind (give each its own name)")
+		}
+		_, _, err = rw.Write().TryLock(rlock.Detach(ctx), 0)
 		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.NotContains(t, err.Error(), "another kind")
 		require.NoError(t, unlock())
 	}
 }

@@ -106,6 +106,111 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
+// A section of a read/write lock can finish: read as the writer, upgrade, also if that has to wait for somebody else's unlock, and
+// downgrade. What competes is refused, inside of the section, too.
+func TestShutdownLetsASectionFinish(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	other := newClient(t, b.rdb)
+	rw := b.RWMutex(b.name)
+	_, leave, err := other.RWMutex(b.name).Read().Lock(context.Background())
+	require.NoError(t, err)
+	reader, unlock, err := rw.Upgradeable().Lock(context.Background())
+	require.NoError(t, err)
+	down := shutDown(t, b.Client, context.Background())
+
+	_, _, err = b.Mutex(b.name + ":2").Lock(reader)
+	require.ErrorIs(t, err, rlock.ErrClosed)
+	_, _, err = rw.Read().Lock(rlock.Detach(reader))
+	require.ErrorIs(t, err, rlock.ErrClosed)
+
+	upgrade := lockAsync(t, upgrading{rw.Upgradeable(), reader})
+	redistest.Eventually(t, atMost, func() bool { return b.Stats().Waiting == 1 }, "it waits")
+	upgrade.stillWaits(t)
+	require.NoError(t, leave())
+	got := upgrade.get(t, rlock.DefaultWatchdogTimeout/3)
+	require.NoError(t, got.err)
+	inner, unlockInner, err := rw.Read().Lock(got.ctx)
+	require.NoError(t, err)
+	require.NoError(t, inner.Err())
+	require.NoError(t, unlockInner())
+	again, down2, err := rw.Downgrade(got.ctx)
+	require.NoError(t, err)
+	require.NoError(t, again.Err())
+	require.NoError(t, down2())
+	require.Empty(t, down)
+	require.NoError(t, unlock())
+	require.NoError(t, within(t, down, atMost))
+	require.False(t, b.exists(t, b.name))
+
+	// And a writer.
+	c := newClient(t, b.rdb)
+	rw = c.RWMutex(b.name)
+	writer, _, err := rw.Write().Lock(context.Background())
+	require.NoError(t, err)
+	down = shutDown(t, c, context.Background())
+	inner, unlockInner, err = rw.Upgradeable().Lock(writer)
+	require.NoError(t, err)
+	require.NoError(t, inner.Err())
+	require.NoError(t, unlockInner())
+	_, unlock, err = rw.Downgrade(writer)
+	require.NoError(t, err)
+	require.Empty(t, down)
+	require.NoError(t, unlock())
+	require.NoError(t, within(t, down, atMost))
+	require.False(t, b.exists(t, b.name))
+}
+
+// An Upgrade that waits when the time of Shutdown is over is told so.
+func TestShutdownTellsAnUpgradeThatWaits(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	_, leave, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(context.Background())
+	require.NoError(t, err)
+	u := b.RWMutex(b.name).Upgradeable()
+	reader, unlock, err := u.Lock(context.Background())
+	require.NoError(t, err)
+	upgrade := async(func() error {
+		_, _, err := u.Upgrade(reader)
+		return err
+	})
+	redistest.Eventually(t, atMost, func() bool { return b.Stats().Waiting == 1 }, "it waits")
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	down := async(func() error { return b.Shutdown(over) })
+	require.ErrorIs(t, within(t, upgrade, atMost), rlock.ErrClosed)
+	require.NoError(t, unlock())
+	require.ErrorIs(t, within(t, down, atMost), context.Canceled)
+	require.NoError(t, leave())
+}
+
+// While its sections run, a Client that is being shut down listens for nothing that nobody waits for any more.
+func TestShutdownEndsIdleSubscriptions(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	_, around, err := b.Mutex(b.name + ":around").Lock(context.Background())
+	require.NoError(t, err)
+	_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	_, lingers, err := newClient(t, b.rdb).Mutex(b.name + ":lingers").Lock(context.Background())
+	require.NoError(t, err)
+	waits, gets := lockAsync(t, b.Mutex(b.name)), lockAsync(t, b.Mutex(b.name+":lingers"))
+	b.awaitSubscribers(t, b.name, 1)
+	b.awaitSubscribers(t, b.name+":lingers", 1)
+	require.NoError(t, lingers())
+	got := gets.get(t, atMost)
+	require.NoError(t, got.err)
+	down := shutDown(t, b.Client, context.Background())
+	require.ErrorIs(t, waits.get(t, atMost).err, rlock.ErrClosed)
+	b.awaitSubscribers(t, b.name, 0)
+	b.awaitSubscribers(t, b.name+":lingers", 0)
+	require.Empty(t, down)
+	for _, unlock := range []rlock.UnlockFunc{unlock, got.unlock, around} {
+		require.NoError(t, unlock())
+	}
+	require.NoError(t, within(t, down, atMost))
+}
+
 // When its time is over, Shutdown tells the sections, and closes the Client when they have unlocked, or a second later.
 func TestShutdownWhoseTimeIsOver(t *testing.T) {
 	redistest.Parallel(t)

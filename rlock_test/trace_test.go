@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"log/slog"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -270,6 +272,65 @@ func TestTraceOfALoss(t *testing.T) {
 	}, "told")
 	require.ElementsMatch(t, []string{"mutex free by A", "mutex lost by A: 2, true", "mutex free released by A: lost, not held"}, lines)
 	require.Equal(t, rlock.Stats{Acquired: 1, Lost: 1}, b.Stats())
+}
+
+// The loss of a quorum is told of when the section has ended and can be unlocked: a Trace that waits for that unlock is not waited for.
+func TestTraceOfALossOfAQuorum(t *testing.T) {
+	redistest.Parallel(t)
+	told, unlocked := make(chan rlock.LostInfo), make(chan struct{})
+	var ended atomic.Bool
+	o := rlock.Options{WatchdogTimeout: shortWatchdog, Trace: &rlock.Trace{Lost: func(ctx context.Context, i rlock.LostInfo) {
+		ended.Store(ctx.Err() != nil)
+		told <- i
+		<-unlocked
+	}}}
+	e := newElectorate(t, 3)
+	v := e.voter(t, o)
+	ctx, unlock, err := v.Lock(context.Background())
+	require.NoError(t, err)
+	e.awaitVotes(t, 3)
+	for _, w := range e.watch[:2] {
+		require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
+	}
+	info := <-told
+	require.True(t, ended.Load())
+	require.Error(t, ctx.Err())
+	require.Equal(t, "quorum", info.Kind)
+	lost := async(unlock)
+	defer close(unlocked)
+	require.ErrorIs(t, within(t, lost, atMost), rlock.ErrLost)
+}
+
+// All tells of itself whatever it consists of; the Upgradeables and Quorums in it tell of themselves as well.
+func TestTraceOfAllWithoutAMutex(t *testing.T) {
+	redistest.Parallel(t)
+	var s story
+	b := newBench(t, s.traced())
+	var members []rlock.Locker
+	for i := range 3 {
+		members = append(members, newClient(t, b.rdb, s.traced()).Mutex(fmt.Sprint(b.name, i)))
+	}
+	up := rlock.All(b.RWMutex(b.name).Upgradeable())
+	for kind, l := range map[string]*rlock.MultiMutex{"upgradeable": up, "quorum": rlock.All(rlock.Quorum(members...))} {
+		require.NoError(t, l.Do(context.Background(), nothing))
+		require.Equal(t, []string{kind + " free", "all free", kind + " free released: ok", "all free released: ok"}, s.told())
+	}
+
+	_, unlock, err := newClient(t, b.rdb).RWMutex(b.name).Write().Lock(context.Background())
+	require.NoError(t, err)
+	waits := lockAsync(t, up)
+	var lines []string
+	redistest.Eventually(t, atMost, func() bool {
+		lines = append(lines, s.told()...)
+		return slices.Contains(lines, "upgradeable waits")
+	}, "it waits")
+	require.Contains(t, lines, "all waits")
+	require.NoError(t, unlock())
+	got := waits.get(t, atMost)
+	require.NoError(t, got.err)
+	require.Equal(t, rlock.PathWoken, s.acquired().Path)
+	require.Equal(t, "all", s.acquired().Kind)
+	require.NoError(t, got.unlock())
 }
 
 // lockedBuffer is for a log that several goroutines write.

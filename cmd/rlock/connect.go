@@ -8,6 +8,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -104,15 +105,20 @@ func (p *program) connect(t *target, retry bool) (rdb rueidis.Client, code int, 
 	return rdb, 0, true
 }
 
-// at puts the addresses before an error of a connection, unless it names the only one.
+// at puts the addresses before an error of a connection, unless it names the only one, and says how to give others if nobody is there.
 func (t *target) at(err error) error {
-	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("no answer within %s", answerTime)
+	text, cure := trimPrefix(err), ""
+	var op *net.OpError
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		text = fmt.Sprintf("no answer within %s", answerTime)
+	case errors.As(err, &op) && op.Op == "dial":
+		cure = " (-redis URL or REDIS_URL says where Redis is)"
 	}
-	if len(t.where) == 1 && strings.Contains(err.Error(), t.where[0]) {
-		return err
+	if len(t.where) != 1 || !strings.Contains(text, t.where[0]) {
+		text = strings.Join(t.where, ",") + ": " + text
 	}
-	return fmt.Errorf("%s: %s", strings.Join(t.where, ","), trimPrefix(err))
+	return errors.New(text + cure)
 }
 
 // node is a server, and what it is called in what we print.

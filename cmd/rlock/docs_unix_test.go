@@ -103,7 +103,7 @@ var outcomes = []struct {
 	says string
 }{
 	{regexp.MustCompile(`^rlock unlock -force`), exitUsage, "no terminal to ask at"}, // TestUnlockAsks is at one
-	{regexp.MustCompile(`^rlock doctor.* -acl-user`), 0, " has those for "},
+	{regexp.MustCompile(`^rlock doctor.* -acl-user`), 0, " has all that "},
 	{regexp.MustCompile(`; echo \$\?$`), 0, fmt.Sprint(exitNotAcquired)},
 }
 

@@ -359,7 +359,12 @@ func (e *examination) rights(ctx context.Context) {
 			if err != nil && strings.HasPrefix(err.Error(), "Command ") { // … 'X' not found: the server has none
 				says, err = "no such command", nil
 			}
-			if err != nil {
+			switch {
+			case err == nil:
+			case strings.HasPrefix(err.Error(), "User ") && strings.HasSuffix(err.Error(), "not found"):
+				e.say("bad", "rights", "there is no user "+user, "ACL USERS lists those that Redis knows: give one of them with -acl-user.")
+				return
+			default:
 				e.say("unknown", "rights", e.noDryRun(user, err), "docs/protocol.md lists the rights that a user needs.")
 				return
 			}
@@ -370,11 +375,11 @@ func (e *examination) rights(ctx context.Context) {
 		slices.Sort(missing)
 		if missing = slices.Compact(missing); len(missing) > 0 {
 			lacking++
-			e.say(group.status, "rights", user+" lacks, for "+group.use+": "+strings.Join(missing, " "), group.means)
+			e.say(group.status, "rights", "for "+group.use+" the user "+user+" lacks: "+strings.Join(missing, " "), group.means)
 		}
 	}
 	if lacking == 0 {
-		e.say("ok", "rights", user+" has those for "+printable(e.key), "All kinds of locks work, and hand-overs between processes.")
+		e.say("ok", "rights", "the user "+user+" has all that "+printable(e.key)+" needs", "All kinds of locks work, and hand-overs between processes.")
 	}
 }
 

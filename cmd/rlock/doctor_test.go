@@ -109,14 +109,15 @@ func TestDoctorRights(t *testing.T) {
 		}
 		return strings.Join(all, "\n")
 	}
-	require.Equal(t, "ok default has those for job", rights("default"))
-	require.Regexp(t, `^bad lame lacks, for all locks: EVAL HSET\n`, rights("lame"))
-	require.Contains(t, rights("deaf"), "bad deaf lacks, for all locks: redisson_lock__channel:{job}")
+	require.Equal(t, "ok the user default has all that job needs", rights("default"))
+	require.Regexp(t, `^bad for all locks the user lame lacks: EVAL HSET\n`, rights("lame"))
+	require.Contains(t, rights("deaf"), "bad for all locks the user deaf lacks: redisson_lock__channel:{job}")
 	plain := rights("plain")
 	require.NotContains(t, plain, "for all locks")
-	require.Contains(t, plain, "warn plain lacks, for hand-over between processes: ZPOPMIN\n")
-	require.Contains(t, plain, "warn plain lacks, for fenced locks: redisson_lock_token:{job}\n")
-	require.Contains(t, rights("nobody"), "unknown ACL DRYRUN: ")
+	require.Contains(t, plain, "warn for hand-over between processes the user plain lacks: ZPOPMIN\n")
+	require.Contains(t, plain, "warn for fenced locks the user plain lacks: redisson_lock_token:{job}\n")
+	require.Equal(t, "bad there is no user nobody", rights("nobody"))
+	require.Equal(t, exitFailed, call(t, s.Addr(), "doctor", "-acl-user", "nobody").code)
 
 	// A user who may not ask is told so, and the rest as far as it goes.
 	r := call(t, "redis://plain:pw@"+s.Addr(), "doctor", "-json", "-name", "job")

@@ -73,7 +73,7 @@ func (p *program) ls(args []string) int {
 	case err != nil:
 		return p.fail(exitInternal, v.at(err))
 	case more:
-		fmt.Fprintf(p.err, "rlock: stopped after %d locks; there may be more (-limit)\n", *limit)
+		fmt.Fprintf(p.err, "rlock: stopped at -limit %d; there may be more\n", *limit)
 	}
 	return 0
 }

@@ -49,7 +49,7 @@ func TestLs(t *testing.T) {
 
 	r = call(t, s.Addr(), "ls", "-limit", "2")
 	require.Len(t, strings.Split(r.out, "\n"), 2+1)
-	require.Equal(t, "rlock: stopped after 2 locks; there may be more (-limit)\n", r.err)
+	require.Equal(t, "rlock: stopped at -limit 2; there may be more\n", r.err)
 }
 
 // However many keys there are, no command looks at many of them, and only locks are read.

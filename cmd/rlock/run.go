@@ -261,7 +261,7 @@ func (p *program) runHeld(held context.Context, e errand, unlock rlock.UnlockFun
 	switch err := unlock(); {
 	case errors.Is(err, rlock.ErrLost):
 		// Also if the command ended by itself: somebody else may have been inside with it.
-		return p.fail(exitLost, fmt.Errorf("%s: the lock was lost; the command ended with code %d", e.name, code))
+		return p.fail(exitLost, fmt.Errorf("%q: the lock was lost; the command ended with code %d", e.name, code))
 	case err != nil: // the command was alone; others only wait a little longer
 		fmt.Fprintf(p.err, "rlock: %v: the lock ends with its lease\n", trimPrefix(err))
 	default:

@@ -74,12 +74,12 @@ func exclusion(t *testing.T, p *place, a, b rlock.Locker) {
 
 // TryLock(0) is refused at once while the lock is held, by either side, and gets it when it is free.
 func refusedAtOnce(t *testing.T, p *place, a, b rlock.Locker) {
-	_, unlock, err := a.TryLock(p.ctx, 0)
+	_, _, unlock, err := tryOnce(p.ctx, a)
 	require.NoError(t, err)
 	refused(p.ctx, t, a)
 	refused(p.ctx, t, b)
 	require.NoError(t, unlock())
-	_, unlock, err = b.TryLock(p.ctx, 0)
+	_, _, unlock, err = tryOnce(p.ctx, b)
 	require.NoError(t, err)
 	require.NoError(t, unlock())
 }

@@ -1,0 +1,74 @@
+package pubsub
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/require"
+)
+
+// Whoever waits when the hub begins to drain, or joins later, is told so, but for one that goes ahead: it waits on, and is woken.
+func TestDrain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		ws := d.line(2)
+		d.hub.Drain()
+		requireClosed(t, ws...)
+		late, ahead := &Waiter{}, &Waiter{Ahead: true}
+		require.False(t, d.hub.Join(late, queue(d.ch)))
+		requireClosed(t, late)
+		require.False(t, d.hub.Join(ahead, queue(d.ch)))
+		for _, w := range append(ws, late) {
+			w.Leave()
+		}
+		require.Len(t, ahead.turn, 1)
+		<-ahead.turn
+		ahead.Held(time.Hour, false)
+		require.Equal(t, noOp, d.take(), "it needs the subscription")
+		d.hub.message(d.ch, "0")
+		require.Len(t, ahead.turn, 1)
+		<-ahead.turn
+		require.NoError(t, refusal(ahead))
+		ahead.Done(time.Hour)
+		require.Equal(t, unsubscribing, d.take(), "it does not linger")
+		d.confirm("unsubscribe")
+		d.finish(nil)
+		require.Zero(t, d.hub.Len())
+	})
+}
+
+// A subscription that lingers ends when the hub begins to drain, though its time is not over.
+func TestDrainEndsWhatLingers(t *testing.T) {
+	t.Parallel()
+	still(t, func(t *testing.T) {
+		d := newDesk(t)
+		d.line(1)[0].Done(time.Hour)
+		require.Equal(t, noOp, d.take())
+		d.hub.Drain()
+		require.Equal(t, unsubscribing, d.take())
+		d.confirm("unsubscribe")
+		d.finish(nil)
+		require.Zero(t, d.hub.Len())
+	})
+}
+
+// One that goes ahead may be the first to subscribe.
+func TestDrainLetsSubscribe(t *testing.T) {
+	t.Parallel()
+	still(t, func(t *testing.T) {
+		d := newDesk(t)
+		d.hub.Drain()
+		ahead := &Waiter{Ahead: true}
+		require.True(t, d.hub.Join(ahead, queue(d.ch)))
+		ahead.Held(-1, false)
+		require.Equal(t, subscribing, d.take())
+		d.confirm("subscribe")
+		require.Len(t, ahead.turn, 1)
+		d.hub.Stop()
+		ahead.Held(-1, false)
+		require.ErrorIs(t, refusal(ahead), ErrClosed)
+		ahead.Leave()
+	})
+}
