@@ -3,7 +3,6 @@ package lua_test
 import (
 	"context"
 	"errors"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -124,7 +123,7 @@ func TestForbiddenCalls(t *testing.T) {
 				var said *rueidis.RedisError
 				require.ErrorAs(t, err, &said, call)
 				require.ErrorContains(t, err, scriptOf(call))
-				require.True(t, regexp.MustCompile(row.names).MatchString(err.Error()), err)
+				require.Regexp(t, row.names, err)
 			}
 			require.Equal(t, row.fields, l.fields())
 		})
@@ -172,7 +171,7 @@ func TestAcquireThatCannotExpireLeavesNothing(t *testing.T) {
 	_, err := lua.Acquire(t.Context(), limited, lua.AcquireArgs{Name: l.name, Owner: me, Lease: lease, Count: 1})
 	var said *rueidis.RedisError
 	require.ErrorAs(t, err, &said)
-	require.True(t, regexp.MustCompile(notAllowed).MatchString(err.Error()), err)
+	require.Regexp(t, notAllowed, err)
 	require.Empty(t, l.fields())
 }
 

@@ -3,8 +3,9 @@ package lua_test
 import (
 	"testing"
 
-	"github.com/go-rlock/rlock/internal/require"
 	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/lua"

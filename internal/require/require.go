@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -149,6 +150,13 @@ func Contains(t testing.TB, got, part any, message ...any) {
 func NotContains(t testing.TB, got, part any, message ...any) {
 	t.Helper()
 	check(t, !contains(t, got, part), message, "got %#v, want it without %#v", got, part)
+}
+
+// Regexp wants a text, or an error whose text, has a part of that form.
+func Regexp(t testing.TB, form string, got any, message ...any) {
+	t.Helper()
+	text := fmt.Sprint(got)
+	check(t, regexp.MustCompile(form).MatchString(text), message, "got %q, want it to match %q", text, form)
 }
 
 func contains(t testing.TB, whole, part any) bool {

@@ -45,6 +45,10 @@ func TestVerdicts(t *testing.T) {
 			func(t testing.TB) { require.NotEqual(t, 1, 2) },
 			func(t testing.TB) { require.NotEqual(t, "a", "a") },
 		},
+		"Regexp": {
+			func(t testing.TB) { require.Regexp(t, "^E.F$", io.EOF) },
+			func(t testing.TB) { require.Regexp(t, "^O", io.EOF) },
+		},
 		"EqualValues": {
 			func(t testing.TB) { require.EqualValues(t, 1, int64(1)) },
 			func(t testing.TB) { require.EqualValues(t, 256, uint8(0)) },
