@@ -7,26 +7,26 @@ import (
 	"time"
 )
 
-// leadPause is the longest pause between two attempts of [Lead]. The shortest is half of it: processes that an outage has ended
-// together do not come back in one moment.
+// leadPause is the longest pause between two attempts of [Lead]. The shortest is half of it: processes that lost their locks in one
+// outage do not ask again in one moment.
 const leadPause = 500 * time.Millisecond
 
-// Lead runs fn for as long as this process is the leader, that is, while it holds l. It waits for the lock, and runs fn with the
-// ctx of the section: fn should do the leader's work until that ctx is done, and then return soon. If the hold was lost by then, Lead
-// waits for the lock again, whatever fn returned, and runs fn again. So fn never runs twice at a time in this process, and has to be
-// one that can begin anew. Lead returns only in the following cases:
+// Lead runs fn while this process is the leader, that is, while it holds l. It waits for the lock, and runs fn with the ctx of the
+// section. fn does the leader's work until that ctx is done, and then returns soon. If the hold was lost by then, Lead waits for the
+// lock again and runs fn again, whatever fn returned. So fn has to be able to begin anew; it never runs twice at a time in one Lead.
+// Lead returns only in the following cases:
 //
-//  1. fn has returned, and the hold was not lost: what [Mutex.Do] returns, so nil if fn and the unlock were fine.
-//  2. ctx is done, and fn, if it ran, has returned: the same, or the error of the [Mutex.Lock] that waited.
-//  3. Lock failed for a reason that does not pass, such as a bad option or a Client that is closed: its error.
+//  1. fn has returned, and the hold was not lost. The error is what [Mutex.Do] returns: nil if fn and the unlock were fine.
+//  2. ctx is done, and fn, if it ran, has returned. The error is the same, or that of the [Mutex.Lock] that waited.
+//  3. Lock failed for a reason that does not pass, such as a bad option or a Client that is closed. The error is that of Lock.
 //
-// After a loss, and after a Lock that failed with [ErrUnreachable], [ErrNotReplicated] or [ErrLost], there is a pause of at most
-// half a second. Lead does not report these; [Options].Logger and [Options].Trace do.
+// After a loss, and after a Lock that failed with [ErrUnreachable], [ErrNotReplicated] or [ErrLost], Lead pauses for half a second at
+// most. It does not report these; [Options].Logger tells of losses, and [Options].Trace of all.
 //
-// To end a process in order, cancel ctx, wait for Lead to return, and then call [Client.Shutdown]: the next leader has the lock at
-// once. If a process dies, it has it when the lease has ended.
+// To end a process in order, cancel ctx, wait until Lead has returned, and call [Client.Shutdown]: the next leader has the lock at
+// once. If a process dies, the next leader has the lock when its lease has ended.
 //
-// A leader that was paused may do something after another one has begun, as with every lock: see [Client.FencedMutex]. Lead panics if l or
+// As with every lock, a leader that was paused may still act when another one has begun: see [Client.FencedMutex]. Lead panics if l or
 // fn is nil.
 func Lead(ctx context.Context, l Locker, fn func(ctx context.Context) error) error {
 	if l == nil || fn == nil {
