@@ -79,7 +79,7 @@ func TestRealLibrary(t *testing.T) {
 	}
 	for _, name := range []string{
 		"outerctx/outerctx.go", "outerctx/outerctx_test.go",
-		"endedctx/endedctx.go",
+		"endedctx/endedctx.go", "endedctx/endedctx_test.go",
 		"lostunlock/lostunlock.go", "lostunlock/lostunlock_test.go", "lostunlock/kit.go",
 	} {
 		text := read(filepath.Join("checks", "testdata", "src", name))

@@ -92,19 +92,23 @@ func findTakings(pass *analysis.Pass) (any, error) {
 // for that.
 func (f *function) mayReturn(call *ast.CallExpr) bool {
 	callee := typeutil.Callee(f.info, call)
-	switch {
-	case callee == nil:
+	if callee == nil {
 		return true
-	case callee.Pkg() == nil:
-		return callee.Name() != "panic"
 	}
-	switch callee.Pkg().Path() {
-	case "os", "runtime":
-		return callee.Name() != "Exit" && callee.Name() != "Goexit"
-	case "log":
-		return !strings.HasPrefix(callee.Name(), "Fatal") && !strings.HasPrefix(callee.Name(), "Panic")
+	path := ""
+	if callee.Pkg() != nil {
+		path = callee.Pkg().Path()
 	}
-	return true
+	return !slices.Contains(noReturn[path], callee.Name())
+}
+
+// noReturn are functions and methods of packages, or of the language.
+var noReturn = map[string][]string{
+	"":        {"panic"},
+	"os":      {"Exit"},
+	"runtime": {"Goexit"},
+	"log":     {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"},
+	"testing": {"Fatal", "Fatalf", "FailNow"},
 }
 
 // find fills in the takings and the tags.
