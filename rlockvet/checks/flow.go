@@ -15,7 +15,7 @@ import (
 //	state   event                                      next
 //	none    the call                                   fresh, or held if its error is not kept
 //	fresh   a branch shows that err is not nil         none
-//	        one shows that it is nil; err is assigned  held
+//	        one shows that it is nil                   held
 //	        err is looked at in a way unknown here     none
 //	        unlock is deferred                         none: a failed Lock has an unlock as well
 //	held    unlock is deferred                         kept
@@ -110,10 +110,7 @@ func (f flow) step(s state, n ast.Node) state {
 	case escaped, assigned:
 		s = s.become(fresh|held|kept, none)
 	}
-	switch use := f.use(n, t.err); {
-	case use == assigned:
-		s = s.become(fresh, held)
-	case use == escaped && !isLook(n):
+	if f.use(n, t.err) == escaped && !isLook(n) {
 		s = s.become(fresh, none)
 	}
 	if assigns(f.info, n, f.watch) {
@@ -247,7 +244,7 @@ func (f *function) use(n ast.Node, v *types.Var) (most usage) {
 				most = max(most, f.useOf(m, stack))
 			}
 		case *ast.ReturnStmt:
-			if m.Results == nil && f.hasResult(v) {
+			if m.Results == nil && slices.Contains(f.results, v) {
 				most = max(most, escaped)
 			}
 		}
@@ -289,15 +286,6 @@ func (f *function) useOf(id *ast.Ident, stack []ast.Node) usage {
 		}
 	}
 	return escaped
-}
-
-func (f *function) hasResult(v *types.Var) bool {
-	for r := range f.results.Variables() {
-		if r == v {
-			return true
-		}
-	}
-	return false
 }
 
 // assigns reports whether n assigns to the variable or to a part of it, or takes its address.

@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"golang.org/x/tools/go/analysis"
-	"golang.org/x/tools/go/analysis/passes/ctrlflow"
 	"golang.org/x/tools/go/analysis/passes/inspect"
 	"golang.org/x/tools/go/ast/inspector"
 	"golang.org/x/tools/go/cfg"
@@ -26,15 +25,15 @@ var takings = &analysis.Analyzer{
 	Doc:        "find the calls that take a lock of package rlock",
 	URL:        url,
 	Run:        findTakings,
-	Requires:   []*analysis.Analyzer{inspect.Analyzer, ctrlflow.Analyzer},
+	Requires:   []*analysis.Analyzer{inspect.Analyzer},
 	ResultType: reflect.TypeFor[[]*function](),
 }
 
 // function is a function body that takes locks.
 type function struct {
 	info    *types.Info
-	node    ast.Node // *ast.FuncDecl or *ast.FuncLit
-	results *types.Tuple
+	node    ast.Node     // *ast.FuncDecl or *ast.FuncLit
+	results []*types.Var // those with a name
 	graph   *cfg.CFG
 	tags    map[ast.Expr]ast.Expr // an expression after case: what the switch compares with it
 	takings []*taking
@@ -54,44 +53,62 @@ type taking struct {
 
 func findTakings(pass *analysis.Pass) (any, error) {
 	var all []*function
-	graphs := resultOf[*ctrlflow.CFGs](pass, ctrlflow.Analyzer)
 	in := resultOf[*inspector.Inspector](pass, inspect.Analyzer)
 	in.Preorder([]ast.Node{(*ast.FuncDecl)(nil), (*ast.FuncLit)(nil)}, func(n ast.Node) {
 		f := &function{info: pass.TypesInfo, node: n}
-		var typ types.Type
+		var typ *ast.FuncType
 		var body *ast.BlockStmt
 		switch n := n.(type) {
 		case *ast.FuncDecl:
-			body = n.Body
-			if fn := pass.TypesInfo.Defs[n.Name]; fn != nil {
-				typ = fn.Type()
-			}
+			typ, body = n.Type, n.Body
 		case *ast.FuncLit:
-			body, typ = n.Body, pass.TypesInfo.TypeOf(n)
+			typ, body = n.Type, n.Body
 		}
-		signature, ok := typ.(*types.Signature)
-		if body == nil || !ok {
-			return
+		if body != nil {
+			f.find(body)
 		}
-		f.results = signature.Results()
-		f.find(body)
 		if len(f.takings) == 0 {
 			return
+		}
+		if typ.Results != nil {
+			for _, field := range typ.Results.List {
+				for _, name := range field.Names {
+					f.results = append(f.results, f.local(name))
+				}
+			}
 		}
 		for _, t := range f.takings {
 			if f.isCaptured(t.unlock, t.stmt.Pos()) {
 				t.unlock = nil
 			}
 		}
-		switch n := n.(type) {
-		case *ast.FuncDecl:
-			f.graph = graphs.FuncDecl(n)
-		case *ast.FuncLit:
-			f.graph = graphs.FuncLit(n)
-		}
+		f.graph = cfg.New(body, f.mayReturn)
 		all = append(all, f)
 	})
 	return all, nil
+}
+
+// mayReturn knows the common functions that do not. Package ctrlflow knows all, but has to read the source of every dependency
+// for that.
+func (f *function) mayReturn(call *ast.CallExpr) bool {
+	callee := typeutil.Callee(f.info, call)
+	if callee == nil {
+		return true
+	}
+	path := ""
+	if callee.Pkg() != nil {
+		path = callee.Pkg().Path()
+	}
+	return !slices.Contains(noReturn[path], callee.Name())
+}
+
+// noReturn are functions and methods of packages, or of the language.
+var noReturn = map[string][]string{
+	"":        {"panic"},
+	"os":      {"Exit"},
+	"runtime": {"Goexit"},
+	"log":     {"Fatal", "Fatalf", "Fatalln", "Panic", "Panicf", "Panicln"},
+	"testing": {"Fatal", "Fatalf", "FailNow"},
 }
 
 // find fills in the takings and the tags.

@@ -58,6 +58,15 @@ func earlyClosed(ctx context.Context, m *rlock.Mutex, closed bool) error {
 	return work(ctx)
 }
 
+func onlyIfOpen(ctx context.Context, m *rlock.Mutex, open bool) error {
+	ctx, unlock, err := m.Lock(ctx) // want `unlock is not called on every path`
+	if err == nil && open {
+		return work(ctx)
+	}
+	defer unlock()
+	return err
+}
+
 func errDropped(ctx context.Context, m *rlock.Mutex, closed bool) {
 	_, unlock, _ := m.Lock(ctx) // want `unlock is not called on every path`
 	if !closed {
@@ -89,7 +98,7 @@ func overwrittenInLoop(ctx context.Context, client *rlock.Client, names []string
 }
 
 func notDeferred(ctx context.Context, m *rlock.Mutex) error {
-	ctx, unlock, err := m.Lock(ctx) // want `^unlock is not deferred, so a panic in line 97 leaves the lock held: use Do, or defer it as well \(a second call changes nothing\)$`
+	ctx, unlock, err := m.Lock(ctx) // want `^unlock is not deferred, so a panic in line 106 leaves the lock held: use Do, or defer it as well \(a second call changes nothing\)$`
 	if err != nil {
 		return err
 	}
@@ -175,6 +184,15 @@ func inSwitch(ctx context.Context, m *rlock.Mutex) error {
 	case errors.Is(err, rlock.ErrNotAcquired):
 		return nil
 	case err != nil:
+		return err
+	}
+	defer unlock()
+	return work(ctx)
+}
+
+func negated(ctx context.Context, m *rlock.Mutex) error {
+	ctx, unlock, err := m.TryLock(ctx, 0)
+	if !(err == nil) {
 		return err
 	}
 	defer unlock()

@@ -190,6 +190,15 @@ func doReassigned(ctx context.Context, m *rlock.Mutex) error {
 	})
 }
 
+func set(to *context.Context, ctx context.Context) { *to = ctx }
+
+func doSet(ctx context.Context, m *rlock.Mutex) error {
+	return m.Do(ctx, func(held context.Context) error {
+		set(&ctx, held)
+		return work(ctx)
+	})
+}
+
 // Sections between Lock and unlock.
 
 func lock(ctx context.Context, m *rlock.Mutex) error {
@@ -201,7 +210,7 @@ func lock(ctx context.Context, m *rlock.Mutex) error {
 	if err := work(held); err != nil {
 		return err
 	}
-	return work(ctx) // want `^ctx is from before the Lock in line 196, and does not end when the lock is lost: pass held$`
+	return work(ctx) // want `^ctx is from before the Lock in line 205, and does not end when the lock is lost: pass held$`
 }
 
 func lockBlank(ctx context.Context, m *rlock.Mutex) error {
@@ -209,7 +218,7 @@ func lockBlank(ctx context.Context, m *rlock.Mutex) error {
 	if err != nil {
 		return err
 	}
-	err = work(ctx) // want `^ctx is from before the TryLock in line 208, .*: name the ctx that it returned, and pass that$`
+	err = work(ctx) // want `^ctx is from before the TryLock in line 217, .*: name the ctx that it returned, and pass that$`
 	err = errors.Join(err, unlock())
 	return errors.Join(err, work(ctx))
 }
@@ -245,7 +254,7 @@ func lockTwice(ctx context.Context, client *rlock.Client) error {
 		return err
 	}
 	defer unlock()
-	_, again, err := client.Mutex("a").Lock(ctx) // want `^ctx is from before the Lock in line 243, and does not carry the hold, so that this Lock waits for itself: name`
+	_, again, err := client.Mutex("a").Lock(ctx) // want `^ctx is from before the Lock in line 252, and does not carry the hold, so that this Lock waits for itself: name`
 	if err != nil {
 		return err
 	}

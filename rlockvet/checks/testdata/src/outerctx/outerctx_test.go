@@ -10,12 +10,10 @@ import (
 func TestBusy(t *testing.T) {
 	ctx := context.Background()
 	var m *rlock.Mutex
-	_, unlock, err := m.Lock(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unlock()
-	if err := work(ctx); err == nil {
-		t.Error("worked, though another one has the lock")
-	}
+	_ = m.Do(ctx, func(context.Context) error {
+		if err := work(ctx); err == nil {
+			t.Error("worked, though another one has the lock")
+		}
+		return nil
+	})
 }
