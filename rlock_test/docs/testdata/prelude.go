@@ -44,7 +44,7 @@ var (
 
 // The work inside of locks.
 var (
-	work, ship, feed, show, fill, transfer, write, report, charge, pay func(context.Context) error
+	work, ship, feed, show, fill, transfer, write, report, charge, pay, notify, audit func(context.Context) error
 
 	fresh   func(context.Context) bool
 	rebuild func(context.Context) (string, error)

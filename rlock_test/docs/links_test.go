@@ -1,4 +1,4 @@
-package doctest
+package docs_test
 
 import (
 	"fmt"
