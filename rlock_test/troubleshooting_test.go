@@ -155,11 +155,6 @@ func TestTroubleshootingShowsTheErrors(t *testing.T) {
 			require.NoError(t, unlock())
 			return unlock()
 		})
-		try("reader", func(t *testing.T, c *rlock.Client, _ *rlock.Mutex) error {
-			ctx, _ := take(t, c.RWMutex("order:42").Read())
-			_, _, err := c.RWMutex("order:42").Write().Lock(ctx)
-			return err
-		})
 		try("no re-entry", func(t *testing.T, _ *rlock.Client, m *rlock.Mutex) error {
 			ctx, _ := take(t, m)
 			_, _, err := m.Lock(ctx)
