@@ -74,3 +74,17 @@ func TestBrokenLinksAreFound(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{page + ": p.md#none", page + ": none.md", page + ": #none"}, broken)
 }
+
+// docs/README.md leads to every page in docs.
+func TestIndexNamesEveryPage(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	require.NoError(t, err)
+	index, err := os.ReadFile(filepath.Join(root, "docs", "README.md"))
+	require.NoError(t, err)
+	for _, page := range pages {
+		if name := filepath.Base(page); name != "README.md" {
+			require.Contains(t, string(index), "]("+name+")")
+		}
+	}
+}
