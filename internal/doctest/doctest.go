@@ -38,7 +38,7 @@ func Blocks(root string) ([]Block, error) {
 		if err != nil {
 			return nil, err
 		}
-		blocks, err := parse(filepath.ToSlash(name), string(text))
+		blocks, err := Parse(filepath.ToSlash(name), string(text))
 		if err != nil {
 			return nil, err
 		}
@@ -49,8 +49,8 @@ func Blocks(root string) ([]Block, error) {
 
 var fence = regexp.MustCompile("^\\s*```\\s*(.*?)\\s*$")
 
-// parse finds the blocks of one page.
-func parse(page, text string) (all []Block, err error) {
+// Parse returns the blocks of one page.
+func Parse(page, text string) (all []Block, err error) {
 	var open *Block
 	line := 0
 	for s := range strings.Lines(text) {

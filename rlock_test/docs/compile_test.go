@@ -1,4 +1,5 @@
-package doctest
+// Package docs_test compiles the Go code in the documentation, and follows its links.
+package docs_test
 
 import (
 	"bytes"
@@ -20,7 +21,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/doctest"
 )
 
 const (
@@ -39,7 +42,7 @@ type source struct {
 var elided = regexp.MustCompile(`(?m)^(\s*)…`)
 
 // parseBlock makes a file of a block: it is one, or its lines are declarations or statements. header is put before the latter two.
-func parseBlock(fset *token.FileSet, b Block, header string) (source, error) {
+func parseBlock(fset *token.FileSet, b doctest.Block, header string) (source, error) {
 	text := fmt.Sprintf("/*line %s:%d:1*/", b.Page, b.Line) + elided.ReplaceAllString(b.Text, "${1}panic(0)")
 	file := func(text string) (*ast.File, error) {
 		return parser.ParseFile(fset, "", text, parser.SkipObjectResolution)
@@ -124,7 +127,7 @@ type compiler struct {
 }
 
 // newCompiler is for blocks and the prelude.
-func newCompiler(t *testing.T, blocks []Block) *compiler {
+func newCompiler(t *testing.T, blocks []doctest.Block) *compiler {
 	t.Helper()
 	c := &compiler{fset: token.NewFileSet()}
 	f, err := parser.ParseFile(c.fset, prelude, nil, parser.ImportsOnly)
@@ -160,7 +163,10 @@ func exports(t *testing.T, paths []string) map[string]string {
 		args = append(args, "-race") // then these are built already
 	}
 	known := make(map[string]string)
-	for _, dir := range dirs {
+	for _, dir := range dirs { // with a go.work the first one knows all
+		if !slices.ContainsFunc(paths, func(path string) bool { return known[path] == "" }) {
+			break
+		}
 		cmd := exec.CommandContext(t.Context(), "go", append(args, paths...)...)
 		cmd.Dir = dir
 		var stderr bytes.Buffer
@@ -178,7 +184,7 @@ func exports(t *testing.T, paths []string) map[string]string {
 }
 
 // check returns what is wrong with a block. Those before it on its page are known to it, unless one of them or it is a whole file.
-func (c *compiler) check(b Block, before []Block) error {
+func (c *compiler) check(b doctest.Block, before []doctest.Block) error {
 	s, err := parseBlock(c.fset, b, c.header)
 	if err != nil {
 		return err
@@ -223,13 +229,13 @@ func (c *compiler) check(b Block, before []Block) error {
 }
 
 // checkAll checks the blocks in Go.
-func (c *compiler) checkAll(blocks []Block) (checked int, err error) {
+func (c *compiler) checkAll(blocks []doctest.Block) (checked int, err error) {
 	var errs []error
 	for i, b := range blocks {
 		if b.Lang != "go" {
 			continue
 		}
-		var before []Block
+		var before []doctest.Block
 		for _, earlier := range blocks[:i] {
 			if earlier.Lang == "go" && earlier.Page == b.Page {
 				before = append(before, earlier)
@@ -244,11 +250,11 @@ func (c *compiler) checkAll(blocks []Block) (checked int, err error) {
 // Every Go block of README.md and of the pages in docs compiles, and so does the prelude.
 func TestGoBlocksCompile(t *testing.T) {
 	t.Parallel()
-	blocks, err := Blocks(root)
+	blocks, err := doctest.Blocks(root)
 	require.NoError(t, err)
 	text, err := os.ReadFile(prelude)
 	require.NoError(t, err)
-	names := Block{Page: "prelude", Line: 1, Lang: "go", Text: string(text)}
+	names := doctest.Block{Page: "prelude", Line: 1, Lang: "go", Text: string(text)}
 	c := newCompiler(t, append(blocks, names))
 	checked, err := c.checkAll(blocks)
 	require.NoError(t, err)
@@ -290,14 +296,14 @@ func TestBrokenBlocksAreFound(t *testing.T) {
 		{"```golang\nx\n```\n", `p.md:1: a block in "golang"`},
 		{"```go\nx\n", "p.md:2: the block is not closed"},
 	}
-	var all []Block
+	var all []doctest.Block
 	for _, c := range cases {
-		blocks, _ := parse("p.md", c.page) // its error is looked at below
+		blocks, _ := doctest.Parse("p.md", c.page) // its error is looked at below
 		all = append(all, blocks...)
 	}
 	compiler := newCompiler(t, all)
 	for _, c := range cases {
-		blocks, err := parse("p.md", c.page)
+		blocks, err := doctest.Parse("p.md", c.page)
 		if err == nil {
 			_, err = compiler.checkAll(blocks)
 		}

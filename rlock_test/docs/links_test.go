@@ -1,4 +1,4 @@
-package doctest
+package docs_test
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-rlock/rlock/internal/require"
+	"github.com/stretchr/testify/require"
 )
 
 var (
@@ -73,4 +73,18 @@ func TestBrokenLinksAreFound(t *testing.T) {
 	broken, err := brokenLinks(page)
 	require.NoError(t, err)
 	require.Equal(t, []string{page + ": p.md#none", page + ": none.md", page + ": #none"}, broken)
+}
+
+// docs/README.md leads to every page in docs.
+func TestIndexNamesEveryPage(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	require.NoError(t, err)
+	index, err := os.ReadFile(filepath.Join(root, "docs", "README.md"))
+	require.NoError(t, err)
+	for _, page := range pages {
+		if name := filepath.Base(page); name != "README.md" {
+			require.Contains(t, string(index), "]("+name+")")
+		}
+	}
 }
