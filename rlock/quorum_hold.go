@@ -168,19 +168,21 @@ func (s *share) call() (a answer, left bool, err error) {
 
 // dispose ends a share that the hold has no use for, when its call was answered. That is once, if at all.
 func (s *share) dispose(a answer, err error) {
-	m := s.hold.mutex
-	r := released{held: a.granted(), err: err}
+	h, m := s.of, s.hold.mutex
+	h.mu.Lock()
+	r := released{held: a.granted() && !s.missed, err: err}
+	h.mu.Unlock()
 	switch {
-	case !r.held:
+	case !a.granted():
 		s.hold.settle()
 	case !s.hold.giveBack():
 		r.err = errNoAnswer
 	}
 	select {
-	case s.of.released <- r:
+	case h.released <- r:
 	default: // nobody unlocks
 	}
-	m.client.hub.Wake(s.of.quorum.waiters(m)) // a waiter of this process may have been refused because of it
+	m.client.hub.Wake(h.quorum.waiters(m)) // a waiter of this process may have been refused because of it
 }
 
 // answered works an answer in. It reports true if a share was granted, and the round is not decided yet.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -94,20 +95,16 @@ func (e *electorate) awaitSubscribers(t testing.TB, n int) {
 	}
 }
 
-// holdCalls keeps the script calls for a server back until they are released.
-func (e *electorate) holdCalls(i int) (release func()) {
-	var released atomic.Bool
-	hold := redistest.Each("EVALSHA", redistest.Hold)
+// refuseRenewals has a server answer each renewal that it is not ready, until it is told to go on.
+func (e *electorate) refuseRenewals(i int) (goOn func()) {
+	var over atomic.Bool
 	e.proxies[i].OnRequest(func(cmd []string) redistest.Action {
-		if released.Load() {
-			return redistest.Pass
+		if !over.Load() && strings.HasPrefix(strings.ToUpper(cmd[0]), "EVAL") && len(cmd) == 6 { // script, 1, key, lease, owner
+			return redistest.Fail("LOADING Redis is loading the dataset in memory")
 		}
-		return hold(cmd)
+		return redistest.Pass
 	})
-	return func() {
-		released.Store(true)
-		e.proxies[i].Release()
-	}
+	return func() { over.Store(true) }
 }
 
 // commands counts the calls that all servers got, except for what rueidis sends by itself and the looks of the test.
@@ -468,10 +465,10 @@ func TestQuorumHeals(t *testing.T) {
 				for ctx.Err() == nil {
 					_, _, err := b.TryLock(t.Context(), 50*time.Millisecond)
 					assert.ErrorIs(t, err, rlock.ErrNotAcquired)
-					select {
+					select { // one that asked all the time would have the share that is missing most of the time, on a busy machine
 					case <-stop:
 						return
-					default:
+					case <-time.After(50 * time.Millisecond):
 					}
 				}
 			})
@@ -496,9 +493,8 @@ func TestQuorumIsForgotten(t *testing.T) {
 	e := newElectorate(t, 3)
 	v := e.voter(t, rlock.Options{WatchdogTimeout: watchdog})
 	forget := func() { // in one moment, as far as the holder can see: otherwise the first might be healed before the second forgets
-		for i := range 2 {
-			defer e.holdCalls(i)()
-		}
+		defer e.refuseRenewals(0)()
+		defer e.refuseRenewals(1)()
 		for _, w := range e.watch[:2] {
 			require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
 		}
@@ -529,26 +525,22 @@ func TestQuorumIsForgotten(t *testing.T) {
 }
 
 // G2: a server that forgot the hold, and was given it again, says nothing of the time before. If another one had forgotten it by then, the
-// unlock says so, though a majority has the hold when it comes.
+// unlock says so, though a majority had the hold a moment before.
 func TestQuorumIsForgottenByOneAfterTheOther(t *testing.T) {
 	redistest.Parallel(t)
-	const watchdog = shortWatchdog
+	const watchdog = 2 * shortWatchdog
 	e := newElectorate(t, 3)
 	v := e.voter(t, rlock.Options{WatchdogTimeout: watchdog})
-	ctx, unlock, err := v.Lock(t.Context())
+	_, unlock, err := v.Lock(t.Context())
 	require.NoError(t, err)
 	e.awaitVotes(t, 3)
 	pass(watchdog / 2) // until all are renewed
-	release := e.holdCalls(1)
+	e.refuseRenewals(1)
 	for _, w := range e.watch[:2] {
 		require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
 	}
 	e.awaitVotes(t, 2)
-	unlocked := async(unlock)
-	<-ctx.Done()
-	redistest.Eventually(t, atMost, func() bool { return e.votes(t) == 0 }, "released")
-	release()
-	err = within(t, unlocked, atMost)
+	err = unlock()
 	require.ErrorIs(t, err, rlock.ErrNotHeld)
 	require.ErrorIs(t, err, rlock.ErrLost)
 	e.awaitVotes(t, 0)
