@@ -55,7 +55,7 @@ func known(err error, beside []string) error {
 	return &knownError{ErrForeign, said, fmt.Sprintf("the key, or one of %q beside it, holds another type (WRONGTYPE)", beside)}
 }
 
-// noScripts reports whether text is about EVAL or EVALSHA themselves: unknown command 'EVALSHA', with args beginning with: …
+// noScripts reports whether text, "unknown command 'EVALSHA', with args beginning with: …", is about EVAL or EVALSHA themselves.
 func noScripts(text string) (what string, ok bool) {
 	what, _, _ = strings.Cut(text, ", with args")
 	lower := strings.ToLower(what)
@@ -64,7 +64,7 @@ func noScripts(text string) (what string, ok bool) {
 }
 
 // Said returns what the server said, in the words of Redis 7. Redis 6.2 says first in which script and where a command failed, and so
-// hides the error's code: Error running script (call to f_…): @user_script:9: @user_script: 9: -READONLY You can't write …
+// hides the error's code, as in "Error running script (call to f_…): @user_script:9: @user_script: 9: -READONLY You can't write".
 func Said(err *rueidis.RedisError) string {
 	const where = "@user_script:"
 	text := err.Error()
@@ -72,11 +72,10 @@ func Said(err *rueidis.RedisError) string {
 		return text
 	}
 	at := strings.LastIndex(text, where)
-	if at < 0 {
-		return text
-	}
-	if _, what, found := strings.Cut(text[at+len(where):], ": "); found { // behind the number of the line
-		return strings.TrimPrefix(what, "-")
+	if at >= 0 {
+		if _, what, found := strings.Cut(text[at+len(where):], ": "); found { // behind the number of the line
+			return strings.TrimPrefix(what, "-")
+		}
 	}
 	return text
 }

@@ -33,7 +33,7 @@ wheel() {
 
 # debian NAME SOURCE builds the newest version that Debian has in any suite.
 debian() {
-	mkdir -p "bin/servers/$1/lists/partial" "bin/servers/$1/lists/archives/partial"
+	mkdir -p "bin/servers/$1/lists/partial" "bin/servers/$1/cache/archives/partial"
 	archive=$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Label: Debian' | head -n 1)
 	for suite in sid experimental; do
 		echo "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $archive $suite main"
@@ -42,11 +42,11 @@ debian() {
 		cd "bin/servers/$1"
 		apt() {
 			apt-get -qq -o APT::Sandbox::User=root -o Dir::Etc::SourceList="$PWD/sources.list" -o Dir::Etc::SourceParts=- \
-				-o Dir::State::Lists="$PWD/lists" -o Dir::Cache="$PWD/lists" "$@"
+				-o Dir::State::Lists="$PWD/lists" -o Dir::Cache="$PWD/cache" "$@"
 		}
 		apt update
 		apt source --download-only "$2"
-		rm -r lists
+		rm -r lists cache
 		mkdir source
 		tar -xf "$2"_*.orig.tar.* -C source --strip-components=1
 		make -C source/src -j 2 redis-server MALLOC=libc BUILD_TLS=no >build.log 2>&1 || { tail build.log >&2 && exit 1; }

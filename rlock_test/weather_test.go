@@ -337,3 +337,17 @@ func TestScriptsForgottenBeforeEveryCall(t *testing.T) {
 		require.NoError(t, err)
 	}
 }
+
+// G4, G5: a server that is a replica for a moment, as in a failover, is asked again until it is the master. Redis 6.2 says so in other words.
+func TestServerIsAReplicaForAMoment(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	b := bench{Client: newClient(t, s.Client(t)), rdb: s.Client(t), name: "order:42"}
+	require.NoError(t, b.do(t, "REPLICAOF", "127.0.0.1", "1").Error()) // its master is nobody
+	p := lockAsync(t, b.Mutex(b.name))
+	redistest.Eventually(t, soon, func() bool { return redistest.Commands(t, b.rdb)["evalsha"] > 2 }, "asked again")
+	require.NoError(t, b.do(t, "REPLICAOF", "NO", "ONE").Error())
+	a := p.get(t, atMost)
+	require.NoError(t, a.err)
+	require.NoError(t, a.unlock())
+}
