@@ -248,7 +248,7 @@ func TestBrokenShellLinesAreFound(t *testing.T) {
 	}
 }
 
-// The ACL in docs/operating.md is enough for locks of all kinds, on one server and on a cluster.
+// The ACL in docs/operating.md is enough for locks of all kinds, on one server, with sentinels and on a cluster.
 func TestACLOfTheDocs(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(projectRoot, "docs", "operating.md"))
@@ -262,8 +262,11 @@ func TestACLOfTheDocs(t *testing.T) {
 		}
 	}
 	require.NotEmpty(t, acl)
-	more := regexp.MustCompile("On a cluster add, for every node, `([^`]+)`").FindStringSubmatch(string(text))
-	require.NotNil(t, more)
+	with := func(after string) []string { // and those for a case
+		more := regexp.MustCompile(after + " `([^`]+)`").FindStringSubmatch(string(text))
+		require.NotNil(t, more, after)
+		return append(slices.Clone(acl), strings.Fields(strings.ReplaceAll(more[1], "'", ""))...)
+	}
 	as := func(o *rueidis.ClientOption) { o.Username, o.Password = "shop", "secret" }
 	allow := func(s *redistest.Server, rights []string) {
 		c := s.Client(t, redistest.Single)
@@ -273,20 +276,34 @@ func TestACLOfTheDocs(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
 		allow(s, acl)
-		requireAllKinds(t, func() rueidis.Client { return s.Client(t, as) })
+		requireAllKinds(t, "%s", func() rueidis.Client { return s.Client(t, as) })
+	})
+	t.Run("names with braces", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		allow(s, with("braces of their own need"))
+		requireAllKinds(t, "{%s}", func() rueidis.Client { return s.Client(t, as) })
+	})
+	t.Run("sentinels", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.StartSentinel(t)
+		for _, n := range s.Nodes() {
+			allow(n, with("with sentinels"))
+		}
+		requireAllKinds(t, "%s", func() rueidis.Client { return s.Client(t, as) })
 	})
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
 		cluster := redistest.StartCluster(t, 3, 0)
 		for _, s := range cluster.Nodes() {
-			allow(s, append(slices.Clone(acl), strings.Fields(more[1])...))
+			allow(s, with("On a cluster add, for every node,"))
 		}
-		requireAllKinds(t, func() rueidis.Client { return cluster.Client(t, as) })
+		requireAllKinds(t, "%s", func() rueidis.Client { return cluster.Client(t, as) })
 	})
 }
 
 // requireAllKinds uses locks of all kinds as a user may, two processes after each other.
-func requireAllKinds(t *testing.T, dial func() rueidis.Client) {
+func requireAllKinds(t *testing.T, name string, dial func() rueidis.Client) {
 	t.Helper()
 	var clients [2]*rlock.Client
 	for i := range clients {
@@ -296,11 +313,11 @@ func requireAllKinds(t *testing.T, dial func() rueidis.Client) {
 		clients[i] = c
 	}
 	for kind, of := range map[string]func(c *rlock.Client) *rlock.Mutex{
-		"mutex":  func(c *rlock.Client) *rlock.Mutex { return c.Mutex("mutex") },
-		"fenced": func(c *rlock.Client) *rlock.Mutex { return c.FencedMutex("fenced") },
-		"fair":   func(c *rlock.Client) *rlock.Mutex { return c.FairMutex("fair") },
-		"read":   func(c *rlock.Client) *rlock.Mutex { return c.RWMutex("read").Read() },
-		"write":  func(c *rlock.Client) *rlock.Mutex { return c.RWMutex("write").Write() },
+		"mutex":  func(c *rlock.Client) *rlock.Mutex { return c.Mutex(fmt.Sprintf(name, "mutex")) },
+		"fenced": func(c *rlock.Client) *rlock.Mutex { return c.FencedMutex(fmt.Sprintf(name, "fenced")) },
+		"fair":   func(c *rlock.Client) *rlock.Mutex { return c.FairMutex(fmt.Sprintf(name, "fair")) },
+		"read":   func(c *rlock.Client) *rlock.Mutex { return c.RWMutex(fmt.Sprintf(name, "read")).Read() },
+		"write":  func(c *rlock.Client) *rlock.Mutex { return c.RWMutex(fmt.Sprintf(name, "write")).Write() },
 	} {
 		_, unlock, err := of(clients[0]).Lock(t.Context())
 		require.NoError(t, err, kind)
@@ -323,7 +340,7 @@ func requireAllKinds(t *testing.T, dial func() rueidis.Client) {
 		require.NoError(t, err, kind)
 	}
 	require.EqualValues(t, 3, clients[1].Stats().Grants, "what a user without the right to the queue would not be given")
-	up := clients[0].RWMutex("up").Upgradeable()
+	up := clients[0].RWMutex(fmt.Sprintf(name, "up")).Upgradeable()
 	require.NoError(t, up.Do(t.Context(), func(ctx context.Context) error {
 		return up.UpgradeDo(ctx, func(context.Context) error { return nil })
 	}))
