@@ -112,10 +112,10 @@ func panics(ctx context.Context, m *rlock.Mutex, n int) error {
 	if err != nil {
 		return err
 	}
-	if n < 0 {
-		panic("n is negative")
+	if n >= 0 {
+		return unlock()
 	}
-	return unlock()
+	panic("n is negative")
 }
 
 // As they should be.
@@ -269,6 +269,21 @@ func fatal(ctx context.Context, m *rlock.Mutex) {
 		log.Fatal(ctx.Err())
 	}
 	unlock()
+}
+
+func fatalAtEnd(ctx context.Context, m *rlock.Mutex) {
+	_, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return
+	}
+	if unlock() == nil {
+		return
+	}
+	_, unlock, err = m.Lock(ctx)
+	if err != nil {
+		return
+	}
+	log.Fatal("still in")
 }
 
 func retry(ctx context.Context, m *rlock.Mutex) (err error) {

@@ -442,3 +442,33 @@ func given(ctx context.Context, m *rlock.Mutex, keep func(rlock.UnlockFunc)) err
 	keep(unlock)
 	return work(ctx) // for how long, nobody knows
 }
+
+func handOverHandWrapper(ctx context.Context, s *store, m *rlock.Mutex) error {
+	first, unlockFirst, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlockFirst()
+	_ = work(first)
+	second, unlockSecond, err := s.hold(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlockSecond()
+	return errors.Join(unlockFirst(), work(second))
+}
+
+func both(ctx context.Context, a, b *rlock.Mutex) error {
+	first, unlockFirst, err := a.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlockFirst()
+	second, unlockSecond, err := b.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlockSecond()
+	_, _ = first, second
+	return work(ctx) // want `ctx is from before the Lock in line \d+`
+}
