@@ -84,7 +84,7 @@ func TestTroubleshootingShowsTheErrors(t *testing.T) {
 			_, err := m.ForceUnlock(t.Context())
 			require.NoError(t, err)
 			require.Error(t, unlock())
-			return lost(ctx)
+			return lost(ctx) //rlockvet:ignore its end is what is looked at
 		})
 		try("fixed lease", func(t *testing.T, _ *rlock.Client, m *rlock.Mutex) error {
 			ctx, _ := take(t, m)
