@@ -88,10 +88,10 @@ func TestConnectionNamed(t *testing.T) {
 func TestWaitForOneselfIsLogged(t *testing.T) {
 	redistest.Parallel(t)
 	var log lockedBuffer
-	b := newBench(t, rlock.Options{WatchdogTimeout: 300 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	b := newBench(t, rlock.Options{WatchdogTimeout: 3 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	_, unlock, err := b.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
-	_, _, err = b.Mutex(b.name).TryLock(context.Background(), 2*time.Second) // of the wrong ctx
+	_, _, err = b.Mutex(b.name).TryLock(context.Background(), 6*time.Second) // of the wrong ctx
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	require.Regexp(t, `level=WARN msg="rlock: a Lock waits for a hold of this client; .*" name=`+b.name+` owner=`+b.ID()+`:`, log.String())
 	require.NoError(t, unlock())
