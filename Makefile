@@ -137,8 +137,10 @@ lint: golangci-lint ## golangci-lint, formatting included, rlockvet, and whether
 		( cd "$$module" && "$$golangci" run ./... && $(GO) vet -vettool="$$rlockvet" $(VET_TAGS) ./... && "$$tidy" -diff ) || exit 1; \
 	done
 
-tidy: ## go mod tidy, for each module
+# go list -m all writes a new go.work.sum, with all that any command would add to it.
+tidy: ## go mod tidy, for each module, and a new go.work.sum
 	tidy="$$(pwd)/.ci/tidy" && for module in . $(MODULES); do ( cd "$$module" && "$$tidy" ) || exit 1; done
+	rm -f go.work.sum && $(GO) list -m all >/dev/null
 
 api: ## write down the API in docs/api, which a test compares
 	$(GO) test ./rlock_test -run '^TestAPI$$' -rewrite
