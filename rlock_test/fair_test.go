@@ -381,7 +381,7 @@ func TestFairForceUnlock(t *testing.T) {
 // Re-entry, leases and grants as with any lock: a waiter with a fixed lease has all of it, and one with the watchdog is renewed.
 func TestFairHolds(t *testing.T) {
 	redistest.Parallel(t)
-	b, _ := fairStandalone(t, 2, rlock.Options{WatchdogTimeout: 500 * time.Millisecond})
+	b, _ := fairStandalone(t, 2, rlock.Options{WatchdogTimeout: 2 * time.Second})
 	m := b.processes[0].FairMutex(b.name)
 	err := m.Do(context.Background(), func(ctx context.Context) error {
 		inner, unlock, err := m.Lock(ctx)
@@ -407,7 +407,7 @@ func TestFairHolds(t *testing.T) {
 				select {
 				case <-ctx.Done():
 					assert.NoError(t, context.Cause(ctx))
-				case <-time.After(1500 * time.Millisecond): // three times its lease
+				case <-time.After(5 * time.Second): // more than two of its leases
 				}
 				assert.NoError(t, unlock())
 			}

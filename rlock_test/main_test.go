@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
@@ -53,7 +54,8 @@ func bareBench(t testing.TB) bench {
 // loadScripts makes sure that no call of c is sent twice because Redis does not know its script.
 func loadScripts(t testing.TB, c *rlock.Client) {
 	t.Helper()
-	require.NoError(t, c.Mutex(redistest.Name(t)).Do(context.Background(), func(context.Context) error { return nil }))
+	m := c.Mutex(redistest.Name(t), rlock.WithLease(time.Minute)) // whatever its watchdog time is
+	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
 }
 
 // newClient returns a lock client that is closed before rdb is.

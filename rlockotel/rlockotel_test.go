@@ -257,7 +257,7 @@ func TestMetricsOfEachKind(t *testing.T) {
 func TestMetricsOfLosses(t *testing.T) {
 	ctx := context.Background()
 	e, rdb := newTelemetry(t), redistest.Dial(t, redistest.Shared(t))
-	c := e.client(t, rdb, rlock.Options{WatchdogTimeout: 900 * time.Millisecond})
+	c := e.client(t, rdb, rlock.Options{WatchdogTimeout: 3 * time.Second})
 	lock := name(t)
 
 	inner, unlock, err := c.Mutex(lock).Lock(ctx)
@@ -283,7 +283,7 @@ func TestMetricsOfLosses(t *testing.T) {
 // Units and buckets are those of the conventions.
 func TestInstruments(t *testing.T) {
 	e, rdb := newTelemetry(t), redistest.Dial(t, redistest.Shared(t))
-	c := e.client(t, rdb, rlock.Options{WatchdogTimeout: 300 * time.Millisecond})
+	c := e.client(t, rdb, rlock.Options{WatchdogTimeout: 3 * time.Second})
 	require.NoError(t, c.Mutex(name(t)).Do(context.Background(), func(context.Context) error {
 		redistest.Eventually(t, atMost, func() bool { return e.metrics(t)["lease.margin group=order kind=mutex"] > 0 }, "renewed")
 		return nil
