@@ -21,7 +21,7 @@
 // A wake-up is a hint, and several may merge into one: the waiter asks Redis, which knows. None is
 // lost. A turn ends with [Waiter.Held] (keep waiting), [Waiter.Done] (got it) or [Waiter.Leave] (gave
 // up: the turn goes on to the next), and a message that arrives during the turn makes its waiter due
-// again. A waiter whose time is over ([Waiter.Until]), or whose hub is closed ([Hub.Stop]), is told
+// again. A waiter whose time is over ([Waiter.Until]), or whose hub is closed or drains ([Hub.Stop], [Hub.Drain]), is told
 // so, and leaves. queue.go has all of this as a table of states.
 //
 // A process that waits may have a place in a queue in Redis: an attempt that finds the lock held leaves it

@@ -49,12 +49,12 @@ type quorumHold struct {
 
 	ctx      context.Context // of the calls for shares; ends with the hold
 	cancel   context.CancelFunc
-	decided  chan struct{} // closed when it is live or over
-	news     chan struct{} // capacity 1: a share was answered
-	released chan released // what came of the shares when it is over; has room for all of them
-	counted  []*Client     // count it among their holds; not changed after it is live
-	ended    chan struct{} // closed when it is lost, and the next goroutine may compete
-	timer    *time.Timer   // calls look
+	decided  chan struct{}   // closed when it is live or over
+	news     chan struct{}   // capacity 1: a share was answered
+	released chan endOfShare // what came of the shares when it is over; has room for all of them
+	counted  []*Client       // count it among their holds; not changed after it is live
+	ended    chan struct{}   // closed when it is lost, and the next goroutine may compete
+	timer    *time.Timer     // calls look
 
 	// mu guards the following, and the shares. No other lock is taken under it.
 	mu     sync.Mutex
@@ -94,6 +94,12 @@ type share struct {
 	at      time.Time // of the last answer
 }
 
+// endOfShare is what came of the release of a share.
+type endOfShare struct {
+	share *share
+	released
+}
+
 // prompt is how much later than the majority the share of another server may be answered and still count as if it had been one of
 // the majority.
 const prompt = 50 * time.Millisecond
@@ -115,7 +121,7 @@ func newQuorumHold(q *QuorumMutex, line *line) *quorumHold {
 	h := &quorumHold{
 		quorum: q, line: line, pause: firstHeal,
 		decided: make(chan struct{}), news: make(chan struct{}, 1), ended: make(chan struct{}),
-		released: make(chan released, len(q.members)),
+		released: make(chan endOfShare, len(q.members)),
 		watch:    q.members[0].lease == 0,
 	}
 	h.ctx, h.cancel = context.WithCancel(context.Background()) // calls under way do not end with their caller
@@ -179,7 +185,7 @@ func (s *share) dispose(a answer, err error) {
 		r.err = errNoAnswer
 	}
 	select {
-	case h.released <- r:
+	case h.released <- endOfShare{s, r}:
 	default: // nobody unlocks
 	}
 	m.client.hub.Wake(h.quorum.waiters(m)) // a waiter of this process may have been refused because of it

@@ -67,7 +67,8 @@ func (h *quorumHold) sweep() {
 // was trusted.
 func (h *quorumHold) release(until time.Time) error {
 	q := h.quorum
-	calls, held, failed := len(h.shares)-len(h.rest), 0, 0 // those under way end by being released
+	calls, failed := len(h.shares)-len(h.rest), 0 // those under way end by being released
+	found := make(map[*share]bool)
 	for _, s := range h.rest {
 		c := s.hold.mutex.client
 		if !s.held {
@@ -80,12 +81,11 @@ func (h *quorumHold) release(until time.Time) error {
 			if counted {
 				defer c.running.Done()
 			}
-			r := s.release(until)
-			r.held = r.held && h.hadMajority(s)
-			h.released <- r
+			h.released <- endOfShare{s, s.release(until)}
 		}()
 	}
 	var last error
+	held := 0
 	timer := time.NewTimer(time.Until(until))
 	defer timer.Stop()
 	for range calls {
@@ -95,9 +95,9 @@ func (h *quorumHold) release(until time.Time) error {
 			case r.err != nil:
 				failed, last = failed+1, r.err
 			case r.held:
-				held++
+				found[r.share] = true
 			}
-			if held == q.majority() {
+			if held = h.sound(found); held >= q.majority() {
 				return nil
 			}
 		case <-timer.C:
@@ -112,17 +112,21 @@ func (h *quorumHold) release(until time.Time) error {
 	}))
 }
 
-// hadMajority reports whether a share counts when its release found it: not if it was missing, and it is not known yet that a majority
-// had the hold when it was taken again. The hold is over.
-func (h *quorumHold) hadMajority(s *share) bool {
-	others := 0
-	for _, o := range h.shares {
-		renewed := o.hold.mutex.client.leases.Until(&o.hold.lease)
-		if o != s && o.held && o.since.Before(s.since) && !o.seen(renewed).Before(s.since) {
-			others++
+// sound is how many of the shares count that a release has found. One that was missing since the hold is live counts if each that was not
+// found, or not yet, was last seen after that one was taken again: had it been gone in between, a renewal would have told. The hold is over.
+func (h *quorumHold) sound(found map[*share]bool) (n int) {
+	seen := time.Now()
+	for _, s := range h.shares {
+		if s.held && !found[s] {
+			seen = earlier(seen, s.seen(s.hold.mutex.client.leases.Until(&s.hold.lease)))
 		}
 	}
-	return !s.missed || others >= h.quorum.majority()
+	for s := range found {
+		if !s.missed || s.since.Before(seen) {
+			n++
+		}
+	}
+	return n
 }
 
 // release ends the share, again if something went wrong that may pass. What remains in doubt is swept.

@@ -545,3 +545,23 @@ func TestQuorumIsForgottenByOneAfterTheOther(t *testing.T) {
 	require.ErrorIs(t, err, rlock.ErrLost)
 	e.awaitVotes(t, 0)
 }
+
+// Servers that forget the hold in turn, each after all others were found to have it, are no loss: all along a majority had it.
+func TestQuorumIsForgottenInTurn(t *testing.T) {
+	redistest.Parallel(t)
+	const watchdog = shortWatchdog
+	e := newElectorate(t, 3)
+	v := e.voter(t, rlock.Options{WatchdogTimeout: watchdog})
+	ctx, unlock, err := v.Lock(t.Context())
+	require.NoError(t, err)
+	for _, w := range e.watch {
+		e.awaitVotes(t, 3)
+		pass(2 * watchdog / 3) // until all are renewed
+		require.NoError(t, w.Do(t.Context(), w.B().Del().Key(e.name).Build()).Error())
+	}
+	e.awaitVotes(t, 3)
+	pass(2 * watchdog / 3)
+	require.NoError(t, ctx.Err())
+	require.NoError(t, unlock())
+	e.awaitVotes(t, 0)
+}

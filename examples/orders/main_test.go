@@ -95,6 +95,12 @@ func TestOrders(t *testing.T) {
 		require.Equal(t, "orders: order 42: "+want, p.Line())
 	}
 
+	// Whatever the id, its lock is no other order's data.
+	require.Equal(t, http.StatusOK, (<-a.post(ctx, "/orders/42:data/charge")).status)
+	for _, want := range []string{"payment", "charged"} {
+		require.Equal(t, "orders: order 42:data: "+want, p.Line())
+	}
+
 	// Somebody has the order.
 	locks := newLocks(t, s)
 	_, unlock, err := locks.Mutex("order:43").Lock(ctx)

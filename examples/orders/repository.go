@@ -27,9 +27,12 @@ func (r *repository) locked(ctx context.Context, id string, fn func(ctx context.
 	return r.locks.Mutex("order:"+id).TryDo(ctx, r.wait, fn)
 }
 
+// dataKey never is the name of a lock, whatever the id.
+func dataKey(id string) string { return "data:order:" + id }
+
 func (r *repository) get(ctx context.Context, id string) (order, error) {
 	o := order{ID: id}
-	err := r.rdb.Do(ctx, r.rdb.B().Get().Key("order:"+id+":data").Build()).DecodeJSON(&o)
+	err := r.rdb.Do(ctx, r.rdb.B().Get().Key(dataKey(id)).Build()).DecodeJSON(&o)
 	if rueidis.IsRedisNil(err) {
 		err = nil // a new one
 	}
@@ -43,7 +46,7 @@ func (r *repository) update(ctx context.Context, id string, change func(*order))
 			return err
 		}
 		change(&o)
-		return r.rdb.Do(ctx, r.rdb.B().Set().Key("order:"+id+":data").Value(rueidis.JSON(o)).Build()).Error()
+		return r.rdb.Do(ctx, r.rdb.B().Set().Key(dataKey(id)).Value(rueidis.JSON(o)).Build()).Error()
 	})
 	return o, err
 }
