@@ -217,21 +217,18 @@ func (w *world) shortestHold(t *testing.T) {
 	_, unlock, err := w.watch.Client.Mutex(name, rlock.WithMinHold(least)).Lock(t.Context())
 	acquired := time.Now()
 	require.NoError(t, err)
-	scripts := func() int64 { // older versions of Redisson send texts
-		calls := redistest.Commands(t, w.watch.rdb)
-		return calls["evalsha"] + calls["eval"]
-	}
-	before := scripts()
 	var impatient [3]<-chan reply
+	var threads []*javaThread
 	for i := range impatient {
 		thread := w.java.thread()
 		impatient[i] = w.java.send(t, thread.name, "trylock", url.QueryEscape(name), ms(least/2))
+		threads = append(threads, thread)
 	}
 	waiter := w.java.thread()
 	in := w.startWaiting(t, waiter, name)
-	redistest.Eventually(t, least/2, func() bool {
-		return scripts() >= before+8 // each asks, and asks again when it has subscribed
-	}, "all wait")
+	for _, thread := range append(threads, waiter) { // a thread that is about to sleep misses a message to all
+		redistest.Eventually(t, least/2, func() bool { return thread.ask(t, "sleeps") == "true" }, "it sleeps")
+	}
 	require.NoError(t, unlock())
 	for _, ch := range impatient {
 		require.Equal(t, "false", w.java.await(t, ch).value)

@@ -14,11 +14,13 @@ import java.nio.file.Path;
 import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 
 import org.redisson.Redisson;
@@ -66,11 +68,12 @@ import org.redisson.connection.ConnectionManager;
  * threadid                         the thread's id, the second half of its owner field  a number
  * id                               the UUID of this Redisson, the first half            a UUID
  * interrupt                        interrupts THREAD; was it inside an operation?    true|false
+ * sleeps                           does THREAD sleep until a message or a time-out?  true|false
  * quit                             ends the process, whatever its threads do                -
  * </pre>
  *
- * The last column is VALUE of the reply. {@code interrupt} and {@code quit} do not queue behind the
- * thread's other requests. At the end of stdin the process ends as if by {@code quit}: it lets go of
+ * The last column is VALUE of the reply. {@code interrupt}, {@code sleeps} and {@code quit} do not queue behind
+ * the thread's other requests. At the end of stdin the process ends as if by {@code quit}: it lets go of
  * nothing, so its locks stay until their leases end.
  *
  * NAME and FILE are encoded as by Go's {@code url.QueryEscape}: {@code a b:{c}} is
@@ -216,6 +219,7 @@ public final class Peer {
         String op = words[2];
         switch (op) {
             case "interrupt" -> answer(out, id, worker::interruptOperation);
+            case "sleeps" -> answer(out, id, worker::sleeps);
             case "quit" -> {
                 answer(out, id, () -> "-");
                 halt(0);
@@ -390,6 +394,11 @@ public final class Peer {
         private synchronized void setBusy(boolean now) {
             busy = now;
             Thread.interrupted();
+        }
+
+        /** Redisson's waiters sleep in a semaphore, and nothing else of it does. */
+        private boolean sleeps() {
+            return Arrays.stream(getStackTrace()).anyMatch(f -> f.getClassName().equals(Semaphore.class.getName()));
         }
 
         /** Never interrupts an idle thread: that would hit the next operation instead. */
