@@ -43,7 +43,8 @@ func fail(w http.ResponseWriter, r *http.Request, err error) {
 		// Another process may have been at the order, too: look at it before you send this again.
 		http.Error(w, "the lock was lost on the way", http.StatusInternalServerError)
 	case errors.Is(err, rlock.ErrUnreachable), errors.Is(err, rlock.ErrClosed):
-		// Before ErrNotAcquired: a wait that ended while Redis was silent is both.
+		// Before ErrNotAcquired: a wait that ended while Redis was silent is both. If it was the unlock that had no answer, the
+		// work is done, and whoever sends it again finds that.
 		w.Header().Set("Retry-After", "5")
 		http.Error(w, "try again later", http.StatusServiceUnavailable)
 	case errors.Is(err, rlock.ErrNotAcquired):
