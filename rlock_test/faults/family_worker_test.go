@@ -479,7 +479,9 @@ func (w *familyWorker) downgrade(rw *rlock.RWMutex) {
 	h.stay()
 	ctx, unlock, err := rw.Downgrade(h.ctx)
 	if err != nil {
-		w.wrong("downgrade", err)
+		if h.ctx.Err() == nil { // otherwise the ctx that the Lock was given ended as it returned
+			w.wrong("downgrade", err)
+		}
 		h.leave()
 		return
 	}

@@ -299,7 +299,8 @@ func (w *histWorker) duration(most time.Duration) time.Duration {
 func (w *histWorker) failed(e histEntry, again *histHold, lost bool, err error) {
 	var loss *rlock.LostError
 	sticky := again != nil && again.says(err)
-	if again != nil && !sticky { // the grant of one that was cancelled may show for a moment
+	// The grant of one that was cancelled, or whose hold was lost meanwhile, may show for a moment.
+	if again != nil && (!sticky || !lost) {
 		w.log.doubt(histKey{again.name, again.owner})
 	}
 	if sticky {
