@@ -5,11 +5,11 @@ import "sync/atomic"
 // Stats are figures about a [Client], see [Client.Stats]. Those that only grow count from the beginning.
 type Stats struct {
 	Holds   int // of locks, not unlocked yet; a hold of a quorum counts for each of its Clients
-	Waiting int // goroutines that wait for a lock
+	Waiting int // goroutines that wait for a lock; of those that wait for a quorum, one at most
 
 	Acquired uint64 // holds so far; re-entries are not among them
 	HandOffs uint64 // of these, handed over by an unlock in this process
-	Grants   uint64 // of these, given by an unlock in another process
+	Grants   uint64 // of these, given by an unlock in another process and used without asking Redis
 	Lost     uint64 // holds that were lost, see [LostError]
 }
 

@@ -380,7 +380,7 @@ func (w *fairWorld) holderKilled(t *testing.T, s sides) {
 	var behind <-chan event
 	next := &fairGo{newGoActor(w.quickGo)}
 	if sleeps {
-		time.Sleep(time.Until(ends.Add(late)))
+		pass(time.Until(ends.Add(late)))
 		ends = time.Now()
 		requireWaiting(t, in)
 		behind = next.start(t, name, 0)

@@ -81,6 +81,7 @@ func connect() (rueidis.Client, error) {
 	if err != nil {
 		return nil, errors.New("REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379")
 	}
+	options.Dialer.Timeout, options.ConnWriteTimeout = 2*time.Second, 3*time.Second // so a Redis that hangs is found out sooner
 	rdb, err := rueidis.NewClient(options)
 	if err != nil {
 		return nil, fmt.Errorf("no Redis at %s: start redis-server, or set REDIS_URL: %w", strings.Join(options.InitAddress, ","), err)

@@ -1,0 +1,219 @@
+package rlock_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// crowd is who wants what: names, and the clients that lock them.
+type crowd struct {
+	names   []string
+	lock    func(client int, names []string) []rlock.Locker // of one of the clients
+	clients int
+	enough  func() bool // what it is disturbed by; nil: it is not
+}
+
+// G1: many goroutines of several clients take some of the locks, in any order, or one alone. Nobody is inside together with another,
+// on any name, everybody gets in, and nothing is left. Some give up at a random moment.
+func (c crowd) run(t *testing.T, goroutines int, d time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), atMost)
+	defer cancel()
+	inside := make([]atomic.Int32, len(c.names))
+	var all, alone, gaveUp atomic.Int64
+	end := time.Now().Add(d)
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			random := rand.New(rand.NewPCG(uint64(g), 1))
+			for sections := 0; ctx.Err() == nil && (time.Now().Before(end) || sections < 2 || c.enough != nil && !c.enough()); {
+				which := random.Perm(len(c.names))[:1+random.IntN(len(c.names))]
+				var names []string
+				for _, i := range which {
+					names = append(names, c.names[i])
+				}
+				lockers := c.lock(g%c.clients, names)
+				var m interface {
+					Do(context.Context, func(context.Context) error) error
+				} = rlock.All(lockers...)
+				ctx, cancel := context.WithCancel(ctx)
+				if random.IntN(4) == 0 {
+					time.AfterFunc(time.Duration(random.IntN(3000))*time.Microsecond, cancel)
+				}
+				entered := false
+				err := m.Do(ctx, func(ctx context.Context) error {
+					entered = true
+					for _, i := range which {
+						assert.EqualValues(t, 1, inside[i].Add(1), "alone in %s", c.names[i])
+					}
+					pass(time.Duration(random.IntN(200)) * time.Microsecond)
+					for _, i := range which {
+						inside[i].Add(-1)
+					}
+					return nil
+				})
+				switch {
+				case !entered:
+					assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+					assert.ErrorIs(t, err, context.Canceled)
+					gaveUp.Add(1)
+				case len(which) == 1:
+					alone.Add(1)
+				default:
+					all.Add(1)
+				}
+				if entered {
+					assert.NoError(t, err)
+					sections++
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d sections of several, %d of one, %d gave up", all.Load(), alone.Load(), gaveUp.Load())
+	require.NoError(t, ctx.Err(), "not everybody got in")
+	require.Positive(t, all.Load())
+	require.Positive(t, alone.Load())
+	require.Positive(t, gaveUp.Load())
+}
+
+// G1, G4, G5, on one server: two clients in 24 goroutines.
+func TestAllUnderContention(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	clients := []*rlock.Client{newClient(t, s.Client(t)), newClient(t, s.Client(t))}
+	crowd{
+		names: numbered("crowd", 5), clients: 2,
+		lock: func(client int, names []string) []rlock.Locker { return mutexes(clients[client], names...) },
+	}.run(t, 24, 3*time.Second)
+	bench{rdb: s.Client(t)}.clear(t)
+}
+
+// G1, G4 to G6: the same while the connections of both clients are cut all the time. Between two cuts there are many replies, or
+// else a slow machine would cut every try of a call.
+func TestAllUnderContentionAndCuts(t *testing.T) {
+	redistest.Parallel(t)
+	const many = 60
+	s := redistest.Start(t)
+	var clients []*rlock.Client
+	var proxies []*redistest.Proxy
+	var replies [2]atomic.Int64 // since the last cut
+	for i := range replies {
+		p := redistest.StartProxy(t, s.Addr())
+		p.OnReply(func([]string) redistest.Action {
+			replies[i].Add(1)
+			return redistest.Pass
+		})
+		proxies, clients = append(proxies, p), append(clients, newClient(t, redistest.Dial(t, p.Addr())))
+	}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	var cuts atomic.Int64
+	go func() { // ends when the crowd has
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(50 * time.Millisecond):
+				if i := cuts.Load() % 2; replies[i].Load() >= many {
+					replies[i].Store(0)
+					proxies[i].CutAll()
+					cuts.Add(1)
+				}
+			}
+		}
+	}()
+	crowd{
+		names: numbered("crowd", 4), clients: 2, enough: func() bool { return cuts.Load() > 10 },
+		lock: func(client int, names []string) []rlock.Locker { return mutexes(clients[client], names...) },
+	}.run(t, 12, 3*time.Second)
+	close(stop)
+	<-stopped
+	require.Greater(t, cuts.Load(), int64(10))
+	bench{rdb: s.Client(t)}.clear(t)
+}
+
+// G1, G4, G5 on a cluster, where two of the names share a slot.
+func TestAllUnderContentionOnACluster(t *testing.T) {
+	redistest.Parallel(t)
+	cl := redistest.StartCluster(t, 3, 0)
+	clients := []*rlock.Client{newClient(t, cl.Client(t)), newClient(t, cl.Client(t))}
+	crowd{
+		names: []string{"a{1}", "b{1}", "c{2}", "d{3}", "e"}, clients: 2,
+		lock: func(client int, names []string) []rlock.Locker { return mutexes(clients[client], names...) },
+	}.run(t, 16, 3*time.Second)
+	for _, node := range cl.Nodes() {
+		bench{rdb: node.Client(t, redistest.Single)}.clear(t)
+	}
+}
+
+// G1, G4, G5 with locks of two servers, which two processes know by clients of their own.
+func TestAllUnderContentionOnTwoServers(t *testing.T) {
+	redistest.Parallel(t)
+	servers := []*redistest.Server{redistest.Start(t), redistest.Start(t)}
+	var clients [2][2]*rlock.Client
+	for i := range clients {
+		for k, s := range servers {
+			clients[i][k] = newClient(t, s.Client(t))
+		}
+	}
+	names := numbered("crowd", 5)
+	crowd{names: names, clients: 2, lock: func(client int, some []string) (all []rlock.Locker) {
+		for _, name := range some {
+			all = append(all, clients[client][slices.Index(names, name)%2].Mutex(name))
+		}
+		return all
+	}}.run(t, 16, 3*time.Second)
+	for _, s := range servers {
+		bench{rdb: s.Client(t)}.clear(t)
+	}
+}
+
+// Locks that are never free together: each of two has goroutines of two processes in line all the time, so it goes from
+// one to the next. Whoever wants both gets them all the same.
+func TestAllOfLocksThatAreNeverFree(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	names := numbered("busy", 2)
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	var sections atomic.Int64
+	for range 2 {
+		c := newClient(t, s.Client(t))
+		for _, name := range names {
+			for range 3 {
+				wg.Go(func() {
+					for ctx.Err() == nil {
+						_ = c.Mutex(name).Do(ctx, func(context.Context) error {
+							pass(2 * time.Millisecond)
+							sections.Add(1)
+							return nil
+						})
+					}
+				})
+			}
+		}
+	}
+	redistest.Eventually(t, atMost, func() bool { return sections.Load() > 20 }, "they are busy")
+	m := rlock.All(mutexes(newClient(t, s.Client(t)), names...)...)
+	for range 3 {
+		p := lockAsync(t, m)
+		got := p.get(t, 15*time.Second)
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+	}
+}

@@ -1,0 +1,224 @@
+package rlock_test
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// newAllLeaver is a leaver whose callers want several locks.
+func newAllLeaver(t *testing.T, way func(*rueidis.ClientOption)) (*leaver, []string, *rlock.MultiMutex) {
+	t.Helper()
+	h := newLeaver(t, way)
+	names := append(numbered(h.name, 2), h.name)
+	m := rlock.All(mutexes(h.Client, names...)...)
+	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil })) // the scripts
+	return h, names, m
+}
+
+// G5, G6: the replies of the one call of a Lock and of its unlock are lost. Nothing counts twice, and nothing is left.
+func TestAllRepliesLost(t *testing.T) {
+	redistest.Parallel(t)
+	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
+		redistest.Parallel(t)
+		h, names, m := newAllLeaver(t, way)
+		h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Cut))
+		_, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		for _, name := range names {
+			fields := h.fields(t, name)
+			require.Len(t, fields, 1)
+			for _, count := range fields {
+				require.EqualValues(t, 1, count)
+			}
+		}
+		h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Cut))
+		require.NoError(t, unlock())
+		require.Zero(t, bench{rdb: h.rdb}.size(t))
+	})
+}
+
+// The reply of the unlock is lost while waiters of this process and of another stand for its locks: they get them.
+func TestAllUnlockLostWithWaiters(t *testing.T) {
+	redistest.Parallel(t)
+	h, names, m := newAllLeaver(t, func(*rueidis.ClientOption) {})
+	_, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	local := lockAsync(t, h.Mutex(names[0]))
+	remote := lockAsync(t, newClient(t, h.rdb).Mutex(names[1]))
+	for _, name := range names[:2] {
+		redistest.Eventually(t, atMost, func() bool { return h.exists(t, "rlock_queue:{"+name+"}") }, "in line")
+	}
+	h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Cut))
+	require.NoError(t, unlock())
+	for _, p := range []pending{local, remote} {
+		got := p.get(t, 5*time.Second)
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+	}
+	bench{rdb: h.rdb}.clear(t)
+}
+
+// G5: the caller leaves while the call is under way, which is answered later, or never. What it got is given back.
+func TestAllIsCancelledWhileItAsks(t *testing.T) {
+	redistest.Parallel(t)
+	for name, answer := range map[string]func(h *leaver){
+		"answered": func(h *leaver) { h.proxy.Release() },
+		"silence":  func(*leaver) {},
+		"cut off":  func(h *leaver) { h.proxy.CutAll() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			h, names, m := newAllLeaver(t, func(*rueidis.ClientOption) {})
+			p := h.asks(t, m)
+			pass(200 * time.Millisecond) // time for an answer
+			p.cancel()
+			got := p.get(t, soon)
+			require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
+			require.ErrorIs(t, got.err, rlock.ErrUnreachable)
+			require.ErrorIs(t, got.err, context.Canceled)
+			answer(h)
+			redistest.Eventually(t, rlock.DefaultWatchdogTimeout/2, func() bool {
+				return !slices.ContainsFunc(names, func(name string) bool { return h.exists(t, name) })
+			}, "given back, and not at the end of the lease")
+			h.clear(t)
+		})
+	}
+}
+
+// G9: Close while it waits, while it asks a silent Redis, and while it holds.
+func TestAllAndClose(t *testing.T) {
+	redistest.Parallel(t)
+	h, names, m := newAllLeaver(t, func(*rueidis.ClientOption) {})
+	other := newClient(t, h.rdb)
+	_, unlockOther, err := other.Mutex(names[0]).Lock(context.Background())
+	require.NoError(t, err)
+	waits := lockAsync(t, m)
+	bench{rdb: h.rdb}.awaitSubscribers(t, names[0], 1)
+	held, unlock, err := rlock.All(mutexes(h.Client, "x", "y")...).Lock(context.Background())
+	require.NoError(t, err)
+	silent := numbered("silent", 50)
+	hold := redistest.Nth(1, "EVALSHA", redistest.Hold)
+	h.proxy.OnReply(func(cmd []string) redistest.Action {
+		if !slices.Contains(cmd, silent[0]) { // one of the waiter's, which may ask once more
+			return redistest.Pass
+		}
+		return hold(cmd)
+	})
+	asks := lockAsync(t, rlock.All(mutexes(h.Client, silent...)...))
+	redistest.Eventually(t, 5*time.Second, func() bool { return h.proxy.Held() == 1 }, "not answered")
+	closed := async(func() error { h.Close(); return nil })
+	require.ErrorIs(t, waits.get(t, soon).err, rlock.ErrClosed)
+	require.ErrorIs(t, asks.get(t, soon).err, rlock.ErrClosed)
+	<-held.Done()
+	require.ErrorIs(t, context.Cause(held), rlock.ErrClosed)
+	h.proxy.Release()
+	require.NoError(t, within(t, closed, 10*time.Second))
+	require.NoError(t, unlock(), "also after Close")
+	require.NoError(t, unlockOther())
+	_, _, err = m.TryLock(context.Background(), 0)
+	require.ErrorIs(t, err, rlock.ErrClosed)
+	bench{rdb: h.rdb}.clear(t)
+}
+
+// G5: an outage is none of a lock that is held, and takes as long as for one lock.
+func TestAllWhenRedisIsDown(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	c := newClient(t, s.Client(t))
+	m := rlock.All(mutexes(c, numbered("down", 50)...)...)
+	_, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	s.Stop()
+	began := time.Now()
+	require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
+	_, _, err = m.TryLock(context.Background(), 0)
+	require.ErrorIs(t, err, rlock.ErrUnreachable)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	_, _, err = m.Lock(context.Background())
+	require.ErrorIs(t, err, rlock.ErrUnreachable)
+	require.NotErrorIs(t, err, rlock.ErrNotAcquired)
+	require.Less(t, time.Since(began), 15*time.Second)
+	s.Restart()
+	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
+}
+
+// While a slot moves, the keys of some locks are at one node and those of others at the next, and no script may touch them together:
+// they are taken one by one.
+func TestAllWhileASlotMoves(t *testing.T) {
+	redistest.Parallel(t)
+	cl := redistest.StartCluster(t, 3, 0)
+	b := bench{Client: newClient(t, cl.Client(t)), rdb: cl.Client(t)}
+	names := []string{"a{x}", "b{x}", "c{x}"}
+	m := rlock.All(mutexes(b.Client, names...)...)
+	_, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+
+	slot := cl.Slot(t, names[0])
+	from, to := cl.Owner(t, slot), cl.Nodes()[0]
+	if from == to {
+		to = cl.Nodes()[1]
+	}
+	src, dst := bench{rdb: from.Client(t, redistest.Single)}, bench{rdb: to.Client(t, redistest.Single)}
+	id := func(n bench) string {
+		v, err := n.do(t, "CLUSTER", "MYID").ToString()
+		require.NoError(t, err)
+		return v
+	}
+	number := strconv.Itoa(int(slot))
+	require.NoError(t, dst.do(t, "CLUSTER", "SETSLOT", number, "IMPORTING", id(src)).Error())
+	require.NoError(t, src.do(t, "CLUSTER", "SETSLOT", number, "MIGRATING", id(dst)).Error())
+	require.NoError(t, src.do(t, "MIGRATE", "127.0.0.1", to.Addr()[len("127.0.0.1:"):], names[1], "0", "5000").Error())
+
+	require.NoError(t, unlock())
+	began := time.Now()
+	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
+	require.Less(t, time.Since(began), soon)
+	cl.MigrateSlot(t, slot, from, to) // goes on from there
+	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
+	for _, name := range names {
+		require.False(t, b.exists(t, name))
+	}
+}
+
+// With Replicas each lock is confirmed by them, by a command of its own.
+func TestAllWithReplicas(t *testing.T) {
+	s := redistest.Start(t)
+	c := newClient(t, s.Client(t), rlock.Options{Replicas: 1, ReplicaTimeout: 50 * time.Millisecond})
+	err := rlock.All(mutexes(c, "a", "b")...).Do(context.Background(), func(context.Context) error { panic("not replicated") })
+	require.ErrorIs(t, err, rlock.ErrNotReplicated)
+	require.Zero(t, bench{rdb: s.Client(t)}.size(t))
+}
+
+// WithMinHold keeps a lock taken after its section, not after a Lock that gave it back to wait for another one.
+func TestAllGivesBackWithoutMinHold(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	other := newClient(t, b.rdb)
+	names := numbered(b.name, 2)
+	m := rlock.All(b.Mutex(names[0], rlock.WithMinHold(time.Hour)), b.Mutex(names[1]))
+	_, unlock0, err := other.Mutex(names[0]).Lock(context.Background())
+	require.NoError(t, err)
+	p := lockAsync(t, m)
+	b.awaitSubscribers(t, names[0], 1)
+	_, unlock1, err := other.Mutex(names[1]).Lock(context.Background())
+	require.NoError(t, err)
+	require.NoError(t, unlock0())
+	b.awaitSubscribers(t, names[1], 1) // so it had the first one, and gave it back
+	require.NoError(t, other.Mutex(names[0]).TryDo(context.Background(), soon, func(context.Context) error { return nil }))
+	require.NoError(t, unlock1())
+	got := p.get(t, soon)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+	require.Greater(t, b.pttl(t, names[0]), time.Minute)
+	require.False(t, b.exists(t, names[1]))
+	b.do(t, "DEL", names[0])
+}

@@ -1,0 +1,290 @@
+package rlock_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Calls of a waiter that are lost, or whose replies are: the order stays, and nothing is left.
+func TestFairLostCalls(t *testing.T) {
+	redistest.Parallel(t)
+	const acquire, release, refresh = 13, 12, 11 // words of these calls, for one place
+	for _, words := range []int{acquire, release, refresh} {
+		for _, reply := range []bool{false, true} {
+			for n := 1; n <= 2; n++ {
+				t.Run(fmt.Sprintf("%d words, reply=%t, %d", words, reply, n), func(t *testing.T) {
+					redistest.Parallel(t)
+					b, s := fairStandalone(t, 2, rlock.Options{})
+					proxy := redistest.StartProxy(t, s.Addr())
+					b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
+					require.NoError(t, b.processes[2].FairMutex("other").Do(context.Background(), func(context.Context) error { return nil }))
+					seen, lost := 0, make(chan struct{})
+					hook := func(cmd []string) redistest.Action {
+						if len(cmd) != words || cmd[0] != "EVALSHA" || cmd[3] != b.name {
+							return redistest.Pass
+						}
+						if seen++; seen != n {
+							return redistest.Pass
+						}
+						close(lost)
+						return redistest.Cut
+					}
+					on := proxy.OnRequest
+					if reply {
+						on = proxy.OnReply
+					}
+					on(hook)
+					unlock := b.lock(0)
+					b.wait(context.Background(), 0, "0")
+					for range n { // process 2 releases twice
+						b.wait(context.Background(), 2, strconv.Itoa(b.expected))
+					}
+					b.wait(context.Background(), 1, strconv.Itoa(b.expected))
+					if words == refresh && n == 1 {
+						<-lost
+						require.Len(t, b.queue(), 3)
+					}
+					require.NoError(t, unlock())
+					b.requireOrder([]string{"0", "1", "2", "3"}[:2+n]...)
+					if words != refresh {
+						<-lost
+					}
+				})
+			}
+		}
+	}
+}
+
+// The message of a grant is lost: the waiter notices that its place is gone, asks, and has the lock.
+func TestFairGrantMessageLost(t *testing.T) {
+	redistest.Parallel(t)
+	b, s := fairStandalone(t, 1, rlock.Options{})
+	proxy := redistest.StartProxy(t, s.Addr())
+	b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
+	unlock := b.lock(0)
+	b.wait(context.Background(), 1, "1")
+	b.wait(context.Background(), 0, "2")
+	proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
+	began := time.Now()
+	require.NoError(t, unlock())
+	require.Equal(t, "1", <-b.in, "within the grant lease")
+	require.Less(t, time.Since(began), 2*time.Second+soon)
+	b.requireOrder("2")
+}
+
+// The connection of the messages is lost, and waiters are passed over while it is: they join again, as others.
+func TestFairConnectionLost(t *testing.T) {
+	redistest.Parallel(t)
+	b, s := fairStandalone(t, 1, rlock.Options{})
+	proxy := redistest.StartProxy(t, s.Addr())
+	b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
+	unlock := b.lock(0)
+	b.wait(context.Background(), 1, "1")
+	b.wait(context.Background(), 0, "2")
+	b.wait(context.Background(), 1, "3")
+	proxy.Refuse(true)
+	proxy.CutAll()
+	redistest.Eventually(t, atMost, func() bool {
+		n, err := b.rdb.Do(context.Background(), b.rdb.B().PubsubNumsub().Channel("redisson_lock__channel:{"+b.name+"}").Build()).ToArray()
+		if err != nil {
+			return false
+		}
+		listen, _ := n[1].AsInt64()
+		return listen == 1
+	}, "the server has noticed")
+	require.NoError(t, unlock())
+	require.Equal(t, "2", <-b.in)
+	proxy.Refuse(false)
+	rest := []string{<-b.in, <-b.in}
+	slices.Sort(rest)
+	require.Equal(t, []string{"1", "3"}, rest)
+	b.requireNothingLeft()
+}
+
+// On a cluster, with both kinds of pub/sub.
+func TestFairOnACluster(t *testing.T) {
+	redistest.Parallel(t)
+	c := redistest.StartCluster(t, 3, 0)
+	for _, plain := range []bool{false, true} {
+		t.Run(map[bool]string{false: "sharded", true: "plain"}[plain], func(t *testing.T) {
+			b := newFairBench(t, c.Client(t), func() rueidis.Client { return c.Client(t) }, 3, rlock.Options{PlainPubSub: plain})
+			unlock := b.lock(0)
+			var want []string
+			for i := range 12 {
+				b.wait(context.Background(), i%3, strconv.Itoa(i))
+				want = append(want, strconv.Itoa(i))
+			}
+			began := time.Now()
+			require.NoError(t, unlock())
+			b.requireOrder(want...)
+			require.Less(t, time.Since(began), 10*time.Second, "woken: each would look by itself after more than a second")
+
+			_, _, err := b.processes[0].FairMutex("a{}b").Lock(context.Background())
+			require.ErrorContains(t, err, `rlock: "a{}b": on a cluster the name of such a lock may have braces only around what is hashed`)
+		})
+	}
+}
+
+// With replicas to confirm each hold there are no grants, and the order is the same.
+func TestFairWithReplicas(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.StartSentinel(t)
+	o := rlock.Options{Replicas: 1, ReplicaTimeout: 10 * time.Second}
+	b := newFairBench(t, s.Client(t), func() rueidis.Client { return s.Client(t) }, 2, o)
+	unlock := b.lock(0)
+	b.wait(context.Background(), 1, "0")
+	b.wait(context.Background(), 0, "1")
+	b.wait(context.Background(), 1, "2")
+	require.NoError(t, unlock())
+	b.requireOrder("0", "1", "2")
+}
+
+// Goroutines of several processes come, wait and give up at random, while connections are cut: one is inside at a time, and nothing
+// is left.
+func TestFairCancelsAndCuts(t *testing.T) {
+	redistest.Parallel(t)
+	b, s := fairStandalone(t, 1, rlock.Options{})
+	proxy := redistest.StartProxy(t, s.Addr())
+	for range 2 {
+		b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
+	}
+	const enough = 100
+	end := time.Now().Add(3 * time.Second)
+	var inside, sections, cancelled atomic.Int64
+	goesOn := func() bool { return time.Now().Before(end) || sections.Load() <= enough && t.Context().Err() == nil }
+	for i := range 24 {
+		b.running.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(i), 0))
+			for goesOn() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rnd.IntN(60))*time.Millisecond)
+				err := b.processes[i%3].FairMutex(b.name).Do(ctx, func(ctx context.Context) error {
+					if n := inside.Add(1); ctx.Err() == nil {
+						assert.EqualValues(t, 1, n, "alone")
+					}
+					sections.Add(1)
+					inside.Add(-1)
+					return nil
+				})
+				cancel()
+				if err != nil {
+					cancelled.Add(1)
+				}
+			}
+		})
+	}
+	for goesOn() {
+		select {
+		case <-time.After(400 * time.Millisecond):
+			proxy.CutAll()
+		case <-t.Context().Done():
+		}
+	}
+	b.running.Wait()
+	t.Logf("%d sections, %d failed", sections.Load(), cancelled.Load())
+	list, times := b.keys()
+	redistest.Eventually(t, 20*time.Second, func() bool {
+		n, err := b.do("EXISTS", b.name, list, times).AsInt64()
+		return err == nil && n == 0
+	}, "no key is left")
+	for i := range b.processes {
+		require.NoError(t, b.lock(i)())
+	}
+	b.requireNothingLeft()
+}
+
+// The rights that docs/protocol.md lists are enough. Without them Lock says so.
+func TestFairRights(t *testing.T) {
+	redistest.Parallel(t)
+	b, s := fairStandalone(t, 1, rlock.Options{})
+	user := func(rules ...string) *rlock.Client {
+		b.do(append([]string{"ACL", "SETUSER", "app", "reset", "resetchannels", "on", ">secret", "+@connection"}, rules...)...)
+		c := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password, o.DisableCache = "app", "secret", true })
+		return newClient(t, c, rlock.Options{})
+	}
+	rights := []string{
+		"~" + b.name, "~redisson_lock_queue:*", "~redisson_lock_timeout:*", "&redisson_lock__channel:*",
+		"+evalsha", "+eval", "+del", "+hdel", "+hexists", "+hget", "+hincrby", "+hrandfield", "+hset", "+pexpire", "+pttl", "+publish",
+		"+subscribe", "+unsubscribe", "+ping",
+		"+exists", "+lindex", "+llen", "+lpop", "+lpos", "+lrange", "+lrem", "+rpush", "+time", "+zadd", "+zcard", "+zrem", "+zscore",
+	}
+	b.processes = append(b.processes, user(rights...))
+	unlock := b.lock(1)
+	b.do("RPUSH", "redisson_lock_queue:{"+b.name+"}", aThread) // Redisson's: then a waiter needs a channel of its own
+	b.expected = 1
+	b.wait(context.Background(), 1, "1")
+	b.wait(context.Background(), 0, "2")
+	require.NoError(t, unlock())
+	list, times := b.keys()
+	b.do("LREM", list, "0", aThread) // it gives up
+	b.do("ZREM", times, aThread)
+	b.requireOrder("1", "2")
+
+	unlock = b.lock(0)
+	waits := func(rules ...string) error {
+		_, _, err := user(rules...).FairMutex(b.name).TryLock(context.Background(), atMost)
+		return err
+	}
+	require.ErrorContains(t, waits("~"+b.name, "&*", "+@all"), "NOPERM")
+	require.ErrorContains(t, waits(append(slices.Clone(rights), "-rpush")...), "acquire script: ")
+	require.ErrorContains(t, waits("~*", "+@all", "&redisson_lock__channel:{"+b.name+"}"), "the server refuses it")
+	require.NoError(t, unlock())
+}
+
+// A grant whose message comes when its lease is over is not believed, though the place was seen while the process waited (I5, G1).
+func TestFairLateGrant(t *testing.T) {
+	redistest.Parallel(t)
+	b, s := fairStandalone(t, 1, rlock.Options{})
+	proxy := redistest.StartProxy(t, s.Addr())
+	b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
+	refreshed := make(chan struct{}, 100)
+	var late atomic.Bool // messages to this process, and its refreshes
+	hold := func(cmd []string) redistest.Action {
+		isRefresh := len(cmd) == 11 && strings.HasPrefix(cmd[0], "EVAL")
+		if isRefresh {
+			refreshed <- struct{}{}
+		}
+		if late.Load() && (isRefresh || cmd[0] == "MESSAGE") {
+			return redistest.Hold
+		}
+		return redistest.Pass
+	}
+	proxy.OnRequest(hold)
+	proxy.OnReply(hold)
+	unlock := b.lock(0)
+	b.wait(context.Background(), 1, "late")
+	for range 4 { // requests and replies: the place is known for longer than a grant lasts
+		<-refreshed
+	}
+	late.Store(true)
+
+	next := make(chan rlock.UnlockFunc)
+	b.running.Go(func() {
+		_, unlock, err := b.processes[0].FairMutex(b.name).Lock(context.Background())
+		assert.NoError(t, err)
+		next <- unlock
+	})
+	b.awaitQueue(2)
+	require.NoError(t, unlock())
+	unlock = <-next // when the grant is over
+	require.Empty(t, b.in)
+	late.Store(false)
+	proxy.Release()
+	b.awaitQueue(1) // it has asked, and waits again
+	require.Empty(t, b.in)
+	require.NoError(t, unlock())
+	b.requireOrder("late")
+}

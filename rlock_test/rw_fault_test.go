@@ -1,0 +1,208 @@
+package rlock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// G2: readers and a writer that reads outlive their watchdog time, and are told of a loss: of the key, by force, and at the end of a fixed
+// lease, beside others that stay.
+func TestReadWriteLeases(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	ctx := context.Background()
+	rw := b.RWMutex(b.name)
+	writer, unlock, err := rw.Write().Lock(ctx)
+	require.NoError(t, err)
+	inside, leave, err := rw.Read().Lock(writer)
+	require.NoError(t, err)
+	inside, leaveInner, err := rw.Read().Lock(inside)
+	require.NoError(t, err)
+	pass(shortWatchdog + shortWatchdog/2)
+	require.NoError(t, inside.Err())
+	reader, leaveLast, err := rw.Downgrade(writer)
+	require.NoError(t, err)
+	require.NoError(t, leaveInner())
+	require.NoError(t, leave())
+
+	fixed, unlockFixed, err := b.RWMutex(b.name, rlock.WithLease(time.Second)).Read().Lock(ctx)
+	require.NoError(t, err)
+	<-fixed.Done()
+	require.ErrorIs(t, context.Cause(fixed), rlock.ErrLost)
+	pass(shortWatchdog)
+	require.NoError(t, reader.Err())
+	_, _, err = newClient(t, b.rdb).RWMutex(b.name).Write().TryLock(ctx, 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.Len(t, b.fieldsOf(t), 2, "the dead one was dropped")
+	require.ErrorIs(t, unlockFixed(), rlock.ErrLost)
+
+	next := lockAsync(t, newClient(t, b.rdb).RWMutex(b.name).Write())
+	b.awaitWaiters(t, 1)
+	held, err := rw.Write().ForceUnlock(ctx)
+	require.NoError(t, err)
+	require.False(t, held, "the other side has it")
+	held, err = rw.Read().ForceUnlock(ctx)
+	require.NoError(t, err)
+	require.True(t, held)
+	got := next.get(t, soon)
+	require.NoError(t, got.err)
+	select {
+	case <-reader.Done():
+	case <-time.After(shortWatchdog):
+		require.FailNow(t, "not told")
+	}
+	require.ErrorIs(t, context.Cause(reader), rlock.ErrLost)
+	require.ErrorIs(t, leaveLast(), rlock.ErrLost)
+	require.NoError(t, got.unlock())
+	require.NoError(t, unlock(), "it was downgraded")
+	rwNothing(t, b.rdb, b.name)
+}
+
+// G5: somebody deletes the hash of a reader of two levels, or forces it open as another kind. However that is found out, its unlock
+// leaves no hold key.
+func TestDeletedReaderLeavesNothing(t *testing.T) {
+	redistest.Parallel(t)
+	ctx := context.Background()
+	for name, find := range map[string]func(ctx context.Context, rw *rlock.RWMutex){
+		"by the unlock":  func(context.Context, *rlock.RWMutex) {},
+		"by a renewal":   func(ctx context.Context, _ *rlock.RWMutex) { <-ctx.Done() },
+		"by a re-entry":  func(ctx context.Context, rw *rlock.RWMutex) { _, _, _ = rw.Read().Lock(ctx) },
+		"by the upgrade": func(ctx context.Context, rw *rlock.RWMutex) { _, _, _ = rw.Upgradeable().Upgrade(ctx) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t, rlock.Options{WatchdogTimeout: 3 * soon})
+			rw := b.RWMutex(b.name)
+			outer, unlockOuter, err := rw.Upgradeable().Lock(ctx)
+			require.NoError(t, err)
+			inner, unlockInner, err := rw.Read().Lock(outer)
+			require.NoError(t, err)
+			if name == "by the unlock" {
+				_, err = b.Mutex(b.name).ForceUnlock(ctx)
+				require.NoError(t, err)
+			} else {
+				b.do(t, "DEL", b.name)
+			}
+			find(inner, rw)
+			require.ErrorIs(t, unlockInner(), rlock.ErrLost)
+			require.ErrorIs(t, unlockOuter(), rlock.ErrLost)
+			redistest.Eventually(t, soon, func() bool {
+				left, err := b.do(t, "KEYS", "*"+b.name+"*").AsStrSlice()
+				return err == nil && len(left) == 0
+			}, "no key is left")
+		})
+	}
+}
+
+// G5, G6: the request or the reply of any call is lost, with its connection or without. Nothing is counted twice, and nothing is left.
+func TestReadWriteLostReplies(t *testing.T) {
+	redistest.Parallel(t)
+	for leg, on := range legs {
+		for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
+			for n, call := range []string{
+				"write", "write again", "read within", "read again", "read less", "write less", "downgrade", "read off",
+			} {
+				t.Run(leg+"/"+string(action)+"/"+call, func(t *testing.T) {
+					redistest.Parallel(t)
+					c, proxy, past := behindProxy(t, anyWay)
+					past.name += "x"
+					rw := c.RWMutex(past.name)
+					ctx := context.Background()
+					warm := c.RWMutex(redistest.Name(t) + "warm")
+					require.NoError(t, warm.Write().Do(ctx, func(ctx context.Context) error {
+						return warm.Read().Do(ctx, func(context.Context) error { return nil })
+					}))
+					on(proxy, redistest.Nth(n+1, "EVALSHA", action))
+					w1, u1, err := rw.Write().Lock(ctx)
+					require.NoError(t, err)
+					w2, u2, err := rw.Write().Lock(w1)
+					require.NoError(t, err)
+					r1, l1, err := rw.Read().Lock(w2)
+					require.NoError(t, err)
+					_, l2, err := rw.Read().Lock(r1)
+					require.NoError(t, err)
+					require.NoError(t, l2())
+					require.NoError(t, u2())
+					fields := past.fieldsOf(t)
+					require.Equal(t, "1", fields[rlock.Owner(w1)])
+					require.Equal(t, "1", fields[rlock.Owner(r1)])
+					require.NoError(t, u1())
+					require.Equal(t, "read", past.fieldsOf(t)["mode"])
+					require.NoError(t, l1())
+					c.Close()
+					rwNothing(t, past.rdb, past.name)
+				})
+			}
+		}
+	}
+}
+
+// Callers leave while the question of any side is not answered: what it gets is given back.
+func TestReadWriteCancelledWhileItAsks(t *testing.T) {
+	redistest.Parallel(t)
+	for name, side := range map[string]func(*rlock.RWMutex) *rlock.Mutex{"read": (*rlock.RWMutex).Read, "write": (*rlock.RWMutex).Write} {
+		for _, within := range []bool{false, true} {
+			t.Run(name+map[bool]string{false: "", true: " in a section"}[within], func(t *testing.T) {
+				redistest.Parallel(t)
+				h := newLeaver(t, anyWay)
+				rw := h.RWMutex(h.name)
+				ctx, unlock := context.Background(), func() error { return nil }
+				require.NoError(t, rw.Write().Do(ctx, func(ctx context.Context) error {
+					return rw.Read().Do(ctx, func(context.Context) error { return nil })
+				}))
+				if within {
+					var err error
+					ctx, unlock, err = rw.Write().Lock(ctx)
+					require.NoError(t, err)
+				}
+				h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+				p := lockAsync(t, lockUnder{side(rw), ctx})
+				redistest.Eventually(t, 5*time.Second, func() bool { return h.proxy.Held() == 1 }, "not answered")
+				p.cancel()
+				require.ErrorIs(t, p.get(t, soon).err, context.Canceled)
+				h.proxy.Release()
+				require.NoError(t, unlock())
+				rwNothing(t, h.rdb, h.name)
+			})
+		}
+	}
+}
+
+// lockUnder locks with the values of another ctx.
+type lockUnder struct {
+	*rlock.Mutex
+	ctx context.Context
+}
+
+func (l lockUnder) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+	return l.Mutex.Lock(valuesFrom{ctx, l.ctx})
+}
+
+// G9: Close ends readers and writers that wait, and holders are told; their unlocks work.
+func TestReadWriteClose(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	rw := b.RWMutex(b.name)
+	ctx, unlock, err := rw.Write().Lock(context.Background())
+	require.NoError(t, err)
+	inside, leave, err := rw.Read().Lock(ctx)
+	require.NoError(t, err)
+	waits := []pending{lockAsync(t, rw.Read()), lockAsync(t, rw.Write()), lockAsync(t, rw.Upgradeable())}
+	b.awaitWaiters(t, 3)
+	b.Close()
+	for _, p := range waits {
+		require.ErrorIs(t, p.get(t, soon).err, rlock.ErrClosed)
+	}
+	require.ErrorIs(t, context.Cause(inside), rlock.ErrClosed)
+	_, _, err = rw.Read().Lock(ctx)
+	require.ErrorIs(t, err, rlock.ErrClosed)
+	require.NoError(t, unlock())
+	require.NoError(t, leave())
+	rwNothing(t, b.rdb, b.name)
+}

@@ -1,0 +1,213 @@
+package rlock_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// The reader that may upgrade: one at a time, beside others; it becomes the writer when these have left, new ones wait, and it is a
+// reader again afterwards.
+func TestUpgrade(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	ctx := context.Background()
+	rw, other := b.RWMutex(b.name), newClient(t, b.rdb).RWMutex(b.name)
+	u := rw.Upgradeable()
+	require.Equal(t, b.name, u.Name())
+	_, _, err := u.Upgrade(ctx)
+	require.ErrorIs(t, err, rlock.ErrUpgrade)
+	section, unlock, err := u.Lock(ctx)
+	require.NoError(t, err)
+	_, _, err = other.Upgradeable().TryLock(ctx, 100*time.Millisecond)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired, "one at a time")
+	_, leave, err := other.Read().Lock(ctx)
+	require.NoError(t, err, "beside others")
+	_, _, err = rw.Write().Lock(section)
+	require.ErrorIs(t, err, rlock.ErrUpgrade)
+	again, unlockAgain, err := u.Lock(section)
+	require.NoError(t, err)
+
+	short, cancel := context.WithTimeout(again, 200*time.Millisecond)
+	defer cancel()
+	_, _, err = u.Upgrade(short)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	redistest.Eventually(t, soon, func() bool { return !b.exists(t, "rlock_writers:{"+b.name+"}") }, "it has given up")
+
+	upgrade := lockAsync(t, upgrading{u, again})
+	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	late := lockAsync(t, other.Read())
+	b.awaitWaiters(t, 2)
+	began := time.Now()
+	require.NoError(t, leave())
+	got := upgrade.get(t, soon)
+	require.NoError(t, got.err)
+	require.Less(t, got.at.Sub(began), 5*time.Second, "it is told")
+	late.stillWaits(t)
+	fields := b.fieldsOf(t)
+	require.Equal(t, "write", fields["mode"])
+	require.Len(t, fields, 3, "a writer that reads, as Redisson knows it")
+	_, unlockWrite, err := rw.Write().Lock(got.ctx)
+	require.NoError(t, err)
+	require.NoError(t, unlockWrite())
+	_, twice, err := u.Upgrade(got.ctx)
+	require.NoError(t, err)
+	require.NoError(t, twice())
+	_, inside, err := u.Lock(got.ctx)
+	require.NoError(t, err)
+	require.NoError(t, inside())
+
+	require.NoError(t, got.unlock())
+	reader := late.get(t, soon)
+	require.NoError(t, reader.err, "it is a reader again")
+	require.NoError(t, again.Err())
+	require.NoError(t, reader.unlock())
+	why := errors.New("why")
+	require.ErrorIs(t, u.UpgradeDo(again, func(ctx context.Context) error {
+		require.Equal(t, "write", b.fieldsOf(t)["mode"])
+		held, err := rw.Write().IsHeld(ctx)
+		require.NoError(t, err)
+		require.True(t, held)
+		return why
+	}), why)
+	require.Equal(t, "read", b.fieldsOf(t)["mode"])
+	require.NoError(t, unlockAgain())
+	require.NoError(t, unlock())
+	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	require.ErrorIs(t, u.UpgradeDo(ctx, func(context.Context) error { panic("no reader") }), rlock.ErrUpgrade)
+	rwNothing(t, b.rdb, b.name)
+
+	section, unlock, err = u.Lock(ctx)
+	require.NoError(t, err)
+	_, err = rw.Read().ForceUnlock(ctx)
+	require.NoError(t, err)
+	_, _, err = u.Upgrade(section)
+	require.ErrorIs(t, err, rlock.ErrLost)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	rwNothing(t, b.rdb, b.name)
+}
+
+// Two goroutines of one section that upgrade exclude each other, and none of them takes the reader's hold for lost.
+func TestUpgradeTwice(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	u := b.RWMutex(b.name).Upgradeable()
+	section, unlock, err := u.Lock(context.Background())
+	require.NoError(t, err)
+	_, back, err := u.Upgrade(section)
+	require.NoError(t, err)
+	second := lockAsync(t, upgrading{u, section})
+	redistest.Eventually(t, soon, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	second.stillWaits(t)
+	require.NoError(t, back())
+	got := second.get(t, soon)
+	require.NoError(t, got.err)
+	require.NoError(t, section.Err())
+	require.NoError(t, got.unlock())
+	require.NoError(t, unlock())
+	rwNothing(t, b.rdb, b.name)
+}
+
+// An Upgrade whose ctx outlives the section finds the reader unlocked, and says so.
+func TestUpgradeAfterTheUnlock(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	ctx := context.Background()
+	_, leave, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(ctx)
+	require.NoError(t, err)
+	u := b.RWMutex(b.name).Upgradeable()
+	section, unlock, err := u.Lock(ctx)
+	require.NoError(t, err)
+	upgrade := lockAsync(t, upgrading{u, section})
+	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	require.NoError(t, unlock())
+	require.NoError(t, leave())
+	got := upgrade.get(t, soon)
+	require.ErrorIs(t, got.err, rlock.ErrUpgrade)
+	require.ErrorContains(t, got.err, "the reader was unlocked meanwhile")
+	rwNothing(t, b.rdb, b.name)
+}
+
+// The unlock of a reader releases it, and an Upgrade that Redis asks after that, while the unlock has no answer yet, is refused. The
+// unlock is not told of a loss: there was none.
+func TestUpgradeMeetsTheUnlock(t *testing.T) {
+	redistest.Parallel(t)
+	b := bareBench(t)
+	ctx := context.Background()
+	_, leave, err := newClient(t, b.rdb).RWMutex(b.name).Read().Lock(ctx)
+	require.NoError(t, err)
+	answer := make(chan struct{})
+	late := &lateAnswer{Client: b.rdb, ran: make(chan struct{}), answer: answer}
+	c := newClient(t, late)
+	release := sync.OnceFunc(func() { close(answer) })
+	t.Cleanup(release)
+	require.NoError(t, c.RWMutex(b.name).Read().Do(ctx, func(context.Context) error { return nil })) // the scripts
+	u := c.RWMutex(b.name).Upgradeable()
+	section, unlock, err := u.Lock(ctx)
+	require.NoError(t, err)
+	upgrade := lockAsync(t, upgrading{u, section})
+	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	b.awaitWaiters(t, 1)
+
+	reader := rlock.Owner(section)
+	late.to.Store(&reader)
+	unlocked := async(unlock)
+	<-late.ran
+	require.NotContains(t, b.fieldsOf(t), reader)
+	require.NoError(t, leave())
+	redistest.Eventually(t, soon, func() bool { return behind() == 1 }, "the upgrade waits for the unlock to end")
+	upgrade.stillWaits(t)
+	release()
+	require.NoError(t, within(t, unlocked, soon))
+	got := upgrade.get(t, soon)
+	require.ErrorIs(t, got.err, rlock.ErrUpgrade)
+	require.ErrorContains(t, got.err, "the reader was unlocked meanwhile")
+	rwNothing(t, b.rdb, b.name)
+}
+
+// lateAnswer keeps back the answer to the first script with that argument, while others are answered.
+type lateAnswer struct {
+	rueidis.Client
+
+	to          atomic.Pointer[string]
+	ran, answer chan struct{}
+}
+
+func (l *lateAnswer) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	to := l.to.Load()
+	first := to != nil && slices.Contains(cmd.Commands(), *to) && l.to.CompareAndSwap(to, nil)
+	result := l.Client.Do(ctx, cmd)
+	if first {
+		close(l.ran)
+		<-l.answer
+	}
+	return result
+}
+
+type upgrading struct {
+	u   *rlock.Upgradeable
+	ctx context.Context
+}
+
+func (u upgrading) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+	return u.u.Upgrade(valuesFrom{ctx, u.ctx})
+}
+
+// valuesFrom is a ctx with the values of another one.
+type valuesFrom struct {
+	context.Context
+	values context.Context
+}
+
+func (v valuesFrom) Value(key any) any { return v.values.Value(key) }
