@@ -113,25 +113,12 @@ func TestFairReleaseWithoutTheQueue(t *testing.T) {
 	l := newLab(t, c.Client(t))
 	l.queueFair(1)
 	slot := c.Slot(t, l.name)
-	from := c.Owner(t, slot)
-	to := c.Nodes()[0]
-	if to.Addr() == from.Addr() {
-		to = c.Nodes()[1]
-	}
-	at := func(s *redistest.Server, cmd ...string) string {
-		node := l.rdb.Nodes()[s.Addr()]
-		text, err := node.Do(t.Context(), node.B().Arbitrary(cmd...).Build()).ToString()
-		require.NoError(t, err)
-		return text
-	}
-	number := strconv.Itoa(int(slot))
-	at(to, "CLUSTER", "SETSLOT", number, "IMPORTING", at(from, "CLUSTER", "MYID"))
-	at(from, "CLUSTER", "SETSLOT", number, "MIGRATING", at(to, "CLUSTER", "MYID"))
+	from, _ := c.BeginMove(t, slot)
 	ear := l.listen(false)
 	got, err := lua.Release(t.Context(), l.rdb, l.endsFair(0))
 	require.NoError(t, err)
 	require.Equal(t, lua.ReleaseReply{Status: lua.Freed, WithoutQueue: true}, got)
-	at(from, "CLUSTER", "SETSLOT", number, "STABLE") // or the end mark would come from the other node
+	require.NoError(t, atNode(t, from, "CLUSTER", "SETSLOT", strconv.Itoa(int(slot)), "STABLE").Error()) // or the end mark would come from the other node
 	require.Equal(t, []string{"0"}, ear.said())
 }
 

@@ -356,15 +356,8 @@ func followMoved(t *testing.T, cluster *redistest.Cluster) {
 
 // While a slot moves, keys that its old node does not have are at the new one, for those that say ASKING.
 func followAsk(t *testing.T, cluster *redistest.Cluster) {
-	l, from, to := onCluster(t, cluster)
-	slot := strconv.Itoa(int(cluster.Slot(t, l.name)))
-	id := func(s *redistest.Server) string {
-		id, err := atNode(t, s, "CLUSTER", "MYID").ToString()
-		require.NoError(t, err)
-		return id
-	}
-	require.NoError(t, atNode(t, to, "CLUSTER", "SETSLOT", slot, "IMPORTING", id(from)).Error())
-	require.NoError(t, atNode(t, from, "CLUSTER", "SETSLOT", slot, "MIGRATING", id(to)).Error())
+	l, _, _ := onCluster(t, cluster)
+	cluster.BeginMove(t, cluster.Slot(t, l.name))
 	a := l.replicated(&lua.Connections{}, 10*time.Second)
 	a.Fence = "" // Redis answers TRYAGAIN to several keys of such a slot
 	for range 3 {

@@ -3,7 +3,6 @@ package rlock_test
 import (
 	"context"
 	"slices"
-	"strconv"
 	"testing"
 	"time"
 
@@ -163,20 +162,7 @@ func TestAllWhileASlotMoves(t *testing.T) {
 	require.NoError(t, err)
 
 	slot := cl.Slot(t, names[0])
-	from, to := cl.Owner(t, slot), cl.Nodes()[0]
-	if from == to {
-		to = cl.Nodes()[1]
-	}
-	src, dst := bench{rdb: from.Client(t, redistest.Single)}, bench{rdb: to.Client(t, redistest.Single)}
-	id := func(n bench) string {
-		v, err := n.do(t, "CLUSTER", "MYID").ToString()
-		require.NoError(t, err)
-		return v
-	}
-	number := strconv.Itoa(int(slot))
-	require.NoError(t, dst.do(t, "CLUSTER", "SETSLOT", number, "IMPORTING", id(src)).Error())
-	require.NoError(t, src.do(t, "CLUSTER", "SETSLOT", number, "MIGRATING", id(dst)).Error())
-	require.NoError(t, src.do(t, "MIGRATE", "127.0.0.1", to.Addr()[len("127.0.0.1:"):], names[1], "0", "5000").Error())
+	from, to := cl.BeginMove(t, slot, names[1])
 
 	require.NoError(t, unlock())
 	began := time.Now()

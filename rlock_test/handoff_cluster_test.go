@@ -2,7 +2,6 @@ package rlock_test
 
 import (
 	"context"
-	"strconv"
 	"sync"
 	"testing"
 
@@ -90,21 +89,7 @@ func TestHandOffBetweenTheNodes(t *testing.T) {
 	redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
 
 	slot := c.Slot(t, b.name)
-	from, to := c.Owner(t, slot), c.Nodes()[0]
-	if from == to {
-		to = c.Nodes()[1]
-	}
-	src, dst := bench{rdb: from.Client(t, redistest.Single)}, bench{rdb: to.Client(t, redistest.Single)}
-	id := func(n bench) string {
-		v, err := n.do(t, "CLUSTER", "MYID").ToString()
-		require.NoError(t, err)
-		return v
-	}
-	number := strconv.Itoa(int(slot))
-	require.NoError(t, dst.do(t, "CLUSTER", "SETSLOT", number, "IMPORTING", id(src)).Error())
-	require.NoError(t, src.do(t, "CLUSTER", "SETSLOT", number, "MIGRATING", id(dst)).Error())
-	port := to.Addr()[len("127.0.0.1:"):]
-	require.NoError(t, src.do(t, "MIGRATE", "127.0.0.1", port, b.name, "0", "5000").Error())
+	from, to := c.BeginMove(t, slot, b.name)
 
 	unlocked := async(a.unlock)
 	require.NoError(t, within(t, unlocked, atMost), "released")

@@ -189,20 +189,7 @@ func scriptCalls(t *testing.T, b bench) int {
 func TestReplicasWhileASlotMoves(t *testing.T) {
 	redistest.Parallel(t)
 	cl := redistest.StartCluster(t, 3, 0)
-	slot := cl.Slot(t, "x")
-	from := cl.Owner(t, slot)
-	to := cl.Nodes()[0]
-	if to.Addr() == from.Addr() {
-		to = cl.Nodes()[1]
-	}
-	at := func(s *redistest.Server) bench { return bench{rdb: s.Client(t, redistest.Single)} }
-	id := func(s *redistest.Server) string {
-		v, err := at(s).do(t, "CLUSTER", "MYID").ToString()
-		require.NoError(t, err)
-		return v
-	}
-	require.NoError(t, at(to).do(t, "CLUSTER", "SETSLOT", fmt.Sprint(slot), "IMPORTING", id(from)).Error())
-	require.NoError(t, at(from).do(t, "CLUSTER", "SETSLOT", fmt.Sprint(slot), "MIGRATING", id(to)).Error())
+	cl.BeginMove(t, cl.Slot(t, "x"))
 	c := newClient(t, cl.Client(t), rlock.Options{Replicas: 1, ReplicaTimeout: 50 * time.Millisecond})
 	began := time.Now()
 	_, _, err := c.Mutex("x").Lock(context.Background())

@@ -171,9 +171,7 @@ func (c *Cluster) Owner(tb testing.TB, slot uint16) *Server {
 func (c *Cluster) MigrateSlot(tb testing.TB, slot uint16, from, to *Server) {
 	tb.Helper()
 	src, dst, n := c.node(tb, from.Addr()), c.node(tb, to.Addr()), strconv.Itoa(int(slot))
-	dstID := dst.must(tb, "CLUSTER", "MYID")
-	dst.must(tb, "CLUSTER", "SETSLOT", n, "IMPORTING", src.must(tb, "CLUSTER", "MYID"))
-	src.must(tb, "CLUSTER", "SETSLOT", n, "MIGRATING", dstID)
+	dstID := beginMove(tb, slot, src, dst)
 	for {
 		keys, err := src.do("CLUSTER", "GETKEYSINSLOT", n, "100").AsStrSlice()
 		if err != nil {
@@ -182,12 +180,42 @@ func (c *Cluster) MigrateSlot(tb testing.TB, slot uint16, from, to *Server) {
 		if len(keys) == 0 {
 			break
 		}
-		src.must(tb, append([]string{"MIGRATE", "127.0.0.1", strconv.Itoa(to.port), "", "0", "5000", "KEYS"}, keys...)...)
+		moveKeys(tb, src, dst, keys)
 	}
 	// The new owner comes first: the old one redirects to it from then on.
 	dst.must(tb, "CLUSTER", "SETSLOT", n, "NODE", dstID)
 	src.must(tb, "CLUSTER", "SETSLOT", n, "NODE", dstID)
 	c.awaitOwner(tb, slot, to)
+}
+
+// BeginMove begins to move a slot to another master, with some of its keys, and
+// returns both masters. MigrateSlot goes on from there.
+func (c *Cluster) BeginMove(tb testing.TB, slot uint16, keys ...string) (from, to *Server) {
+	tb.Helper()
+	from, to = c.Owner(tb, slot), c.nodes[0].Server
+	if from == to {
+		to = c.nodes[1].Server
+	}
+	src, dst := c.node(tb, from.Addr()), c.node(tb, to.Addr())
+	beginMove(tb, slot, src, dst)
+	if len(keys) > 0 {
+		moveKeys(tb, src, dst, keys)
+	}
+	return from, to
+}
+
+func beginMove(tb testing.TB, slot uint16, src, dst *admin) (dstID string) {
+	tb.Helper()
+	n := strconv.Itoa(int(slot))
+	dstID = dst.must(tb, "CLUSTER", "MYID")
+	dst.must(tb, "CLUSTER", "SETSLOT", n, "IMPORTING", src.must(tb, "CLUSTER", "MYID"))
+	src.must(tb, "CLUSTER", "SETSLOT", n, "MIGRATING", dstID)
+	return dstID
+}
+
+func moveKeys(tb testing.TB, src, dst *admin, keys []string) {
+	tb.Helper()
+	src.must(tb, append([]string{"MIGRATE", "127.0.0.1", strconv.Itoa(dst.port), "", "0", "5000", "KEYS"}, keys...)...)
 }
 
 // MoveSlot leaves the move of a slot to the servers, which change the owner of

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -31,23 +30,11 @@ func TestSlotHalfMovedUnderManyHolds(t *testing.T) {
 	}
 
 	slot := c.Slot(t, name(0))
-	from, to := c.Owner(t, slot), c.Nodes()[0]
-	if from == to {
-		to = c.Nodes()[1]
-	}
-
-	src, dst, n := from.Client(t, redistest.Single), to.Client(t, redistest.Single), fmt.Sprint(slot)
-	id := func(node rueidis.Client) string {
-		v, err := do(t, node, "CLUSTER", "MYID").ToString()
-		require.NoError(t, err)
-		return v
-	}
-	require.NoError(t, do(t, dst, "CLUSTER", "SETSLOT", n, "IMPORTING", id(src)).Error())
-	require.NoError(t, do(t, src, "CLUSTER", "SETSLOT", n, "MIGRATING", id(dst)).Error())
-	port := to.Addr()[len("127.0.0.1:"):]
+	var moved []string
 	for i := range holds / 2 {
-		require.NoError(t, do(t, src, "MIGRATE", "127.0.0.1", port, name(i), "0", "5000").Error())
+		moved = append(moved, name(i))
 	}
+	from, to := c.BeginMove(t, slot, moved...)
 	loadPass(9 * time.Second) // three leases
 	for i, ctx := range ctxs {
 		require.NoError(t, context.Cause(ctx), "hold %d", i)

@@ -2,7 +2,6 @@ package faults
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -51,20 +50,7 @@ func TestUnlockWhileTheSlotMoves(t *testing.T) {
 	for mode, o := range pubSubModes {
 		t.Run(mode, func(t *testing.T) {
 			s := newClusterScene(t, c, o, "moving:"+mode)
-			from, to := s.Owner(t, s.slot), s.Nodes()[0]
-			if from == to {
-				to = s.Nodes()[1]
-			}
-			src, dst, n := s.nodes[from.Addr()], s.nodes[to.Addr()], fmt.Sprint(s.slot)
-			id := func(node string) string {
-				v, err := do(t, s.nodes[node], "CLUSTER", "MYID").ToString()
-				require.NoError(t, err)
-				return v
-			}
-			require.NoError(t, do(t, dst, "CLUSTER", "SETSLOT", n, "IMPORTING", id(from.Addr())).Error())
-			require.NoError(t, do(t, src, "CLUSTER", "SETSLOT", n, "MIGRATING", id(to.Addr())).Error())
-			port := to.Addr()[len("127.0.0.1:"):]
-			require.NoError(t, do(t, src, "MIGRATE", "127.0.0.1", port, s.name, "0", "5000").Error())
+			from, to := s.BeginMove(t, s.slot, s.name)
 			require.NoError(t, s.hold.unlock())
 			if s.plain {
 				require.NoError(t, s.waiter.gets(t, prompt, "told of the unlock").unlock())

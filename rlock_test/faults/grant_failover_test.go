@@ -2,7 +2,6 @@ package faults
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
@@ -128,27 +127,16 @@ func TestUnlockEmptiesTheQueueWhileTheSlotMoves(t *testing.T) {
 		t.Run(map[int]string{0: "granted", 1: "nobody listens"}[dead], func(t *testing.T) {
 			name := "emptied:" + map[int]string{0: "granted", 1: "dead"}[dead]
 			slot, rdb := c.Slot(t, name), c.Client(t)
-			from, to := c.Owner(t, slot), c.Nodes()[0]
-			if from == to {
-				to = c.Nodes()[1]
-			}
-			src, dst := from.Client(t, redistest.Single), to.Client(t, redistest.Single)
-			id := func(node rueidis.Client) string {
-				v, err := do(t, node, "CLUSTER", "MYID").ToString()
-				require.NoError(t, err)
-				return v
-			}
 			_, unlock, err := newClient(t, rdb, rlock.Options{WatchdogTimeout: longWatchdog}).Mutex(name).Lock(context.Background())
 			require.NoError(t, err)
 			var next waiter
 			if dead == 0 {
 				next = awaitPlaced(t, rdb, c.Client(t), name, 1)
 			} else {
-				require.NoError(t, do(t, src, "ZADD", queueOf(name), "1", "00000000-0000-4000-8000-000000000000:1").Error())
-				require.NoError(t, do(t, src, "PEXPIRE", queueOf(name), "20000").Error())
+				require.NoError(t, do(t, rdb, "ZADD", queueOf(name), "1", "00000000-0000-4000-8000-000000000000:1").Error())
+				require.NoError(t, do(t, rdb, "PEXPIRE", queueOf(name), "20000").Error())
 			}
-			require.NoError(t, do(t, dst, "CLUSTER", "SETSLOT", fmt.Sprint(slot), "IMPORTING", id(src)).Error())
-			require.NoError(t, do(t, src, "CLUSTER", "SETSLOT", fmt.Sprint(slot), "MIGRATING", id(dst)).Error())
+			from, to := c.BeginMove(t, slot)
 			unlocked := call(unlock)
 			// Whatever the release cannot do in this state it does when the migration is over.
 			select {
