@@ -33,7 +33,7 @@ func (l *link) inTouch(conn rueidis.DedicatedClient) error {
 	if l.hub.rdb.Mode() != rueidis.ClientModeCluster {
 		return nil
 	}
-	ctx, cancel := l.limited()
+	ctx, cancel := l.limited(subscribeTimeout)
 	defer cancel(nil)
 	result := conn.Do(ctx, conn.B().ClusterInfo().Build())
 	if err := result.NonRedisError(); err != nil {

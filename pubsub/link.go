@@ -232,7 +232,7 @@ func (l *link) name(conn rueidis.DedicatedClient) error {
 	if l.hub.grants == "" {
 		return nil
 	}
-	ctx, cancel := l.limited()
+	ctx, cancel := l.limited(subscribeTimeout)
 	defer cancel(nil)
 	result := conn.Do(ctx, conn.B().ClientGetname().Build())
 	if err := result.NonRedisError(); err != nil && !rueidis.IsRedisNil(err) {

@@ -17,13 +17,17 @@ import (
 // rueidis sends the commands again and again on it until ctx is done, hence the look at lost.
 func (l *link) send(conn rueidis.DedicatedClient, lost <-chan error, batch []*subscription) (again bool, err error) {
 	h := l.hub
-	ctx, cancel := l.limited()
-	defer cancel(nil)
-	now, err := l.postpone(ctx, conn, batch)
+	now, err := l.postpone(conn, batch)
 	if err != nil || len(now) == 0 {
 		return true, err
 	}
 	again = len(now) < len(batch)
+	timeout := subscribeTimeout
+	if slices.ContainsFunc(now, ends) {
+		timeout = unsubscribeTimeout
+	}
+	ctx, cancel := l.limited(timeout)
+	defer cancel(nil)
 	cmds := make([]rueidis.Completed, len(now))
 	for i, s := range now {
 		cmds[i] = command(conn.B(), s)
@@ -67,19 +71,27 @@ func command(b rueidis.Builder, s *subscription) rueidis.Completed {
 	}
 }
 
+func ends(s *subscription) bool { return s.op == unsubscribing }
+
+// unsubscribeTimeout is how long an UNSUBSCRIBE may take until its connection is closed, see postpone. rueidis takes up to 2s more
+// for that (a second for each of its connections, pipe.Close in v1.0.79), and Redis answers with BUSY 5s after the script began.
+const unsubscribeTimeout = time.Second
+
 // postpone takes the unsubscriptions out of a batch if the server does not answer a PING with PONG.
 //
 // rueidis sends a PING behind each UNSUBSCRIBE, and matches the two replies by guesswork
 // (pipe._backgroundRead in v1.0.79). A server that runs a script for too long answers both with BUSY;
 // then rueidis has a reply without a command, and panics, on a goroutine of its own. Other errors of
-// the PING leave it out of step. So nothing is unsubscribed before a PING of ours is answered. That
-// does not help if the script begins between the two; nor can it help a user that may not send a PING
-// and is let through: rueidis knows that error, but not together with BUSY.
-func (l *link) postpone(ctx context.Context, conn rueidis.DedicatedClient, batch []*subscription) ([]*subscription, error) {
-	ends := func(s *subscription) bool { return s.op == unsubscribing }
+// the PING leave it out of step. So nothing is unsubscribed before a PING of ours is answered. If the
+// script begins between the two, there is no answer until it has run for busy-reply-threshold; before
+// that, the connection is closed. Nothing helps a user that may not send a PING and is let through:
+// rueidis knows that error, but not together with BUSY.
+func (l *link) postpone(conn rueidis.DedicatedClient, batch []*subscription) ([]*subscription, error) {
 	if !slices.ContainsFunc(batch, ends) {
 		return batch, nil
 	}
+	ctx, cancel := l.limited(subscribeTimeout)
+	defer cancel(nil)
 	result := conn.Do(ctx, conn.B().Ping().Build())
 	if err := result.NonRedisError(); err != nil {
 		return nil, err
@@ -101,12 +113,12 @@ func (l *link) postpone(ctx context.Context, conn rueidis.DedicatedClient, batch
 
 var errSilent = errors.New("the server does not answer")
 
-// limited returns the context of commands that have subscribeTimeout. It has no deadline: rueidis
+// limited returns the context of commands that have the time d. It has no deadline: rueidis
 // would wait for their answers until then, even if ctx was cancelled, on a connection that one call at
 // a time has used (pipe.Do in v1.0.79).
-func (l *link) limited() (context.Context, context.CancelCauseFunc) {
+func (l *link) limited(d time.Duration) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(l.hub.ctx)
-	timer := time.AfterFunc(subscribeTimeout, func() { cancel(errSilent) })
+	timer := time.AfterFunc(d, func() { cancel(errSilent) })
 	return ctx, func(cause error) {
 		timer.Stop()
 		cancel(cause)

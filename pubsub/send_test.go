@@ -12,13 +12,16 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// keepBusy has the server run a script, and returns when it refuses all else. free ends that.
-func (s site) keepBusy(blocker rueidis.Client) (free func()) {
+// keepBusy has the server run a script, calls running, and returns when the server refuses all else. free ends that.
+func (s site) keepBusy(server *redistest.Server, running func()) (free func()) {
 	s.t.Helper()
+	blocker := server.Client(s.t)
 	ended := make(chan error, 1)
 	go func() { // ends with the script
 		ended <- blocker.Do(context.Background(), blocker.B().Eval().Script("while true do end").Numkeys(0).Build()).Error()
 	}()
+	redistest.Eventually(s.t, soon, func() bool { return !server.Answers() }, "the script runs")
+	running()
 	redistest.Eventually(s.t, soon, func() bool {
 		err := s.do(s.rdb.B().Ping().Build()).Error()
 		return err != nil && strings.HasPrefix(err.Error(), "BUSY")
@@ -39,7 +42,7 @@ func TestUnsubscribeFromABusyServer(t *testing.T) {
 			s := newSite(t, server.Client(t, mod), server.Client(t))
 			gone, comes, stays := plain("gone"), plain("comes"), plain("stays")
 			ws, others := s.park(gone, 2), s.park(stays, 2)
-			free := s.keepBusy(server.Client(t))
+			free := s.keepBusy(server, func() {})
 			for _, w := range ws {
 				w.Leave()
 			}
@@ -55,6 +58,30 @@ func TestUnsubscribeFromABusyServer(t *testing.T) {
 			s.publish(stays, "0")
 			awaitTurn(t, others[0], soon)
 			late.Leave()
+			s.leaveAll(stays, others)
+		})
+	}
+}
+
+// The script begins when the server has answered the PING, before it gets the UNSUBSCRIBE. rueidis would panic when it answers BUSY.
+func TestUnsubscribeFromAServerThatGetsBusy(t *testing.T) {
+	for name, mod := range respVersions {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t) // answers BUSY after 5s, as most do
+			proxy := redistest.StartProxy(t, server.Addr())
+			s := newSite(t, redistest.Dial(t, proxy.Addr(), mod), server.Client(t))
+			gone, stays := plain("gone"), plain("stays")
+			ws, others := s.park(gone, 1), s.park(stays, 2)
+			proxy.OnRequest(redistest.Nth(1, "UNSUBSCRIBE", redistest.Hold))
+			ws[0].Leave()
+			redistest.Eventually(t, soon, func() bool { return proxy.Held() == 1 }, "the PING is answered")
+			free := s.keepBusy(server, proxy.Release)
+			free()
+
+			awaitTurn(t, others[0], soon) // the connection is a new one: a message may have been missed
+			s.awaitSubscribers(gone, 0)
+			s.awaitSubscribers(stays, 1)
 			s.leaveAll(stays, others)
 		})
 	}

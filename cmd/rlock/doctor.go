@@ -236,6 +236,22 @@ func (e *examination) scripts(ctx context.Context) {
 		return
 	}
 	e.say("ok", "scripts", "EVAL and EVALSHA work", "Everything that the lock does is a script.")
+	e.busy(ctx)
+}
+
+// busy looks at how soon a server that runs a script answers with an error. What there is to say is said only if that is too soon.
+func (e *examination) busy(ctx context.Context) {
+	const enough = 4000
+	name := "busy-reply-threshold" // since Redis 7
+	value := e.config(ctx, name)
+	if value == "" {
+		name = "lua-time-limit"
+		value = e.config(ctx, name)
+	}
+	if ms, err := strconv.Atoi(value); err == nil && ms > 0 && ms < enough {
+		e.say("warn", "busy", name+" "+value, "If a script runs for so many milliseconds while a subscription ends, rueidis may panic (Busy servers). "+
+			"4000 are enough; 5000 are the default.")
+	}
 }
 
 func (e *examination) eviction(context.Context) {

@@ -56,6 +56,8 @@ func TestDoctor(t *testing.T) {
 		"noeviction": {[]string{"--maxmemory", "100mb", "--maxmemory-policy", "noeviction"}, 0, nil},
 		"AOF":        {[]string{"--appendonly", "yes", "--appendfsync", "always"}, 0, map[string]string{"persistence": "ok"}},
 		"slow AOF":   {[]string{"--appendonly", "yes"}, 0, nil},
+		"busy":       {[]string{"--lua-time-limit", "50"}, 0, map[string]string{"busy": "warn"}},
+		"never busy": {[]string{"--lua-time-limit", "0"}, 0, nil},
 		"no EVAL":    {[]string{"--rename-command", "EVAL", ""}, 1, map[string]string{"scripts": "bad", "rights": "bad"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -205,6 +205,20 @@ func ready(addr string, pid int) error {
 	}
 }
 
+// Answers reports whether the server answers a PING with PONG, at once. It does not while it runs a script, or sleeps.
+func (s *Server) Answers() bool {
+	conn, err := net.DialTimeout("tcp4", s.Addr(), time.Second)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(100 * time.Millisecond))
+	_, _ = io.WriteString(conn, "PING\r\n")
+	pong := make([]byte, len("+PONG"))
+	_, err = io.ReadFull(conn, pong)
+	return err == nil && string(pong) == "+PONG"
+}
+
 // Addr is the server's host:port; it never changes.
 func (s *Server) Addr() string { return hostPort(s.port) }
 
