@@ -131,6 +131,7 @@ func TestRedisBusyWithAScript(t *testing.T) {
 				require.NoError(t, ctx.Err())
 				require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
 				waits.waits(t)
+				b.awaitSubscribers(t, 1)
 				cancel()
 				require.ErrorIs(t, waits.within(t, netSlack).err, context.Canceled)
 				b.awaitSubscribers(t, 0) // or BUSY, as soon as this server says it, may meet an UNSUBSCRIBE: pubsub/send.go
