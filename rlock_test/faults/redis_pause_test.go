@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/rlock"
@@ -91,7 +92,8 @@ func TestRedisPausedDuringCalls(t *testing.T) {
 	for kind, newCtx := range netContexts {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
-			b := newNetBench(t, rlock.Options{WatchdogTimeout: lease})
+			// One connection, which is there: a call that waits while another dials does not return in time (docs/guarantees.md).
+			b := newNetBench(t, rlock.Options{WatchdogTimeout: lease}, func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 })
 			_, unlock, err := b.lock.Mutex(b.name).Lock(newCtx(t))
 			require.NoError(t, err)
 			locked := time.Now()
@@ -103,13 +105,14 @@ func TestRedisPausedDuringCalls(t *testing.T) {
 			long := startLock(newCtx(t), b.lock.Mutex(b.name+":long"))
 			require.ErrorIs(t, short.within(t, lease/2+netSlack).err, context.DeadlineExceeded)
 			require.Error(t, returned(t, unlocked, time.Until(locked.Add(lease+netSlack))))
-			pass(lease)
+			// By now the unlock has given its connection up. If long was on it, too, it has asked again, and there is time to
+			// unlock in the middle of the lease that counts from then. Otherwise the answer comes too late.
+			pass(lease / 2)
 			b.server.Resume()
-			// Answered after its lease, or by a repeat within it.
 			if got := long.within(t, netSlack); got.err == nil {
 				require.NoError(t, got.unlock())
 			} else {
-				require.NotErrorIs(t, got.err, rlock.ErrNotAcquired)
+				require.ErrorIs(t, got.err, rlock.ErrLost)
 			}
 			for _, name := range []string{b.name, b.name + ":short", b.name + ":long"} {
 				(&netBench{other: b.other, name: name}).becomesFree(t, lease+netSlack)
