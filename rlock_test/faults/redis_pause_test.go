@@ -105,8 +105,8 @@ func TestRedisPausedDuringCalls(t *testing.T) {
 			long := startLock(newCtx(t), b.lock.Mutex(b.name+":long"))
 			require.ErrorIs(t, short.within(t, lease/2+netSlack).err, context.DeadlineExceeded)
 			require.Error(t, returned(t, unlocked, time.Until(locked.Add(lease+netSlack))))
-			// By now the unlock has given its connection up. If long was on it, too, it has asked again, and there is time to
-			// unlock in the middle of the lease that counts from then. Otherwise the answer comes too late.
+			// If the unlock was the first on the connection, its end has closed that: long has asked again, and there is time to
+			// unlock in the middle of the lease that counts from then. Otherwise long's first call is answered, too late.
 			pass(lease / 2)
 			b.server.Resume()
 			if got := long.within(t, netSlack); got.err == nil {
