@@ -16,7 +16,13 @@ var (
 )
 
 // Item names one hold to the renew function.
-type Item struct{ Name, Owner string }
+type Item struct {
+	Name, Owner string
+
+	// Lease is what is left of a guarded lease, see [Lease.Guard], or the ttl of the call, if that is longer and the lease is renewed.
+	// 0, as a Keeper leaves it: the ttl.
+	Lease time.Duration
+}
 
 // Keeper is whoever keeps a lease: its names in the store, and whom to tell.
 type Keeper interface {
@@ -76,6 +82,7 @@ type Lease struct {
 	state   state
 	place   place
 	renewed bool
+	guarded bool  // see Guard
 	short   bool  // kept by KeepShort, and not renewed yet
 	tries   uint8 // renewals that failed since one succeeded, up to maxTries
 }
@@ -88,6 +95,11 @@ type failure struct {
 }
 
 var failedVerdict = &failure{err: ErrFailed}
+
+// Guard is for a lease whose expiry others may shorten in the store, by mistake. As long as it is kept, the store is told every third of
+// Options.Watchdog what is left of it, also if it is not renewed, or its trusted time is longer than a renewal would make it. That makes
+// it no longer. It is called before [Renewer.Keep].
+func (l *Lease) Guard() { l.guarded = true }
 
 // upTo returns the instant at, or the limit, if that is earlier.
 func (l *Lease) upTo(at time.Duration) time.Duration {

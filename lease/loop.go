@@ -154,6 +154,9 @@ func (r *Renewer) start(g *group, now time.Duration) {
 		for i, l := range leases {
 			l.place = inCall
 			items[i] = l.keeper.Item()
+			if l.guarded {
+				items[i].Lease = r.left(l, now)
+			}
 		}
 		g.calls++
 		g.items += len(items)
@@ -237,13 +240,13 @@ func (r *Renewer) finish(g *group, leases []*Lease, sent time.Duration, verdicts
 			l.state = gone
 			r.ends.move(l, now) // the loop reports it
 			r.wakeBy(now)
-		case !l.renewed:
+		case !l.renewed && !l.guarded:
 			// Switched off while the call was in flight.
 		case verdict == Renewed:
-			if r.renewed != nil {
+			if r.renewed != nil && l.renewed {
 				renewals = append(renewals, Renewal{l.keeper, l.until - now, l.short})
 			}
-			if until := l.upTo(sent + r.ttl); until > l.until {
+			if until := l.upTo(sent + r.ttl); l.renewed && until > l.until {
 				l.until = until
 				r.ends.move(l, until)
 			}

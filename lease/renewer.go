@@ -107,11 +107,9 @@ func newRenewer(renew RenewFunc, o Options) *Renewer {
 	return r
 }
 
-// Close stops renewals and the reporting of losses, cancels the calls in flight, tells the keepers of all leases
-// that are kept, and returns when all goroutines are gone. It may be called again, but not from a Lost, for whose
-// return it waits. For a call that does not heed its ctx it waits up to Options.Timeout; what such a call says
-// later is dropped.
-func (r *Renewer) Close() {
+// Shut is the part of Close that waits for nothing: it stops renewals and the reporting of losses, cancels the calls in flight, and tells
+// the keepers of all leases that are kept.
+func (r *Renewer) Shut() {
 	r.mu.Lock()
 	kept := r.ends.entries
 	if !r.closed {
@@ -124,6 +122,13 @@ func (r *Renewer) Close() {
 	for _, e := range kept {
 		e.l.keeper.Closed()
 	}
+}
+
+// Close shuts the renewer, and returns when all goroutines are gone. It may be called again, but not from a Lost, for whose
+// return it waits. For a call that does not heed its ctx it waits up to Options.Timeout; what such a call says
+// later is dropped.
+func (r *Renewer) Close() {
+	r.Shut()
 	gone := make(chan struct{})
 	go func() { // ends with the last call
 		r.wg.Wait()
@@ -173,7 +178,7 @@ func (r *Renewer) keep(l *Lease, k Keeper, until time.Time, renewed bool, ttl ti
 	}
 	l.state = kept
 	l.keeper, l.renewed, l.short = k, renewed, ttl < r.ttl
-	if renewed {
+	if renewed || l.guarded {
 		r.scheduleFor(l, newJitter(), ttl)
 	}
 	r.ends.push(l, l.until)
@@ -207,8 +212,11 @@ func (r *Renewer) Update(l *Lease, until time.Time, renewed bool) {
 	if l.place == inCall {
 		return // finish decides what comes next
 	}
+	if l.guarded && l.place != nowhere {
+		return // what is due does no harm, and must not be put off again and again
+	}
 	r.unschedule(l)
-	if renewed {
+	if renewed || l.guarded {
 		r.schedule(l, newJitter())
 	}
 }

@@ -20,12 +20,31 @@ func (j jitter) of(d time.Duration) time.Duration { return time.Duration(float64
 func (r *Renewer) schedule(l *Lease, j jitter) { r.scheduleFor(l, j, r.ttl) }
 
 // scheduleFor is schedule after a success that was for ttl, which says how long a period is.
+//
+// One that is guarded comes a period from now at the latest, as long as it lasts then.
 func (r *Renewer) scheduleFor(l *Lease, j jitter, ttl time.Duration) {
-	if l.atLimit() {
-		return
+	period := j.of(ttl/3 + ttl/3/18) // not /19, so that there are never more calls than n/batch
+	due := never
+	if l.renewed && !l.atLimit() {
+		due = l.until - ttl + period
 	}
-	period := ttl / 3
-	r.rest(l, l.until-ttl+j.of(period+period/18)) // not /19, so that there are never more calls than n/batch
+	if l.guarded {
+		if next := r.clock() + period; next < l.until {
+			due = min(due, next)
+		}
+	}
+	if due != never {
+		r.rest(l, due)
+	}
+}
+
+// left is what the store is to be told of a guarded lease, with what is lost if it counts in whole milliseconds.
+func (r *Renewer) left(l *Lease, now time.Duration) time.Duration {
+	left := l.until - now + time.Millisecond
+	if l.renewed && !l.atLimit() {
+		return max(left, r.ttl)
+	}
+	return left
 }
 
 // maxTries is how many renewals have to fail until the backoff is at its longest, whichever that is.

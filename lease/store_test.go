@@ -118,7 +118,7 @@ type hold struct {
 }
 
 func newHold(i int) *hold {
-	return &hold{item: Item{fmt.Sprintf("name:%d", i), "owner"}}
+	return &hold{item: Item{Name: fmt.Sprintf("name:%d", i), Owner: "owner"}}
 }
 
 func (h *hold) lost(l Loss) {

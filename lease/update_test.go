@@ -173,3 +173,110 @@ func TestUpdateWhileInFlight(t *testing.T) {
 		})
 	})
 }
+
+// A guarded lease is asserted each period for what is left of it, renewed or not, and lost at its end all the same.
+func TestGuard(t *testing.T) {
+	t.Parallel()
+	guard := func(r *Renewer, lasts time.Duration, renewed bool) (*hold, time.Time) {
+		h, until := newHold(1), time.Now().Add(lasts)
+		h.Guard()
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, renewed)
+		return h, until
+	}
+	// asserts requires one call after a period, for that time.
+	asserts := func(t *testing.T, s *store, want time.Duration) {
+		t.Helper()
+		sleep(due)
+		qs := s.taken()
+		if len(qs) != 1 || len(qs[0].items) != 1 {
+			t.Fatalf("%d calls in a period", len(qs))
+		}
+		want += time.Since(qs[0].at) // since it was sent
+		if got := qs[0].items[0].Lease; got < want || got > want+time.Millisecond {
+			t.Errorf("asserted for %v, want %v", got, want)
+		}
+	}
+	t.Run("a fixed lease", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			h, until := guard(r, 3*watchdog, false)
+			for time.Until(until) > watchdog {
+				asserts(t, s, time.Until(until.Add(-due)))
+				if !r.Until(&h.Lease).Equal(until) {
+					t.Fatal("that made it longer")
+				}
+			}
+			r.Update(&h.Lease, until.Add(watchdog), false)
+			until = until.Add(watchdog)
+			sleep(time.Until(until))
+			h.wantLost(t, until, expired)
+			s.taken()
+			sleep(time.Hour)
+			if len(s.taken()) != 0 {
+				t.Error("asserted after its end")
+			}
+		})
+	})
+	t.Run("a short one", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			h, until := guard(r, watchdog/4, false)
+			sleep(time.Hour)
+			h.wantLost(t, until, expired)
+			if len(s.taken()) != 0 {
+				t.Error("asserted")
+			}
+		})
+	})
+	t.Run("renewed, and trusted for long", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			h, until := guard(r, 2*watchdog, true)
+			asserts(t, s, time.Until(until.Add(-due)))
+			for range 3 { // a re-entry each now and then does not put it off
+				sleep(due / 4)
+				r.Update(&h.Lease, until, true)
+			}
+			sleep(due / 4)
+			if len(s.taken()) != 1 {
+				t.Error("put off")
+			}
+			sleep(time.Hour)
+			h.wantKept(t)
+			qs := s.taken()
+			if got := qs[len(qs)-1].items[0].Lease; got != watchdog+time.Millisecond && got != watchdog {
+				t.Errorf("renewed for %v", got)
+			}
+		})
+	})
+	t.Run("up to its limit", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			h := newHold(1)
+			limit := time.Now().Add(watchdog)
+			h.Guard()
+			r.Limit(&h.Lease, limit)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+			asserts(t, s, time.Until(limit.Add(-due)))
+			asserts(t, s, time.Until(limit.Add(-due)))
+			sleep(time.Hour)
+			if len(h.loss) != 1 || !h.loss[0].Limit {
+				t.Errorf("lost: %v", h.loss)
+			}
+		})
+	})
+	t.Run("its key is gone", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			s.answer = func(_ context.Context, q request) ([]Verdict, error) { return all(Gone, len(q.items)), nil }
+			h, _ := guard(r, time.Hour, false)
+			sleep(due)
+			if len(h.loss) != 1 || !h.loss[0].Gone {
+				t.Errorf("lost: %v", h.loss)
+			}
+		})
+	})
+	t.Run("nobody answers", func(t *testing.T) {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			s.answer = stuck
+			h, until := guard(r, 2*watchdog, false)
+			sleep(time.Hour)
+			h.wantLost(t, until, expired)
+		})
+	})
+}

@@ -2,26 +2,29 @@
 --
 -- KEYS[1]      the lock: a hash, field = owner, value = count
 -- KEYS[2]      optional: the fencing counter, raised by every acquire that counts
--- KEYS[#KEYS]  with ARGV[4]: the queue of the waiting processes, a sorted set of owners in their order, with ' f' behind
---              those that want a token
+-- KEYS[#KEYS]  with ARGV[4]: the queue of the waiting processes, a sorted set of owners in their order, with ' s' behind
+--              those with a short lease, and ' f' behind others that want a token
 -- ARGV[1]      owner field
 -- ARGV[2]      lease in ms
 -- ARGV[3]      the count that the owner has once this call succeeded; 1 for a first acquire
 -- ARGV[4]      optional: the owner joins the queue if the lock is held; a place that it has there stays as it is. It is the
 --              lease in ms of a grant to another process
+-- ARGV[5]      with ARGV[4]: 1 if the owner's lease is shorter than that of a grant: one to it is a count of 0, and it has to ask
 --
 -- Reply token                  held by the owner, ARGV[3] deep; a number from 0 on, and 0 without a counter
 -- Reply {ttl, holder, joined, other}  held by another for ttl more ms (-1: without expiry); holder is a field of theirs; joined
 --                              is 1 if the owner is in the queue; other is 1 if it is seen to be a read/write lock, or not there
 -- Reply -1                     a re-entry, but the hold to re-enter is gone
 -- Error FOREIGN                the key holds a hash that is no lock: nothing was changed
+-- Error TOKEN                  the counter gives no token, see raise.lua: nothing was changed
 --
 -- Whoever is in the queue asks again when ttl is over. So the queue, which is gone without its last entry, expires a
 -- second after the last of them should have asked. Scores are in order, and odd for those who ask again within the lease of
 -- a grant.
 --
 -- A repeat of a call whose reply was lost finds the count already there and changes nothing but
--- the expiry. The count never falls here, and a re-entry never shortens the expiry.
+-- the expiry. The count never falls here, and a re-entry never shortens the expiry. Neither does a first acquire, but for the one that finds
+-- a count of 0, which no hold has.
 --
 -- Redis does not roll back a script that fails. So whatever can fail comes before the hold is written: the first
 -- access to each key, the counter, and a field that is no number. If a key cannot be accessed, nothing was written.
@@ -29,7 +32,7 @@
 local want = tonumber(ARGV[3])
 local queue = ARGV[4] and KEYS[#KEYS]
 local fence = #KEYS > (queue and 2 or 1) and KEYS[2]
-local entry = ARGV[1] .. (fence and ' f' or '')
+local entry = ARGV[1] .. (ARGV[5] == '1' and ' s' or fence and ' f' or '')
 
 local ttl = redis.call('pttl', KEYS[1])
 local held, fields = false, {}
@@ -74,7 +77,10 @@ local more = held and want - tonumber(held)
 local token = 0
 if not held or more > 0 then
   if fence then
-    token = redis.call('incr', fence)
+    token = raise(fence)
+    if type(token) == 'table' then
+      return token
+    end
   end
   redis.call('hincrby', KEYS[1], ARGV[1], more or ARGV[3])
 elseif fence then
@@ -87,7 +93,7 @@ if not held then
     redis.call('del', KEYS[1])
     return failed
   end
-elseif ttl < tonumber(ARGV[2]) then
+elseif ttl < tonumber(ARGV[2]) or held == '0' then
   redis.call('pexpire', KEYS[1], ARGV[2])
 end
 if queue then

@@ -43,7 +43,7 @@ func TestAcquireFromEveryState(t *testing.T) {
 		{name: "mine twice, re-entry", at: holding(me, "2", short), count: 3, status: lua.Acquired, fields: mine(3), ttl: lease, raised: true},
 		{name: "mine without expiry gets one", at: holding(me, "1", 0), count: 1, status: lua.Acquired, fields: mine(1), ttl: lease},
 		{name: "mine without expiry, re-entry", at: holding(me, "1", 0), count: 2, status: lua.Acquired, fields: mine(2), ttl: lease, raised: true},
-		{name: "mine, count 0", at: holding(me, "0", long), count: 1, status: lua.Acquired, fields: mine(1), ttl: long, raised: true},
+		{name: "given to me, for longer than I asked for", at: holding(me, "0", long), count: 1, status: lua.Acquired, fields: mine(1), ttl: lease, raised: true},
 
 		{name: "another's", at: holding(other, "1", long), count: 1, status: lua.Held, heldBy: long, fields: others("1"), ttl: long},
 		{name: "another's twice", at: holding(other, "2", short), count: 1, status: lua.Held, heldBy: short, fields: others("2"), ttl: short},

@@ -45,7 +45,7 @@ func known(err error, beside []string) error {
 	if what, ok := noScripts(text); ok {
 		return &knownError{ErrNoScripts, said, what}
 	}
-	if !strings.Contains(text, "WRONGTYPE") { // not at the beginning, if an imitation of Redis says so
+	if !strings.Contains(text, wrongType) {
 		return err
 	}
 	beside = slices.DeleteFunc(beside, func(key string) bool { return key == "" })
@@ -54,6 +54,9 @@ func known(err error, beside []string) error {
 	}
 	return &knownError{ErrForeign, said, fmt.Sprintf("the key, or one of %q beside it, holds another type (WRONGTYPE)", beside)}
 }
+
+// wrongType is what the server says of a key with another type; not at the beginning, if an imitation of Redis says so.
+const wrongType = "WRONGTYPE"
 
 // noScripts reports whether text, "unknown command 'EVALSHA', with args beginning with: …", is about EVAL or EVALSHA themselves.
 func noScripts(text string) (what string, ok bool) {

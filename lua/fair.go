@@ -9,10 +9,10 @@ import (
 )
 
 var (
-	fairAcquireScript = script{Text("fair_acquire"), "4a5bb92787e747a0f13f0cc8e49f4f69b096f65a"}
-	fairReleaseScript = script{Text("fair_release"), "b43e7f4f09418bcff6e1b111e6d3c243ccc23a21"}
-	fairRefreshScript = script{Text("fair_refresh"), "2f988921a8c9cdc6401c3000e8c3c3c1b06a9940"}
-	fairForceScript   = script{Text("fair_force"), "946e2b3ac1d43011f8496b57131fbf463c097be3"}
+	fairAcquireScript = script{Text("fair_acquire"), "7e4a658195be248d49f7f5dd3f3942413907e865"}
+	fairReleaseScript = script{Text("fair_release"), "568542a29693403da125d8df57f74ec644d26fec"}
+	fairRefreshScript = script{Text("fair_refresh"), "7c0b1408b16f28f835c1952eaf1074afd9af43a1"}
+	fairForceScript   = script{Text("fair_force"), "26b7559001845944cbe4025fa172064157fe4e80"}
 )
 
 // Fair is the queue of a fair lock, in which each waiter has a place, in Redisson's form. The zero value is none: a lock is

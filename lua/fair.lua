@@ -8,7 +8,7 @@
 -- command, channel   publish or spublish, and the unlock channel, with which those of the waiters begin
 -- counts             '1': a message that nobody received tells that its waiter has gone
 --
--- Owner fields of this library have a tag that begins with 0, which Java's have not. Their process listens to one channel for
+-- Owner fields of this library have a tag that begins with 0, and with 00 if their lease is shorter than that of a grant. Java's have none. Their process listens to one channel for
 -- all of them, <unlock channel>:<client>: '? 0 <owner>' there means that the lock is free. Redisson's waiters have one
 -- each, <unlock channel>:<owner>, and subscribe to it after they have joined.
 
@@ -26,6 +26,11 @@ end
 -- fresh is the time of an entry of this library behind so many of Redisson's.
 local function fresh(q, behind)
   return now + q.place + behind * redisson_wait
+end
+
+-- is_short reports whether an entry's lease is shorter than that of a grant. One to it is a count of 0, and it has to ask.
+local function is_short(entry)
+  return string.match(entry, '^:00%d', 37) ~= nil
 end
 
 local refused -- what the server said to a message
@@ -68,6 +73,18 @@ local function head(q, me)
   end
 end
 
+-- tell_redisson tells the waiters of Redisson's at the front to ask, up to the first that listens: each asks again when the time is over
+-- that it was answered. Those before it have died, or are about to subscribe. Behind one of this library nobody is told, for that
+-- looks by itself when its place is refreshed.
+local function tell_redisson(q)
+  for i = 0, 99 do
+    local entry = redis.call('lindex', q.list, i)
+    if not entry or is_ours(entry) or not tell(q, entry, '0') then
+      return
+    end
+  end
+end
+
 -- wake tells the head that the lock is free, and returns it and its time; nil if there is none.
 local function wake(q, me)
   while true do
@@ -76,7 +93,7 @@ local function wake(q, me)
       return entry
     end
     if not is_ours(entry) then
-      tell(q, entry, '0') -- if nobody listens, it may be about to subscribe
+      tell_redisson(q)
       if time > now + q.place then -- it will come by then, or has died
         time = now + q.place
         redis.call('zadd', q.times, time, entry)
@@ -106,17 +123,14 @@ local function pass(q, hold, lease)
       end
       break
     end
-    redis.call('hset', q.lock, entry, '1')
+    redis.call('hset', q.lock, entry, is_short(entry) and '0' or '1')
     redis.call('pexpire', q.lock, lease)
     local gone = entry == hold or tell(q, entry, entry .. ' ' .. lease .. ' 0 -')
     if not refused then
       drop_head(q, entry)
       if not gone then
         redis.call('hdel', q.lock, hold)
-        local next = redis.call('lindex', q.list, '0')
-        if next and not is_ours(next) then
-          tell(q, next, '0') -- it asks, and looks again when the grant should have been renewed
-        end
+        tell_redisson(q) -- they ask, and look again when the grant should have been renewed
         return true
       end
     end

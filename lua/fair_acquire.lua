@@ -31,11 +31,19 @@ local q = {
 local owner = ARGV[1]
 
 local ttl = redis.call('pttl', q.lock)
-local held = ttl ~= -2 and redis.call('hexists', q.lock, owner) == 1
+local held = ttl ~= -2 and redis.call('hget', q.lock, owner)
+
+-- joined reports whether the owner is in the queue. The list is searched only if somebody has deleted a part of the queue.
+local function joined()
+  if redis.call('llen', q.list) == redis.call('zcard', q.times) then
+    return redis.call('zscore', q.times, owner)
+  end
+  return redis.call('lpos', q.list, owner)
+end
 
 -- join returns 0, 1 or 2, see above.
 local function join(holder)
-  if redis.call('lpos', q.list, owner) then
+  if joined() then
     redis.call('zadd', q.times, 'gt', fresh(q, 0), owner)
     return 1
   end
@@ -92,6 +100,9 @@ if not held then
   if first then
     drop_head(q, owner)
   end
+elseif held == '0' then -- it was given the lock for longer than its lease
+  redis.call('hset', q.lock, owner, '1')
+  redis.call('pexpire', q.lock, ARGV[2])
 elseif ttl < tonumber(ARGV[2]) then
   redis.call('pexpire', q.lock, ARGV[2])
 end

@@ -15,41 +15,75 @@
 -- hold something else. If a lock is free, the head of its queue is told: a holder or a head may have died, or somebody deleted
 -- the key.
 
+--
+-- A call costs by its waiters, not by all that wait: the times tell who is in the queue. The list is read only behind waiters of
+-- Redisson, and no more of it than its beginning; whoever is further back keeps the time that it has beyond its place.
+
 local verdicts, queues, found = {}, {}, {}
 
--- look returns the entries of a queue, and of each how many of Redisson's are before it; or the verdict on all of them.
+-- read notes of the entries up to last how many of Redisson's are before each.
+local function read(q, last)
+  local before = 0
+  q.before = {}
+  for _, entry in ipairs(redis.call('lrange', q.list, '0', last)) do
+    q.before[entry] = before
+    before = before + (is_ours(entry) and 0 or 1)
+  end
+end
+
+-- look sees whether there is a queue, or else what the verdict on all of its waiters is.
 local function look(q)
-  for _, key in ipairs({{'pttl', q.lock}, {'llen', q.list}, {'zcard', q.times}}) do
+  local sizes = {}
+  for i, key in ipairs({{'pttl', q.lock}, {'llen', q.list}, {'zcard', q.times}}) do
     local answer = redis.pcall(key[1], key[2])
     if type(answer) ~= 'number' then
-      return string.find(answer.err, 'WRONGTYPE', 1, true) and 0 or -1
+      q.verdict = string.find(answer.err, 'WRONGTYPE', 1, true) and 0 or -1
+      return
     end
+    sizes[i] = answer
   end
   queues[#queues + 1] = q
-  local behind, entries = 0, {}
-  for _, entry in ipairs(redis.call('lrange', q.list, '0', '-1')) do
-    entries[entry] = behind
-    behind = behind + (is_ours(entry) and 0 or 1)
+  q.torn = sizes[2] ~= sizes[3] -- somebody has deleted one of the two, or a part of it: the list counts
+  if q.torn then
+    read(q, '-1')
   end
-  return entries
+end
+
+-- behind returns how many of Redisson's are before an entry of this library; nil if it is not there.
+local function behind(q, entry)
+  if q.torn then
+    return q.before[entry]
+  end
+  local time = redis.call('zscore', q.times, entry)
+  if not time then
+    return nil
+  end
+  local beyond = tonumber(time) - fresh(q, 0)
+  if beyond <= 0 then
+    return 0
+  end
+  if not q.before then
+    read(q, '999')
+  end
+  return q.before[entry] or math.ceil(beyond / redisson_wait)
 end
 
 for i = 1, #KEYS / 3 do
-  local q = {
-    lock = KEYS[3 * i - 2], list = KEYS[3 * i - 1], times = KEYS[3 * i],
-    place = tonumber(ARGV[1]), command = ARGV[2], channel = ARGV[2 * i + 3], counts = ARGV[3],
-  }
-  local owner = ARGV[2 * i + 2]
-  local entries = found[q.lock] or look(q)
-  found[q.lock] = entries
-  if type(entries) == 'number' then
-    verdicts[i] = entries
-  elseif entries[owner] then
-    redis.call('zadd', q.times, fresh(q, entries[owner]), owner)
-    verdicts[i] = 1
-  else
-    verdicts[i] = 0
+  local lock, owner = KEYS[3 * i - 2], ARGV[2 * i + 2]
+  local q = found[lock]
+  if not q then
+    q = {
+      lock = lock, list = KEYS[3 * i - 1], times = KEYS[3 * i],
+      place = tonumber(ARGV[1]), command = ARGV[2], channel = ARGV[2 * i + 3], counts = ARGV[3],
+    }
+    found[lock] = q
+    look(q)
   end
+  local before = not q.verdict and behind(q, owner)
+  if before then
+    redis.call('zadd', q.times, fresh(q, before), owner)
+  end
+  verdicts[i] = q.verdict or before and 1 or 0
 end
 
 for _, q in ipairs(queues) do -- with their places refreshed

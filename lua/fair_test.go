@@ -2,6 +2,7 @@ package lua_test
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -143,5 +144,177 @@ func TestFairReplies(t *testing.T) {
 		require.True(t, strings.HasPrefix(text, want), text)
 		_, err = lua.ForceFair(t.Context(), c, "a", lua.Fair{}, lua.Publish{})
 		require.ErrorContains(t, err, "force script: ")
+	}
+}
+
+// queueOf makes a queue of n waiters of this library behind r of Redisson's, as their joins would leave it.
+func (l lab) queueOf(r, n int) {
+	l.t.Helper()
+	const script = `
+local now = redis.call('time')[1] * 1000
+for i = 1, ARGV[1] do
+  local entry = string.format('ffffffff-0000-4000-8000-%012x:%d', i, i)
+  redis.call('rpush', KEYS[1], entry)
+  redis.call('zadd', KEYS[2], now + 300000 * i, entry)
+end
+for i = 1, ARGV[2] do
+  local entry = string.format('%08x-0000-4000-8000-000000000000:0%d', i, i)
+  redis.call('rpush', KEYS[1], entry)
+  redis.call('zadd', KEYS[2], now + 300000 * ARGV[1] + 4000, entry)
+end`
+	f := l.fair()
+	cmd := l.rdb.B().Eval().Script(script).Numkeys(2).Key(f.List, f.Times).Arg(strconv.Itoa(r), strconv.Itoa(n)).Build()
+	require.True(l.t, rueidis.IsRedisNil(l.rdb.Do(l.t.Context(), cmd).Error()))
+	l.hold(fairOwner(0), "1", long)
+}
+
+// refreshes keeps the places of waiters, in calls as a process sends them.
+func (l lab) refreshes(owners ...int) (all []lua.Renewal) {
+	l.t.Helper()
+	f := l.fair()
+	for batch := range slices.Chunk(owners, 100) {
+		var places []lua.Place
+		for _, i := range batch {
+			places = append(places, lua.Place{Name: l.name, Owner: fairOwner(i), List: f.List, Times: f.Times, Channel: l.channel})
+		}
+		got, err := lua.Refresh(l.t.Context(), l.rdb, f, lua.Publish{}, places)
+		require.NoError(l.t, err)
+		all = append(all, got...)
+	}
+	return all
+}
+
+// lasts is for how long the place of a waiter lasts.
+func (l lab) lasts(i int) time.Duration {
+	l.t.Helper()
+	score, err := l.do("ZSCORE", l.fair().Times, fairOwner(i)).AsFloat64()
+	require.NoError(l.t, err)
+	now, err := l.rdb.Do(l.t.Context(), l.rdb.B().Time().Build()).AsStrSlice()
+	require.NoError(l.t, err)
+	seconds, err := strconv.ParseFloat(now[0], 64)
+	require.NoError(l.t, err)
+	return time.Duration((score/1000 - seconds) * float64(time.Second))
+}
+
+func upTo(n int) []int {
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i + 1
+	}
+	return all
+}
+
+// The places of ten times as many waiters cost ten times as much, with waiters of Redisson before them, too.
+func TestFairPlacesCostByTheirNumber(t *testing.T) {
+	t.Parallel()
+	const few, many = 1000, 10_000
+	rdb := redistest.Start(t).Client(t)
+	cost := func(redissons, n, rounds int) float64 {
+		l := newLab(t, rdb)
+		l.queueOf(redissons, n)
+		before := usedCPU(t, rdb)
+		for range rounds {
+			require.NotContains(t, fmt.Sprint(l.refreshes(upTo(n)...)), fmt.Sprint(lua.Gone))
+		}
+		return usedCPU(t, rdb) - before
+	}
+	for _, redissons := range []int{0, 2} {
+		cost(redissons, few, 1)
+		a, b := cost(redissons, few, many/few), cost(redissons, many, 1)
+		t.Logf("behind %d of Redisson's: %.3f s for %d, %.3f s for %d", redissons, a, few, b, many)
+		require.Less(t, b, 3*a)
+	}
+}
+
+// usedCPU is the CPU time of a server in seconds.
+func usedCPU(t *testing.T, rdb rueidis.Client) (used float64) {
+	t.Helper()
+	text, err := rdb.Do(t.Context(), rdb.B().Info().Section("cpu").Build()).ToString()
+	require.NoError(t, err)
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok && (name == "used_cpu_sys" || name == "used_cpu_user") {
+			seconds, err := strconv.ParseFloat(value, 64)
+			require.NoError(t, err)
+			used += seconds
+		}
+	}
+	return used
+}
+
+// Behind waiters of Redisson a place lasts for as much longer as each of them may take off it. Far back in the queue that is what the
+// time says that it has.
+func TestFairPlacesBehindRedisson(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
+	const redissonWait = 300 * time.Second
+	l.queueOf(2, 2000)
+	requireLasts := func(i int, want time.Duration) {
+		t.Helper()
+		got := l.lasts(i)
+		require.LessOrEqual(t, got, want+time.Second)
+		require.Greater(t, got, want-slack)
+	}
+	l.refreshes(1, 900, 1900)
+	for _, i := range []int{1, 900, 1900} {
+		requireLasts(i, 2*redissonWait+5*time.Second)
+	}
+	// One gives up, that was ready to wait for less: whoever is not far back is put right.
+	l.must("LPOP", l.fair().List)
+	l.must("ZREM", l.fair().Times, "ffffffff-0000-4000-8000-000000000001:1")
+	for _, i := range []string{fairOwner(1), fairOwner(900), fairOwner(1900)} {
+		l.must("ZINCRBY", l.fair().Times, "-20000", i)
+	}
+	l.refreshes(1, 900, 1900)
+	requireLasts(1, redissonWait+5*time.Second)
+	requireLasts(900, redissonWait+5*time.Second)
+	requireLasts(1900, 2*redissonWait+5*time.Second)
+	// The other one had the lock.
+	l.must("LPOP", l.fair().List)
+	l.must("ZREM", l.fair().Times, "ffffffff-0000-4000-8000-000000000002:2")
+	for _, i := range []string{fairOwner(1), fairOwner(900), fairOwner(1900)} {
+		l.must("ZINCRBY", l.fair().Times, "-300000", i)
+	}
+	l.refreshes(1, 900, 1900)
+	requireLasts(1, 5*time.Second)
+	requireLasts(900, 5*time.Second)
+	requireLasts(1900, redissonWait+5*time.Second)
+	had := []string{"ZREM", l.fair().Times}
+	for _, i := range upTo(1000) {
+		had = append(had, fairOwner(i))
+	}
+	l.must(had...)
+	l.must("LTRIM", l.fair().List, "1000", "-1")
+	l.refreshes(1900)
+	requireLasts(1900, 5*time.Second)
+}
+
+// Whoever deletes a part of the queue makes nobody sleep for ever: the list says who has a place.
+func TestFairPlacesOfATornQueue(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		tear []string
+		want []lua.Renewal
+	}{
+		"a place":   {[]string{"LREM", "list", "1", fairOwner(2)}, []lua.Renewal{lua.Renewed, lua.Gone, lua.Renewed}},
+		"the list":  {[]string{"DEL", "list"}, []lua.Renewal{lua.Gone, lua.Gone, lua.Gone}},
+		"a time":    {[]string{"ZREM", "times", fairOwner(2)}, []lua.Renewal{lua.Renewed, lua.Renewed, lua.Renewed}},
+		"the times": {[]string{"DEL", "times"}, []lua.Renewal{lua.Renewed, lua.Renewed, lua.Renewed}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
+			l.queueFair(4)
+			c.tear[1] = map[string]string{"list": l.fair().List, "times": l.fair().Times}[c.tear[1]]
+			l.must(c.tear...)
+			require.Equal(t, c.want, l.refreshes(1, 2, 3))
+			if c.want[1] == lua.Renewed {
+				require.Greater(t, l.lasts(2), 3*time.Second)
+			}
+			got, err := l.acquiresFair(2) // as one that looks after its place, or joins again
+			require.NoError(t, err)
+			require.True(t, got.Joined)
+			require.Greater(t, l.lasts(2), 3*time.Second)
+			require.EqualValues(t, 1, l.number("LREM", l.fair().List, "0", fairOwner(2)))
+		})
 	}
 }

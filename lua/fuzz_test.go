@@ -1,6 +1,7 @@
 package lua_test
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/lua"
 )
@@ -20,7 +23,9 @@ func FuzzReplies(f *testing.F) {
 	f.Add([]byte{'*', 2, ':', 1, ':', 1})
 	f.Add([]byte{'*', 3, ':', 1, '$', 1, ':', 1})
 	f.Add([]byte{'*', 3, ':', 1, '$', 1, ':', 2})
+	f.Add([]byte{'*', 4, ':', 1, '$', 1, ':', 1, ':', 1})
 	f.Add([]byte{'*', 1, ':', 1})
+	f.Add([]byte{':', 3})
 	f.Add([]byte{'?', 1, ':', 1})
 	f.Add([]byte{'*', 2, '*', 1, ':', 1, '#', 1})
 	f.Add([]byte{'_', 0})
@@ -48,13 +53,15 @@ func FuzzReplies(f *testing.F) {
 			t.Fatalf("acquire: %q is %+v, %v", reply, got.acquired, got.err)
 		}
 		if a := got.acquired; list && ((a.TTL < 0) != (refused.TTL < 0) || a.Holder != refused.Holder ||
-			a.Joined != refused.Joined || a.Behind != refused.Behind) {
+			a.Joined != refused.Joined || a.Behind != refused.Behind || a.Other != refused.Other) {
 			t.Fatalf("acquire: %q is %+v", reply, a)
 		}
 		var released lua.ReleaseReply
 		switch {
 		case one && n >= 0 && n <= 2:
 			released.Status = []lua.Released{lua.NotHeld, lua.Freed, lua.Granted}[n]
+		case one && n == 3:
+			released = lua.ReleaseReply{Status: lua.Freed, Several: true}
 		case single && token >= 0:
 			released = lua.ReleaseReply{Status: lua.HandedOff, Token: token}
 		}
@@ -64,10 +71,22 @@ func FuzzReplies(f *testing.F) {
 		if (got.ren == nil) != (two && first >= -1 && first <= 1 && second >= -1 && second <= 1) {
 			t.Fatalf("renew: %q is %v, %v", reply, got.renewed, got.ren)
 		}
+		askOthers(t.Context(), c)
 		if got.forced != (reply == ":1\r\n") || (got.frc == nil) != (reply == ":1\r\n" || reply == ":0\r\n") {
 			t.Fatalf("force: %q is %v, %v", reply, got.forced, got.frc)
 		}
 	})
+}
+
+// askOthers calls the functions whose replies have other forms: no reply makes them panic.
+func askOthers(ctx context.Context, c rueidis.Client) {
+	_, _ = lua.AcquireAll(ctx, c, []lua.AcquireArgs{{Name: "a", Owner: me}, {Name: "b", Owner: me}})
+	_, _ = lua.ReleaseEach(ctx, c, []lua.ReleaseArgs{{Name: "a", Owner: me}, {Name: "b", Owner: me}})
+	_ = lua.ReleaseAll(ctx, c, []lua.ReleaseArgs{{Name: "a", Owner: me}, {Name: "b", Owner: me, Fair: lua.Fair{List: "l"}}})
+	_, _ = lua.Acquire(ctx, c, lua.AcquireArgs{Name: "a", Owner: me, Count: 1, Fair: lua.Fair{List: "l"}, Join: true})
+	_, _ = lua.Refresh(ctx, c, lua.Fair{}, lua.Publish{}, []lua.Place{{Name: "a", Owner: me}})
+	_, _ = lua.Look(ctx, c, lua.InfoArgs{Name: "a", Queue: "q", Fence: "f"})
+	_, _ = lua.IsLocked(ctx, c, "a", lua.Reader)
 }
 
 func integer(reply string) (n int64, ok bool) {
@@ -75,16 +94,21 @@ func integer(reply string) (n int64, ok bool) {
 	return n, reply == fmt.Sprintf(":%d\r\n", n)
 }
 
-var aRefusal = regexp.MustCompile(`^[*~][3?]\r\n:(-?\d+)\r\n(?:\+|\$\d+\r\n)(-?\d+)\r\n:([012])\r\n(?:\.\r\n)?$`)
+var aRefusal = regexp.MustCompile(`^[*~]([34?])\r\n:(-?\d+)\r\n(?:\+|\$\d+\r\n)(-?\d+)\r\n:([012])\r\n(:1\r\n)?(?:\.\r\n)?$`)
 
-// refusal is pair for a list of an integer, a text, and a 0, 1 or 2. Its TTL is in ns.
+// refusal is pair for a list of an integer, a text, a 0, 1 or 2, and perhaps a 1. Its TTL is in ns.
 func refusal(reply string) (r lua.AcquireReply, ok bool) {
 	m := aRefusal.FindStringSubmatch(reply)
 	if m == nil {
 		return r, false
 	}
-	ttl, err := strconv.ParseInt(m[1], 10, 64)
-	return lua.AcquireReply{TTL: time.Duration(ttl), Holder: m[2], Joined: m[3] != "0", Behind: m[3] == "2"}, err == nil
+	if n := m[1]; n == "3" && m[5] != "" || n == "4" && m[5] == "" {
+		return r, false
+	}
+	ttl, err := strconv.ParseInt(m[2], 10, 64)
+	return lua.AcquireReply{
+		TTL: time.Duration(ttl), Holder: m[3], Joined: m[4] != "0", Behind: m[4] == "2", Other: m[5] != "",
+	}, err == nil
 }
 
 // alone is pair for a list of one integer.

@@ -130,7 +130,7 @@ func TestHandOffIsLikeAnAcquire(t *testing.T) {
 		got, err = lua.Release(t.Context(), l.rdb, lua.ReleaseArgs{Name: l.name, Owner: me, Publish: p})
 		require.NoError(t, err)
 		require.Equal(t, notHeld, got)
-		renewed, err := lua.Renew(t.Context(), l.rdb, long, []lua.Hold{{l.name, me}, {l.name, next}})
+		renewed, err := lua.Renew(t.Context(), l.rdb, long, []lua.Hold{{Name: l.name, Owner: me}, {Name: l.name, Owner: next}})
 		require.NoError(t, err)
 		require.Equal(t, []lua.Renewal{lua.Gone, lua.Renewed}, renewed)
 		require.Equal(t, nexts("1"), l.fields())
@@ -153,7 +153,9 @@ func TestHandOffThatCannotFenceChangesNothing(t *testing.T) {
 	}{
 		"wrong type": {func(l lab) { l.must("HSET", l.fence, "a", "b") }, "WRONGTYPE"},
 		"garbage":    {func(l lab) { l.must("SET", l.fence, "x") }, "not an integer"},
-		"exhausted":  {func(l lab) { l.must("SET", l.fence, fmt.Sprint(int64(math.MaxInt64))) }, "overflow"},
+		"exhausted":  {func(l lab) { l.must("SET", l.fence, fmt.Sprint(int64(math.MaxInt64))) }, "TOKEN"},
+		"not exact":  {func(l lab) { l.must("SET", l.fence, fmt.Sprint(int64(1<<53-1))) }, "TOKEN"},
+		"negative":   {func(l lab) { l.must("SET", l.fence, "-1") }, "TOKEN"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

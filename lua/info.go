@@ -9,7 +9,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var infoScript = script{Text("info"), "f75c83347bb787cd4639f2ad08a1653b932d1627"}
+var infoScript = script{Text("info"), "f81120ea5bcc5ac9ed11ee3f1c1dab1ba3b4d64a"}
 
 // InfoArgs are the arguments of Look.
 type InfoArgs struct {

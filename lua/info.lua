@@ -8,9 +8,14 @@
 -- ARGV[3]      what KEYS[2] is: list or zset
 --
 -- Reply {ttl, fields, token, subscribers, queue}  token is '' without a counter; subscribers is -1 if the server does not tell
+-- Error FOREIGN                                   the key holds a hash that is no lock
 
 local ttl = redis.call('pttl', KEYS[1])
 local fields = redis.call('hgetall', KEYS[1])
+local foreign = owner_of({fields[1], fields[3]})
+if foreign then
+  return foreign
+end
 local token = KEYS[3] and redis.call('get', KEYS[3]) or ''
 local counted = redis.pcall('pubsub', ARGV[1], ARGV[2])
 local subscribers = counted.err and -1 or tonumber(counted[2])

@@ -13,8 +13,8 @@ import (
 )
 
 var (
-	acquireScript = script{Text("acquire"), "a9b60b3a97432c8d585d74d7721d3e08e23b4f9d"}
-	releaseScript = script{Text("release"), "4a3b1701bbdd4362fb364c0ebdc33506f836092e"}
+	acquireScript = script{Text("acquire"), "6192722a03811d53a70db8e51af83e90ca21b488"}
+	releaseScript = script{Text("release"), "de11bc4eed160f8885e8d959cc75f27e5a24c1f9"}
 	renewScript   = script{Text("renew"), "dcc8d7c539374c8a7092f80e46e64c50db02e10e"}
 	forceScript   = script{Text("force"), "2eb4b1667734692edf365dcb8352a59f131cb506"}
 )
@@ -67,6 +67,7 @@ type AcquireArgs struct {
 	Queue      string
 	GrantLease time.Duration // of a grant to another process there, or of the time that a mark keeps a free lock; as above
 	Listens    bool          // of a Writer with a Queue: its process listens on a channel of its own
+	Short      bool          // with a Queue: Lease is shorter than that of a grant may be, so the owner asks before it uses one
 
 	// Of the first acquire of a fair lock, instead of Fence, Queue and GrantLease.
 	Fair Fair
@@ -148,7 +149,8 @@ func (a AcquireArgs) args() (args [7]string, n int) {
 			n = 5
 		}
 	default:
-		if args[3] = args[4]; a.Queue == "" {
+		args[3], args[4] = args[4], flag(a.Short)
+		if n = 5; a.Queue == "" {
 			n = 3
 		}
 	}
@@ -179,8 +181,8 @@ type ReleaseArgs struct {
 
 	Next string // of this process, waits for the lock, if Count is 0; "": nobody
 	Stay bool   // Next gets it, though others may be in the queue
-	// Taken, if not zero, is until when the lock stays taken if Count is 0, by an owner Next that nobody is. Lease is not
-	// used then. Whoever waits is told to ask how long that is.
+	// With Taken set and Count 0, the placeholder owner Next keeps the lock until Taken. Lease is not used then. Waiters are told
+	// to ask how long that is.
 	Taken time.Time
 	Queue
 
@@ -191,8 +193,7 @@ type ReleaseArgs struct {
 type Queue struct {
 	Key        string
 	GrantLease time.Duration // of a grant to another process; sent in whole milliseconds
-	Grants     int           // in a row before this one, since everybody was last told
-	Listens    bool          // this process listens to the unlock channel; looked at if it has no Next
+	Short      bool          // of Next, as in AcquireArgs
 }
 
 // Released is the answer to a release.
@@ -246,7 +247,7 @@ func (a *ReleaseArgs) withoutQueue() ReleaseArgs {
 }
 
 // noQueue reports whether a call may have been refused for its queue: the user may not touch the key, or do what is done with
-// it, there is no memory for that, or the slot is on its way to another node of a cluster, which for as long as that takes may
+// it, something else is there, there is no memory for that, or the slot is on its way to another node of a cluster, which for as long as that takes may
 // have the lock and not the queue. Without the queue the lock works as with those that know nothing of it.
 func noQueue(r rueidis.RedisResult) (without, forbidden bool) {
 	err := r.Error()
@@ -263,7 +264,7 @@ func noQueue(r rueidis.RedisResult) (without, forbidden bool) {
 	}
 	forbidden = strings.HasPrefix(text, "NOPERM") || // and of a command in a script, before Redis 7.2 and from then on:
 		strings.Contains(text, "can't run this command") || strings.Contains(text, "no permissions to run")
-	return forbidden || said.IsTryAgain() || strings.HasPrefix(text, "OOM"), forbidden
+	return forbidden || said.IsTryAgain() || strings.HasPrefix(text, "OOM") || strings.Contains(text, wrongType), forbidden
 }
 
 // ReleaseResult is what Release returns.
@@ -320,7 +321,7 @@ func ReleaseAll(ctx context.Context, c rueidis.Client, all []ReleaseArgs) []Rele
 // releaseMemory is the caller's, for the keys and arguments of a call.
 type releaseMemory struct {
 	keys [3]string
-	args [10]string
+	args [9]string
 }
 
 // call is what to send.
@@ -337,7 +338,7 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 	}
 	memory.args = [...]string{
 		a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Name, a.Next, goes,
-		millis(a.GrantLease), strconv.Itoa(a.Grants + 1), flag(a.Listens),
+		millis(a.GrantLease), flag(a.Short),
 	}
 	args = memory.args[:]
 	switch {
@@ -404,7 +405,10 @@ func readReleased(m rueidis.RedisMessage) (ReleaseReply, error) {
 }
 
 // Hold names an owner's hold on a lock.
-type Hold struct{ Name, Owner string }
+type Hold struct {
+	Name, Owner string
+	Lease       time.Duration // of a reader, if it is not that of the call; sent in whole milliseconds
+}
 
 // Renewal is the answer for one hold. The zero value is no answer.
 type Renewal int8

@@ -137,12 +137,19 @@ type ear struct {
 	heard   chan string
 }
 
+// listen is what a process does that is in line, or will be.
 func (l lab) listen(sharded bool) *ear {
+	l.t.Helper()
+	return l.listenTo(l.channel, sharded, l.channel+":rlock_queue")
+}
+
+// outsider listens to the unlock channel alone.
+func (l lab) outsider(sharded bool) *ear {
 	l.t.Helper()
 	return l.listenTo(l.channel, sharded)
 }
 
-func (l lab) listenTo(channel string, sharded bool) *ear {
+func (l lab) listenTo(channel string, sharded bool, beside ...string) *ear {
 	l.t.Helper()
 	e := &ear{l: l, channel: channel, sharded: sharded, heard: make(chan string, 100)}
 	confirmed := make(chan struct{}, 1)
@@ -158,9 +165,10 @@ func (l lab) listenTo(channel string, sharded bool) *ear {
 		default:
 		}
 	})
-	subscribe := l.rdb.B().Subscribe().Channel(channel).Build()
+	channels := append([]string{channel}, beside...)
+	subscribe := l.rdb.B().Subscribe().Channel(channels...).Build()
 	if sharded {
-		subscribe = l.rdb.B().Ssubscribe().Channel(channel).Build()
+		subscribe = l.rdb.B().Ssubscribe().Channel(channels...).Build()
 	}
 	go func() { // ended by cancel
 		defer close(ended)

@@ -12,8 +12,8 @@ import (
 // Scripts for many locks at once. They do for each lock what the script for one does, since that is part of them.
 
 var (
-	acquireAllScript  = script{calling("acquire", "acquire_all"), "c44fbb970c3d74e0157da7d8de974d236a6fc442"}
-	releaseEachScript = script{calling("release", "release_each"), "c551b15f2c3f773767742b966dd7e31d42c0c86b"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "458478cd93009117f4b4fa2aac33719f6d4e45e3"}
+	releaseEachScript = script{calling("release", "release_each"), "572e976e2c3402b104a48a162987b64ebdbb072f"}
 )
 
 // calling is the text of a script that calls another one as a function of its KEYS and ARGV.

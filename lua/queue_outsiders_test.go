@@ -2,6 +2,7 @@ package lua_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,48 +14,41 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// subscribers makes so many processes listen to the unlock channel, each with a connection of its own.
-func (l lab) subscribers(dial func() rueidis.Client, n int, sharded bool) (ears []*ear) {
+// subscribers makes so many processes listen to the unlock channel, each with a connection of its own: those in line also beside it.
+func (l lab) subscribers(dial func() rueidis.Client, n int, sharded, outside bool) (ears []*ear) {
 	l.t.Helper()
 	for range n {
 		process := l
 		process.rdb = dial()
-		ears = append(ears, process.listen(sharded))
+		if outside {
+			ears = append(ears, process.outsider(sharded))
+		} else {
+			ears = append(ears, process.listen(sharded))
+		}
 	}
 	return ears
 }
 
-// Whoever listens and is not in the queue gets a turn when those in it had theirs: the lock is free then, and the first of the
-// queue is the only one of it that asks.
+// The lock is free as long as somebody listens who is not in line, and the first of the queue is the only one of it that asks.
 func TestOutsidersGetATurn(t *testing.T) {
 	t.Parallel()
 	addr := redistest.Shared(t)
 	rdb := redistest.Dial(t, addr)
 	for name, row := range map[string]struct {
-		waiting, listen int // places in the queue; processes on the unlock channel
-		grants          int // before this one
-		listens         bool
-		next            string
-		outside         bool // it is their turn
-		told            int  // grants, as the message says, if it is not
+		waiting, inLine, outside int // places in the queue; processes on the unlock channel
+		next                     string
 	}{
-		"the next one alone, and another":       {listen: 2, next: next, listens: true, outside: true},
-		"one waits, one listens":                {waiting: 1, listen: 1},
-		"one waits, two listen":                 {waiting: 1, listen: 2, outside: true},
-		"one waits, this process listens":       {waiting: 1, listen: 2, listens: true},
-		"one waits, this and another":           {waiting: 1, listen: 3, listens: true, outside: true},
-		"not yet":                               {waiting: 3, listen: 5, grants: 1, told: 2},
-		"each had a turn":                       {waiting: 3, listen: 5, grants: 2, outside: true},
-		"each had a turn, nobody else listens":  {waiting: 3, listen: 3, grants: 2},
-		"each had a turn, some died":            {waiting: 3, listen: 1, grants: 2},
-		"many wait, not yet":                    {waiting: 20, listen: 21, grants: 2, told: 3},
-		"many wait, after four":                 {waiting: 20, listen: 21, grants: 3, outside: true},
-		"many wait, nobody else listens":        {waiting: 20, listen: 20, grants: 3},
-		"later than need be":                    {waiting: 2, listen: 3, grants: 100, outside: true},
-		"the next one counts as waiting":        {waiting: 2, listen: 4, grants: 1, next: next, told: 2},
-		"the next one counts as its process":    {waiting: 2, listen: 3, grants: 2, next: next, listens: true},
-		"the next one, and another":             {waiting: 2, listen: 4, grants: 2, next: next, listens: true, outside: true},
-		"a next one that has a place, not more": {waiting: 2, listen: 3, grants: 1, next: waiter(2), listens: true, outside: true},
+		"the next one alone, and an outsider": {outside: 1, next: next},
+		"one waits":                           {waiting: 1, inLine: 1},
+		"one waits, others are not asleep":    {waiting: 1, inLine: 5},
+		"one waits, and an outsider":          {waiting: 1, inLine: 1, outside: 1},
+		"one waits, who has died":             {waiting: 1, outside: 1},
+		"many wait":                           {waiting: 20, inLine: 20},
+		"many wait, and an outsider":          {waiting: 20, inLine: 20, outside: 1},
+		"many wait, and outsiders":            {waiting: 20, inLine: 3, outside: 3},
+		"the next one":                        {waiting: 2, inLine: 3, next: next},
+		"the next one, and an outsider":       {waiting: 2, inLine: 3, outside: 1, next: next},
+		"a next one that has a place":         {waiting: 2, inLine: 2, outside: 1, next: waiter(2)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -63,10 +57,10 @@ func TestOutsidersGetATurn(t *testing.T) {
 			for i := 1; i <= row.waiting; i++ {
 				l.join(i)
 			}
-			ears := l.subscribers(func() rueidis.Client { return redistest.Dial(t, addr) }, row.listen, false)
+			dial := func() rueidis.Client { return redistest.Dial(t, addr) }
+			ears := append(l.subscribers(dial, row.inLine, false, false), l.subscribers(dial, row.outside, false, true)...)
 			first, second := l.process(1), l.process(2)
 			a := l.endsFor(row.next)
-			a.Grants, a.Listens = row.grants, row.listens
 			places, head := l.places(), first
 			if row.waiting == 0 {
 				head = l.listenTo(l.channel+":"+strings.TrimSuffix(next, ":9"), false)
@@ -74,15 +68,15 @@ func TestOutsidersGetATurn(t *testing.T) {
 			if row.next == next {
 				places = append(places, next)
 			}
-			if !row.outside {
+			if row.outside == 0 {
 				require.Equal(t, granted, l.releases(a))
-				require.Equal(t, given(1, row.told, "-"), first.said())
+				require.Equal(t, given(1, "-"), first.said())
 				l.requirePlaces(places[1:]...)
 				require.Empty(t, ears[0].said())
 				return
 			}
 			want := freed
-			want.Several = row.listen > 1
+			want.Several = len(ears) > 1
 			for range 2 { // a repeat says nothing more
 				require.Equal(t, want, l.releases(a))
 				want = notHeld
@@ -109,9 +103,8 @@ func TestOutsidersBesideTheDead(t *testing.T) {
 			l := newLab(t, redistest.Dial(t, addr))
 			l.hold(me, "1", brief)
 			l.join(1, 2, 3, 4)
-			ears := l.subscribers(func() rueidis.Client { return redistest.Dial(t, addr) }, 5, false)
+			ears := l.subscribers(func() rueidis.Client { return redistest.Dial(t, addr) }, 5, false, true)
 			a := l.ends()
-			a.Grants = 3
 			if !alive {
 				require.Equal(t, severalTold, l.releases(a))
 				require.Equal(t, []string{"0"}, ears[0].said())
@@ -139,76 +132,119 @@ func TestOutsidersOnACluster(t *testing.T) {
 		first := l.process(1, true)
 		a := l.ends()
 		a.Publish.Sharded = true
-		ears := l.subscribers(func() rueidis.Client { return c.Client(t) }, 1, true)
+		dial := func() rueidis.Client { return c.Client(t) }
+		ears := l.subscribers(dial, 2, true, false)
 		require.Equal(t, granted, l.releases(a))
-		require.Equal(t, given(1, 0, "-"), first.said())
+		require.Equal(t, given(1, "-"), first.said())
 
 		a.Owner = waiter(1)
 		l.join(2, 3)
 		l.process(2, true)
-		ears = append(ears, l.subscribers(func() rueidis.Client { return c.Client(t) }, 2, true)...)
-		a.Grants = 1
+		ears = append(ears, l.subscribers(dial, 1, true, true)...)
 		require.Equal(t, severalTold, l.releases(a))
-		require.Equal(t, []string{"00"}, ears[0].said())
+		for _, ear := range ears {
+			require.Equal(t, []string{"00"}, ear.said())
+		}
 	}
 }
 
-// Successors are told when to look if one of the queue sleeps for longer than the grantee has, should that be dead.
+// Whoever would sleep past the end of a grant is told to look then, at each grant, however many are before it: they may all be dead.
 func TestSuccessorsWatch(t *testing.T) {
 	t.Parallel()
 	addr := redistest.Shared(t)
 	rdb := redistest.Dial(t, addr)
-	looks := func(n int) []string { return []string{fmt.Sprintf("? %d", n*100000)} }
-	all := [6][]string{1: looks(1), 2: looks(2), 3: looks(3), 4: looks(4), 5: looks(5)}
+	looks := func(n int) []string { return []string{fmt.Sprintf("? %d", 100000+2*n)} }
+	const six = 6*grantLease + margin // then those before the last could each have had a grant
+	all := [6][]string{1: looks(0), 2: looks(1), 3: looks(2), 4: looks(3), 5: looks(4)}
 	for name, row := range map[string]struct {
-		asleep  time.Duration // that somebody will be
+		asleep  time.Duration // that all will be
+		armed   []int         // but for these
 		outside bool
 		next    string
 		told    [6][]string // after the first, which gets the lock, or is told to look at once
+		until   time.Duration
 	}{
-		"long":                {asleep: long, told: all},
-		"a little longer":     {asleep: grantLease + 5*time.Second, told: all},
-		"not longer":          {asleep: grantLease},
-		"long, a next one":    {asleep: long, next: next, told: all},
-		"not longer, next":    {asleep: brief, next: next},
-		"long, outsiders":     {asleep: long, outside: true, told: all},
-		"not long, outsiders": {asleep: brief, outside: true},
+		"long":                  {asleep: six, told: all, until: grantLease + margin},
+		"long, a next one":      {asleep: six, next: next, told: all, until: six + margin},
+		"long, outsiders":       {asleep: six, outside: true, told: all, until: grantLease + margin},
+		"not longer":            {asleep: grantLease, until: grantLease + margin},
+		"not longer, next":      {asleep: brief, next: next, until: grantLease + margin},
+		"not longer, outsiders": {asleep: brief, outside: true, until: brief + margin},
+		"a little longer":       {asleep: grantLease + 5*time.Second, told: [6][]string{1: looks(0)}, until: grantLease + 5*time.Second + margin},
+		"three leases":          {asleep: 3 * grantLease, told: [6][]string{1: looks(0), 2: looks(1)}, until: 3*grantLease + margin},
+		"behind four that look by then": {
+			asleep: six, armed: []int{1, 2, 3, 4}, told: [6][]string{5: looks(4)}, until: grantLease + margin,
+		},
+		"those in between": {asleep: six, armed: []int{1, 3, 5}, told: [6][]string{2: looks(1), 4: looks(3)}, until: grantLease + margin},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l := newLab(t, rdb)
 			l.hold(me, "1", row.asleep)
 			l.join(0, 1, 2, 3, 4, 5)
+			l.must("PEXPIRE", l.name, "10000")
+			l.join(row.armed...)
 			var ears [6]*ear
 			for i := range ears {
 				ears[i] = l.process(i)
 			}
 			a := l.endsFor(row.next)
 			if row.outside {
-				l.subscribers(func() rueidis.Client { return redistest.Dial(t, addr) }, 7, false)
-				a.Grants = 5
+				l.subscribers(func() rueidis.Client { return redistest.Dial(t, addr) }, 2, false, true)
 				require.Equal(t, severalTold, l.releases(a))
-				require.Contains(t, ears[0].said(), "? 0")
+				require.Equal(t, []string{"? 0"}, ears[0].said())
 			} else {
 				require.Equal(t, granted, l.releases(a))
-				require.Equal(t, given(0, 1, "-"), ears[0].said())
+				require.Equal(t, given(0, "-"), ears[0].said())
 			}
-			if row.next != "" { // which sleeps for as long as the grantee has
-				l.requireQueueTTL(max(row.asleep, grantLease) + margin)
-			}
+			l.requireQueueTTL(row.until)
 			for i, ear := range ears[1:] {
 				require.Equal(t, row.told[i+1], ear.said(), i+1)
 			}
-			if row.told[1] == nil || row.outside {
+			if row.outside {
 				return
 			}
+
+			// The next grant. Who has been told looks by then anyway; who was behind enough, maybe not any more.
 			a = l.ends()
 			a.Owner = waiter(0)
 			require.Equal(t, granted, l.releases(a))
-			require.Equal(t, given(1, 1, "-"), ears[1].said())
-			require.Empty(t, ears[2].said(), "told before")
-			require.Empty(t, ears[4].said(), "told before")
+			require.Equal(t, given(1, "-"), ears[1].said())
+			for i, ear := range ears[2:] {
+				said := ear.said()
+				if row.told[i+2] != nil || row.until <= grantLease+margin {
+					require.Empty(t, said, "told before: %d", i+2)
+				}
+			}
 		})
+	}
+}
+
+// A place further behind is told as soon as those before it, if they are dead, would not take until it looks by itself.
+func TestSuccessorsComeNearer(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
+	l.hold(me, "1", 3*grantLease)
+	l.join(0, 1, 2, 3, 4, 5)
+	var ears [6]*ear
+	for i := range ears {
+		ears[i] = l.process(i)
+	}
+	a := l.ends()
+	for i, told := range [][]int{{1, 2}, {3}, {4}, {5}} {
+		require.Equal(t, granted, l.releases(a))
+		a.Owner = waiter(i)
+		for n, ear := range ears {
+			switch said := ear.said(); {
+			case n == i:
+				require.Equal(t, given(i, "-"), said)
+			case slices.Contains(told, n):
+				require.Len(t, said, 1)
+				require.True(t, strings.HasPrefix(said[0], "? 1000"), said)
+			default:
+				require.Empty(t, said, "%d, after the grant to %d", n, i)
+			}
+		}
 	}
 }
 
@@ -227,6 +263,7 @@ func TestReleaseLeavesTheQueue(t *testing.T) {
 			require.True(t, l.acquire(l.asksForToken(waiter(4))).Joined)
 			leaves := func(i int, fence string) lua.ReleaseArgs {
 				a := l.ends()
+				a.Publish.Sharded = name == "cluster"
 				a.Owner, a.Fence = waiter(i), fence
 				return a
 			}
@@ -245,6 +282,7 @@ func TestReleaseLeavesTheQueue(t *testing.T) {
 			// Also while nobody has the lock, and with somebody else's name for a next one.
 			l.join(1, 2)
 			l.must("DEL", l.name)
+			second := l.process(2, name == "cluster")
 			a := leaves(1, "")
 			for _, a.Next = range []string{"", next} {
 				for _, a.Stay = range []bool{false, true} {
@@ -252,6 +290,7 @@ func TestReleaseLeavesTheQueue(t *testing.T) {
 					l.requirePlaces(waiter(2))
 				}
 			}
+			require.Equal(t, []string{"? 0"}, second.said(), "it may have been the first one's turn to look")
 			require.Zero(t, l.number("EXISTS", l.name))
 		})
 	}

@@ -106,8 +106,8 @@ func (l lab) process(i int, sharded ...bool) *ear {
 }
 
 // given is what a process hears.
-func given(i, grants int, token string) []string {
-	return []string{fmt.Sprintf("%s 100000 %d %s", waiter(i), grants, token)}
+func given(i int, token string) []string {
+	return []string{fmt.Sprintf("%s 100000 0 %s", waiter(i), token)}
 }
 
 func has(owner, count string) map[string]string { return map[string]string{owner: count} }
@@ -207,7 +207,7 @@ func TestQueueOfALockThatNeverExpires(t *testing.T) {
 		require.Positive(t, l.number("PTTL", l.queue))
 		first := l.process(1)
 		require.Equal(t, granted, l.releases(l.ends()))
-		require.Equal(t, given(1, 1, "-"), first.said())
+		require.Equal(t, given(1, "-"), first.said())
 		l.requireTTL(grantLease)
 	}
 }
@@ -254,20 +254,20 @@ func TestReleaseGrantsToTheFirst(t *testing.T) {
 		require.Equal(t, has(waiter(1), "1"), l.fields())
 		l.requireTTL(grantLease)
 		l.requirePlaces(waiter(2))
-		require.Equal(t, given(1, 1, "-"), first.said())
+		require.Equal(t, given(1, "-"), first.said())
 		require.Equal(t, notHeld, l.releases(a), "a repeat")
 
 		require.Equal(t, granted, l.releases(next(1)))
 		require.Equal(t, has(waiter(2), "1"), l.fields())
 		l.requirePlaces(client(1) + ":2")
 		l.requireQueueTTL(grantLease + margin)
-		require.Equal(t, given(2, 1, "-"), second.said())
+		require.Equal(t, given(2, "-"), second.said())
 		require.Equal(t, notHeld, l.releases(next(1)), "a repeat")
 		l.requirePlaces(client(1) + ":2")
 		require.Equal(t, has(waiter(2), "1"), l.fields())
 
 		require.Equal(t, granted, l.releases(next(2)))
-		require.Equal(t, []string{client(1) + ":2 100000 1 -"}, first.said())
+		require.Equal(t, []string{client(1) + ":2 100000 0 -"}, first.said())
 		require.Empty(t, second.said())
 		a.Owner = client(1) + ":2"
 		require.Equal(t, granted, l.releases(a))
@@ -293,7 +293,7 @@ func TestGrantIsLikeAnAcquire(t *testing.T) {
 	require.Equal(t, lua.AcquireReply{Status: lua.Acquired}, l.acquire(l.asks(waiter(1))))
 	require.Equal(t, has(waiter(1), "1"), l.fields())
 	l.requireTTL(grantLease)
-	renewed, err := lua.Renew(t.Context(), l.rdb, long, []lua.Hold{{l.name, me}, {l.name, waiter(1)}})
+	renewed, err := lua.Renew(t.Context(), l.rdb, long, []lua.Hold{{Name: l.name, Owner: me}, {Name: l.name, Owner: waiter(1)}})
 	require.NoError(t, err)
 	require.Equal(t, []lua.Renewal{lua.Gone, lua.Renewed}, renewed)
 	l.requireTTL(long)
@@ -326,7 +326,7 @@ func TestReleasePassesOverTheDead(t *testing.T) {
 				if alive {
 					require.Equal(t, granted, got)
 					require.Equal(t, has(waiter(300), "1"), l.fields())
-					require.Equal(t, given(300, 1, "-"), last.said())
+					require.Equal(t, given(300, "-"), last.said())
 					require.Empty(t, everybody.said())
 					l.requireTTL(grantLease)
 				} else {
@@ -389,7 +389,7 @@ func TestNextJoinsAtTheEnd(t *testing.T) {
 			}
 			for i, ear := range ears {
 				if row.want == granted && row.owner == waiter(i) {
-					require.Equal(t, given(i, 1, "-"), ear.said())
+					require.Equal(t, given(i, "-"), ear.said())
 				} else {
 					require.Empty(t, ear.said())
 				}
@@ -439,14 +439,14 @@ func TestTokensOfGrants(t *testing.T) {
 			require.True(t, l.acquire(asks).Joined)
 			first := l.process(1)
 			require.Equal(t, granted, l.releases(ends))
-			require.Equal(t, given(1, 0, row.token), first.said())
+			require.Equal(t, given(1, row.token), first.said())
 			require.Equal(t, has(waiter(1), row.count), l.fields())
 
 			// Others see a lock that is held, also if the count is 0.
 			refused := l.acquire(l.asks(other))
 			require.Equal(t, lua.Held, refused.Status)
 			require.Equal(t, waiter(1), refused.Holder)
-			renewed, err := lua.Renew(t.Context(), rdb, short, []lua.Hold{{l.name, waiter(1)}})
+			renewed, err := lua.Renew(t.Context(), rdb, short, []lua.Hold{{Name: l.name, Owner: waiter(1)}})
 			require.NoError(t, err)
 			require.Equal(t, []lua.Renewal{lua.Renewed}, renewed)
 
@@ -493,4 +493,51 @@ func TestTokenOfANextOwner(t *testing.T) {
 	}
 	a.Next = ""
 	require.Equal(t, freed, l.releases(a))
+}
+
+// One whose lease is shorter than that of a grant has a count of 0 until it asks, and then its own lease, once: a copy of that
+// call that comes late shortens nothing.
+func TestGrantToAShortLease(t *testing.T) {
+	t.Parallel()
+	for _, fenced := range []bool{false, true} {
+		for _, next := range []bool{false, true} {
+			l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
+			l.hold(me, "1", brief)
+			first, token := l.process(1), int64(0)
+			asks, ends := l.asks(waiter(1)), l.ends()
+			asks.Lease, asks.Short = short, true
+			if fenced {
+				asks.Fence, ends.Fence, token = l.fence, l.fence, 1
+			}
+			if next { // it joins by a release
+				l.process(2)
+				l.join(2)
+				joins := ends
+				joins.Next, joins.Short = waiter(1), true
+				require.Equal(t, granted, l.releases(joins))
+				ends.Owner, ends.Fence = waiter(2), asks.Fence
+			} else {
+				require.True(t, l.acquire(asks).Joined)
+			}
+			l.requirePlaces(waiter(1) + " s")
+			require.Equal(t, granted, l.releases(ends))
+			require.Equal(t, given(1, "-"), first.said())
+			require.Equal(t, has(waiter(1), "0"), l.fields())
+			l.requireTTL(grantLease)
+
+			require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: token}, l.acquire(asks))
+			require.Equal(t, has(waiter(1), "1"), l.fields())
+			l.requireTTL(short)
+			l.must("PEXPIRE", l.name, "180000")
+			require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: token}, l.acquire(asks))
+			l.requireTTL(long)
+
+			left := ends
+			left.Owner = waiter(1)
+			require.Equal(t, freed, l.releases(left))
+			require.True(t, func() bool { l.hold(other, "1", brief); return l.acquire(asks).Joined }())
+			require.Equal(t, notHeld, l.releases(left))
+			l.requirePlaces()
+		}
+	}
 }

@@ -24,6 +24,9 @@
 -- time is over, or whose process does not listen any more, is dropped. If the lock is free, the writer has a short time left to
 -- take it.
 --
+-- A reader whose hold keys are all gone is dead. Where many fields are, a reader that comes in looks at three and takes those of dead
+-- readers out, so that they do not pile up: each death adds one.
+--
 -- A repeat of a call whose reply was lost finds the count already there and changes nothing but
 -- the expiries. The count never falls here, and no expiry is shortened.
 --
@@ -104,6 +107,12 @@ end
 if not mode then
   redis.call('hset', lock, 'mode', 'read', owner, ARGV[3])
 elseif not held then
+  local some = mode == 'read' and redis.call('hlen', lock) > 20 and redis.call('hrandfield', lock, '3', 'withvalues') or {}
+  for i = 1, #some, 2 do
+    if some[i] ~= 'mode' and lives(lock, some[i], some[i + 1]) == 0 then
+      redis.call('hdel', lock, some[i])
+    end
+  end
   redis.call('hset', lock, owner, ARGV[3])
 elseif more > 0 then
   redis.call('hincrby', lock, owner, more)

@@ -15,12 +15,16 @@
 -- A repeat of a call whose reply was lost changes nothing: the count never rises here, and a
 -- hold that has ended answers 0. A partial release never shortens an expiry.
 --
--- The lock is free if no reader with a live hold key is left, whatever fields there are. Of many fields one usually tells that a
--- reader lives, or a few do. If all were looked at, the hash expires with the last of these readers; if one is left that waits to
--- become the writer, it is told.
+-- The lock is free if no reader with a live hold key is left, whatever fields there are. Of many fields a few usually tell that
+-- two readers live. If all were looked at, the hash expires with the last of these readers; if one is left that waits to
+-- become the writer, or may, since there are no marks to tell, it is told. Dead readers that are met are taken out.
 --
 -- Whoever waits is told by '1' on the unlock channel, and then by '00', which is '0' for Redisson: it forgets a '1' that comes
 -- while it is about to wait, and remembers a '0'.
+--
+-- If those who wait sleep until this reader's time would have been over, and the others' ends earlier, they are told by '<ms>', from 2 on, to
+-- look then, and Redisson, which heeds no number but 0 and 1 and chokes on what is none, by '00' to ask. Their marks say how long they sleep. Without marks only Redisson may wait, whose
+-- sleep ends with the hash's; one of its threads is to ask again if that ends before half of its time is over.
 --
 -- A server without memory refuses hincrby and set, because they might need some, unless the script has
 -- written before. So a field that is not there is deleted first. No field is written after the expiry: see release.lua.
@@ -59,50 +63,89 @@ if want > 0 then
   return 1
 end
 
-for level = 1, above do
-  redis.call('del', hold_key(lock, owner, level))
-end
-redis.call('hdel', lock, owner)
-if redis.call('hget', lock, 'mode') == 'write' then
-  return 1
-end
+local reads = redis.call('hget', lock, 'mode') ~= 'write'
+local before = redis.call('pttl', lock)
+local longest, readers, reader = 0, 0, ''
 
--- one_of reports whether one of some fields is a live reader's, as far as its first level tells.
-local function one_of(fields)
-  for _, field in ipairs(fields) do
-    if redis.call('pttl', hold_key(lock, field, 1)) > 0 then
-      return true
+-- look counts the other readers among some fields, each before its count.
+local function look(fields)
+  longest, readers = 0, 0
+  for i = 1, #fields, 2 do
+    local field = fields[i]
+    if field ~= 'mode' and field ~= owner then
+      local left = lives(lock, field, fields[i + 1])
+      if left == 0 then
+        redis.call('hdel', lock, field)
+      else
+        longest, readers, reader = math.max(longest, left), readers + 1, field
+      end
     end
   end
 end
 
-if redis.call('hlen', lock) > 9 and (one_of({redis.call('hrandfield', lock)}) or one_of(redis.call('hrandfield', lock, '9'))) then
+local some = '3'
+while reads and redis.call('hlen', lock) > 10 and readers < 2 do
+  look(redis.call('hrandfield', lock, some, 'withvalues'))
+  some = '9' -- of which seven are readers at least
+end
+local all = readers < 2
+if reads and all then
+  look(redis.call('hgetall', lock))
+end
+
+for level = 1, above do
+  redis.call('del', hold_key(lock, owner, level))
+end
+redis.call('hdel', lock, owner)
+if not reads then
   return 1
 end
-local longest, readers, reader = 0, 0, ''
-local all = redis.call('hgetall', lock)
-for i = 1, #all, 2 do
-  local field = all[i]
-  local left = lives(lock, field, all[i + 1])
-  if left > 0 then
-    longest, readers, reader = math.max(longest, left), readers + 1, field
+
+local function announce(message)
+  local heard = redis.pcall(ARGV[4], ARGV[5], message)
+  redis.pcall(ARGV[4], ARGV[5], '00')
+  if type(heard) ~= 'number' then
+    return redis.error_reply('UNTOLD ' .. heard.err)
   end
+  return 1
 end
+
 if readers == 0 then
   redis.call('del', lock)
-else
+  return announce('1')
+end
+if all then
   redis.call('pexpire', lock, longest)
-  local upgrades = false
-  for _, mark in ipairs(marks and readers == 1 and redis.call('zrange', marks, '0', '-1') or {}) do
-    upgrades = upgrades or string.find(mark .. ' ', ' ' .. reader .. ' ', 1, true)
-  end
-  if not upgrades then
+end
+local late = before - longest > 1000
+if readers > 1 and not late then
+  return 1
+end
+local early = string.format('%d', math.max(longest, 2))
+local marked = marks and redis.pcall('zrange', marks, '0', '-1', 'withscores') or {err = ''}
+local upgrades = marked.err
+for i = 1, #marked, 2 do
+  upgrades = upgrades or string.find(marked[i] .. ' ', ' ' .. reader .. ' ', 1, true)
+end
+if readers == 1 and upgrades then
+  return announce('1')
+end
+if #marked == 0 then
+  if not late or not all or not marked.err and before < 2 * longest + 1000 then
     return 1
   end
+  return announce(early)
 end
-local heard = redis.pcall(ARGV[4], ARGV[5], '1')
-redis.pcall(ARGV[4], ARGV[5], '00')
-if type(heard) ~= 'number' then
-  return redis.error_reply('UNTOLD ' .. heard.err)
+local clock = redis.call('time')
+local ends = clock[1] * 1000 + math.floor(clock[2] / 1000) + longest + 1000 -- of a mark whose writer looks then
+late = false
+for i = 1, #marked, 2 do
+  if tonumber(marked[i + 1]) > ends + 1000 then
+    late = true
+    redis.pcall('zadd', marks, 'xx', ends, marked[i])
+  end
+end
+if late then
+  return announce(early)
 end
 return 1

@@ -1,38 +1,39 @@
 -- Extends the expiry of many read holds, each only if its owner still holds the lock.
 --
--- KEYS[n]    the locks, all of one cluster slot: hashes (see read_acquire.lua)
--- ARGV[1]    lease in ms, counted from now
--- ARGV[n+1]  owner field of KEYS[n]
+-- KEYS[n]     the locks, all of one cluster slot: hashes (see read_acquire.lua)
+-- ARGV[2n-1]  owner field of KEYS[n]
+-- ARGV[2n]    its lease in ms, counted from now
 --
 -- Reply {verdict, ...}  one per lock: 1 extended, 0 the owner does not hold it, -1 refused for now
 --
 -- The hash and the hold keys of all levels are extended together. One that should be there and is not is set again: nobody
--- else can have had the lock as long as the field is there.
+-- else can have had the lock as long as the field is there. Redisson sets the expiry of the hash to its own watchdog time, and up to
+-- 4.3.1 those of all readers' hold keys, too.
 --
 -- One bad key must not take the others with it, so each is accessed with pcall. A key of another type means that the hold is
 -- gone. An expiry that is later already stays.
 
-local lease = tonumber(ARGV[1])
 local verdicts = {}
 
 -- extend brings the expiry of a key up to the lease, and reports whether it did.
-local function extend(key)
+local function extend(key, lease)
   local left = redis.pcall('pttl', key)
-  if type(left) == 'number' and left < lease then
-    left = redis.pcall('pexpire', key, ARGV[1])
+  if type(left) == 'number' and left < tonumber(lease) then
+    left = redis.pcall('pexpire', key, lease)
     if left == 0 then
-      left = redis.pcall('set', key, '1', 'px', ARGV[1])
+      left = redis.pcall('set', key, '1', 'px', lease)
     end
   end
   return type(left) == 'number' or left.ok ~= nil
 end
 
 for i = 1, #KEYS do
-  local count = redis.pcall('hget', KEYS[i], ARGV[i + 1])
+  local owner, lease = ARGV[2 * i - 1], ARGV[2 * i]
+  local count = redis.pcall('hget', KEYS[i], owner)
   if type(count) == 'string' then
-    verdicts[i] = extend(KEYS[i]) and 1 or -1
+    verdicts[i] = extend(KEYS[i], lease) and 1 or -1
     for level = 1, tonumber(count) or 0 do
-      if not extend(hold_key(KEYS[i], ARGV[i + 1], level)) then
+      if not extend(hold_key(KEYS[i], owner, level), lease) then
         verdicts[i] = -1
       end
     end

@@ -12,8 +12,7 @@
 -- ARGV[7]      1: that one gets the lock; 0: the first of the queue does, and that one joins at the end; 2: that one, which
 --              nobody is, has the lock until its lease is over, and all are told to ask how long that is
 -- ARGV[8]      optional: lease in ms of a grant to another process
--- ARGV[9]      with ARGV[8]: how many grants there are since everybody was last told, with this one
--- ARGV[10]     with ARGV[8]: 1 if this process listens to the unlock channel, though it has no next owner
+-- ARGV[9]      with ARGV[8]: 1 if the next owner's lease is shorter than that of a grant
 --
 -- Reply 1        released, and whoever waits is told
 -- Reply 3        released for everybody, several of whom listen
@@ -25,10 +24,17 @@
 -- A repeat of a call whose reply was lost changes nothing: the count never rises here, and a
 -- hold that has ended answers 0. A partial release never shortens the expiry.
 --
--- A grant is told to its process alone, on the channel <unlock channel>:<client>: '<owner> <lease> <grants> <token>', with '-' for
+-- A grant is told to its process alone, on the channel <unlock channel>:<client>: '<owner> <lease> 0 <token>', with '-' for
 -- no token. '? <ms>' there means: look at the lock in so many ms. A process that nobody listens for has died, and is
 -- passed over. '00' on the unlock channel is '0' for Redisson, which is not in the queue, and nothing for those who are. '01' is '1'
 -- for Redisson, where each thread has to ask to learn a shorter time, and '0' for us, where the first asks for all.
+--
+-- A process that may be in the queue listens to <unlock channel>:rlock_queue as well, where nothing is ever said. So whoever listens
+-- to the unlock channel alone is an outsider. While there is one, the lock is given to nobody: it is free, and the outsiders are told, and
+-- so is the first of the queue, in case that they do not want it.
+--
+-- Whoever has been given the lock, or told that it is free, may be stopped or dead. So each call makes sure that those behind look
+-- when the lease of a grant is over.
 --
 -- A server without memory refuses hincrby, because it might need some, unless the script has
 -- written before. So a field that is not there is deleted first.
@@ -44,7 +50,7 @@ local lock, owner, next = KEYS[1], ARGV[1], ARGV[6]
 local want = tonumber(ARGV[2])
 local queue = ARGV[8] and KEYS[#KEYS]
 local fence = #KEYS > (queue and 2 or 1) and KEYS[2]
-local mark = fence and ' f' or '' -- of the entries of those that want a token
+local mark = ARGV[9] == '1' and ' s' or fence and ' f' or '' -- of the next owner's entry
 
 if want > 0 then
   local held = redis.call('hget', lock, owner)
@@ -90,7 +96,7 @@ if ARGV[7] == '2' and redis.call('hexists', lock, owner) == 1 then
 end
 
 local stay = next ~= '' and ARGV[7] == '1'
-local front = queue and redis.call('zrange', queue, '0', '3', 'withscores') or {} -- entry, score, entry, ...
+local front = queue and redis.call('zrange', queue, '0', '0') or {}
 if not stay and (not queue or next == '' and #front == 0) then
   return free('0')
 end
@@ -101,21 +107,64 @@ local function tell(entry, message)
   return type(heard) == 'number' and heard > 0
 end
 
-if redis.call('hexists', lock, owner) == 0 then
-  if #front > 0 and redis.call('zrem', queue, owner .. mark) == 1 and redis.call('exists', lock) == 0 then
-    local first = redis.pcall('zrange', queue, '0', '0')[1] -- it may have been the owner's turn to look
-    if first then
-      tell(first, '? 0')
+-- first returns the next one of the queue, as long as those before it are taken out; nil at its end. From here on the queue may be gone
+-- with its last entry, and its slot be served by another node of a cluster: not to reach it any more is no error.
+local at = 0
+local function first()
+  at = at + 1
+  if at > #front then
+    front, at = redis.pcall('zrange', queue, '0', '31'), 1
+  end
+  return front[at]
+end
+
+-- watch has those look when a grant is over that are behind so many others: all who would sleep past the time when those before them,
+-- if all of these are dead, could each have had a grant. The queue's expiry tells how long anybody sleeps. An entry
+-- with an odd score looks by then anyway. They look one after the other, so the first gets a lock that is free.
+local lease, asleep = ARGV[8], nil
+local function watch(from)
+  asleep = asleep or redis.pcall('pttl', queue)
+  local many = type(asleep) == 'number' and math.ceil((asleep - 1000) / lease) - 1 or 0
+  if many < 1 then
+    return
+  end
+  local behind = redis.pcall('zrange', queue, from, from + many - 1, 'withscores')
+  for n = 1, #behind, 2 do
+    if behind[n + 1] % 2 == 0 then
+      tell(behind[n], '? ' .. lease + math.min(n - 1, 500))
+      redis.pcall('zadd', queue, behind[n + 1] + 1, behind[n])
     end
+  end
+  if #behind < 2 * many then -- these were all
+    redis.pcall('pexpire', queue, lease + 1000)
+  end
+end
+
+-- invite tells the first of the queue that the lock is free, and reports whether there is one.
+local function invite()
+  for entry in first do
+    if tell(entry, '? 0') then
+      watch(1)
+      return true
+    end
+    redis.call('zrem', queue, entry)
+  end
+  return false
+end
+
+if redis.call('hexists', lock, owner) == 0 then
+  if #front > 0 and redis.call('zrem', queue, owner, owner .. ' f', owner .. ' s') > 0 and redis.call('exists', lock) == 0 then
+    front = {}
+    invite() -- it may have been the owner's turn to look
   end
   return 0
 end
 
 -- give writes the hold of another owner beside the one that ends. If that fails it returns the error, and nothing was written.
-local function give(field, count, lease)
+local function give(field, count, lasts)
   local failed = redis.pcall('hset', lock, field, count)
   if type(failed) == 'number' then
-    failed = redis.pcall('pexpire', lock, lease)
+    failed = redis.pcall('pexpire', lock, lasts)
     if failed == 1 then
       return nil
     end
@@ -127,8 +176,8 @@ end
 local entry_of_next = next ~= '' and next .. mark
 
 local function hand_off()
-  local token = fence and redis.call('incr', fence) or 0
-  local failed = give(next, '1', ARGV[3])
+  local token = fence and raise(fence) or 0
+  local failed = type(token) == 'table' and token or give(next, '1', ARGV[3])
   if failed then
     return failed
   end
@@ -143,64 +192,19 @@ if stay then
   return hand_off()
 end
 
-local lease = ARGV[8]
 if entry_of_next then
   local last = #front == 0 and 0 or redis.call('zrange', queue, '-1', '-1', 'withscores')[2]
-  local score = math.floor(last / 2) * 2 + 3
-  if redis.call('zadd', queue, 'nx', score, entry_of_next) == 1 and #front < 8 then
-    front[#front + 1], front[#front + 2] = entry_of_next, score
-  end
-  if redis.call('pttl', queue) < lease + 1000 then
+  redis.call('zadd', queue, 'nx', math.floor(last / 2) * 2 + 3, entry_of_next)
+  asleep = redis.call('pttl', queue)
+  if asleep < lease + 1000 then
     redis.call('pexpire', queue, lease + 1000)
   end
+  front[1] = front[1] or entry_of_next
 end
 
--- From here on the queue may be gone with its last entry, and its slot be served by another node of a cluster: not to reach it
--- any more is no error.
-
--- first returns the next one of the queue, as long as those before it are taken out; nil at its end.
-local at = 0
-local function first()
-  at = at + 1
-  if 2 * at > #front then
-    front, at = redis.pcall('zrange', queue, '0', '3', 'withscores'), 1
-  end
-  return front[2 * at - 1]
-end
-
--- watch has those behind the first look in case that the ones before them are dead, if they sleep for longer. Each is told
--- once in its sleep.
-local function watch(from)
-  for i = at + 1, #front / 2 do
-    if front[2 * i] % 2 == 0 then
-      local behind = redis.pcall('zrange', queue, from, '31', 'withscores')
-      for n = 1, #behind, 2 do
-        if behind[n + 1] % 2 == 0 then
-          tell(behind[n], '? ' .. lease * (n + 1) / 2)
-          redis.pcall('zadd', queue, behind[n + 1] + 1, behind[n])
-        end
-      end
-      return
-    end
-  end
-end
-
-local grants = ARGV[9]
-if grants * 2 >= #front then
-  -- Everybody here had a turn, or some of many. If others listen, who are not in the queue, it is theirs now.
-  local known = redis.call('zcard', queue) + (entry_of_next and 0 or tonumber(ARGV[10]))
-  local listen = redis.pcall('pubsub', ARGV[4] == 'publish' and 'numsub' or 'shardnumsub', ARGV[5])
-  if listen.err or listen[2] > known then
-    for entry in first do
-      if tell(entry, '? 0') then
-        watch(1)
-        return free('00')
-      end
-      redis.call('zrem', queue, entry)
-    end
-    return free('0')
-  end
-  grants = '0'
+local listen = redis.pcall('pubsub', ARGV[4] == 'publish' and 'numsub' or 'shardnumsub', ARGV[5], ARGV[5] .. ':rlock_queue')
+if listen.err or listen[2] > listen[4] then
+  return free(invite() and '00' or '0')
 end
 
 -- What is granted below is told before the owner's field goes, which must not fail then: the right to it is tried here.
@@ -211,11 +215,13 @@ for entry in first do
     return hand_off()
   end
   redis.call('zrem', queue, entry)
-  local field, fenced = string.match(entry, '^(%S+)( ?f?)$')
+  local field, wants = string.match(entry, '^(%S+)( ?[fs]?)$')
   if field and field ~= owner then
     local count, token = '1', '-'
-    if fenced == ' f' then
-      local raised = fence and redis.pcall('incr', fence)
+    if wants == ' s' then
+      count = '0' -- reserved: it is to ask, and gets its own lease
+    elseif wants == ' f' then
+      local raised = fence and raise(fence)
       if type(raised) == 'number' then
         token = string.format('%.0f', raised)
       else
@@ -223,7 +229,7 @@ for entry in first do
       end
     end
     if not give(field, count, lease) then
-      if tell(entry, field .. ' ' .. lease .. ' ' .. grants .. ' ' .. token) then
+      if tell(entry, field .. ' ' .. lease .. ' 0 ' .. token) then
         redis.call('hdel', lock, owner)
         watch(0)
         return 2

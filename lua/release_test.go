@@ -26,7 +26,7 @@ func TestReleaseSaysWhetherSeveralListen(t *testing.T) {
 	for listen, want := range []lua.ReleaseReply{freed, freed, severalTold, severalTold} {
 		l := newLab(t, redistest.Dial(t, addr))
 		l.hold(me, "2", brief)
-		ears := l.subscribers(func() rueidis.Client { return redistest.Dial(t, addr) }, listen, false)
+		ears := l.subscribers(func() rueidis.Client { return redistest.Dial(t, addr) }, listen, false, false)
 		a := l.ends()
 		a.Queue = lua.Queue{}
 		a.Count = 1

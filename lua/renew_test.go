@@ -113,7 +113,7 @@ func TestRenewSameNameTwice(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
 	l.hold(me, "1", short)
-	got, err := lua.Renew(t.Context(), l.rdb, lease, []lua.Hold{{l.name, other}, {l.name, me}})
+	got, err := lua.Renew(t.Context(), l.rdb, lease, []lua.Hold{{Name: l.name, Owner: other}, {Name: l.name, Owner: me}})
 	require.NoError(t, err)
 	require.Equal(t, []lua.Renewal{lua.Gone, lua.Renewed}, got)
 	l.requireTTL(lease)

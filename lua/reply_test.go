@@ -61,7 +61,7 @@ func (p *parrot) serve(conn net.Conn) {
 			reply = "%2\r\n+version\r\n+7.0.0\r\n+proto\r\n:3\r\n"
 		case "PING":
 			reply = "+PONG\r\n"
-		case "EVALSHA":
+		case "EVALSHA", "HGET", "HLEN":
 			p.mu.Lock()
 			reply = p.reply
 			p.mu.Unlock()
@@ -114,7 +114,7 @@ func ask(ctx context.Context, c rueidis.Client) outcome {
 	var o outcome
 	o.acquired, o.err = lua.Acquire(ctx, c, lua.AcquireArgs{Name: "a", Fence: "f", Owner: me, Lease: lease, Count: 2})
 	o.released, o.rel = lua.Release(ctx, c, lua.ReleaseArgs{Name: "a", Owner: me})
-	o.renewed, o.ren = lua.Renew(ctx, c, lease, []lua.Hold{{"a", me}, {"b", me}})
+	o.renewed, o.ren = lua.Renew(ctx, c, lease, []lua.Hold{{Name: "a", Owner: me}, {Name: "b", Owner: me}})
 	o.forced, o.frc = lua.Force(ctx, c, "a", lua.Publish{})
 	return o
 }

@@ -1,6 +1,7 @@
 package lua
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -8,7 +9,7 @@ import (
 )
 
 var (
-	readRenewScript = script{Text("read_renew"), "9407681abe99eba1030e81b47c7ecfe630771397"}
+	readRenewScript = script{Text("read_renew"), "239eb53fccbbaa8455c0bbcb54e3410e73f3a20d"}
 	rwForceScript   = script{Text("rw_force"), "8ce2411f4801b617b7b2c070d075c170730ba18a"}
 )
 
@@ -27,19 +28,25 @@ func (s Side) mode() string { return [...]string{Reader: "read", Writer: "write"
 var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
-		Reader: {Text("read_acquire"), "ed6618f2a6d91b0119f59309cf9e23117df50340"},
+		Reader: {Text("read_acquire"), "702ebe90e1866a1417ba6074cd3fcc8c3ab5ced9"},
 		Writer: {Text("write_acquire"), "919ba8268149b3299042bcd4764bc6dbd20aaae1"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
-		Reader: {Text("read_release"), "62dbfe51854851fe1c4ffab7bf4e4fd83b978d21"},
+		Reader: {Text("read_release"), "969f0e1712d8323c5b96677a8df5959ca28f4bc3"},
 		Writer: {Text("write_release"), "55c4a008a6b38a4727dfcefbde8e531b0a5e34b2"},
 	}
 )
 
-// RenewReaders is Renew for readers.
+// RenewReaders is Renew for readers, each of which may have a lease of its own.
 func RenewReaders(ctx context.Context, c rueidis.Client, lease time.Duration, holds []Hold) ([]Renewal, error) {
-	return renew(ctx, c, readRenewScript, lease, holds)
+	keys := make([]string, len(holds))
+	args := make([]string, 0, 2*len(holds))
+	for i, h := range holds {
+		keys[i] = h.Name
+		args = append(args, h.Owner, millis(cmp.Or(h.Lease, lease)))
+	}
+	return verdicts("renew", readRenewScript.run(ctx, c, keys, args...), len(holds))
 }
 
 // ForceSide frees a read/write lock whoever holds it, if it is held on that side, and reports whether it was.

@@ -21,13 +21,15 @@ var sources embed.FS
 
 // preludes are the files with functions that stand before the scripts which call them: a script cannot call another one.
 var preludes = map[string][]string{
-	"acquire":       {"owner_of"},
+	"acquire":       {"owner_of", "raise"},
+	"release":       {"raise"},
 	"force":         {"owner_of"},
+	"info":          {"owner_of"},
 	"fair_acquire":  {"owner_of", "fair"},
 	"fair_release":  {"fair"},
 	"fair_refresh":  {"fair"},
 	"fair_force":    {"owner_of", "fair"},
-	"read_acquire":  {"owner_of", "hold_key"},
+	"read_acquire":  {"owner_of", "hold_key", "lives"},
 	"read_release":  {"hold_key", "lives"},
 	"read_renew":    {"hold_key"},
 	"write_acquire": {"owner_of", "hold_key", "lives", "readers"},

@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-const nobody = "11111111-2222-3333-4444-555555555555:0"
+const nobody = "11111111-2222-3333-4444-555555555555:00"
 
 // leaveTaken is a release after which the lock stays taken for as long as lease is.
 func (l lab) leaveTaken() lua.ReleaseArgs {

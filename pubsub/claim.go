@@ -26,17 +26,17 @@ const (
 // turn, so that nobody else makes an attempt meanwhile. It ends with [Waiter.Grant], [Waiter.Queued] or
 // [Waiter.Unclaim].
 //
-// listens reports whether this process is subscribed to the channel, though it has no place in the queue.
-func (h *Hub) Claim(q Queue) (w *Waiter, listens bool) {
+// outsiders reports whether somebody who is not in line was told of an unlock a short while ago.
+func (h *Hub) Claim(q Queue) (w *Waiter, outsiders bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.freed(q)
 	if t == nil {
 		return nil, false
 	}
-	listens = t.live() && t.places == 0
+	outsiders = !t.outside.IsZero() && time.Since(t.outside) < outsidersStay
 	if t.current != nil {
-		return nil, listens
+		return nil, outsiders
 	}
 	for w := t.first; w != nil; w = w.next {
 		if w.err == nil {
@@ -45,11 +45,15 @@ func (h *Hub) Claim(q Queue) (w *Waiter, listens bool) {
 			}
 			t.begin(w)
 			w.claim = claimed
-			return w, listens
+			return w, outsiders
 		}
 	}
-	return nil, listens
+	return nil, outsiders
 }
+
+// outsidersStay is for how long those are taken to listen that were told of an unlock because they are not in line. Whoever has gone is missed
+// at the next unlock that would tell them.
+const outsidersStay = time.Second
 
 // Grant tells a claimed waiter that it has the lock for ttl: those behind it wait no longer than
 // that. It reports false if the waiter has given up: then the caller gives the lock back, and leaves
@@ -95,8 +99,7 @@ func (w *Waiter) Unclaim() bool {
 	return true
 }
 
-// endClaim reports false if the waiter has given up. Such a one stays the current one, so that its leaving wakes the
-// next.
+// endClaim reports false if the waiter has given up. It stays current, so its Leave wakes the next waiter.
 func (w *Waiter) endClaim() (kept bool) {
 	kept = w.claim == claimed
 	w.claim = unclaimed

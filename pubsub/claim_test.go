@@ -13,13 +13,13 @@ import (
 func (d *desk) claimed(n int) []*Waiter {
 	d.t.Helper()
 	ws := d.line(n)
-	require.Same(d.t, ws[0], claimFirst(d.hub, queue(d.ch)))
+	require.Same(d.t, ws[0], claimOf(d.hub, queue(d.ch)))
 	d.turn(ws, -1)
 	return ws
 }
 
-// claimFirst is Hub.Claim for those who want the waiter alone.
-func claimFirst(h *Hub, q Queue) *Waiter {
+// claimOf is Hub.Claim for those who want the waiter alone.
+func claimOf(h *Hub, q Queue) *Waiter {
 	w, _ := h.Claim(q)
 	return w
 }
@@ -37,19 +37,19 @@ func TestClaimTakesTheFirstThatWaits(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	q := queue(d.ch)
-	require.Nil(t, claimFirst(d.hub, q), "no queue")
+	require.Nil(t, claimOf(d.hub, q), "no queue")
 	a := &Waiter{}
 	d.hub.Join(a, q)
-	require.Nil(t, claimFirst(d.hub, q), "it has the turn")
+	require.Nil(t, claimOf(d.hub, q), "it has the turn")
 	b := &Waiter{Value: "b"}
 	d.hub.Join(b, q)
-	require.Nil(t, claimFirst(d.hub, q), "the first has the turn")
+	require.Nil(t, claimOf(d.hub, q), "the first has the turn")
 	a.Done(-1)
-	require.Same(t, b, claimFirst(d.hub, q), "though the subscription does not stand yet")
+	require.Same(t, b, claimOf(d.hub, q), "though the subscription does not stand yet")
 	require.Equal(t, "b", b.Value)
-	require.Nil(t, claimFirst(d.hub, q), "claimed already")
-	require.Nil(t, claimFirst(d.hub, Queue{Lock: "other", Channel: d.ch}))
-	require.Nil(t, claimFirst(d.hub, queue(Channel{Name: d.ch.Name, Sharded: true})))
+	require.Nil(t, claimOf(d.hub, q), "claimed already")
+	require.Nil(t, claimOf(d.hub, Queue{Lock: "other", Channel: d.ch}))
+	require.Nil(t, claimOf(d.hub, queue(Channel{Name: d.ch.Name, Sharded: true})))
 	require.False(t, d.hub.JoinFirst(&Waiter{}, q), "somebody waits")
 	require.True(t, b.Grant(-1))
 	requireGranted(t, b)
@@ -63,13 +63,13 @@ func TestGrants(t *testing.T) {
 	d := newDesk(t)
 	ws := d.line(4)
 	for i, w := range ws {
-		require.Same(t, w, claimFirst(d.hub, queue(d.ch)))
+		require.Same(t, w, claimOf(d.hub, queue(d.ch)))
 		require.True(t, w.Grant(-1))
 		requireGranted(t, w)
 		<-w.turn
 		d.turn(ws[i+1:], -1)
 	}
-	require.Nil(t, claimFirst(d.hub, queue(d.ch)))
+	require.Nil(t, claimOf(d.hub, queue(d.ch)))
 	d.obey()
 	require.Zero(t, d.hub.Len())
 }
@@ -123,16 +123,16 @@ func TestClaimEnds(t *testing.T) {
 	ws := d.claimed(3)
 	require.True(t, ws[0].Queued(-1))
 	d.turn(ws, -1)
-	require.Same(t, ws[0], claimFirst(d.hub, queue(d.ch)), "it keeps its place")
+	require.Same(t, ws[0], claimOf(d.hub, queue(d.ch)), "it keeps its place")
 	require.True(t, ws[0].Unclaim())
 	d.turn(ws, 0)
 	ws[0].Held(-1, false)
 	d.turn(ws, -1)
-	require.Same(t, ws[0], claimFirst(d.hub, queue(d.ch)))
+	require.Same(t, ws[0], claimOf(d.hub, queue(d.ch)))
 	require.True(t, ws[0].Queued(-1))
 	require.Equal(t, Left, ws[0].Leave())
 	d.turn(ws, -1)
-	require.Same(t, ws[1], claimFirst(d.hub, queue(d.ch)))
+	require.Same(t, ws[1], claimOf(d.hub, queue(d.ch)))
 	require.Equal(t, Left, ws[2].Leave(), "behind a claim")
 	require.True(t, ws[1].Grant(-1))
 	require.Equal(t, Granted, ws[1].Leave())
@@ -153,7 +153,7 @@ func TestClaimedWaiterGivesUp(t *testing.T) {
 		ws := d.claimed(3)
 		abandon(t, ws[0])
 		require.False(t, end(ws[0]))
-		require.Nil(t, claimFirst(d.hub, queue(d.ch)))
+		require.Nil(t, claimOf(d.hub, queue(d.ch)))
 		d.hub.message(d.ch, "0")
 		d.turn(ws, -1)
 		require.Equal(t, Left, ws[0].Leave())
@@ -177,7 +177,7 @@ func TestTimerAfterAGrant(t *testing.T) {
 		<-ws[1].turn
 		require.Equal(t, time.Minute+time.Millisecond, time.Since(began), "the lease of the one that was granted")
 		ws[1].Held(time.Minute, false)
-		require.Same(t, ws[1], claimFirst(d.hub, queue(d.ch)))
+		require.Same(t, ws[1], claimOf(d.hub, queue(d.ch)))
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		d.turn(ws, -1)
@@ -202,7 +202,7 @@ func TestRefusalDuringAClaim(t *testing.T) {
 		d.hub.Join(b, queue(d.ch))
 		a.Held(-1, false)
 		require.Equal(t, subscribing, d.take())
-		require.Same(t, a, claimFirst(d.hub, queue(d.ch)))
+		require.Same(t, a, claimOf(d.hub, queue(d.ch)))
 		d.refused(no)
 		require.Empty(t, a.turn, "it may still get the lock")
 		require.Len(t, b.turn, 1)
@@ -240,9 +240,9 @@ func TestClaimPassesByTheRefused(t *testing.T) {
 	a.Held(-1, false)
 	require.Equal(t, subscribing, d.take())
 	d.refused(serverError(t, "NOPERM no such luck"))
-	require.Nil(t, claimFirst(d.hub, queue(d.ch)))
+	require.Nil(t, claimOf(d.hub, queue(d.ch)))
 	d.hub.Join(b, queue(d.ch))
-	require.Same(t, b, claimFirst(d.hub, queue(d.ch)))
+	require.Same(t, b, claimOf(d.hub, queue(d.ch)))
 	require.Equal(t, Left, a.Leave())
 	d.turn([]*Waiter{b}, -1)
 	require.True(t, b.Queued(-1))
@@ -263,7 +263,7 @@ func TestClaimsOfSeveralQueues(t *testing.T) {
 	a.Held(-1, false)
 	d.turn([]*Waiter{a}, 0) // the subscription is live
 	a.Held(-1, false)
-	require.Same(t, a, claimFirst(d.hub, q))
+	require.Same(t, a, claimOf(d.hub, q))
 	d.hub.message(d.ch, "0")
 	d.turn([]*Waiter{ws[0], ws[1], a, b}, -1)
 	require.True(t, a.Grant(-1))
@@ -297,8 +297,8 @@ func TestClaimAndClose(t *testing.T) {
 		require.ErrorIs(t, refusal(ws[0]), ErrClosed)
 		requireClosed(t, ws[1])
 		end(ws[0])
-		require.Nil(t, claimFirst(d.hub, queue(d.ch)))
-		require.Nil(t, topic.timer, "no timer starts")
+		require.Nil(t, claimOf(d.hub, queue(d.ch)))
+		require.Zero(t, topic.timerAt, "no timer starts")
 		ws[1].Leave()
 	}
 }
@@ -320,7 +320,7 @@ func (m *model) claimStep() string {
 			m.hub.Ending(m.q())
 			return "ending"
 		}
-		w := claimFirst(m.hub, m.q())
+		w := claimOf(m.hub, m.q())
 		if w == nil {
 			for _, x := range m.queue {
 				require.True(m.t, m.turn != nil || x.err != nil, "not claimed: %v", m.steps)
@@ -492,7 +492,7 @@ func (m *model) grantStep() string {
 		if w.due {
 			m.event()
 		}
-		tell("%p 2000 1 7", w)
+		tell("%p 2000 0 7", w)
 		m.moved("given", w)
 		delete(m.placed, w)
 		if w == m.turn {
@@ -500,8 +500,42 @@ func (m *model) grantStep() string {
 			return "given in its turn"
 		}
 		m.local = m.clock
-		require.Equal(m.t, Grant{Lease: 2 * time.Second, Grants: 1, Token: 7}, said(w))
+		require.Equal(m.t, Grant{Lease: 2 * time.Second, Token: 7}, said(w))
 		m.out(w)
 		return "given"
 	}
+}
+
+// Who claims a waiter learns whether somebody was told of an unlock lately who is not in line.
+func TestClaimBesideOutsiders(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newDesk(t)
+		_, outsiders := d.hub.Claim(d.q())
+		require.False(t, outsiders, "no queue")
+		ws := d.line(1)
+		claims := func(want bool) {
+			t.Helper()
+			w, outsiders := d.hub.Claim(d.q())
+			require.Same(t, ws[0], w)
+			require.Equal(t, want, outsiders)
+			require.True(t, w.Queued(time.Hour))
+		}
+		d.hub.message(d.ch, "0")
+		d.turn(ws, 0)
+		ws[0].Held(time.Hour, false)
+		claims(false)
+		d.hub.message(d.ch, "00")
+		d.turn(ws, 0)
+		_, outsiders = d.hub.Claim(d.q())
+		require.True(t, outsiders, "nobody is claimed")
+		ws[0].Held(time.Hour, false)
+		time.Sleep(outsidersStay - time.Millisecond)
+		claims(true)
+		time.Sleep(time.Millisecond)
+		claims(false)
+		ws[0].Leave()
+		d.obey()
+		d.hub.Close()
+	})
 }

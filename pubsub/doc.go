@@ -12,7 +12,7 @@
 //  1. being the first of a new queue, unless this process is known to hold the lock (topic.localHold),
 //  2. a message: "0" makes the first waiter due, "1" all of them,
 //  3. the confirmation of the subscription, the first one and each after a reconnect,
-//  4. the end of the remaining time that the last attempt, or a message, has told,
+//  4. the end of the remaining time that the last attempt, or a message, has told, a minute if there is no end,
 //  5. the end of a waiter before it that had the turn, the process's place, or was due, and left,
 //  6. the news that its slot is served by a node of which the client has not heard: the attempt is
 //     what makes the client find that node,
@@ -41,8 +41,10 @@
 // given back when no queue needs it: at once if the last waiter gave up, or could not keep what it
 // got ([Hub.Undone]), and after a while ([linger]) if it waited and got the lock.
 //
-// A subscription is to two channels, that of the unlocks and that of the grants to this process. One command asks
-// for both, and it is live from the confirmation of both until one of them is lost.
+// A subscription is to three channels: that of the unlocks, that of those in line, where nothing is said, and that of the grants to
+// this process. One command asks for all of them, and it is live from the confirmation of the last until one of them is lost. Who is in line need not be told of
+// unlocks, so if a waiter for the channel is not to have a place ([Queue].Places), or asked for one and got none, the subscription begins anew without
+// the second.
 //
 // All channels of a node share one dedicated connection, served by one goroutine (a [link]), however
 // many channels and waiters there are; a waiter costs no goroutine. Plain channels need one link.
@@ -51,5 +53,5 @@
 //
 // The files, each with one concept: hub.go (the entrance), queue.go (a waiter's way), claim.go (this
 // process hands the lock to a waiter), grant.go (another process does), expiry.go (its time is over), topic.go
-// (the queue), subscription.go, link.go with send.go and cutoff.go (the connection), router.go.
+// (the queue), courtesy.go (after a run others go first), subscription.go, link.go with send.go and cutoff.go (the connection), router.go.
 package pubsub

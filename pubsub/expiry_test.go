@@ -67,7 +67,7 @@ func TestNothingExpiresAfterLeaving(t *testing.T) {
 	for name, leave := range map[string]func(d *desk, w *Waiter){
 		"left":    func(_ *desk, w *Waiter) { w.Leave() },
 		"done":    func(d *desk, w *Waiter) { d.hub.message(d.ch, "0"); w.Done(-1) },
-		"granted": func(d *desk, w *Waiter) { require.Same(d.t, w, claimFirst(d.hub, queue(d.ch))); w.Grant(-1) },
+		"granted": func(d *desk, w *Waiter) { require.Same(d.t, w, claimOf(d.hub, queue(d.ch))); w.Grant(-1) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -98,7 +98,7 @@ func TestExpiredPassesOn(t *testing.T) {
 			after:  func(d *desk, w *Waiter) { d.hub.message(d.ch, "0"); w.Held(-1, false) },
 		},
 		"claim": {
-			before: func(d *desk, w *Waiter) { require.Same(d.t, w, claimFirst(d.hub, queue(d.ch))) },
+			before: func(d *desk, w *Waiter) { require.Same(d.t, w, claimOf(d.hub, queue(d.ch))) },
 			after:  func(d *desk, w *Waiter) { require.True(d.t, w.Unclaim()) },
 		},
 	} {
@@ -134,7 +134,7 @@ func TestClaimedExpires(t *testing.T) {
 	claimed := func(t *testing.T) *Waiter {
 		d := newDesk(t)
 		w := d.impatient(1)[0]
-		require.Same(t, w, claimFirst(d.hub, queue(d.ch)))
+		require.Same(t, w, claimOf(d.hub, queue(d.ch)))
 		time.Sleep(patience)
 		synctest.Wait()
 		requireExpired(t, w)
@@ -162,7 +162,7 @@ func TestExpiredIsNotClaimed(t *testing.T) {
 		next := &Waiter{}
 		require.False(t, d.hub.Join(next, queue(d.ch)))
 		w.expiry.fire()
-		require.Same(t, next, claimFirst(d.hub, queue(d.ch)))
+		require.Same(t, next, claimOf(d.hub, queue(d.ch)))
 		w.Leave()
 		require.True(t, next.Grant(-1))
 		requireGranted(t, next)

@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"errors"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -15,9 +16,8 @@ import (
 
 // Grant is what the message to a process that got the lock says.
 type Grant struct {
-	Lease  time.Duration // from the moment in which the lock was given to it
-	Grants int           // in a row, this one included, since everybody was told
-	Token  int64         // fencing token; negative: there is none
+	Lease time.Duration // from the moment in which the lock was given to it
+	Token int64         // fencing token; negative: there is none
 
 	Crossed bool // it came while the waiter, or its claimant, was asking: the answer may be newer
 }
@@ -53,16 +53,17 @@ func (w *Waiter) TakePlace(owner string) bool {
 }
 
 // Hear subscribes to the channel of the waiter's own, on which Redisson tells it that the lock is free: <unlock channel>:<owner>.
-// When that is confirmed the waiter is due. It has the turn, and a place.
+// When that is confirmed the waiter is due. It has the turn, and has taken a place. If it has no place any more, it does not need
+// that: another process gave it the lock before the answer came that it had joined. The two travel on different connections.
 func (w *Waiter) Hear() {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	if w.place.own != nil {
+	if w.place == nil || w.place.own != nil {
 		return
 	}
 	ch := Channel{t.queue.Channel.Name + ":" + w.place.owner, t.queue.Channel.Sharded}
-	w.place.own = &subscription{hub: t.hub, channel: ch, names: []string{ch.Name}, waiter: w}
+	w.place.own = &subscription{hub: t.hub, channel: ch, waiter: w}
 	t.hub.subs[ch] = w.place.own
 	w.place.own.update()
 }
@@ -101,21 +102,13 @@ func (t *topic) at(owner string) *Waiter {
 	return nil
 }
 
-// told handles a message to this process alone: '<owner> <lease> <grants> <token>', with '-' for no token, or '? <ms>', or
-// '? <ms> <owner>' where each waiter has a place. Whatever else it says, the lock is to be looked at.
+// told handles a message to this process alone: '<owner> <lease> 0 <token>', with '-' for no token, or '? <ms>', or
+// '? <ms> <owner>' where each waiter has a place. Whatever else it says, the lock is to be looked at. Anybody may have sent it.
 func (s *subscription) told(payload string) {
 	words := strings.Fields(payload)
-	if len(words) == 4 {
-		lease, err1 := strconv.ParseInt(words[1], 10, 64)
-		grants, err2 := strconv.Atoi(words[2])
-		token, err3 := strconv.ParseInt(words[3], 10, 64)
-		if words[3] == "-" {
-			token, err3 = -1, nil
-		}
-		if errors.Join(err1, err2, err3) == nil {
-			s.give(words[0], &Grant{Lease: time.Duration(lease) * time.Millisecond, Grants: grants, Token: token})
-			return
-		}
+	if g := grantOf(words); g != nil {
+		s.give(words[0], g)
+		return
 	}
 	var ms int64
 	if len(words) == 2 && words[0] == "?" {
@@ -130,6 +123,25 @@ func (s *subscription) told(payload string) {
 			t.look(time.Duration(ms) * time.Millisecond)
 		}
 	}
+}
+
+// grantOf reads a grant; nil if the words are none.
+func grantOf(words []string) *Grant {
+	if len(words) != 4 {
+		return nil
+	}
+	if _, err := strconv.ParseUint(words[2], 10, 32); err != nil { // an older version counts there
+		return nil
+	}
+	lease, err1 := strconv.ParseInt(words[1], 10, 64)
+	token, err2 := strconv.ParseInt(words[3], 10, 64)
+	if words[3] == "-" {
+		token, err2 = -1, nil
+	}
+	if errors.Join(err1, err2) != nil || lease < 0 || lease > math.MaxInt64/int64(time.Millisecond) {
+		return nil
+	}
+	return &Grant{Lease: time.Duration(lease) * time.Millisecond, Token: token}
 }
 
 // give hands the lock to the waiter that is to be that owner. If it has gone, its caller releases the lock, or will
@@ -159,15 +171,26 @@ func (t *topic) look(d time.Duration) {
 	}
 }
 
-// unlocked handles a message to all who listen. '00' is for those who have no place in the queue.
+// unlocked handles a message to all who listen. '00' is for those who have no place in the queue. '<ms>', from 2 on, comes where shares can
+// be had: the time that whoever waits was told may be too long, see read_release.lua.
 func (s *subscription) unlocked(payload string) {
+	ms, _ := strconv.ParseInt(payload, 10, 64)
 	for _, t := range s.topics {
 		if payload == "00" && t.queue.Shared {
 			continue // for Redisson, behind a '1'
 		}
+		if ms > 1 && t.queue.Shared {
+			if t.first != nil {
+				t.setTimer(time.Duration(ms) * time.Millisecond)
+			}
+			continue
+		}
 		t.freed()
-		if payload == "00" && !t.inVain() {
-			t.othersFirst()
+		if payload == "00" {
+			t.outside = time.Now()
+			if !t.inVain() {
+				t.othersFirst()
+			}
 		}
 		switch {
 		case payload == "0" && !t.unlockedForAll():

@@ -54,9 +54,9 @@ func said(w *Waiter) Grant {
 
 func (d *desk) told(text string) { d.hub.message(grants(d.ch), text) }
 
-var aGrant = Grant{Lease: 2 * time.Second, Grants: 3, Token: 7}
+var aGrant = Grant{Lease: 2 * time.Second, Token: 7}
 
-const aGrantTo = "o 2000 3 7"
+const aGrantTo = "o 2000 0 7"
 
 func TestGrantsOfOtherProcesses(t *testing.T) {
 	t.Parallel()
@@ -72,7 +72,7 @@ func TestGrantsOfOtherProcesses(t *testing.T) {
 				ws := d.placed("o", 2)
 				d.told(text)
 				d.requireGiven(ws[0], want, ws[1])
-				require.Same(t, ws[1], claimFirst(d.hub, queue(d.ch)))
+				require.Same(t, ws[1], claimOf(d.hub, queue(d.ch)))
 				require.True(t, ws[1].Grant(time.Hour))
 				require.Nil(t, ws[1].Given(), "by a holder of this process")
 			})
@@ -83,7 +83,10 @@ func TestGrantsOfOtherProcesses(t *testing.T) {
 // A message that is no grant, or only looks like one, has the lock looked at by whoever has a place.
 func TestUnknownMessages(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"? 0", "? -1", "? x", "", "?", "o", "o 2000 3", "o 2000 3 x", "o x 3 -", "o 2000 x -", "o 2000 3 7 more"} {
+	for _, text := range []string{
+		"? 0", "? -1", "? x", "? 9223372036854775808", "", "?", "o", "o 2000 0", "o 2000 0 x", "o x 0 -", "o 2000 x -", "o 2000 0 7 more",
+		"o -1 0 -", "o 9223372036854775807 0 -", "o 2000 -1 -", "o 2000 three -", "o 2000 0 9223372036854775808",
+	} {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
 			d := newDesk(t)
@@ -110,7 +113,7 @@ func TestGrantToAnotherOwner(t *testing.T) {
 	d.obey()
 
 	ws = d.placed("o", 2)
-	d.told("older 2000 3 7")
+	d.told("older 2000 0 7")
 	d.turn(ws, -1)
 	d.told(aGrantTo)
 	d.requireGiven(ws[0], aGrant, ws[1])
@@ -123,7 +126,7 @@ func TestGrantToAnotherOwner(t *testing.T) {
 	d.told(aGrantTo)
 	ws[1].Held(-1, true)
 	d.turn(ws, -1)
-	d.told("p 2000 3 7")
+	d.told("p 2000 0 7")
 	d.requireGiven(ws[1], aGrant)
 }
 
@@ -283,7 +286,7 @@ func TestGrantToOneThatHasGone(t *testing.T) {
 			d.told(aGrantTo)
 			ws[1].Held(time.Hour, true)
 			d.turn(ws, -1)
-			d.told("p 2000 3 7")
+			d.told("p 2000 0 7")
 			d.requireGiven(ws[1], aGrant, ws[2])
 		})
 	}
@@ -338,7 +341,7 @@ func TestUnlockForOutsiders(t *testing.T) {
 		outsiders(d)
 		ws[0].Held(-1, true)
 		d.turn(ws, -1)
-		require.Same(t, ws[0], claimFirst(d.hub, queue(d.ch)))
+		require.Same(t, ws[0], claimOf(d.hub, queue(d.ch)))
 		outsiders(d)
 		require.True(t, ws[0].Queued(-1))
 		d.turn(ws, -1)
@@ -394,7 +397,7 @@ func TestLook(t *testing.T) {
 			w.Held(time.Minute, true) // knows better
 		}, time.Minute + rounding},
 		"a claim": {func(d *desk, w *Waiter) {
-			require.Same(d.t, w, claimFirst(d.hub, queue(d.ch)))
+			require.Same(d.t, w, claimOf(d.hub, queue(d.ch)))
 			d.told("? 2000")
 			require.True(d.t, w.Queued(time.Minute))
 		}, 2*time.Second + rounding},
@@ -402,7 +405,7 @@ func TestLook(t *testing.T) {
 			d.hub.message(d.ch, "0")
 			d.turn([]*Waiter{w}, 0)
 			w.Held(-1, true) // the place would be gone
-		}, placeLasts + rounding},
+		}, longest + rounding},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -455,7 +458,7 @@ func TestPlacesOfSeveralQueues(t *testing.T) {
 	a.Held(-1, true)
 	d.hub.message(d.ch, "00")
 	d.turn(all, -1)
-	d.told("p 2000 3 7")
+	d.told("p 2000 0 7")
 	d.requireGiven(a, aGrant, ws[0], b)
 	require.NotNil(t, ws[0].place)
 	d.told(aGrantTo)
@@ -560,7 +563,7 @@ func TestGrantsOnAServer(t *testing.T) {
 			require.EqualValues(t, 1, s.subscribers(ch))
 			require.EqualValues(t, 1, s.subscribers(grants(ch)))
 			s.publish(ch, "00")
-			s.publish(grants(ch), "older 2000 3 7")
+			s.publish(grants(ch), "older 2000 0 7")
 			noTurn(t, ws...)
 			s.publish(grants(ch), aGrantTo)
 			s.awaitGiven(ws[0])
@@ -572,7 +575,7 @@ func TestGrantsOnAServer(t *testing.T) {
 			awaitTurn(t, ws[1], recovery) // whoever releases meanwhile finds that nobody listens
 			require.True(t, ws[1].Listens())
 			require.True(t, ws[1].TakePlace("p"))
-			s.publish(grants(ch), "p 2000 3 7")
+			s.publish(grants(ch), "p 2000 0 7")
 			noTurn(t, ws[1:]...)
 			ws[1].Held(-1, true)
 			s.awaitGiven(ws[1])
@@ -637,7 +640,7 @@ func TestGrantsOnACluster(t *testing.T) {
 			ws[1].Held(-1, true)
 			require.EqualValues(t, 1, s.subscribers(ch))
 			require.EqualValues(t, 1, s.subscribers(grants(ch)))
-			s.publish(grants(ch), "p 2000 3 7")
+			s.publish(grants(ch), "p 2000 0 7")
 			s.awaitGiven(ws[1])
 			s.leaveAll(ch, ws[2:])
 			s.awaitSubscribers(grants(ch), 0)
@@ -652,4 +655,69 @@ func TestGrantsOnACluster(t *testing.T) {
 		require.False(t, ws[0].Listens(), "its grants would be at another node")
 		s.leaveAll(ch, ws)
 	})
+}
+
+// heir says whether it inherits, and from whom it has.
+type heir struct {
+	name string
+	can  bool
+	from *heir
+}
+
+func (h *heir) Inherit(from any) bool {
+	if h.can {
+		h.from = from.(*heir)
+	}
+	return h.can
+}
+
+// The place of a waiter that gives up goes to the next one, which sleeps on, unless that cannot have it.
+func TestPlaceIsInherited(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		prepare   func(d *desk, ws []*Waiter)
+		can       bool
+		inherited int // which one has it then; 0: none
+		turn      int // who has the turn; -1: nobody
+	}{
+		"asleep":             {can: true, inherited: 1, turn: -1},
+		"cannot":             {turn: 1},
+		"the next one stops": {can: true, prepare: func(_ *desk, ws []*Waiter) { ws[1].stop(ErrExpired) }, inherited: 2, turn: -1},
+		"its time is over":   {can: true, prepare: func(_ *desk, ws []*Waiter) { ws[0].stop(ErrExpired) }, inherited: 1, turn: -1},
+		"in its turn": {can: true, prepare: func(d *desk, ws []*Waiter) {
+			d.hub.message(d.ch, "0")
+			d.turn(ws, 0)
+		}, turn: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			ws := d.placed("o", 3)
+			for i, w := range ws {
+				w.Value = &heir{name: string(rune('a' + i)), can: row.can}
+			}
+			if row.prepare != nil {
+				row.prepare(d, ws)
+			}
+			first := ws[0].Value.(*heir)
+			require.Equal(t, Left, ws[0].Leave())
+			for i, w := range ws {
+				if i == 0 {
+					continue
+				}
+				if i == row.inherited {
+					require.Same(t, first, w.Value.(*heir).from)
+					require.Equal(t, "o", w.place.owner)
+				} else {
+					require.Nil(t, w.place)
+				}
+			}
+			if row.inherited == 0 {
+				d.turn(ws, row.turn)
+				return
+			}
+			d.told(aGrantTo)
+			requireGranted(t, ws[row.inherited])
+		})
+	}
 }

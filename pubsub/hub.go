@@ -21,6 +21,7 @@ type Channel struct {
 type Queue struct {
 	Lock    string
 	Channel Channel
+	Places  bool // whoever waits there is to have the process's place in Redis's queue, so it need not be told what all are told
 	Each    bool // each waiter has a place of its own in Redis's queue, not only one of each process
 	Shared  bool // waiters may want a share: one that gets it lets others in, so a message to all is one for the first
 }
@@ -50,8 +51,13 @@ type Hub struct {
 	closed   bool // then these have one, too
 }
 
+// line is what the name of the channel ends with to which those in line listen beside the unlock channel. Nothing is ever said there. Who
+// listens to the unlock channel alone is not in line, and has to be told of unlocks: see release.lua.
+const line = ":rlock_queue"
+
 // New returns a hub that subscribes through rdb. Close ends it. With each channel it also subscribes to
-// the channel <name>:<id>, on which other processes tell this one, id, that it has a lock. If id is "" there are no grants.
+// the channel <name>:<id>, on which other processes tell this one, id, that it has a lock; and, if all who wait there
+// are to have a place in Redis's queue, to <name>:rlock_queue. If id is "" there are no grants.
 func New(rdb rueidis.Client, id string) *Hub {
 	ctx, cancel := context.WithCancel(context.Background())
 	grants := ""
@@ -218,25 +224,28 @@ func (h *Hub) Waiting() (n int) {
 func (h *Hub) message(ch Channel, payload string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	ch, toUs := h.base(ch)
-	s := h.subs[ch]
-	switch {
-	case s == nil:
-	case toUs:
-		s.told(payload)
-	case s.waiter != nil:
+	if s := h.subs[ch]; s != nil && s.waiter != nil {
 		s.waiter.topic.wake(s.waiter)
-	default:
+	} else if s != nil {
 		s.unlocked(payload)
+	}
+	if s := h.beside(ch, h.grants); s != nil {
+		s.told(payload)
 	}
 }
 
-// base returns the unlock channel that goes with ch, and whether ch is the one for grants beside it.
-func (h *Hub) base(ch Channel) (base Channel, toUs bool) {
-	if h.grants != "" {
-		ch.Name, toUs = strings.CutSuffix(ch.Name, h.grants)
+// beside returns the subscription that ch is a channel of beside the unlock channel, as the end of its name tells. A lock may have a
+// name that ends so, too: then ch is also the unlock channel of that.
+func (h *Hub) beside(ch Channel, end string) *subscription {
+	name, ok := strings.CutSuffix(ch.Name, end)
+	if end == "" || !ok {
+		return nil
 	}
-	return ch, toUs
+	ch.Name = name
+	if s := h.subs[ch]; s != nil && s.waiter == nil {
+		return s
+	}
+	return nil
 }
 
 // Ending tells the hub that a holder of q is about to give it back: whoever joins from now on asks

@@ -263,7 +263,8 @@ func (l *link) take() (batch []*subscription, suspected bool) {
 		switch wanted := s.wanted(); {
 		case wanted && !s.confirmed:
 			s.op = subscribing
-		case !wanted && s.confirmed:
+			s.choose()
+		case s.confirmed && (!wanted || s.wrong()):
 			s.op = unsubscribing
 		default:
 			s.dropIdle()
@@ -289,7 +290,7 @@ func (l *link) finish(s *subscription, err error) (again bool) {
 		case moved:
 			l.hub.router.addrs[l.hub.slot(s.channel)] = addr
 		case refused(redisErr) && s.grants():
-			s.names = s.names[:1] // the user may be allowed to hear of unlocks alone
+			s.bare = true // the user may be allowed to hear of unlocks alone
 		case refused(redisErr):
 			s.refuse(err)
 		default:
@@ -330,14 +331,20 @@ func (l *link) onSubscription(epoch int, event rueidis.PubSubSubscription) {
 	h := l.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	ch, _ := h.base(Channel{event.Channel, l.addr != plainLink})
-	s := h.subs[ch]
-	if s == nil || s.link != l || l.epoch != epoch {
-		return
+	ch := Channel{event.Channel, l.addr != plainLink}
+	for _, s := range [...]*subscription{h.subs[ch], h.beside(ch, h.grants), h.beside(ch, line)} {
+		if s != nil && s.link == l && l.epoch == epoch {
+			s.heard(event)
+		}
 	}
+}
+
+// heard handles the server's word on one of the channels.
+func (s *subscription) heard(event rueidis.PubSubSubscription) {
+	h := s.hub
 	switch event.Kind {
 	case "subscribe", "ssubscribe":
-		if event.Channel == s.names[len(s.names)-1] { // all of them
+		if len(s.names) > 0 && event.Channel == s.names[len(s.names)-1] { // all of them
 			s.confirm()
 		}
 	case "unsubscribe", "sunsubscribe":

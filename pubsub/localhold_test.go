@@ -17,7 +17,7 @@ func TestLocalHoldIsNotAskedFor(t *testing.T) {
 		"a message":             func(d *desk, _ *Waiter) { d.hub.message(d.ch, "0") },
 		"lost":                  func(d *desk, _ *Waiter) { d.hub.Wake(queue(d.ch)) },
 		"a new subscription":    func(d *desk, _ *Waiter) { d.link.down(io.EOF, false); d.obey() },
-		"claimed, and in doubt": func(d *desk, w *Waiter) { claimFirst(d.hub, queue(d.ch)); w.Unclaim() },
+		"claimed, and in doubt": func(d *desk, w *Waiter) { claimOf(d.hub, queue(d.ch)); w.Unclaim() },
 		"the lease ends":        func(*desk, *Waiter) { time.Sleep(ttl + time.Millisecond); synctest.Wait() },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -47,7 +47,7 @@ func TestLocalHoldIsNotAskedFor(t *testing.T) {
 			for range 5 {
 				w := &Waiter{}
 				require.False(t, d.hub.Join(w, queue(d.ch)))
-				require.Same(t, w, claimFirst(d.hub, queue(d.ch)))
+				require.Same(t, w, claimOf(d.hub, queue(d.ch)))
 				require.True(t, w.Grant(time.Hour))
 				<-w.turn
 				granted, err := w.News()
@@ -81,7 +81,7 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 			w.Held(time.Hour, false)
 			w.Leave()
 		},
-		"nobody to claim":       func(d *desk) { require.Nil(t, claimFirst(d.hub, queue(d.ch))) },
+		"nobody to claim":       func(d *desk) { require.Nil(t, claimOf(d.hub, queue(d.ch))) },
 		"the lease ends":        func(*desk) { time.Sleep(linger / 2) },
 		"the connection breaks": func(d *desk) { d.link.down(io.EOF, false) },
 		"subscribed again":      func(d *desk) { d.link.down(io.EOF, false); d.line(1)[0].Leave() },
@@ -104,7 +104,7 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 			w, x := &Waiter{}, &Waiter{}
 			require.True(t, d.hub.Join(w, queue(d.ch)))
 			w.Held(-1, false)
-			require.Same(t, w, claimFirst(d.hub, queue(d.ch)))
+			require.Same(t, w, claimOf(d.hub, queue(d.ch)))
 			d.obey()
 			require.True(t, w.Grant(time.Hour))
 			require.True(t, d.hub.Join(x, queue(d.ch)))

@@ -27,6 +27,8 @@ type desk struct {
 	ch   Channel
 	each bool // each waiter has a place
 
+	inLine bool // the process is to have a place
+
 	shares bool // some want a share of the lock, and nobody hands it off
 }
 
@@ -39,7 +41,9 @@ func newDesk(t *testing.T) *desk {
 	return d
 }
 
-func (d *desk) q() Queue { return Queue{Channel: d.ch, Each: d.each, Shared: d.shares} }
+func (d *desk) q() Queue {
+	return Queue{Channel: d.ch, Places: d.inLine, Each: d.each, Shared: d.shares}
+}
 
 func (d *desk) topic() *topic { return d.hub.topics[d.q()] }
 
@@ -59,9 +63,9 @@ func (d *desk) take() op {
 	return noOp
 }
 
-// confirm is the server's word on both channels of the subscription.
+// confirm is the server's word on all channels of a subscription.
 func (d *desk) confirm(kind string) {
-	for _, name := range []string{d.ch.Name, d.ch.Name + d.hub.grants} {
+	for _, name := range []string{d.ch.Name, d.ch.Name + line, d.ch.Name + d.hub.grants} {
 		d.confirmOne(kind, name)
 	}
 }
@@ -529,10 +533,10 @@ func (m *model) check() {
 		return
 	}
 	require.Len(m.t, m.apart, int(t.apart))
-	var inLine []*Waiter
+	var inQueue []*Waiter
 	due, dueable, failed := 0, 0, 0
 	for w := t.first; w != nil; w = w.next {
-		inLine = append(inLine, w)
+		inQueue = append(inQueue, w)
 		if w.next == nil {
 			require.Same(m.t, t.last, w)
 		} else {
@@ -548,10 +552,10 @@ func (m *model) check() {
 			failed++
 		}
 	}
-	require.True(m.t, slices.Equal(m.queue, inLine), "first in, first out: %v", m.steps)
+	require.True(m.t, slices.Equal(m.queue, inQueue), "first in, first out: %v", m.steps)
 	require.Len(m.t, m.placed, int(t.places))
 	require.True(m.t, m.each || t.places <= 1, "one place: %v", m.steps)
-	for _, w := range inLine {
+	for _, w := range inQueue {
 		require.Equal(m.t, m.placed[w], w.place != nil, "places, and their waiters are in the queue: %v", m.steps)
 		asleep := w != t.current && !w.due && w.err == nil
 		require.False(m.t, m.each && asleep && w.place == nil && t.need && t.live(), "asleep without a place: %v", m.steps)
@@ -618,6 +622,7 @@ func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 			m := &model{desk: newDesk(t), rnd: rand.New(rand.NewPCG(seed, 0)), later: later, placed: make(map[*Waiter]bool)}
 			m.hub.Run = 10 * time.Hour
 			m.each = round%3 == 0
+			m.inLine = round%3 == 1
 			m.states = states{now: make(map[*Waiter]string), table: table}
 			m.shares, m.apart = !m.each && round%2 == 0, make(map[*Waiter]int)
 			for range 150 {

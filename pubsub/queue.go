@@ -51,7 +51,7 @@ import "time"
 //	Held       apart     -> stopped    the hub is closed or draining, or its time is over
 //	Done       turn      -> out
 //	Done       apart     -> out
-//	Leave      waiting   -> out        wakes the next one if it had the only place of the process
+//	Leave      waiting   -> out        wakes the next one if it had the only place of the process, and could not leave it to that one
 //	Leave      due       -> out        wakes the next one
 //	Leave      turn      -> out        wakes the next one
 //	Leave      apart     -> out
@@ -80,7 +80,7 @@ import "time"
 // Waiter is one place in a queue; its zero value is ready for [Hub.Join]. Its methods are for the
 // goroutine that joined, except where they say otherwise.
 type Waiter struct {
-	// Value is for whoever claims the waiter. It is set before Join.
+	// Value is for whoever claims the waiter. It is set before Join. It may be an [Heir].
 	Value any
 	// Until is when it waits no longer, except for the end of its turn or of a claim; zero: it has
 	// no such time. It is set before Join.
@@ -105,6 +105,13 @@ type Waiter struct {
 	expiry     *expiry       // nil until it waits, or if it has no Until
 }
 
+// Heir is the Value of a waiter that may go on as the owner that another one had a place as.
+type Heir interface {
+	// Inherit is called when a waiter leaves that has the process's place: the next one, which sleeps, is that owner from then on. It
+	// reports false if it cannot be. from is the Value of the one that leaves. It must not call the hub.
+	Inherit(from any) bool
+}
+
 // Turn is ready when there is news for the waiter, see [Waiter.News].
 func (w *Waiter) Turn() <-chan struct{} { return w.turn }
 
@@ -125,8 +132,9 @@ func (w *Waiter) News() (granted bool, err error) {
 	return false, w.err
 }
 
-// placeLasts is for how long the process has its place in the queue of a lock without an expiry, see acquire.lua.
-const placeLasts = time.Minute
+// longest is how long a waiter sleeps if the lock has no expiry: nobody says when that ends, if somebody deletes it. So long is its place
+// kept, too, see acquire.lua.
+const longest = time.Minute
 
 // Follows reports whether the waiter asks because one before it got a share.
 func (w *Waiter) Follows() bool {
@@ -137,23 +145,28 @@ func (w *Waiter) Follows() bool {
 }
 
 // Held ends the turn of a waiter whose attempt found the lock held. The waiter stays where it is and
-// gets the turn again after the next unlock, and not later than ttl from now unless ttl is
-// negative. placed says that the waiter has the process's place, see [Waiter.TakePlace].
+// gets the turn again after the next unlock, and not later than ttl from now; a negative one is that of a lock without an
+// expiry. placed says that the waiter has the process's place, see [Waiter.TakePlace].
 func (w *Waiter) Held(ttl time.Duration, placed bool) {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
+	if ttl < 0 {
+		ttl = longest
+	}
 	switch {
 	case w.apart:
 		w.rejoin(ttl)
 		return
-	case placed && ttl < 0:
-		ttl = placeLasts
 	case !placed && w.place != nil:
 		w.leavePlace()
 		if t.maybeFree() {
 			t.makeDue(w) // the news may have been '00', for those who have no place
 		}
+	}
+	if !placed && t.heard && t.places == 0 && t.queue.Places && !t.placeless {
+		t.placeless = true
+		t.sub.update()
 	}
 	w.held(ttl)
 }
@@ -245,8 +258,8 @@ func (w *Waiter) done(ttl time.Duration) {
 }
 
 // Leave takes a waiter that gives up out of the queue. If it had the turn, or was due to get it,
-// the next one gets it instead: a wake-up is never lost with a cancelled waiter. The same if it had the process's place,
-// which the next one may take then, or if it leaves with any error but ErrExpired, for somebody may have joined behind it since.
+// the next one gets it instead: a wake-up is never lost with a cancelled waiter. The same if it had the process's place and the next one
+// cannot have that ([Heir]), but may take another; or if it leaves with any error but ErrExpired, for somebody may have joined behind it since.
 //
 // If the waiter does not have the turn, somebody else may be about to get the lock for it: then it
 // may be too late to leave, or up to its claimant to finish.
@@ -268,6 +281,7 @@ func (w *Waiter) Leave() Leaving {
 		return Left
 	}
 	failed := w.err != nil && w.err != ErrExpired //nolint:errorlint // never wrapped in here
+	w.bequeath()
 	pass := t.current == w || w.place != nil && !t.queue.Each || w.due || failed
 	t.remove(w)
 	if pass {
@@ -288,6 +302,24 @@ func (w *Waiter) Unanswered(err error) {
 			x.err = err
 			x.signal()
 		}
+	}
+}
+
+// bequeath leaves the process's place to the next waiter, if that can have it. It is known to be there, for w sleeps, so the next one sleeps on, and the
+// process keeps its turn.
+func (w *Waiter) bequeath() {
+	t := w.topic
+	if w.place == nil || t.queue.Each || t.current != nil {
+		return
+	}
+	for x := t.first; x != nil; x = x.next {
+		if x == w || x.err != nil {
+			continue
+		}
+		if heir, ok := x.Value.(Heir); ok && heir.Inherit(w.Value) {
+			x.place, w.place = w.place, nil
+		}
+		return
 	}
 }
 

@@ -233,17 +233,12 @@ func TestTimer(t *testing.T) {
 		ws[0].Held(time.Second, false)
 		next(time.Second + time.Millisecond)
 		ws[0].Held(-1, false)
-		never()
-		d.hub.message(d.ch, "0")
-		<-ws[0].turn
+		next(time.Minute + time.Millisecond)
 		ws[0].Held(time.Minute, false)
 		d.hub.message(d.ch, "0")
 		<-ws[0].turn
 		ws[0].Held(-time.Millisecond, false) // now without expiry
-		never()
-
-		d.hub.message(d.ch, "0")
-		<-ws[0].turn
+		next(time.Minute + time.Millisecond)
 		ws[0].Done(time.Minute) // got it: those behind wait as long as it lives
 		ws = ws[1:]
 		next(time.Minute + time.Millisecond)

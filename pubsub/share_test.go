@@ -2,6 +2,8 @@ package pubsub
 
 import (
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/go-rlock/rlock/internal/require"
 )
@@ -133,4 +135,36 @@ func TestAhead(t *testing.T) {
 	first.Leave()
 	d.asks(w)
 	w.Leave()
+}
+
+// A message to all that says when to look makes the first look then, if it would sleep for longer. It is no news of an unlock, and one
+// that finds nobody is nothing.
+func TestToldToLookEarlier(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		d := newShares(t)
+		a := d.joins(&Waiter{}, true)
+		a.Held(time.Hour, false)
+		b := d.joins(&Waiter{Shared: true}, false)
+		d.obey()
+		d.asks(a)
+		began := time.Now()
+		d.hub.message(d.ch, "3000") // before the answer to that question, which may be older
+		a.Held(30*time.Second, false)
+		d.hub.message(d.ch, "5000")
+		d.asleep(a, b)
+		<-a.turn
+		require.Equal(t, 3*time.Second, time.Since(began).Truncate(time.Second))
+		d.asleep(b)
+		a.Held(time.Second, false)
+		d.hub.message(d.ch, "5000")
+		<-a.turn
+		require.Equal(t, 4*time.Second, time.Since(began).Truncate(time.Second), "never later")
+		b.Leave()
+		a.Leave()
+		d.hub.message(d.ch, "2")
+		time.Sleep(time.Second)
+		d.obey()
+		require.Zero(t, d.hub.Len())
+	})
 }

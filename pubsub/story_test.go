@@ -19,6 +19,7 @@ type story struct {
 	rnd        *rand.Rand
 	locks      [2]storyLock
 	subscribed bool               // at the server
+	outside    bool               // without the channel of those in line
 	stream     []func()           // what it has said that has not arrived
 	cmd        op                 // the link's, under way
 	cmdAt      int                // 0: sent, 1: carried out, 2: confirmed
@@ -70,7 +71,7 @@ func (s *story) release(l *storyLock, next string) {
 	if next != "" && !slices.Contains(l.queue, next) {
 		l.queue = append(l.queue, next)
 	}
-	outsiders := s.rnd.IntN(3) == 0
+	outsiders := s.subscribed && s.outside || s.rnd.IntN(3) == 0
 	for len(l.queue) > 0 {
 		first := l.queue[0]
 		switch {
@@ -78,7 +79,7 @@ func (s *story) release(l *storyLock, next string) {
 			l.looks = first == stranger
 			s.publish(false, "00")
 			return
-		case !outsiders && (first == stranger || first == next || s.publish(true, "%s 2000 1 -", first)):
+		case !outsiders && (first == stranger || first == next || s.publish(true, "%s 2000 0 -", first)):
 			l.holder, l.queue = first, l.queue[1:]
 			return
 		}
@@ -211,6 +212,17 @@ func (s *story) ask(l *storyLock) bool {
 	return true
 }
 
+// unlock ends a hold of this process.
+func (s *story) unlock(l *storyLock) {
+	if w := claimOf(s.hub, l.q); w != nil {
+		s.note("%s: hand-off", l.q.Lock)
+		s.handOff(l, w)
+		return
+	}
+	s.note("%s: unlock", l.q.Lock)
+	s.release(l, "")
+}
+
 // handOff is an unlock for which a waiter was claimed.
 func (s *story) handOff(l *storyLock, w *Waiter) {
 	next := s.owner(w)
@@ -262,7 +274,7 @@ func (s *story) serve() bool {
 		s.cmdAt, s.sub = 0, s.hub.subs[s.ch]
 	case s.cmdAt == 0:
 		s.cmdAt = 1
-		s.subscribed = s.cmd == subscribing
+		s.subscribed, s.outside = s.cmd == subscribing, len(s.sub.names) < 3
 		kind := map[op]string{subscribing: "subscribe", unsubscribing: "unsubscribe"}[s.cmd]
 		s.stream = append(s.stream, func() { s.cmdAt = 2; s.confirm(kind) })
 	case s.cmdAt == 2:
@@ -329,16 +341,10 @@ func (s *story) step() {
 		switch {
 		case l.asking != nil && l.asked && l.got && !l.forced && l.holder == s.owner(l.asking):
 			s.note("%s: forced before the answer arrives", l.q.Lock)
-			l.forced = true
-			s.release(l, "")
+			l.forced, l.holder = true, ""
+			s.publish(false, "0")
 		case l.local:
-			if w := claimFirst(s.hub, l.q); w != nil {
-				s.note("%s: hand-off", l.q.Lock)
-				s.handOff(l, w)
-			} else {
-				s.note("%s: unlock", l.q.Lock)
-				s.release(l, "")
-			}
+			s.unlock(l)
 		case l.holder == stranger:
 			s.note("%s: unlocked by another process", l.q.Lock)
 			s.release(l, "")
@@ -416,7 +422,7 @@ func TestStories(t *testing.T) {
 			seed := rand.Uint64()
 			s := &story{desk: newDesk(t), rnd: rand.New(rand.NewPCG(seed, 0)), owners: make(map[*Waiter]string)}
 			for i, name := range []string{"x", "{x}"} {
-				s.locks[i].q = Queue{Lock: name, Channel: s.ch}
+				s.locks[i].q = Queue{Lock: name, Channel: s.ch, Places: true}
 			}
 			for range 20 + s.rnd.IntN(150) {
 				s.step()
@@ -429,10 +435,14 @@ func TestStories(t *testing.T) {
 					if l.holder == "" {
 						require.Empty(t, l.waiters, "seed %d: somebody sleeps and %s is free: %v", seed, l.q.Lock, s.steps)
 					}
+					ours := func(owner string) bool { return owner != stranger }
+					told := slices.ContainsFunc(l.queue, ours) || s.subscribed && s.outside || l.local
+					require.True(t, len(l.waiters) == 0 || told, "seed %d: nobody would tell those who wait for %s: %v", seed, l.q.Lock, s.steps)
 					require.True(t, l.local || l.holder == "" || l.holder == stranger, "seed %d: nobody knows who holds %s: %v", seed, l.q.Lock, s.steps)
 					left += len(l.waiters)
-					if l.holder != "" {
-						s.hub.Ending(l.q)
+					if l.local {
+						s.unlock(l)
+					} else if l.holder != "" {
 						s.release(l, "")
 					}
 				}

@@ -15,9 +15,10 @@ const linger = 500 * time.Millisecond
 type subscription struct {
 	hub     *Hub
 	channel Channel
-	names   []string // of the channel, and of the one beside it for grants to this process; one command is for both
+	names   []string // of the channel, and of those beside it; one command is for all of them
 	topics  []*topic // the queues for its messages, also the empty ones until it is dropped
 	waiter  *Waiter  // instead of these, if it is to the waiter's own channel, until that leaves
+	bare    bool     // the server refuses the channels beside it
 
 	confirmed bool  // by the server, all of it, and nothing was taken back since
 	link      *link // that has it, or is asked to have it; nil if it is not wanted, or the node not known
@@ -29,22 +30,45 @@ type subscription struct {
 }
 
 // subscription returns the subscription to a channel. On a cluster a command, as a script, can have no channel of another slot
-// beside it; so a channel whose name has nothing in braces to be hashed alone goes without grants.
+// beside it; so a channel whose name has nothing in braces to be hashed alone goes without others.
 func (h *Hub) subscription(ch Channel) *subscription {
 	s := h.subs[ch]
 	if s == nil {
-		s = &subscription{hub: h, channel: ch, names: []string{ch.Name}}
-		grants := Channel{ch.Name + h.grants, ch.Sharded}
-		if h.grants != "" && (!ch.Sharded || h.slot(grants) == h.slot(ch)) {
-			s.names = append(s.names, grants.Name)
-		}
+		s = &subscription{hub: h, channel: ch}
+		s.bare = h.grants == "" || ch.Sharded && h.slot(Channel{ch.Name + h.grants, true}) != h.slot(ch)
 		h.subs[ch] = s
 	}
 	return s
 }
 
+// choose sets the channels that are about to be subscribed to. That for grants is the last one.
+func (s *subscription) choose() {
+	s.names = append(s.names[:0], s.channel.Name)
+	if s.bare || s.waiter != nil {
+		return
+	}
+	if s.inLine() {
+		s.names = append(s.names, s.channel.Name+line)
+	}
+	s.names = append(s.names, s.channel.Name+s.hub.grants)
+}
+
+// inLine reports whether all who wait for messages of the channel are in line for their locks, or will be.
+func (s *subscription) inLine() bool {
+	for _, t := range s.topics {
+		if !t.queue.Places || t.placeless {
+			return false
+		}
+	}
+	return true
+}
+
+// wrong reports whether the server takes this process for one that is in line, though not all here are. Then the subscription ends, and
+// begins anew: who waits asks after that, and so misses nothing that was said to those who are not in line.
+func (s *subscription) wrong() bool { return len(s.names) > 2 && !s.inLine() }
+
 // grants reports whether the subscription is to grants, too.
-func (s *subscription) grants() bool { return len(s.names) > 1 }
+func (s *subscription) grants() bool { return !s.bare && s.waiter == nil }
 
 type op int8
 
@@ -74,7 +98,7 @@ func (s *subscription) live() bool { return s.confirmed && s.op != unsubscribing
 // needs. While the link is busy with it, nothing happens: the end of the command comes here again.
 func (s *subscription) update() {
 	wanted := s.wanted()
-	if wanted != s.confirmed && !s.queued && s.op == noOp && !s.hub.closed {
+	if (wanted != s.confirmed || s.confirmed && s.wrong()) && !s.queued && s.op == noOp && !s.hub.closed {
 		if wanted {
 			s.link = s.hub.route(s.channel)
 		}
@@ -140,7 +164,7 @@ func (s *subscription) refuse(err error) {
 		s.waiter.place.own, s.waiter = nil, nil
 	}
 	for _, t := range s.topics {
-		t.refuse(fmt.Errorf("subscribe to %q: %w", s.names, err))
+		t.refuse(fmt.Errorf("subscribe to %q: %w", s.channel.Name, err))
 	}
 }
 

@@ -31,6 +31,7 @@ type topic struct {
 	turns       uint64  // how many turns and claims have begun
 	due         int32   // how many waiters are due
 	places      int32   // how many waiters have a place in Redis's queue, or are about to; one at most, unless queue.Each
+	placeless   bool    // one that asked for a place got none: from then on the process counts as one that is not in line
 
 	timer   *time.Timer // fires when the holder's remaining time has run out
 	timerAt time.Time   // when; zero: it is not to
@@ -38,7 +39,9 @@ type topic struct {
 	localHold time.Time // this process has the lock until then, unless it may be free; zero: not known
 	news      uint64    // how often the lock may have become free
 	asked     uint64    // news when the current turn, or the last one, began
+	heard     bool      // the subscription was live when it began
 
+	outside  time.Time // when somebody was last told who is not in line; zero: never
 	courtesy *courtesy // towards other processes; nil as long as there was no occasion
 
 	sub    *subscription // nil until it was needed for the first time
@@ -52,7 +55,7 @@ func (t *topic) begin(w *Waiter) {
 	t.current = w
 	t.turns++
 	t.stopTimer()
-	t.localHold, t.asked = time.Time{}, t.news
+	t.localHold, t.asked, t.heard = time.Time{}, t.news, t.live()
 }
 
 // freed notes that the lock may be free.
@@ -190,6 +193,7 @@ func (t *topic) subscribe() {
 	if t.sub == nil {
 		t.sub = t.hub.subscription(t.queue.Channel)
 		t.sub.topics = append(t.sub.topics, t)
+		t.sub.update() // it may be wrong now
 	}
 	if t.live() {
 		t.confirmed() // from the queue before, or for another lock

@@ -26,7 +26,10 @@ import (
 //	completing the others are free                      entered
 //	          one is held by another                    waiting for that one, with nothing held; climbing each eighth time
 //	climbing  it has the first ones, and got the rest   entered
-//	          its time is over                          waiting for the next one, with nothing held
+//	          its time is over, or it lost one          waiting for the next one, with nothing held
+//
+// What it has is given back for a caller who may leave meanwhile (caller.leaveTo). A Lock is counted by all Clients of its members, and
+// the Close of any of them ends it.
 //
 // Each member has a hold and a level of its own, taken and released in the ways of a single lock. Members of one Client, and on a
 // cluster of one slot, are taken by one call (batch.go).
@@ -35,9 +38,11 @@ import (
 // its members, by whatever handle. Its methods are safe for concurrent use.
 type MultiMutex struct {
 	name    string
+	names   []string  // of the members
 	members []*member // each lock once, in the fixed order
 	parts   [][]*member
 	again   []*member // further handles of locks that are members already, to be re-entered
+	clients []*Client // of the members, each once; not those of a Quorum, which goes on without one of them
 	invalid error
 }
 
@@ -46,10 +51,11 @@ type member struct {
 	Locker
 
 	name  string
-	about *Mutex // the lock that it is; of an Upgradeable that of the reader; nil if it is of another type
-	mutex *Mutex // about, if that is all it takes
-	trace *Mutex // about, or the first member of a Quorum: of the Client whose Trace is told; nil: of none that is known
-	order int    // among the members of one lock: each lets the next ones in
+	about *Mutex  // the lock that it is; of an Upgradeable that of the reader; nil if it is of another type
+	mutex *Mutex  // about, if that is all it takes
+	trace *Mutex  // about, or the first member of a Quorum: of the Client whose Trace is told; nil: of none that is known
+	order int     // among the members of one lock: each lets the next ones in
+	first *member // the member of the same lock that is taken before it, and lets it in; nil if it is that
 }
 
 // All makes one lock of several: Lock takes all of them, or waits and holds none. It does no I/O. The locks may be of any kind and
@@ -94,12 +100,19 @@ func All(lockers ...Locker) *MultiMutex {
 		switch known := first[l]; {
 		case known == nil:
 			a.members, first[l] = append(a.members, m), m
+			if !slices.Contains(a.clients, m.about.client) {
+				a.clients = append(a.clients, m.about.client)
+			}
 		case (known.about.kind.side == lua.Whole) != (m.about.kind.side == lua.Whole):
 			err = cmp.Or(err, fmt.Errorf("%q is given as a read/write lock and as one of another kind: "+
 				"these exclude each other, so use one of them", m.name))
 		default:
+			m.first = known
 			a.again = append(a.again, m)
 		}
+	}
+	for _, m := range a.members {
+		a.names = append(a.names, m.name)
 	}
 	a.split()
 	a.name = a.describe()
@@ -119,7 +132,12 @@ func flatten(lockers []Locker) (all []*member, err error) {
 		}
 		switch l := l.(type) {
 		case *MultiMutex:
-			all, err = slices.Concat(all, l.members, l.again), cmp.Or(err, l.invalid)
+			for _, m := range slices.Concat(l.members, l.again) {
+				m := *m
+				m.first = nil // that depends on those that are given with it
+				all = append(all, &m)
+			}
+			err = cmp.Or(err, l.invalid)
 			continue
 		case *Mutex:
 			m.about, m.mutex, m.trace = l, l, l
@@ -202,13 +220,9 @@ func (a *MultiMutex) split() {
 // describe is the name: the members' names, or the first few of many.
 func (a *MultiMutex) describe() string {
 	const most = 4
-	var names []string
-	for _, m := range a.members {
-		if len(names) == most && len(a.members) > most+1 {
-			names = append(names, fmt.Sprintf("and %d more", len(a.members)-most))
-			break
-		}
-		names = append(names, m.name)
+	names := a.names
+	if len(names) > most+1 {
+		names = append(slices.Clip(names[:most]), fmt.Sprintf("and %d more", len(names)-most))
 	}
 	return "All(" + strings.Join(names, ", ") + ")"
 }
@@ -230,7 +244,8 @@ func (a *MultiMutex) check() {
 //
 // So it needs a moment in which all are free, and those who want one of them alone could keep it waiting. Each eighth try
 // takes them one after the other, in an order that is the same everywhere, and keeps what it has while it waits for the
-// next: for 50 ms in all the first time, then for twice as long each time, up to 5 s. Then it gives all back.
+// next: for 50 ms in all the first time, then for twice as long each time, up to 5 s, and up to half of the shortest [WithLease] or
+// [WithMaxHold] among them. Then it gives all back.
 //
 // The ctx of the section carries a hold of each lock, and is cancelled as soon as one is lost, with the [LostError] of that one
 // as its cause. The unlock releases all of them; its error joins those of all that were lost or could not be released. Everything else
@@ -263,14 +278,15 @@ func (a *MultiMutex) lock(who caller) (context.Context, UnlockFunc, error) {
 	}
 	if i := slices.IndexFunc(a.members, func(m *member) bool { return m.trace != nil }); i >= 0 {
 		who.trace = a.members[i].trace.client.trace(who.ctx, a.name, "all", who.began)
+		who.trace.of(a.names)
 	}
 	s, err := a.compete(who)
 	who.trace.took(0) // what became of single members
 	if err != nil {
-		who.trace.ended(who.ctx, err)
+		who.trace.ended(who.ctx, err, nil)
 		return who.ctx, func() error { return a.fail(ErrNotHeld, errLockFailed) }, err
 	}
-	who.trace.ended(s.ctx, nil)
+	who.trace.ended(s.ctx, nil, s.giveBack)
 	var unlocked atomic.Bool
 	return s.ctx, func() error {
 		if unlocked.Swap(true) {
@@ -296,18 +312,42 @@ func (a *MultiMutex) compete(who caller) (*section, error) {
 	if a.invalid != nil {
 		return nil, a.invalid
 	}
-	s, hold := a.newSection(who.ctx), firstClimb
+	closing, done, err := a.begin()
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	s, hold := a.newSection(who.ctx, closing), firstClimb
+	returns := false
+	defer func() {
+		if !returns { // a member panics, or its Trace
+			s.leave(who)
+		}
+	}()
 	refused, err := a.take(s, who, nil)
 	for round := 1; err != nil; round++ {
-		var loss *LostError // of one that it had, for which the next one could not be asked any more
-		if who.ctx.Err() == nil && errors.As(context.Cause(s.ctx), &loss) {
+		switch loss := s.loss(who); {
+		case loss == nil:
+		case loss.Reason == LostClosed:
+			refused, err = nil, a.fail(ErrClosed)
+		case refused == nil: // for which the next one could not be asked any more
 			err = loss
 		}
-		s.giveBack()
-		if refused == nil || !who.canWait() {
-			return nil, err
+		if not := s.inItsOwnWay(err); not != nil {
+			refused, err = nil, a.fail(fmt.Errorf("%q waits for itself: it is given by two Clients of one Redis (give it once)", not.Name))
 		}
-		s = a.newSection(who.ctx)
+		s.leave(who)
+		switch {
+		case refused == nil || !who.canWait():
+			returns = true
+			return nil, err
+		case who.ctx.Err() != nil: // since it was refused
+			returns = true
+			e := notAcquired(who.ctx, refused.name, who.began)
+			e.sameHolder(err)
+			return nil, e
+		}
+		s = a.newSection(who.ctx, closing)
 		switch {
 		case round%climbEvery == 0:
 			refused, err = a.climb(s, who, hold)
@@ -321,11 +361,52 @@ func (a *MultiMutex) compete(who caller) (*section, error) {
 			}
 		}
 	}
+	returns = true
+	s.unwatch()
 	return s, nil
 }
 
-// canWait reports whether there is time for another try. That ctx is done the next try will say.
-func (c caller) canWait() bool { return !c.once && (c.wait.IsZero() || time.Now().Before(c.wait)) }
+// begin counts a Lock with the Clients, whose Close waits for it. The ctx ends when one of them is closed, also if the Lock has to do with
+// another one just then. done ends both.
+func (a *MultiMutex) begin() (closing context.Context, done func(), err error) {
+	for i, c := range a.clients {
+		if !c.start() {
+			for _, c := range a.clients[:i] {
+				c.running.Done()
+			}
+			return nil, nil, a.fail(ErrClosed)
+		}
+	}
+	counted := func() {
+		for _, c := range a.clients {
+			c.running.Done()
+		}
+	}
+	if len(a.clients) == 1 && !slices.ContainsFunc(a.members, func(m *member) bool { return m.about == nil }) {
+		return context.Background(), counted, nil // each of its calls ends with the Client
+	}
+	closing, end := context.WithCancelCause(context.Background())
+	over := make(chan struct{})
+	for _, c := range a.clients {
+		c.running.Go(func() { // ends with the Lock, or when the Client is closed, which waits for it
+			select {
+			case <-c.done:
+				end(&LostError{Name: a.name, Reason: LostClosed, Since: time.Now(), text: "client closed"})
+			case <-over:
+			}
+		})
+	}
+	return closing, func() {
+		close(over)
+		end(nil)
+		counted()
+	}, nil
+}
+
+// canWait reports whether there is time for another try.
+func (c caller) canWait() bool {
+	return !c.once && !isClosed(c.trace.over()) && (c.wait.IsZero() || time.Now().Before(c.wait))
+}
 
 // take adds all members but one that the section has. It does not wait. refused is a member that another owner holds; then, as after
 // any error, the section may have some of the others.
@@ -349,16 +430,25 @@ func (a *MultiMutex) take(s *section, who caller, has *member) (refused *member,
 	return s.takeEach(append(again, a.again...), who)
 }
 
-// climb adds all members, one after the other, and waits for each. With the first one it has to be done before that time is over.
+// climb adds all members, one after the other, and waits for each. With the first one it has to be done before that time is over, and
+// before half of the time has passed for which one that it has is held at most: the rest is for the section.
 func (a *MultiMutex) climb(s *section, who caller, within time.Duration) (refused *member, err error) {
 	step := who
-	for i, m := range slices.Concat(a.members, a.again) {
+	for _, m := range slices.Concat(a.members, a.again) {
 		if err := s.add(m, step); err != nil {
+			if s.loss(who) != nil { // while it waited: that is nothing to a caller who has none of them
+				return m.leading(), notAcquired(who.ctx, m.name, who.began)
+			}
 			return s.refused(m, err), err
 		}
-		if end := time.Now().Add(within); i == 0 && (who.wait.IsZero() || end.Before(who.wait)) {
-			step.wait, step.limit = end, end.Add(time.Second)
+		end := time.Now().Add(within)
+		if most := m.longest(); most > 0 {
+			end = earlier(end, time.Now().Add(most/2))
 		}
+		if step.wait.IsZero() || end.Before(step.wait) {
+			step.wait = end
+		}
+		step.limit = step.wait.Add(m.attempt())
 	}
 	return nil, nil
 }
@@ -368,14 +458,34 @@ type section struct {
 	of      *MultiMutex
 	ctx     context.Context
 	cancel  context.CancelCauseFunc // ends it before anything is released
+	unwatch func() bool             // for the end of the Clients, which is told to what is held from then on
 	levels  []*level                // of the members that are a Mutex
 	unlocks []func() []error
 }
 
-func (a *MultiMutex) newSection(ctx context.Context) *section {
+func (a *MultiMutex) newSection(ctx, closing context.Context) *section {
 	s := &section{of: a}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	cancel := s.cancel
+	s.unwatch = context.AfterFunc(closing, func() { cancel(context.Cause(closing)) })
 	return s
+}
+
+// inItsOwnWay is the refusal of which the section itself is the holder; nil if it is somebody else.
+func (s *section) inItsOwnWay(err error) *NotAcquiredError {
+	var not *NotAcquiredError
+	if errors.As(err, &not) && slices.ContainsFunc(s.levels, func(l *level) bool { return l.hold.field() == not.Holder }) {
+		return not
+	}
+	return nil
+}
+
+// loss is that of one that it has, or the end of a Client, which has ended its ctx; nil if the caller's ctx is done.
+func (s *section) loss(who caller) (loss *LostError) {
+	if who.ctx.Err() == nil {
+		errors.As(context.Cause(s.ctx), &loss)
+	}
+	return loss
 }
 
 // add locks m under the ctx of the section.
@@ -398,16 +508,26 @@ func (s *section) add(m *member, who caller) error {
 
 // lock is that of the member for a caller with another ctx.
 func (m *member) lock(ctx context.Context, who caller) (context.Context, UnlockFunc, error) {
-	switch {
-	case m.mutex != nil:
+	if m.mutex != nil {
 		who.ctx = ctx
 		l, err := m.mutex.lock(who)
 		return m.mutex.result(ctx, l, err)
+	}
+	if !who.once {
+		who.trace.waits("")
+	}
+	step := callerNow(ctx)
+	step.wait, step.limit, step.once = who.wait, who.limit, who.once
+	switch l := m.Locker.(type) {
+	case *Upgradeable:
+		return l.lockTraced(step)
+	case *QuorumMutex:
+		return l.lockTraced(step)
+	}
+	switch { // somebody else's
 	case who.once:
 		return m.TryLock(ctx, 0)
-	}
-	who.trace.waits("")
-	if who.wait.IsZero() {
+	case who.wait.IsZero():
 		return m.Lock(ctx)
 	}
 	return m.TryLock(ctx, max(1, time.Until(who.wait)))
@@ -442,8 +562,9 @@ func (s *section) takeEach(all []*member, who caller) (refused *member, err erro
 	who.once = true
 	for _, m := range all {
 		step := who
-		if who.limit.IsZero() {
-			step.limit = time.Now().Add(m.minAttempt())
+		step.limit = time.Now().Add(m.attempt())
+		if !who.limit.IsZero() {
+			step.limit = earlier(step.limit, who.limit)
 		}
 		if err := s.add(m, step); err != nil {
 			return s.refused(m, err), err
@@ -452,46 +573,90 @@ func (s *section) takeEach(all []*member, who caller) (refused *member, err erro
 	return nil, nil
 }
 
-func (m *member) minAttempt() time.Duration {
-	if m.about == nil {
-		return time.Second
+// attempt is for how long one attempt to get it may take, while others are held: as long as its commands may.
+func (m *member) attempt() time.Duration {
+	switch {
+	case m.about == nil:
+		return callTimeout
+	case m.mutex == nil: // an Upgradeable, which is two locks
+		return 2 * (callTimeout + m.replicaTimeout())
 	}
-	return m.about.client.minAttempt()
+	return callTimeout + m.replicaTimeout()
 }
 
-// refused is m, if the error says that it can be waited for, and not that the ctx was done. If Redis did not answer, or the ctx is done
-// meanwhile, that wait will say so.
+func (m *member) replicaTimeout() time.Duration {
+	if o := m.about.client.options; o.Replicas > 0 {
+		return o.ReplicaTimeout
+	}
+	return 0
+}
+
+// longest is for how long one hold of it lasts at most; 0 if the watchdog renews that without a bound.
+func (m *member) longest() time.Duration {
+	of := m.about
+	if of == nil {
+		if of = m.trace; of == nil { // of a Quorum the members have one lease
+			return 0
+		}
+	}
+	if of.lease == 0 || of.maxHold == 0 {
+		return max(of.lease, of.maxHold)
+	}
+	return min(of.lease, of.maxHold)
+}
+
+// leading is the first member of the same lock. To wait for another one, and then lock that one, would be to wait for oneself.
+func (m *member) leading() *member { return cmp.Or(m.first, m) }
+
+// refused is the member to be waited for, if the error about m says that this can be, and not that the ctx was done. If Redis did not
+// answer, or the ctx is done meanwhile, that wait will say so.
 func (s *section) refused(m *member, err error) *member {
 	if errors.Is(err, ErrNotAcquired) && (s.ctx.Err() == nil || !errors.Is(err, s.ctx.Err())) {
-		return m
+		return m.leading()
 	}
 	return nil
+}
+
+// leave gives back what nobody was told of, for a caller who may leave meanwhile.
+func (s *section) leave(who caller) {
+	s.unwatch()
+	if len(s.unlocks) == 0 {
+		s.cancel(s.of.fail(errUnlocked))
+		return
+	}
+	who.leaveTo(s.giveBack, s.of.clients...)
 }
 
 // giveBack unlocks what nobody was told of. It does not stay taken, see WithMinHold, and what becomes of it is no concern of the caller.
 func (s *section) giveBack() {
 	for _, l := range s.levels {
-		if l == &l.hold.first { // not of a hold that the caller had before
-			l.hold.taken = nil
-		}
+		l.untaken()
 	}
 	_ = s.unlock()
 }
 
-// unlock ends the section, which may have a part of the locks. What takes calls of its own is released side by side, for one server
-// may not answer.
+// unlock releases every lock taken so far. Calls that cannot be batched run concurrently, so that one silent server delays no other.
 func (s *section) unlock() error {
 	s.cancel(s.of.fail(errUnlocked))
-	all := make([][]error, len(s.unlocks))
+	all, panics := make([][]error, len(s.unlocks)), make([]any, len(s.unlocks))
 	var wg sync.WaitGroup
 	for i, unlock := range s.unlocks {
-		if i == len(all)-1 {
+		one := func() {
+			defer func() { panics[i] = recover() }() // of the Trace of a member
 			all[i] = unlock()
+		}
+		if i == len(all)-1 {
+			one()
 		} else {
-			wg.Go(func() { all[i] = unlock() }) // ends with the unlock, which is awaited here
+			wg.Go(one) // ends with the unlock, which is awaited here
 		}
 	}
 	wg.Wait()
+	for _, v := range panics {
+		if v != nil {
+			panic(v) // on the goroutine of the caller, and when all are unlocked
+		}
+	}
 	switch errs := slices.Concat(all...); len(errs) {
 	case 0:
 		return nil

@@ -27,6 +27,7 @@ import (
 // caller is who called Lock, and how long it waits.
 type caller struct {
 	ctx   context.Context
+	outer context.Context // that the user has given; ctx may be one inside of it
 	began time.Time
 	wait  time.Time // end of the waiting; zero: only ctx ends it
 	limit time.Time // of an attempt that is under way, not before wait; zero: only ctx ends it
@@ -35,7 +36,7 @@ type caller struct {
 }
 
 // callerNow is the caller of a Lock that is called now.
-func callerNow(ctx context.Context) caller { return caller{ctx: ctx, began: time.Now()} }
+func callerNow(ctx context.Context) caller { return caller{ctx: ctx, outer: ctx, began: time.Now()} }
 
 // upTo bounds the waiting. Its first attempt is given the least at least.
 func (c caller) upTo(wait, least time.Duration) caller {
@@ -44,6 +45,43 @@ func (c caller) upTo(wait, least time.Duration) caller {
 		c.wait = c.began.Add(wait)
 	}
 	return c
+}
+
+// leaveTo runs f, which unlocks what the caller has got and has no use for, for as long as the caller stays: until ctx is done, or the
+// limit of an attempt is over. f goes on then, and ends as any unlock does. Close of the Clients concerned, which have been started, waits
+// for it.
+func (c caller) leaveTo(f func(), clients ...*Client) {
+	if !canLeave(c.ctx, c.limit) {
+		f()
+		return
+	}
+	for _, c := range clients {
+		c.running.Add(1)
+	}
+	ended := make(chan any, 1)
+	go func() { // ends with f
+		defer func() {
+			for _, c := range clients {
+				c.running.Done()
+			}
+		}()
+		defer func() { ended <- recover() }() // what a Trace panics with is for the caller, if that is still here
+		f()
+	}()
+	var over <-chan time.Time
+	if !c.limit.IsZero() {
+		timer := time.NewTimer(time.Until(c.limit))
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case v := <-ended:
+		if v != nil {
+			panic(v)
+		}
+	case <-c.ctx.Done():
+	case <-over:
+	}
 }
 
 // minAttempt is what the first attempt of a TryLock is given at least, and what the replicas may take on top of it, so that one
@@ -96,6 +134,7 @@ func (q *question) ask(u undoer) (a answer, left bool, err error) {
 	}
 	if !canLeave(q.ctx, q.limit) { // spares the closures below
 		a, err = q.send(q.mutex.client.done)
+		q.mutex.client.answered(q.mutex.slot, err)
 		return a, false, err
 	}
 	a, left, err = leavable(q.ctx, q.mutex, q.limit, q.send, u.undo)
@@ -116,7 +155,7 @@ func (q *question) send(left <-chan struct{}) (answer, error) {
 	case m.kind.times != nil && q.count == 1:
 		args.Fair, args.Join, args.Publish = m.fair(), q.joins, lua.Publish(c.knownChannel(m))
 	case q.joins:
-		args.Queue, args.GrantLease, args.Listens = m.queueKey(), c.grantLease(), q.heard
+		args.Queue, args.GrantLease, args.Listens, args.Short = m.queueKey(), c.grantLease(), q.heard, m.isShort()
 		args.Publish = lua.Publish(c.knownChannel(m))
 	}
 	if q.count == 1 { // a re-entry adds nothing that a failover could let somebody else have
@@ -180,8 +219,9 @@ func (m *Mutex) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
 			causes = []error{unreachable(errSilent)}
 		}
 		e := notAcquired(who.ctx, m.name, who.began, causes...)
-		e.Holder, e.TTL, e.own, e.other = refusal.Holder, refusal.TTL, m.client.isOwn(refusal.Holder), refusal.Other
-		e.carried = e.own && carries(who.ctx, e.Holder)
+		e.Holder, e.TTL, e.other = refusal.Holder, refusal.TTL, refusal.Other
+		e.carried = m.client.isOwn(e.Holder) && carries(who.ctx, e.Holder)
+		e.self = m.client.isSelf(who.outer, e.Holder)
 		return e
 	case errors.Is(err, lua.ErrNoConnection):
 		return m.fail(ErrNotReplicated, err)

@@ -140,7 +140,7 @@ func (b *batch) undo(a allAnswer, err error) {
 	b.leave()
 }
 
-// giveBack releases what was granted, and is not live. What becomes of it is noted for the sweeper.
+// giveBack releases grants that never became live, and notes failures for the sweeper.
 func (b *batch) giveBack() {
 	args := make([]lua.ReleaseArgs, len(b.locks))
 	for i, l := range b.locks {
@@ -176,8 +176,10 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 			}
 			break
 		}
+		m.client.takers.add(b.outer, l.hold.tag)
 		s, failed := l.hold.openAs(inner, cancel, m, granted, false)
 		if failed != nil {
+			m.client.takers.remove(l.hold.tag)
 			err = m.gaveUp(b.caller, failed, lua.AcquireReply{})
 			break
 		}
@@ -203,7 +205,7 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 	for _, l := range levels {
 		l.hold.taken = nil // nobody was told of it
 	}
-	_ = unlockTogether(levels)
+	b.caller.leaveTo(func() { _ = unlockTogether(levels) }, b.client)
 	return nil, err
 }
 
@@ -226,23 +228,24 @@ func unlockTogether(levels []*level) (errs []error) {
 	if len(levels) == 0 {
 		return nil
 	}
-	c := levels[0].mutex.client
-	if c.start() { // an unlock works after Close, too
-		defer c.running.Done()
-	}
 	for _, l := range levels {
 		l.close()
 	}
-	var mine []*hold
+	first, began := levels[0], time.Now()
+	defer func() { spend(first.Context, began, len(errs) > 0) }()
+	return unlockFor(first.unlockTime(began), levels, func(by *unlocker) []error { return releaseLevels(levels, by) })
+}
+
+// releaseLevels takes levels that are closed off the counts in Redis.
+func releaseLevels(levels []*level, by *unlocker) (errs []error) {
+	c := levels[0].mutex.client
 	for _, l := range levels {
-		if l.hold.await() { // whoever has the right to make calls for it waits for no other hold
-			mine = append(mine, l.hold)
-		}
+		l.hold.await() // whoever has the right to make calls for it waits for no other hold
 	}
 	all := make([]unlocking, len(levels))
 	ending := make([]*ending, 0, len(levels)) // their holds end
 	for i, l := range levels {
-		all[i] = l.unlocking()
+		all[i] = l.unlocking(by)
 		if u := &all[i]; u.loss == nil && u.count == 0 {
 			ending = append(ending, endingOf(u))
 		}
@@ -254,15 +257,15 @@ func unlockTogether(levels []*level) (errs []error) {
 	for i := range all {
 		u := &all[i]
 		if u.loss == nil && u.count > 0 { // others are inside
-			u.released = u.hold.sendRelease(u.count, u.ttl)
+			u.released = u.hold.sendRelease(u.count, u.ttl, by)
 		}
 		var err error
 		if rest[i], err = u.end(); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	for _, h := range mine {
-		h.end()
+	for _, l := range levels {
+		l.hold.end()
 	}
 	c.sweep(rest...)
 	return errs
@@ -303,7 +306,7 @@ func releaseTogether(all []*ending) {
 	for handsOff := true; ; handsOff = false {
 		closed := c.isClosed() // then Close may wait for this
 		sent := time.Now()
-		results, repeated, err := last.hold.sendTogether(args, until, closed)
+		results, repeated, err := last.hold.sendTogether(args, last.by, closed)
 		for i, e := range all {
 			switch {
 			case err == nil:
@@ -318,7 +321,8 @@ func releaseTogether(all []*ending) {
 		if err == nil || isRefusal(err) {
 			break
 		}
-		if closed || last.hold.lossSoFar() != nil || !again.wait(err, nil, c.done) && !c.isClosed() {
+		left := last.by.left
+		if closed || isClosed(left) || last.hold.lossSoFar() != nil || !again.wait(err, left, c.done) && (isClosed(left) || !c.isClosed()) {
 			break
 		}
 	}
@@ -329,8 +333,8 @@ func releaseTogether(all []*ending) {
 	}
 }
 
-// sendTogether makes the call. It ends when the hold is lost, that is with its lease.
-func (h *hold) sendTogether(args []lua.ReleaseArgs, until time.Time, closed bool) (
+// sendTogether makes the call.
+func (h *hold) sendTogether(args []lua.ReleaseArgs, by *unlocker, closed bool) (
 	results []lua.ReleaseResult, repeated bool, err error,
 ) {
 	c := h.mutex.client
@@ -340,8 +344,9 @@ func (h *hold) sendTogether(args []lua.ReleaseArgs, until time.Time, closed bool
 		results, err = lua.ReleaseEach(ctx, c.rdb, args)
 		return results, false, err
 	}
-	ctx := h.call(time.Now(), until)
+	ctx := h.releaseCall(time.Now(), by)
 	results, err = lua.ReleaseEach(ctx, c.rdb, args)
+	c.answered(h.mutex.slot, err)
 	return results, ctx.isRepeated(), err
 }
 
@@ -368,5 +373,5 @@ func (e *ending) answered(handsOff bool, sent time.Time, r lua.ReleaseResult, re
 // alone releases the hold by a call of its own.
 func (e *ending) alone() {
 	until := e.hold.mutex.client.leases.Until(&e.hold.lease)
-	e.released = e.hold.repeatRelease(e.args, until, released{sent: time.Now(), late: e.late})
+	e.released = e.hold.repeatRelease(e.args, until, released{sent: time.Now(), late: e.late}, e.by)
 }

@@ -35,12 +35,15 @@ const (
 
 // callContext is the context of one command, for rueidis only. It has a deadline, which bounds reads and writes,
 // because rueidis leaves its synchronous path, which spares two goroutine switches, for a ctx that can be cancelled and
-// has none (pipe.Do in v1.0.79). Done does not close when the deadline passes.
+// has none (pipe.Do in v1.0.79). Done does not close when the deadline passes: on a connection that others share an answer may
+// come later, and says what has to be undone.
+//
+// Done and Err are one thing. Where Done is closed and Err is nil, rueidis takes a command that is still in its queue for one
+// that was answered, and uses its memory for the next: others' commands would be sent twice, and get foreign replies.
 type callContext struct {
 	deadline time.Time
 	values   context.Context // whose values a wrapper of the client finds, such as the span of the caller
 	done     <-chan struct{}
-	hold     *hold // if not nil, its loss and Client.Close end the context instead of done
 
 	expires bool         // see mayExpire
 	looks   atomic.Int32 // how often Err was called since the last answer
@@ -48,29 +51,25 @@ type callContext struct {
 
 func (c *callContext) Deadline() (time.Time, bool) { return c.deadline, true }
 
-// Value leaves out those for package context itself: how the caller's ctx ended is none of the command's concern.
+// Value hides package context's own keys, so that the caller's cancellation does not reach the command.
 func (c *callContext) Value(key any) any { return context.WithoutCancel(c.values).Value(key) }
 
-func (c *callContext) Done() <-chan struct{} {
-	if c.hold != nil {
-		return c.hold.ending()
-	}
-	return c.done
-}
+func (c *callContext) Done() <-chan struct{} { return c.done }
 
 func (c *callContext) Err() error {
 	c.looks.Add(1)
-	if c.hold != nil {
-		if c.hold.lossSoFar() != nil || c.hold.mutex.client.isClosed() {
-			return context.Canceled
-		}
-		return nil
-	}
-	select {
-	case <-c.done:
+	if isClosed(c.done) {
 		return context.Canceled
+	}
+	return nil
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
 	default:
-		return nil
+		return false
 	}
 }
 
@@ -109,26 +108,35 @@ type retry struct {
 	pause time.Duration
 }
 
-// wait pauses before the next try. It reports false if there should be none: err will not pass, the
-// time is up, or one of the channels was closed.
+// wait pauses before the next try; before the last one the pause is cut to what is left of the time. It reports false if there should be
+// none: err will not pass, the time is up, or one of the channels was closed.
 func (r *retry) wait(err error, stop1, stop2 <-chan struct{}) bool {
 	if !mayPass(err) {
 		return false
 	}
-	next := time.Now().Add(r.pause)
+	now := time.Now()
 	if r.tries++; r.tries == 1 {
-		r.limit, r.pause = next.Add(patience), minRetry
-		next = next.Add(minRetry)
+		r.limit, r.pause = now.Add(patience), minRetry
 	}
-	if next.After(r.limit) && r.tries >= r.least || !r.until.IsZero() && next.After(r.until) {
-		return false
+	end := r.until
+	if r.tries >= r.least && (end.IsZero() || r.limit.Before(end)) {
+		end = r.limit
 	}
-	timer := time.NewTimer(r.pause)
+	pause, last := r.pause, false
+	if !end.IsZero() {
+		rest := end.Sub(now)
+		if last = rest <= minRetry; last {
+			pause = rest // the time is to be used up: its caller may have asked for it
+		} else {
+			pause = min(pause, rest-minRetry)
+		}
+	}
+	timer := time.NewTimer(pause)
 	defer timer.Stop()
 	r.pause = min(2*r.pause, maxRetry)
 	select {
 	case <-timer.C:
-		return true
+		return !last
 	case <-stop1:
 	case <-stop2:
 	}
@@ -180,45 +188,67 @@ const maxLeft = 16
 // silence is for how long no call was answered if Redis counts as silent.
 const silence = 100 * time.Millisecond
 
+// probeEvery is how often one more call starts all the same, if Redis is silent: it may go by a connection that is well.
+const probeEvery = 500 * time.Millisecond
+
 // maxLeftSomewhere bounds them over all slots of a cluster, where only the slots of some nodes may be silent: beyond it a slot
-// that is silent has one.
+// that is silent has one, and nothing is probed.
 const maxLeftSomewhere = 512
 
 // leftCalls counts the calls whose callers have left, for each slot of a cluster, since one node may be silent and the others
-// well. When there are too many and Redis is silent, a further call starts only when one of them ends, and counts from
-// its start.
+// well. When there are too many and Redis is silent, a further call starts only when one of them ends, or as a probe, and counts
+// from its start.
 type leftCalls struct {
 	mu    sync.Mutex           // guards the following, and all slots
 	slots map[uint16]*leftSlot // those with calls left behind; without a cluster there is one
 	total int
+	many  atomic.Int32 // total, for a look without mu
 }
 
 type leftSlot struct {
 	count    int
 	began    time.Time     // when the first of them left
 	answered time.Time     // when Redis answered a call last
+	probed   time.Time     // when a call was started though there were too many, or the first of them left
 	change   chan struct{} // closed when count falls or Redis answers; nil until somebody waits for that
 }
 
-// admit reports whether a call may start, and whether it counts. If it may not, it returns what to wait for.
-func (l *leftCalls) admit(slot uint16, waited bool) (counts bool, change <-chan struct{}) {
+// admit reports whether a call may start, and whether it counts. If it may not, it returns what to wait for, and for how long.
+func (l *leftCalls) admit(slot uint16, waited bool) (counts bool, change <-chan struct{}, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.slots[slot]
-	most := maxLeft
+	most, probes := maxLeft, true
 	if l.total >= maxLeftSomewhere {
-		most = 1
+		most, probes = 1, false
 	}
 	if s != nil && s.count >= most && time.Since(s.answered) > silence {
-		if s.change == nil {
-			s.change = make(chan struct{})
+		now := time.Now()
+		if wait = probeEvery - now.Sub(s.probed); !probes {
+			wait = probeEvery // to look again
 		}
-		return false, s.change
+		if wait > 0 {
+			if s.change == nil {
+				s.change = make(chan struct{})
+			}
+			return false, s.change, wait
+		}
+		s.probed, waited = now, true
 	}
 	if waited {
 		l.count(slot)
 	}
-	return waited, nil
+	return waited, nil, 0
+}
+
+// isAny reports whether calls were left behind that have not ended.
+func (l *leftCalls) isAny() bool { return l.many.Load() > 0 }
+
+// answered notes that Redis has answered a call, unless it failed for a reason that may pass.
+func (c *Client) answered(slot func() uint16, err error) {
+	if c.left.isAny() && (err == nil || !mayPass(err)) {
+		c.left.ended(slot(), false, true)
+	}
 }
 
 // isSilent reports whether a call was left behind, and no call was answered for a while.
@@ -242,11 +272,13 @@ func (l *leftCalls) count(slot uint16) {
 	}
 	s := l.slots[slot]
 	if s == nil {
-		s = &leftSlot{began: time.Now()}
+		now := time.Now()
+		s = &leftSlot{began: now, probed: now}
 		l.slots[slot] = s
 	}
 	s.count++
 	l.total++
+	l.many.Store(int32(l.total))
 }
 
 // ended notes that a call has ended, whether it counted, and whether Redis answered it.
@@ -263,6 +295,7 @@ func (l *leftCalls) ended(slot uint16, counted, answered bool) {
 	if counted {
 		s.count--
 		l.total--
+		l.many.Store(int32(l.total))
 	}
 	if answered {
 		s.answered = time.Now()
@@ -305,6 +338,7 @@ func leavable[T any](
 	c := m.client
 	if !canLeave(ctx, limit) {
 		value, err = f(c.done)
+		c.answered(m.slot, err)
 		return value, false, err
 	}
 	began := time.Now()
@@ -315,11 +349,14 @@ func leavable[T any](
 		over = timer.C
 	}
 	slot := m.slot()
-	counts, change := c.left.admit(slot, false)
+	counts, change, wait := c.left.admit(slot, false)
 	for change != nil {
 		select {
 		case <-change:
-			counts, change = c.left.admit(slot, true)
+			counts, change, wait = c.left.admit(slot, true)
+			continue
+		case <-time.After(wait):
+			counts, change, wait = c.left.admit(slot, true)
 			continue
 		case <-ctx.Done():
 			err = errSilent

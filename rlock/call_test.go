@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -60,25 +61,25 @@ func TestWhatErrorsMean(t *testing.T) {
 func TestLeftCallsAreBounded(t *testing.T) {
 	var l leftCalls
 	for range maxLeft {
-		counts, wait := l.admit(0, false)
+		counts, wait, _ := l.admit(0, false)
 		require.Nil(t, wait)
 		require.False(t, counts)
 		l.add(0) // its caller leaves
 	}
-	_, wait := l.admit(1, false)
+	_, wait, _ := l.admit(1, false)
 	require.Nil(t, wait, "another slot of a cluster is no matter of theirs")
-	_, wait = l.admit(0, false)
+	_, wait, _ = l.admit(0, false)
 	require.NotNil(t, wait)
 	l.ended(0, true, false)
 	<-wait
-	counts, wait := l.admit(0, true)
+	counts, wait, _ := l.admit(0, true)
 	require.Nil(t, wait)
 	require.True(t, counts, "it waited, and counts from its start")
-	_, wait = l.admit(0, true)
+	_, wait, _ = l.admit(0, true)
 	require.NotNil(t, wait)
 	l.ended(0, true, true)
 	<-wait
-	_, wait = l.admit(0, false)
+	_, wait, _ = l.admit(0, false)
 	require.Nil(t, wait, "Redis has answered")
 }
 
@@ -98,4 +99,35 @@ func TestCallContextHasACauseOfItsOwn(t *testing.T) {
 	<-child.Done()
 	require.Equal(t, context.Canceled, context.Cause(child))
 	require.Equal(t, context.Canceled, context.Cause(call))
+}
+
+// While Redis is silent, one call more starts every half second: it may go by a connection that is well.
+func TestSilenceIsProbed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l leftCalls
+		for range maxLeft {
+			l.add(0)
+		}
+		for range 3 {
+			_, change, wait := l.admit(0, false)
+			require.NotNil(t, change)
+			require.Equal(t, probeEvery, wait)
+			time.Sleep(wait)
+			counts, change, _ := l.admit(0, true)
+			require.Nil(t, change)
+			require.True(t, counts, "the probe")
+		}
+		_, change, _ := l.admit(0, false)
+		require.NotNil(t, change)
+		l.ended(0, true, true)
+		<-change
+		_, change, _ = l.admit(0, false)
+		require.Nil(t, change, "a probe was answered")
+		for range maxLeftSomewhere {
+			l.add(1)
+		}
+		time.Sleep(2 * probeEvery)
+		_, change, _ = l.admit(0, false)
+		require.NotNil(t, change, "many slots are silent: nothing is probed")
+	})
 }

@@ -17,13 +17,17 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// Client makes locks. A process needs one for each Redis: a hold of one Client is not re-entered through another. All of
-// its methods are safe for concurrent use.
+// Client makes locks. A process needs one for each Redis: a hold of one Client is not re-entered through another. All of its
+// methods are safe for concurrent use.
 //
-// It runs one goroutine that keeps the leases, and one that keeps the places of waiters once a FairMutex was waited for; one for
-// each Redis node on which something is waited for, with a connection of its own; one, when there is need, that undoes what calls
-// without an answer may have done, on a cluster one for each slot; and one for each call under way whose caller may leave.
-// [Client.Close] ends all of them.
+// It runs these goroutines, and [Client.Close] ends all of them:
+//
+//   - one that keeps the leases;
+//   - one that keeps the places of waiters, once a FairMutex was waited for;
+//   - one for each Redis node on which something is waited for, with a connection of its own;
+//   - when needed, one that undoes what calls without an answer may have done; on a cluster, one for each slot;
+//   - one for each call in flight whose caller may leave;
+//   - one each that calls the Logger and the Trace, while they have something to be told.
 type Client struct {
 	rdb     rueidis.Client
 	id      string // the client part of its owner fields
@@ -39,6 +43,8 @@ type Client struct {
 	left        leftCalls
 	sweepers    sweepers
 	stats       counters
+	tellers     tellers
+	takers      takers
 
 	shutting, emptied sync.Once
 	shut              chan struct{} // closed by Shutdown at once: no new holds
@@ -58,17 +64,20 @@ type Client struct {
 	running sync.WaitGroup // see start; a call that was started may add goroutines of its own
 }
 
-// closeGrace is how long Close waits for the replies of commands under way, so that what they
-// acquire can be given back.
-const closeGrace = callTimeout
+const (
+	// closeGrace is how long Close waits for the replies of commands in flight, so that what they acquire can be given back.
+	closeGrace = callTimeout
+	// closeLimit is how long Close waits in all: there is time for one more call after the grace. What is still in flight then
+	// waits for rueidis to take a command or to give it a connection, which no ctx can end.
+	closeLimit = closeGrace + 2*lastCallTimeout
+)
 
-// New returns a Client that keeps its locks in the Redis of rdb: a standalone, sentinel or cluster
-// client of rueidis. It sends nothing. rdb stays the caller's to close, after the Client.
+// New returns a Client that keeps its locks in the Redis of rdb: a standalone, sentinel or cluster client of rueidis. It sends
+// nothing. The caller closes rdb, after the Client.
 //
-// While something waits for a lock, and for a few seconds more, one connection of rdb's blocking
-// pool is in use for each node concerned (see BlockingPoolSize of [rueidis.ClientOption]). With
-// Options.Replicas, each acquire under way needs one more. With ConnLifetime, rueidis repeats commands by itself; the Client
-// allows for that.
+// While something waits for a lock, and for a few seconds more, one connection of rdb's blocking pool is in use for each node
+// concerned (see BlockingPoolSize of [rueidis.ClientOption]). With Options.Replicas, each acquire in flight needs one more. With
+// ConnLifetime, rueidis repeats commands by itself; the Client allows for that.
 //
 // New fails if rdb is nil or an option is out of range.
 func New(rdb rueidis.Client, o Options) (*Client, error) {
@@ -94,6 +103,7 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 		done:    make(chan struct{}),
 		stopped: make(chan struct{}),
 	}
+	c.newTellers()
 	c.hub = pubsub.New(rdb, c.id)
 	c.hub.Run = min(o.HandOff.For, DefaultHandOffFor)
 	if rdb.Mode() == rueidis.ClientModeCluster {
@@ -107,16 +117,21 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 	return c, nil
 }
 
-// Close ends everything that the Client does. Waiting calls return [ErrClosed], and the contexts of sections are cancelled
-// with a [LostError] that satisfies ErrClosed. Calls after it return ErrClosed.
+// Close ends everything that the Client does. Waiting calls return [ErrClosed], and the contexts of sections are cancelled with a
+// [LostError] that satisfies ErrClosed. Calls after it return ErrClosed.
 //
-// Close waits for all calls under way, also for a Lock that cannot be cancelled, and gives back what they get. That
-// takes no time if Redis answers, and about five seconds if it does not. When Close returns, no subscription is left, and no
-// goroutine except those that wait for rueidis to give them a connection, a bounded number. Close may be called more than once,
-// and concurrently with everything.
+// Close waits for all calls in flight, even for a Lock that cannot be cancelled, and gives back what they get. That takes no time
+// if Redis answers, and about five seconds if it does not. Then Close gives [Options].Logger and Trace up to a second for what is
+// still queued, and drops the rest.
 //
-// Close does not release holds, since their sections may still be running: an unlock after Close
-// releases as before, and a hold that is not unlocked ends with its lease.
+// When Close returns, no subscription is left. No goroutine is left either, except
+//
+//   - a bounded number that wait for rueidis to give them a connection;
+//   - those that wait for rueidis to take a command that it has no room for;
+//   - those in which a function of the Logger or the Trace has not returned.
+//
+// Close may be called more than once, and concurrently with everything. It does not release holds, since their sections may still
+// be running: an unlock after Close releases as before, and a hold that is not unlocked ends with its lease.
 func (c *Client) Close() {
 	if c == nil || c.rdb == nil {
 		panic("rlock: a Client that was not made by New")
@@ -131,14 +146,28 @@ func (c *Client) close() {
 	c.shutting.Do(func() { close(c.shut) })
 	close(c.done)
 	grace := time.AfterFunc(closeGrace, func() { close(c.stopped) })
+	defer grace.Stop()
 	c.hub.Stop() // tells the waiters
 	c.tellHolders()
-	if places := c.places(); places != nil {
-		places.Close()
+	ended := make(chan struct{})
+	go func() { // ends with all that it waits for
+		defer close(ended)
+		var all sync.WaitGroup
+		all.Go(c.leases.Close)
+		if places := c.places(); places != nil {
+			all.Go(places.Close)
+		}
+		all.Go(c.hub.Close)
+		all.Wait()
+		c.running.Wait()
+	}()
+	limit := time.NewTimer(closeLimit)
+	defer limit.Stop()
+	select {
+	case <-ended:
+	case <-limit.C:
 	}
-	c.hub.Close()
-	c.running.Wait()
-	grace.Stop()
+	c.tellers.flush()
 }
 
 // ID returns the Client's part of its owner fields in Redis, a UUID: see [Owner].
@@ -153,8 +182,8 @@ func (c *Client) isClosed() bool {
 	}
 }
 
-// start counts a call or a goroutine that Close waits for, and that calls running.Done at its end. It reports false if
-// the client is closed.
+// start counts a call or a goroutine that Close waits for; it must call running.Done at its end. start reports false if the
+// client is closed.
 func (c *Client) start() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -165,33 +194,38 @@ func (c *Client) start() bool {
 	return true
 }
 
-// handsOff reports whether an unlock gives the lock to whoever waits for it, here or in another process. A grant of this kind
-// is not confirmed by replicas.
+// handsOff reports whether an unlock gives the lock to a waiter, here or in another process. Replicas do not confirm such a
+// grant.
 func (c *Client) handsOff() bool { return c.options.HandOff.Most > 0 && c.options.Replicas == 0 }
 
-// isOwn reports whether an owner field is of this client.
+// isOwn reports whether an owner field belongs to this client.
 func (c *Client) isOwn(field string) bool { return strings.HasPrefix(field, c.id+":") }
 
-// nobody is the owner of a lock that stays taken after its unlock, see WithMinHold. No hold has that tag.
-func (c *Client) nobody() string { return c.id + ":0" }
+// nobody is the owner of a lock that stays taken after its unlock, see WithMinHold. No hold has that tag, and no thread of Redisson
+// is written so. "0" would not do: lockAsync may be given any number.
+func (c *Client) nobody() string { return c.id + ":00" }
 
-// isNobody reports whether an owner field is such a one, of whichever client.
+// isNobody reports whether an owner field is the nobody of some client.
 func isNobody(field string) bool {
 	_, tag, _ := strings.Cut(field, ":")
-	return tag == "0" || strings.HasPrefix(tag, "0:")
+	return tag == "00"
 }
 
-// renew is the renewer's way to Redis.
+// renew sends renewals to Redis for the renewer.
 func (c *Client) renew(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
+	g := group.(renewal) //nolint:errcheck // there are no other groups
 	holds := make([]lua.Hold, len(items))
 	for i, item := range items {
-		holds[i] = lua.Hold(item)
+		if holds[i] = lua.Hold(item); item.Lease > 0 {
+			holds[i].Lease = longer(item.Lease, g.grace)
+		}
 	}
-	g := group.(renewal) //nolint:errcheck // there are no other groups
-	return verdicts(g.kind.renew(ctx, c.rdb, longer(ttl, g.grace), holds))
+	answers, err := g.kind.renew(ctx, c.rdb, longer(ttl, g.grace), holds)
+	c.answered(func() uint16 { return g.slot }, err)
+	return verdicts(answers, err)
 }
 
-// verdicts are the answers of Redis in the words of the renewer.
+// verdicts translates the answers of Redis for the renewer.
 func verdicts(answers []lua.Renewal, err error) ([]lease.Verdict, error) {
 	var redisErr *rueidis.RedisError
 	// TRYAGAIN passes only when the slot has moved; until then it is the answer to any call for
@@ -216,8 +250,8 @@ func verdicts(answers []lua.Renewal, err error) ([]lease.Verdict, error) {
 	return verdicts, nil
 }
 
-// renewal is what holds have in common that one call can renew: the script, what Redis is told beyond the trusted time, and on a
-// cluster the slot.
+// renewal is what all holds renewed by one call have in common: the script, how much longer than trusted they last in Redis, and
+// on a cluster the slot.
 type renewal struct {
 	kind  *kind
 	grace time.Duration

@@ -39,7 +39,8 @@ func (c *Client) knownChannel(m *Mutex) pubsub.Channel {
 // waiters is where goroutines of this process wait for a lock that has been asked for before.
 func (m *Mutex) waiters() pubsub.Queue {
 	return pubsub.Queue{
-		Lock: m.key, Channel: m.client.knownChannel(m), Each: m.kind.times != nil, Shared: m.kind.side != lua.Whole,
+		Lock: m.key, Channel: m.client.knownChannel(m), Places: m.kind.ordinary && m.seesProcesses(),
+		Each: m.kind.times != nil, Shared: m.kind.side != lua.Whole,
 	}
 }
 

@@ -20,7 +20,7 @@ func (m *Mutex) levelIn(ctx context.Context) *level { return openLevel(ctx, (*ho
 func (m *Mutex) levelBeside(ctx context.Context) *level { return openLevel(ctx, (*hold).isBeside, m) }
 
 func openLevel(ctx context.Context, is func(*hold, *Mutex) bool, m *Mutex) *level {
-	for l := levelOf(ctx); l != nil; l = levelOf(l.Context) {
+	for l := levelOf(ctx); l != nil; l = l.outer {
 		if is(l.hold, m) && l.isOpen() {
 			return l
 		}
@@ -28,14 +28,23 @@ func openLevel(ctx context.Context, is func(*hold, *Mutex) bool, m *Mutex) *leve
 	return nil
 }
 
+// innermostOpen returns the innermost open level that ctx carries, of whichever lock, or nil.
+func innermostOpen(ctx context.Context) *level {
+	l := levelOf(ctx)
+	for l != nil && !l.isOpen() {
+		l = l.outer
+	}
+	return l
+}
+
 // carries reports whether an open hold of ctx, or a share of one of a quorum, has that owner field.
 func carries(ctx context.Context, field string) bool {
-	for l := levelOf(ctx); l != nil; l = levelOf(l.Context) {
+	for l := levelOf(ctx); l != nil; l = l.outer {
 		if l.isOpen() && l.hold.field() == field {
 			return true
 		}
 	}
-	for l := quorumLevelOf(ctx); l != nil; l = quorumLevelOf(l.Context) {
+	for l := quorumLevelOf(ctx); l != nil; l = l.outer {
 		if l.isOpen() && l.hold.has(field) {
 			return true
 		}
@@ -66,11 +75,12 @@ func Owner(ctx context.Context) string {
 //
 // The token belongs to the hold: a re-entry raises it, and every level's ctx returns the highest. Every hold of one name has
 // higher tokens than those before it. So a store that refuses writes with a token lower than one it has seen is safe from
-// holders that do not know yet that they lost the lock. The token stays the same after the hold has ended.
+// holders that do not know yet that they lost the lock. The token stays the same after the hold has ended, but a section that begins
+// after that, under its ctx, carries it no more.
 //
 // If ctx carries locks of one name in several Redis servers, use [Mutex.FencingToken]: it tells them apart.
 func FencingToken(ctx context.Context, name string) (token int64, ok bool) {
-	for l := levelOf(ctx); l != nil; l = levelOf(l.Context) {
+	for l := levelOf(ctx); l != nil; l = l.outer {
 		if l.hold.mutex.name == name {
 			return l.hold.fencingToken()
 		}
@@ -81,7 +91,7 @@ func FencingToken(ctx context.Context, name string) (token int64, ok bool) {
 // FencingToken returns the token of the innermost hold of this lock that ctx carries, see the package's [FencingToken].
 func (m *Mutex) FencingToken(ctx context.Context) (token int64, ok bool) {
 	m.check(ctx)
-	for l := levelOf(ctx); l != nil; l = levelOf(l.Context) {
+	for l := levelOf(ctx); l != nil; l = l.outer {
 		if l.hold.isOf(m) {
 			return l.hold.fencingToken()
 		}

@@ -177,7 +177,7 @@ func (e *election) elect() (*quorumLevel, error) {
 		h := newQuorumHold(q, e.line)
 		t, err := e.vote(h, began)
 		if err == nil && t.granted >= q.majority() {
-			return h.open(e.ctx, q)
+			return h.open(e.caller, q)
 		}
 		h.discard()
 		e.note(h, t, began, err != nil)
@@ -451,19 +451,19 @@ func (e *election) sleepBeyondWait(until time.Time, cases ...reflect.SelectCase)
 		if e.quorum.isShut() {
 			return gaveUp
 		}
-		all := append([]reflect.SelectCase{ready(e.ctx.Done()), {Dir: reflect.SelectRecv, Chan: reflect.ValueOf(over)}}, cases...)
+		all := append([]reflect.SelectCase{ready(e.ctx.Done()), ready(e.trace.over()), {Dir: reflect.SelectRecv, Chan: reflect.ValueOf(over)}}, cases...)
 		for _, m := range e.quorum.members {
 			if !m.client.isShut() {
 				all = append(all, ready(m.client.shut))
 			}
 		}
 		switch i, _, _ := reflect.Select(all); {
-		case i == 0:
+		case i < 2:
 			return gaveUp
-		case i == 1:
+		case i == 2:
 			return timeUp
-		case i < 2+len(cases):
-			return i - 2
+		case i < 3+len(cases):
+			return i - 3
 		}
 	}
 }
@@ -489,12 +489,14 @@ func (e *election) out(err error) error {
 		causes = []error{q.tooFew(e.err)}
 	}
 	not := notAcquired(e.ctx, q.name, e.began, causes...)
-	not.Holder, not.TTL, not.own, not.other = e.held.Holder, e.held.TTL, e.own, e.held.Other
+	not.Holder, not.TTL, not.other = e.held.Holder, e.held.TTL, e.held.Other
+	own := e.own
 	if e.line != nil {
 		if h := e.line.holder.Load(); h != nil {
-			not.Holder, not.TTL, not.own, not.other = h.field(), time.Until(h.trusted()), true, false
+			not.Holder, not.TTL, not.other = h.field(), time.Until(h.trusted()), false
+			own, not.self = true, isUnder(e.outer, h.given)
 		}
 	}
-	not.carried = not.own && carries(e.ctx, not.Holder)
+	not.carried = own && carries(e.ctx, not.Holder)
 	return not
 }

@@ -65,7 +65,7 @@ type NotAcquiredError struct {
 	Holder string
 	TTL    time.Duration
 
-	own     bool    // the holder is of the same Client
+	self    bool    // the holder was taken under the same ctx
 	other   bool    // the hold is seen to be of another kind
 	carried bool    // the holder is an open hold of the caller's ctx: of another kind or a quorum, or it would be re-entered
 	causes  []error // found by errors.Is and errors.As
@@ -89,7 +89,7 @@ func (e *NotAcquiredError) Error() string {
 			", by a lock of another kind or by a quorum (lock that one again, or give each its own name)")
 	case e.other:
 		texts = append(texts, "held by "+e.Holder+left+", by a lock of another kind (give each its own name)")
-	case e.own:
+	case e.self:
 		texts = append(texts, "held by this client as "+e.Holder+left+" (to re-enter, use the ctx that its Lock returned)")
 	case e.Holder != "":
 		texts = append(texts, "held by "+e.Holder+left)
@@ -101,6 +101,14 @@ func (e *NotAcquiredError) Error() string {
 		texts = append(texts, e.why)
 	}
 	return strings.Join(texts, ": ")
+}
+
+// sameHolder has e name the holder that err does, if that is a refusal.
+func (e *NotAcquiredError) sameHolder(err error) {
+	var last *NotAcquiredError
+	if errors.As(err, &last) {
+		e.Holder, e.TTL, e.self, e.other, e.carried = last.Holder, last.TTL, last.self, last.other, last.carried
+	}
 }
 
 // Is reports whether target is ErrNotAcquired.

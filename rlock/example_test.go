@@ -305,7 +305,7 @@ func ExampleLead() {
 	// over: rlock: "leader": lost: the longest hold was reached, 100ms
 	// leader, term 2
 	// over: context canceled
-	// <nil>
+	// rlock: "leader": led until its ctx was done: context canceled
 }
 
 // The ctx of a section ends when its lock is lost, and Do reports the loss.

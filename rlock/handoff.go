@@ -2,7 +2,6 @@ package rlock
 
 import (
 	"cmp"
-	"math"
 	"time"
 
 	"github.com/go-rlock/rlock/lua"
@@ -33,13 +32,19 @@ type run struct {
 	by     *level // of the section that the last one ended, for the Trace of the waiter that got it; nil without one
 }
 
+// quarter is what a run is bounded by while others wait who are not in line.
+func (h HandOff) quarter() HandOff {
+	h.Most = max(h.Most/4, 1)
+	return h
+}
+
 // over reports whether there should be no further hand-off. A nil run is one that has not begun.
 func (r *run) over(o HandOff, now time.Time) bool {
 	return r != nil && (r.length >= o.Most || now.Sub(r.began) >= o.For)
 }
 
 // claim tells the hub that the hold ends, and claims the waiter that is next in this process: nil if there is none. If
-// stay is true, it gets the lock before other processes. What the release has to know of the process is added to args.
+// stay is true, it gets the lock before other processes.
 func (h *hold) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, stay bool) {
 	c, q := h.mutex.client, h.mutex.waiters()
 	stay = !h.run.over(c.options.HandOff, now)
@@ -54,8 +59,10 @@ func (h *hold) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, stay 
 		c.hub.GiveWay(q, 1)
 		return nil, false
 	}
-	w, listens := c.hub.Claim(q)
-	args.Listens = listens
+	w, outsiders := c.hub.Claim(q)
+	if outsiders && args.Key != "" { // which have no hand-offs: so they get a fifth of the sections at least, if they are there for them
+		stay = !h.run.over(c.options.HandOff.quarter(), now)
+	}
 	if w == nil {
 		return nil, false
 	}
@@ -85,10 +92,10 @@ func (h *hold) mayQueue(now time.Time) {
 }
 
 // handOff makes the one attempt to end the hold with a waiter claimed. Unless it fails, the claim is over.
-func (h *hold) handOff(next *locking, stay bool, args lua.ReleaseArgs, until time.Time) released {
+func (h *hold) handOff(next *locking, stay bool, args lua.ReleaseArgs, by *unlocker) released {
 	sent := time.Now()
-	ctx := h.call(sent, until)
-	reply, err := h.mutex.client.release(ctx, next.takesOver(args, stay))
+	ctx := h.releaseCall(sent, by)
+	reply, err := h.mutex.client.release(ctx, h.mutex, next.takesOver(args, stay))
 	return h.handedOff(next, stay, sent, reply, err, ctx.isRepeated())
 }
 
@@ -96,6 +103,7 @@ func (h *hold) handOff(next *locking, stay bool, args lua.ReleaseArgs, until tim
 func (l *locking) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
 	m := l.mutex
 	args.Fence, args.Lease, args.Next, args.Stay = m.fenceOf(), m.expiry(m.ttl()), l.hold.field(), stay
+	args.Short = m.isShort()
 	return args
 }
 
@@ -113,7 +121,6 @@ func (h *hold) handedOff(next *locking, stay bool, sent time.Time, reply lua.Rel
 	}
 	var ok bool
 	if reply.Status == lua.HandedOff {
-		next.hold.grants = h.grants
 		next.hold.run = h.run.next(stay, sent)
 		next.handed = handed{token: reply.Token, sent: sent}
 		if !reply.WithoutQueue {
@@ -182,16 +189,23 @@ func (l *locking) unclaim() {
 	}
 }
 
+// usesGrants reports whether a grant is what a Lock asks for: it is renewed, for no shorter time, and has no grace.
+func (m *Mutex) usesGrants() bool {
+	return m.lease == 0 && m.grace == 0 && m.ttl() == m.client.options.WatchdogTimeout
+}
+
+// isShort reports whether a Lock is to last for less than a grant may. So its field must not be trusted to be a hold when it is
+// granted: the Lock asks, and has its own lease from then on.
+func (m *Mutex) isShort() bool { return !m.usesGrants() && m.expiry(m.ttl()) < maxGrantLease }
+
 // given is what a grant by another process comes to. The hold is trusted from when the process asked for its place, or saw it last, for
 // the lease of the grant. If too little of that is left, or something is missing, Redis has to be asked first: that the lock is
 // ours, it will say.
 func (l *locking) given(g *pubsub.Grant) (a answer, usable bool) {
 	m, h := l.mutex, l.hold
-	h.grants = int32(min(g.Grants, math.MaxInt32))
 	a = answer{sent: l.queuedAt(), lease: min(g.Lease, m.ttl())}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)
-	renewed := m.lease == 0 && m.ttl() == m.client.options.WatchdogTimeout // as a grant is, and for no shorter time
-	usable = !g.Crossed && renewed && m.grace == 0 && (g.Token >= 0 || m.kind.fence == nil) &&
+	usable = !g.Crossed && m.usesGrants() && (g.Token >= 0 || m.kind.fence == nil) &&
 		time.Until(a.sent.Add(a.lease)) > a.lease/2
 	if usable {
 		h.queued = nil // it is out of the queue

@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -12,9 +13,8 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// hold is what one owner has of one lock, from a Lock that competed to the unlock of its last level: one field of
-// the hash in Redis, which nobody uses before or after it (I3). It is live from the moment in which the Lock has got
-// the lock until it is lost or unlocked.
+// A hold is one acquisition of one lock: from the Lock that won it to the unlock of its last level. It is one hash field,
+// never reused (I3). It is live from the moment the Lock has the lock until it is lost or unlocked.
 //
 // All script calls for a live hold, re-entries and releases, are made one at a time, by whoever has the right to make
 // calls (I1): so the count that a call is sent with is the count in Redis. Before that, the Lock makes them, or the
@@ -29,16 +29,16 @@ type hold struct {
 	queued *time.Time // when the first call was sent that may have put it in the queue in Redis; nil: none, as for most
 	taken  *time.Time // until when the lock stays taken after an unlock, see WithMinHold; nil: it does not
 	run    *run       // of hand-offs, that it is part of; nil if none led to it, and none has been tried
-	grants int32      // from process to process, in a row; this long, so that a hold is no larger
 
-	mu      sync.Mutex    // guards the following; no other lock is taken under it
-	calling bool          // somebody has the right to make calls
-	changed chan struct{} // closed when calling ends or the hold is lost; nil until somebody waits for that
-	count   int           // as in Redis; 0 before the hold is live, and after it
-	token   int64         // the highest one; 0 if there is none
-	loss    *LostError    // why it ended, unless by its unlock
-	levels  *level        // the open ones
-	first   level         // the first of them; the others have memory of their own
+	mu      sync.Mutex // guards the following; no other lock is taken under it
+	calling bool       // somebody has the right to make calls
+	patient bool       // the Lock that took it could not be left
+	callers *callers   // those who want that right, or to hear of a loss; nil until there are some
+	count   int        // as in Redis; 0 before the hold is live, and after it
+	token   int64      // the highest one; 0 if there is none
+	loss    *LostError // why it ended, unless by its unlock
+	levels  *level     // the open ones
+	first   level      // the first of them; the others have memory of their own
 }
 
 var lastTag atomic.Uint64
@@ -61,6 +61,9 @@ func (h *hold) field() string {
 	var b [64]byte // room for a UUID and any number
 	k := h.mutex.kind
 	field := append(append(append(b[:0], h.mutex.client.id...), ':'), k.prefix...)
+	if k.times != nil && h.mutex.isShort() {
+		field = append(field, k.prefix...) // its places are known by it
+	}
 	return string(append(strconv.AppendUint(field, h.tag, 10), k.suffix...))
 }
 
@@ -70,7 +73,10 @@ type level struct {
 
 	mutex *Mutex
 	hold  *hold
+	outer *level   // the innermost one that was open when this one was opened under its ctx; so nobody walks over sections that had ended
 	trace *tracing // nil: nobody wants to know
+
+	inner innerUnlocks
 
 	// Guarded by hold.mu.
 	cancel context.CancelCauseFunc // nil once the level is closed
@@ -125,13 +131,19 @@ func (h *hold) open(ctx context.Context, m *Mutex, a answer, inside bool) (*leve
 	l, err := h.openAs(inner, cancel, m, a, inside)
 	if err != nil {
 		cancel(nil)
+		return nil, err
 	}
-	return l, err
+	if l == &h.first && ctx.Done() == nil {
+		h.mu.Lock()
+		h.patient = true
+		h.mu.Unlock()
+	}
+	return l, nil
 }
 
 // openAs is open with the ctx that the level is to have.
 func (h *hold) openAs(inner context.Context, cancel context.CancelCauseFunc, m *Mutex, a answer, inside bool) (*level, error) {
-	c := m.client
+	c, outer := m.client, innermostOpen(inner)
 	h.mu.Lock()
 	first := h.count == 0
 	var err error
@@ -149,7 +161,7 @@ func (h *hold) openAs(inner context.Context, cancel context.CancelCauseFunc, m *
 	if !first {
 		l = new(level)
 	}
-	l.Context, l.cancel, l.mutex, l.hold = inner, cancel, m, h
+	l.Context, l.cancel, l.mutex, l.hold, l.outer = inner, cancel, m, h, outer
 	h.count++
 	h.token = max(h.token, a.Token)
 	h.levels, l.next = l, h.levels
@@ -164,6 +176,9 @@ func (h *hold) openAs(inner context.Context, cancel context.CancelCauseFunc, m *
 	began := a.sent
 	if a.lease > 0 {
 		began = time.Now() // the grant was, later than it is trusted from
+	}
+	if m.kind.side == lua.Reader { // Redisson's readers set the expiry that all of them share
+		h.lease.Guard()
 	}
 	if m.maxHold > 0 {
 		c.leases.Limit(&h.lease, began.Add(m.maxHold))
@@ -187,9 +202,30 @@ func (h *hold) openAs(inner context.Context, cancel context.CancelCauseFunc, m *
 	return l, nil
 }
 
-// begin takes the right to make calls for the hold (I1). If somebody has it, it returns what to wait for
-// before trying again; nil if the hold was lost, for that ends the need.
-func (h *hold) begin() (ok bool, changed <-chan struct{}) {
+// callers are those who want the right to make calls for a hold, in their order. All fields are guarded by hold.mu.
+type callers struct {
+	queue []*turn
+	lost  chan struct{} // closed when the hold is lost; nil until somebody looks at it
+}
+
+// turn is the place of one of them.
+type turn struct {
+	over  chan struct{} // closed when the right is theirs, or the hold is lost
+	given bool
+}
+
+// tryBegin takes the right to make calls for the hold (I1), unless somebody has it.
+func (h *hold) tryBegin() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ok := !h.calling
+	h.calling = true
+	return ok
+}
+
+// begin is tryBegin, and queues for the right if somebody has it: the turn has to end with takes or leaves. There is none if the hold was
+// lost, for that ends the need.
+func (h *hold) begin() (ok bool, t *turn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -199,53 +235,98 @@ func (h *hold) begin() (ok bool, changed <-chan struct{}) {
 	case h.loss != nil:
 		return false, nil
 	}
-	return false, h.change()
+	return false, h.join()
 }
 
-// change is what is closed when the right to make calls is given back or the hold is lost. mu is held.
-func (h *hold) change() <-chan struct{} {
-	if h.changed == nil {
-		h.changed = make(chan struct{})
+// join queues for the right. mu is held.
+func (h *hold) join() *turn {
+	if h.callers == nil {
+		h.callers = new(callers)
 	}
-	return h.changed
+	t := &turn{over: make(chan struct{})}
+	h.callers.queue = append(h.callers.queue, t)
+	return t
 }
 
-// ending is closed when the hold is lost or the client closed, for whoever has the right to make calls.
-func (h *hold) ending() <-chan struct{} {
+// takes is begin again, for a turn that is over.
+func (h *hold) takes(t *turn) (ok bool, next *turn) {
+	if t.given {
+		return true, nil
+	}
+	return h.begin()
+}
+
+// leaves ends a turn that nobody waits for any more. The right goes to the next one if it was given meanwhile.
+func (h *hold) leaves(t *turn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.loss != nil || h.mutex.client.isClosed() {
-		return closed
+	switch {
+	case t.given:
+		h.pass()
+	case h.callers != nil:
+		h.callers.queue = slices.DeleteFunc(h.callers.queue, func(o *turn) bool { return o == t })
 	}
-	return h.change()
 }
 
-var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
-
-// await is begin, also if somebody has to give the right back first: that takes no longer than the lease.
-func (h *hold) await() (ok bool) {
-	ok, changed := h.begin()
-	for changed != nil {
-		<-changed
-		ok, changed = h.begin()
+// await is begin for an unlock, also if somebody has to give the right back first, and whatever becomes of the hold meanwhile.
+func (h *hold) await() {
+	for {
+		h.mu.Lock()
+		if !h.calling {
+			h.calling = true
+			h.mu.Unlock()
+			return
+		}
+		t := h.join()
+		h.mu.Unlock()
+		if <-t.over; t.given {
+			return
+		}
 	}
-	return ok
 }
 
 // end gives the right to make calls back.
 func (h *hold) end() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.calling = false
-	h.wake()
+	h.pass()
 }
 
-// wake closes changed. mu is held.
-func (h *hold) wake() {
-	if h.changed != nil {
-		close(h.changed)
-		h.changed = nil
+// pass gives the right to the next one, and wakes nobody else: of n that were all woken each time, there would be n²/2 wake-ups. mu is held.
+func (h *hold) pass() {
+	h.calling = h.callers != nil && len(h.callers.queue) > 0
+	if h.calling {
+		next := h.callers.queue[0]
+		h.callers.queue[0] = nil
+		h.callers.queue = h.callers.queue[1:]
+		next.given = true
+		close(next.over)
 	}
+}
+
+// losing is closed when the hold is lost. mu is held, and it is not lost yet.
+func (h *hold) losing() <-chan struct{} {
+	if h.callers == nil {
+		h.callers = new(callers)
+	}
+	if h.callers.lost == nil {
+		h.callers.lost = make(chan struct{})
+	}
+	return h.callers.lost
+}
+
+// wake tells all of them that the hold is lost. mu is held.
+func (h *hold) wake() {
+	if h.callers == nil {
+		return
+	}
+	for _, t := range h.callers.queue {
+		close(t.over)
+	}
+	if h.callers.lost != nil {
+		close(h.callers.lost)
+	}
+	h.callers = nil
 }
 
 // renewed reports whether the watchdog keeps the hold: if any open level has no lease of its own.
@@ -286,7 +367,11 @@ func (l *level) close() bool {
 		at = &(*at).next
 	}
 	*at = l.next
+	last := h.levels == nil
 	h.mu.Unlock()
+	if last {
+		h.mutex.client.takers.remove(h.tag)
+	}
 	cancel((*unlockedError)(h))
 	return true
 }
@@ -322,7 +407,6 @@ func (k keeper) Closed() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.cancel(h.explain(&LostError{Reason: LostClosed, Since: time.Now()}))
-	h.wake() // a release under way is tried once more, with little time
 }
 
 // gone ends a hold that Redis does not have any more.
@@ -345,6 +429,7 @@ func (h *hold) lose(why *LostError) {
 	h.cancel(h.loss)
 	h.wake()
 	h.mu.Unlock()
+	h.mutex.client.takers.remove(h.tag)
 	h.mutex.client.lost(&h.first, h.mutex.kind.name, why)
 }
 

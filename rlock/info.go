@@ -36,7 +36,7 @@ type Holder struct {
 	Write bool   // it is the writer of a read/write lock
 }
 
-// Info tells who has the lock and who waits for it, for operators. What it says was true in one moment, and may be past when it returns.
+// Info returns who holds the lock and who waits for it, for operators. The result is a snapshot; it may be stale when Info returns.
 func (m *Mutex) Info(ctx context.Context) (Info, error) {
 	m.check(ctx)
 	if err := m.fits(); err != nil && m.invalid == nil {

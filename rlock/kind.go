@@ -24,8 +24,8 @@ type kind struct {
 	times func(name string) string
 	// fence names the key of the fencing counter; nil for a kind without one.
 	fence func(name string) string
-	// beside names a key, or its beginning, that scripts use beside the lock and that has to be in the lock's slot; nil
-	// if all names that they have are.
+	// beside returns another key, or key prefix, that the scripts touch. It must hash to the lock's slot; nil if it always
+	// does.
 	beside func(name string) string
 	// ordinary says that the scripts are those of acquire and release: an unlock gives the lock to whoever is next, here or in
 	// the queue of the processes, or leaves it taken for a while; and many locks can be taken or released by one call. Otherwise

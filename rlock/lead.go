@@ -4,7 +4,13 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/lua"
 )
 
 // leadPause is the longest pause between two attempts of [Lead]. The shortest is half of it: processes that lost their locks in one
@@ -16,12 +22,16 @@ const leadPause = 500 * time.Millisecond
 // lock again and runs fn again, whatever fn returned. So fn has to be able to begin anew; it never runs twice at a time in one Lead.
 // Lead returns only in the following cases:
 //
-//  1. fn has returned, and the hold was not lost. The error is what [Mutex.Do] returns: nil if fn and the unlock were fine.
-//  2. ctx is done, and fn, if it ran, has returned. The error is the same, or that of the [Mutex.Lock] that waited.
-//  3. Lock failed for a reason that does not pass, such as a bad option or a Client that is closed. The error is that of Lock.
+//  1. fn has returned before its ctx was done, and the hold was not lost. The error is what [Mutex.Do] returns: nil if fn and the
+//     unlock were fine.
+//  2. ctx is done, and fn, if it ran, has returned. The error satisfies errors.Is for ctx.Err(), for the leader as for those that
+//     wait, and for what fn returned. It is never nil, as with the Serve of a [net/http.Server] that is shut down.
+//  3. The Client of l is closed or shut down, and fn, if it ran, has returned. In the same way the error satisfies [ErrClosed].
+//  4. Lock failed for a reason that does not pass, such as a bad option. The error is that of Lock.
 //
-// After a loss, and after a Lock that failed with [ErrUnreachable], [ErrNotReplicated] or [ErrLost], Lead pauses for half a second at
-// most. It does not report these; [Options].Logger tells of losses, and [Options].Trace of all.
+// After a loss, and after a Lock that failed with [ErrUnreachable], [ErrNotReplicated] or [ErrLost], or since Redis took no writes just
+// then (NOREPLICAS, MISCONF, OOM), Lead pauses for half a second at most. It does not report these; [Options].Logger tells of losses, and
+// [Options].Trace of all.
 //
 // To end a process in order, cancel ctx, wait until Lead has returned, and call [Client.Shutdown]: the next leader has the lock at
 // once. If a process dies, the next leader has the lock when its lease has ended.
@@ -34,16 +44,29 @@ func Lead(ctx context.Context, l Locker, fn func(ctx context.Context) error) err
 	}
 	for {
 		again := false
+		var over error // why the ctx of fn was done when it returned
 		err := inside(ctx, func(ctx context.Context) (context.Context, UnlockFunc, error) {
 			ctx, unlock, err := l.Lock(ctx)
-			again = errors.Is(err, ErrUnreachable) || errors.Is(err, ErrNotReplicated) || errors.Is(err, ErrLost)
+			again = errors.Is(err, ErrUnreachable) || errors.Is(err, ErrNotReplicated) || errors.Is(err, ErrLost) || isReadOnly(err)
 			return ctx, func() error {
 				err := unlock()
 				again = errors.Is(err, ErrLost)
 				return err
 			}, err
-		}, fn)
-		if !again || ctx.Err() != nil {
+		}, func(ctx context.Context) error {
+			defer func() { over = context.Cause(ctx) }()
+			return fn(ctx)
+		})
+		switch {
+		case ctx.Err() != nil && (over != nil || again):
+			why := []error{ctx.Err()}
+			if cause := context.Cause(ctx); !isOurs(cause) { // not that of another lock
+				why = append(why, cause)
+			}
+			return endOfLead(l, err, why...)
+		case !again && errors.Is(over, ErrClosed):
+			return endOfLead(l, err, over)
+		case !again:
 			return err
 		}
 		select {
@@ -51,4 +74,34 @@ func Lead(ctx context.Context, l Locker, fn func(ctx context.Context) error) err
 		case <-time.After(leadPause/2 + rand.N(leadPause/2)):
 		}
 	}
+}
+
+// endOfLead is the error of a leader that was to end, for these reasons. err is what Do returned.
+func endOfLead(l Locker, err error, why ...error) error {
+	causes := []error{errLed}
+	if err != nil {
+		if errors.Is(err, why[0]) {
+			return err
+		}
+		causes[0] = err
+	}
+	for _, cause := range why {
+		if !errors.Is(causes[len(causes)-1], cause) {
+			causes = append(causes, cause)
+		}
+	}
+	return &lockError{name: l.Name(), causes: causes}
+}
+
+var errLed = errors.New("led until its ctx was done")
+
+// isReadOnly reports whether a server that is well otherwise takes no writes: too few of its replicas are there, it cannot write to its
+// disk, or has no memory. That passes, but not in the time for which a Lock repeats its calls.
+func isReadOnly(err error) bool {
+	var redisErr *rueidis.RedisError
+	if !errors.As(err, &redisErr) {
+		return false
+	}
+	said := lua.Said(redisErr)
+	return slices.ContainsFunc([]string{"NOREPLICAS", "MISCONF", "OOM"}, func(prefix string) bool { return strings.HasPrefix(said, prefix) })
 }

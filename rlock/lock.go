@@ -35,9 +35,9 @@ import (
 type locking struct {
 	question
 	waiter  pubsub.Waiter
-	refusal lua.AcquireReply // the last one that said who holds the lock
-	place   *place           // of its own in the queue in Redis; nil: none that is known of
-	handed  handed           // what a claimant made of it
+	refused *lua.AcquireReply // the last one that said who holds the lock; nil: none, as for most that wait in line
+	place   *place            // of its own in the queue in Redis; nil: none that is known of
+	handed  handed            // what a claimant made of it
 }
 
 // errOver says that the hold to re-enter was unlocked meanwhile.
@@ -105,7 +105,11 @@ func (l *locking) compete() (*level, error) {
 		}
 		if !turn {
 			granted, gone, err := l.awaitTurn()
-			if gone && !l.leave() {
+			expired := errors.Is(err, pubsub.ErrExpired)
+			if gone && !l.leaveInTime(expired) {
+				if expired {
+					l.waitOut()
+				}
 				return nil, l.out(err)
 			}
 			if granted || gone { // also if it wanted to leave, but was too late
@@ -146,7 +150,8 @@ func (l *locking) compete() (*level, error) {
 			l.leave()
 			return nil, l.readerGone()
 		}
-		l.refusal = a.AcquireReply
+		refusal := a.AcquireReply
+		l.refused = &refusal
 		l.suspect()
 		if l.once {
 			l.leave()
@@ -183,18 +188,19 @@ func (l *locking) readerGone() error {
 
 // suspect warns of a Lock that may wait for its own caller, who has not passed on the ctx of the section.
 func (l *locking) suspect() {
-	c, waited := l.mutex.client, time.Since(l.began)
-	if !l.warned && waited >= c.options.WatchdogTimeout && c.isOwn(l.refusal.Holder) {
+	c, waited, holder := l.mutex.client, time.Since(l.began), l.refusal().Holder
+	if !l.warned && waited >= c.options.WatchdogTimeout && c.isSelf(l.outer, holder) {
 		l.warned = true
-		c.warn("rlock: a Lock waits for a hold of this client; does its caller have the lock, and did not pass on its ctx?",
-			"name", l.mutex.name, "owner", l.refusal.Holder, "waited", waited)
+		c.warn("rlock: a Lock waits for a hold of this client that was taken under the same ctx; "+
+			"does its caller have the lock, and did not pass on the section's ctx?",
+			"name", l.mutex.name, "owner", holder, "waited", waited)
 	}
 }
 
 // join puts the Lock in the queue of the process.
 func (l *locking) join() (turn bool) {
 	m := l.mutex
-	l.waiter = pubsub.Waiter{Value: l, Until: l.wait, Shared: m.kind.side == lua.Reader, Ahead: l.within != nil}
+	l.waiter = pubsub.Waiter{Value: l, Until: l.leaves(), Shared: m.kind.side == lua.Reader, Ahead: l.within != nil}
 	if l.once {
 		l.joined = m.client.hub.JoinFirst(&l.waiter, m.waiters())
 		return l.joined
@@ -209,6 +215,18 @@ func (l *locking) join() (turn bool) {
 // joinsProcesses is for the queue of the processes.
 func (l *locking) joinsProcesses() bool {
 	return !l.once && l.mutex.queueKey() != "" && (l.hold.queued != nil || l.waiter.Listens()) && l.takePlace(time.Now())
+}
+
+// Inherit has the Lock go on as the owner that another one of its process had a place as: that one gives up, and its process does not lose its
+// turn. So each has the other's hold, with what is to be settled of it. This one sleeps, and looks at its hold only behind the hub's mutex.
+func (l *locking) Inherit(from any) bool {
+	other := from.(*locking) //nolint:errcheck // no other value is ever set
+	if l.mutex.kind != other.mutex.kind || l.mutex.isShort() != other.mutex.isShort() || other.hold.doubt != nil {
+		return false
+	}
+	l.hold, other.hold = other.hold, l.hold
+	l.hold.mutex, other.hold.mutex = l.mutex, other.mutex
+	return true
 }
 
 // joinsWaiters is for the queue of all waiters, which an owner joins once.
@@ -230,24 +248,60 @@ func (l *locking) leavesMark() bool {
 // heedsMarks is for a reader. Those that come together enter together.
 func (l *locking) heedsMarks() bool { return l.mutex.queueKey() != "" && !l.waiter.Follows() }
 
+// refusal is the last one, or none.
+func (l *locking) refusal() lua.AcquireReply {
+	if l.refused == nil {
+		return lua.AcquireReply{}
+	}
+	return *l.refused
+}
+
 // out is the error of a Lock that got nothing.
-func (l *locking) out(err error) error { return l.mutex.gaveUp(l.caller, err, l.refusal) }
+func (l *locking) out(err error) error { return l.mutex.gaveUp(l.caller, err, l.refusal()) }
 
 // awaitTurn waits for the turn, or to be granted the lock, or for the end of the wait.
 func (l *locking) awaitTurn() (granted, gone bool, err error) {
-	l.trace.waits(l.refusal.Holder)
+	l.trace.waits(l.refusal().Holder)
 	select {
 	case <-l.waiter.Turn():
 		granted, err = l.waiter.News()
 		return granted, err != nil, err
 	case <-l.ctx.Done():
-		return false, true, nil
+	case <-l.trace.over():
+	}
+	return false, true, nil
+}
+
+// early is how long before the end of its wait a TryLock leaves the line, at most: a quarter of the wait, if that is less. So its place in
+// Redis is mostly gone when it returns. If it were not, an unlock could still give the lock to it, and somebody else's TryLock(0) would
+// find a lock taken that nobody has.
+const early = 10 * time.Millisecond
+
+// leaves is when a waiter gives up; zero: only ctx ends its wait.
+func (l *locking) leaves() time.Time {
+	if l.wait.IsZero() {
+		return l.wait
+	}
+	return l.wait.Add(-max(min(time.Until(l.wait)/4, early), 0))
+}
+
+// waitOut waits for the end of the wait, which leaving was early for.
+func (l *locking) waitOut() {
+	timer := time.NewTimer(time.Until(l.wait))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-l.ctx.Done():
+	case <-l.mutex.client.done:
 	}
 }
 
-// leave takes a Lock that got nothing out of the queue, and sweeps what it may have left in Redis. It reports true, and
-// has not left, if it was granted the lock in this moment.
-func (l *locking) leave() (granted bool) {
+// leave takes a Lock that got nothing out of the queue, and sweeps what it may have left in Redis.
+func (l *locking) leave() { l.leaveInTime(false) }
+
+// leaveInTime is leave for a Lock that may have time until the end of its wait: then its place in Redis, or its mark, goes before it
+// returns, unless that takes longer. It reports true, and has not left, if it was granted the lock in this moment.
+func (l *locking) leaveInTime(hasTime bool) (granted bool) {
 	l.leavePlace()
 	if !l.joined { // it was given the lock, and could not use that
 		l.hold.settle()
@@ -259,7 +313,21 @@ func (l *locking) leave() (granted bool) {
 		return true
 	case pubsub.Claimed: // its claimant ends it
 	case pubsub.Left:
-		l.hold.settle()
+		if hasTime && l.hold.queued != nil {
+			_, _, _ = leavable(l.ctx, l.mutex, l.wait, func(<-chan struct{}) (struct{}, error) {
+				l.hold.giveBack()
+				return struct{}{}, nil
+			}, func(_ struct{}, err error) {
+				if err != nil { // it was not sent
+					l.hold.settle()
+				}
+			})
+		} else {
+			l.hold.settle()
+		}
+		if m := l.mutex; m.kind.side == lua.Writer && !l.refusal().Joined { // readers stood behind it alone, and not behind its mark
+			m.client.hub.Wake(m.waiters())
+		}
 	}
 	return false
 }
@@ -288,7 +356,10 @@ func (l *locking) enter(a answer) (s *level, err error) {
 	case a.Unconfirmed != nil:
 		err = fmt.Errorf("%w: %w", ErrNotReplicated, a.Unconfirmed)
 	case time.Now().Before(until):
-		s, err = h.open(l.ctx, m, a, l.within != nil)
+		m.client.takers.add(l.outer, h.tag)
+		if s, err = h.open(l.ctx, m, a, l.within != nil); err != nil {
+			m.client.takers.remove(h.tag)
+		}
 	default:
 		err = &LostError{
 			Name: m.name, Owner: h.field(), Reason: LostExpired, Since: until,
@@ -359,7 +430,6 @@ func (m *Mutex) enterWithin(who caller, outer *hold) (*level, error) {
 		outer.gone()
 		return nil, outer.lossSoFar()
 	}
-	who.trace.took(PathReentry)
 	return l.enter(a)
 }
 
@@ -406,7 +476,7 @@ func (q *reentry) undo(a answer, _ error) {
 		h.mu.Lock()
 		ttl := h.ttl()
 		h.mu.Unlock()
-		_, _ = m.client.releaseOnce(h.releaseArgs(q.count-1, ttl))
+		_, _ = m.client.releaseOnce(m, h.releaseArgs(q.count-1, ttl))
 	}
 }
 
@@ -420,20 +490,21 @@ func (m *Mutex) awaitCalls(who caller, h *hold) error {
 		wait, cancel = context.WithDeadline(who.ctx, end)
 	}
 	defer cancel()
-	for {
-		ok, changed := h.begin()
-		if ok {
-			return nil
-		}
-		if changed == nil {
-			return h.lossSoFar()
-		}
+	ok, t := h.begin()
+	for t != nil {
 		select {
-		case <-changed:
+		case <-t.over:
+			ok, t = h.takes(t)
 		case <-wait.Done():
+			h.leaves(t)
 			return m.gaveUp(who, nil, lua.AcquireReply{})
 		case <-m.client.done:
+			h.leaves(t)
 			return m.fail(ErrClosed)
 		}
 	}
+	if !ok {
+		return h.lossSoFar()
+	}
+	return nil
 }

@@ -23,7 +23,8 @@ var _ Locker = (*Mutex)(nil)
 // Do runs fn while it holds the lock: Lock, fn with the ctx of the section, unlock. It returns the
 // error of Lock, or the error of fn as it is if the unlock was fine. Otherwise the error satisfies errors.Is and errors.As
 // for those of both. If the hold was lost that is [ErrLost], whatever fn returned; the same for [ErrClosed] if Close ended
-// the ctx of the section and fn returned an error. If fn panics, or calls runtime.Goexit, the lock is released and the panic
+// the ctx of the section and fn returned an error. When fn has returned, Do waits for Redis to answer the unlock, whatever became of ctx,
+// for up to [Options].UnlockTimeout: it then returns [ErrUnreachable]. If fn panics, or calls runtime.Goexit, the lock is released and the panic
 // goes on. Do panics if fn is nil.
 func (m *Mutex) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	return inside(ctx, m.Lock, fn)

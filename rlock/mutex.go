@@ -38,8 +38,8 @@ type Mutex struct {
 // ctx of the section first. It may be called from any goroutine, also after that ctx was cancelled and after
 // [Client.Close].
 //
-// It returns when Redis has answered. If Redis does not, it tries for three seconds after the first
-// failure, but not beyond the end of the lease. It acts once. Its error satisfies errors.Is for
+// It returns when Redis has answered, or when the lease has ended, or after [Options].UnlockTimeout: then it goes on in the
+// background. It acts once. Its error satisfies errors.Is for
 //
 //   - [ErrNotHeld], if it was called before; nothing is changed,
 //   - [ErrNotHeld] and [ErrLost], if the hold was lost before: somebody else may have been in the section,
@@ -62,7 +62,8 @@ func (c *Client) Mutex(name string, options ...Option) *Mutex {
 // FencedMutex is Mutex with a fencing token: a number that grows with every acquire of that name. Get
 // it with [Mutex.FencingToken] from the ctx of the section, and send it along with writes to a
 // store that refuses smaller numbers than it has seen. The counter is a second Redis key, which
-// never expires. A Mutex of the same name is the same lock, but does not count.
+// never expires. Its tokens are from 1 to 2^53-1, which scripts count exactly: one that somebody set below 0, or beyond, is an error of
+// Lock. A Mutex of the same name is the same lock, but does not count.
 func (c *Client) FencedMutex(name string, options ...Option) *Mutex {
 	return c.mutex(fenced, name, options)
 }
@@ -160,11 +161,11 @@ func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Contex
 func (m *Mutex) lockTraced(who caller, lock func(caller) (*level, error)) (context.Context, UnlockFunc, error) {
 	who.trace = m.client.trace(who.ctx, m.name, m.kind.name, who.began)
 	l, err := lock(who)
+	ctx, unlock, err := m.result(who.ctx, l, err)
+	who.trace.ended(ctx, err, func() { l.giveBack() })
 	if err == nil {
 		l.trace = who.trace
 	}
-	ctx, unlock, err := m.result(who.ctx, l, err)
-	who.trace.ended(ctx, err)
 	return ctx, unlock, err
 }
 
@@ -238,9 +239,9 @@ func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
 }
 
 // ForceUnlock frees the lock whoever holds it, and reports whether it was held. It is meant for operators: until the holder is
-// told, two owners can be in the section. A hold that is renewed is told by its next renewal, one with a fixed lease
-// ([WithLease]), which has no renewals, by its unlock or at the end of its lease. On a side of a read/write lock it does nothing if the
-// other side has the lock.
+// told, two owners can be in the section. A hold that is renewed, and a reader, is told within a third of the watchdog time, another one
+// with a fixed lease ([WithLease]) by its unlock or at the end of its lease. On a side of a read/write lock it does nothing if the other
+// side has the lock.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	m.check(ctx)
 	if err := m.fits(); err != nil && m.invalid == nil {
@@ -251,7 +252,7 @@ func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	})
 }
 
-// query runs a command for a caller who may leave. What only reads, rueidis repeats by itself until callTimeout is over.
+// query runs a command for a caller who may leave. rueidis itself retries read-only commands until callTimeout.
 func query[T any](ctx context.Context, m *Mutex, command func(context.Context) (T, error)) (value T, err error) {
 	m.check(ctx)
 	if m.invalid != nil {

@@ -10,71 +10,81 @@ import (
 // DefaultWatchdogTimeout is the lease of a hold that the watchdog renews, as in Redisson.
 const DefaultWatchdogTimeout = 30 * time.Second
 
-// MinWatchdogTimeout is the shortest watchdog time that [New] takes. A renewal is sent every third
-// of it, and a lease that ends before a slow renewal arrives protects nothing.
+// MinWatchdogTimeout is the shortest watchdog time that [New] accepts. A renewal is sent every third of it, and a lease that ends
+// before a slow renewal arrives protects nothing.
 const MinWatchdogTimeout = 100 * time.Millisecond
 
 // Options configure a [Client]. The zero value is valid.
 type Options struct {
-	// WatchdogTimeout is the lease of a hold taken without [WithLease]. It is renewed every third of
-	// this time for as long as the hold lives, so it is also how long others wait at most for the
-	// lock of a holder that crashed. 0 means DefaultWatchdogTimeout; less than MinWatchdogTimeout
-	// is an error.
+	// WatchdogTimeout is the lease of a hold taken without [WithLease]. It is renewed every third of this time for as long as the
+	// hold lives. So it is also the longest that others wait for the lock of a holder that crashed. 0 means
+	// DefaultWatchdogTimeout; less than MinWatchdogTimeout is an error.
+	//
+	// Beside Redisson's readers it should not be longer than Redisson's watchdog time: they set the expiry that all readers of a
+	// lock share to their own (docs/redisson.md).
 	WatchdogTimeout time.Duration
 
-	// Prefix is put before every name, and what comes out is the key of the lock, from which its channels and other keys
-	// are named: the NameMapper of Redisson as a string. Errors, [Mutex.Name] and [FencingToken] speak of the names without
-	// it. Locks of one name under two prefixes are two locks. If the Prefix has a hash tag, as in "{shop}:", all locks are in
-	// one slot of a cluster.
+	// Prefix is put before every name. The result is the key of the lock, and its channels and other keys are named after it:
+	// Redisson's NameMapper as a string. Errors, [Mutex.Name] and [FencingToken] use the names without the prefix. Locks of one
+	// name under two prefixes are two locks. If the Prefix has a hash tag, as in "{shop}:", all locks are in one slot of a
+	// cluster.
 	Prefix string
 
-	// Replicas makes each first acquire wait until so many replicas have it, so that a failover to one
-	// of them keeps the lock. 0 means none.
+	// Replicas makes each first acquire wait until that many replicas have it, so that a failover to one of them keeps the lock. 0
+	// means none.
 	//
-	// The acquire is then followed by WAIT on the same connection, one of rueidis's blocking pool (BlockingPoolSize), which it
-	// has to itself. If too few confirm within ReplicaTimeout, or the server refuses WAIT, the hold is given back and Lock
-	// returns [ErrNotReplicated]; the same if the pool has no connection within that time, and nothing was sent.
+	// The acquire is then followed by WAIT on the same connection, which it has to itself: one of rueidis's blocking pool
+	// (BlockingPoolSize). If too few replicas confirm within ReplicaTimeout, or the server refuses WAIT, the hold is given back
+	// and Lock returns [ErrNotReplicated]. If the pool has no connection within that time, Lock returns the same error, and
+	// nothing was sent.
 	//
-	// A re-entry does not wait for replicas. No replica confirms a hand-off, so there are none then: each unlock wakes
-	// one waiter in every process, and all of them ask.
+	// A re-entry does not wait for replicas. No replica confirms a hand-off, so there are none then: each unlock wakes one waiter
+	// in every process, and all of them ask.
 	Replicas int
-	// ReplicaTimeout bounds the waiting for replicas, and before it that for a connection. 0 means one second, Redisson's
-	// default too; less than a millisecond is an error.
+	// ReplicaTimeout bounds the wait for replicas, and before it the wait for a connection. 0 means one second, Redisson's default
+	// too; less than a millisecond is an error.
 	ReplicaTimeout time.Duration
 
-	// HandOff bounds for how long a process may pass a lock on among its own goroutines while other processes want it.
+	// UnlockTimeout bounds how long an unlock, and so a Do after its function, waits for Redis, whatever ctx the section had.
+	// After that it returns [ErrUnreachable] and goes on in the background. Nested sections that are unlocked one after the other
+	// share that time. 0 means 3 seconds; less than a millisecond is an error.
+	UnlockTimeout time.Duration
+
+	// HandOff bounds how long a process may pass a lock on among its own goroutines while other processes want it.
 	HandOff HandOff
 
-	// Logger, if it is set, is warned of losses, of renewals that are late, of a Lock that waits for a hold of this Client for longer than
-	// the watchdog time, and of fields that could not be removed from Redis after a call without an answer.
+	// Logger, if set, gets a warning of each loss, of each late renewal, of a Lock that waits for a hold of this Client for longer
+	// than the watchdog time, and of fields that could not be removed from Redis after a call without an answer. It is called on a
+	// goroutine of its own, and may block: only [Client.Close] waits for it, for up to a second. While 1024 lines are queued, further
+	// lines are dropped, and the next one that is written has their number as the attribute "dropped".
 	Logger *slog.Logger
 
-	// Trace is told what becomes of the locks. nil, the default, costs nothing.
+	// Trace is told what happens to the locks. nil, the default, costs nothing. See [Trace] for what its functions may do.
 	Trace *Trace
 
-	// PlainPubSub makes a cluster client announce unlocks with PUBLISH and hear of them with
-	// SUBSCRIBE, where it otherwise uses SPUBLISH and SSUBSCRIBE if the servers are Redis 7 or later.
-	// All clients of a lock have to agree, or they exclude but do not wake each other: set it beside
-	// Redisson 3.27 or older, or one that has its ShardedSubscriptionMode set to OFF. Locks then go from goroutine to
-	// goroutine of a process, but not from process to process: each unlock wakes one waiter in every process.
+	// PlainPubSub makes a cluster client announce unlocks with PUBLISH and listen with SUBSCRIBE. Without it, a cluster client
+	// uses SPUBLISH and SSUBSCRIBE if the servers are Redis 7 or later. All clients of a lock have to agree, or they exclude but
+	// do not wake each other. Set it beside Redisson 3.27 or older, or a Redisson with its ShardedSubscriptionMode set to OFF.
+	// Locks then go from goroutine to goroutine of a process, but not from process to process: each unlock wakes one waiter in
+	// every process.
 	PlainPubSub bool
 }
 
-// HandOff bounds a run of hand-offs of a lock inside of one process. When a goroutine unlocks and others of the
-// same Client wait for the lock, it goes to the first of them: that takes one command for each section, and other
-// processes hear nothing of it. After a run of these the lock goes to the process that has waited longest, if there
-// is one, and this one goes to the end of their line. That takes two commands for each section, however many
-// processes wait. So a longer run saves little, and keeps the others waiting.
+// HandOff bounds a run of hand-offs of a lock inside one process. When a goroutine unlocks and others of the same Client wait for
+// the lock, it goes to the first of them: that takes one command for each section, and other processes are not notified. After
+// such a run the lock goes to the process that has waited longest, if there is one, and this process goes to the end of the line.
+// That takes two commands for each section, however many processes wait. So a longer run saves little, and keeps the others
+// waiting.
 //
-// The zero value is what fits most. With Options.Replicas there are no hand-offs of either sort.
+// The zero value suits most programs. With Options.Replicas there are no hand-offs of either sort.
 type HandOff struct {
-	// Most is how many hand-offs inside of the process may follow each other. 0 means DefaultHandOffMost. A
-	// negative number turns off all hand-offs, also those to other processes: each unlock then wakes one waiter in every
-	// process, and all of them ask.
+	// Most is how many hand-offs inside the process may follow each other; a quarter of that while somebody waits who does not
+	// hand off, such as Redisson. 0 means DefaultHandOffMost. A negative number turns off all hand-offs, those to other processes
+	// too: each unlock then wakes one waiter in every process, and all of them ask.
 	Most int
-	// For is for how long they may follow each other, counted from the first; the section that is under way then is
-	// not cut short. 0 means DefaultHandOffFor; less is an error. Where an unlock tells everybody, a process that had the lock
-	// for that long, or DefaultHandOffMost times in a row, lets others go first for a tenth of it, 10 ms at most.
+	// For is how long they may follow each other, counted from the first; the section that is running when it ends is not cut
+	// short. 0 means DefaultHandOffFor; less is an error. Where an unlock notifies everybody, a process that had the lock for that
+	// long, or DefaultHandOffMost times in a row, lets others go first for a tenth of it, 10 ms at most.
 	For time.Duration
 }
 
@@ -111,6 +121,12 @@ func (o Options) validate() (Options, error) {
 	if o.ReplicaTimeout == 0 {
 		o.ReplicaTimeout = time.Second
 	}
+	if o.UnlockTimeout == 0 {
+		o.UnlockTimeout = callTimeout
+	}
+	if o.UnlockTimeout < time.Millisecond {
+		return o, fmt.Errorf("rlock: Options.UnlockTimeout is %v, want 0 or at least 1ms", o.UnlockTimeout)
+	}
 	if o.Replicas < 0 {
 		return o, fmt.Errorf("rlock: Options.Replicas is %d, want 0 or more", o.Replicas)
 	}
@@ -136,46 +152,47 @@ type optionFunc func(*Mutex)
 
 func (f optionFunc) apply(m *Mutex) { f(m) }
 
-// WithMaxHold bounds how long a hold is renewed: until d after it was acquired, in whole milliseconds. Then it is lost, with the
-// reason [LostMaxHold], if it was not unlocked before, whatever became of its renewals. A longer lease ([WithLease]) is cut
-// short as well. It keeps a section that hangs from keeping the lock for ever: others get it when the section's unlock is called, and
-// without that at most a third of the watchdog time after d. A d below 1 ms is reported by the methods of the handle.
+// WithMaxHold bounds how long a hold is renewed: until d after it was acquired, in whole milliseconds. If it was not unlocked by
+// then, it is lost with the reason [LostMaxHold], whatever became of its renewals. A longer lease ([WithLease]) is cut short as
+// well. It keeps a section that hangs from keeping the lock for ever: others get the lock when the section's unlock is called,
+// and without that at most a third of the watchdog time after d. A d below 1 ms is reported by the methods of the handle.
 //
-// The bound is the hold's: that of the Lock that took it applies to all levels, and a re-entry, through whichever
-// handle, makes it neither longer nor shorter. With a d below the watchdog time, a Lock that waited in line asks Redis once more when
-// its turn comes: what another process hands over is renewed for that time.
+// The bound belongs to the hold: that of the Lock that took it applies to all levels, and a re-entry, through whichever handle,
+// makes it neither longer nor shorter. With a d below the watchdog time, a Lock that waited in line asks Redis once more when its
+// turn comes: a lock handed over by another process is renewed for the watchdog time.
 func WithMaxHold(d time.Duration) Option {
 	return durationOption("WithMaxHold", d, func(m *Mutex) *time.Duration { return &m.maxHold })
 }
 
-// WithMinHold keeps the lock taken for d at least, in whole milliseconds: an unlock before d has passed since Lock returned ends
-// the hold and returns at once, but the lock stays taken in Redis until d is over, when whoever waits gets it. It is for jobs
-// that many processes start at about the same time and one is to run: with TryLock(ctx, 0), the others are refused even if the job
-// took no time, and it does not matter that their clocks differ, by less than d. A d below 1 ms is reported by the methods of the handle.
+// WithMinHold keeps the lock taken for at least d, in whole milliseconds. An unlock before d has passed since Lock returned ends
+// the hold and returns at once, but the lock stays taken in Redis until d is over; then a waiter gets it. It is for jobs that
+// many processes start at about the same time and only one should run. With TryLock(ctx, 0), the others are refused even if the
+// job took no time, and even if their clocks differ, by less than d. A d below 1 ms is reported by the methods of the handle.
 //
-// It is the last unlock of the hold that leaves the lock taken, if the handle of the Lock that took the hold says so. It hands the
-// lock to nobody. Until d is over a [NotAcquiredError] names a holder whose tag is 0, which is nobody's; [Mutex.ForceUnlock]
-// frees the lock earlier. It is for plain and fenced locks; handles of other kinds report it as an error. A holder that crashes
-// or loses its hold before the unlock keeps the lock until the end of its lease, as ever.
+// The last unlock of the hold leaves the lock taken, if the handle of the Lock that took the hold has this option. It hands the
+// lock to nobody. Until d is over, a [NotAcquiredError] names a holder with the tag 00, which no hold has; [Mutex.ForceUnlock]
+// frees the lock earlier. The option is for plain and fenced locks; handles of other kinds report it as an error. A holder that
+// crashes or loses its hold before the unlock keeps the lock until the end of its lease, as usual.
 func WithMinHold(d time.Duration) Option {
 	return durationOption("WithMinHold", d, func(m *Mutex) *time.Duration { return &m.minHold })
 }
 
 // WithGrace keeps a lost hold in Redis for d longer than it is trusted, in whole milliseconds: the ctx of the section is
-// cancelled as early as without, and nobody else gets in until d later. It is for sections that need a moment to stop, and for
-// clocks that do not run alike. If the holder crashes, others wait for that much longer, too; an unlock frees the lock
-// at once. A d below 1 ms is reported by the methods of the handle.
+// cancelled as early as without it, and nobody else gets in until d later. It is for sections that need a moment to stop, and for
+// clocks that run at different rates. If the holder crashes, others wait for that much longer, too; an unlock frees the lock at
+// once. A d below 1 ms is reported by the methods of the handle.
 //
-// The grace is the hold's: that of the Lock that took it applies to all levels. What somebody does to the key, such as
-// [Mutex.ForceUnlock], knows no grace. A Lock that waited in line asks Redis once more when its turn comes, to be given it.
+// The grace belongs to the hold: that of the Lock that took it applies to all levels. It does not apply when somebody changes the
+// key, for example with [Mutex.ForceUnlock]. A Lock that waited in line asks Redis once more when its turn comes, to be given the
+// grace.
 func WithGrace(d time.Duration) Option {
 	return durationOption("WithGrace", d, func(m *Mutex) *time.Duration { return &m.grace })
 }
 
 // WithoutReentry makes a handle that does not re-enter: a Lock or TryLock whose ctx carries an open hold of the lock returns
 // [ErrReentry] at once, whichever handle took that hold, and sends nothing. It is for sections that must not nest, where a
-// re-entry is a mistake in the program. In Redis the lock is the same, so other handles of that name share it, and may
-// re-enter holds that were taken through this one.
+// re-entry is a mistake in the program. In Redis the lock is the same, so other handles of that name share it, and may re-enter
+// holds that were taken through this one.
 func WithoutReentry() Option { return optionFunc(func(m *Mutex) { m.noReentry = true }) }
 
 // durationOption sets a time, in whole milliseconds, as Redis counts.
@@ -188,13 +205,15 @@ func durationOption(what string, d time.Duration, at func(*Mutex) *time.Duration
 	})
 }
 
-// WithLease gives every level taken through the handle a fixed lease of d, counted in whole
-// milliseconds: it is not renewed, and a hold that was not unlocked after d is lost. A d below 1 ms is reported by the
-// methods of the handle.
+// WithLease gives every level taken through the handle a fixed lease of d, in whole milliseconds. It is not renewed, and a hold
+// that was not unlocked within d is lost. A d below 1 ms is reported by the methods of the handle.
 //
-// All levels of a hold share one expiry in Redis, and the hold lasts as long as the level that asks for most: a re-entry
-// never shortens the lease of the section around it, and is not cut short by it. A level without a lease has the hold renewed
-// until its unlock.
+// All levels of a hold share one expiry in Redis, and the hold lasts as long as the level that asks for most: a re-entry never
+// shortens the lease of the section around it, and is not cut short by it. A level without a lease has the hold renewed until its
+// unlock.
+//
+// The remaining lease of a reader is set again in Redis every third of the watchdog time, which makes it no longer: Redisson's
+// readers may have shortened it.
 func WithLease(d time.Duration) Option {
 	return durationOption("WithLease", d, func(m *Mutex) *time.Duration { return &m.lease })
 }

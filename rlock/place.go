@@ -104,5 +104,6 @@ func (c *Client) refresh(ctx context.Context, group any, ttl time.Duration, item
 		}
 	}
 	answers, err := lua.Refresh(ctx, c.rdb, m.fair(), lua.Publish(c.knownChannel(m)), places)
+	c.answered(func() uint16 { return group.(renewal).slot }, err) //nolint:errcheck // as above
 	return verdicts(answers, err)
 }

@@ -137,11 +137,11 @@ func (q *QuorumMutex) lockTraced(who caller) (context.Context, UnlockFunc, error
 	}
 	l, err := q.lock(who)
 	if err != nil {
-		who.trace.ended(who.ctx, err)
+		who.trace.ended(who.ctx, err, nil)
 		return who.ctx, func() error { return q.fail(ErrNotHeld, errLockFailed) }, err
 	}
+	who.trace.ended(l, nil, func() { _ = l.unlock() })
 	l.trace = who.trace
-	who.trace.ended(l, nil)
 	return l, l.unlock, nil
 }
 
@@ -222,12 +222,21 @@ func quorumLevelOf(ctx context.Context) *quorumLevel {
 
 // levelIn returns the innermost open level of q that ctx carries, or nil.
 func (q *QuorumMutex) levelIn(ctx context.Context) *quorumLevel {
-	for l := quorumLevelOf(ctx); l != nil; l = quorumLevelOf(l.Context) {
+	for l := quorumLevelOf(ctx); l != nil; l = l.outer {
 		if l.quorum.key == q.key && l.isOpen() {
 			return l
 		}
 	}
 	return nil
+}
+
+// innermostQuorum returns the innermost open level of a quorum that ctx carries, or nil.
+func innermostQuorum(ctx context.Context) *quorumLevel {
+	l := quorumLevelOf(ctx)
+	for l != nil && !l.isOpen() {
+		l = l.outer
+	}
+	return l
 }
 
 // quorumLevel is one Lock of a quorum's hold, open until its unlock is called. It is the ctx that the Lock returns.
@@ -236,6 +245,8 @@ type quorumLevel struct {
 
 	quorum *QuorumMutex
 	hold   *quorumHold
+	outer  *quorumLevel // see level.outer
+	inner  innerUnlocks
 	trace  *tracing                // nil: nobody wants to know
 	cancel context.CancelCauseFunc // nil once the level is closed; guarded by quorumHold.mu
 }

@@ -52,6 +52,7 @@ type quorumHold struct {
 	decided  chan struct{}   // closed when it is live or over
 	news     chan struct{}   // capacity 1: a share was answered
 	released chan endOfShare // what came of the shares when it is over; has room for all of them
+	given    context.Context // by the user, to the Lock that it is of; not changed after it is live
 	counted  []*Client       // count it among their holds; not changed after it is live
 	ended    chan struct{}   // closed when it is lost, and the next goroutine may compete
 	timer    *time.Timer     // calls look
@@ -87,7 +88,7 @@ type share struct {
 	held    bool      // by all that is known
 	since   time.Time // when that was known first; it had no break since then, as far as is known
 	left    bool      // a call for it outlives the Client, and gives it back
-	missed  bool      // it was found missing since the hold is live
+	missed  bool      // found missing after the hold went live
 	until   time.Time // trusted from the grant on; the renewer knows what was added
 	err     error     // what the last call failed with
 	refusal lua.AcquireReply
@@ -358,7 +359,7 @@ func (h *quorumHold) trusted() time.Time {
 }
 
 // open makes a round that got the majority a live hold. It fails if the majority was had for too short a time.
-func (h *quorumHold) open(ctx context.Context, q *QuorumMutex) (*quorumLevel, error) {
+func (h *quorumHold) open(who caller, q *QuorumMutex) (*quorumLevel, error) {
 	until := h.trusted()
 	if !time.Now().Before(until) {
 		e := h.explain(&LostError{Reason: LostExpired, Since: until, text: "lost: the servers took longer than the lease to answer"})
@@ -375,12 +376,13 @@ func (h *quorumHold) open(ctx context.Context, q *QuorumMutex) (*quorumLevel, er
 		h.discard()
 		return nil, ErrClosed
 	}
+	outer := innermostQuorum(who.ctx)
 	h.mu.Lock()
-	h.live, h.began = true, time.Now()
+	h.live, h.began, h.given = true, time.Now(), who.outer
 	h.line.holder.Store(h)
 	h.heal = time.Now().Add(firstHeal)
 	h.timer = time.AfterFunc(time.Until(until), h.look)
-	l := h.enter(ctx, q)
+	l := h.enter(who.ctx, q, outer)
 	var held []*share
 	for _, s := range h.shares {
 		if s.held {
@@ -404,9 +406,9 @@ func (h *quorumHold) uncount() {
 }
 
 // enter makes a level. mu is held.
-func (h *quorumHold) enter(ctx context.Context, q *QuorumMutex) *quorumLevel {
+func (h *quorumHold) enter(ctx context.Context, q *QuorumMutex, outer *quorumLevel) *quorumLevel {
 	inner, cancel := context.WithCancelCause(ctx)
-	l := &quorumLevel{Context: inner, quorum: q, hold: h, cancel: cancel}
+	l := &quorumLevel{Context: inner, quorum: q, hold: h, outer: outer, cancel: cancel}
 	h.levels = append(h.levels, l)
 	h.watch = h.watch || h.watched()
 	return l
@@ -415,6 +417,7 @@ func (h *quorumHold) enter(ctx context.Context, q *QuorumMutex) *quorumLevel {
 // reenter adds a level. That asks nobody: the hold is trusted, or it is lost.
 func (h *quorumHold) reenter(ctx context.Context, q *QuorumMutex) (*quorumLevel, error) {
 	h.look()
+	outer := innermostQuorum(ctx)
 	h.mu.Lock()
 	defer func() {
 		h.mu.Unlock()
@@ -430,7 +433,7 @@ func (h *quorumHold) reenter(ctx context.Context, q *QuorumMutex) (*quorumLevel,
 	case ctx.Err() != nil:
 		return nil, notAcquired(ctx, q.name, time.Now())
 	}
-	return h.enter(ctx, q), nil
+	return h.enter(ctx, q, outer), nil
 }
 
 // look ends a live hold whose time is over, and asks for missing shares when it is time for that. Otherwise it has the timer call

@@ -18,14 +18,17 @@ func (l *quorumLevel) unlock() error {
 	h.levels = slices.DeleteFunc(h.levels, func(o *quorumLevel) bool { return o == l })
 	last := len(h.levels) == 0
 	h.mu.Unlock()
-	return l.trace.released(func() error {
+	return l.trace.released(func() (err error) {
 		cancel(l.quorum.fail(errUnlocked))
-		return h.leave(last)
+		began := time.Now()
+		defer func() { spend(l.Context, began, err != nil) }()
+		wait := l.quorum.members[0].client.unlockTime(&l.inner, began, func() bool { return false })
+		return h.leave(last, began.Add(wait))
 	})
 }
 
-// leave is an unlock that has closed its level.
-func (h *quorumHold) leave(last bool) error {
+// leave is an unlock that has closed its level. It waits for no answer after that time.
+func (h *quorumHold) leave(last bool, over time.Time) error {
 	if last {
 		defer h.uncount()
 	}
@@ -49,7 +52,7 @@ func (h *quorumHold) leave(last bool) error {
 	}
 	h.stop()
 	defer h.line.pass()
-	return h.release(until)
+	return h.release(until, over)
 }
 
 // sweep releases what a lost hold may still have in Redis.
@@ -64,8 +67,8 @@ func (h *quorumHold) sweep() {
 }
 
 // release releases all shares at once, and returns when a majority of the servers has answered. It waits no longer than the hold
-// was trusted.
-func (h *quorumHold) release(until time.Time) error {
+// was trusted, nor than that time is over; the rest goes on in the background.
+func (h *quorumHold) release(until, over time.Time) error {
 	q := h.quorum
 	calls, failed := len(h.shares)-len(h.rest), 0 // those under way end by being released
 	found := make(map[*share]bool)
@@ -86,7 +89,7 @@ func (h *quorumHold) release(until time.Time) error {
 	}
 	var last error
 	held := 0
-	timer := time.NewTimer(time.Until(until))
+	timer := time.NewTimer(time.Until(earlier(until, over)))
 	defer timer.Stop()
 	for range calls {
 		select {
@@ -101,6 +104,9 @@ func (h *quorumHold) release(until time.Time) error {
 				return nil
 			}
 		case <-timer.C:
+			if over.Before(until) {
+				return q.fail(q.tooFew(last))
+			}
 			return q.fail(ErrNotHeld, h.explain(&LostError{Reason: LostExpired, Since: until, text: "lost: not unlocked in time"}))
 		}
 	}
@@ -136,7 +142,7 @@ func (s *share) release(until time.Time) (r released) {
 	args := held.releaseArgs(0, 0)
 	again := retry{until: until}
 	for {
-		r.held, r.err = c.releaseOnce(args)
+		r.held, r.err = c.releaseOnce(held.mutex, args)
 		// Not there after a call without a reply: that call has released it.
 		r.held = r.held || r.late && r.err == nil
 		if r.err == nil || !again.wait(r.err, nil, c.done) {

@@ -1,20 +1,21 @@
 package rlock
 
 import (
+	"context"
 	"errors"
 	"time"
 
 	"github.com/go-rlock/rlock/lua"
 )
 
-// An unlock closes its level, and makes one call at a time with the other levels of its hold. It is bounded by the lease, not by a
-// ctx, and runs on its caller's goroutine:
+// An unlock closes its level, and makes one call at a time with the other levels of its hold. For how long its caller waits for it, see
+// unlock.go:
 //
 //	state                event                                next
 //	open                 unlock                               closed: the section's ctx ends before anything is sent
 //	closed, not last     count lowered                        done: nil
 //	                     no answer for 3 s                    done: an error; the next call for the hold puts the count right
-//	closed, last         the lock is to stay taken            releasing, by an owner that nobody is
+//	closed, last         the lock is to stay taken            releasing: the lock passes to the placeholder owner <id>:00
 //	                     somebody here waits                  handing off
 //	                     otherwise                            releasing
 //	handing off          handed to the waiter here, or to
@@ -24,7 +25,7 @@ import (
 //	                     not held after a call without answer done: nil, for that call has released it
 //	                     not held                             lost
 //	                     no answer for 3 s                    done: an error; the field is swept
-//	any                  the lease ends                       lost
+//	any                  the lease ends                       lost, when the call has ended
 //	after the loss                                            done: ErrLost and ErrNotHeld; swept if it may still be in Redis
 
 // unlock closes the level and takes one off the count in Redis.
@@ -38,29 +39,24 @@ func (l *level) unlock() error {
 	return l.trace.released(l.release)
 }
 
-// release takes a level that is closed off the count in Redis.
-func (l *level) release() error {
-	if c := l.mutex.client; c.start() { // an unlock works after Close, too
-		defer c.running.Done()
+// giveBack unlocks a level that the caller was not told of. Its hold does not stay taken, see WithMinHold.
+func (l *level) giveBack() {
+	l.untaken()
+	_ = l.unlock()
+}
+
+// untaken has the hold not stay taken, unless it is one that the caller had before.
+func (l *level) untaken() {
+	if l == &l.hold.first {
+		l.hold.taken = nil
 	}
-	if l.hold.await() {
-		defer l.hold.end()
-	}
-	u := l.unlocking()
-	if u.loss == nil {
-		u.released = u.hold.sendRelease(u.count, u.ttl)
-	}
-	rest, err := u.end()
-	if rest != nil {
-		l.mutex.client.sweep(rest)
-	}
-	return err
 }
 
 // unlocking is an unlock whose level is closed, by whoever has the right to make calls for its hold.
 type unlocking struct {
 	released // what came of it
 
+	by      *unlocker
 	hold    *hold
 	loss    *LostError    // the hold was lost before
 	count   int           // of the other levels
@@ -68,10 +64,10 @@ type unlocking struct {
 	renewed bool
 }
 
-func (l *level) unlocking() unlocking {
+func (l *level) unlocking(by *unlocker) unlocking {
 	h := l.hold
 	h.mu.Lock()
-	u := unlocking{hold: h, loss: h.loss, count: h.count - 1, ttl: h.ttl(), renewed: h.renewed()}
+	u := unlocking{by: by, hold: h, loss: h.loss, count: h.count - 1, ttl: h.ttl(), renewed: h.renewed()}
 	h.mu.Unlock()
 	if u.loss == nil && u.count == 0 {
 		// No renewal starts from here on, but the end of the lease is still watched.
@@ -91,6 +87,8 @@ func (u *unlocking) end() (rest *residue, err error) {
 	switch {
 	case r.err != nil:
 		c.leases.CatchUp() // if the end of the lease was the reason, the hold is lost, whoever notices first
+	case !r.held && u.by.isLeft(): // maybe the lease has ended; there is nobody to be told
+		c.hub.Wake(m.waiters())
 	case !r.held:
 		h.gone()
 	}
@@ -119,7 +117,11 @@ func (u *unlocking) end() (rest *residue, err error) {
 		}
 		rest = h.residue()
 	}
-	if r.err != nil {
+	switch {
+	case r.err == nil:
+	case u.by.isLeft() && (errors.Is(r.err, context.Canceled) || errors.Is(r.err, context.DeadlineExceeded)): // which has ended the call
+		err = m.fail(unreachable(errNoAnswer))
+	default:
 		err = m.fail(unreachable(r.err))
 	}
 	return rest, err
@@ -157,34 +159,34 @@ var errRepeated = errors.New("sent twice, since its connection expired")
 
 // sendRelease brings the count in Redis down to count, again if something went wrong that may pass and the lease lasts. A hold
 // that ends goes to a waiter of this process, if there is one.
-func (h *hold) sendRelease(count int, ttl time.Duration) (r released) {
+func (h *hold) sendRelease(count int, ttl time.Duration, by *unlocker) (r released) {
 	r.sent = time.Now()
 	until := h.mutex.client.leases.Until(&h.lease)
 	args := h.releaseArgs(count, ttl)
 	if count == 0 {
 		if next, stay := h.claim(r.sent, &args); next != nil {
-			if r = h.handOff(next, stay, args, until); r.err == nil {
+			if r = h.handOff(next, stay, args, by); r.err == nil {
 				return r
 			}
 			defer func() { next.notHandedOff(r) }()
 			r.sent = time.Now()
 		}
 	}
-	return h.repeatRelease(args, until, r)
+	return h.repeatRelease(args, until, r, by)
 }
 
-// repeatRelease sends a release, again if something went wrong that may pass. r is what came of it so far.
-func (h *hold) repeatRelease(args lua.ReleaseArgs, until time.Time, r released) released {
+// repeatRelease sends a release, again if something went wrong that may pass and its caller still waits. r is what came of it so far.
+func (h *hold) repeatRelease(args lua.ReleaseArgs, until time.Time, r released, by *unlocker) released {
 	c := h.mutex.client
 	again := retry{until: until}
 	for {
 		closed := c.isClosed()
 		if closed { // Close may wait for this
-			r.held, r.err = c.releaseOnce(args)
+			r.held, r.err = c.releaseOnce(h.mutex, args)
 		} else {
-			ctx := h.call(r.sent, until)
+			ctx := h.releaseCall(r.sent, by)
 			var reply lua.ReleaseReply
-			reply, r.err = c.release(ctx, args)
+			reply, r.err = c.release(ctx, h.mutex, args)
 			r.held = reply.Status != lua.NotHeld
 			h.mutex.wakeIfAlone(args.Count, reply)
 			r.late = r.late || ctx.isRepeated()
@@ -195,7 +197,7 @@ func (h *hold) repeatRelease(args lua.ReleaseArgs, until time.Time, r released) 
 			return r
 		}
 		r.late = r.late || mayHaveRun(r.err)
-		if closed || h.lossSoFar() != nil || !again.wait(r.err, nil, c.done) && !c.isClosed() {
+		if closed || by.isLeft() || h.lossSoFar() != nil || !again.wait(r.err, by.left, c.done) && (by.isLeft() || !c.isClosed()) {
 			return r
 		}
 		r.sent = time.Now()
@@ -210,12 +212,14 @@ func (m *Mutex) wakeIfAlone(count int, r lua.ReleaseReply) {
 	}
 }
 
-// call is the context of a command that ends a hold: it ends with the lease, or sooner if the hold is lost.
-func (h *hold) call(now, until time.Time) *callContext {
-	ctx := h.mutex.client.call(&h.first, now, 0)
-	ctx.hold = h
-	if until.Before(ctx.deadline) {
-		ctx.deadline = until
+// releaseCall is the context of a command that ends a hold, or takes a level off it. On a connection that nobody else uses it is
+// given half the time of an unlock, so that a new connection has the rest.
+func (h *hold) releaseCall(now time.Time, by *unlocker) *callContext {
+	c := h.mutex.client
+	ctx := c.call(&h.first, now, 0)
+	ctx.deadline = now.Add(max(minOwn, min(callTimeout, c.options.UnlockTimeout/2)))
+	if by.ends {
+		ctx.done, ctx.deadline = by.left, earlier(ctx.deadline, by.over)
 	}
 	return ctx
 }
@@ -232,9 +236,9 @@ func (h *hold) releaseArgs(count int, ttl time.Duration) lua.ReleaseArgs {
 	args.Fair = m.fair()
 	if key := m.queueKey(); key != "" {
 		args.Fence = m.fenceOf()
-		args.Queue = lua.Queue{Key: key, GrantLease: m.client.grantLease(), Grants: int(h.grants)}
+		args.Queue = lua.Queue{Key: key, GrantLease: m.client.grantLease()}
 	}
-	if count == 0 && h.taken != nil && time.Now().Before(*h.taken) {
+	if h.taken != nil && time.Now().Before(*h.taken) && h.lossSoFar() == nil { // a lost one ends with its lease, and not later
 		args.Next, args.Taken = m.client.nobody()+m.kind.suffix, *h.taken
 	}
 	return args

@@ -32,17 +32,20 @@ type RWMutex struct {
 // options are reported by the methods of the handles. It panics if the Client is nil.
 //
 // The lock is the Redis key of that name, as for [Client.Mutex], and a Mutex and an RWMutex of one name exclude, but do not
-// wake each other. On a cluster, braces in a name may only be around what is hashed.
+// wake each other; Redisson's read/write lock even enters a Mutex that is held. On a cluster, braces in a name may only be around
+// what is hashed.
 func (c *Client) RWMutex(name string, options ...Option) *RWMutex {
 	r, w := c.mutex(reading, name, options), c.mutex(writing, name, options)
-	return &RWMutex{read: r, write: w, gate: c.mutexAt(own("rlock_upgrade")(r.key), plain, name, options)}
+	gate := c.mutexAt(own("rlock_upgrade")(r.key), plain, name, options)
+	gate.lease, gate.maxHold = 0, 0 // those of the reader, which may have to wait first
+	return &RWMutex{read: r, write: w, gate: gate}
 }
 
 // Name returns the name of the lock.
 func (rw *RWMutex) Name() string { return rw.sides().read.Name() }
 
-// Read returns the lock of the readers, which many can hold at a time. Under the ctx of a writer it is had at once, as a hold of
-// its own: it lasts until its own unlock, but its ctx ends with that of the writer, see [RWMutex.Downgrade].
+// Read returns the lock of the readers, which many can hold at a time. Under a writer's ctx it is acquired at once, as a separate
+// hold: it lasts until its own unlock, but its ctx ends with the writer's, see [RWMutex.Downgrade].
 func (rw *RWMutex) Read() *Mutex { return rw.sides().read }
 
 // Write returns the lock of the writer, which keeps all others out.
@@ -76,18 +79,43 @@ func (rw *RWMutex) downgrade(who caller, writer *level) (*level, error) {
 	if writer == nil {
 		return nil, rw.write.fail(ErrNotHeld, errors.New("the ctx carries no open write hold (use the ctx that the writer's Lock returned)"))
 	}
+	if !rw.read.client.start() {
+		return nil, rw.read.fail(ErrClosed)
+	}
+	defer rw.read.client.running.Done()
 	outer, _ := writer.Context.Value(outerKey{}).(*outerCtx)
 	read := *rw.read
 	read.noReentry = false // a writer that was a reader before is that again
-	who.ctx = valuesOf{outer.Context, context.WithoutCancel(who.ctx)}
+	caller := who
+	inner, cancel := context.WithCancelCause(outer.Context)
+	left := &leftCtx{Context: inner, caller: caller.ctx}
+	stop := context.AfterFunc(caller.ctx, func() { // until it has the lock
+		left.left.Store(true)
+		cancel(context.Cause(caller.ctx))
+	})
+	who.ctx = valuesOf{left, context.WithoutCancel(caller.ctx)}
 	l, err := read.lock(who)
+	if err == nil && !stop() {
+		caller.leaveTo(func() { _ = l.unlock() }, read.client)
+		err = read.gaveUp(caller, nil, lua.AcquireReply{})
+	}
 	if err != nil {
+		stop()
+		cancel(nil)
 		return nil, err
 	}
+	context.AfterFunc(l, func() { cancel(nil) }) // ends at once
+	stays := false
+	defer func() {
+		if !stays { // the hold of the writer was lost, or may be, or its Trace panics
+			caller.ctx = outer.Context // the other one ended with the writer
+			caller.leaveTo(func() { _ = l.unlock() }, read.client)
+		}
+	}()
 	if err := writer.unlock(); err != nil {
-		_ = l.unlock() // the hold of the writer was lost, or may be
 		return nil, err
 	}
+	stays = true
 	outer.downgraded.Store(true)
 	who.trace.took(PathFree) // no re-entry: it goes on alone
 	return l, nil
@@ -117,6 +145,23 @@ func (l *level) downgraded() bool {
 
 // String keeps fmt from reading what is inside, as [level.String].
 func (c *outerCtx) String() string { return fmt.Sprint(c.Context) }
+
+// leftCtx is the ctx of a Lock whose caller may leave when another ctx is done, and then says why as that one does.
+type leftCtx struct {
+	context.Context
+	caller context.Context
+	left   atomic.Bool
+}
+
+func (c *leftCtx) Err() error {
+	if c.left.Load() {
+		return c.caller.Err()
+	}
+	return c.Context.Err()
+}
+
+// String is as [outerCtx.String].
+func (c *leftCtx) String() string { return fmt.Sprint(c.Context) }
 
 // valuesOf is a ctx with the values of another one. Those for package context itself are not among them, if the other one
 // is without cancel: the ctx ends as it did.

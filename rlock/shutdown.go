@@ -14,7 +14,7 @@ const lastWait = time.Second
 // Shutdown does what [Client.Close] does, and returns nil.
 //
 // When ctx is done first, the contexts of the sections that are left are cancelled with a [LostError] that satisfies ErrClosed. They
-// have one more second to unlock. Then Shutdown closes the Client and returns ctx.Err(). A hold that is not unlocked by then ends with its lease,
+// have one more second to unlock. Then Shutdown closes the Client, which takes about five seconds if Redis is silent, and returns ctx.Err(). A hold that is not unlocked by then ends with its lease,
 // or a later unlock.
 //
 // Call it before the process ends, after what brings new work was shut down: so nobody else waits for the leases of a process that
@@ -63,7 +63,7 @@ func (c *Client) awaitEmpty(ctx context.Context) error {
 // tellHolders ends the contexts of all sections, and the renewals.
 func (c *Client) tellHolders() {
 	c.telling.Do(func() { close(c.told) })
-	c.leases.Close()
+	c.leases.Shut()
 }
 
 // isTold reports whether the holders have been told, or are being told.

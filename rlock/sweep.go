@@ -88,7 +88,7 @@ func (c *Client) sweep(all ...*residue) {
 
 // giveBack releases a hold that was granted to nobody. It reports whether Redis has answered.
 func (h *hold) giveBack() (answered bool) {
-	_, err := h.mutex.client.releaseOnce(h.releaseArgs(0, 0))
+	_, err := h.mutex.client.releaseOnce(h.mutex, h.releaseArgs(0, 0))
 	h.givenBack(err)
 	h.settle()
 	return err == nil
@@ -111,15 +111,16 @@ func (h *hold) givenBack(err error) {
 const lastCallTimeout = time.Second
 
 // releaseOnce sends a release that is to arrive even if the client is closing.
-func (c *Client) releaseOnce(args lua.ReleaseArgs) (held bool, err error) {
+func (c *Client) releaseOnce(m *Mutex, args lua.ReleaseArgs) (held bool, err error) {
 	ctx, cancel := c.lastCall()
 	defer cancel()
-	reply, err := c.release(ctx, args)
+	reply, err := c.release(ctx, m, args)
 	return reply.Status != lua.NotHeld, err
 }
 
-func (c *Client) release(ctx context.Context, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
+func (c *Client) release(ctx context.Context, m *Mutex, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
 	reply, err := lua.Release(ctx, c.rdb, args)
+	c.answered(m.slot, err)
 	if reply.NoQueue && err == nil {
 		c.forbidden(args.Side).Store(true)
 	}
@@ -256,6 +257,7 @@ func (c *Client) releaseAll(all []*residue) []lua.ReleaseResult {
 // try releases the fields, and drops those that need no further try. It reports whether Redis answered.
 func (s *sweeper) try(due []*residue, failed time.Duration, closing bool) (answered bool) {
 	results := s.client.releaseAll(due)
+	s.client.answered(func() uint16 { return s.slot }, results[0].Err)
 	now := time.Now()
 	tried, done := make(map[*residue]bool), make(map[*residue]bool)
 	for i, r := range due {
@@ -299,8 +301,8 @@ func (r *residue) isLeft(err error) {
 		"name", r.mutex.name, "owner", r.args.Owner, "err", err)
 }
 
-// found works an answer in, and reports whether there is nothing more to look for. What the first answer finds after an unlock
-// or a hand-off in doubt was the hold in question, and no late acquire.
+// found records an answer and reports whether the sweep is done. After an unlock or a hand-off without a reply, the first hold found is
+// that hold, not a late acquire.
 func (r *residue) found(held bool) bool {
 	switch {
 	case held && !r.unsure:

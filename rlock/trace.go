@@ -4,20 +4,26 @@ import (
 	"context"
 	"errors"
 	"time"
-
-	"github.com/go-rlock/rlock/lease"
 )
 
-// Trace is told what becomes of the locks of a Client, for metrics, spans and logs: see [Options].Trace. Any of its functions may be
-// nil. They are called on the goroutines of those who lock and unlock, and on those that keep the leases of all holds, several at the
-// same time: they must be safe for concurrent use, return at once, and not lock.
+// Trace is told what happens to the locks of a Client, for metrics, spans and logs: see [Options].Trace. Any of its functions may
+// be nil. They are called concurrently: they must be safe for concurrent use, return at once, and not lock.
 //
-// Each Lock and TryLock that succeeds is told of as Acquired, and its unlock as Released; the others are told of as Failed. So are those
-// inside of Do. [All], [Quorum] and [Upgradeable] tell of themselves, not of the locks that they consist of, to the Trace of the
-// Client of the first of those; but a loss is told of the lock that was lost. A Quorum or an Upgradeable given to All tells of
-// itself, too.
+// Acquired reports every Lock or TryLock that succeeds, Released its unlock, Failed the rest, including those inside a Do. [All],
+// [Quorum] and [Upgradeable] report themselves to the Trace of their first lock's Client, and not the locks that they consist of;
+// but Lost reports the single lock that was lost. A Quorum or an Upgradeable given to All reports itself, too.
+//
+// Waiting, Acquired, Failed and Released concern one caller and affect only that one: its Lock or unlock returns after they have.
+// Their panics reach that caller, too. A panic of Waiting ends the wait. If the Lock has got the lock, it is unlocked first, and
+// Released is not called.
+//
+// Lost and Renewed are called on a goroutine of the Client, one after the other. They cannot delay a renewal or the end of a
+// section: if they are slow, some calls are dropped, and the Logger is told how many. So their order relative to the other
+// functions is not fixed: Lost may be called after Released. Their panics are logged, with the default Logger of package slog if
+// [Options].Logger is nil.
 type Trace struct {
-	// Waiting is called when a Lock begins to wait, once at most. Acquired or Failed follows.
+	// Waiting is called when a Lock begins to wait, at most once, on a goroutine of its own: the wait goes on meanwhile. Acquired
+	// or Failed follows after it has returned.
 	Waiting func(context.Context, WaitingInfo)
 	// Acquired is called before Lock returns. The ctx is that of the section.
 	Acquired func(context.Context, AcquiredInfo)
@@ -25,58 +31,63 @@ type Trace struct {
 	Failed func(context.Context, FailedInfo)
 	// Released is called before the first call of an unlock returns. The ctx is that of the section, which has ended.
 	Released func(context.Context, ReleasedInfo)
-	// Lost is called when a hold is lost, after the ctx of the section was cancelled, which is the ctx that it gets.
+	// Lost is called when a hold is lost. It gets the ctx of the section, which has been cancelled by then.
 	Lost func(context.Context, LostInfo)
-	// Renewed is called for each renewal of a hold, that is every third of the watchdog time.
+	// Renewed is called for each renewal of a hold, so every third of the watchdog time.
 	Renewed func(RenewedInfo)
 }
 
-// WaitingInfo is what [Trace].Waiting is told.
+// WaitingInfo is the argument of [Trace].Waiting.
 type WaitingInfo struct {
 	Name, Kind string
-	// Holder is the owner that has the lock, as it is written in Redis; "" if others of the process were asked before, so
-	// that this Lock did not ask.
+	Names      []string // of the locks of an [All], not to be changed; nil for other kinds
+	// Holder is the owner that has the lock, as it is written in Redis. It is "" if this Lock did not ask, because others of its
+	// process were in line before it.
 	Holder string
 }
 
-// AcquiredInfo is what [Trace].Acquired is told.
+// AcquiredInfo is the argument of [Trace].Acquired.
 type AcquiredInfo struct {
 	Name, Kind string
+	Names      []string // of the locks of an [All], not to be changed; nil for other kinds
 	Path       Path
 	Waited     time.Duration // from the call of Lock
 	// By is the ctx of the section that handed the lock over, if the Path is PathHandOff; otherwise nil.
 	By context.Context
 }
 
-// FailedInfo is what [Trace].Failed is told.
+// FailedInfo is the argument of [Trace].Failed.
 type FailedInfo struct {
 	Name, Kind string
+	Names      []string      // of the locks of an [All], not to be changed; nil for other kinds
 	Waited     time.Duration // from the call of Lock
 	WasWaiting bool          // Waiting was called for it; of an AcquiredInfo, Path says so
 	Err        error
 }
 
-// ReleasedInfo is what [Trace].Released is told.
+// ReleasedInfo is the argument of [Trace].Released.
 type ReleasedInfo struct {
 	Name, Kind string
+	Names      []string      // of the locks of an [All], not to be changed; nil for other kinds
 	Path       Path          // as in its AcquiredInfo: a PathReentry ends no hold
 	Held       time.Duration // from when Lock returned until unlock was called
 	Err        error         // of the unlock
 }
 
-// LostInfo is what [Trace].Lost is told.
+// LostInfo is the argument of [Trace].Lost.
 type LostInfo struct {
 	Kind string
 	Err  *LostError
 }
 
-// RenewedInfo is what [Trace].Renewed is told.
+// RenewedInfo is the argument of [Trace].Renewed.
 type RenewedInfo struct {
 	Name, Kind string
-	// Left is the time for which the hold would have been trusted without this renewal, when that was confirmed. Two thirds of the
-	// watchdog time are usual; the less it is, the nearer is a loss.
+	// Left is how much longer the hold would have been trusted without this renewal, at the time it was confirmed. Two thirds of
+	// the watchdog time is usual; the less it is, the nearer a loss.
 	Left time.Duration
-	// Granted: it was the first renewal of a hold that another process had handed over, which is trusted for two seconds at first.
+	// Granted is set for the first renewal of a hold that another process had handed over. Such a hold is trusted for two seconds
+	// at first, or the watchdog time if that is less.
 	Granted bool
 }
 
@@ -84,9 +95,9 @@ type RenewedInfo struct {
 type Path int8
 
 const (
-	// PathFree: the lock was free when Redis was asked; or the ctx carried the write hold, and Downgrade ended that.
+	// PathFree: the lock was free when Redis was asked; or the ctx carried the write hold, which lets a reader in.
 	PathFree Path = iota + 1
-	// PathReentry: the ctx carried a hold of the lock, or of the other side of a read/write lock.
+	// PathReentry: the ctx carried a hold of the lock.
 	PathReentry
 	// PathHandOff: a goroutine of the same Client handed it over with its unlock.
 	PathHandOff
@@ -113,13 +124,16 @@ func (p Path) String() string {
 	return "unknown"
 }
 
-// tracing is a Lock that is traced, and then its section. A nil one is not, and its methods do nothing.
+// tracing follows a Lock that is traced, and then its section. A nil *tracing traces nothing: its methods do nothing.
 type tracing struct {
 	to         *Trace
 	name, kind string
+	names      []string
 	ctx        context.Context // of the Lock, then of the section
 	at         time.Time       // when Lock was called, then when it returned
 	waiting    bool
+	told       chan any      // gets what Waiting panicked with, or nil, when it has returned; nil if it is not called
+	panicked   chan struct{} // closed when Waiting has panicked
 	path       Path
 	by         context.Context
 }
@@ -131,18 +145,45 @@ func (c *Client) trace(ctx context.Context, name, kind string, at time.Time) *tr
 	return &tracing{to: c.options.Trace, name: name, kind: kind, ctx: ctx, at: at}
 }
 
-// waits says that the Lock waits from here on. Of its calls only the first one counts.
+// of says which locks an All consists of.
+func (t *tracing) of(names []string) {
+	if t != nil {
+		t.names = names
+	}
+}
+
+// waits says that the Lock waits from here on. Only the first call counts. The Lock is in a queue, perhaps about to be given the
+// lock, so it does not wait for the function here.
 func (t *tracing) waits(holder string) {
 	if t == nil || t.waiting {
 		return
 	}
 	t.waiting = true
-	if t.to.Waiting != nil {
-		t.to.Waiting(t.ctx, WaitingInfo{Name: t.name, Kind: t.kind, Holder: holder})
+	if f := t.to.Waiting; f != nil {
+		ctx, info := t.ctx, WaitingInfo{Name: t.name, Kind: t.kind, Names: t.names, Holder: holder}
+		t.told, t.panicked = make(chan any, 1), make(chan struct{})
+		go func(told chan<- any, panicked chan<- struct{}) { // ends with the function; the Lock waits for it
+			defer func() {
+				v := recover()
+				told <- v
+				if v != nil {
+					close(panicked)
+				}
+			}()
+			f(ctx, info)
+		}(t.told, t.panicked)
 	}
 }
 
-// took says how the lock was got, unless that follows from the waiting.
+// over is closed when there is a panic for the caller, so that the Lock stops waiting.
+func (t *tracing) over() <-chan struct{} {
+	if t == nil {
+		return nil
+	}
+	return t.panicked
+}
+
+// took says how the lock was got, unless that follows from the wait.
 func (t *tracing) took(p Path) {
 	if t != nil {
 		t.path, t.by = p, nil
@@ -157,16 +198,27 @@ func (t *tracing) handedBy(h *hold) {
 	}
 }
 
-// ended ends the Lock. If there is no error, ctx is that of the section.
-func (t *tracing) ended(ctx context.Context, err error) {
+// ended ends the Lock. If there is no error, ctx is that of the section. giveBack is called if a function of the Trace panics,
+// since the caller then does not get the lock.
+func (t *tracing) ended(ctx context.Context, err error, giveBack func()) {
 	if t == nil {
 		return
 	}
-	now := time.Now()
+	now, returned := time.Now(), false
+	defer func() {
+		if err == nil && !returned {
+			giveBack()
+		}
+	}()
+	if t.told != nil {
+		if v := <-t.told; v != nil {
+			panic(v)
+		}
+	}
 	switch {
 	case err != nil:
 		if t.to.Failed != nil {
-			t.to.Failed(ctx, FailedInfo{Name: t.name, Kind: t.kind, Waited: now.Sub(t.at), WasWaiting: t.waiting, Err: err})
+			t.to.Failed(ctx, FailedInfo{Name: t.name, Kind: t.kind, Names: t.names, Waited: now.Sub(t.at), WasWaiting: t.waiting, Err: err})
 		}
 		return
 	case t.path != 0:
@@ -176,9 +228,10 @@ func (t *tracing) ended(ctx context.Context, err error) {
 		t.path = PathFree
 	}
 	if t.to.Acquired != nil {
-		t.to.Acquired(ctx, AcquiredInfo{Name: t.name, Kind: t.kind, Path: t.path, Waited: now.Sub(t.at), By: t.by})
+		t.to.Acquired(ctx, AcquiredInfo{Name: t.name, Kind: t.kind, Names: t.names, Path: t.path, Waited: now.Sub(t.at), By: t.by})
 	}
 	t.ctx, t.at, t.by = ctx, now, nil
+	returned = true
 }
 
 // released ends the section.
@@ -191,55 +244,6 @@ func (t *tracing) released(unlock func() error) error {
 	if errors.Is(err, errUnlockedBefore) {
 		return err
 	}
-	t.to.Released(t.ctx, ReleasedInfo{Name: t.name, Kind: t.kind, Path: t.path, Held: held, Err: err})
+	t.to.Released(t.ctx, ReleasedInfo{Name: t.name, Kind: t.kind, Names: t.names, Path: t.path, Held: held, Err: err})
 	return err
-}
-
-// lost tells of the loss of a hold. ctx is that of its section.
-func (c *Client) lost(ctx context.Context, kind string, e *LostError) {
-	if e.Reason == LostClosed {
-		return
-	}
-	c.stats.lost.Add(1)
-	c.warn("rlock: lost", "name", e.Name, "kind", kind, "owner", e.Owner, "since", e.Since, "err", e)
-	if t := c.options.Trace; t != nil && t.Lost != nil {
-		t.Lost(ctx, LostInfo{Kind: kind, Err: e})
-	}
-}
-
-// renewed is told of renewals that were confirmed.
-func (c *Client) renewed(renewals []lease.Renewal) {
-	least, late := c.options.WatchdogTimeout, 0
-	for _, r := range renewals {
-		h, kind := holdOf(r.Keeper)
-		given := c.options.WatchdogTimeout
-		if r.Short {
-			given = c.grantLease()
-		}
-		if r.Left < given/3 {
-			late++
-			least = min(least, r.Left)
-		}
-		if t := c.options.Trace; t != nil && t.Renewed != nil {
-			t.Renewed(RenewedInfo{Name: h.mutex.name, Kind: kind, Left: r.Left, Granted: r.Short})
-		}
-	}
-	if late > 0 {
-		c.warn("rlock: renewals are late", "holds", late, "left", least, "watchdog", c.options.WatchdogTimeout)
-	}
-}
-
-// holdOf is what a lease is for.
-func holdOf(k lease.Keeper) (h *hold, kind string) {
-	if s, ok := k.(shareKeeper); ok {
-		return s.held, "quorum"
-	}
-	h = k.(keeper).hold //nolint:errcheck // there are no other ones
-	return h, h.mutex.kind.name
-}
-
-func (c *Client) warn(text string, args ...any) {
-	if c.options.Logger != nil {
-		c.options.Logger.Warn(text, args...)
-	}
 }

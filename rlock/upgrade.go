@@ -14,6 +14,9 @@ type Upgradeable struct{ rw *RWMutex }
 // Upgradeable returns the lock for a reader that may become the writer: it reads, decides, and calls [Upgradeable.Upgrade] if it
 // has to write. It is a read hold, and a lock of its own beside it, which only one can have; so it costs two commands each way. It
 // keeps writers out, and other readers in.
+//
+// The options of the RWMutex are for the reader. The lock beside it is renewed until the unlock, or until the reader is lost; if the
+// process dies, it lasts for the watchdog time, also with a shorter [WithLease].
 func (rw *RWMutex) Upgradeable() *Upgradeable { return &Upgradeable{rw.sides()} }
 
 // Name returns the name of the read/write lock.
@@ -57,19 +60,34 @@ func (u *Upgradeable) lockTraced(who caller) (context.Context, UnlockFunc, error
 	who.trace = r.client.trace(who.ctx, r.name, "upgradeable", who.began)
 	l, gate, err := u.lock(who)
 	if err != nil {
-		who.trace.ended(who.ctx, err)
+		who.trace.ended(who.ctx, err, nil)
 		return r.result(who.ctx, nil, err)
 	}
-	who.trace.ended(l, nil)
-	return l, func() error {
-		return who.trace.released(func() error {
-			err := l.unlock()
-			if gate != nil {
-				err = cmp.Or(err, gate.unlock())
-			}
-			return err
-		})
-	}, nil
+	keeps := u.lostWith(l, gate)
+	unlock := func() error {
+		keeps()
+		err := l.unlock()
+		if gate != nil {
+			err = cmp.Or(err, gate.unlock())
+		}
+		return err
+	}
+	who.trace.ended(l, nil, func() { _ = unlock() })
+	return l, func() error { return who.trace.released(unlock) }, nil
+}
+
+// lostWith frees the gate when the reader is lost, for others who may upgrade then: nobody need call the unlock. It returns what ends
+// that.
+func (u *Upgradeable) lostWith(reader, gate *level) (keeps func() bool) {
+	if gate == nil {
+		return func() bool { return false }
+	}
+	return context.AfterFunc(reader, func() {
+		if c := u.rw.gate.client; reader.hold.lossSoFar() != nil && c.start() { // Close waits for it
+			defer c.running.Done()
+			_ = gate.unlock()
+		}
+	})
 }
 
 // lock takes the gate, unless the caller is the writer, and then the read lock.
@@ -82,16 +100,28 @@ func (u *Upgradeable) lock(who caller) (l, gate *level, err error) {
 		l, err = r.lock(who)
 		return l, nil, err
 	}
-	if r.levelIn(who.ctx) != nil && u.rw.gate.levelIn(who.ctx) == nil {
-		return nil, nil, r.fail(ErrUpgrade, errReads)
+	if !w.client.start() {
+		return nil, nil, r.fail(ErrClosed)
 	}
-	if gate, err = u.rw.gate.lock(who); err != nil {
+	defer w.client.running.Done() // Close waits for the gate to be given back
+	reader := r.levelIn(who.ctx)
+	if reader != nil && u.rw.gate.levelIn(who.ctx) == nil {
+		err = r.fail(ErrUpgrade, errReads)
+	} else {
+		gate, err = u.rw.gate.lock(who)
+	}
+	if err != nil && reader != nil {
+		err = orLoss(err, reader.hold) // then the gate is free, see lostWith
+	}
+	if err != nil {
 		return nil, nil, err
 	}
+	outer := who
 	who.ctx = gate
 	if l, err = r.lock(who); err != nil {
-		_ = gate.unlock() // nobody was in
-		return nil, nil, err
+		got := gate
+		outer.leaveTo(func() { _ = got.unlock() }, w.client) // nobody was in
+		return nil, nil, orLoss(err, got.hold)
 	}
 	return l, gate, nil
 }
@@ -119,19 +149,32 @@ func (u *Upgradeable) UpgradeDo(ctx context.Context, fn func(ctx context.Context
 
 func (u *Upgradeable) upgrade(who caller) (*level, error) {
 	r, w := u.rw.read, u.rw.write
-	reader := r.levelIn(who.ctx)
+	reader, gate := r.levelIn(who.ctx), u.rw.gate.levelIn(who.ctx)
 	switch {
 	case w.levelIn(who.ctx) != nil:
 		return w.lock(who)
-	case reader == nil || u.rw.gate.levelIn(who.ctx) == nil:
+	case reader != nil && reader.hold.lossSoFar() != nil:
+		return nil, reader.hold.lossSoFar()
+	case reader == nil || gate == nil:
 		return nil, w.fail(ErrUpgrade, errors.New("the ctx carries no hold of Upgradeable (use the ctx that its Lock returned)"))
 	}
 	if !w.client.start() {
 		return nil, w.fail(ErrClosed)
 	}
 	defer w.client.running.Done()
-	if loss := reader.hold.lossSoFar(); loss != nil {
-		return nil, loss
+	l, err := w.compete(who, reader.hold)
+	if err != nil {
+		return nil, orLoss(err, reader.hold, gate.hold)
 	}
-	return w.compete(who, reader.hold)
+	return l, nil
+}
+
+// orLoss is the loss of one of the holds, which ended the ctx of a Lock that failed, and otherwise its error.
+func orLoss(err error, holds ...*hold) error {
+	for _, h := range holds {
+		if loss := h.lossSoFar(); loss != nil {
+			return loss
+		}
+	}
+	return err
 }

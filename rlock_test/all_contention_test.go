@@ -217,3 +217,86 @@ func TestAllOfLocksThatAreNeverFree(t *testing.T) {
 		require.NoError(t, got.unlock())
 	}
 }
+
+// changesPlaces is a lock that is never free together with another one: whoever has it finds that taken by somebody who has just given it
+// up. After some climbs it lets go.
+type changesPlaces struct {
+	*fakeLocker
+
+	other  rlock.Locker // the other one, of another process
+	climbs int
+	waits  []time.Duration // that a climb has had for it
+}
+
+func (c *changesPlaces) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+	_, unlock, err := c.other.Lock(context.Background())
+	return ctx, unlock, err
+}
+
+func (c *changesPlaces) TryLock(ctx context.Context, wait time.Duration) (context.Context, rlock.UnlockFunc, error) {
+	if wait > 0 {
+		c.waits = append(c.waits, wait)
+		if len(c.waits) > c.climbs {
+			return ctx, func() error { return nil }, nil
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+		}
+	}
+	return ctx, func() error { return rlock.ErrNotHeld }, rlock.ErrNotAcquired
+}
+
+// G2: a climb ends before what it has is lost, for a lease that was used up while it waited is none of the section's.
+func TestAllClimbsWithinItsShortestLease(t *testing.T) {
+	redistest.Parallel(t)
+	const lease = 300 * time.Millisecond
+	for name, option := range map[string]rlock.Option{"lease": rlock.WithLease(lease), "longest hold": rlock.WithMaxHold(lease)} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t)
+			places := &changesPlaces{
+				fakeLocker: &fakeLocker{name: b.name + ":b"}, other: newClient(t, b.rdb).Mutex(b.name + ":a"), climbs: 4, // 50, 100, 200 ms, 400 ms
+			}
+			_, unlock, err := rlock.All(b.Mutex(b.name+":a", option), places).Lock(context.Background())
+			require.NoError(t, err)
+			require.NoError(t, unlock())
+			for _, wait := range places.waits {
+				require.LessOrEqual(t, wait, lease/2)
+			}
+		})
+	}
+}
+
+// One that is lost while a climb waits for the next, say since it was forced open, is none of the caller's: it goes on.
+func TestAllLosesALockWhileItClimbs(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	name := b.name + ":a"
+	places := &changesPlaces{fakeLocker: &fakeLocker{name: b.name + ":b"}, other: newClient(t, b.rdb).Mutex(name), climbs: 1}
+	forced := forcedOpen{places, b.Mutex(name)}
+	_, unlock, err := rlock.All(b.Mutex(name), forced).Lock(context.Background())
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	require.Len(t, places.waits, 2)
+}
+
+// forcedOpen has the other one forced open in each climb, and its holder told.
+type forcedOpen struct {
+	*changesPlaces
+
+	held *rlock.Mutex
+}
+
+func (f forcedOpen) TryLock(ctx context.Context, wait time.Duration) (context.Context, rlock.UnlockFunc, error) {
+	if wait > 0 && len(f.waits) < f.climbs {
+		_, _ = f.held.ForceUnlock(context.WithoutCancel(ctx))
+		if _, unlock, err := f.held.Lock(context.WithoutCancel(ctx)); err == nil {
+			_ = unlock()
+		}
+		f.changesPlaces.waits = append(f.changesPlaces.waits, wait)
+		<-ctx.Done()
+		return ctx, func() error { return rlock.ErrNotHeld }, ctx.Err()
+	}
+	return f.changesPlaces.TryLock(ctx, wait)
+}

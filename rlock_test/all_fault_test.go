@@ -3,6 +3,7 @@ package rlock_test
 import (
 	"context"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -207,4 +208,75 @@ func TestAllGivesBackWithoutMinHold(t *testing.T) {
 	require.Greater(t, b.pttl(t, names[0]), time.Minute)
 	require.False(t, b.exists(t, names[1]))
 	b.do(t, "DEL", names[0])
+}
+
+// G9: a Lock of two Clients has the first one's lock when that is closed, and asks the second one, which is slow. The first lock is given
+// back by the time Close returns, for nobody may reach its Redis any more then.
+func TestAllHasALockOfTheClientThatIsClosed(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	slow := newClient(t, redistest.Dial(t, proxy.Addr()))
+	loadScripts(t, slow)
+	proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+	names := numbered(b.name, 2)
+	locks := async(func() error {
+		_, _, err := rlock.All(b.Mutex(names[0]), slow.Mutex(names[1])).Lock(context.Background())
+		return err
+	})
+	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "the second one is asked")
+	require.True(t, b.exists(t, names[0]))
+	b.Close()
+	require.False(t, b.exists(t, names[0]))
+	require.ErrorIs(t, within(t, locks, soon), rlock.ErrClosed)
+	proxy.Release()
+	slow.Close()
+	require.False(t, b.exists(t, names[1]))
+}
+
+// The way to Redis and back may take longer than a second: a lock that is free is had after one call for each.
+func TestAllOverASlowNetwork(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	c := newClient(t, redistest.Dial(t, proxy.Addr()))
+	fair := rlock.All(c.FairMutex(b.name+":1"), c.FairMutex(b.name+":2"))
+	require.NoError(t, fair.Do(context.Background(), nothingToDo)) // the scripts
+	const trip = 1200 * time.Millisecond
+	proxy.Delay(trip / 2)
+	began := time.Now()
+	_, unlock, err := fair.Lock(context.Background())
+	require.NoError(t, err)
+	require.Less(t, time.Since(began), 2*trip+soon)
+	proxy.Delay(0)
+	require.NoError(t, unlock())
+}
+
+// Handles of one lock that let each other in: one slow reply to the second of them is none of a lock that is held.
+func TestAllOfBothSidesMeetsASlowReply(t *testing.T) {
+	redistest.Parallel(t)
+	for name, all := range map[string]func(rw *rlock.RWMutex) *rlock.MultiMutex{
+		"write and read":       func(rw *rlock.RWMutex) *rlock.MultiMutex { return rlock.All(rw.Read(), rw.Write()) },
+		"upgradeable and read": func(rw *rlock.RWMutex) *rlock.MultiMutex { return rlock.All(rw.Read(), rw.Upgradeable()) },
+		"one in the other": func(rw *rlock.RWMutex) *rlock.MultiMutex {
+			return rlock.All(rw.Read(), rlock.All(rw.Write()), rlock.All(rw.Read(), rw.Write()))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t)
+			proxy := redistest.StartProxy(t, redistest.Shared(t))
+			m := all(newClient(t, redistest.Dial(t, proxy.Addr())).RWMutex(b.name))
+			require.NoError(t, m.Do(context.Background(), nothingToDo)) // the scripts
+			proxy.OnReply(redistest.Nth(strings.Count(name, "upgradeable")+2, "EVALSHA", redistest.Hold))
+			locks := lockAsync(t, m)
+			redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "the second one is asked")
+			pass(1100 * time.Millisecond)
+			proxy.Release()
+			got := locks.get(t, 5*time.Second)
+			require.NoError(t, got.err)
+			require.NoError(t, got.unlock())
+			require.False(t, b.exists(t, b.name))
+		})
+	}
 }

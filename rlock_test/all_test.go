@@ -387,14 +387,16 @@ func (r refusedAtTheEnd) TryLock(ctx context.Context, wait time.Duration) (conte
 	return r.Mutex.TryLock(ctx, wait)
 }
 
-// The error names the end of the ctx, whenever that was.
+// The error names the end of the ctx, whenever that was, and who had the lock.
 func TestAllCancelledBetweenTwoAttempts(t *testing.T) {
 	b := newBench(t)
 	_, unlock, err := b.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	_, _, err = rlock.All(refusedAtTheEnd{newClient(t, b.rdb).Mutex(b.name), cancel}).Lock(ctx)
-	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	var refused *rlock.NotAcquiredError
+	require.ErrorAs(t, err, &refused)
+	require.NotEmpty(t, refused.Holder)
 	require.ErrorIs(t, err, context.Canceled)
 	require.NoError(t, unlock())
 }
@@ -491,5 +493,22 @@ func TestAllWithABadMember(t *testing.T) {
 		require.False(t, b.exists(t, names[0]))
 		require.False(t, b.exists(t, names[2]))
 		b.do(t, "DEL", names[1])
+	}
+}
+
+// Clients of one Redis have one lock of a name, so nobody can have it for both of them. That is no lock to be waited for, again and again.
+func TestAllWaitsForItself(t *testing.T) {
+	b := newBench(t)
+	other := newClient(t, b.rdb)
+	for _, m := range []*rlock.MultiMutex{
+		rlock.All(b.Mutex(b.name), other.Mutex(b.name)),
+		rlock.All(mutexes(b.Client, numbered(b.name, 2)...)[0], other.FencedMutex(b.name+":0"), b.FairMutex(b.name+":fair")),
+	} {
+		_, _, err := m.Lock(context.Background())
+		require.ErrorContains(t, err, "waits for itself: it is given by two Clients of one Redis")
+		require.NotErrorIs(t, err, rlock.ErrNotAcquired)
+		require.NotContains(t, err.Error(), "\n")
+		require.False(t, b.exists(t, b.name))
+		require.False(t, b.exists(t, b.name+":0"))
 	}
 }

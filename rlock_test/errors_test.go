@@ -59,6 +59,57 @@ func TestRefusalNamesTheHolder(t *testing.T) {
 	}
 }
 
+// A refusal says how to re-enter if the holder's Lock was given the ctx of the one that is refused, or one around it. Any other holder of
+// the same Client is somebody else.
+func TestRefusalOfOneself(t *testing.T) {
+	b := newBench(t)
+	var quorum []rlock.Locker
+	for range 3 {
+		quorum = append(quorum, newClient(t, redistest.Start(t).Client(t)).Mutex(b.name))
+	}
+	rw := b.RWMutex(b.name + ":rw")
+	ctx := t.Context()
+	value := context.WithValue(ctx, ctxLabel{}, "A")
+	timed, cancel := context.WithTimeout(value, time.Hour)
+	defer cancel()
+	for kind, l := range map[string][2]rlock.Locker{
+		"mutex": {b.Mutex(b.name), b.Mutex(b.name)}, "fenced": {b.FencedMutex(b.name), b.Mutex(b.name)},
+		"fair": {b.FairMutex(b.name), b.FairMutex(b.name)}, "write": {rw.Write(), rw.Write()}, "readers": {rw.Read(), rw.Write()},
+		"upgradeable": {rw.Upgradeable(), rw.Upgradeable()},
+		"all":         {rlock.All(b.Mutex(b.name), b.FencedMutex(b.name+":2")), b.Mutex(b.name + ":2")},
+		"in all":      {b.Mutex(b.name), rlock.All(b.Mutex(b.name), b.Mutex(b.name+":2"))},
+		"quorum":      {rlock.Quorum(quorum...), rlock.Quorum(quorum...)},
+	} {
+		for _, row := range []struct {
+			outer, inner context.Context
+			self         bool
+		}{
+			{ctx, ctx, true}, {ctx, value, true}, {ctx, timed, true}, {value, timed, true},
+			{context.Background(), context.Background(), true},
+			{timed, ctx, false}, {timed, value, false}, {value, context.WithValue(ctx, ctxLabel{}, "B"), false},
+			{context.Background(), ctx, false}, {context.TODO(), context.Background(), false}, {ctx, context.Background(), false},
+		} {
+			section, unlock, err := l[0].Lock(row.outer)
+			require.NoError(t, err)
+			inner, unlockInner, err := l[0].Lock(section) // which changes nothing
+			require.NoError(t, err)
+			require.NoError(t, unlockInner())
+			require.Error(t, inner.Err())
+			_, _, err = l[1].TryLock(row.inner, 0)
+			var refusal *rlock.NotAcquiredError
+			require.ErrorAs(t, err, &refusal)
+			require.NotEmpty(t, refusal.Holder)
+			said := "held by " + refusal.Holder
+			if row.self {
+				said = "held by this client as " + refusal.Holder
+			}
+			require.ErrorContains(t, err, said, "%s: %v in %v", kind, row.inner, row.outer)
+			require.Equal(t, row.self, strings.Contains(err.Error(), "to re-enter, use the ctx"), err)
+			require.NoError(t, unlock())
+		}
+	}
+}
+
 // errors.Is is about the lock of the call. That the ctx ended because another lock was lost, or another Client closed, is
 // in the text alone.
 func TestErrorsAreAboutTheirLock(t *testing.T) {

@@ -288,3 +288,55 @@ func TestFairLateGrant(t *testing.T) {
 	require.NoError(t, unlock())
 	b.requireOrder("late")
 }
+
+// The answer that a waiter has joined the queue, behind Redisson, comes later than the grant, which travels on another connection: the
+// waiter has the lock, and the process goes on.
+func TestFairGrantBeforeTheAnswer(t *testing.T) {
+	redistest.Parallel(t)
+	for name, waitsBefore := range map[string]bool{"unlock": true, "force": false} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			b, s := fairStandalone(t, 1, rlock.Options{})
+			proxy := redistest.StartProxy(t, s.Addr())
+			b.processes = append(b.processes, newClient(t, s.Client(t, redistest.Via(proxy)), rlock.Options{}))
+			b.do("HSET", b.name, aThread, "1")
+			b.do("PEXPIRE", b.name, "60000")
+			channel := "redisson_lock__channel:{" + b.name + "}"
+			var want []string
+			if waitsBefore {
+				b.wait(context.Background(), 0, "first")
+				want = append(want, "first")
+			}
+
+			messages := make(chan string, 10)
+			proxy.OnReply(func(cmd []string) redistest.Action {
+				switch {
+				case cmd[0] == "MESSAGE" && cmd[1] != channel, cmd[0] == "MESSAGE" && cmd[2] == "after":
+					messages <- cmd[2]
+				case len(cmd) == 13 && cmd[0] == "EVALSHA" && cmd[8] == "1": // it joins
+					return redistest.Hold
+				}
+				return redistest.Pass
+			})
+			b.wait(context.Background(), 1, "late")
+			if waitsBefore {
+				b.do("DEL", b.name) // as Redisson unlocks
+				b.do("PUBLISH", channel, "0")
+			} else {
+				held, err := b.processes[0].FairMutex(b.name).ForceUnlock(context.Background())
+				require.NoError(t, err)
+				require.True(t, held)
+			}
+			require.Contains(t, <-messages, " 2000 0 -")
+			b.do("PUBLISH", channel, "after")
+			require.Equal(t, "after", <-messages) // the grant is with the process
+			proxy.OnReply(func([]string) redistest.Action { return redistest.Pass })
+			proxy.Release()
+			b.requireOrder(append(want, "late")...)
+			for i := range b.processes {
+				require.NoError(t, b.lock(i)())
+			}
+			b.requireNothingLeft()
+		})
+	}
+}

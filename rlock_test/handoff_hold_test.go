@@ -137,7 +137,7 @@ func TestHoldLostDuringItsHandOff(t *testing.T) {
 			if name == "over" {
 				watchdog = 3 * time.Second // a call that is held back for longer is given up
 			}
-			r := newRelay(t, rlock.Options{WatchdogTimeout: watchdog})
+			r := newRelay(t, rlock.Options{WatchdogTimeout: watchdog, UnlockTimeout: 6 * time.Second})
 			a, line := r.line(t, same(r.Mutex(r.name), 2)...)
 			r.proxy.OnRequest(r.nthHandOff(1, redistest.Hold))
 			unlocked := r.flying(t, a)
@@ -253,4 +253,47 @@ func TestHandOffTokens(t *testing.T) {
 	require.Equal(t, last+1, token)
 	require.NoError(t, unlock())
 	r.clear(t)
+}
+
+// G2, G4: a Lock with a lease shorter than that of a grant has that in Redis, too, so the next one waits for no longer if it dies.
+func TestShortLeaseAfterAHandOver(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	const lasts = 300 * time.Millisecond
+	for name, o := range map[string]rlock.Option{"WithLease": rlock.WithLease(lasts), "WithMaxHold": rlock.WithMaxHold(lasts)} {
+		for kind, m := range map[string]func(c *rlock.Client, name string) *rlock.Mutex{
+			"mutex":  func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name, o) },
+			"fenced": func(c *rlock.Client, name string) *rlock.Mutex { return c.FencedMutex(name, o) },
+			"fair":   func(c *rlock.Client, name string) *rlock.Mutex { return c.FairMutex(name, o) },
+		} {
+			t.Run(kind+" "+name, func(t *testing.T) {
+				redistest.Parallel(t)
+				key := b.name + kind + name
+				holder := newClient(t, b.rdb)
+				_, unlock, err := holder.Mutex(key).Lock(context.Background())
+				if kind == "fair" {
+					require.NoError(t, err)
+					require.NoError(t, unlock())
+					_, unlock, err = holder.FairMutex(key).Lock(context.Background())
+				}
+				require.NoError(t, err)
+				w := lockAsync(t, m(newClient(t, b.rdb), key))
+				redistest.Eventually(t, atMost, func() bool {
+					n, err := b.do(t, "EXISTS", "rlock_queue:{"+key+"}", "redisson_lock_queue:{"+key+"}").AsInt64()
+					return err == nil && n == 1
+				}, "it waits in line")
+				require.NoError(t, unlock())
+				got := w.get(t, atMost)
+				require.NoError(t, got.err)
+				require.LessOrEqual(t, b.pttl(t, key), lasts)
+				<-got.ctx.Done() // it hangs
+				require.ErrorIs(t, context.Cause(got.ctx), rlock.ErrLost)
+				began := time.Now()
+				_, unlock, err = m(holder, key).Lock(context.Background())
+				require.NoError(t, err)
+				require.Less(t, time.Since(began), time.Second, "the end of a grant, which is later")
+				require.NoError(t, unlock())
+			})
+		}
+	}
 }

@@ -60,10 +60,17 @@ func TestInfo(t *testing.T) {
 	require.NoError(t, unlock1())
 	require.NoError(t, unlock2())
 
-	require.NoError(t, b.do(t, "HSET", b.name, "customer", "x").Error())
-	_, err = b.Mutex(b.name).Info(bg)
-	require.ErrorContains(t, err, "not a lock")
-	require.NoError(t, b.do(t, "DEL", b.name).Error())
+	for _, stock := range []map[string]string{{"customer": "x"}, {"apples": "3"}, {"apples": "3", "pears": "5"}, {"mode": "1"}, {aThread: "one"}} {
+		for field, value := range stock {
+			require.NoError(t, b.do(t, "HSET", b.name, field, value).Error())
+		}
+		rw := b.RWMutex(b.name)
+		for _, m := range []*rlock.Mutex{b.Mutex(b.name), b.FairMutex(b.name), rw.Read(), rw.Write()} {
+			_, err = m.Info(bg)
+			require.ErrorContains(t, err, "not a lock", "%v", stock)
+		}
+		require.NoError(t, b.do(t, "DEL", b.name).Error())
+	}
 }
 
 // The connection of a process that waits has the name of its Client, so that operators find it.
@@ -91,8 +98,21 @@ func TestWaitForOneselfIsLogged(t *testing.T) {
 	b := newBench(t, rlock.Options{WatchdogTimeout: 3 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	_, unlock, err := b.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
+	others := b.Mutex(b.name + ":others")
+	_, unlockOthers, err := others.Lock(t.Context())
+	require.NoError(t, err)
+	nobodys := b.Mutex(b.name+":nobody", rlock.WithMinHold(time.Minute))
+	require.NoError(t, nobodys.Do(context.Background(), nothing))
+	waits := []pending{lockAsync(t, tryFor{others, 6 * time.Second}), lockAsync(t, tryFor{nobodys, 6 * time.Second})}
 	_, _, err = b.Mutex(b.name).TryLock(context.Background(), 6*time.Second) // of the wrong ctx
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	require.Regexp(t, `level=WARN msg="rlock: a Lock waits for a hold of this client; .*" name=`+b.name+` owner=`+b.ID()+`:`, log.String())
+	for _, w := range waits {
+		require.ErrorIs(t, w.get(t, atMost).err, rlock.ErrNotAcquired)
+	}
+	require.Regexp(t, `level=WARN msg="rlock: a Lock waits for a hold of this client that .*" name=`+b.name+` owner=`+b.ID()+`:`, log.String())
+	require.Equal(t, 1, strings.Count(log.String(), "a Lock waits"), "for itself alone")
 	require.NoError(t, unlock())
+	require.NoError(t, unlockOthers())
+	_, err = nobodys.ForceUnlock(t.Context())
+	require.NoError(t, err)
 }

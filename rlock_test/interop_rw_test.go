@@ -36,6 +36,8 @@ func TestInteropReadWrite(t *testing.T) {
 				t.Run("expiry", w.expiry)
 				t.Run("Java is killed", w.javaIsKilled)
 				t.Run("Go is killed", w.goIsKilled)
+				t.Run("Go lasts longer than Java", w.goLastsLonger)
+				t.Run("the longest leaves", w.longestLeaves)
 			})
 		})
 	}
@@ -439,4 +441,66 @@ func (w rwWorld) goIsKilled(t *testing.T) {
 	await(t, in, 2*shortLease+late) // Redisson sleeps for what it was told last
 	rwUnlock(t, waiter, "write", name)
 	require.False(t, w.watch.exists(t, name))
+}
+
+// A reader of ours with a lease that is longer than the watchdog time, beside one of Redisson's, whose renewals set the expiry that both
+// share, and which leaves then, or is killed: no writer is in before ours knows.
+func (w rwWorld) goLastsLonger(t *testing.T) {
+	t.Parallel()
+	const long = 3 * shortLease
+	for _, end := range []string{"unlock", "kill"} {
+		t.Run(end, func(t *testing.T) {
+			t.Parallel()
+			java := w.quickJava
+			if end == "kill" {
+				java = w.startJava(t, shortLease)
+			}
+			reader, name := rwThread{java.thread()}, redistest.Name(t)
+			ctx, unlock, err := w.quickGo.RWMutex(name, rlock.WithLease(long)).Read().Lock(context.Background())
+			require.NoError(t, err)
+			began := time.Now()
+			rwLock(t, reader, "read", name, 0)
+			writer := rwGo{newGoActor(w.watch.Client)}
+			pass(shortLease + shortLease/2) // renewed
+			if end == "kill" {
+				java.kill()
+			} else {
+				rwUnlock(t, reader, "read", name)
+			}
+			for time.Since(began) < long-late {
+				writer.tryInVain(t, "write", name)
+				require.NoError(t, ctx.Err())
+				pass(20 * time.Millisecond)
+			}
+			in := writer.start(t, "write", name, atMost)
+			await(t, in, 3*late)
+			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+			require.ErrorIs(t, unlock(), rlock.ErrLost)
+			rwUnlock(t, writer, "write", name)
+		})
+	}
+}
+
+// Our reader, which lasts longest, leaves, and another one's lease ends: a writer of either side, which was told of ours, is in then.
+func (w rwWorld) longestLeaves(t *testing.T) {
+	t.Parallel()
+	const short = shortLease
+	for way, who := range w.ways() {
+		for what, dies := range map[string]rwSide{"Go": rwGo{newGoActor(w.quickGo)}, "Java": rwThread{w.quickJava.thread()}} {
+			t.Run(what+"'s lease ends, and "+strings.TrimSuffix(way, " holds")+" does not wait", func(t *testing.T) {
+				t.Parallel()
+				name := redistest.Name(t)
+				writer := who[1]()
+				rwLock(t, dies, "read", name, short)
+				began := time.Now()
+				_, leave, err := w.watch.RWMutex(name).Read().Lock(context.Background())
+				require.NoError(t, err)
+				in := w.rwWaits(t, writer, "write", name)
+				require.NoError(t, leave())
+				got := await(t, in, 2*shortLease)
+				require.Less(t, got.ended.Sub(began), short+late)
+				rwUnlock(t, writer, "write", name)
+			})
+		}
+	}
 }

@@ -110,7 +110,7 @@ func (w *world) noPolling(t *testing.T) {
 		redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == i+1 }, "it waits")
 	}
 
-	redistest.Eventually(t, 10*time.Second, func() bool { return w.channels(t) == 2 }, "who waited before has left") // the lock's, and the process's
+	redistest.Eventually(t, 10*time.Second, func() bool { return w.channels(t) == 3 }, "who waited before has left") // the lock's, that of those in line, and the process's
 	before := redistest.Commands(t, w.watch.rdb)
 	pass(3 * time.Second)
 	after := redistest.Commands(t, w.watch.rdb)

@@ -34,6 +34,8 @@ func (s *scriptedLock) Lock(ctx context.Context) (context.Context, rlock.UnlockF
 	return ctx, func() error { return next(&s.unlocks) }, nil
 }
 
+func (s *scriptedLock) Name() string { return "scripted" }
+
 func next(errs *[]error) (err error) {
 	if len(*errs) > 0 {
 		err, *errs = (*errs)[0], (*errs)[1:]
@@ -205,5 +207,110 @@ func receive(t *testing.T, events <-chan term) term {
 	case <-time.After(atMost):
 		require.FailNow(t, "nothing happens")
 		panic("unreachable")
+	}
+}
+
+// Whoever is told to end says so, as the leader and as one that waits: ctx was done, or the Client closed. Nil is for a leader that has
+// ended by itself.
+func TestLeadEndsAlikeForAll(t *testing.T) {
+	mine := errors.New("mine")
+	for name, end := range map[string]struct {
+		end  func(c *rlock.Client, cancel context.CancelCauseFunc)
+		errs []error
+	}{
+		"cancelled": {func(_ *rlock.Client, cancel context.CancelCauseFunc) { cancel(nil) }, []error{context.Canceled}},
+		"cancelled for a reason": {
+			func(_ *rlock.Client, cancel context.CancelCauseFunc) { cancel(mine) }, []error{context.Canceled, mine},
+		},
+		"closed": {func(c *rlock.Client, _ context.CancelCauseFunc) { c.Close() }, []error{rlock.ErrClosed}},
+		"shut down": {func(c *rlock.Client, _ context.CancelCauseFunc) {
+			over, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = c.Shutdown(over)
+		}, []error{rlock.ErrClosed}},
+	} {
+		for returns, result := range map[string]error{"nil": nil, "its own": errors.New("its own")} {
+			t.Run(name+"/"+returns, func(t *testing.T) {
+				b := newBench(t)
+				ctx, cancel := context.WithCancelCause(context.Background())
+				t.Cleanup(func() { cancel(nil) })
+				began := make(chan struct{}, 2)
+				lead := func() <-chan error {
+					return async(func() error {
+						return rlock.Lead(ctx, b.Mutex(b.name), func(ctx context.Context) error {
+							began <- struct{}{}
+							<-ctx.Done()
+							return result
+						})
+					})
+				}
+				leader := lead()
+				<-began
+				waits := lead()
+				redistest.Eventually(t, atMost, func() bool { return b.Stats().Waiting == 1 }, "the other one waits")
+				end.end(b.Client, cancel)
+				for who, ended := range map[string]<-chan error{"leader": leader, "waits": waits} {
+					err := within(t, ended, atMost)
+					for _, want := range end.errs {
+						require.ErrorIs(t, err, want, who)
+					}
+					if who == "leader" && result != nil {
+						require.ErrorIs(t, err, result)
+					}
+					require.NotContains(t, err.Error(), "\n")
+				}
+			})
+		}
+	}
+	b := newBench(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	m := b.Mutex(b.name)
+	require.NoError(t, rlock.Lead(ctx, m, nothingToDo))
+	require.NoError(t, rlock.Lead(ctx, endsAtItsUnlock{m, cancel}, nothingToDo), "it had ended by itself")
+}
+
+// endsAtItsUnlock is a lock whose caller's ctx ends as it unlocks.
+type endsAtItsUnlock struct {
+	rlock.Locker
+
+	cancel context.CancelFunc
+}
+
+func (e endsAtItsUnlock) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+	ctx, unlock, err := e.Locker.Lock(ctx)
+	return ctx, func() error { e.cancel(); return unlock() }, err
+}
+
+// A server that takes no writes for a moment ends no Lead, whichever the lock.
+func TestLeadWaitsUntilRedisTakesWrites(t *testing.T) {
+	redistest.Parallel(t)
+	for said, set := range map[string][2]string{"NOREPLICAS": {"min-replicas-to-write", "1"}, "OOM": {"maxmemory", "1"}} {
+		for kind, lock := range map[string]func(c *rlock.Client, name string) rlock.Locker{
+			"Mutex":     func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name) },
+			"FairMutex": func(c *rlock.Client, name string) rlock.Locker { return c.FairMutex(name) },
+			"All":       func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name), c.Mutex(name+":2")) },
+		} {
+			t.Run(said+"/"+kind, func(t *testing.T) {
+				redistest.Parallel(t)
+				s := redistest.Start(t)
+				b := bench{rdb: s.Client(t)}
+				failed := make(chan error, 100)
+				c := newClient(t, s.Client(t), rlock.Options{Trace: &rlock.Trace{
+					Failed: func(_ context.Context, f rlock.FailedInfo) { failed <- f.Err },
+				}})
+				b.do(t, "CONFIG", "SET", set[0], set[1])
+				led := async(func() error { return rlock.Lead(context.Background(), lock(c, "leader"), nothingToDo) })
+				select {
+				case err := <-failed:
+					require.ErrorContains(t, err, said)
+				case err := <-led:
+					require.FailNow(t, "ended", "%v", err)
+				case <-time.After(atMost):
+					require.FailNow(t, "not refused")
+				}
+				b.do(t, "CONFIG", "SET", set[0], "0")
+				require.NoError(t, within(t, led, atMost))
+			})
+		}
 	}
 }

@@ -126,7 +126,9 @@ func TestLostHoldsAreNotKept(t *testing.T) {
 // An unlock whose hold is lost while it is under way is not repeated: it returns when that is known.
 func TestUnlockEndsWithTheLoss(t *testing.T) {
 	redistest.Parallel(t)
-	c, proxy, past := behindProxy(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }, rlock.Options{WatchdogTimeout: 6 * time.Second})
+	c, proxy, past := behindProxy(t, func(o *rueidis.ClientOption) { o.AlwaysPipelining = true }, rlock.Options{
+		WatchdogTimeout: 6 * time.Second, UnlockTimeout: atMost,
+	})
 	m := c.Mutex(past.name)
 	ctx, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)

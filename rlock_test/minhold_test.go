@@ -270,7 +270,7 @@ func TestMinHoldAndASilentRedis(t *testing.T) {
 func (b bench) kept(t testing.TB) string {
 	t.Helper()
 	for field := range b.fields(t, b.name) {
-		if strings.HasSuffix(field, ":0") {
+		if strings.HasSuffix(field, ":00") {
 			return field
 		}
 	}
@@ -289,4 +289,55 @@ func TestMinHoldOfAFailedLock(t *testing.T) {
 	require.ErrorIs(t, p.get(t, soon).err, rlock.ErrNotAcquired)
 	proxy.Release()
 	redistest.Eventually(t, soon, func() bool { return !past.exists(t, past.name) }, "given back")
+}
+
+// A hold that is lost is over at the end of its lease, or with its unlock: somebody else may have been in since, and nobody is kept out
+// for the rest of the shortest hold.
+func TestMinHoldOfALostHold(t *testing.T) {
+	redistest.Parallel(t)
+	for name, unlocks := range map[string]func(c *rlock.Client, name string) (context.Context, rlock.UnlockFunc, error){
+		"one": func(c *rlock.Client, name string) (context.Context, rlock.UnlockFunc, error) {
+			return c.Mutex(name, rlock.WithMinHold(atMost)).Lock(context.Background())
+		},
+		"fenced": func(c *rlock.Client, name string) (context.Context, rlock.UnlockFunc, error) {
+			return c.FencedMutex(name, rlock.WithMinHold(atMost)).Lock(context.Background())
+		},
+		"of several": func(c *rlock.Client, name string) (context.Context, rlock.UnlockFunc, error) {
+			return rlock.All(c.Mutex(name, rlock.WithMinHold(atMost)), c.Mutex(name+":2", rlock.WithMinHold(atMost))).Lock(context.Background())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: time.Second})
+			ctx, unlock, err := unlocks(c, past.name)
+			require.NoError(t, err)
+			past.do(t, "PEXPIRE", past.name, "100000") // so that its end is no expiry
+			proxy.OnRequest(func(cmd []string) redistest.Action {
+				if ctx.Err() == nil && strings.HasPrefix(cmd[0], "EVAL") {
+					return redistest.Hold
+				}
+				return redistest.Pass
+			})
+			<-ctx.Done()
+			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+			require.True(t, past.exists(t, past.name))
+			proxy.CutAll() // with the renewals that did not come through
+			require.ErrorIs(t, unlock(), rlock.ErrLost)
+			redistest.Eventually(t, 5*time.Second, func() bool { return !past.exists(t, past.name) }, "free")
+		})
+	}
+}
+
+// Whatever number Redisson is given for a thread, its hold is not taken for one that stays taken.
+func TestMinHoldIsToldApartFromAThreadOfRedissons(t *testing.T) {
+	b := newBench(t)
+	for _, thread := range []string{"0", "-1", "1"} {
+		owner := "285475da-9152-4c83-822a-67ee2f116a79:" + thread // lockAsync(0)
+		b.do(t, "HSET", b.name, owner, "1")
+		b.do(t, "PEXPIRE", b.name, "30000")
+		_, _, err := b.Mutex(b.name).TryLock(context.Background(), 0)
+		require.ErrorContains(t, err, "held by "+owner)
+		require.NotContains(t, err.Error(), "WithMinHold")
+		b.do(t, "DEL", b.name)
+	}
 }

@@ -207,10 +207,10 @@ func TestTryLock(t *testing.T) {
 func TestCancelledWait(t *testing.T) {
 	b := newBench(t)
 	m := b.Mutex(b.name)
-	_, unlock, err := m.Lock(context.Background())
+	_, unlock, err := m.Lock(t.Context())
 	require.NoError(t, err)
 
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	got, _, err := m.Lock(ctx)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)

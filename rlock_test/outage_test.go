@@ -208,7 +208,7 @@ func TestReplicasWithoutAConnection(t *testing.T) {
 			rdb := s.Client(t, func(o *rueidis.ClientOption) { o.BlockingPoolSize = 1 })
 			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
 			b.Client = newClient(t, b.rdb)
-			c := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 100 * time.Millisecond})
+			c := newClient(t, rdb, rlock.Options{Replicas: 1, ReplicaTimeout: 500 * time.Millisecond}) // to dial takes a busy machine 100 ms
 			var p pending
 			if last == "others" {
 				conn, giveBack := rdb.Dedicate()

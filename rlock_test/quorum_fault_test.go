@@ -446,7 +446,7 @@ func TestQuorumClose(t *testing.T) {
 
 	local := lockAsync(t, a)
 	_, _, err = b.TryLock(t.Context(), 0)
-	require.ErrorContains(t, err, "held by this client")
+	require.ErrorContains(t, err, "held by "+rlock.Owner(other.ctx))
 	second := lockAsync(t, b)
 	b.close()
 	<-other.ctx.Done()

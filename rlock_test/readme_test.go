@@ -24,22 +24,31 @@ func readmeACL(t *testing.T) []string {
 	return append([]string{"ACL", "SETUSER"}, strings.Fields(strings.NewReplacer("'", "", "\\\n", " ").Replace(command))...)
 }
 
-// The rights in README.md are enough for locks of all kinds, for waiting and for the questions, and they open no other key.
+// The rights in README.md are enough for locks of all kinds, for waiting and for the questions, and they open no other key or channel.
 func TestReadmeACL(t *testing.T) {
-	for name, start := range map[string]func(*testing.T) func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client{
-		"standalone": func(t *testing.T) func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client {
-			return redistest.Start(t).Client
+	type dialer func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client
+	for name, start := range map[string]func(*testing.T) (dial dialer, admins []*redistest.Server){
+		"standalone": func(t *testing.T) (dialer, []*redistest.Server) {
+			s := redistest.Start(t)
+			return s.Client, []*redistest.Server{s}
 		},
-		"cluster": func(t *testing.T) func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client {
-			return redistest.StartCluster(t, 3, 0).Client
+		"sentinels": func(t *testing.T) (dialer, []*redistest.Server) {
+			s := redistest.StartSentinel(t)
+			return s.Client, s.Nodes()
+		},
+		"cluster": func(t *testing.T) (dialer, []*redistest.Server) {
+			c := redistest.StartCluster(t, 3, 0)
+			return c.Client, c.Nodes()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dial := start(t)
+			dial, servers := start(t)
 			command := readmeACL(t)
-			admins := dial(t).Nodes()
-			for _, node := range admins {
+			var admins []rueidis.Client
+			for _, s := range servers {
+				node := s.Client(t, redistest.Single)
 				require.NoError(t, node.Do(t.Context(), node.B().Arbitrary(command...).Build()).Error())
+				admins = append(admins, node)
 			}
 			shop := func() rueidis.Client {
 				return dial(t, func(o *rueidis.ClientOption) { o.Username, o.Password = command[2], "SECRET" })
@@ -54,6 +63,15 @@ func TestReadmeACL(t *testing.T) {
 			_, _, err := newClient(t, rdb).Mutex("invoice:1").Lock(t.Context())
 			require.ErrorContains(t, err, "NOPERM")
 			require.ErrorContains(t, rdb.Do(t.Context(), rdb.B().Flushall().Build()).Error(), "NOPERM")
+			b := rdb.B()
+			for _, cmd := range []rueidis.Completed{
+				b.Del().Key("redisson_lock_token:{invoice:1}").Build(), b.Get().Key("redisson_lock_token:{invoice:1}").Build(),
+				b.Del().Key("rlock_queue:{invoice:1}").Build(), b.Lpop().Key("redisson_lock_queue:{invoice:1}").Build(),
+				b.Publish().Channel("redisson_lock__channel:{invoice:1}").Message("0").Build(),
+			} {
+				what := strings.Join(cmd.Commands(), " ")
+				require.ErrorContains(t, rdb.Do(t.Context(), cmd).Error(), "NOPERM", what)
+			}
 		})
 	}
 }

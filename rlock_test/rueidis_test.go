@@ -2,6 +2,7 @@ package rlock_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -202,7 +203,7 @@ func TestUnansweredRenewalHoldsUpNothing(t *testing.T) {
 			redistest.Parallel(t)
 			s := redistest.Start(t)
 			proxy := redistest.StartProxy(t, s.Addr())
-			c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{WatchdogTimeout: watchdog})
+			c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{WatchdogTimeout: watchdog, UnlockTimeout: 5 * time.Second})
 			_, unlock, err := c.Mutex("x").Lock(context.Background())
 			require.NoError(t, err)
 			renewed := make(chan struct{})
@@ -221,5 +222,131 @@ func TestUnansweredRenewalHoldsUpNothing(t *testing.T) {
 			}
 			require.NoError(t, within(t, ended, 5*time.Second))
 		})
+	}
+}
+
+// One connection of four falls silent. With as many calls left behind on it as there may be, others still go, since Redis answers the
+// unlocks and renewals of this Client.
+func TestOneSilentConnectionSparesTheOthers(t *testing.T) {
+	for _, answers := range []string{"unlocks", "renewals"} {
+		t.Run(answers, func(t *testing.T) {
+			redistest.Parallel(t)
+			s := redistest.Start(t)
+			proxy := redistest.StartProxy(t, s.Addr())
+			o := rlock.Options{}
+			if answers == "renewals" {
+				o.WatchdogTimeout = time.Second
+			}
+			c := newClient(t, redistest.Dial(t, proxy.Addr(), func(o *rueidis.ClientOption) { o.AlwaysPipelining, o.PipelineMultiplex = true, 2 }), o)
+			loadScripts(t, c)
+			var held []rlock.UnlockFunc
+			for i := range 100 {
+				grace := rlock.WithGrace(time.Duration(i+1) * time.Millisecond) // so that one call does not renew them all
+				_, unlock, err := c.Mutex(fmt.Sprint("held", i), grace).Lock(context.Background())
+				require.NoError(t, err)
+				held = append(held, unlock)
+			}
+			redistest.Eventually(t, atMost, func() bool { return proxy.Conns() >= 4 }, "four connections")
+			proxy.OnReply(nthScript(1, redistest.Hold))
+			for left, i := 0, 0; left < 20; i++ {
+				ctx, cancel := context.WithTimeout(context.Background(), 60*time.Millisecond)
+				_, unlock, err := c.Mutex(fmt.Sprint("n", i)).Lock(ctx)
+				cancel()
+				if err != nil {
+					require.ErrorIs(t, err, rlock.ErrUnreachable)
+					left++
+				} else {
+					go func() { _ = unlock() }() // ends with its time, if it is on that connection
+				}
+			}
+			pass(200 * time.Millisecond)
+			if answers == "unlocks" {
+				over := make(chan struct{})
+				defer close(over)
+				go func() { // ends with the test, or with the last hold; an unlock on the silent connection is not answered, the others are
+					tick := time.NewTicker(50 * time.Millisecond)
+					defer tick.Stop()
+					for _, unlock := range held {
+						async(unlock)
+						select {
+						case <-over:
+							return
+						case <-tick.C:
+						}
+					}
+				}()
+			}
+			fine := 0
+			for i := range 8 {
+				ctx, cancel := context.WithTimeout(context.Background(), 500*time.Millisecond)
+				_, _, err := c.Mutex(fmt.Sprint("later", i)).Lock(ctx)
+				cancel()
+				if err == nil {
+					fine++
+				}
+			}
+			proxy.Release()
+			require.GreaterOrEqual(t, fine, 3, "of 8 Locks, of which one in four is on the silent connection")
+		})
+	}
+}
+
+// A Redis that refuses connections is asked until the time of a TryLock is over, and of a Lock for three seconds.
+func TestRefusedConnectionsTakeTheWholeTime(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	c := newClient(t, s.Client(t))
+	loadScripts(t, c)
+	s.Stop()
+	for _, wait := range []time.Duration{1700 * time.Millisecond, 2 * time.Second, 2500 * time.Millisecond} {
+		began := time.Now()
+		_, _, err := c.Mutex("x").TryLock(context.Background(), wait)
+		require.ErrorIs(t, err, rlock.ErrUnreachable)
+		require.GreaterOrEqual(t, time.Since(began), wait-20*time.Millisecond)
+		require.Less(t, time.Since(began), wait+soon)
+	}
+	began := time.Now()
+	_, _, err := c.Mutex("x").Lock(context.Background())
+	require.ErrorIs(t, err, rlock.ErrUnreachable)
+	require.GreaterOrEqual(t, time.Since(began), 3*time.Second-20*time.Millisecond)
+	require.Less(t, time.Since(began), 3*time.Second+soon)
+}
+
+// slowReply is a client whose nth script call returns late.
+type slowReply struct {
+	rueidis.Client
+	nth  *atomic.Int32 // counts down
+	late time.Duration
+}
+
+func (s slowReply) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	slow := s.nth.Add(-1) == 0
+	r := s.Client.Do(ctx, cmd)
+	if slow {
+		pass(s.late) // a reply that takes its time; what would order the goroutines would hide a race from the detector
+	}
+	return r
+}
+
+// I1: the unlock of a hold that was lost tells so at once, though a re-entry is under way, and touches what that has in hand only after it.
+func TestUnlockOfALostHoldBesideAReentry(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	nth := new(atomic.Int32)
+	const late = 600 * time.Millisecond
+	c := newClient(t, slowReply{b.rdb, nth, late})
+	loadScripts(t, c)
+	for range 3 {
+		nth.Store(-1)
+		ctx, unlock, err := c.Mutex(b.name, rlock.WithLease(200*time.Millisecond)).Lock(context.Background())
+		require.NoError(t, err)
+		nth.Store(1)
+		began := time.Now()
+		reentry := lockAsync(t, under{context.WithoutCancel(ctx), c.Mutex(b.name, rlock.WithLease(time.Hour))})
+		<-ctx.Done()
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		require.Less(t, time.Since(began), late)
+		require.Error(t, reentry.get(t, atMost).err)
+		redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "swept, whatever the re-entry has prolonged")
 	}
 }

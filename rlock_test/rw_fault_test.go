@@ -2,6 +2,7 @@ package rlock_test
 
 import (
 	"context"
+	"strconv"
 	"testing"
 	"time"
 
@@ -62,6 +63,53 @@ func TestReadWriteLeases(t *testing.T) {
 	require.NoError(t, got.unlock())
 	require.NoError(t, unlock(), "it was downgraded")
 	rwNothing(t, b.rdb, b.name)
+}
+
+// G1, G2: Redisson's renewal of a reader sets the expiry of the hash to its own watchdog time, and up to 4.3.1 that of all hold keys; then
+// it dies. A reader of ours whose lease is longer, fixed or not, keeps writers out until it is told of its end.
+func TestReaderBesideRenewalsOfRedisson(t *testing.T) {
+	redistest.Parallel(t)
+	const long = 3 * shortWatchdog
+	ctx := context.Background()
+	for what, o := range map[string][]rlock.Option{
+		"a fixed lease":   {rlock.WithLease(long)},
+		"a longest hold":  {rlock.WithMaxHold(2 * shortWatchdog)},
+		"both":            {rlock.WithMaxHold(2 * shortWatchdog), rlock.WithLease(long)},
+		"with a grace":    {rlock.WithLease(2 * shortWatchdog), rlock.WithGrace(time.Second)},
+		"a lease as long": {rlock.WithLease(shortWatchdog)},
+	} {
+		t.Run(what, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+			section, unlock, err := b.RWMutex(b.name, o...).Read().Lock(ctx)
+			require.NoError(t, err)
+			keys := []string{b.name, "{" + b.name + "}:" + rlock.Owner(section) + ":rwlock_timeout:1"}
+			renewal := strconv.FormatInt(shortWatchdog.Milliseconds()*3/4, 10) // what is left of one, when Redisson dies
+			pass(50 * time.Millisecond)
+			for _, key := range keys {
+				require.NoError(t, b.do(t, "PEXPIRE", key, renewal).Error())
+			}
+			writer := newClient(t, b.rdb).RWMutex(b.name).Write()
+			for {
+				if _, _, err = writer.TryLock(ctx, 0); err == nil {
+					break
+				}
+				require.ErrorIs(t, err, rlock.ErrNotAcquired)
+				pass(10 * time.Millisecond)
+			}
+			select {
+			case <-section.Done():
+			case <-time.After(soon / 4):
+				t.Fatal("a writer is in, and the reader is not told")
+			}
+			var lost *rlock.LostError
+			require.ErrorAs(t, context.Cause(section), &lost)
+			require.NotEqual(t, rlock.LostGone, lost.Reason, "it had all of its time")
+			require.ErrorIs(t, unlock(), rlock.ErrLost)
+			_, err = writer.ForceUnlock(ctx)
+			require.NoError(t, err)
+		})
+	}
 }
 
 // G5: somebody deletes the hash of a reader of two levels, or forces it open as another kind. However that is found out, its unlock

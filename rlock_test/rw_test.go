@@ -527,6 +527,56 @@ func TestReadWriteWaitersLeave(t *testing.T) {
 	}
 }
 
+// G4: a user without the right to the marks. Readers behind a writer that gives up get in beside those inside, and the last reader that
+// leaves tells the one that upgrades; whoever waits is told if the readers that stay end earlier.
+func TestReadWriteWithoutTheRightToMarks(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	past := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	rules := []string{"~" + past.name, "~{" + past.name + "}:*", "~rlock_upgrade:*", "~rlock_queue:*", "&*", "+@all"}
+	require.NoError(t, past.do(t, append([]string{"ACL", "SETUSER", "limited", "on", ">secret"}, rules...)...).Error())
+	client := func() *rlock.Client {
+		return newClient(t, s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "limited", "secret" }))
+	}
+	ctx := context.Background()
+	a, b := client(), client()
+	rw := b.RWMutex(past.name)
+	_, leave, err := a.RWMutex(past.name).Read().Lock(ctx)
+	require.NoError(t, err)
+	writer := lockAsync(t, rw.Write())
+	past.awaitWaiters(t, 1)
+	reader := lockAsync(t, rw.Read())
+	past.awaitWaiters(t, 2)
+	require.False(t, past.exists(t, "rlock_writers:{"+past.name+"}"))
+	reader.stillWaits(t)
+	writer.cancel()
+	require.ErrorIs(t, writer.get(t, soon).err, context.Canceled)
+	got := reader.get(t, soon)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+
+	section, unlock, err := rw.Upgradeable().Lock(ctx)
+	require.NoError(t, err)
+	upgrade := lockAsync(t, upgrading{rw.Upgradeable(), section})
+	past.awaitWaiters(t, 1)
+	require.NoError(t, leave())
+	got = upgrade.get(t, soon)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+	require.NoError(t, unlock())
+
+	_, leave, err = a.RWMutex(past.name).Read().Lock(ctx)
+	require.NoError(t, err)
+	_, _, err = a.RWMutex(past.name, rlock.WithLease(soon)).Read().Lock(ctx)
+	require.NoError(t, err)
+	writer = lockAsync(t, rw.Write())
+	past.awaitWaiters(t, 1)
+	require.NoError(t, leave())
+	got = writer.get(t, 2*soon)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+}
+
 // A writer whose process was killed while it waited keeps no reader out: its mark is dropped by the next one that comes, and those who
 // wait are told.
 func TestWaitingWriterIsKilled(t *testing.T) {

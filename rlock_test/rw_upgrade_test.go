@@ -176,6 +176,114 @@ func TestUpgradeMeetsTheUnlock(t *testing.T) {
 	rwNothing(t, b.rdb, b.name)
 }
 
+// A lease, or a longest hold, is the reader's from when it is in: Lock waits for as long as it takes, and the section has all of it. When
+// it is over the next one may upgrade, whether or not the unlock is called.
+func TestUpgradeableWithALease(t *testing.T) {
+	redistest.Parallel(t)
+	const d = 1500 * time.Millisecond
+	for what, o := range map[string]rlock.Option{"a lease": rlock.WithLease(d), "a longest hold": rlock.WithMaxHold(d)} {
+		t.Run(what, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t)
+			ctx := context.Background()
+			_, unlock, err := newClient(t, b.rdb).RWMutex(b.name).Write().Lock(ctx)
+			require.NoError(t, err)
+			first := lockAsync(t, b.RWMutex(b.name, o).Upgradeable())
+			b.awaitWaiters(t, 1)
+			pass(d + d/3)
+			first.stillWaits(t)
+			require.NoError(t, unlock())
+			got := first.get(t, soon)
+			require.NoError(t, got.err)
+			began := time.Now()
+			second := lockAsync(t, newClient(t, b.rdb).RWMutex(b.name).Upgradeable())
+			<-got.ctx.Done()
+			require.Greater(t, time.Since(began), d/2)
+			require.ErrorIs(t, context.Cause(got.ctx), rlock.ErrLost)
+			next := second.get(t, soon)
+			require.NoError(t, next.err)
+			_, _, err = b.RWMutex(b.name).Upgradeable().Lock(got.ctx)
+			require.ErrorIs(t, err, rlock.ErrLost)
+			_, _, err = b.RWMutex(b.name).Upgradeable().Upgrade(got.ctx)
+			require.ErrorIs(t, err, rlock.ErrLost)
+			require.ErrorIs(t, got.unlock(), rlock.ErrLost)
+			require.NoError(t, next.ctx.Err())
+			require.NoError(t, next.unlock())
+			rwNothing(t, b.rdb, b.name)
+		})
+	}
+}
+
+// G2: what is lost while a Lock of Upgradeable, or an Upgrade, waits is what its error says: nobody has cancelled anything.
+func TestUpgradeableLostWhileItWaits(t *testing.T) {
+	redistest.Parallel(t)
+	ctx := context.Background()
+	for what, row := range map[string]struct {
+		inside bool // it is the reader, and wants to be the writer
+		option rlock.Option
+		lose   func(t *testing.T, b bench)
+		reason rlock.LossReason
+	}{
+		"its lease": {inside: true, option: rlock.WithLease(time.Second), reason: rlock.LostExpired},
+		"its bound": {inside: true, option: rlock.WithMaxHold(time.Second), reason: rlock.LostMaxHold},
+		"the reader": {inside: true, reason: rlock.LostGone, lose: func(t *testing.T, b bench) {
+			t.Helper()
+			_, err := b.RWMutex(b.name).Read().ForceUnlock(ctx)
+			require.NoError(t, err)
+		}},
+		"the lock beside it": {inside: true, reason: rlock.LostGone, lose: func(t *testing.T, b bench) {
+			t.Helper()
+			b.do(t, "DEL", "rlock_upgrade:{"+b.name+"}")
+		}},
+		"the lock beside it, of one that is to be a reader": {reason: rlock.LostGone, lose: func(t *testing.T, b bench) {
+			t.Helper()
+			b.do(t, "DEL", "rlock_upgrade:{"+b.name+"}")
+		}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+			rw, other := b.RWMutex(b.name), newClient(t, b.rdb).RWMutex(b.name)
+			if row.option != nil {
+				rw = b.RWMutex(b.name, row.option)
+			}
+			u := rw.Upgradeable()
+			busy := other.Write()
+			if row.inside {
+				busy = other.Read()
+			}
+			_, leave, err := busy.Lock(ctx)
+			require.NoError(t, err)
+			unlock := func() error { return rlock.ErrLost }
+			var waits pending
+			if row.inside {
+				var section context.Context
+				section, unlock, err = u.Lock(ctx)
+				require.NoError(t, err)
+				waits = lockAsync(t, lockerFunc(func(context.Context) (context.Context, rlock.UnlockFunc, error) { return u.Upgrade(section) }))
+			} else {
+				waits = lockAsync(t, u)
+			}
+			b.awaitWaiters(t, 1)
+			if row.lose != nil {
+				row.lose(t, b)
+			}
+			got := waits.get(t, shortWatchdog+soon)
+			var lost *rlock.LostError
+			require.ErrorAs(t, got.err, &lost)
+			require.Equal(t, row.reason, lost.Reason)
+			require.NotErrorIs(t, got.err, context.Canceled)
+			require.NotErrorIs(t, got.err, rlock.ErrNotAcquired)
+			require.Contains(t, got.err.Error(), b.name)
+			require.ErrorIs(t, unlock(), rlock.ErrLost)
+			if what != "the reader" {
+				require.NoError(t, leave())
+			}
+			rwNothing(t, b.rdb, b.name)
+		})
+	}
+}
+
 // lateAnswer keeps back the answer to the first script with that argument, while others are answered.
 type lateAnswer struct {
 	rueidis.Client
@@ -193,6 +301,12 @@ func (l *lateAnswer) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redi
 		<-l.answer
 	}
 	return result
+}
+
+type lockerFunc func(context.Context) (context.Context, rlock.UnlockFunc, error)
+
+func (f lockerFunc) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+	return f(ctx)
 }
 
 type upgrading struct {

@@ -28,6 +28,7 @@ type Client struct {
 	mu       sync.Mutex // guards the following
 	others   []*process
 	held     map[string]bool // the owners of HoldElsewhere
+	dead     map[string]bool // the ids of Clients that Crash ended
 	clock    *time.Timer     // until endless looks again
 	patience time.Duration   // for how long that is
 	waiting  []string        // what it has seen
@@ -57,7 +58,7 @@ func NewWith(t testing.TB, o rlock.Options) *Client {
 	if err != nil {
 		t.Fatalf("rlocktest: %v", err)
 	}
-	c := &Client{t: t, options: o, server: s, held: make(map[string]bool), patience: patience}
+	c := &Client{t: t, options: o, server: s, held: make(map[string]bool), dead: make(map[string]bool), patience: patience}
 	if c.self, err = c.newProcess(); err != nil {
 		s.Close()
 		t.Fatalf("rlocktest: %v", err)
@@ -105,7 +106,7 @@ func (c *Client) closeLocks() {
 // end is the last thing that happens.
 func (c *Client) end() {
 	c.clock.Stop()
-	c.self.net.fail(false)
+	c.self.net.restoreAll()
 	c.report()
 	c.closeLocks()
 	for _, p := range c.processes() {
@@ -121,8 +122,8 @@ func (c *Client) end() {
 func (c *Client) Redis() rueidis.Client { return c.self.redis }
 
 // Elsewhere returns a Client of another process that uses the same Redis with the same options: its holds exclude those of the code
-// under test, and the network of [Client.FailRedis] is not its own. Each call returns another one. Unlock what it
-// locks: that is reported, too.
+// under test, and [Client.FailRedis] does not cut it off. Each call returns another one. Unlock what it locks, or have it die with
+// [Client.Crash]: what is left held is reported.
 func (c *Client) Elsewhere() *rlock.Client {
 	c.t.Helper()
 	p, err := c.newProcess()
@@ -157,9 +158,29 @@ func (c *Client) HoldElsewhere(name string) (release func()) {
 	})
 }
 
+// Crash has the process of a Client that [Client.Elsewhere] returned die at this moment. What it holds stays in Redis, and is renewed no
+// more: others get the lock when its lease is over, which is [rlock.Options].WatchdogTimeout after the last renewal, or that of its
+// [rlock.WithLease]. A place in a queue stays, too, and nothing of all that is reported at the end of the test. Goroutines of the test
+// that wait for its locks, or are in its sections, cannot die with it: they are told that their Client is closed.
+func (c *Client) Crash(elsewhere *rlock.Client) {
+	c.t.Helper()
+	for _, p := range c.processes()[1:] {
+		if p.locks == elsewhere {
+			c.mu.Lock()
+			c.dead[elsewhere.ID()] = true
+			c.mu.Unlock()
+			p.net.close() // before all else: nothing of what follows reaches Redis
+			p.locks.Close()
+			return
+		}
+	}
+	c.t.Errorf("rlocktest: Crash: that Client is not one of Elsewhere")
+}
+
 // Lose ends the hold that somebody has on the lock called name, as a failover does that forgot it: its key is gone. From then on
-// others can have the lock. The holder is told by its next renewal, within a third of [rlock.Options].WatchdogTimeout, or by its unlock:
-// the ctx of its section is cancelled with an [rlock.ErrLost]. If nobody holds the lock, that is an error of the test.
+// others can have the lock, if they ask; those that wait already ask when the lease that they saw is over. The ctx of the holder's section
+// is cancelled with an [rlock.ErrLost] by its unlock or its next renewal, about a third of [rlock.Options].WatchdogTimeout later. A
+// hold with [rlock.WithLease] is not renewed, so that is when its lease is over. If nobody holds the lock, that is an error of the test.
 func (c *Client) Lose(name string) {
 	c.t.Helper()
 	if !c.server.Del(c.options.Prefix + name) {
@@ -174,10 +195,11 @@ func (c *Client) Lose(name string) {
 
 // FailRedis cuts this process off from Redis, until restore is called or the test ends: what is sent is lost, in both directions, and
 // new connections are not answered. The Redis lives on, so [Client.Elsewhere] and its holds work. Connections that have lost something
-// break when the network is restored.
+// break when the network is restored. If FailRedis was called more than once, that is when each restore was called; calling one again
+// does nothing.
 func (c *Client) FailRedis() (restore func()) {
-	c.self.net.fail(true)
-	return func() { c.self.net.fail(false) }
+	c.self.net.fail()
+	return sync.OnceFunc(c.self.net.restore)
 }
 
 // AssertHeld reports an error of the test unless ctx carries an open hold of the lock called name, on whichever side if it is a

@@ -68,6 +68,14 @@ func eachKind(t *testing.T, f func(t *testing.T, lock func(c *rlock.Client, name
 	}
 }
 
+// keepsOut returns the lock of that kind that excludes all others of its name: for a reader, the writer.
+func keepsOut(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) func(*rlock.Client, string) rlock.Locker {
+	if strings.HasSuffix(t.Name(), "/reader") {
+		return kinds["writer"]
+	}
+	return lock
+}
+
 // A holder that is cut off is told when its lease of 30 s ends, not before the others could be in and not much earlier.
 // All that takes less than a second.
 func TestLeaseEnds(t *testing.T) {
@@ -127,9 +135,150 @@ func TestLose(t *testing.T) {
 		began := time.Now()
 		<-ctx.Done()
 		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
-		require.Less(t, time.Since(began), rlock.DefaultWatchdogTimeout/2, "by the next renewal")
+		require.Less(t, time.Since(began), 11*time.Second, "by the next renewal, which is due after a third of 30 s and a twentieth of that")
 		require.ErrorIs(t, unlock(), rlock.ErrLost)
 		require.NoError(t, unlockOther())
+	})
+}
+
+// A hold that is not renewed is told when its lease is over, and others can have the lock before.
+func TestLoseOfAFixedLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := New(t)
+		began := time.Now()
+		err := locks.Mutex("x", rlock.WithLease(time.Hour)).Do(t.Context(), func(ctx context.Context) error {
+			locks.Lose("x")
+			locks.HoldElsewhere("x")()
+			<-ctx.Done()
+			return nil
+		})
+		require.ErrorIs(t, err, rlock.ErrLost)
+		require.Equal(t, time.Hour, time.Since(began))
+	})
+}
+
+// Others have a lock whose holder died when the lease is over, and not before. It takes no time to die, and what is left behind is not
+// reported.
+func TestCrash(t *testing.T) {
+	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
+		r := &recorder{TB: t}
+		locks := New(r)
+		dead := locks.Elsewhere()
+		ctx, unlock, err := lock(dead, "x").Lock(t.Context())
+		require.NoError(t, err)
+		_, _, err = lock(dead, "y").Lock(ctx) // until the end
+		require.NoError(t, err)
+		time.Sleep(2 * rlock.DefaultWatchdogTimeout) // it is renewed
+
+		got := make(chan time.Duration, 2)
+		began := time.Now()
+		wait := func(l rlock.Locker) { // ends itself
+			err := l.(interface {
+				Do(ctx context.Context, fn func(context.Context) error) error
+			}).Do(t.Context(), func(context.Context) error {
+				got <- time.Since(began)
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		}
+		go wait(keepsOut(t, lock)(locks.Client, "x")) // waits already, in this process
+		synctest.Wait()
+		locks.Crash(dead)
+		require.Equal(t, began, time.Now())
+		require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
+		require.Error(t, unlock())
+		go wait(keepsOut(t, lock)(locks.Elsewhere(), "x")) // comes later, in another one
+		for range 2 {
+			after := <-got
+			require.Greater(t, after, rlock.DefaultWatchdogTimeout/2)
+			require.Less(t, after, rlock.DefaultWatchdogTimeout+2*time.Second)
+		}
+		_, _, err = lock(dead, "x").Lock(t.Context())
+		require.ErrorIs(t, err, rlock.ErrClosed)
+
+		locks.Crash(locks.Elsewhere())
+		require.Empty(t, r.end())
+	})
+}
+
+// The leases of those that died are over in the end, so nothing is left of what was held until then.
+func TestCrashOfAFixedLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := New(t)
+		dead := locks.Elsewhere()
+		began := time.Now()
+		_, _, err := dead.Mutex("x", rlock.WithLease(time.Hour)).Lock(t.Context())
+		require.NoError(t, err)
+		locks.Crash(dead)
+		require.NoError(t, locks.Mutex("x").Do(t.Context(), func(context.Context) error { return nil }))
+		require.InDelta(t, time.Hour, time.Since(began), float64(time.Second))
+	})
+}
+
+// One that dies while it waits holds up the others for some seconds at most, and its Lock returns.
+func TestCrashOfAWaiter(t *testing.T) {
+	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
+		r := &recorder{TB: t}
+		locks := New(r)
+		dead := locks.Elsewhere()
+		_, unlock, err := keepsOut(t, lock)(locks.Client, "x").Lock(t.Context())
+		require.NoError(t, err)
+		got := make(chan error)
+		for _, c := range []*rlock.Client{dead, locks.Elsewhere()} { // in that order
+			go func() { // ends itself
+				_, unlock, err := lock(c, "x").Lock(t.Context())
+				if err == nil {
+					err = unlock()
+				}
+				got <- err
+			}()
+			synctest.Wait()
+		}
+		locks.Crash(dead)
+		require.ErrorIs(t, <-got, rlock.ErrClosed)
+		began := time.Now()
+		require.NoError(t, unlock())
+		require.NoError(t, <-got)
+		require.Less(t, time.Since(began), 10*time.Second)
+		require.Empty(t, r.end())
+	})
+}
+
+// A TryLock that has given up wants nothing any more: whoever unlocks then gives the lock to nobody, and who comes next finds it free.
+func TestTryLockLeavesNothingInTheLine(t *testing.T) {
+	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
+		locks := New(t)
+		a, b, c := keepsOut(t, lock)(locks.Client, "x"), lock(locks.Elsewhere(), "x"), lock(locks.Elsewhere(), "x")
+		for i := range 50 {
+			_, unlock, err := a.Lock(t.Context())
+			require.NoError(t, err)
+			began := time.Now()
+			wait := time.Duration(i+1) * 10 * time.Millisecond
+			_, _, err = b.TryLock(t.Context(), wait)
+			require.ErrorIs(t, err, rlock.ErrNotAcquired)
+			require.Equal(t, wait, time.Since(began))
+			require.NoError(t, unlock())
+			_, unlock, err = c.TryLock(t.Context(), 0)
+			require.NoError(t, err, "%d: after %v", i, wait)
+			require.NoError(t, unlock())
+		}
+	})
+}
+
+// Only another process can die, and once.
+func TestCrashOfNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &recorder{TB: t}
+		locks := New(r)
+		locks.Crash(locks.Client)
+		locks.Crash(New(t).Elsewhere())
+		dead := locks.Elsewhere()
+		locks.Crash(dead)
+		locks.Crash(dead)
+		const said = "rlocktest: Crash: that Client is not one of Elsewhere"
+		require.Equal(t, []string{said, said}, r.end())
 	})
 }
 
@@ -198,6 +347,29 @@ func TestFailRedis(t *testing.T) {
 			require.NoError(t, x.Do(t.Context(), func(context.Context) error { return nil }))
 			require.NoError(t, y.Do(t.Context(), func(context.Context) error { return nil }), "it was released in the background")
 		}
+	})
+}
+
+// Two failures at a time are over when both are, whichever ends first, and however often it is told.
+func TestFailRedisTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := New(t)
+		tryLock := func() error {
+			return locks.Mutex("x").TryDo(t.Context(), time.Second, func(context.Context) error { return nil })
+		}
+		first, second := locks.FailRedis(), locks.FailRedis()
+		require.ErrorIs(t, tryLock(), rlock.ErrUnreachable)
+		first()
+		first()
+		require.ErrorIs(t, tryLock(), rlock.ErrUnreachable)
+		second()
+		require.NoError(t, tryLock())
+		first()
+		third := locks.FailRedis()
+		second()
+		require.ErrorIs(t, tryLock(), rlock.ErrUnreachable)
+		third()
+		require.NoError(t, tryLock())
 	})
 }
 

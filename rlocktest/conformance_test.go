@@ -31,7 +31,13 @@ func TestConformanceInMemory(t *testing.T) {
 				t.Cleanup(networks[side].close)
 				t.Cleanup(sides[side].Close)
 			}
-			return sides, networks[0].fail
+			return sides, func(cut bool) {
+				if cut {
+					networks[0].fail()
+				} else {
+					networks[0].restoreAll()
+				}
+			}
 		},
 	})
 }

@@ -17,9 +17,10 @@
 //		})
 //	}
 //
-// [New] returns a [Client], which is an rlock.Client with methods for the test beside:
+// [New] returns a [Client], which is an rlock.Client with helpers for the test:
 //
 //   - [Client.HoldElsewhere] has another process hold a lock, and [Client.Elsewhere] is a Client of another process.
+//   - [Client.Crash] has another process die, with all that it holds.
 //   - [Client.Lose] ends a hold under its holder.
 //   - [Client.FailRedis] cuts the code under test off from Redis.
 //   - [Client.AssertHeld] checks that a ctx carries a lock.

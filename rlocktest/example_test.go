@@ -124,6 +124,25 @@ func ExampleClient_FailRedis() {
 	// Output: true
 }
 
+func ExampleClient_Crash() {
+	t := new(printer)
+	defer t.end()
+
+	locks := rlocktest.NewWith(t, rlock.Options{WatchdogTimeout: time.Second})
+	other := locks.Elsewhere()
+	_, _, err := other.Mutex("order:42").Lock(context.Background())
+	fmt.Println(err)
+	locks.Crash(other)
+	order := locks.Mutex("order:42")
+	err = order.TryDo(context.Background(), 0, func(context.Context) error { return nil })
+	fmt.Println(errors.Is(err, rlock.ErrNotAcquired))
+	fmt.Println(order.Do(context.Background(), func(context.Context) error { return nil })) // a second later
+	// Output:
+	// <nil>
+	// true
+	// <nil>
+}
+
 func ExampleClient_AssertHeld() {
 	t := new(printer)
 	defer t.end()

@@ -14,7 +14,7 @@ import (
 // that answers meanwhile, would wait for each other.
 type network struct {
 	mu    sync.Mutex // guards the following, and all that is in links
-	down  bool       // what is sent is lost, in both directions
+	fails int        // how many have taken it down: while there are any, what is sent is lost, in both directions
 	gone  bool       // for good
 	links map[*link]struct{}
 }
@@ -66,13 +66,37 @@ func (n *network) close() {
 	}
 }
 
-// fail takes the network down, or brings it back. Connections that have lost something then break.
-func (n *network) fail(down bool) {
+// fail takes the network down. It is back when all that have called fail have called restore.
+func (n *network) fail() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.down = down
+	n.fails++
+}
+
+// restore ends one failure. If it was the last one, connections that have lost something break.
+func (n *network) restore() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.fails == 0 {
+		return // restoreAll was quicker
+	}
+	if n.fails--; n.fails == 0 {
+		n.breakLossy()
+	}
+}
+
+// restoreAll ends all failures.
+func (n *network) restoreAll() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.fails = 0
+	n.breakLossy()
+}
+
+// breakLossy breaks the connections that have lost something; network.mu is held.
+func (n *network) breakLossy() {
 	for l := range n.links {
-		if !down && l.lost {
+		if l.lost {
 			l.cut()
 		}
 	}
@@ -100,7 +124,7 @@ func (e *end) Write(b []byte) (int, error) {
 	switch {
 	case e.over:
 		return 0, net.ErrClosed
-	case e.net.down:
+	case e.net.fails > 0:
 		e.lost = true
 	default:
 		e.out.data.Write(b)

@@ -87,7 +87,7 @@ func TestNetworkFails(t *testing.T) {
 		idle, other, err := n.connect()
 		require.NoError(t, err)
 		says(t, client, "before")
-		n.fail(true)
+		n.fail()
 		says(t, client, "lost")
 		says(t, server, "lost, too")
 		late, lateServer, err := n.connect()
@@ -96,7 +96,7 @@ func TestNetworkFails(t *testing.T) {
 		require.NoError(t, client.SetReadDeadline(time.Now().Add(time.Minute)))
 		_, err = client.Read(make([]byte, 1))
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-		n.fail(false)
+		n.restore()
 		hears(t, server, "before")
 		for _, broken := range []net.Conn{client, server, late, lateServer} {
 			_, err = broken.Read(make([]byte, 1))

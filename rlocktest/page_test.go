@@ -87,6 +87,25 @@ func TestShipWaitsForAnotherProcess(t *testing.T) {
 	})
 }
 
+func TestShipAfterACrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := rlocktest.New(t)
+		shop := &Shop{locks.Client, store(func(context.Context, string) error { return nil })}
+		other := locks.Elsewhere()
+		if _, _, err := other.Mutex("order:42").Lock(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		locks.Crash(other) // dies with the lock
+		began := time.Now()
+		if err := shop.Ship(t.Context(), "42"); err != nil {
+			t.Error(err)
+		}
+		if waited := time.Since(began); waited > rlock.DefaultWatchdogTimeout+time.Second {
+			t.Errorf("shipped after %v", waited)
+		}
+	})
+}
+
 func TestShipStopsWhenTheLockIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := rlocktest.New(t)

@@ -50,7 +50,7 @@ func (c *Client) endless() {
 // The owners and keys that Redis has of locks, see docs/protocol.md.
 var (
 	owner  = regexp.MustCompile(`^[\da-f-]{36}:-?\d+(:write)?$`)
-	nobody = regexp.MustCompile(`^[\da-f-]{36}:0$`) // for whom WithMinHold keeps a lock
+	nobody = regexp.MustCompile(`^[\da-f-]{36}:00$`) // for whom WithMinHold keeps a lock
 	places = regexp.MustCompile(`^(?:rlock_queue::?|rlock_writers::?|redisson_lock_timeout:)(.*)$`)
 	gate   = regexp.MustCompile(`^rlock_upgrade::?`) // a lock beside a read/write lock
 	// Each process that waits listens to a channel of its own beside that of the lock.
@@ -127,9 +127,10 @@ func (c *Client) entries(key string) (all []string) {
 	return all
 }
 
-// isElsewhere reports whether HoldElsewhere has that hold.
+// isElsewhere reports whether HoldElsewhere has that hold, or a process that is dead.
 func (c *Client) isElsewhere(owner string) bool {
+	id, _, _ := strings.Cut(owner, ":")
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.held[owner]
+	return c.held[owner] || c.dead[id]
 }

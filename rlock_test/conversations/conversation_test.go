@@ -422,6 +422,14 @@ func newMonitor(t testing.TB, addr string) *monitor {
 
 var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 
+// inSeconds is a message, with the rest of a reader's lease in seconds.
+func inSeconds(channel, message string) string {
+	if ms, err := strconv.ParseInt(message, 10, 64); channel == rwChannel && err == nil && ms > 1 {
+		return seconds(ms)
+	}
+	return message
+}
+
 // said returns the messages since the last call, a line for each.
 func (c *conversation) said() string {
 	c.t.Helper()
@@ -443,7 +451,7 @@ func (c *conversation) said() string {
 		case len(words) == 2 && words[1] == mark:
 			return text.String()
 		case len(words) == 3 && strings.Contains(line, " lua] ") && strings.HasSuffix(strings.ToLower(words[0]), "publish"):
-			fmt.Fprintf(&text, "message on %s: %s\n", shortNames(words[1]), shortNames(words[2]))
+			fmt.Fprintf(&text, "message on %s: %s\n", shortNames(words[1]), shortNames(inSeconds(words[1], words[2])))
 		}
 	}
 }

@@ -55,7 +55,7 @@ var plainDirectives = map[string]directive{
 		}
 		if !d.HasArg("no-queue") {
 			a.Queue = lua.Queue{
-				Key: plainQueue, GrantLease: 2 * time.Second, Grants: numberArg(d, "grants", 0), Listens: d.HasArg("listens"),
+				Key: plainQueue, GrantLease: 2 * time.Second,
 			}
 		}
 		r, err := lua.Release(c.t.Context(), c.rdb, a)

@@ -236,8 +236,8 @@ func parseHistScript(words []string) (histScript, bool) {
 		case c.ends:
 			lease = "0"
 		}
-	case n == 1 && (len(args) == 3 || len(args) == 4 && c.queue != ""): // owner, lease, count, and to join the queue
-		c.what, lease, c.first, c.joins = "acquire", args[1], args[2] == "1", len(args) == 4
+	case n == 1 && (len(args) == 3 || len(args) == 5 && c.queue != ""): // owner, lease, count, and to join the queue, and how
+		c.what, lease, c.first, c.joins = "acquire", args[1], args[2] == "1", len(args) == 5
 		c.keys = []histKey{{names[0], args[0]}}
 	case n == len(args)-1: // lease, owners
 		lease = args[0]

@@ -1,0 +1,84 @@
+package rlock
+
+import (
+	"context"
+	"testing"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
+)
+
+// Sections that had ended when a Lock was called under their ctx are not looked at again: whoever goes on with such a ctx, again and
+// again, pays for none of them. Those that were open stay within reach, also when they have ended.
+func TestEndedSectionsAreLeftOut(t *testing.T) {
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	c, err := New(rdb, Options{})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	var members []Locker
+	for range 3 {
+		member, err := New(redistest.Start(t).Client(t), Options{})
+		require.NoError(t, err)
+		t.Cleanup(member.Close)
+		members = append(members, member.Mutex("a"))
+	}
+	name := redistest.Name(t)
+	rw := c.RWMutex(name + ":rw")
+	walk := func(ctx context.Context) (n int) {
+		for l := levelOf(ctx); l != nil; l = l.outer {
+			n++
+		}
+		for l := quorumLevelOf(ctx); l != nil; l = l.outer {
+			n++
+		}
+		return n
+	}
+	for kind, row := range map[string]struct {
+		Locker
+		most int // levels of one section
+	}{
+		"mutex": {c.Mutex(name), 1}, "fenced": {c.FencedMutex(name), 1}, "fair": {c.FairMutex(name), 1}, "read": {rw.Read(), 1},
+		"write": {rw.Write(), 1}, "upgradeable": {rw.Upgradeable(), 2}, "all": {All(c.Mutex(name), c.Mutex(name+":2")), 2},
+		"quorum": {Quorum(members...), 1},
+	} {
+		ctx := context.Background()
+		for range 20 {
+			section, unlock, err := row.Lock(context.WithoutCancel(ctx))
+			require.NoError(t, err)
+			inner, unlockInner, err := row.Lock(section)
+			require.NoError(t, err)
+			require.LessOrEqual(t, walk(inner), 2*row.most, kind)
+			require.NoError(t, unlockInner())
+			require.NoError(t, unlock())
+			ctx = inner // which has ended
+		}
+	}
+
+	ctx := context.Background()
+	for range 20 { // the ctx of a Downgrade has all that came before, too
+		writer, _, err := rw.Write().Lock(ctx)
+		require.NoError(t, err)
+		reader, unlock, err := rw.Downgrade(writer)
+		require.NoError(t, err)
+		require.LessOrEqual(t, walk(reader), 2)
+		require.NoError(t, unlock())
+		ctx = context.WithoutCancel(reader)
+	}
+
+	fenced := c.FencedMutex(name)
+	outer, unlock, err := fenced.Lock(context.Background())
+	require.NoError(t, err)
+	other, unlockOther, err := c.Mutex(name + ":2").Lock(outer)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	want, _ := fenced.FencingToken(outer)
+	got, ok := fenced.FencingToken(other)
+	require.True(t, ok)
+	require.Equal(t, want, got)
+	require.NoError(t, unlockOther())
+	last, unlock, err := c.Mutex(name + ":2").Lock(context.WithoutCancel(other))
+	require.NoError(t, err)
+	_, ok = fenced.FencingToken(last)
+	require.False(t, ok, "it began when that had ended")
+	require.NoError(t, unlock())
+}

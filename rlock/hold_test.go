@@ -1,0 +1,56 @@
+package rlock
+
+import (
+	"testing"
+
+	"github.com/go-rlock/rlock/internal/require"
+)
+
+// I1: the right to make calls for a hold goes from one to the next, in their order. Nobody else is woken, however many there are, and
+// whoever leaves holds up nobody, also in the moment in which the right is theirs.
+func TestCallsForAHoldTakeTurns(t *testing.T) {
+	h := new(hold)
+	ok, none := h.begin()
+	require.True(t, ok)
+	require.True(t, none == nil)
+	var turns []*turn
+	for range 6 {
+		ok, turn := h.begin()
+		require.False(t, ok)
+		turns = append(turns, turn)
+	}
+	over := func() (n []int) {
+		for i, turn := range turns {
+			select {
+			case <-turn.over:
+				n = append(n, i)
+			default:
+			}
+		}
+		return n
+	}
+	require.Empty(t, over())
+	h.end()
+	require.Equal(t, []int{0}, over())
+	ok, none = h.takes(turns[0])
+	require.True(t, ok && none == nil)
+	h.leaves(turns[1])
+	h.end()
+	require.Equal(t, []int{0, 2}, over())
+	h.leaves(turns[2]) // though it was given the right
+	require.Equal(t, []int{0, 2, 3}, over())
+
+	h.mu.Lock()
+	h.wake() // as after a loss
+	h.mu.Unlock()
+	require.Equal(t, []int{0, 2, 3, 4, 5}, over())
+	h.leaves(turns[4])
+	ok, again := h.takes(turns[5])
+	require.False(t, ok)
+	h.end() // by turn 3, whose right it was all the time
+	ok, none = h.takes(again)
+	require.True(t, ok && none == nil)
+	h.end()
+	ok, _ = h.begin()
+	require.True(t, ok, "nobody has it")
+}

@@ -1,0 +1,85 @@
+package rlock
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/require"
+)
+
+// Calls are made in their order. Those beyond the bound are dropped, and the next one is told how many.
+func TestTellerDrops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tell := teller{}
+		var got []string
+		call := func(what string, do func()) func(int) {
+			return func(dropped int) {
+				got = append(got, fmt.Sprint(what, dropped))
+				do()
+			}
+		}
+		nothing := func() {}
+		goOn := make(chan struct{})
+		tell.tell(2, call("a", func() { <-goOn }))
+		synctest.Wait()
+		for _, what := range []string{"b", "c", "d", "e"} {
+			tell.tell(2, call(what, nothing))
+		}
+		tell.tell(3, call("f", nothing))
+		close(goOn)
+		synctest.Wait()
+		require.True(t, slices.Equal(got, []string{"a0", "b2", "c0", "f0"}), got)
+		tell.tell(2, call("g", nothing))
+		synctest.Wait()
+		require.Equal(t, "g0", got[4])
+		require.True(t, tell.idle == nil, "no goroutine is left")
+	})
+}
+
+// flush waits for all calls, but not beyond its ctx. What it drops is counted, and a call that hangs ends the goroutine when it returns.
+func TestTellerFlush(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tell := teller{}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		tell.flush(ctx)
+		tell.tell(9, func(int) { time.Sleep(300 * time.Millisecond) })
+		tell.tell(9, func(int) { time.Sleep(300 * time.Millisecond) })
+		began := time.Now()
+		tell.flush(ctx)
+		require.Equal(t, 600*time.Millisecond, time.Since(began))
+
+		goOn, more := make(chan struct{}), 0
+		tell.tell(9, func(int) { <-goOn })
+		tell.tell(9, func(int) { more++ })
+		tell.flush(ctx)
+		require.Equal(t, time.Second, time.Since(began))
+		close(goOn)
+		synctest.Wait()
+		require.Equal(t, 0, more)
+		tell.tell(9, func(dropped int) { more = dropped })
+		synctest.Wait()
+		require.Equal(t, 1, more)
+	})
+}
+
+// Calls that panic, or end their goroutine, do not keep the next ones from being made.
+func TestTellerOfCallsThatFail(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var panics []any
+		tell := teller{panicked: func(v any, _ []byte) { panics = append(panics, v) }}
+		calls := 0
+		tell.tell(9, func(int) { panic("a") })
+		tell.tell(9, func(int) { runtime.Goexit() })
+		tell.tell(9, func(int) { calls++ })
+		synctest.Wait()
+		require.Equal(t, []any{"a"}, panics)
+		require.Equal(t, 1, calls)
+		require.True(t, tell.idle == nil, "no goroutine is left")
+	})
+}

@@ -1,0 +1,237 @@
+package rlock
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
+
+// An unlock keeps its caller waiting for a bounded time, because the ctx of the section may have ended long ago, or may never be
+// done. After that time the rest goes on in the background, and what stays in doubt is swept:
+//
+//	state      event                                    next
+//	waited for its calls have ended                     done: what came of them
+//	           the lease has ended, the hold is lost    left: ErrLost and ErrNotHeld
+//	           Options.UnlockTimeout is over            left: ErrUnreachable; nothing is renewed any more
+//	left       its call is answered                     done
+//	           its call fails                           done; swept
+//
+// The sections around it share that time if they are unlocked soon afterwards. A call in flight ends only with its answer, or by
+// rueidis or Close.
+
+// unlocker is an unlock as its calls see it.
+type unlocker struct {
+	left <-chan struct{} // closed when the caller stops waiting
+	over time.Time       // if ends: when that is
+	ends bool            // its calls end then, too: they run on the caller's goroutine
+}
+
+func (u *unlocker) isLeft() bool { return isClosed(u.left) }
+
+// soonAfter is how soon after an unlock the sections around it have to be unlocked for its time to be taken off theirs.
+const soonAfter = time.Second
+
+// innerUnlocks is the time that the unlocks inside a section have just taken. It is taken off the time of its own unlock.
+type innerUnlocks struct{ latest atomic.Pointer[spentTime] }
+
+// spentTime is what unlocks took, one after the other.
+type spentTime struct {
+	took  time.Duration
+	until time.Time
+}
+
+// spent is what they took if that was just now.
+func (i *innerUnlocks) spent(now time.Time) time.Duration {
+	if s := i.latest.Load(); s != nil && now.Sub(s.until) <= soonAfter {
+		return s.took
+	}
+	return 0
+}
+
+// add adds one, but for the time that it has in common with others. Of two that end in the same moment one may be forgotten.
+func (i *innerUnlocks) add(began, now time.Time) {
+	before := i.spent(began)
+	if s := i.latest.Load(); s != nil && s.until.After(began) {
+		began = s.until
+	}
+	i.latest.Store(&spentTime{before + max(now.Sub(began), 0), now})
+}
+
+// spend takes the time of an unlock that failed off the time of the sections that ctx lies in. One that Redis answered costs them
+// nothing: Redis may be far away.
+func spend(ctx context.Context, began time.Time, failed bool) {
+	now := time.Now()
+	if !failed || now.Sub(began) < silence/2 {
+		return
+	}
+	for l := levelOf(ctx); l != nil; l = l.outer {
+		l.inner.add(began, now)
+	}
+	for l := quorumLevelOf(ctx); l != nil; l = l.outer {
+		l.inner.add(began, now)
+	}
+}
+
+// unlockTime is how long an unlock of a section that begins now may keep its caller waiting. When the time is used up, an unlock
+// on a healthy server still gets a moment; one on a server known to be silent does not.
+func (c *Client) unlockTime(section *innerUnlocks, now time.Time, silent func() bool) time.Duration {
+	wait := c.options.UnlockTimeout
+	took := section.spent(now)
+	if rest := wait - took; took == 0 || rest > silence || silent() {
+		return max(rest, 0)
+	}
+	return min(silence, wait)
+}
+
+// minOwn is the least time of an unlock on its caller's goroutine: rueidis closes the connection when that time is exceeded.
+const minOwn = time.Second
+
+// release takes a level that is closed off the count in Redis.
+//
+// It runs on a goroutine of its own, unless the caller could not leave the Lock either and nothing hints at trouble. Staying on
+// the caller's goroutine saves two switches. rueidis then ends the calls in time, except while it waits for room, or for another
+// goroutine that dials.
+func (l *level) release() (err error) {
+	c, h, began := l.mutex.client, l.hold, time.Now()
+	wait := l.unlockTime(began)
+	defer func() { spend(l.Context, began, err != nil) }()
+	mine := h.tryBegin()
+	if mine && (h.lossSoFar() != nil || l.isPatient() && wait >= minOwn && !c.left.isAny() && c.leases.Until(&h.lease).After(began.Add(wait))) {
+		if c.start() { // an unlock works after Close, too
+			defer c.running.Done()
+		}
+		left := make(chan struct{})
+		timer := time.AfterFunc(wait, func() { close(left) })
+		defer timer.Stop()
+		return l.releaseBy(&unlocker{left: left, over: began.Add(wait), ends: true})
+	}
+	errs := unlockFor(wait, []*level{l}, func(u *unlocker) []error {
+		if !mine {
+			h.await()
+		}
+		if err := l.releaseBy(u); err != nil {
+			return []error{err}
+		}
+		return nil
+	})
+	if len(errs) > 0 {
+		return errs[0]
+	}
+	return nil
+}
+
+// isPatient reports whether the caller of Lock could not leave it.
+func (l *level) isPatient() bool {
+	l.hold.mu.Lock()
+	defer l.hold.mu.Unlock()
+	return l.hold.patient && l == &l.hold.first
+}
+
+func (l *level) unlockTime(now time.Time) time.Duration {
+	c := l.mutex.client
+	return c.unlockTime(&l.inner, now, func() bool { return c.left.isSilent(l.mutex.slot()) })
+}
+
+// releaseBy is release for a caller that has the right to make calls for the hold.
+func (l *level) releaseBy(by *unlocker) error {
+	defer l.hold.end()
+	u := l.unlocking(by)
+	if u.loss == nil {
+		u.released = u.hold.sendRelease(u.count, u.ttl, by)
+	}
+	rest, err := u.end()
+	if rest != nil {
+		l.mutex.client.sweep(rest)
+	}
+	return err
+}
+
+// unlockFor runs f, which ends levels of one Client and slot. It returns when f does, when all levels are lost, or after wait.
+func unlockFor(wait time.Duration, levels []*level, f func(*unlocker) []error) []error {
+	m := levels[0].mutex
+	c, slot, over := m.client, m.slot(), time.Now().Add(wait)
+	results, left := make(chan []error), make(chan struct{})
+	counted := c.start() // an unlock works after Close, too
+	go func() {          // ends with its calls, which no ctx of a caller ends; Close waits for it
+		if counted {
+			defer c.running.Done()
+		}
+		errs := f(&unlocker{left: left})
+		select {
+		case results <- errs:
+		case <-left:
+			c.left.ended(slot, true, false) // whether Redis has answered, the calls have noted
+		}
+	}()
+	for {
+		wait, lost := untilLost(levels, over)
+		if wait <= 0 {
+			break
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case errs := <-results:
+			timer.Stop()
+			return errs
+		case <-timer.C:
+		case <-lost:
+			timer.Stop()
+		}
+	}
+	select {
+	case errs := <-results:
+		return errs
+	default:
+	}
+	c.left.add(slot)
+	close(left)
+	errs := make([]error, len(levels))
+	for i, l := range levels {
+		errs[i] = l.leave()
+	}
+	return errs
+}
+
+// untilLost is how long it takes until all levels are lost, as far as that is known, or until over if that is earlier. It may be
+// less once lost is closed.
+func untilLost(levels []*level, over time.Time) (wait time.Duration, lost <-chan struct{}) {
+	c, last := levels[0].mutex.client, time.Now()
+	c.leases.CatchUp()
+	for _, l := range levels {
+		h := l.hold
+		h.mu.Lock()
+		isLost := h.loss != nil
+		if !isLost {
+			lost = h.losing()
+		}
+		h.mu.Unlock()
+		if isLost {
+			continue
+		}
+		until := c.leases.Until(&h.lease)
+		// In the second case it has ended, and nobody was told: the Client is closed, or another unlock ends it.
+		if !until.Before(over) || !until.After(last) {
+			return time.Until(over), lost
+		}
+		last = until
+	}
+	if lost == nil {
+		return 0, nil
+	}
+	return time.Until(last), lost
+}
+
+// leave is the unlock of a level whose caller waits no longer.
+func (l *level) leave() error {
+	h, m := l.hold, l.mutex
+	h.mu.Lock()
+	loss, last := h.loss, h.levels == nil
+	h.mu.Unlock()
+	if loss != nil {
+		return m.fail(ErrNotHeld, loss)
+	}
+	if last {
+		m.client.leases.Stop(&h.lease) // G7; and nobody is inside who would have to be told of its end
+	}
+	return m.fail(unreachable(errNoAnswer))
+}

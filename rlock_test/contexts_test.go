@@ -1,0 +1,315 @@
+package rlock_test
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// contexts notes the contexts that rueidis is given, by where they come from.
+type contexts struct {
+	over chan struct{} // the test ends
+
+	mu    sync.Mutex // guards the following
+	given map[string]int
+	ended map[string]int
+	wrong []string
+}
+
+func newContexts(t *testing.T) *contexts {
+	c := &contexts{over: make(chan struct{}), given: make(map[string]int), ended: make(map[string]int)}
+	t.Cleanup(func() { close(c.over) })
+	return c
+}
+
+// note compares Err and Done of a context, at once, and again when it ends.
+func (c *contexts) note(ctx context.Context, what string) {
+	at := fmt.Sprintf("%T of %s", ctx, what)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.given[at]++
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < -10*time.Millisecond && ctx.Err() == nil {
+		c.wrong = append(c.wrong, at+": its deadline has passed when it is given")
+	}
+	if ctx.Done() == nil {
+		return
+	}
+	go func() {
+		select {
+		case <-c.over:
+		case <-ctx.Done():
+			err := ctx.Err()
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.ended[at]++
+			if err == nil {
+				c.wrong = append(c.wrong, at+": Done is closed, and Err is nil")
+			}
+		}
+	}()
+}
+
+func (c *contexts) noteAll(ctx context.Context, all []rueidis.Completed) {
+	c.note(ctx, all[0].Commands()[0])
+}
+
+// notingClient is a client that notes the contexts of its commands, and those of its connections and nodes.
+type notingClient struct {
+	rueidis.Client
+	to *contexts
+}
+
+func (n notingClient) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	n.to.note(ctx, cmd.Commands()[0])
+	return n.Client.Do(ctx, cmd)
+}
+
+func (n notingClient) DoMulti(ctx context.Context, all ...rueidis.Completed) []rueidis.RedisResult {
+	n.to.noteAll(ctx, all)
+	return n.Client.DoMulti(ctx, all...)
+}
+
+func (n notingClient) Dedicate() (rueidis.DedicatedClient, func()) {
+	conn, giveBack := n.Client.Dedicate()
+	return notingConn{conn, n.to}, giveBack
+}
+
+func (n notingClient) Nodes() map[string]rueidis.Client {
+	nodes := n.Client.Nodes()
+	for addr, node := range nodes {
+		nodes[addr] = notingClient{node, n.to}
+	}
+	return nodes
+}
+
+type notingConn struct {
+	rueidis.DedicatedClient
+	to *contexts
+}
+
+func (n notingConn) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	n.to.note(ctx, "connection's "+cmd.Commands()[0])
+	return n.DedicatedClient.Do(ctx, cmd)
+}
+
+func (n notingConn) DoMulti(ctx context.Context, all ...rueidis.Completed) []rueidis.RedisResult {
+	n.to.noteAll(ctx, all)
+	return n.DedicatedClient.DoMulti(ctx, all...)
+}
+
+// No context that rueidis is given has a closed Done and no Err, whichever call it is for and however that ends: rueidis would take
+// the command for one that was answered, though it is still in its queue, and use its memory for the next one.
+func TestContextsSayThatTheyEnded(t *testing.T) {
+	redistest.Parallel(t)
+	for name, end := range map[string]func(*rlock.Client){
+		"Close": (*rlock.Client).Close,
+		"Shutdown": func(c *rlock.Client) {
+			over, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = c.Shutdown(over)
+		},
+	} {
+		for _, where := range []string{"server", "cluster"} {
+			t.Run(where+"/"+name, func(t *testing.T) {
+				redistest.Parallel(t)
+				to := newContexts(t)
+				contextsOfAllCalls(t, where, to, end)
+				to.mu.Lock()
+				defer to.mu.Unlock()
+				t.Log(to.given, to.ended)
+				require.Empty(t, to.wrong)
+				for _, some := range []string{"callContext of EVALSHA", "timerCtx of EVALSHA", "cancelCtx of"} {
+					require.True(t, slices.ContainsFunc(slices.Collect(maps.Keys(to.ended)), func(at string) bool {
+						return strings.Contains(at, some)
+					}), "none has ended that is a %s", some)
+				}
+				require.NotZero(t, to.given["*rlock.callContext of connection's EVALSHA"], "with Replicas")
+			})
+		}
+	}
+}
+
+// contextsOfAllCalls has calls of all sorts under way when Redis falls silent, and ends the Clients then.
+func contextsOfAllCalls(t *testing.T, where string, to *contexts, end func(*rlock.Client)) {
+	t.Helper()
+	var servers []*redistest.Server
+	var rdb rueidis.Client
+	if where == "cluster" {
+		cl := redistest.StartCluster(t, 3, 0)
+		servers, rdb = cl.Nodes(), cl.Client(t, pipelined)
+	} else {
+		servers = []*redistest.Server{redistest.Start(t)}
+		rdb = servers[0].Client(t, pipelined)
+	}
+	o := rlock.Options{WatchdogTimeout: time.Second}
+	c, confirmed := newClient(t, notingClient{rdb, to}, o), newClient(t, notingClient{rdb, to}, rlock.Options{
+		Replicas: 1, ReplicaTimeout: 50 * time.Millisecond,
+	})
+	p := process{c, newClient(t, notingClient{rdb, to}, o), newClient(t, notingClient{rdb, to}, o)}
+	loadScripts(t, c)
+	leaving, leave := context.WithCancel(context.Background())
+	defer leave()
+	var unlocks []rlock.UnlockFunc
+	for _, ctx := range []context.Context{context.Background(), leaving} {
+		name := redistest.Name(t)
+		lockers := p.lockers(name)
+		lockers["quorum"] = rlock.Quorum(p[0].Mutex(name+":a"), p[1].Mutex(name+":b"), p[2].Mutex(name+":c")) // on one server
+		for kind, m := range lockers {
+			section, unlock, err := m.Lock(ctx)
+			require.NoError(t, err, kind)
+			_, inner, err := m.Lock(section)
+			require.NoError(t, err, kind)
+			lockAsync(t, m) // waits
+			unlocks = append(unlocks, inner, unlock)
+		}
+	}
+	redistest.Eventually(t, atMost, func() bool { return c.Stats().Waiting >= 6 }, "they wait")
+	_, _, err := confirmed.Mutex(redistest.Name(t)).Lock(context.Background())
+	require.ErrorIs(t, err, rlock.ErrNotReplicated)
+	for _, s := range servers {
+		s.Pause()
+	}
+	defer func() {
+		for _, s := range servers {
+			s.Resume()
+		}
+	}()
+	for _, unlock := range unlocks[:len(unlocks)/2] {
+		go func() { _ = unlock() }() // ends when its time is over
+	}
+	m := c.Mutex(redistest.Name(t))
+	go func() { _, _, _ = m.Lock(leaving) }()
+	go func() { _, _ = m.Info(leaving) }()
+	go func() { _, _, _ = confirmed.Mutex(redistest.Name(t)).Lock(leaving) }()
+	pass(500 * time.Millisecond) // a renewal and a refresh are under way
+	for _, unlock := range unlocks[len(unlocks)/2:] {
+		go func() { _ = unlock() }()
+	}
+	leave()
+	var all sync.WaitGroup
+	for _, c := range []*rlock.Client{p[0], p[1], p[2], confirmed} {
+		all.Go(func() { end(c) })
+	}
+	all.Wait()
+}
+
+func pipelined(o *rueidis.ClientOption) { o.AlwaysPipelining, o.PipelineMultiplex = true, -1 }
+
+// G9: Shutdown whose time is over when unlocks are under way leaves the program's own commands alone, on the rueidis client that
+// both have.
+func TestShutdownSparesOthersCommands(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	rdb := s.Client(t, pipelined)
+	past := bench{rdb: s.Client(t)}
+	c := newClient(t, rdb)
+	loadScripts(t, c)
+	const holds, n = 200, 300
+	unlocks := make([]rlock.UnlockFunc, holds)
+	for i := range holds {
+		var err error
+		_, unlocks[i], err = c.Mutex(fmt.Sprint("lock:", i)).Lock(context.Background())
+		require.NoError(t, err)
+	}
+	told, unlock, err := c.Mutex("told").Lock(context.Background())
+	require.NoError(t, err)
+	s.Pause()
+	var wg sync.WaitGroup
+	wg.Go(func() { // fills the socket, so that what follows stays in the queue of rueidis
+		_ = rdb.Do(context.Background(), rdb.B().Set().Key("big").Value(strings.Repeat("x", 64<<20)).Build())
+	})
+	pass(300 * time.Millisecond)
+	failed := make(chan error, holds)
+	for _, unlock := range unlocks {
+		wg.Go(func() { failed <- unlock() })
+	}
+	pass(200 * time.Millisecond)
+	over, cancel := context.WithCancel(context.Background())
+	cancel()
+	down := async(func() error { return c.Shutdown(over) })
+	<-told.Done()
+	wrong := make(chan string, n)
+	for i := range n {
+		wg.Go(func() {
+			got, err := rdb.Do(context.Background(), rdb.B().Incr().Key(fmt.Sprint("counter:", i)).Build()).AsInt64()
+			if err != nil || got != 1 {
+				wrong <- fmt.Sprint(got, err)
+			}
+		})
+	}
+	pass(100 * time.Millisecond)
+	s.Resume()
+	wg.Wait()
+	require.Empty(t, wrong)
+	for range holds {
+		require.NoError(t, <-failed, "the unlocks were answered, too")
+	}
+	for i := range n {
+		got, err := past.do(t, "GET", fmt.Sprint("counter:", i)).AsInt64()
+		require.NoError(t, err)
+		require.EqualValues(t, 1, got)
+	}
+	require.NoError(t, unlock())
+	require.ErrorIs(t, within(t, down, atMost), context.Canceled)
+}
+
+// G9: Close and Shutdown are bounded on a silent Redis, however many calls rueidis has no room for.
+func TestCloseOnASilentRedis(t *testing.T) {
+	redistest.Parallel(t)
+	for name, way := range map[string]func(*rueidis.ClientOption){
+		"one at a time": func(*rueidis.ClientOption) {},
+		"pipelines":     pipelined,
+		"no room": func(o *rueidis.ClientOption) {
+			o.RingScaleEachConn, o.AlwaysPipelining, o.PipelineMultiplex = 1, true, -1
+		},
+		"no connection": func(o *rueidis.ClientOption) { o.DisableAutoPipelining, o.BlockingPoolSize = true, 4 },
+	} {
+		for _, how := range []string{"Close", "Shutdown"} {
+			t.Run(name+"/"+how, func(t *testing.T) {
+				redistest.Parallel(t)
+				s := redistest.Start(t)
+				c := newClient(t, s.Client(t, way), rlock.Options{WatchdogTimeout: 6 * time.Second})
+				loadScripts(t, c)
+				var unlocks []rlock.UnlockFunc
+				for i := range 10 {
+					_, unlock, err := c.Mutex(fmt.Sprint(i)).Lock(context.Background())
+					require.NoError(t, err)
+					unlocks = append(unlocks, unlock)
+				}
+				s.Pause()
+				defer s.Resume()
+				var calls sync.WaitGroup
+				for i, unlock := range unlocks {
+					if i%2 == 0 {
+						calls.Go(func() { _ = unlock() })
+					}
+					calls.Go(func() { _, _, _ = c.Mutex(fmt.Sprint("more", i)).Lock(context.Background()) })
+				}
+				pass(100 * time.Millisecond)
+				began, bound := time.Now(), 6*time.Second
+				if how == "Close" {
+					c.Close()
+				} else {
+					over, cancel := context.WithCancel(context.Background())
+					cancel()
+					require.ErrorIs(t, c.Shutdown(over), context.Canceled)
+					bound += time.Second
+				}
+				require.Less(t, time.Since(began), bound)
+				s.Resume()
+				calls.Wait()
+			})
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package rlock_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// lastToken is the highest one: numbers in scripts are exact up to 2^53.
+const lastToken int64 = 1<<53 - 1
+
+// Tokens rise, or there is an error: above lastToken they would repeat, a negative number is no token, and 0 stands for none. The counter
+// then stays as it was, and nothing is left.
+func TestFencingCounterOutOfRange(t *testing.T) {
+	redistest.Parallel(t)
+	for start, want := range map[string]int{ // tokens until the error
+		"9007199254740985": 6, "9007199254740990": 1, "9007199254740991": 0, "9007199254740992": 0, "1764000000000000000": 0,
+		"9223372036854775807": 0, "-1": 0, "-2": 0, "-9223372036854775808": 0, "1.5": 0,
+	} {
+		for how, locker := range map[string]func(b bench) rlock.Locker{
+			"one": func(b bench) rlock.Locker { return b.FencedMutex(b.name) },
+			"all": func(b bench) rlock.Locker { return rlock.All(b.FencedMutex(b.name), b.Mutex(b.name+":2")) },
+		} {
+			t.Run(how+"/"+start, func(t *testing.T) {
+				redistest.Parallel(t)
+				b := newBench(t)
+				key := "redisson_lock_token:{" + b.name + "}"
+				require.NoError(t, b.do(t, "SET", key, start).Error())
+				defer b.do(t, "DEL", key)
+				last, got := int64(0), 0
+				var err error
+				for err == nil && got <= want {
+					_, err = rlock.DoValue(context.Background(), locker(b), func(ctx context.Context) (struct{}, error) {
+						token, ok := rlock.FencingToken(ctx, b.name)
+						require.True(t, ok)
+						require.Greater(t, token, last)
+						last = token
+						got++
+						return struct{}{}, nil
+					})
+				}
+				require.Equal(t, want, got)
+				require.NotErrorIs(t, err, rlock.ErrUnreachable)
+				if start != "1.5" { // Redis says it of that
+					require.ErrorContains(t, err, "TOKEN the fencing counter is ")
+				}
+				if now, err := b.do(t, "GET", key).ToString(); want == 0 {
+					require.NoError(t, err)
+					require.Equal(t, start, now, "as it was")
+				}
+				require.False(t, b.exists(t, b.name))
+				require.False(t, b.exists(t, b.name+":2"))
+			})
+		}
+	}
+}
+
+// The same for whoever waits when the last token is given: the unlock is fine, and the waiter gets the error.
+func TestFencingCounterEndsAtAHandOff(t *testing.T) {
+	redistest.Parallel(t)
+	for _, where := range []string{"here", "another process"} {
+		t.Run(where, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t)
+			key := "redisson_lock_token:{" + b.name + "}"
+			require.NoError(t, b.do(t, "SET", key, strconv.FormatInt(lastToken-1, 10)).Error())
+			defer b.do(t, "DEL", key)
+			m := b.FencedMutex(b.name)
+			ctx, unlock, err := m.Lock(context.Background())
+			require.NoError(t, err)
+			token, _ := m.FencingToken(ctx)
+			require.Equal(t, lastToken, token)
+			_, _, err = m.Lock(ctx)
+			require.ErrorContains(t, err, "TOKEN", "a re-entry raises it, too")
+			waiter := b.Client
+			if where != "here" {
+				waiter = newClient(t, b.rdb)
+			}
+			next := lockAsync(t, waiter.FencedMutex(b.name))
+			b.awaitSubscribers(t, b.name, 1)
+			redistest.Eventually(t, atMost, func() bool { return waiter.Stats().Waiting == 1 }, "it waits")
+			require.NoError(t, unlock())
+			require.ErrorContains(t, next.get(t, atMost).err, "TOKEN")
+			redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "free")
+		})
+	}
+}

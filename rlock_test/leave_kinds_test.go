@@ -1,0 +1,419 @@
+package rlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// twins are two Clients of one process. The network of the first one can fall silent.
+type twins struct {
+	bench // Client is the first one, rdb is not behind the network
+	other *rlock.Client
+	third *rlock.Client // for a quorum
+	proxy *redistest.Proxy
+}
+
+// newTwins has the connections open and the scripts loaded.
+func newTwins(t *testing.T, addr string, o ...rlock.Options) *twins {
+	t.Helper()
+	s := &twins{proxy: redistest.StartProxy(t, addr)}
+	s.rdb, s.name = redistest.Dial(t, addr), redistest.Name(t)
+	s.Client = newClient(t, redistest.Dial(t, s.proxy.Addr()), o...)
+	s.other, s.third = newClient(t, s.rdb, o...), newClient(t, redistest.Dial(t, s.proxy.Addr()), o...)
+	for kind, lock := range leftKinds() {
+		if strings.Contains(kind, "of two") || kind == "Quorum" || kind == "Upgradeable" {
+			require.NoError(t, rlock.All(lock(s, s.name+":warm")).Do(context.Background(), nothingToDo), kind)
+		}
+	}
+	return s
+}
+
+func nothingToDo(context.Context) error { return nil }
+
+// silent has the network lose everything from the nth reply to a script on, or at once if n is 0, until it is well again.
+func (s *twins) silent(n int) (well func()) {
+	var seen atomic.Int32
+	if n == 0 {
+		s.proxy.BlackHole(true)
+	} else {
+		s.proxy.OnReply(func(cmd []string) redistest.Action {
+			if !strings.HasPrefix(cmd[0], "EVAL") || seen.Add(1) != int32(n) {
+				return redistest.Pass
+			}
+			s.proxy.BlackHole(true)
+			return redistest.Drop
+		})
+	}
+	return func() {
+		seen.Store(int32(n)) // it was not that many
+		s.proxy.BlackHole(false)
+	}
+}
+
+// clear proves that what went on in the background gives everything back when the network is well again, long before the end of a
+// lease, and that nothing comes late.
+func (s *twins) clear(t *testing.T) {
+	t.Helper()
+	left := func() []string { return s.keysBut(t, "redisson_lock_token:") }
+	redistest.Eventually(t, rlock.DefaultWatchdogTimeout/2, func() bool { return len(left()) == 0 }, "no key is left")
+	for _, c := range []*rlock.Client{s.Client, s.other, s.third} {
+		c.Close()
+	}
+	require.Empty(t, left())
+}
+
+// keysBut are the keys of all locks of the test, but those that begin like this.
+func (s *twins) keysBut(t *testing.T, prefixes ...string) []string {
+	t.Helper()
+	all, err := s.do(t, "KEYS", "*"+s.name+"*").AsStrSlice()
+	require.NoError(t, err)
+	return slices.DeleteFunc(all, func(key string) bool {
+		return slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(key, prefix) })
+	})
+}
+
+// leftKinds are the locks of all kinds, as their callers meet them.
+func leftKinds() map[string]func(s *twins, name string) rlock.Locker {
+	return map[string]func(s *twins, name string) rlock.Locker{
+		"Mutex":       func(s *twins, name string) rlock.Locker { return s.Mutex(name) },
+		"FencedMutex": func(s *twins, name string) rlock.Locker { return s.FencedMutex(name) },
+		"FairMutex":   func(s *twins, name string) rlock.Locker { return s.FairMutex(name) },
+		"read side":   func(s *twins, name string) rlock.Locker { return s.RWMutex(name).Read() },
+		"write side":  func(s *twins, name string) rlock.Locker { return s.RWMutex(name).Write() },
+		"Upgradeable": func(s *twins, name string) rlock.Locker { return s.RWMutex(name).Upgradeable() },
+		"All of one call": func(s *twins, name string) rlock.Locker {
+			return rlock.All(s.Mutex(name+":a"), s.Mutex(name))
+		},
+		"All of two calls": func(s *twins, name string) rlock.Locker {
+			return rlock.All(s.FairMutex(name+":a"), s.Mutex(name+":b"), s.RWMutex(name).Upgradeable())
+		},
+		"All of two Clients": func(s *twins, name string) rlock.Locker {
+			return rlock.All(s.Mutex(name+":a"), s.other.Mutex(name))
+		},
+		"All with a Quorum": func(s *twins, name string) rlock.Locker {
+			return rlock.All(s.Mutex(name+":a"), leftKinds()["Quorum"](s, name))
+		},
+		"Quorum": func(s *twins, name string) rlock.Locker {
+			return rlock.Quorum(s.Mutex(name), s.third.Mutex(name+":third"), s.other.Mutex(name+":other"))
+		},
+	}
+}
+
+// blocker holds the lock of whichever of these kinds, by another process.
+func (s *twins) blocker(t *testing.T, kind, name string) rlock.UnlockFunc {
+	t.Helper()
+	c := newClient(t, s.rdb)
+	var l rlock.Locker
+	switch kind {
+	case "read side", "write side", "Upgradeable", "All of two calls":
+		l = c.RWMutex(name).Write()
+	case "FairMutex":
+		l = c.FairMutex(name)
+	case "Quorum", "All with a Quorum":
+		l = rlock.All(c.Mutex(name), c.Mutex(name+":third"))
+	default:
+		l = c.Mutex(name)
+	}
+	_, unlock, err := l.Lock(context.Background())
+	require.NoError(t, err)
+	return unlock
+}
+
+// Whoever may leave does so when ctx is done, or the time over: a Lock of whichever kind, whatever it has got by then, and whichever of
+// its commands is not answered. What is left to be given back goes on in the background, where Close waits for it.
+func TestLockEndsWithItsCallerWhereverRedisFallsSilent(t *testing.T) {
+	redistest.Parallel(t)
+	const wait = 150 * time.Millisecond
+	addr := redistest.Shared(t)
+	type locked func(ctx context.Context, l rlock.Locker) (context.Context, rlock.UnlockFunc, error)
+	methods := map[string]struct {
+		lock locked
+		ends time.Duration
+	}{
+		"Lock": {func(ctx context.Context, l rlock.Locker) (context.Context, rlock.UnlockFunc, error) {
+			return l.Lock(ctx)
+		}, wait},
+		"TryLock": {func(_ context.Context, l rlock.Locker) (context.Context, rlock.UnlockFunc, error) {
+			return l.TryLock(context.Background(), wait)
+		}, time.Second},
+		"TryLock once": {func(_ context.Context, l rlock.Locker) (context.Context, rlock.UnlockFunc, error) {
+			return l.TryLock(context.Background(), 0)
+		}, time.Second},
+	}
+	for kind, lock := range leftKinds() {
+		composed := kind == "Upgradeable" || strings.HasPrefix(kind, "All") || kind == "Quorum"
+		for _, held := range []bool{false, true} {
+			last := 1 // reply that is lost: of the acquire, and when it has waited, of the next one
+			if held {
+				last++
+			}
+			if composed { // and of what is given back
+				last *= 3
+			}
+			for n := range last + 1 {
+				for method, m := range methods {
+					if method == "TryLock" && n != 1 {
+						continue
+					}
+					t.Run(fmt.Sprintf("%s/%s/held %v/silent at %d", kind, method, held, n), func(t *testing.T) {
+						redistest.Parallel(t)
+						s := newTwins(t, addr)
+						l := lock(s, s.name)
+						unblock := func() error { return nil }
+						if held {
+							unblock = s.blocker(t, kind, s.name)
+						}
+						ctx, cancel := context.WithTimeout(context.Background(), wait)
+						defer cancel()
+						well := s.silent(n)
+						began := time.Now()
+						_, unlock, err := m.lock(ctx, l)
+						require.Less(t, time.Since(began), m.ends+soon, "%v", err)
+						require.NoError(t, unblock())
+						well()
+						if err == nil {
+							require.False(t, held)
+							require.NoError(t, unlock())
+						} else {
+							require.ErrorIs(t, err, rlock.ErrNotAcquired)
+						}
+						s.clear(t)
+					})
+				}
+			}
+		}
+	}
+}
+
+// G9: Close ends a Lock of whichever kind that waits, and returns when that has ended and what it had is given back, though the Lock cannot
+// be cancelled and has to do with another Client just then. A Quorum alone goes on with its other Clients.
+func TestCloseAwaitsALockOfEachKind(t *testing.T) {
+	redistest.Parallel(t)
+	addr := redistest.Shared(t)
+	for kind, lock := range leftKinds() {
+		if kind == "Quorum" {
+			continue
+		}
+		t.Run(kind, func(t *testing.T) {
+			redistest.Parallel(t)
+			s := newTwins(t, addr)
+			unblock := s.blocker(t, kind, s.name)
+			before := s.keysBut(t)
+			waits := async(func() error {
+				_, _, err := lock(s, s.name).Lock(context.Background())
+				return err
+			})
+			redistest.Eventually(t, atMost, func() bool {
+				return s.Stats().Waiting+s.other.Stats().Waiting > 0
+			}, "it waits, with what it has")
+			s.proxy.Delay(10 * time.Millisecond)
+			s.Close()
+			require.Subset(t, before, s.keysBut(t, "rlock_queue:", "rlock_writers:", "redisson_lock_"))
+			require.ErrorIs(t, within(t, waits, soon), rlock.ErrClosed)
+			require.NoError(t, unblock())
+			s.clear(t)
+		})
+	}
+}
+
+// The same for every other method that asks Redis, in a section, when all is silent from its call on.
+func TestMethodsEndWithTheirCallers(t *testing.T) {
+	redistest.Parallel(t)
+	const wait = 150 * time.Millisecond
+	addr := redistest.Shared(t)
+	relock := func(ctx context.Context, s *twins, kind string) error {
+		_, unlock, err := leftKinds()[kind](s, s.name).Lock(ctx)
+		if err == nil { // the levels of a quorum are here
+			err = unlock()
+		}
+		return err
+	}
+	asks := map[string]func(ctx context.Context, s *twins, m *rlock.Mutex) error{
+		"IsLocked":    func(ctx context.Context, _ *twins, m *rlock.Mutex) error { return second(m.IsLocked(ctx)) },
+		"IsHeld":      func(ctx context.Context, _ *twins, m *rlock.Mutex) error { return second(m.IsHeld(ctx)) },
+		"HoldCount":   func(ctx context.Context, _ *twins, m *rlock.Mutex) error { return second(m.HoldCount(ctx)) },
+		"TTL":         func(ctx context.Context, _ *twins, m *rlock.Mutex) error { return second(m.TTL(ctx)) },
+		"Info":        func(ctx context.Context, _ *twins, m *rlock.Mutex) error { return second(m.Info(ctx)) },
+		"ForceUnlock": func(ctx context.Context, _ *twins, m *rlock.Mutex) error { return second(m.ForceUnlock(ctx)) },
+	}
+	changes := map[string]map[string]func(ctx context.Context, s *twins) error{ // of a kind
+		"Upgradeable": {
+			"Upgrade": func(ctx context.Context, s *twins) error {
+				_, _, err := s.RWMutex(s.name).Upgradeable().Upgrade(ctx)
+				return err
+			},
+			"UpgradeDo": func(ctx context.Context, s *twins) error {
+				return s.RWMutex(s.name).Upgradeable().UpgradeDo(ctx, func(context.Context) error { panic("not held") })
+			},
+			"read": func(ctx context.Context, s *twins) error { return relock(ctx, s, "read side") },
+		},
+		"write side": {
+			"Downgrade": func(ctx context.Context, s *twins) error {
+				_, _, err := s.RWMutex(s.name).Downgrade(ctx)
+				return err
+			},
+			"read":        func(ctx context.Context, s *twins) error { return relock(ctx, s, "read side") },
+			"Upgradeable": func(ctx context.Context, s *twins) error { return relock(ctx, s, "Upgradeable") },
+		},
+	}
+	for kind, lock := range leftKinds() {
+		calls := map[string]func(ctx context.Context, s *twins) error{
+			"Lock again": func(ctx context.Context, s *twins) error { return relock(ctx, s, kind) },
+			"TryLock again": func(ctx context.Context, s *twins) error {
+				_, unlock, err := lock(s, s.name).TryLock(context.WithoutCancel(ctx), 0)
+				if err == nil {
+					err = unlock()
+				}
+				return err
+			},
+		}
+		maps.Copy(calls, changes[kind])
+		for name, ask := range asks {
+			calls[name] = func(ctx context.Context, s *twins) error {
+				if m, ok := lock(s, s.name).(*rlock.Mutex); ok {
+					return ask(ctx, s, m)
+				}
+				return context.DeadlineExceeded
+			}
+			if !strings.HasSuffix(kind, "Mutex") && !strings.HasSuffix(kind, "side") {
+				delete(calls, name)
+			}
+		}
+		for name, call := range calls {
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				redistest.Parallel(t)
+				s := newTwins(t, addr)
+				section, unlock, err := lock(s, s.name).Lock(context.Background())
+				require.NoError(t, err)
+				ctx, cancel := context.WithTimeout(section, wait)
+				defer cancel()
+				well := s.silent(0)
+				began := time.Now()
+				err = call(ctx, s)
+				ends := wait
+				if name == "TryLock again" {
+					ends = time.Second
+				}
+				require.Less(t, time.Since(began), ends+soon, "%v", err)
+				if kind != "Quorum" && name != "TryLock again" {
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+				}
+				well()
+				_ = unlock() // Redis may have to be dialled first, or a downgrade has ended the section
+				s.clear(t)
+			})
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// What unlocks ends with the one budget of an unlock, whatever the kind and however many unlocks it takes, though its ctx was done before and
+// Redis is silent from the middle of the section on. The rest goes on in the background.
+func TestSectionsEndWithTheBudgetOfAnUnlock(t *testing.T) {
+	redistest.Parallel(t)
+	const wait, budget = 150 * time.Millisecond, 1500 * time.Millisecond
+	o := rlock.Options{UnlockTimeout: budget}
+	addr := redistest.Shared(t)
+	silence := func(ctx context.Context, s *twins, well *func()) error {
+		*well = s.silent(0)
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	type doer interface {
+		Do(ctx context.Context, fn func(context.Context) error) error
+		TryDo(ctx context.Context, wait time.Duration, fn func(context.Context) error) error
+	}
+	methods := map[string]func(ctx context.Context, l rlock.Locker, fn func(context.Context) error) error{
+		"Do": func(ctx context.Context, l rlock.Locker, fn func(context.Context) error) error {
+			return l.(doer).Do(ctx, fn)
+		},
+		"TryDo": func(ctx context.Context, l rlock.Locker, fn func(context.Context) error) error {
+			return l.(doer).TryDo(ctx, wait, fn)
+		},
+		"DoValue": func(ctx context.Context, l rlock.Locker, fn func(context.Context) error) error {
+			return second(rlock.DoValue(ctx, l, func(ctx context.Context) (int, error) { return 0, fn(ctx) }))
+		},
+		"Lead": rlock.Lead,
+		"unlock": func(ctx context.Context, l rlock.Locker, fn func(context.Context) error) error {
+			ctx, unlock, err := l.Lock(ctx)
+			if err != nil {
+				return err
+			}
+			return errors.Join(fn(ctx), unlock())
+		},
+		"nested": func(ctx context.Context, l rlock.Locker, fn func(context.Context) error) error {
+			do := l.(doer).Do
+			return do(ctx, func(ctx context.Context) error {
+				return do(ctx, func(ctx context.Context) error { return do(ctx, fn) })
+			})
+		},
+	}
+	for kind, lock := range leftKinds() {
+		for method, do := range methods {
+			t.Run(kind+"/"+method, func(t *testing.T) {
+				redistest.Parallel(t)
+				s := newTwins(t, addr, o)
+				ctx, cancel := context.WithTimeout(context.Background(), wait)
+				defer cancel()
+				began, well := time.Now(), func() {}
+				err := do(ctx, lock(s, s.name), func(ctx context.Context) error { return silence(ctx, s, &well) })
+				require.Less(t, time.Since(began), wait+budget+soon, "%v", err)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				well()
+				s.clear(t)
+			})
+		}
+	}
+	for name, change := range map[string]func(ctx context.Context, s *twins, well *func()) error{
+		"UpgradeDo": func(ctx context.Context, s *twins, well *func()) error {
+			u := s.RWMutex(s.name).Upgradeable()
+			return u.Do(ctx, func(ctx context.Context) error {
+				return u.UpgradeDo(ctx, func(ctx context.Context) error { return silence(ctx, s, well) })
+			})
+		},
+		"Downgrade": func(ctx context.Context, s *twins, well *func()) error {
+			rw := s.RWMutex(s.name)
+			return rw.Write().Do(ctx, func(ctx context.Context) error {
+				ctx, unlock, err := rw.Downgrade(ctx)
+				if err != nil {
+					return err
+				}
+				return errors.Join(silence(ctx, s, well), unlock())
+			})
+		},
+		"Downgrade, unanswered unlock": func(ctx context.Context, s *twins, well *func()) error {
+			rw := s.RWMutex(s.name)
+			return rw.Write().Do(ctx, func(ctx context.Context) error {
+				*well = s.silent(2)
+				_, _, err := rw.Downgrade(ctx)
+				return errors.Join(err, context.DeadlineExceeded)
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			s := newTwins(t, addr, o)
+			ctx, cancel := context.WithTimeout(context.Background(), wait)
+			defer cancel()
+			began, well := time.Now(), func() {}
+			err := change(ctx, s, &well)
+			require.Less(t, time.Since(began), wait+budget+soon, "%v", err)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			well()
+			s.clear(t)
+		})
+	}
+}
