@@ -15,6 +15,9 @@ const (
 	rwChannel   = "redisson_rwlock"
 )
 
+// inLine is the end of a channel to which processes in line listen beside the unlock channel.
+const inLine = ":rlock_queue"
+
 // personal is the end of a channel on which one process, or one of Redisson's waiters, is told that it is next.
 var personal = regexp.MustCompile(`:([0-9a-fA-F-]{36})(:-?[0-9]+)?$`)
 
@@ -83,6 +86,7 @@ func (n node) count(ctx context.Context, all map[string]*listeners, names []stri
 	for _, name := range names {
 		end := personal.FindStringSubmatch(name)
 		switch {
+		case strings.HasSuffix(name, inLine):
 		case end == nil:
 			unlocks = append(unlocks, name)
 		case end[2] == "":

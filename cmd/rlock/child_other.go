@@ -2,10 +2,43 @@
 
 package main
 
-import "syscall"
+import (
+	"os"
+	"syscall"
+)
 
-// ownGroup does nothing: the console sends Ctrl-C to the command itself.
-func (c *child) ownGroup() { c.group = false }
+// job is nothing here: the console sends Ctrl-C to the command itself, and stops nobody.
+type job struct{}
+
+func (c *child) prepare() {}
+
+func (c *child) begin() {}
+
+func (c *child) wait() {
+	defer close(c.ended)
+	_ = c.cmd.Wait() // the state tells all
+	c.code = c.cmd.ProcessState.ExitCode()
+}
 
 // signal ends the command: there is no gentler way.
-func (c *child) signal(syscall.Signal) { _ = c.cmd.Process.Kill() }
+func (c *child) signal(sig syscall.Signal) {
+	if sig != syscall.SIGINT && sig != syscall.SIGQUIT { // of which the console tells it
+		_ = c.cmd.Process.Kill()
+	}
+}
+
+func (c *child) end() { c.signal(syscall.SIGTERM) }
+
+func (c *child) leave() {}
+
+func jobSignals() []os.Signal { return nil }
+
+func continues(os.Signal) bool { return true }
+
+func stopSelf() {}
+
+func (c *child) resume() {}
+
+func (c *child) asked(syscall.Signal) bool { return false }
+
+func (c *child) stopped(syscall.Signal) bool { return false }

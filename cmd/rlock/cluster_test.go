@@ -60,3 +60,30 @@ func TestOnCluster(t *testing.T) {
 	require.Regexp(t, `^b\t1\tmutex\t`+holds.ID(), call(t, addrs[2], "top").out)
 	require.Zero(t, call(t, addrs[1], "doctor").code)
 }
+
+// A cluster can have plain locks of names whose braces no other kind of lock can have there. They are seen and freed.
+func TestOddBracesOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	addr := cluster.Addrs()[0]
+	holds, waits := newLocks(t, cluster.Client(t)), newLocks(t, cluster.Client(t))
+	for _, name := range []string{"a{", "{}x", "}{", "{a"} {
+		require.Equal(t, exitFree, call(t, addr, "show", name).code, name)
+		ctx, unlock := lock(t.Context(), t, holds.Mutex(name))
+		waits := waitFor(t, waits, waits.Mutex(name))
+		v, code := showJSON(t, addr, name)
+		require.Zero(t, code, name)
+		require.Equal(t, rlock.Owner(ctx), v.Holders[0].Owner)
+		require.Equal(t, -1, v.Processes, "its channel is in another slot, which nobody asks")
+		w := start(t, nil, "watch", "-redis", addr, "-every", "50ms", name)
+		w.saw("held by " + rlock.Owner(ctx))
+		w.signal(syscall.SIGINT)
+		require.Zero(t, w.rest().code)
+		require.Equal(t, "0\n", call(t, addr, "token", name).out)
+		r := call(t, addr, "unlock", "-force", "-yes", name)
+		require.Zero(t, r.code, r.err)
+		require.Contains(t, r.out, rlock.Owner(ctx))
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		<-waits
+	}
+}

@@ -20,6 +20,9 @@ import (
 const (
 	defaultAddr = "127.0.0.1:6379"
 
+	// ownURL is an address for this program alone, which the command of a run does not get.
+	ownURL = "RLOCK_REDIS_URL"
+
 	// answerTime bounds a question to Redis.
 	answerTime = 5 * time.Second
 )
@@ -35,6 +38,8 @@ func options(addr string) (rueidis.ClientOption, error) {
 			return o, errors.New("address: no URL of Redis: the scheme is redis, rediss or unix, as in redis://user:password@host:port/0, " +
 				"with %40 %3A %2F for @ : / in the password")
 		}
+	case strings.Contains(addr, "?"):
+		return o, errors.New("address: it has options behind a ?, but no scheme: write redis://… or rediss://…")
 	case strings.Contains(addr, "@"):
 		return o, errors.New("address: it has a user or a password, but no scheme: write redis://… or rediss://…")
 	}
@@ -47,6 +52,7 @@ type target struct {
 	url, passwordFile, caFile, prefix string
 
 	where []string // the addresses, without a password; set by connect
+	tls   bool     // so is this
 }
 
 func (t *target) flags(fs *flag.FlagSet) {
@@ -59,7 +65,7 @@ func (t *target) flags(fs *flag.FlagSet) {
 
 // options are those of the flags and the environment.
 func (t *target) options(p *program) (rueidis.ClientOption, error) {
-	o, err := options(cmp.Or(t.url, p.getenv("REDIS_URL"), p.getenv("REDIS_ADDR"), defaultAddr))
+	o, err := options(cmp.Or(t.url, p.getenv(ownURL), p.getenv("REDIS_URL"), p.getenv("REDIS_ADDR"), defaultAddr))
 	if err != nil {
 		return o, err
 	}
@@ -85,24 +91,53 @@ func (t *target) options(p *program) (rueidis.ClientOption, error) {
 			return o, fmt.Errorf("-cacert: %s has no certificate in PEM", t.caFile)
 		}
 	}
+	t.tls = o.TLSConfig != nil
 	if o.Sentinel.MasterSet != "" { // sentinels mostly have what their servers have
 		o.Sentinel.TLSConfig = o.TLSConfig
 	}
 	return o, nil
 }
 
-// connect reports false, with the exit code, if there is no connection. With retry, what only reads is sent again until it is answered;
-// without, one learns what is wrong.
-func (p *program) connect(t *target, retry bool) (rdb rueidis.Client, code int, ok bool) {
+// connection is a client, or why there is none.
+type connection struct {
+	rdb rueidis.Client
+	err error
+}
+
+// dial connects, and says what came of it when it is known. It reports false, with the exit code, if it has nowhere to go. With retry, what
+// only reads is sent again until it is answered; without, one learns what is wrong.
+func (p *program) dial(t *target, retry bool) (connected <-chan connection, code int, ok bool) {
 	o, err := t.options(p)
 	if err != nil {
 		return nil, p.misuse(err, ""), false
 	}
 	o.DisableRetry = o.DisableRetry || !retry
-	if rdb, err = rueidis.NewClient(o); err != nil {
-		return nil, p.fail(exitInternal, t.at(err)), false
+	c := make(chan connection, 1)
+	go func() { // ends when a dial does
+		rdb, err := rueidis.NewClient(o)
+		if err != nil {
+			err = t.at(err)
+		}
+		c <- connection{rdb, err}
+	}()
+	return c, 0, true
+}
+
+// connect reports false, with the exit code, if there is no connection, or ctx has ended first.
+func (p *program) connect(ctx context.Context, t *target) (rdb rueidis.Client, code int, ok bool) {
+	connected, code, ok := p.dial(t, false)
+	if !ok {
+		return nil, code, false
 	}
-	return rdb, 0, true
+	select {
+	case c := <-connected:
+		if c.err != nil {
+			return nil, p.fail(exitInternal, c.err), false
+		}
+		return c.rdb, 0, true
+	case <-ctx.Done():
+		return nil, endCode(ctx), false
+	}
 }
 
 // at puts the addresses before an error of a connection, unless it names the only one, and says how to give others if nobody is there.
@@ -112,6 +147,9 @@ func (t *target) at(err error) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		text = fmt.Sprintf("no answer within %s", answerTime)
+		if t.tls {
+			cure = " (it is asked by TLS)"
+		}
 	case errors.As(err, &op) && op.Op == "dial":
 		cure = " (-redis URL or REDIS_URL says where Redis is)"
 	}

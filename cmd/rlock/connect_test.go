@@ -44,11 +44,13 @@ func TestErrorsNameTheAddressAndNoPassword(t *testing.T) {
 		"bad escape":       {exitUsage, "redis://u:" + password + "%zz@127.0.0.1:1", "redis://user:password@host"},
 		"another scheme":   {exitUsage, "http://u:" + password + "@127.0.0.1:1", "redis://user:password@host"},
 		"bad database":     {exitUsage, "redis://127.0.0.1:1/" + password, "redis://user:password@host"},
+		"only options":     {exitUsage, "127.0.0.1:1?password=" + password, "redis://"},
 		"without a scheme": {exitUsage, "me:" + password + "@127.0.0.1:1", "redis://"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, command := range [][]string{{"show", "job"}, {"ls"}, {"top"}, {"watch", "job"}, {"doctor"},
+				{"token", "job"},
 				{"unlock", "-force", "-yes", "job"}, {"run", "job", "--", "true"}} {
 				r := callWith(t, map[string]string{"REDIS_URL": c.url}, command...)
 				require.Equal(t, c.code, r.code, r.err)
@@ -77,6 +79,7 @@ func TestPasswords(t *testing.T) {
 		"REDIS_PASSWORD":    {map[string]string{"REDIS_URL": "redis://" + s.Addr(), "REDIS_PASSWORD": "secret"}, nil},
 		"REDISCLI_AUTH":     {map[string]string{"REDIS_ADDR": s.Addr(), "REDISCLI_AUTH": "secret"}, nil},
 		"file":              {map[string]string{"REDIS_PASSWORD": "wrong"}, []string{"-redis", "redis://:wrong@" + s.Addr(), "-password-file", file}},
+		"own URL first":     {map[string]string{"RLOCK_REDIS_URL": "redis://:secret@" + s.Addr(), "REDIS_URL": "redis://127.0.0.1:1"}, nil},
 		"URL before ADDR":   {map[string]string{"REDIS_URL": "redis://:secret@" + s.Addr(), "REDIS_ADDR": "127.0.0.1:1"}, nil},
 		"flag before these": {map[string]string{"REDIS_URL": "redis://127.0.0.1:1"}, []string{"-redis", "redis://:secret@" + s.Addr()}},
 	} {
@@ -102,6 +105,10 @@ func TestCACert(t *testing.T) {
 	require.Equal(t, exitInternal, r.code)
 	require.Contains(t, r.err, addr)
 	require.Contains(t, r.err, "certificate")
+
+	r = call(t, s.Addr(), "ls", "-cacert", ca) // which takes the greeting for the beginning of a command
+	require.Equal(t, exitInternal, r.code)
+	require.Contains(t, r.err, "no answer within 5s (it is asked by TLS)")
 
 	r = call(t, addr, "ls", "-cacert", binary)
 	require.Equal(t, exitUsage, r.code)

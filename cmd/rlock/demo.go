@@ -83,7 +83,7 @@ func (p *program) demo(args []string) int {
 func interruptible() (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, heeded(os.Interrupt, syscall.SIGTERM)...)
 	go func() { // ends with ctx
 		select {
 		case s := <-signals:

@@ -281,7 +281,7 @@ func TestACLOfTheDocs(t *testing.T) {
 	t.Run("names with braces", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
-		allow(s, with("braces of their own need"))
+		allow(s, with("Names that contain braces also need"))
 		requireAllKinds(t, "{%s}", func() rueidis.Client { return s.Client(t, as) })
 	})
 	t.Run("sentinels", func(t *testing.T) {

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -13,18 +14,22 @@ import (
 	"time"
 
 	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/rlock"
 )
 
 const usageDoctor = `usage: rlock doctor [flags]
 
 Looks at what this Redis is and allows, and says what that means for the
-promises in docs/guarantees.md. It changes nothing. On a cluster it asks all
-masters.
+promises in docs/guarantees.md. It takes a lock on a name of its own, which it
+removes, and changes nothing else. On a cluster it asks all masters.
 
   -json        a line of JSON for each finding
   -acl-user U  whose rights to look at (default: the user that asks). That takes
                Redis 7 and the right to ACL DRYRUN, so ask as an administrator
-  -name NAME   the lock that the rights are asked for (default rlock-doctor)
+  -name NAME   the lock that the rights are asked for, and whose readers are
+               looked at (default rlock-doctor); what is taken is
+               NAME:rlock-doctor: and something random
 ` + usageTarget + `
 Each finding is ok, warn (know this), bad (locks are not safe, or do not work)
 or unknown. Piped: status, what, finding, meaning and servers, with a tab in
@@ -54,30 +59,36 @@ func (p *program) doctor(args []string) int {
 	if flags.NArg() > 0 {
 		return p.misuse(errors.New("doctor takes flags only"), "doctor")
 	}
-	ctx, stop := interruptible()
-	defer stop()
-	rdb, code, ok := p.connect(&t, false)
-	if !ok {
-		return code
-	}
-	defer rdb.Close()
-	servers, down, err := masters(ctx, rdb)
-	if err != nil {
-		return p.fail(exitInternal, t.at(err))
-	}
-	var all []finding
-	for _, err := range down {
-		all = append(all, finding{"warn", "nodes", err.Error(), "If it is a master, the locks in its slots fail until its replica has taken over.", t.where})
-	}
-	for _, n := range servers {
-		e := examination{node: n, cluster: rdb.Mode() == rueidis.ClientModeCluster, user: *user, key: t.prefix + *name}
-		found, err := e.examine(ctx)
-		if err != nil {
-			return p.fail(exitInternal, t.at(fmt.Errorf("%s: %w", n.addr, err)))
+	return p.interruptibly(func(ctx context.Context, _ func()) int {
+		rdb, code, ok := p.connect(ctx, &t)
+		if !ok {
+			return code
 		}
-		all = merge(all, found)
-	}
-	return p.report(all, len(servers), *asJSON)
+		defer closeSoon(rdb.Close)
+		servers, down, err := masters(ctx, rdb)
+		if err != nil {
+			return p.failed(ctx, t.at(err))
+		}
+		var all []finding
+		for _, err := range down {
+			all = append(all, finding{"warn", "nodes", err.Error(), "If it is a master, the locks in its slots fail until its replica has taken over.", t.where})
+		}
+		locks, err := rlock.New(rdb, rlock.Options{})
+		if err != nil {
+			return p.fail(exitInternal, err)
+		}
+		defer closeSoon(locks.Close)
+		for _, n := range servers {
+			e := examination{node: n, locks: locks, cluster: rdb.Mode() == rueidis.ClientModeCluster,
+				sentinels: rdb.Mode() == rueidis.ClientModeSentinel, user: *user, key: t.prefix + *name}
+			found, err := e.examine(ctx)
+			if err != nil {
+				return p.failed(ctx, t.at(fmt.Errorf("%s: %w", n.addr, err)))
+			}
+			all = merge(all, found)
+		}
+		return p.report(all, len(servers), *asJSON)
+	})
 }
 
 // merge adds findings to those of other servers.
@@ -120,7 +131,7 @@ func (p *program) report(all []finding, servers int, asJSON bool) int {
 			if at != "" {
 				at = "  (" + at + ")"
 			}
-			fmt.Fprintf(s, "%s %-12s %s%s\n", colour[f.Status](fmt.Sprintf("%-8s", f.Status)), f.Check, f.Found, at)
+			fmt.Fprintf(s, "%s %-12s %s%s\n", colour[f.Status](fmt.Sprintf("%-8s", f.Status)), f.Check, clean(f.Found), at)
 			wrap(s, f.Means, strings.Repeat(" ", 22), 100)
 		}
 	}
@@ -145,9 +156,11 @@ func wrap(w io.Writer, text, indent string, width int) {
 // examination is of one server.
 type examination struct {
 	node
-	cluster bool
-	user    string // whose rights; "": of the user that asks
-	key     string // of the lock that the rights are asked for
+	locks     *rlock.Client
+	cluster   bool
+	sentinels bool
+	user      string // whose rights; "": of the user that asks
+	key       string // of the lock that the rights are asked for
 
 	info    map[string]string
 	version [2]int
@@ -174,7 +187,7 @@ func (e *examination) examine(ctx context.Context) ([]finding, error) {
 		}
 	}
 	for _, check := range []func(context.Context){
-		e.server, e.scripts, e.eviction, e.replicas, e.persistence, e.sharded, e.clock, e.rights,
+		e.server, e.scripts, e.lock, e.eviction, e.replicas, e.persistence, e.fencing, e.sharded, e.clock, e.rights, e.readers,
 	} {
 		check(ctx)
 	}
@@ -254,6 +267,89 @@ func (e *examination) busy(ctx context.Context) {
 	}
 }
 
+// refusals are why a server refuses all writes, by the word that its error begins with, and what helps.
+var refusals = map[string]string{
+	"NOREPLICAS": "It wants more replicas than it has: connect them, or set min-replicas-to-write to 0.",
+	"MISCONF":    "It could not save its data to disk: see its log. stop-writes-on-bgsave-error no lets it go on all the same.",
+	"OOM":        "Its memory is full: raise maxmemory, or remove what is not needed.",
+	"READONLY":   "It is a replica.",
+	"NOAUTH":     "It wants a password.",
+}
+
+// lock takes a lock of its own: what refuses that shows in no setting.
+func (e *examination) lock(ctx context.Context) {
+	name, err := e.nameHere(ctx, e.key+":rlock-doctor:"+rand.Text())
+	if name != "" && err == nil {
+		err = e.locks.Mutex(name).TryDo(ctx, 0, func(context.Context) error { return nil })
+	}
+	switch {
+	case name == "": // no slot, no lock
+	case err == nil:
+		e.say("ok", "lock", "taken and released", "A lock with a name of its own, which is gone again.")
+	case isForbidden(err):
+		e.say("unknown", "lock", "the user that asks may not take it: "+trimPrefix(err), "If that is the user of your program, give its -name, or see the rights below.")
+	default:
+		why := strings.TrimPrefix(trimPrefix(err), strconv.Quote(name)+": ")
+		means := "So does every Lock."
+		for word, cure := range refusals {
+			if strings.Contains(err.Error(), word+" ") {
+				means = "So does every Lock. " + cure
+			}
+		}
+		e.say("bad", "lock", "it fails: "+why, means)
+	}
+}
+
+// readers looks at those of the lock that it is asked for. What there is to say is said only if one of them lasts for longer than the
+// lock, which no script of ours leaves so.
+func (e *examination) readers(ctx context.Context) {
+	fields, err := e.Do(ctx, e.B().Hgetall().Key(e.key).Build()).AsStrMap()
+	if err != nil || fields["mode"] != "read" {
+		return
+	}
+	begins := e.key + ":"
+	if !strings.Contains(e.key, "{") {
+		begins = "{" + e.key + "}:"
+	}
+	var commands []rueidis.Completed
+	for field := range fields {
+		if field != "mode" && len(commands) < 1000 {
+			commands = append(commands, e.B().Pttl().Key(begins+field+":rwlock_timeout:1").Build())
+		}
+	}
+	commands = append(commands, e.B().Pttl().Key(e.key).Build()) // behind the others: a renewal in between raises both
+	left := make([]int64, len(commands))
+	for i, r := range e.DoMulti(ctx, commands...) {
+		if left[i], err = r.AsInt64(); err != nil {
+			return
+		}
+	}
+	expires, last := left[len(left)-1], slices.Max(left)
+	if expires < 0 || last < expires+1000 {
+		return
+	}
+	seconds := func(ms int64) string { return (time.Duration(ms) * time.Millisecond).Round(time.Second).String() }
+	e.say("warn", "readers", fmt.Sprintf("%s expires in %s, and a reader of it in %s", strconv.Quote(e.key), seconds(expires), seconds(last)),
+		"A reader of Redisson's has set that to its own watchdog time. If that is less than Options.WatchdogTimeout, readers of this library can "+
+			"lose the lock before they are told (docs/redisson.md): give both sides the same watchdog time.")
+}
+
+// nameHere is a name that begins so, in a slot that this server has; "" if it seems to have none.
+func (e *examination) nameHere(ctx context.Context, begins string) (string, error) {
+	if !e.cluster || strings.Contains(begins, "{") { // those with braces have their slot
+		return begins, nil
+	}
+	const tries = 1000
+	for i := range tries {
+		name := begins + strconv.Itoa(i)
+		err := e.Do(ctx, e.B().Exists().Key(name).Build()).Error()
+		if said, ok := rueidis.IsRedisErr(err); !ok || !strings.HasPrefix(said.Error(), "MOVED") {
+			return name, err
+		}
+	}
+	return "", nil
+}
+
 func (e *examination) eviction(context.Context) {
 	policy, most := e.info["maxmemory_policy"], e.info["maxmemory"]
 	found := fmt.Sprintf("%s, maxmemory %s", policy, cmp.Or(e.info["maxmemory_human"], most))
@@ -314,6 +410,19 @@ func (e *examination) persistence(ctx context.Context) {
 	}
 }
 
+// fencing says what becomes of the tokens when the server starts again.
+func (e *examination) fencing(ctx context.Context) {
+	switch aof := e.info["aof_enabled"]; {
+	case aof == "":
+		e.say("unknown", "fencing", infoRefused, "After a restart that forgot the counters, stores refuse the tokens of a FencedMutex.")
+	case aof == "1" && e.config(ctx, "appendfsync") == "always":
+		e.say("ok", "fencing", "a restart keeps the counters", "Tokens go on from where they were.")
+	default:
+		e.say("warn", "fencing", "a restart may set the counters back", "Only for a FencedMutex: it then gives tokens again that stores have seen, and they refuse "+
+			"all writes until the tokens are higher than before, which may take for ever. Raise each counter: rlock token NAME -at-least N.")
+	}
+}
+
 func (e *examination) sharded(ctx context.Context) {
 	if !e.cluster {
 		e.say("ok", "pub/sub", "plain: this is no cluster", "An unlock gives the lock to the next process, and tells that one alone.")
@@ -368,7 +477,7 @@ func (e *examination) rights(ctx context.Context) {
 		}
 	}
 	lacking := 0
-	for _, group := range neededRights(e.key, e.cluster) {
+	for _, group := range neededRights(e.key, e.cluster, e.sentinels) {
 		var missing []string
 		for _, r := range group.rights {
 			says, err := e.Do(ctx, e.B().Arbitrary("ACL", "DRYRUN", user).Args(r...).Build()).ToString()
@@ -427,7 +536,7 @@ func (r right) missing(says string) string {
 }
 
 // neededRights are those of docs/protocol.md, Rights, for a lock.
-func neededRights(key string, cluster bool) []rightsFor {
+func neededRights(key string, cluster, sentinels bool) []rightsFor {
 	const id = "00000000-0000-0000-0000-000000000000"
 	owner, sha := id+":1", strings.Repeat("0", 40)
 	lock, rw := prefixed(lockChannel, key), prefixed(rwChannel, key)
@@ -453,7 +562,7 @@ func neededRights(key string, cluster bool) []rightsFor {
 		{"hand-over between processes", "warn", "Locks work, but an unlock may wake a waiter in every process, without an order (docs/protocol.md, Rights).", []right{
 			{"ZADD", queue, "0", owner}, {"ZCARD", queue}, {"ZPOPMIN", queue}, {"ZRANGE", queue, "0", "-1"}, {"ZREM", queue, owner},
 			{"ZSCORE", queue, owner}, {"DEL", queue}, {"PEXPIRE", queue, "1"}, {"PUBSUB", "NUMSUB", lock},
-			{"SUBSCRIBE", lock + ":" + id}, {"PUBLISH", lock + ":" + id, "0"},
+			{"SUBSCRIBE", lock + ":" + id}, {"PUBLISH", lock + ":" + id, "0"}, {"SUBSCRIBE", lock + inLine},
 		}},
 		{"fenced locks", "warn", "FencedMutex fails.", []right{{"GET", token}, {"INCR", token}}},
 		{"fair locks", "warn", "FairMutex fails.", []right{
@@ -471,6 +580,9 @@ func neededRights(key string, cluster bool) []rightsFor {
 		}},
 		{"names of connections", "warn", "rlock show cannot tell the host of a holder.", []right{{"CLIENT", "GETNAME"}, {"CLIENT", "SETNAME", "rlock:" + id}}},
 		{"Options.Replicas", "warn", "A Client with Replicas takes no locks.", []right{{"WAIT", "1", "0"}}},
+	}
+	if sentinels {
+		all = append(all, rightsFor{"sentinels", "bad", "No Client connects.", []right{{"ROLE"}}})
 	}
 	if cluster {
 		all = append(all, rightsFor{"clusters", "warn", "Waiters may not be told of unlocks.", []right{

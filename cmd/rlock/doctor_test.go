@@ -2,10 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -43,7 +46,8 @@ func statuses(all []finding) map[string]string {
 func TestDoctor(t *testing.T) {
 	t.Parallel()
 	well := map[string]string{
-		"server": "ok", "scripts": "ok", "eviction": "ok", "replicas": "ok", "persistence": "warn", "pub/sub": "ok", "clock": "ok", "rights": "ok",
+		"server": "ok", "scripts": "ok", "lock": "ok", "eviction": "ok", "replicas": "ok", "persistence": "warn", "fencing": "warn", "pub/sub": "ok", "clock": "ok",
+		"rights": "ok",
 	}
 	for name, c := range map[string]struct {
 		args    []string
@@ -54,11 +58,13 @@ func TestDoctor(t *testing.T) {
 		"eviction":   {[]string{"--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl"}, 1, map[string]string{"eviction": "bad"}},
 		"no limit":   {[]string{"--maxmemory-policy", "volatile-ttl"}, 0, nil},
 		"noeviction": {[]string{"--maxmemory", "100mb", "--maxmemory-policy", "noeviction"}, 0, nil},
-		"AOF":        {[]string{"--appendonly", "yes", "--appendfsync", "always"}, 0, map[string]string{"persistence": "ok"}},
+		"AOF":        {[]string{"--appendonly", "yes", "--appendfsync", "always"}, 0, map[string]string{"persistence": "ok", "fencing": "ok"}},
 		"slow AOF":   {[]string{"--appendonly", "yes"}, 0, nil},
 		"busy":       {[]string{"--lua-time-limit", "50"}, 0, map[string]string{"busy": "warn"}},
 		"never busy": {[]string{"--lua-time-limit", "0"}, 0, nil},
-		"no EVAL":    {[]string{"--rename-command", "EVAL", ""}, 1, map[string]string{"scripts": "bad", "rights": "bad"}},
+		"no EVAL":    {[]string{"--rename-command", "EVAL", ""}, 1, map[string]string{"scripts": "bad", "lock": "bad", "rights": "bad"}},
+		"no replica": {[]string{"--min-replicas-to-write", "1"}, 1, map[string]string{"lock": "bad"}},
+		"full":       {[]string{"--maxmemory", "1", "--maxmemory-policy", "noeviction"}, 1, map[string]string{"lock": "bad"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -70,6 +76,46 @@ func TestDoctor(t *testing.T) {
 			require.Equal(t, c.code, r.code)
 			requireEmpty(t, s)
 		})
+	}
+}
+
+// A reader of Redisson's with a shorter watchdog time has set the expiry that all readers share.
+func TestDoctorReaders(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := s.Client(t)
+	do := func(cmd ...string) {
+		t.Helper()
+		require.NoError(t, c.Do(t.Context(), c.B().Arbitrary(cmd...).Build()).Error())
+	}
+	for name, holdKey := range map[string]string{"job": "{job}:%s:rwlock_timeout:1", "a{b}": "a{b}:%s:rwlock_timeout:1"} {
+		looks := func() (seen []finding) {
+			t.Helper()
+			for _, f := range diagnosis(t, call(t, s.Addr(), "doctor", "-json", "-name", name)) {
+				if f.Check == "readers" {
+					seen = append(seen, f)
+				}
+			}
+			return seen
+		}
+		require.Empty(t, looks())
+		const long, short = "11111111-2222-3333-4444-555555555555:1", "21111111-2222-3333-4444-555555555555:1"
+		do("HSET", name, "mode", "read", long, "1", short, "1")
+		do("SET", fmt.Sprintf(holdKey, long), "1", "PX", "216000000") // hours, so that a slow machine makes no difference
+		do("SET", fmt.Sprintf(holdKey, short), "1", "PX", "72000000")
+		require.Empty(t, looks(), "it has no expiry")
+		do("PEXPIRE", name, "216000000")
+		require.Empty(t, looks())
+		do("PEXPIRE", name, "72000000")
+		seen := looks()
+		require.Len(t, seen, 1)
+		require.Equal(t, "warn", seen[0].Status)
+		require.Regexp(t, regexp.QuoteMeta(strconv.Quote(name))+" expires in (20h0m0s|19h59m[0-9]+s), and a reader of it in (60h0m0s|59h59m[0-9]+s)", seen[0].Found)
+		do("HSET", name, "mode", "write")
+		require.Empty(t, looks())
+		do("DEL", name)
+		do("SET", name, "x")
+		require.Empty(t, looks())
 	}
 }
 
@@ -99,6 +145,7 @@ func TestDoctorRights(t *testing.T) {
 		{"plain", "on", ">pw", "~job", "~rlock_queue:*", "&redisson_lock__channel:*", "+@all", "-@admin", "-@dangerous", "-zpopmin"},
 		{"lame", "on", ">pw", "~*", "&*", "+@all", "-hset", "-eval"},
 		{"deaf", "on", ">pw", "~*", "+@all"},
+		{"exact", "on", ">pw", "~*", "+@all", "resetchannels", "&redisson_lock__channel:{job}", "&redisson_lock__channel:{job}:?*-*", "&redisson_rwlock:*"},
 	} {
 		require.NoError(t, c.Do(t.Context(), c.B().Arbitrary("ACL", "SETUSER").Args(user...).Build()).Error())
 	}
@@ -118,6 +165,7 @@ func TestDoctorRights(t *testing.T) {
 	require.NotContains(t, plain, "for all locks")
 	require.Contains(t, plain, "warn for hand-over between processes the user plain lacks: ZPOPMIN\n")
 	require.Contains(t, plain, "warn for fenced locks the user plain lacks: redisson_lock_token:{job}\n")
+	require.Equal(t, "warn for hand-over between processes the user exact lacks: redisson_lock__channel:{job}:rlock_queue", rights("exact"))
 	require.Equal(t, "bad there is no user nobody", rights("nobody"))
 	require.Equal(t, exitFailed, call(t, s.Addr(), "doctor", "-acl-user", "nobody").code)
 
@@ -125,8 +173,8 @@ func TestDoctorRights(t *testing.T) {
 	r := call(t, "redis://plain:pw@"+s.Addr(), "doctor", "-json", "-name", "job")
 	require.Zero(t, r.code)
 	require.Equal(t, map[string]string{
-		"server": "ok", "scripts": "ok", "eviction": "unknown", "replicas": "unknown", "persistence": "unknown", "pub/sub": "ok", "clock": "ok",
-		"rights": "unknown",
+		"server": "ok", "scripts": "ok", "lock": "unknown", "eviction": "unknown", "replicas": "unknown", "persistence": "unknown", "fencing": "unknown",
+		"pub/sub": "ok", "clock": "ok", "rights": "unknown",
 	}, statuses(diagnosis(t, r)))
 	require.Contains(t, r.out, "may not ask")
 }
@@ -142,11 +190,62 @@ func TestDoctorOfAnImitation(t *testing.T) {
 	require.Equal(t, "unknown", got["rights"])
 }
 
+// What refuses each Lock is said, with the cure, also where no setting shows it.
+func TestDoctorTakesALock(t *testing.T) {
+	t.Parallel()
+	lock := func(addr string) finding {
+		t.Helper()
+		all := diagnosis(t, call(t, addr, "doctor", "-json"))
+		i := slices.IndexFunc(all, func(f finding) bool { return f.Check == "lock" })
+		require.GreaterOrEqual(t, i, 0)
+		return all[i]
+	}
+	s := redistest.Start(t, "--dbfilename", "taken.rdb")
+	c := s.Client(t)
+	set := func(name, value string) {
+		t.Helper()
+		require.NoError(t, c.Do(t.Context(), c.B().ConfigSet().ParameterValue().ParameterValue(name, value).Build()).Error())
+	}
+	set("min-replicas-to-write", "1")
+	require.Regexp(t, `^it fails: .*NOREPLICAS`, lock(s.Addr()).Found)
+	require.Contains(t, lock(s.Addr()).Means, "connect them")
+	set("min-replicas-to-write", "0")
+	require.Equal(t, "ok", lock(s.Addr()).Status)
+
+	// A snapshot that cannot be written.
+	require.NoError(t, c.Do(t.Context(), c.B().Set().Key("a").Value("b").Build()).Error())
+	dir, err := c.Do(t.Context(), c.B().ConfigGet().Parameter("dir").Build()).AsStrMap()
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(filepath.Join(dir["dir"], "taken.rdb"), 0o700))
+	set("save", "3600 1")
+	require.NoError(t, c.Do(t.Context(), c.B().Bgsave().Build()).Error())
+	redistest.Eventually(t, patience, func() bool { return lock(s.Addr()).Status == "bad" }, "the snapshot has failed")
+	require.Regexp(t, `^it fails: .*MISCONF`, lock(s.Addr()).Found)
+	require.Contains(t, lock(s.Addr()).Means, "stop-writes-on-bgsave-error")
+	set("save", "")
+}
+
+// On a cluster a lock is taken at each master.
+func TestDoctorTakesALockAtEachMaster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	bad := cluster.Nodes()[1]
+	c := bad.Client(t, redistest.Single)
+	require.NoError(t, c.Do(t.Context(), c.B().ConfigSet().ParameterValue().ParameterValue("min-replicas-to-write", "1").Build()).Error())
+	r := call(t, cluster.Addrs()[0], "doctor", "-json")
+	require.Equal(t, exitFailed, r.code)
+	for _, f := range diagnosis(t, r) {
+		if f.Check == "lock" {
+			require.Equal(t, f.Status == "bad", len(f.Servers) == 1 && f.Servers[0] == bad.Addr(), f)
+		}
+	}
+}
+
 // The doctor asks for each command that a script calls.
 func TestDoctorKnowsAllCommands(t *testing.T) {
 	t.Parallel()
 	known := make(map[string]bool)
-	for _, group := range neededRights("job", true) {
+	for _, group := range neededRights("job", true, true) {
 		for _, r := range group.rights {
 			known[r[0]] = true
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/signal"
 	"strings"
 	"syscall"
 )
@@ -43,4 +44,12 @@ func endCode(ctx context.Context) int {
 		return s.exitCode()
 	}
 	return exitInternal
+}
+
+// heeded are the signals that we take: not SIGHUP if we were told to ignore it, as by nohup(1). The command ignores it as well.
+func heeded(signals ...os.Signal) []os.Signal {
+	if signal.Ignored(syscall.SIGHUP) {
+		return signals
+	}
+	return append(signals, syscall.SIGHUP)
 }

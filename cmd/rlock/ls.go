@@ -38,44 +38,40 @@ func (p *program) ls(args []string) int {
 	flags := p.flags("ls", &t)
 	asJSON := flags.Bool("json", false, "")
 	limit := flags.Int("limit", 1000, "")
-	if code, ok := p.parse(flags, args); !ok {
-		return code
-	}
+	pattern, given, code, ok := p.parseOne(flags, args)
 	switch {
-	case flags.NArg() > 1:
-		return p.misuse(errors.New("ls takes one PATTERN (quoted, so that the shell leaves it alone), and flags before it"), "ls")
+	case !ok:
+		return code
 	case *limit < 1:
 		return p.misuse(errors.New("-limit is at least 1"), "ls")
+	case !given:
+		pattern = "*"
 	}
-	pattern := "*"
-	if flags.NArg() == 1 {
-		pattern = flags.Arg(0)
-	}
-	ctx, stop := interruptible()
-	defer stop()
-	v, code, ok := p.open(t)
-	if !ok {
-		return code
-	}
-	defer v.close()
-	servers, down, err := masters(ctx, v.rdb)
-	if err != nil {
-		return p.fail(exitInternal, v.at(err))
-	}
-	locks, more, err := v.scan(ctx, servers, escapeGlob(v.prefix)+pattern, *limit)
-	p.list(locks, *asJSON)
-	for _, err := range down {
-		p.fail(exitInternal, fmt.Errorf("not asked, and may be a master: %w", err))
-	}
-	switch {
-	case ctx.Err() != nil:
-		return endCode(ctx)
-	case err != nil:
-		return p.fail(exitInternal, v.at(err))
-	case more:
-		fmt.Fprintf(p.err, "rlock: stopped at -limit %d; there may be more\n", *limit)
-	}
-	return 0
+	return p.interruptibly(func(ctx context.Context, _ func()) int {
+		v, code, ok := p.open(ctx, t)
+		if !ok {
+			return code
+		}
+		defer v.close()
+		servers, down, err := masters(ctx, v.rdb)
+		if err != nil {
+			return p.failed(ctx, v.at(err))
+		}
+		locks, more, err := v.scan(ctx, servers, escapeGlob(v.prefix)+pattern, *limit)
+		p.list(locks, *asJSON)
+		for _, err := range down {
+			p.fail(exitInternal, fmt.Errorf("not asked, and may be a master: %w", err))
+		}
+		switch {
+		case ctx.Err() != nil:
+			return endCode(ctx)
+		case err != nil:
+			return p.failed(ctx, v.at(err))
+		case more:
+			fmt.Fprintf(p.err, "rlock: stopped at -limit %d; there may be more\n", *limit)
+		}
+		return 0
+	})
 }
 
 // scan finds the locks on servers that are held and match, limit of them at most; more says that it stopped at that.

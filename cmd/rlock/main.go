@@ -4,6 +4,7 @@
 //	rlock run [flags] NAME -- command…   runs a command while it holds the lock NAME
 //	rlock ls, show, top, watch           who holds which locks, and who waits
 //	rlock unlock -force NAME             frees a lock whoever holds it
+//	rlock token NAME                     tells, or raises, its fencing counter
 //	rlock doctor                         what a Redis means for the guarantees
 //
 // docs/cli.md shows each of them.
@@ -18,5 +19,9 @@ func main() {
 	// Linux ends our children with the thread that started them (see dieWithParent), so this one stays.
 	runtime.LockOSThread()
 	p := &program{in: os.Stdin, out: os.Stdout, err: os.Stderr, getenv: os.Getenv}
-	os.Exit(p.main(os.Args[1:]))
+	code := p.main(os.Args[1:])
+	if p.interrupt != nil {
+		p.interrupt()
+	}
+	os.Exit(code)
 }

@@ -113,9 +113,31 @@ func (o *output) String() string {
 // start runs the binary with an environment. It is killed at the end of the test.
 func start(t *testing.T, env []string, args ...string) *running {
 	t.Helper()
-	r := &running{t: t, cmd: exec.CommandContext(t.Context(), binary, args...), lines: make(chan string, 10_000)}
-	r.cmd.Env = append(os.Environ(), env...)
+	return startCommand(t, env, binary, args...)
+}
+
+// startCommand is start for a command that runs the binary in its own place.
+func startCommand(t *testing.T, env []string, name string, args ...string) *running {
+	t.Helper()
+	r := &running{t: t, cmd: exec.CommandContext(t.Context(), name, args...), lines: make(chan string, 10_000)}
 	r.cmd.Stderr = &r.err
+	r.begin(env)
+	return r
+}
+
+// startInto is start with a stderr of the test's own.
+func startInto(t *testing.T, stderr *os.File, args ...string) *running {
+	t.Helper()
+	r := &running{t: t, cmd: exec.CommandContext(t.Context(), binary, args...), lines: make(chan string, 10_000)}
+	r.cmd.Stderr = stderr
+	r.begin(nil)
+	return r
+}
+
+func (r *running) begin(env []string) {
+	t := r.t
+	t.Helper()
+	r.cmd.Env = append(os.Environ(), env...)
 	r.cmd.WaitDelay = patience // a child that keeps stderr open
 	var err error
 	r.in, err = r.cmd.StdinPipe()
@@ -132,7 +154,6 @@ func start(t *testing.T, env []string, args ...string) *running {
 			r.lines <- s.Text()
 		}
 	}()
-	return r
 }
 
 // saw waits for a line with text, and returns it.

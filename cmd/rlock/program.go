@@ -1,17 +1,24 @@
 package main
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"text/tabwriter"
+	"time"
 	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 )
 
 // program is what a command sees of the world around it.
@@ -19,6 +26,8 @@ type program struct {
 	in, out, err *os.File
 	getenv       func(string) string
 	self         string // the executable to start again as a worker; "" for this one
+
+	interrupt func() // ends this process as the command of a run, which died of SIGINT; nil if it did not
 }
 
 // command is what can follow the program's name.
@@ -37,6 +46,7 @@ func commands() []command {
 		{"top", usageTop, (*program).top},
 		{"watch", usageWatch, (*program).watch},
 		{"unlock", usageUnlock, (*program).unlock},
+		{"token", usageToken, (*program).token},
 		{"doctor", usageDoctor, (*program).doctor},
 		{"version", usage, (*program).version},
 	}
@@ -88,8 +98,43 @@ func (p *program) help(args []string) int {
 
 // fail says what went wrong and returns the code.
 func (p *program) fail(code int, err error) int {
-	fmt.Fprintln(p.err, "rlock:", trimPrefix(err))
+	fmt.Fprintln(p.err, "rlock:", clean(trimPrefix(err)))
 	return code
+}
+
+// leaveTime is what a command has to clean up after a signal.
+const leaveTime = 300 * time.Millisecond
+
+// interruptibly runs what a signal ends at once: a question to a Redis that does not answer is left alone. begun is for commands that a
+// signal is the ordinary end of, from then on.
+func (p *program) interruptibly(does func(ctx context.Context, begun func()) int) int {
+	ctx, stop := interruptible()
+	defer stop()
+	var ordinary atomic.Bool
+	code := make(chan int, 1)
+	go func() { code <- does(ctx, func() { ordinary.Store(true) }) }() // ends with its questions, or with the process
+	select {
+	case c := <-code:
+		return c
+	case <-ctx.Done():
+	}
+	select {
+	case c := <-code:
+		return c
+	case <-time.After(leaveTime):
+		if ordinary.Load() {
+			return 0
+		}
+		return endCode(ctx)
+	}
+}
+
+// failed is fail for what a signal may have ended: then there is nothing to say.
+func (p *program) failed(ctx context.Context, err error) int {
+	if ctx.Err() != nil {
+		return endCode(ctx)
+	}
+	return p.fail(exitInternal, err)
 }
 
 // misuse is fail for a command line that is wrong.
@@ -119,31 +164,77 @@ func (p *program) parse(fs *flag.FlagSet, args []string) (code int, ok bool) {
 	case errors.Is(err, flag.ErrHelp):
 		return p.help([]string{fs.Name()}), false
 	default:
-		return p.misuse(err, fs.Name()), false
+		return p.misuse(hint(fs, err), fs.Name()), false
 	}
+}
+
+// noUnit is what the flags say of a number without a unit.
+var noUnit = regexp.MustCompile(`^invalid value "(-?[\d.]+)" for flag -(\S+): parse error$`)
+
+// hint adds to an error of the flags that a duration has a unit.
+func hint(fs *flag.FlagSet, err error) error {
+	if m := noUnit.FindStringSubmatch(err.Error()); m != nil {
+		if f, ok := fs.Lookup(m[2]).Value.(flag.Getter); ok {
+			if _, ok := f.Get().(time.Duration); ok {
+				return fmt.Errorf("-%s %s: a duration has a unit, as in %ss", m[2], m[1], m[1])
+			}
+		}
+	}
+	return err
+}
+
+// parseOne is parse for a command with one argument at most, before or behind its flags. Without one it is "", and given is false.
+func (p *program) parseOne(fs *flag.FlagSet, args []string) (arg string, given bool, code int, ok bool) {
+	if code, ok := p.parse(fs, args); !ok {
+		return "", false, code, false
+	}
+	if fs.NArg() == 0 {
+		return "", false, 0, true
+	}
+	arg = fs.Arg(0)
+	if code, ok := p.parse(fs, fs.Args()[1:]); !ok {
+		return "", false, code, false
+	}
+	if fs.NArg() > 0 {
+		return "", false, p.misuse(fmt.Errorf("%s takes one argument, not also %q (quote what is to be one)", fs.Name(), fs.Arg(0)), fs.Name()), false
+	}
+	return arg, true, 0, true
 }
 
 // parseName is parse for a command with one argument, the name of a lock.
 func (p *program) parseName(fs *flag.FlagSet, args []string) (name string, code int, ok bool) {
-	if code, ok := p.parse(fs, args); !ok {
-		return "", code, false
-	}
+	name, given, code, ok := p.parseOne(fs, args)
 	switch {
-	case fs.NArg() == 0:
+	case !ok:
+		return "", code, false
+	case !given:
 		return "", p.misuse(fmt.Errorf("%s needs NAME", fs.Name()), fs.Name()), false
-	case fs.NArg() > 1:
-		return "", p.misuse(fmt.Errorf("%s takes one NAME, and flags before it", fs.Name()), fs.Name()), false
-	case fs.Arg(0) == "":
+	case name == "":
 		return "", p.misuse(errors.New("NAME is empty"), fs.Name()), false
 	}
-	return fs.Arg(0), 0, true
+	return name, 0, true
 }
 
-// json writes a value as one line.
+// json writes a value as one line. A terminal may show it.
 func (p *program) json(v any) {
-	e := json.NewEncoder(p.out)
+	var text bytes.Buffer
+	e := json.NewEncoder(&text)
 	e.SetEscapeHTML(false)
-	_ = e.Encode(v) // if nobody reads on, neither will it be missed
+	if err := e.Encode(v); err != nil { // of our own types
+		panic(err)
+	}
+	var line strings.Builder
+	for _, r := range strings.TrimSuffix(text.String(), "\n") {
+		switch {
+		case unicode.IsPrint(r):
+			line.WriteRune(r)
+		default: // inside of a string; the encoder leaves those of ASCII to nobody
+			for _, unit := range utf16.AppendRune(nil, r) {
+				fmt.Fprintf(&line, `\u%04x`, unit)
+			}
+		}
+	}
+	fmt.Fprintln(p.out, line.String()) // if nobody reads on, neither will it be missed
 }
 
 // table writes rows under a header: in columns on a terminal, otherwise without the header and with a tab between the cells.
@@ -155,14 +246,39 @@ func table(w io.Writer, header []string, rows [][]string, terminal bool) {
 		rows = append([][]string{header}, rows...)
 	}
 	for _, row := range rows {
-		fmt.Fprintln(w, strings.Join(row, "\t"))
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = clean(cell)
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
 }
 
 // printable is a name as it is, or quoted if it would upset a terminal or a table.
 func printable(name string) string {
-	if name == "" || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) {
+	if name == "" || strings.ContainsFunc(name, upsets) {
 		return strconv.Quote(name)
 	}
 	return name
 }
+
+// clean is a text in which each character that would upset a terminal or a table is written as Go does in a string.
+func clean(text string) string {
+	if !strings.ContainsFunc(text, upsets) {
+		return text
+	}
+	var out strings.Builder
+	for len(text) > 0 {
+		r, size := utf8.DecodeRuneInString(text)
+		if upsets(r) {
+			quoted := strconv.Quote(text[:size])
+			out.WriteString(quoted[1 : len(quoted)-1])
+		} else {
+			out.WriteString(text[:size])
+		}
+		text = text[size:]
+	}
+	return out.String()
+}
+
+func upsets(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }

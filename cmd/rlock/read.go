@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/redis/rueidis"
 
@@ -19,8 +20,9 @@ import (
 
 // state is what can be seen of a lock. Its JSON is what programs read.
 type state struct {
-	Name    string   `json:"name"` // without the prefix
-	Kind    string   `json:"kind"` // mutex, fenced, fair, read or write; "" of a free lock
+	Name    string   `json:"name"`                  // without the prefix
+	Bytes   []byte   `json:"name_base64,omitempty"` // of a name that is no UTF-8, which the JSON of a text cannot be
+	Kind    string   `json:"kind"`                  // mutex, fenced, fair, read or write; "" of a free lock
 	Holders []holder `json:"holders"`
 	TTL     int64    `json:"ttl_ms"` // -1: no expiry
 	Token   int64    `json:"token,omitempty"`
@@ -74,14 +76,15 @@ func (v *viewer) read(ctx context.Context, keys []string) (locks []state, failed
 	var reads rueidis.Commands
 	for _, key := range likely {
 		reads = append(reads, b.Hgetall().Key(key).Build(), b.Pttl().Key(key).Build(),
-			b.Get().Key(prefixed("redisson_lock_token", key)).Build())
+			b.Get().Key(tokenKey(key)).Build())
 	}
 	replies := v.rdb.DoMulti(ctx, reads...)
 	for i, key := range likely {
 		fields, err1 := replies[3*i].AsStrMap()
 		ttl, err2 := replies[3*i+1].AsInt64()
 		token, _ := replies[3*i+2].AsInt64() // there may be none, or something else
-		s := state{Name: strings.TrimPrefix(key, v.prefix), TTL: ttl, Token: token, key: key}
+		s := v.named(key)
+		s.TTL, s.Token = ttl, token
 		switch err := cmp.Or(err1, err2); {
 		case err != nil:
 			fail(key, err)
@@ -93,6 +96,15 @@ func (v *viewer) read(ctx context.Context, keys []string) (locks []state, failed
 		}
 	}
 	return locks, failed
+}
+
+// named is what is known of a lock before it is read.
+func (v *viewer) named(key string) state {
+	s := state{Name: strings.TrimPrefix(key, v.prefix), key: key}
+	if !utf8.ValidString(s.Name) {
+		s.Bytes = []byte(s.Name)
+	}
+	return s
 }
 
 // isForbidden reports whether Redis has refused a command because of the user's rights.
@@ -114,10 +126,11 @@ func (s *state) fill(fields map[string]string) bool {
 			return false
 		}
 		tag := owner[2]
-		if len(tag) > 1 && tag[0] == '0' {
+		kept := tag == "00" // for nobody, see docs/protocol.md
+		if len(tag) > 1 && tag[0] == '0' && !kept {
 			s.Kind = "fair"
 		}
-		s.Holders = append(s.Holders, holder{Owner: field, Depth: depth, Write: owner[isWrite] != "", Kept: tag == "0"})
+		s.Holders = append(s.Holders, holder{Owner: field, Depth: depth, Write: owner[isWrite] != "", Kept: kept})
 	}
 	switch {
 	case s.Kind != "mutex":
@@ -129,11 +142,26 @@ func (s *state) fill(fields map[string]string) bool {
 }
 
 // prefixed makes a name the way Redisson does: with the key as the hash tag, unless it brings its own.
-func prefixed(prefix, key string) string {
+func prefixed(prefix, key string) string { return prefix + ":" + hashTag(key) }
+
+// hashTag is a key as the names of the keys beside it have it.
+func hashTag(key string) string {
 	if strings.Contains(key, "{") {
-		return prefix + ":" + key
+		return key
 	}
-	return prefix + ":{" + key + "}"
+	return "{" + key + "}"
+}
+
+// together reports whether one script can have two keys.
+func (v *viewer) together(a, b string) bool {
+	if v.rdb.Mode() != rueidis.ClientModeCluster {
+		return true
+	}
+	slot := func(key string) uint16 {
+		cmd := v.rdb.B().Exists().Key(key).Build()
+		return cmd.Slot()
+	}
+	return slot(a) == slot(b)
 }
 
 // clientID is the part of an owner that names its Client.
@@ -220,8 +248,8 @@ type viewer struct {
 }
 
 // open connects a viewer. It reports false, with the exit code, if there is no connection.
-func (p *program) open(t target) (v *viewer, code int, ok bool) {
-	rdb, code, ok := p.connect(&t, false)
+func (p *program) open(ctx context.Context, t target) (v *viewer, code int, ok bool) {
+	rdb, code, ok := p.connect(ctx, &t)
 	if !ok {
 		return nil, code, false
 	}
@@ -233,20 +261,35 @@ func (p *program) open(t target) (v *viewer, code int, ok bool) {
 	return &viewer{t, rdb, locks}, 0, true
 }
 
-func (v *viewer) close() {
-	v.locks.Close()
-	v.rdb.Close()
+// closeTime bounds how long a Redis that does not answer keeps us from the end.
+const closeTime = time.Second
+
+func (v *viewer) close() { closeSoon(v.locks.Close, v.rdb.Close) }
+
+// closeSoon closes all there is, and leaves that alone when it takes too long.
+func closeSoon(closers ...func()) {
+	closed := make(chan struct{})
+	go func() { // ends when all is closed, or with the process
+		defer close(closed)
+		for _, c := range closers {
+			c()
+		}
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeTime):
+	}
 }
 
 // see connects a viewer and looks at one lock. It reports false, with the exit code, if that failed.
 func (p *program) see(ctx context.Context, t target, name string) (v *viewer, seen *view, code int, ok bool) {
-	if v, code, ok = p.open(t); !ok {
+	if v, code, ok = p.open(ctx, t); !ok {
 		return nil, nil, code, false
 	}
 	seen, err := v.inspect(ctx, name)
 	if err != nil {
 		v.close()
-		return nil, nil, p.fail(exitInternal, v.at(err)), false
+		return nil, nil, p.failed(ctx, v.at(err)), false
 	}
 	return v, seen, 0, true
 }
@@ -260,15 +303,24 @@ func (v *viewer) inspect(ctx context.Context, name string) (*view, error) {
 	if err := failed[key]; err != nil {
 		return nil, fmt.Errorf("%q: %w", name, err)
 	}
-	seen := &view{state: state{Name: name, Holders: []holder{}, key: key}, Held: len(held) > 0}
+	seen := &view{state: v.named(key), Held: len(held) > 0}
+	seen.Holders = []holder{}
 	if seen.Held {
 		seen.state = held[0]
 	}
 	// The queues of all kinds: a lock that is free does not tell its own.
 	for _, kind := range []struct {
-		lock  *rlock.Mutex
-		queue *[]string
-	}{{v.locks.Mutex(name), &seen.Queue}, {v.locks.FairMutex(name), &seen.FairQueue}, {v.locks.RWMutex(name).Write(), &seen.Writers}} {
+		lock   *rlock.Mutex
+		beside string // a key that such a lock has besides
+		queue  *[]string
+	}{
+		{v.locks.Mutex(name), key, &seen.Queue},
+		{v.locks.FairMutex(name), prefixed("redisson_lock_timeout", key), &seen.FairQueue},
+		{v.locks.RWMutex(name).Write(), hashTag(key) + ":", &seen.Writers},
+	} {
+		if !v.together(key, kind.beside) { // a lock that this cluster cannot have
+			continue
+		}
 		info, err := kind.lock.Info(ctx)
 		switch {
 		case isForbidden(err): // whoever may not see the queues still sees the holder
@@ -292,8 +344,14 @@ func (v *viewer) inspect(ctx context.Context, name string) (*view, error) {
 			seen.Processes++
 		}
 	}
+	if !v.together(key, prefixed(lockChannel, key)) { // nor can one see who listens
+		seen.Processes = -1
+	}
 	if seen.Kind == "mutex" && len(seen.FairQueue) > 0 {
 		seen.Kind = "fair"
+	}
+	if !seen.Held {
+		seen.Token, _ = v.token(ctx, key) // there may be none, or something else
 	}
 	return seen, nil
 }

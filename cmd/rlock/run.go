@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -70,6 +72,16 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 	if code, ok := p.parse(flags, args); !ok {
 		return e, code, false
 	}
+	if flags.NArg() > 0 { // more flags may follow, up to the dashes
+		e.name = flags.Arg(0)
+		rest := flags.Args()[1:]
+		if code, ok := p.parse(flags, rest); !ok {
+			return e, code, false
+		}
+		if n := len(rest) - flags.NArg(); n > 0 && rest[n-1] == "--" {
+			e.argv = flags.Args()
+		}
+	}
 	given := make(map[string]bool)
 	flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
 	e.forever = !given["wait"] && !e.skip
@@ -77,7 +89,7 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 		e.busy = 0
 	}
 	var err error
-	switch rest := flags.Args(); {
+	switch {
 	case e.wait < 0 || e.grace < 0:
 		err = errors.New("-wait and -grace can't be negative")
 	case given["lease"] && lease < time.Millisecond, given["min-hold"] && minHold < time.Millisecond, given["max-hold"] && maxHold < time.Millisecond:
@@ -88,12 +100,10 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 		err = errors.New("-min-hold is for plain and fenced locks")
 	case e.busy < 0 || e.busy > 255:
 		err = errors.New("-E is from 0 to 255")
-	case len(rest) < 3 || rest[1] != "--":
-		err = errors.New("run needs NAME -- command")
-	case rest[0] == "":
+	case len(e.argv) == 0:
+		err = errors.New("run needs NAME -- command, and its own flags before the dashes")
+	case e.name == "":
 		err = errors.New("NAME is empty")
-	default:
-		e.name, e.argv = rest[0], rest[2:]
 	}
 	if err != nil {
 		return e, p.misuse(err, "run"), false
@@ -110,6 +120,14 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 	return e, 0, true
 }
 
+// keeper is who holds the lock while the command runs.
+type keeper struct {
+	errand
+	lock    *rlock.Mutex
+	notes   *notes
+	signals chan os.Signal
+}
+
 // run takes a lock, runs a command and releases the lock.
 func (p *program) run(args []string) int {
 	e, code, ok := p.parseErrand(args)
@@ -122,22 +140,46 @@ func (p *program) run(args []string) int {
 		return p.fail(startCode(err), err)
 	}
 	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	signal.Notify(signals, heeded(os.Interrupt, syscall.SIGTERM, syscall.SIGQUIT)...)
 	defer signal.Stop(signals)
+	// Whoever reads our stderr may go: the next line would end us, with the lock held. The command is not to inherit that we ignore it.
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, syscall.SIGPIPE)
+	defer signal.Stop(pipe)
+	said := newNotes(p.err)
+	defer said.end()
+	fail := func(code int, err error) int {
+		said.say(trimPrefix(err))
+		return code
+	}
 
-	rdb, code, ok := p.connect(&e.target, true)
+	connected, code, ok := p.dial(&e.target, true)
 	if !ok {
 		return code
 	}
-	defer rdb.Close()
+	var rdb rueidis.Client
+	select {
+	case c := <-connected:
+		if c.err != nil {
+			return fail(exitInternal, c.err)
+		}
+		rdb = c.rdb
+	case s := <-signals:
+		return signalled{s}.exitCode()
+	}
 	waits := make(chan string, 1)
 	client, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: e.watchdog, Prefix: e.target.prefix, Trace: &rlock.Trace{
-		Waiting: func(_ context.Context, i rlock.WaitingInfo) { waits <- i.Holder },
+		Waiting: func(_ context.Context, i rlock.WaitingInfo) {
+			select {
+			case waits <- i.Holder:
+			default: // the looks tell
+			}
+		},
 	}})
 	if err != nil {
 		return p.misuse(err, "run")
 	}
-	defer client.Close()
+	defer closeSoon(client.Close, rdb.Close)
 	// "rlock show" finds us by it. The name is lost with the connection; nothing depends on it.
 	named, cancel := context.WithTimeout(context.Background(), lookInterval)
 	_ = rdb.Do(named, rdb.B().ClientSetname().ConnectionName("rlock:"+client.ID()).Build())
@@ -145,26 +187,29 @@ func (p *program) run(args []string) int {
 
 	ctx, giveUp := context.WithCancelCause(context.Background())
 	defer giveUp(nil)
-	held, unlock, err := p.acquire(ctx, giveUp, e, client, signals, waits)
+	k := keeper{errand: e, lock: e.kind(client, e.name, e.options...), notes: said, signals: signals}
+	held, unlock, err := k.acquire(ctx, giveUp, waits)
 	var s signalled
 	switch {
 	case err == nil:
-		return p.runHeld(held, e, unlock, signals)
+		return k.run(held, p, unlock)
 	case errors.As(err, &s):
 		return s.exitCode()
 	case errors.Is(err, rlock.ErrNotAcquired) && !errors.Is(err, rlock.ErrUnreachable):
 		if e.skip && !e.verbose {
 			return e.busy
 		}
-		return p.fail(e.busy, err)
+		return fail(e.busy, err)
 	default:
-		return p.fail(exitInternal, e.target.at(err))
+		return fail(exitInternal, e.target.at(err))
 	}
 }
 
 // environment is that of the command: our own, and what it may want to know of its lock.
 func (e errand) environment(held context.Context) []string {
-	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "RLOCK_TOKEN=") }) // of an outer run
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		return strings.HasPrefix(v, "RLOCK_TOKEN=") || strings.HasPrefix(v, ownURL+"=") // the former of an outer run
+	})
 	env = append(env, "RLOCK_NAME="+e.name, "RLOCK_OWNER="+rlock.Owner(held))
 	if token, ok := rlock.FencingToken(held, e.name); ok {
 		env = append(env, "RLOCK_TOKEN="+strconv.FormatInt(token, 10))
@@ -174,22 +219,20 @@ func (e errand) environment(held context.Context) []string {
 
 // acquire takes the lock, unless a signal comes first: then it gives up, which ends ctx. The first holder that is waited for comes from
 // waits.
-func (p *program) acquire(
-	ctx context.Context, giveUp context.CancelCauseFunc, e errand, client *rlock.Client, signals <-chan os.Signal, waits <-chan string,
-) (context.Context, rlock.UnlockFunc, error) {
+func (k *keeper) acquire(ctx context.Context, giveUp context.CancelCauseFunc, waits <-chan string) (context.Context, rlock.UnlockFunc, error) {
 	type result struct {
 		held   context.Context
 		unlock rlock.UnlockFunc
 		err    error
 	}
 	results := make(chan result, 1)
-	m, began := e.kind(client, e.name, e.options...), time.Now()
+	began := time.Now()
 	go func() { // ends soon after giveUp at the latest
 		var r result
-		if e.forever {
-			r.held, r.unlock, r.err = m.Lock(ctx)
+		if k.forever {
+			r.held, r.unlock, r.err = k.lock.Lock(ctx)
 		} else {
-			r.held, r.unlock, r.err = m.TryLock(ctx, e.wait)
+			r.held, r.unlock, r.err = k.lock.TryLock(ctx, k.wait)
 		}
 		results <- r
 	}()
@@ -200,10 +243,10 @@ func (p *program) acquire(
 		select {
 		case r := <-results:
 			if r.err == nil {
-				p.tell(e, "acquired after %s as %s", short(time.Since(began)), rlock.Owner(r.held))
+				k.tell("acquired after %s as %s", short(time.Since(began)), rlock.Owner(r.held))
 			}
 			return r.held, r.unlock, r.err
-		case s := <-signals:
+		case s := <-k.signals:
 			giveUp(signalled{s})
 			r := <-results
 			if r.err == nil {
@@ -211,14 +254,14 @@ func (p *program) acquire(
 			}
 			return nil, nil, signalled{s}
 		case seen = <-waits:
-			p.tell(e, "waiting: held by %s", seen)
+			k.tell("waiting: held by %s", seen)
 		case <-looks.C:
-			if !e.verbose || seen == "" {
+			if !k.verbose || seen == "" {
 				continue
 			}
-			if now := holdersOf(ctx, m); now != "" && now != seen {
+			if now := k.holders(ctx); now != "" && now != seen {
 				seen = now
-				p.tell(e, "waiting: held by %s", seen)
+				k.tell("waiting: held by %s", seen)
 			}
 		}
 	}
@@ -227,47 +270,95 @@ func (p *program) acquire(
 // lookInterval is how often -v looks who is waited for, and how long a look may take.
 const lookInterval = time.Second
 
-// holdersOf is "" if nobody holds the lock, or that is not known.
-func holdersOf(ctx context.Context, m *rlock.Mutex) string {
+// holders is "" if nobody holds the lock, or that is not known.
+func (k *keeper) holders(ctx context.Context) string {
+	owners, _ := k.owners(ctx) // the Lock tells of what is wrong
+	return strings.Join(owners, ", ")
+}
+
+func (k *keeper) owners(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookInterval)
 	defer cancel()
-	info, _ := m.Info(ctx) // the Lock tells of what is wrong
+	info, err := k.lock.Info(ctx)
 	var owners []string
 	for _, h := range info.Holders {
 		owners = append(owners, h.Owner)
 	}
-	return strings.Join(owners, ", ")
+	return owners, err
 }
 
 // tell says with -v what becomes of the lock.
-func (p *program) tell(e errand, format string, args ...any) {
-	if e.verbose {
-		fmt.Fprintf(p.err, "rlock: %q: %s\n", e.name, fmt.Sprintf(format, args...))
+func (k *keeper) tell(format string, args ...any) {
+	if k.verbose {
+		k.notes.say(fmt.Sprintf("%q: %s", k.name, fmt.Sprintf(format, args...)))
 	}
 }
 
-// runHeld runs the command inside the lock.
-func (p *program) runHeld(held context.Context, e errand, unlock rlock.UnlockFunc, signals <-chan os.Signal) int {
+// run runs the command inside the lock.
+func (k *keeper) run(held context.Context, p *program, unlock rlock.UnlockFunc) int {
 	var code int
 	began := time.Now()
-	child, err := p.start(e.path, e.argv, e.environment(held))
+	if jobs := jobSignals(); len(jobs) > 0 { // until now they stop us alone
+		signal.Notify(k.signals, jobs...)
+	}
+	if err := held.Err(); err != nil { // this process has been stopped
+		k.notes.say(trimPrefix(context.Cause(held)) + ": the command was not run")
+		_ = unlock() // it says the same
+		return exitLost
+	}
+	child, err := p.start(k.path, k.argv, k.environment(held))
 	if err != nil {
-		code = p.fail(startCode(err), err)
+		code = startCode(err)
+		k.notes.say(err.Error())
 	} else {
-		code = child.follow(held.Done(), signals, e.grace, func() {
-			fmt.Fprintf(p.err, "rlock: %v: stopping the command\n", trimPrefix(context.Cause(held)))
-		})
+		code = child.follow(keeping{
+			held: held, grace: k.grace,
+			sure: func() bool { return k.sure(held) },
+			lost: func() {
+				why := errLostUnseen
+				if err := context.Cause(held); err != nil {
+					why = err
+				}
+				k.notes.say(trimPrefix(why) + ": stopping the command")
+			},
+		}, k.signals)
+		p.interrupt = child.interrupt
 	}
 	switch err := unlock(); {
 	case errors.Is(err, rlock.ErrLost):
 		// Also if the command ended by itself: somebody else may have been inside with it.
-		return p.fail(exitLost, fmt.Errorf("%q: the lock was lost; the command ended with code %d", e.name, code))
+		k.notes.say(fmt.Sprintf("%q: the lock was lost; the command ended with code %d", k.name, code))
+		return exitLost
 	case err != nil: // the command was alone; others only wait a little longer
-		fmt.Fprintf(p.err, "rlock: %v: the lock ends with its lease\n", trimPrefix(err))
+		k.notes.say(trimPrefix(err) + ": the lock ends with its lease")
 	default:
-		p.tell(e, "released after %s", short(time.Since(began)))
+		k.tell("released after %s", short(time.Since(began)))
 	}
 	return code
+}
+
+var errLostUnseen = errors.New("lost while this process was stopped")
+
+// settleTime is for timers that were due while this process was stopped. They run before it is over.
+const settleTime = 50 * time.Millisecond
+
+// sure reports whether the lock is still held, after a time in which this process was stopped. If Redis does not tell, it waits for the end
+// of the lease.
+func (k *keeper) sure(held context.Context) bool {
+	for held.Err() == nil {
+		owners, err := k.owners(held)
+		select {
+		case <-held.Done():
+		case <-time.After(settleTime):
+			switch {
+			case err == nil:
+				return slices.Contains(owners, rlock.Owner(held))
+			case isForbidden(err): // then the timers have to do
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // startCode is the exit code for a command that can't be started.

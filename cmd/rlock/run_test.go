@@ -117,7 +117,7 @@ func waitForWaiter(t *testing.T, s *redistest.Server) {
 	c := s.Client(t)
 	redistest.Eventually(t, patience, func() bool {
 		channels, err := c.Do(t.Context(), c.B().PubsubChannels().Build()).AsStrSlice()
-		return err == nil && len(channels) == 2 // of the unlocks, and of grants to the one that waits
+		return err == nil && len(channels) == 3 // of the unlocks, of those in line, and of grants to the one that waits
 	}, "somebody waits")
 }
 
@@ -273,6 +273,9 @@ func TestRunEnvironment(t *testing.T) {
 	require.Regexp(t, `^job,[-0-9a-f]{36}:\d+,2\n$`, run("-fenced", "job"))
 	require.Regexp(t, `^job,[-0-9a-f]{36}:\d+,1\n$`, run("-fenced", "-prefix", "shop:", "job"))
 	require.Regexp(t, `^fair,[-0-9a-f]{36}:0\d+,\n$`, run("-fair", "fair"))
+	// What is for rlock alone stays there; the rest is the command's as well.
+	env := start(t, []string{"RLOCK_REDIS_URL=redis://" + s.Addr(), "REDIS_URL=redis://127.0.0.1:1"}, "run", "job", "--", "sh", "-c", `echo "$RLOCK_REDIS_URL,$REDIS_URL"`)
+	require.Equal(t, result{0, ",redis://127.0.0.1:1", ""}, env.rest())
 	// The token of an outer lock is not that of an inner one.
 	r := start(t, []string{"REDIS_ADDR=" + s.Addr(), "RLOCK_TOKEN=7"}, append([]string{"run", "-exclusive", "rw"}, sh...)...)
 	require.Regexp(t, `^rw,[-0-9a-f]{36}:\d+:write,$`, r.rest().out)

@@ -26,4 +26,10 @@ func TestBySentinels(t *testing.T) {
 			require.Equal(t, []string{s.Master(t).Addr()}, f.Servers)
 		}
 	}
+
+	// A user that may not ask for the role cannot connect by sentinels.
+	master := s.Master(t).Client(t, redistest.Single)
+	require.NoError(t, master.Do(t.Context(), master.B().Arbitrary("ACL", "SETUSER", "shop", "on", ">pw", "~*", "&*", "+@all", "-role").Build()).Error())
+	require.Contains(t, call(t, url, "doctor", "-acl-user", "shop").out, "bad\trights\tfor sentinels the user shop lacks: ROLE\t")
+	require.NotContains(t, call(t, s.Master(t).Addr(), "doctor", "-acl-user", "shop").out, "ROLE")
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strconv"
@@ -26,29 +27,29 @@ func (p *program) show(args []string) int {
 	if !ok {
 		return code
 	}
-	ctx, stop := interruptible()
-	defer stop()
-	v, seen, code, ok := p.see(ctx, t, name)
-	if !ok {
-		return code
-	}
-	defer v.close()
-	v.addHosts(ctx, &seen.state)
-	if *asJSON {
-		p.json(seen)
-	} else {
-		seen.print(p.out)
-	}
-	if !seen.Held {
-		return exitFree
-	}
-	return 0
+	return p.interruptibly(func(ctx context.Context, _ func()) int {
+		v, seen, code, ok := p.see(ctx, t, name)
+		if !ok {
+			return code
+		}
+		defer v.close()
+		v.addHosts(ctx, &seen.state)
+		if *asJSON {
+			p.json(seen)
+		} else {
+			seen.print(p.out)
+		}
+		if !seen.Held {
+			return exitFree
+		}
+		return 0
+	})
 }
 
 // print writes a line for each thing that is known.
 func (v *view) print(w io.Writer) {
 	line := func(what, format string, args ...any) {
-		fmt.Fprintf(w, "%-12s %s\n", what, fmt.Sprintf(format, args...))
+		fmt.Fprintf(w, "%-12s %s\n", what, clean(fmt.Sprintf(format, args...)))
 	}
 	line("lock", "%s", printable(v.Name))
 	if !v.Held {
@@ -77,7 +78,7 @@ func (v *view) print(w io.Writer) {
 func list(w io.Writer, what string, owners []string) {
 	const most = 20
 	for i, owner := range owners[:min(len(owners), most)] {
-		fmt.Fprintf(w, "%-12s %d. %s\n", what, i+1, owner)
+		fmt.Fprintf(w, "%-12s %d. %s\n", what, i+1, clean(owner))
 	}
 	if more := len(owners) - most; more > 0 {
 		fmt.Fprintf(w, "%-12s and %d more\n", what, more)

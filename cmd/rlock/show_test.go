@@ -130,8 +130,14 @@ func TestShowKinds(t *testing.T) {
 	_, unlock := lock(t.Context(), t, c.Mutex("kept", rlock.WithMinHold(time.Hour)))
 	require.NoError(t, unlock())
 	v, _ = showJSON(t, s.Addr(), "kept")
-	require.Equal(t, []holder{{Owner: c.ID() + ":0", Depth: 1, Kept: true}}, v.Holders)
+	require.Equal(t, []holder{{Owner: c.ID() + ":00", Depth: 1, Kept: true}}, v.Holders)
+	require.Equal(t, "mutex", v.Kind)
 	require.Contains(t, call(t, s.Addr(), "show", "kept").out, "kept by its WithMinHold")
+
+	// Redisson's lockAsync(0) is a hold.
+	require.NoError(t, rdb.Do(t.Context(), rdb.B().Hset().Key("async").FieldValue().FieldValue(java+":0", "1").Build()).Error())
+	v, _ = showJSON(t, s.Addr(), "async")
+	require.Equal(t, []holder{{Owner: java + ":0", Depth: 1}}, v.Holders)
 }
 
 // A key that is no lock is said to be none, and is not read as a whole.

@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// terminal is the binary at a terminal of its own.
+// terminal is a program at a terminal of its own, mostly the binary.
 type terminal struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -29,6 +29,12 @@ type terminal struct {
 
 // atTerminal runs the binary at a terminal.
 func atTerminal(t *testing.T, args ...string) *terminal {
+	t.Helper()
+	return terminalOf(t, exec.CommandContext(t.Context(), binary, args...))
+}
+
+// terminalOf gives a command a terminal and a session of its own.
+func terminalOf(t *testing.T, cmd *exec.Cmd, env ...string) *terminal {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
 	require.NoError(t, err)
@@ -46,8 +52,8 @@ func atTerminal(t *testing.T, args ...string) *terminal {
 	}))
 	slave, err := os.OpenFile(fmt.Sprint("/dev/pts/", number), os.O_RDWR|syscall.O_NOCTTY, 0)
 	require.NoError(t, err)
-	x := &terminal{t: t, cmd: exec.CommandContext(t.Context(), binary, args...), keys: master, slave: slave}
-	x.cmd.Env = append(os.Environ(), "TERM=xterm")
+	x := &terminal{t: t, cmd: cmd, keys: master, slave: slave}
+	x.cmd.Env = append(append(os.Environ(), "TERM=xterm"), env...)
 	x.cmd.Stdin, x.cmd.Stdout, x.cmd.Stderr = slave, slave, slave
 	x.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	x.before = x.mode()
@@ -119,6 +125,38 @@ func TestTopAtATerminal(t *testing.T) {
 		redistest.Eventually(t, patience, func() bool { return strings.HasSuffix(x.seen.String(), "\x1b[?25h\x1b[?1049l") }, "the screen is as it was")
 		require.Equal(t, x.before, x.mode(), "and so is the keyboard")
 	}
+}
+
+// Ctrl-Z gives the shell its screen and keyboard back, and fg shows top again. While Redis is silent it says that.
+func TestTopIsStopped(t *testing.T) {
+	t.Parallel()
+	s := newShell(t)
+	holds, waits := newLocks(t, s.Client(t)), newLocks(t, s.Client(t))
+	lock(t.Context(), t, holds.Mutex("job"))
+	waitFor(t, waits, waits.Mutex("job"))
+	const enters, leaves = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+	times := func(text string, n int) {
+		t.Helper()
+		redistest.Eventually(t, patience, func() bool { return strings.Count(s.seen.String(), text) >= n }, "the terminal shows "+text)
+	}
+	s.types("rlock top")
+	times("1 waited for, 1 of them held", 1)
+	s.press("\x1a")
+	times("Stopped", 1)
+	require.Contains(t, s.seen.String(), leaves)
+	s.types("echo us\"\"able")
+	s.saw("usable")
+	shown := strings.Count(s.seen.String(), "1 waited for")
+	s.types("fg")
+	times(enters, 2)
+	times("1 waited for", shown+2)
+	before := len(s.seen.String()) // a look may have come before the one that waits
+	s.Pause()
+	s.saw("no answer for 2.")
+	require.NotContains(t, s.seen.String()[before:], " 0 waited for")
+	s.press("q")
+	times(leaves, 2)
+	s.Resume()
 }
 
 func TestUnlockAsks(t *testing.T) {

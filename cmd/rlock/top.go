@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,7 +35,7 @@ exit code  0   2 usage   125 Redis failed
 
 const (
 	topInterval = time.Second // between two looks
-	topMost     = 1000        // keys are read in one look
+	topMost     = 1000        // locks are read in one look
 )
 
 // wanted is a lock that somebody waits for.
@@ -74,46 +75,61 @@ func (p *program) top(args []string) int {
 	case *times == 0 && !live:
 		*times = 1
 	}
-	ctx, stop := interruptible()
-	defer stop()
-	v, code, ok := p.open(t)
-	if !ok {
-		return code
+	if live { // it asks on the side, and so ends at once, when it has left the screen
+		ctx, stop := interruptible()
+		defer stop()
+		v, code, ok := p.open(ctx, t)
+		if !ok {
+			return code
+		}
+		defer v.close()
+		return p.topLive(ctx, &top{v, make(map[string]sighting)})
 	}
-	defer v.close()
-	view := &top{v, make(map[string]sighting)}
-	if live {
-		return p.topLive(ctx, view)
-	}
-	ticker := time.NewTicker(topInterval)
-	defer ticker.Stop()
-	for i := 0; ; {
-		locks, err := view.look(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return 0
-		case err != nil:
-			return p.fail(exitInternal, v.at(err))
-		case *asJSON:
-			for i := range locks {
-				p.json(locks[i])
+	return p.interruptibly(func(ctx context.Context, _ func()) int {
+		v, code, ok := p.open(ctx, t)
+		if !ok {
+			return code
+		}
+		defer v.close()
+		view := &top{v, make(map[string]sighting)}
+		ticker := time.NewTicker(topInterval)
+		defer ticker.Stop()
+		for i := 0; ; {
+			seen, err := view.look(ctx)
+			switch {
+			case err != nil:
+				return p.failed(ctx, v.at(err))
+			case *asJSON:
+				for i := range seen.locks {
+					p.json(seen.locks[i])
+				}
+			default:
+				table(p.out, topHeader, topRows(seen.locks), isTerminal(p.out))
 			}
-		default:
-			table(p.out, topHeader, topRows(locks), isTerminal(p.out))
+			if seen.left > 0 {
+				fmt.Fprintf(p.err, "rlock: these are the %d most wanted; %d more are waited for\n", len(seen.locks), seen.left)
+			}
+			if i++; i == *times {
+				return 0
+			}
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return endCode(ctx)
+			}
 		}
-		if i++; i == *times {
-			return 0
-		}
-		select {
-		case <-ticker.C:
-		case <-ctx.Done():
-			return 0
-		}
-	}
+	})
+}
+
+// sight is what a look has found.
+type sight struct {
+	locks []wanted
+	left  int // so many more are waited for
+	at    time.Time
 }
 
 // look finds the locks that somebody waits for.
-func (t *top) look(ctx context.Context) ([]wanted, error) {
+func (t *top) look(ctx context.Context) (sight, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
 	channels := make(map[string]*listeners)
@@ -127,7 +143,7 @@ func (t *top) look(ctx context.Context) ([]wanted, error) {
 		answers = true
 	}
 	if !answers {
-		return nil, down
+		return sight{}, down
 	}
 	waiting := make(map[string]int64) // by key
 	for channel, l := range channels {
@@ -141,12 +157,29 @@ func (t *top) look(ctx context.Context) ([]wanted, error) {
 	keys := slices.SortedFunc(maps.Keys(waiting), func(a, b string) int {
 		return cmp.Or(cmp.Compare(waiting[b], waiting[a]), strings.Compare(a, b))
 	})
-	for len(keys) > topMost {
-		delete(waiting, keys[len(keys)-1])
-		keys = keys[:len(keys)-1]
+	seen, all := sight{at: time.Now()}, waiting
+	waiting = make(map[string]int64)
+	second := func(key string) bool { // of the two names that one channel may be of
+		return strings.HasPrefix(key, "{") && all[twin(key)] > 0
 	}
-	held, failed := t.read(ctx, keys)
-	return t.wanted(waiting, held, failed), nil
+	for _, key := range keys {
+		switch {
+		case second(key):
+		case len(waiting) == topMost:
+			seen.left++
+		default:
+			waiting[key] = all[key]
+		}
+	}
+	for _, key := range keys {
+		if second(key) && waiting[twin(key)] > 0 {
+			waiting[key] = all[key]
+		}
+	}
+	looked := slices.Sorted(maps.Keys(waiting))
+	held, failed := t.read(ctx, looked)
+	seen.locks = t.wanted(waiting, held, failed)
+	return seen, nil
 }
 
 // wanted puts together what was seen, and remembers the holders.
@@ -167,7 +200,8 @@ func (t *top) wanted(waiting map[string]int64, held []state, failed map[string]e
 		if known[key] || both && (known[twin(key)] || strings.HasPrefix(key, "{")) {
 			continue
 		}
-		w := wanted{state: state{Name: strings.TrimPrefix(key, t.prefix), Holders: []holder{}, key: key}, Waiting: many}
+		w := wanted{state: t.named(key), Waiting: many}
+		w.Holders = []holder{}
 		if err := failed[key]; err != nil {
 			w.Error = err.Error()
 		}
@@ -206,50 +240,127 @@ func topRows(locks []wanted) [][]string {
 	return rows
 }
 
-// topLive draws the screen again and again until a signal or a q.
+// screenColumns are the cells of a row in the order of the screen: what it may cut off is last.
+func screenColumns(row []string) []string {
+	return []string{row[0], row[1], row[2], row[4], row[5], row[3]}
+}
+
+// screenRows leave the other columns, and the beginning of a holder, in their place however long the names are.
+func screenRows(locks []wanted, width int) [][]string {
+	const others, least = 44, 10
+	rows := topRows(locks)
+	for i, row := range rows {
+		if name, most := []rune(row[0]), max(least, width-others); len(name) > most {
+			row[0] = string(name[:most-1]) + "…"
+		}
+		rows[i] = screenColumns(row)
+	}
+	return rows
+}
+
+// topLive draws the screen again and again until a signal or a q. It goes on while Redis does not answer, and says so.
 func (p *program) topLive(ctx context.Context, t *top) int {
+	jobs := make(chan os.Signal, 2)
+	if signals := jobSignals(); len(signals) > 0 {
+		signal.Notify(jobs, signals...)
+		defer signal.Stop(jobs)
+	}
 	keys := p.keys()
-	defer keys.restore()
-	fmt.Fprint(p.out, "\x1b[?1049h\x1b[?25l") // another screen, no cursor
-	defer fmt.Fprint(p.out, "\x1b[?25h\x1b[?1049l")
+	enter := func() {
+		keys.set()
+		fmt.Fprint(p.out, "\x1b[?1049h\x1b[?25l") // another screen, no cursor
+	}
+	leave := func() {
+		fmt.Fprint(p.out, "\x1b[?25h\x1b[?1049l")
+		keys.restore()
+	}
+	enter()
+	defer leave()
+	type answer struct {
+		sight
+		err error
+	}
+	answers, asked := make(chan answer, 1), time.Now()
+	ask := func() {
+		asked = time.Now()
+		go func() { // ends with the look
+			s, err := t.look(ctx)
+			answers <- answer{s, err}
+		}()
+	}
+	ask()
+	asking := true
+	var last sight
+	var trouble error
+	draw := func() {
+		height, width := p.size()
+		_, _ = p.out.Write(topScreen(strings.Join(t.where, ","), last, trouble, height, width))
+	}
 	ticker := time.NewTicker(topInterval)
 	defer ticker.Stop()
 	for {
-		locks, err := t.look(ctx)
-		if ctx.Err() != nil {
-			return 0
-		}
-		height, width := p.size()
-		_, _ = p.out.Write(topScreen(strings.Join(t.where, ","), locks, t.at, err, height, width))
-		for drawn := false; !drawn; {
-			select {
-			case <-ticker.C:
-				drawn = true
-			case key := <-keys.pressed:
-				if key == 'q' || key == 'Q' {
-					return 0
-				}
-			case <-ctx.Done():
+		select {
+		case a := <-answers:
+			if asking, trouble = false, nil; a.err != nil {
+				trouble = t.at(a.err)
+			} else {
+				last = a.sight
+			}
+			draw()
+		case <-ticker.C:
+			switch {
+			case !asking:
+				ask()
+				asking = true
+			case time.Since(asked) >= topInterval:
+				trouble = fmt.Errorf("no answer for %s", short(time.Since(asked)))
+				draw()
+			}
+		case s := <-jobs:
+			if !continues(s) {
+				leave()
+				stopSelf()
+			}
+			enter()
+			draw()
+		case key := <-keys.pressed:
+			if key == 'q' || key == 'Q' {
 				return 0
 			}
+		case <-ctx.Done():
+			return 0
 		}
 	}
 }
 
-// topScreen is the text of one screen: each line ends where the screen does.
-func topScreen(where string, locks []wanted, at func(error) error, err error, height, width int) []byte {
+// topScreen is the text of one screen: each line ends where the screen does. With trouble, it shows what was seen before.
+func topScreen(where string, seen sight, trouble error, height, width int) []byte {
 	var text bytes.Buffer
 	holders := 0
-	for i := range locks {
-		if len(locks[i].Holders) > 0 {
+	for i := range seen.locks {
+		if len(seen.locks[i].Holders) > 0 {
 			holders++
 		}
 	}
-	fmt.Fprintf(&text, "rlock top  %s  %s  %d waited for, %d of them held  (q ends)\n\n", where, time.Now().Format(time.TimeOnly), len(locks), holders)
-	if err != nil {
-		fmt.Fprintln(&text, trimPrefix(at(err)))
+	fmt.Fprintf(&text, "rlock top  %s  %s  ", where, time.Now().Format(time.TimeOnly))
+	switch {
+	case seen.at.IsZero():
+	case seen.left > 0:
+		fmt.Fprintf(&text, "%d waited for; of the first %d held: %d  ", len(seen.locks)+seen.left, len(seen.locks), holders)
+	default:
+		fmt.Fprintf(&text, "%d waited for, %d of them held  ", len(seen.locks), holders)
+	}
+	fmt.Fprintln(&text, "(q ends)")
+	if trouble == nil {
+		fmt.Fprintln(&text)
 	} else {
-		table(&text, topHeader, topRows(locks), true)
+		fmt.Fprintln(&text, clean(trimPrefix(trouble)))
+		if !seen.at.IsZero() {
+			fmt.Fprintf(&text, "as it was at %s\n", seen.at.Format(time.TimeOnly))
+		}
+	}
+	if !seen.at.IsZero() {
+		table(&text, screenColumns(topHeader), screenRows(seen.locks, width), true)
 	}
 	lines := strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
 	out := bytes.NewBufferString("\x1b[H")
@@ -268,20 +379,19 @@ func topScreen(where string, locks []wanted, at func(error) error, err error, he
 
 // keyboard is a terminal that tells of each key, not of lines.
 type keyboard struct {
-	pressed chan byte
-	restore func()
+	pressed      chan byte
+	set, restore func()
 }
 
 // keys reads the keys that are pressed. Without stty, which every Unix has, they come with Enter.
 func (p *program) keys() keyboard {
-	k := keyboard{make(chan byte), func() {}}
+	k := keyboard{make(chan byte), func() {}, func() {}}
 	if !isTerminal(p.in) {
 		return k
 	}
 	if before, err := p.stty("-g"); err == nil {
-		if _, err := p.stty("-icanon", "-echo", "min", "1"); err == nil {
-			k.restore = func() { _, _ = p.stty(strings.TrimSpace(before)) }
-		}
+		k.set = func() { _, _ = p.stty("-icanon", "-echo", "min", "1") }
+		k.restore = func() { _, _ = p.stty(strings.TrimSpace(before)) }
 	}
 	go func() { // ends with the process, like the terminal's last line
 		for key := make([]byte, 1); ; {

@@ -3,8 +3,10 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
@@ -102,18 +104,47 @@ func TestKeysOf(t *testing.T) {
 
 func TestTopScreen(t *testing.T) {
 	t.Parallel()
+	const owner = "00000000-0000-0000-0000-000000000000:1"
 	locks := []wanted{
-		{state: state{Name: "job", Kind: "mutex", TTL: 2000, Holders: []holder{{Owner: "a:1", Depth: 1}}}, Waiting: 3, Since: 1.25},
+		{state: state{Name: strings.Repeat("job", 20), Kind: "mutex", TTL: 2000, Holders: []holder{{Owner: owner, Depth: 1}}}, Waiting: 3, Since: 1.25},
 		{state: state{Name: "free"}, Waiting: 1},
 		{state: state{Name: "below"}, Waiting: 1},
 	}
-	at := func(err error) error { return err }
-	text := string(topScreen("here:1", locks, at, nil, 5, 46))
-	lines := strings.Split(text, "\r\n")
-	require.Len(t, lines, 5, "no more than fit")
-	require.Regexp(t, `^\x1b\[Hrlock top  here:1  \d\d:\d\d:\d\d  3 waited for, 1 o\x1b\[K$`, lines[0])
-	require.Equal(t, "NAME   WAITING  KIND   HOLDER  SINCE  TTL\x1b[K", lines[2])
-	require.Equal(t, "job    3        mutex  a:1     1.2s   2.0s\x1b[K", lines[3])
-	require.Equal(t, "free   1        -      free    -      -\x1b[K\x1b[J", lines[4])
-	require.Contains(t, string(topScreen("here:1", locks, at, errors.New("rlock: down"), 5, 40)), "\r\ndown\x1b[K")
+	now := time.Now()
+	lines := func(seen sight, trouble error) []string {
+		return strings.Split(string(topScreen("here:1", seen, trouble, 5, 54)), "\r\n")
+	}
+	all := lines(sight{locks: locks, at: now}, nil)
+	require.Len(t, all, 5, "no more than fit")
+	require.Regexp(t, `^\x1b\[Hrlock top  here:1  \d\d:\d\d:\d\d  3 waited for, 1 of them h\x1b\[K$`, all[0])
+	require.Equal(t, "NAME        WAITING  KIND   SINCE  TTL   HOLDER\x1b[K", all[2])
+	require.Equal(t, "jobjobjob…  3        mutex  1.2s   2.0s  00000000-0000\x1b[K", all[3], "only the holder is cut off")
+	require.Equal(t, "free        1        -      -      -     free\x1b[K\x1b[J", all[4])
+	require.Contains(t, lines(sight{locks: locks, left: 7, at: now}, nil)[0], "10 waited for; of t")
+
+	// Redis says nothing: neither does the screen of what waits now.
+	all = lines(sight{}, errors.New("rlock: no answer"))
+	require.NotContains(t, all[0], "waited")
+	require.Equal(t, "no answer\x1b[K\x1b[J", all[1])
+	all = lines(sight{locks: locks, at: now}, errors.New("down\x1b[2J"))
+	require.Equal(t, `down\x1b[2J`+"\x1b[K", all[1])
+	require.Equal(t, "as it was at "+now.Format(time.TimeOnly)+"\x1b[K", all[2])
+}
+
+// Of more locks than it looks at, top says how many it leaves out.
+func TestTopSaysWhatItLeavesOut(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	const more = 3
+	var channels []string
+	for i := range topMost + more {
+		channels = append(channels, fmt.Sprintf("redisson_lock__channel:{job:%d}", i))
+	}
+	subscribe(t, s, channels...)
+	subscribe(t, s, "redisson_lock__channel:{most}", "redisson_lock__channel:{most}:00000000-0000-0000-0000-000000000000:1")
+	for _, flags := range [][]string{nil, {"-json"}} {
+		r := call(t, s.Addr(), append([]string{"top"}, flags...)...)
+		require.Equal(t, topMost, strings.Count(r.out, "\n"))
+		require.Equal(t, fmt.Sprintf("rlock: these are the %d most wanted; %d more are waited for\n", topMost, more+1), r.err)
+	}
 }

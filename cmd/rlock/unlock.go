@@ -41,45 +41,45 @@ func (p *program) unlock(args []string) int {
 	case !*yes && !isTerminal(p.in):
 		return p.misuse(errors.New("there is no terminal to ask at: say -yes"), "unlock")
 	}
-	ctx, stop := interruptible()
-	defer stop()
-	v, seen, code, ok := p.see(ctx, t, name)
-	if !ok {
-		return code
-	}
-	defer v.close()
-	if seen.Held {
-		v.addHosts(ctx, &seen.state)
-		seen.print(p.out)
-		if !*yes {
-			switch confirmed, err := p.confirm(ctx); {
-			case err != nil:
-				return endCode(ctx)
-			case !confirmed:
-				return p.fail(exitFree, fmt.Errorf("%q: left as it is", name))
-			}
-			now, err := v.inspect(ctx, name)
-			if err != nil {
-				return p.fail(exitInternal, v.at(err))
-			}
-			if now.Held && !slices.Equal(seen.owners(), now.owners()) {
-				return p.fail(exitFree, fmt.Errorf("%q: left as it is: now held by %s", name, now.holders()))
-			}
-			seen = now
+	return p.interruptibly(func(ctx context.Context, _ func()) int {
+		v, seen, code, ok := p.see(ctx, t, name)
+		if !ok {
+			return code
 		}
-	}
-	freed := false
-	if seen.Held {
-		var err error
-		if freed, err = v.lock(seen).ForceUnlock(ctx); err != nil {
-			return p.fail(exitInternal, v.at(err))
+		defer v.close()
+		if seen.Held {
+			v.addHosts(ctx, &seen.state)
+			seen.print(p.out)
+			if !*yes {
+				switch confirmed, err := p.confirm(ctx); {
+				case err != nil:
+					return endCode(ctx)
+				case !confirmed:
+					return p.fail(exitFree, fmt.Errorf("%q: left as it is", name))
+				}
+				now, err := v.inspect(ctx, name)
+				if err != nil {
+					return p.failed(ctx, v.at(err))
+				}
+				if now.Held && !slices.Equal(seen.owners(), now.owners()) {
+					return p.fail(exitFree, fmt.Errorf("%q: left as it is: now held by %s", name, now.holders()))
+				}
+				seen = now
+			}
 		}
-	}
-	if !freed {
-		return p.fail(exitFree, fmt.Errorf("%q: not held", name))
-	}
-	fmt.Fprintln(p.out, "freed")
-	return 0
+		freed := false
+		if seen.Held {
+			var err error
+			if freed, err = v.lock(seen).ForceUnlock(ctx); err != nil {
+				return p.failed(ctx, v.at(err))
+			}
+		}
+		if !freed {
+			return p.fail(exitFree, fmt.Errorf("%q: not held", name))
+		}
+		fmt.Fprintln(p.out, "freed")
+		return 0
+	})
 }
 
 // lock is the handle of the kind that a lock was seen to be.

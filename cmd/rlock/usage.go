@@ -9,6 +9,7 @@ const usage = `rlock is a re-entrant lock in Redis, the same one as Redisson's R
   rlock top                            locks that somebody waits for, live
   rlock watch NAME                     a line for each change of a lock
   rlock unlock -force NAME             free a lock whoever holds it
+  rlock token NAME                     its fencing counter, which can be raised
   rlock doctor                         what this Redis means for the guarantees
   rlock version                        print the version
   rlock help [command]                 print this, or more about a command
@@ -31,7 +32,8 @@ exit code  0 all is well   1 a check failed   2 usage   128+n ended by signal n
 const usageRun = `usage: rlock run [flags] NAME -- command [argument…]
 
 Takes the lock NAME, runs the command, releases the lock, and exits with the
-command's exit code. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to it.
+command's exit code. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to it;
+SIGHUP not if rlock was told to ignore it, as by nohup.
 
   -wait D      wait at most D for the lock, 0: try once (default: wait for ever)
   -skip        exit with 0, and say nothing, if the lock is taken; it waits only
@@ -54,8 +56,9 @@ command's exit code. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to it.
 ` + usageTarget + `  -addr A      the same as -redis
 
 The command finds the name of the lock in RLOCK_NAME and the owner, as it is
-written in Redis, in RLOCK_OWNER. A command whose stdin is no terminal gets a
-process group of its own, and signals go to all of it.
+written in Redis, in RLOCK_OWNER. It gets a process group of its own, which
+signals go to, and at a terminal the foreground. Ctrl-Z stops it and rlock. When
+they go on and the lock is gone, the command ends first.
 
 exit code  of the command, or
   75     not acquired in time (see -E)    125  rlock failed, say Redis is down
@@ -69,7 +72,8 @@ const usageTarget = `  -redis URL   redis://user:password@host:port/0, rediss://
                unix:///path, or host:port; nodes of a cluster as
                host:port,host:port or with ?addr=host:port&addr=…; sentinels
                with ?master_set=NAME
-               (default REDIS_URL, REDIS_ADDR, or 127.0.0.1:6379)
+               (default RLOCK_REDIS_URL, REDIS_URL, REDIS_ADDR, or
+               127.0.0.1:6379; the command of a run does not get the first)
   -password-file F  has the password; otherwise that of the URL, of
                REDIS_PASSWORD or REDISCLI_AUTH
   -cacert F    use TLS, and trust the certificates in F

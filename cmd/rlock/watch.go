@@ -51,56 +51,57 @@ func (p *program) watch(args []string) int {
 	case *every < 50*time.Millisecond:
 		return p.misuse(errors.New("-every is at least 50ms"), "watch")
 	}
-	ctx, stop := interruptible()
-	defer stop()
-	v, now, code, ok := p.see(ctx, t, name)
-	if !ok {
-		return code
-	}
-	defer v.close()
-	told := make(chan struct{}, 1)
-	listens := v.listen(ctx, now.key, told)
-	write := func(changes []change) {
-		for _, c := range changes {
-			c.Time = time.Now()
-			if *asJSON {
-				p.json(c)
-			} else {
-				fmt.Fprintf(p.out, "%s  %s\n", c.Time.Format("15:04:05.000"), c.Text)
+	return p.interruptibly(func(ctx context.Context, begun func()) int {
+		v, now, code, ok := p.see(ctx, t, name)
+		if !ok {
+			return code
+		}
+		defer v.close()
+		begun()
+		told := make(chan struct{}, 1)
+		listens := v.listen(ctx, now.key, told)
+		write := func(changes []change) {
+			for _, c := range changes {
+				c.Time = time.Now()
+				if *asJSON {
+					p.json(c)
+				} else {
+					fmt.Fprintf(p.out, "%s  %s\n", c.Time.Format("15:04:05.000"), clean(c.Text))
+				}
 			}
 		}
-	}
-	write(beginning(now))
-	ticker := time.NewTicker(*every)
-	defer ticker.Stop()
-	lookedAt, down := time.Now(), false
-	for {
-		unlocked := false
-		select {
-		case <-ticker.C:
-		case <-told:
-			unlocked = true
-		case <-ctx.Done():
-			return 0
+		write(beginning(now))
+		ticker := time.NewTicker(*every)
+		defer ticker.Stop()
+		lookedAt, down := time.Now(), false
+		for {
+			unlocked := false
+			select {
+			case <-ticker.C:
+			case <-told:
+				unlocked = true
+			case <-ctx.Done():
+				return 0
+			}
+			select { // a message that came along with the tick
+			case <-told:
+				unlocked = true
+			default:
+			}
+			at := time.Now()
+			next, err := v.inspect(ctx, name)
+			switch {
+			case ctx.Err() != nil:
+				return 0
+			case err != nil && !down:
+				write([]change{{Event: "error", Text: trimPrefix(v.at(err))}})
+				down = true
+			case err == nil:
+				write(changes(now, next, at.Sub(lookedAt), unlocked, listens))
+				now, lookedAt, down = next, at, false
+			}
 		}
-		select { // a message that came along with the tick
-		case <-told:
-			unlocked = true
-		default:
-		}
-		at := time.Now()
-		next, err := v.inspect(ctx, name)
-		switch {
-		case ctx.Err() != nil:
-			return 0
-		case err != nil && !down:
-			write([]change{{Event: "error", Text: trimPrefix(v.at(err))}})
-			down = true
-		case err == nil:
-			write(changes(now, next, at.Sub(lookedAt), unlocked, listens))
-			now, lookedAt, down = next, at, false
-		}
-	}
+	})
 }
 
 // listen tells of each unlock of a lock, and reports whether it can. Patterns do not count as subscribers, so that no unlock takes us

@@ -1,0 +1,109 @@
+package main
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// What others have written to Redis reaches a terminal as text alone.
+func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	do := func(cmd ...string) {
+		t.Helper()
+		require.NoError(t, rdb.Do(t.Context(), rdb.B().Arbitrary(cmd...).Build()).Error())
+	}
+	const (
+		evil  = "\x1b]0;owned\a\u009b31m\u202e\xff\x1b[2J"
+		shown = `\x1b]0;owned\a\u009b31m\u202e\xff\x1b[2J`
+		java  = "285475da-9152-4c83-822a-67ee2f116a79:54"
+	)
+	harmless := func(what string, r result, says string) {
+		t.Helper()
+		text := r.out + r.err
+		require.False(t, strings.ContainsFunc(strings.NewReplacer("\n", "", "\t", "").Replace(text), upsets), "%s: %q", what, text)
+		require.Contains(t, text, says, what)
+	}
+	for _, name := range []string{"job", evil} {
+		do("RPUSH", "redisson_lock_queue:{"+name+"}", evil)
+		do("ZADD", "rlock_queue:{"+name+"}", "1", evil)
+		do("ZADD", "rlock_writers:{"+name+"}", "1", evil)
+		do("HSET", name, java, "1")
+		do("PEXPIRE", name, "60000")
+		do("SET", "redisson_lock_token:{"+name+"}", evil)
+	}
+	do("SET", "text"+evil, "x")
+	subscribe(t, s, "redisson_lock__channel:{"+evil+"}", "redisson_lock__channel:{text"+evil+"}")
+	for _, name := range []string{"job", evil} {
+		harmless("show", call(t, s.Addr(), "show", name), shown)
+		harmless("show -json", call(t, s.Addr(), "show", "-json", name), `\u009b31m\u202e`)
+	}
+	harmless("show text", call(t, s.Addr(), "show", "text"+evil), shown)
+	harmless("ls", call(t, s.Addr(), "ls"), shown)
+	harmless("ls -json", call(t, s.Addr(), "ls", "-json"), `\u009b`)
+	harmless("top", call(t, s.Addr(), "top"), shown)
+	harmless("token", call(t, s.Addr(), "token", evil), shown)
+	harmless("doctor", call(t, s.Addr(), "doctor", "-name", evil), shown)
+	harmless("run", call(t, s.Addr(), "run", "-wait", "0", evil, "--", "true"), shown)
+	harmless("run text", call(t, s.Addr(), "run", "-wait", "0", "text"+evil, "--", "true"), "")
+	harmless("misuse", call(t, s.Addr(), evil), shown)
+	harmless("flag", call(t, s.Addr(), "ls", "-"+evil), shown)
+	harmless("unlock", call(t, s.Addr(), "unlock", "-force", "-yes", "job"), shown)
+	harmless("unlock", call(t, s.Addr(), "unlock", "-force", "-yes", "job"), "not held")
+}
+
+// With -v a run says who holds the lock, as text.
+func TestRunVerboseIsClean(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	put := func(owner string) {
+		t.Helper()
+		swap := `redis.call('del', KEYS[1]) redis.call('hset', KEYS[1], ARGV[1], 1) return redis.call('pexpire', KEYS[1], 60000)`
+		require.NoError(t, rdb.Do(t.Context(), rdb.B().Eval().Script(swap).Numkeys(1).Key("job").Arg(owner).Build()).Error())
+	}
+	put("285475da-9152-4c83-822a-67ee2f116a79:54")
+	r := start(t, nil, "run", "-v", "-wait", "4s", "-addr", s.Addr(), "job", "--", "true")
+	redistest.Eventually(t, patience, func() bool { return strings.Contains(r.err.String(), "waiting: held by") }, "it waits")
+	put("\x1b[31mevil\x1b[2J") // which is no owner: the library says so, or does not
+	got := r.rest()
+	require.NotContains(t, got.err, "\x1b")
+}
+
+// A name that is no UTF-8 is in the JSON, byte by byte.
+func TestJSONOfOtherBytes(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	c := newLocks(t, s.Client(t))
+	const name = "job\xff\xfe"
+	for _, n := range []string{name, "ключ"} {
+		lock(t.Context(), t, c.Mutex(n))
+		other := newLocks(t, s.Client(t))
+		waitFor(t, other, other.Mutex(n))
+	}
+	for _, args := range [][]string{{"show", "-json", name}, {"ls", "-json"}, {"top", "-json"}} {
+		names := make(map[string]bool)
+		for line := range strings.Lines(call(t, s.Addr(), args...).out) {
+			var l struct {
+				Name  string `json:"name"`
+				Bytes string `json:"name_base64"`
+			}
+			require.NoError(t, json.Unmarshal([]byte(line), &l))
+			if l.Bytes != "" {
+				text, err := base64.StdEncoding.DecodeString(l.Bytes)
+				require.NoError(t, err)
+				l.Name = string(text)
+			}
+			names[l.Name] = true
+		}
+		require.True(t, names[name], args)
+		require.Equal(t, args[0] != "show", names["ключ"], args)
+	}
+}

@@ -1,0 +1,117 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// fullPipe is a pipe that takes nothing any more.
+func fullPipe(t *testing.T) *os.File {
+	t.Helper()
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = r.Close(), w.Close() })
+	raw, err := w.SyscallConn()
+	require.NoError(t, err)
+	require.NoError(t, raw.Write(func(fd uintptr) bool {
+		for chunk := make([]byte, 4096); len(chunk) > 0; {
+			if _, err := syscall.Write(int(fd), chunk); err != nil {
+				chunk = chunk[:len(chunk)/2]
+			}
+		}
+		return true
+	}))
+	return w
+}
+
+// A stderr that nobody reads keeps nothing: neither the command from its start, nor its end after a loss, nor the unlock, nor our own end.
+func TestRunWithABlockedStderr(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for name, lose := range map[string]bool{"lost": true, "unlocked": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := startInto(t, fullPipe(t), "run", "-v", "-addr", s.Addr(), "-watchdog", quick, "-grace", "1h", name, "--",
+				"sh", "-c", "exec 2>/dev/null; "+untilSignal)
+			r.saw("inside")
+			code := 11 // of the command
+			if lose {
+				rdb := s.Client(t)
+				require.NoError(t, rdb.Do(t.Context(), rdb.B().Del().Key(name).Build()).Error())
+				code = exitLost
+			} else {
+				r.signal(syscall.SIGTERM)
+			}
+			got := r.rest()
+			require.Equal(t, code, got.code)
+			require.Equal(t, "ended by TERM", got.out)
+			require.Equal(t, exitFree, call(t, s.Addr(), "show", name).code)
+		})
+	}
+}
+
+// A stderr whose reader has gone does not end the keeper under its command, as it ends those that write there. The command is like those.
+func TestRunWithAClosedStderr(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	require.NoError(t, r.Close())
+	t.Cleanup(func() { _ = w.Close() })
+	run := startInto(t, w, "run", "-v", "-addr", s.Addr(), "job", "--", "sh", "-c", "sh -c 'echo >&2'; echo code $?; exit 7")
+	got := run.rest()
+	require.Equal(t, 7, got.code)
+	require.Equal(t, fmt.Sprint("code ", exitSignal+int(syscall.SIGPIPE)), got.out)
+	requireEmpty(t, s)
+}
+
+// A signal ends each command at once while Redis says nothing, before the connection stands and behind it.
+func TestSignalWhileRedisHangs(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for _, command := range []string{"show", "ls", "top", "watch", "unlock", "doctor", "token", "run"} {
+		for _, when := range []string{"connecting", "asking"} {
+			t.Run(command+" "+when, func(t *testing.T) {
+				t.Parallel()
+				proxy := redistest.StartProxy(t, s.Addr())
+				asked := make(chan struct{}, 100)
+				proxy.OnRequest(func(cmd []string) redistest.Action {
+					switch name := strings.ToUpper(cmd[0]); {
+					case when == "connecting", !slices.Contains([]string{"HELLO", "CLIENT", "PING", "CLUSTER"}, name):
+						asked <- struct{}{}
+						return redistest.Drop
+					}
+					return redistest.Pass
+				})
+				args := []string{command, "-redis", proxy.Addr()}
+				switch command {
+				case "show", "watch", "token":
+					args = append(args, "job")
+				case "unlock":
+					args = append(args, "-force", "-yes", "job")
+				case "run":
+					args = append(args, "job", "--", "echo", "inside")
+				}
+				r := start(t, nil, args...)
+				<-asked
+				began := time.Now()
+				r.signal(syscall.SIGINT)
+				got := r.rest()
+				require.Less(t, time.Since(began), 4*time.Second) // a question may take answerTime
+				require.Equal(t, exitSignal+int(syscall.SIGINT), got.code, got.err)
+				require.Empty(t, got.out+got.err)
+			})
+		}
+	}
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/redis/rueidis"
+)
+
+const usageToken = `usage: rlock token [flags] NAME
+
+Prints the highest fencing token that the lock NAME has given, 0 if none.
+
+Stores refuse the writes of lower tokens than they have seen. So when Redis has
+forgotten its counters, say after a restart without persistence, they refuse all
+of them, until the counter has passed where it was. Raise it then:
+
+  -at-least N  raise the counter to N, the highest token that a store has seen,
+               or more: the next Lock is given a higher one. It is never
+               lowered, so this may be repeated, and while the lock is used
+` + usageTarget + `
+exit code  0   2 usage   125 Redis failed, or the counter is something else
+`
+
+// mostToken is the highest that scripts can count exactly.
+const mostToken = 1<<53 - 1
+
+// tokenKey is the fencing counter of a lock. It outlives the holds, and has no expiry.
+func tokenKey(key string) string { return prefixed("redisson_lock_token", key) }
+
+// raise is atomic: a Lock that counts at the same moment is before it or behind it. INCR counts further in what SET has written.
+const raise = `local now = redis.call('get', KEYS[1])
+if now and not string.match(now, '^%d+$') then
+	return redis.error_reply('the counter is no token')
+end
+if not now or tonumber(now) < tonumber(ARGV[1]) then
+	redis.call('set', KEYS[1], ARGV[1])
+	return ARGV[1]
+end
+return now`
+
+var errNoToken = errors.New("its counter is something else than a token")
+
+func (p *program) token(args []string) int {
+	var t target
+	flags := p.flags("token", &t)
+	least := flags.Int64("at-least", 0, "")
+	name, code, ok := p.parseName(flags, args)
+	if !ok {
+		return code
+	}
+	given := false
+	flags.Visit(func(f *flag.Flag) { given = given || f.Name == "at-least" })
+	if given && (*least < 1 || *least > mostToken) {
+		return p.misuse(fmt.Errorf("-at-least is from 1 to %d", int64(mostToken)), "token")
+	}
+	return p.interruptibly(func(ctx context.Context, _ func()) int {
+		v, code, ok := p.open(ctx, t)
+		if !ok {
+			return code
+		}
+		defer v.close()
+		asking, cancel := context.WithTimeout(ctx, answerTime)
+		defer cancel()
+		var token int64
+		var err error
+		if given {
+			token, err = v.raise(asking, v.prefix+name, *least)
+		} else {
+			token, err = v.token(asking, v.prefix+name)
+		}
+		if err != nil {
+			return p.failed(ctx, v.at(fmt.Errorf("%q: %w", name, err)))
+		}
+		fmt.Fprintln(p.out, token)
+		return 0
+	})
+}
+
+// token is the highest fencing token of a lock; 0 if there is none.
+func (v *viewer) token(ctx context.Context, key string) (int64, error) {
+	text, err := v.rdb.Do(ctx, v.rdb.B().Get().Key(tokenKey(key)).Build()).ToString()
+	if rueidis.IsRedisNil(err) {
+		return 0, nil
+	}
+	return asToken(text, err)
+}
+
+// raise brings the counter of a lock to a token at least, and returns what it is now.
+func (v *viewer) raise(ctx context.Context, key string, least int64) (int64, error) {
+	b := v.rdb.B()
+	text, err := v.rdb.Do(ctx, b.Eval().Script(raise).Numkeys(1).Key(tokenKey(key)).Arg(strconv.FormatInt(least, 10)).Build()).ToString()
+	return asToken(text, err)
+}
+
+func asToken(text string, err error) (int64, error) {
+	if err != nil {
+		if said, ok := rueidis.IsRedisErr(err); ok && (strings.Contains(said.Error(), "WRONGTYPE") || strings.Contains(said.Error(), "the counter is no token")) {
+			return 0, errNoToken
+		}
+		return 0, err
+	}
+	token, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || token < 0 {
+		return 0, errNoToken
+	}
+	return token, nil
+}
