@@ -1,5 +1,5 @@
-// Rlockvet finds mistakes in code that uses package rlock: a section that goes on with the ctx from before its Lock, a ctx that is
-// used after its section, and an unlock that is not called, or not whenever the function ends.
+// Rlockvet finds mistakes in code that uses package rlock: an error of Lock that is ignored, a section that goes on with another ctx
+// than its own, a ctx that is used after its section, and an unlock that is not called, or not when it should be.
 //
 //	go run github.com/go-rlock/rlock/rlockvet@latest ./...
 //

@@ -81,6 +81,7 @@ func TestRealLibrary(t *testing.T) {
 		"outerctx/outerctx.go", "outerctx/outerctx_test.go",
 		"endedctx/endedctx.go", "endedctx/endedctx_test.go",
 		"lostunlock/lostunlock.go", "lostunlock/lostunlock_test.go", "lostunlock/kit.go",
+		"lockerr/lockerr.go", "lockerr/lockerr_test.go",
 	} {
 		text := read(filepath.Join("checks", "testdata", "src", name))
 		add(name, regexp.MustCompile("// want `.*").ReplaceAllString(text, "// want "), "// want ")
@@ -90,6 +91,8 @@ func TestRealLibrary(t *testing.T) {
 import (
 	"context"
 	"errors"
+	"log"
+	"time"
 
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -127,6 +130,7 @@ func report(context.Context) error { return nil }
 	check("outerctx/", "go", "vet", "-vettool="+tool, "-outerctx", "./outerctx")
 	check("endedctx/", "go", "vet", "-vettool="+tool, "-endedctx", "./endedctx")
 	check("lostunlock/", "go", "vet", "-vettool="+tool, "-lostunlock", "./lostunlock")
+	check("lockerr/", "go", "vet", "-vettool="+tool, "-lockerr", "./lockerr")
 	check("page/", "go", "vet", "-vettool="+tool, "./page")
 	check("page/", tool, "./page")
 }

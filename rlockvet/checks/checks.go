@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"go/ast"
 	"go/token"
+	"go/types"
 	"slices"
 	"strings"
 
@@ -19,7 +20,7 @@ import (
 
 // Analyzers returns all of them.
 func Analyzers() []*analysis.Analyzer {
-	return []*analysis.Analyzer{OuterCtx, EndedCtx, LostUnlock}
+	return []*analysis.Analyzer{OuterCtx, EndedCtx, LostUnlock, LockErr}
 }
 
 // url is where the analyzers are described for users.
@@ -37,6 +38,10 @@ type reporter struct {
 	ignored map[line]string // the reason
 	skipped map[string]bool // files
 	seen    map[token.Pos]bool
+
+	// For isHarmless, both of functions of the package.
+	decls   map[*types.Func]*ast.FuncDecl // filled at the first use
+	readers map[*types.Func]bool          // whether they only read a ctx, if that is known
 }
 
 type line struct {
@@ -47,7 +52,10 @@ type line struct {
 const ignoreDirective = "//rlockvet:ignore"
 
 func newReporter(pass *analysis.Pass) *reporter {
-	r := &reporter{pass, make(map[line]string), make(map[string]bool), make(map[token.Pos]bool)}
+	r := &reporter{
+		pass: pass, ignored: make(map[line]string), skipped: make(map[string]bool), seen: make(map[token.Pos]bool),
+		readers: make(map[*types.Func]bool),
+	}
 	for _, file := range pass.Files {
 		for _, group := range file.Comments {
 			for _, c := range group.List {

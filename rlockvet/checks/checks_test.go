@@ -15,9 +15,10 @@ func TestAnalyzers(t *testing.T) {
 		analyzer *analysis.Analyzer
 		packages []string
 	}{
-		{checks.OuterCtx, []string{"outerctx", "ignore"}},
+		{checks.OuterCtx, []string{"outerctx", "values", "ignore"}},
 		{checks.EndedCtx, []string{"endedctx"}},
 		{checks.LostUnlock, []string{"lostunlock"}},
+		{checks.LockErr, []string{"lockerr"}},
 	} {
 		t.Run(test.analyzer.Name, func(t *testing.T) {
 			t.Parallel()

@@ -36,13 +36,13 @@ func (f *function) endedCtx(r *reporter, t *taking) {
 		if !s.can(ended) {
 			return
 		}
-		for _, p := range passes(f.info, n, key(f.info, t.section)) {
+		for _, p := range passes(f.info, n, isKey(f.info, key(f.info, t.section))) {
 			_, section := isSection(f.info, p.call)
 			switch {
 			case section, takesLock(resultsOf(f.info, p.call)): // an error on this path, whichever others there are
 				r.report(p.arg, "%s was cancelled by the unlock of the %s in line %d: give this %s a ctx from before that, and the section "+
 					"a ctx of its own name", name, nameOf(t.call), r.line(t.call.Pos()).number, nameOf(p.call))
-			case s.must(ended) && !isHarmless(f.info, p.call):
+			case s.must(ended) && !r.isHarmless(p.call):
 				r.report(p.arg, "%s was cancelled by the unlock of the %s in line %d: pass a ctx from before that, and give the section "+
 					"a ctx of its own name", name, nameOf(t.call), r.line(t.call.Pos()).number)
 			}

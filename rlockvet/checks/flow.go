@@ -19,7 +19,8 @@ import (
 //	        err is looked at in a way unknown here     none
 //	        unlock is deferred                         none: a failed Lock has an unlock as well
 //	held    unlock is deferred                         kept
-//	fresh, held, kept
+//	        a closure that calls unlock is deferred    keptVar
+//	fresh, held, kept, keptVar
 //	        unlock is called                           ended
 //	        unlock goes elsewhere, or is overwritten   none
 //	any     the watched variable is assigned           none
@@ -29,9 +30,13 @@ const (
 	none  state = 1 << iota // nothing is known, or there is nothing to know
 	fresh                   // err was not looked at yet
 	held
-	kept  // until the function returns
-	ended // the section is
+	kept    // until the function returns
+	keptVar // the same, if the variable of the unlock stays what it is until then
+	ended   // the section is
 )
+
+// inside are the states in which the lock is held.
+const inside = held | kept | keptVar
 
 // can reports whether one of these is among the states.
 func (s state) can(these state) bool { return s&these != 0 }
@@ -96,7 +101,7 @@ func (f flow) step(s state, n ast.Node) state {
 		switch {
 		case t.unchecked:
 			return held
-		case t.err == nil || t.unlock == nil:
+		case t.err == nil || t.unlock == nil && !t.errOnly:
 			return none
 		}
 		return fresh
@@ -104,14 +109,18 @@ func (f flow) step(s state, n ast.Node) state {
 	switch f.use(n, t.unlock) {
 	case unused:
 	case called:
-		s = s.become(fresh|held|kept, ended)
+		s = s.become(fresh|inside, ended)
 	case deferred:
 		s = s.become(fresh, none).become(held, kept)
+	case deferredVar:
+		s = s.become(fresh, none).become(held, keptVar)
 	case escaped, assigned:
-		s = s.become(fresh|held|kept, none)
+		s = s.become(fresh|inside, none)
 	}
-	if f.use(n, t.err) == escaped && !isLook(n) {
-		s = s.become(fresh, none)
+	if f.use(n, t.err) == escaped {
+		if _, isCondition := n.(ast.Expr); t.errOnly && !isCondition || !isLook(n) {
+			s = s.become(fresh, none)
+		}
 	}
 	if assigns(f.info, n, f.watch) {
 		s = none
@@ -228,6 +237,7 @@ type usage int
 const (
 	unused usage = iota
 	deferred
+	deferredVar // in a closure, which has the variable and not its value
 	called
 	escaped // or is read
 	assigned
@@ -257,16 +267,16 @@ func (f *function) useOf(id *ast.Ident, stack []ast.Node) usage {
 	if len(stack) == 0 {
 		return escaped
 	}
-	if _, ok := stack[0].(*ast.DeferStmt); ok {
+	inLiteral := slices.ContainsFunc(stack, func(n ast.Node) bool { _, ok := n.(*ast.FuncLit); return ok })
+	_, inDefer := stack[0].(*ast.DeferStmt)
+	_, inGo := stack[0].(*ast.GoStmt)
+	switch {
+	case inDefer && inLiteral:
+		return deferredVar
+	case inDefer:
 		return deferred
-	}
-	if _, ok := stack[0].(*ast.GoStmt); ok {
+	case inGo, inLiteral:
 		return escaped
-	}
-	for _, n := range stack {
-		if _, ok := n.(*ast.FuncLit); ok {
-			return escaped
-		}
 	}
 	switch parent := stack[len(stack)-1].(type) {
 	case *ast.CallExpr:
@@ -286,6 +296,34 @@ func (f *function) useOf(id *ast.Ident, stack []ast.Node) usage {
 		}
 	}
 	return escaped
+}
+
+// overwrites reports whether n assigns something to a variable that has nothing to do with what it had.
+func (f *function) overwrites(n ast.Node, v *types.Var) bool {
+	a, ok := n.(*ast.AssignStmt)
+	if !ok || f.defines(n, v) || f.use(n, v) != assigned {
+		return false
+	}
+	return !slices.ContainsFunc(a.Rhs, func(e ast.Expr) bool { return f.use(e, v) != unused })
+}
+
+// defines reports whether n declares the variable. If it has a value already, that is from an earlier round of a loop.
+func (f *function) defines(n ast.Node, v *types.Var) bool {
+	switch n := n.(type) {
+	case *ast.AssignStmt:
+		return slices.ContainsFunc(n.Lhs, func(e ast.Expr) bool {
+			id, ok := e.(*ast.Ident)
+			return ok && f.info.Defs[id] == v
+		})
+	case *ast.ValueSpec:
+		return slices.ContainsFunc(n.Names, func(id *ast.Ident) bool { return f.info.Defs[id] == v })
+	}
+	return false
+}
+
+// takes reports whether n is one of the function's statements that take a lock.
+func (f *function) takes(n ast.Node) bool {
+	return slices.ContainsFunc(f.takings, func(t *taking) bool { return t.stmt == n })
 }
 
 // assigns reports whether n assigns to the variable or to a part of it, or takes its address.

@@ -3,24 +3,29 @@ package checks
 import (
 	"go/ast"
 	"go/types"
+	"slices"
 
 	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/analysis/passes/inspect"
+	"golang.org/x/tools/go/ast/inspector"
 	"golang.org/x/tools/go/types/typeutil"
 )
 
-// LostUnlock reports unlocks that are not called, or not whenever the function ends.
+// LostUnlock reports unlocks that are not called, or not whenever the function ends, or not when it seems.
 var LostUnlock = &analysis.Analyzer{
 	Name: "lostunlock",
-	Doc: `report unlocks of package rlock that are not called
+	Doc: `report unlocks of package rlock that are not called, or not when they should be
 
 A lock whose unlock is not called is renewed until the process ends. Reported are an unlock that is dropped, one that some return
-leaves out, one that is overwritten, and one that is called but not deferred although the section calls functions: a panic in one
-of them, recovered further up, leaves the lock held.
+leaves out, one that is overwritten, also behind the closure that was to call it, and one that is called but not deferred although the
+section calls functions: a panic in one of them, recovered further up, leaves the lock held.
+
+Two are called at the wrong time: "defer check(unlock())" unlocks at once, and an unlock that a loop defers keeps the locks of all rounds.
 
 Files for tests are left alone: a Lock that has to fail is common there.`,
 	URL:      url,
 	Run:      runLostUnlock,
-	Requires: []*analysis.Analyzer{takings},
+	Requires: []*analysis.Analyzer{inspect.Analyzer, takings},
 }
 
 func runLostUnlock(pass *analysis.Pass) (any, error) {
@@ -30,9 +35,30 @@ func runLostUnlock(pass *analysis.Pass) (any, error) {
 			if !f.hasLease(t.call) {
 				f.lostUnlock(r, t)
 			}
+			f.deferredInLoop(r, t)
 		}
 	}
+	for d := range inspector.All[*ast.DeferStmt](resultOf[*inspector.Inspector](pass, inspect.Analyzer)) {
+		unlockedAtOnce(r, d)
+	}
 	return nil, nil
+}
+
+// unlockedAtOnce reports a call of an unlock that Go evaluates when it comes to the defer: an argument of what is deferred.
+func unlockedAtOnce(r *reporter, d *ast.DeferStmt) {
+	ast.Inspect(d.Call, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncLit:
+			return false
+		case *ast.CallExpr:
+			if n != d.Call && isUnlock(r.pass.TypesInfo.TypeOf(n.Fun)) {
+				unlock := types.ExprString(n.Fun)
+				r.report(n, "%s is called at once, and only %s is deferred, so the section runs without the lock: "+
+					"defer a function literal that calls both", unlock, nameOf(d.Call))
+			}
+		}
+		return true
+	})
 }
 
 // hasLease reports whether the lock is seen to end by itself.
@@ -66,18 +92,72 @@ func (f *function) lostUnlock(r *reporter, t *taking) {
 			found = true
 			r.report(t.call, "%s is not called on every path, and the lock stays held after the return in line %d: "+
 				"defer it when err is checked, or use Do", t.unlock.Name(), r.line(ret.Pos()).number)
-		case s.can(fresh|held) && f.use(n, t.unlock) == assigned:
+		case s.can(fresh|held) && f.defines(n, t.unlock):
+			found = true
+			r.report(t.call, "%s is not called on every path, and the lock stays held in the next round of the loop: use Do, or a "+
+				"function for each round that defers it", t.unlock.Name())
+		case s.can(fresh|held) && f.overwrites(n, t.unlock):
 			found = true
 			r.report(t.call, "%s is overwritten in line %d before it is called, so the lock stays held: call it first",
 				t.unlock.Name(), r.line(n.Pos()).number)
+		case s.can(keptVar) && f.overwrites(n, t.unlock) && f.takes(n):
+			found = true
+			r.report(t.call, "%s is overwritten in line %d, so the deferred function calls the later one, and this lock stays held: "+
+				"give each unlock a variable of its own", t.unlock.Name(), r.line(n.Pos()).number)
 		case s.can(held) && risk == nil && f.use(n, t.unlock) == unused:
 			risk = f.risk(n)
 		}
 	})
 	if !found && risk != nil && f.isOnlyCalled(t.unlock) {
-		r.report(t.call, "%s is not deferred, so a panic in line %d leaves the lock held: use Do, or defer it as well (a second call "+
-			"changes nothing)", t.unlock.Name(), r.line(risk.Pos()).number)
+		cure := "use Do, or defer it as well (a second call changes nothing)"
+		if f.loopOf(t.stmt) != nil {
+			cure = "use Do, or a function for each round that defers it"
+		}
+		r.report(t.call, "%s is not deferred, so a panic in line %d leaves the lock held: %s",
+			t.unlock.Name(), r.line(risk.Pos()).number, cure)
 	}
+}
+
+// deferredInLoop reports an unlock that is deferred in a loop whose rounds are sections of their own: each uses its ctx, and nothing
+// that may need the locks comes after the loop. A loop that collects locks is none.
+func (f *function) deferredInLoop(r *reporter, t *taking) {
+	loop := f.loopOf(t.stmt)
+	if loop == nil || t.unlock == nil || t.ctx == nil || t.ctx.Pos() < loop.Pos() {
+		return
+	}
+	again, works, later := false, false, false
+	flow{f, t, nil}.each(func(n ast.Node, s state) {
+		switch {
+		case n == t.stmt:
+			again = s.can(kept | keptVar)
+		case n.Pos() >= loop.End():
+			later = later || s.can(kept|keptVar) && f.risk(n) != nil
+		default:
+			works = works || s.can(inside) && len(passes(f.info, n, isKey(f.info, key(f.info, t.section)))) > 0
+		}
+	})
+	if again && works && !later {
+		r.report(t.call, "%s is deferred in a loop, so the lock stays held in all later rounds: use Do, or a function for each "+
+			"round that defers it", t.unlock.Name())
+	}
+}
+
+// loopOf is the innermost loop of the function around a statement, or nil.
+func (f *function) loopOf(stmt ast.Node) (loop ast.Node) {
+	ast.PreorderStack(f.node, nil, func(n ast.Node, stack []ast.Node) bool {
+		if n != stmt {
+			return n.Pos() <= stmt.Pos() && stmt.End() <= n.End()
+		}
+		for _, outer := range slices.Backward(stack) {
+			switch outer.(type) {
+			case *ast.ForStmt, *ast.RangeStmt:
+				loop = outer
+				return false
+			}
+		}
+		return false
+	})
+	return loop
 }
 
 // isOnlyCalled reports whether the function calls the unlock, and does nothing else with it.
@@ -86,7 +166,7 @@ func (f *function) isOnlyCalled(unlock *types.Var) bool {
 	for _, b := range f.graph.Blocks {
 		for _, n := range b.Nodes {
 			use := f.use(n, unlock)
-			only = only && use != deferred && use != escaped
+			only = only && use != deferred && use != deferredVar && use != escaped
 		}
 	}
 	return only

@@ -49,6 +49,8 @@ type taking struct {
 	section          ast.Expr   // what ctx was assigned to
 	dropped          bool       // the unlock was
 	unchecked        bool       // it returns no error, or that was dropped
+	errDropped       bool       // it was
+	errOnly          bool       // whichever way the unlock goes, see lockerr
 }
 
 func findTakings(pass *analysis.Pass) (any, error) {
@@ -178,7 +180,7 @@ func (f *function) add(stmt ast.Node, e ast.Expr, lhs []ast.Expr) {
 		case isUnlock(typ):
 			t.unlock, t.dropped = f.local(to), blank
 		case isError(typ):
-			t.err, t.unchecked = f.local(to), blank
+			t.err, t.unchecked, t.errDropped = f.local(to), blank, blank
 		}
 	}
 	f.takings = append(f.takings, t)
@@ -350,7 +352,12 @@ func paramType(info *types.Info, call *ast.CallExpr, i int) types.Type {
 	return params.At(i).Type()
 }
 
-func isRlock(o types.Object) bool { return o != nil && o.Pkg() != nil && o.Pkg().Path() == rlockPath }
+func isRlock(o types.Object) bool { return isFrom(o, rlockPath) }
+
+// isFrom reports whether a package of that path declares it.
+func isFrom(o types.Object, path string) bool {
+	return o != nil && o.Pkg() != nil && o.Pkg().Path() == path
+}
 
 func isUnlock(t types.Type) bool  { return isNamed(t, rlockPath, "UnlockFunc") }
 func isContext(t types.Type) bool { return isNamed(t, "context", "Context") }

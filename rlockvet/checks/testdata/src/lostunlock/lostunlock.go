@@ -97,8 +97,112 @@ func overwrittenInLoop(ctx context.Context, client *rlock.Client, names []string
 	return unlock()
 }
 
+func overwrittenBehindDefer(ctx context.Context, a, b *rlock.Mutex) (err error) {
+	ctx, unlock, err := a.Lock(ctx) // want `^unlock is overwritten in line \d+, so the deferred function calls the later one, and this lock stays held: give each unlock a variable of its own$`
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	ctx, unlock, err = b.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	return work(ctx)
+}
+
+func overwrittenInBranch(ctx context.Context, a, b *rlock.Mutex, more bool) error {
+	ctx, unlock, err := a.Lock(ctx) // want `unlock is overwritten in line \d+, so the deferred function`
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unlock() }()
+	if more {
+		ctx, unlock, err = b.TryLock(ctx, 0)
+		if err != nil {
+			return err
+		}
+	}
+	return work(ctx)
+}
+
+func nextRound(ctx context.Context, client *rlock.Client, names []string) {
+	for _, name := range names {
+		held, unlock, err := client.Mutex(name).TryLock(ctx, 0) // want `^unlock is not called on every path, and the lock stays held in the next round of the loop: use Do, or a function for each round that defers it$`
+		if err != nil {
+			continue
+		}
+		if work(held) != nil {
+			continue
+		}
+		_ = unlock()
+	}
+}
+
+func check(err error) {
+	if err != nil {
+		log.Print(err)
+	}
+}
+
+func argument(ctx context.Context, m *rlock.Mutex) error {
+	ctx, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer check(unlock()) // want `^unlock is called at once, and only check is deferred, so the section runs without the lock: defer a function literal that calls both$`
+	return work(ctx)
+}
+
+func nestedArgument(ctx context.Context, m *rlock.Mutex, h *holder) error {
+	ctx, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	h.unlock = unlock
+	defer log.Println("unlocked", errors.Join(h.unlock(), nil)) // want `^h\.unlock is called at once, and only Println is deferred`
+	return work(ctx)
+}
+
+func deferredInLoop(ctx context.Context, client *rlock.Client, names []string) error {
+	for _, name := range names {
+		held, unlock, err := client.Mutex(name).Lock(ctx) // want `^unlock is deferred in a loop, so the lock stays held in all later rounds: use Do, or a function for each round that defers it$`
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if err := work(held); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func deferredInLoopClosure(ctx context.Context, client *rlock.Client, next func() (string, bool)) {
+	for {
+		name, ok := next()
+		if !ok {
+			return
+		}
+		held, unlock, err := client.Mutex(name).TryLock(ctx, 0) // want `unlock is deferred in a loop`
+		if err == nil {
+			defer func() { check(unlock()) }()
+			check(work(held))
+		}
+	}
+}
+
+func notDeferredInLoop(ctx context.Context, m *rlock.Mutex) {
+	for range 3 {
+		held, unlock, err := m.Lock(ctx) // want `^unlock is not deferred, so a panic in line \d+ leaves the lock held: use Do, or a function for each round that defers it$`
+		if err == nil {
+			check(work(held))
+			check(unlock())
+		}
+	}
+}
+
 func notDeferred(ctx context.Context, m *rlock.Mutex) error {
-	ctx, unlock, err := m.Lock(ctx) // want `^unlock is not deferred, so a panic in line 106 leaves the lock held: use Do, or defer it as well \(a second call changes nothing\)$`
+	ctx, unlock, err := m.Lock(ctx) // want `^unlock is not deferred, so a panic in line 210 leaves the lock held: use Do, or defer it as well \(a second call changes nothing\)$`
 	if err != nil {
 		return err
 	}
@@ -119,6 +223,121 @@ func panics(ctx context.Context, m *rlock.Mutex, n int) error {
 }
 
 // As they should be.
+
+func deferredCheck(ctx context.Context, m *rlock.Mutex) error {
+	ctx, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer checkFunc(unlock)
+	defer func() { check(unlock()) }()
+	return work(ctx)
+}
+
+func checkFunc(f func() error) { check(f()) }
+
+func together(a, b rlock.UnlockFunc) rlock.UnlockFunc {
+	return func() error { return errors.Join(b(), a()) }
+}
+
+func chained(ctx context.Context, a, b *rlock.Mutex) error {
+	ctx, unlock, err := a.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, second, err := b.Lock(ctx)
+	if err != nil {
+		return errors.Join(err, unlock())
+	}
+	unlock = together(unlock, second)
+	defer unlock()
+	return work(ctx)
+}
+
+func chainedBehindDefer(ctx context.Context, a, b *rlock.Mutex) error {
+	ctx, unlock, err := a.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { check(unlock()) }()
+	ctx, second, err := b.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	unlock = together(unlock, second)
+	return work(ctx)
+}
+
+func valueDeferred(ctx context.Context, a, b *rlock.Mutex) error {
+	ctx, unlock, err := a.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	ctx, unlock, err = b.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return work(ctx)
+}
+
+func againBehindDefer(ctx context.Context, m *rlock.Mutex) error {
+	held, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { check(unlock()) }()
+	if err := errors.Join(work(held), unlock()); err != nil {
+		return err
+	}
+	held, unlock, err = m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	return work(held)
+}
+
+func firstOfLoop(ctx context.Context, client *rlock.Client, names []string) error {
+	for _, name := range names {
+		held, unlock, err := client.Mutex(name).TryLock(ctx, 0)
+		if err != nil {
+			continue
+		}
+		defer unlock()
+		return work(held)
+	}
+	return nil
+}
+
+func collected(ctx context.Context, client *rlock.Client, names []string, load func(context.Context, string) error, store func() error) error {
+	for _, name := range names {
+		held, unlock, err := client.Mutex(name).Lock(ctx)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if err := load(held, name); err != nil {
+			return err
+		}
+	}
+	return store() // needs all locks
+}
+
+func nested(ctx context.Context, client *rlock.Client, names []string) (err error) {
+	var unlock rlock.UnlockFunc
+	for _, name := range names {
+		ctx, unlock, err = client.Mutex(name).Lock(ctx)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		if err := work(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 func deferred(ctx context.Context, m *rlock.Mutex) (err error) {
 	ctx, unlock, err := m.Lock(ctx)

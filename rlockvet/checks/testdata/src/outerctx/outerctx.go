@@ -140,14 +140,67 @@ func derived(ctx context.Context, m *rlock.Mutex) error {
 	})
 }
 
+func doBackground(m *rlock.Mutex) error {
+	return m.Do(context.Background(), func(ctx context.Context) error {
+		_ = work(context.TODO())          // want `^context\.TODO\(\) in the section of this Do does not end when the lock is lost: pass ctx$`
+		return work(context.Background()) // want `^context\.Background\(\) in the section of this Do does not end when the lock is lost: pass ctx$`
+	})
+}
+
+func doBackgroundAgain(ctx context.Context, m, other *rlock.Mutex) error {
+	return m.Do(ctx, func(held context.Context) error {
+		err := m.TryDo(context.Background(), time.Second, work)       // want `^context\.Background\(\) in the section of this Do does not carry the hold, so that this TryDo waits for itself: pass held$`
+		return errors.Join(err, other.Do(context.Background(), work)) // want `does not end when the lock is lost: pass held$`
+	})
+}
+
 // As they should be.
 
 func doFine(ctx context.Context, m *rlock.Mutex) error {
 	return m.Do(ctx, func(ctx context.Context) error { return work(ctx) })
 }
 
-func doBackground(m *rlock.Mutex) error {
-	return m.Do(context.Background(), func(ctx context.Context) error { return work(context.Background()) })
+func doCleanUp(ctx context.Context, m *rlock.Mutex) error {
+	return m.Do(ctx, func(ctx context.Context) error {
+		if err := work(ctx); err != nil {
+			return errors.Join(err, work(context.Background()))
+		}
+		last, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		go work(context.Background())
+		defer work(context.Background())
+		slog.InfoContext(context.Background(), "in the section")
+		return work(last)
+	})
+}
+
+func doAfterLoss(ctx context.Context, m *rlock.Mutex, jobs <-chan int) error {
+	return m.Do(ctx, func(held context.Context) error {
+		err := work(held)
+		if held.Err() != nil && err != nil {
+			return errors.Join(err, work(ctx))
+		}
+		if errors.Is(err, rlock.ErrLost) || context.Cause(held) != nil {
+			return work(ctx)
+		}
+		switch {
+		case held.Err() != nil:
+			return work(ctx)
+		case err != nil:
+			return work(ctx) // want `pass held$`
+		}
+		if held.Err() != nil || err != nil {
+			return work(ctx) // want `pass held$`
+		}
+		select {
+		case <-held.Done():
+			return work(ctx)
+		case <-jobs:
+			_ = work(ctx) // want `pass held$`
+		}
+		<-held.Done()
+		return work(ctx)
+	})
 }
 
 func doHarmless(ctx context.Context, m *rlock.Mutex) error {
@@ -210,7 +263,7 @@ func lock(ctx context.Context, m *rlock.Mutex) error {
 	if err := work(held); err != nil {
 		return err
 	}
-	return work(ctx) // want `^ctx is from before the Lock in line 205, and does not end when the lock is lost: pass held$`
+	return work(ctx) // want `^ctx is from before the Lock in line 258, and does not end when the lock is lost: pass held$`
 }
 
 func lockBlank(ctx context.Context, m *rlock.Mutex) error {
@@ -218,7 +271,7 @@ func lockBlank(ctx context.Context, m *rlock.Mutex) error {
 	if err != nil {
 		return err
 	}
-	err = work(ctx) // want `^ctx is from before the TryLock in line 217, .*: name the ctx that it returned, and pass that$`
+	err = work(ctx) // want `^ctx is from before the TryLock in line 270, .*: name the ctx that it returned, and pass that$`
 	err = errors.Join(err, unlock())
 	return errors.Join(err, work(ctx))
 }
@@ -254,7 +307,7 @@ func lockTwice(ctx context.Context, client *rlock.Client) error {
 		return err
 	}
 	defer unlock()
-	_, again, err := client.Mutex("a").Lock(ctx) // want `^ctx is from before the Lock in line 252, and does not carry the hold, so that this Lock waits for itself: name`
+	_, again, err := client.Mutex("a").Lock(ctx) // want `^ctx is from before the Lock in line 305, and does not carry the hold, so that this Lock waits for itself: name`
 	if err != nil {
 		return err
 	}
@@ -344,7 +397,56 @@ func wrapper(ctx context.Context, s *store) error {
 	return work(ctx) // want `^ctx is from before the hold in line \d+`
 }
 
+func lockBackground(ctx context.Context, m *rlock.Mutex) error {
+	ctx, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return work(context.Background())
+	}
+	defer unlock()
+	_ = ctx
+	return work(context.Background()) // want `^context\.Background\(\) in the section of the Lock in line \d+ does not end when the lock is lost: pass ctx$`
+}
+
+func lockBackgroundAgain(m *rlock.Mutex) error {
+	_, unlock, err := m.Lock(context.Background())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	_, again, err := m.Lock(context.Background()) // want `so that this Lock waits for itself: name the ctx that it returned, and pass that$`
+	if err != nil {
+		return err
+	}
+	return again()
+}
+
+func lockAfterLoss(ctx context.Context, m *rlock.Mutex) error {
+	held, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	err = work(held)
+	if held.Err() != nil {
+		return errors.Join(err, work(ctx))
+	}
+	return work(ctx) // want `pass held$`
+}
+
 // As they should be.
+
+func lockCleanUp(ctx context.Context, m *rlock.Mutex) error {
+	ctx, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := work(ctx); err != nil {
+		return errors.Join(err, work(context.Background()))
+	}
+	go work(context.Background())
+	return nil
+}
 
 func lockFine(ctx context.Context, m *rlock.Mutex) (err error) {
 	ctx, unlock, err := m.Lock(ctx)

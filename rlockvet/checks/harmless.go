@@ -1,0 +1,119 @@
+package checks
+
+import (
+	"go/ast"
+	"go/types"
+	"slices"
+	"strings"
+
+	"golang.org/x/tools/go/types/typeutil"
+)
+
+// isHarmless reports whether a function only reads what a ctx carries, or makes one of it that is to end in another way.
+func (r *reporter) isHarmless(call *ast.CallExpr) bool {
+	callee := typeutil.Callee(r.pass.TypesInfo, call)
+	if callee == nil || callee.Pkg() == nil {
+		return false
+	}
+	switch path := callee.Pkg().Path(); path {
+	case "context":
+		return callee.Name() == "Cause" || callee.Name() == "WithoutCancel"
+	case rlockPath:
+		return true
+	default:
+		if slices.Contains(observers, path) {
+			return true
+		}
+	}
+	fn, ok := callee.(*types.Func)
+	if !ok {
+		return false
+	}
+	if decl := r.bodies()[fn.Origin()]; decl != nil {
+		return r.onlyReads(fn.Origin(), decl)
+	}
+	return logs(fn) || fn.Pkg() != r.pass.Pkg && onlyGets(fn)
+}
+
+// observers are packages that look into a ctx for what their logs, spans and metrics say, and wait for nothing.
+var observers = []string{
+	"log/slog", "github.com/rs/zerolog", "github.com/rs/zerolog/log", "github.com/sirupsen/logrus", "go.uber.org/zap",
+	"go.opentelemetry.io/otel/log", "go.opentelemetry.io/otel/metric",
+}
+
+// logs reports whether a method is that of a logger, as far as its name and its signature tell.
+func logs(fn *types.Func) bool {
+	name := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(fn.Name(), "f"), "Context"), "Ctx")
+	switch s := fn.Signature(); name {
+	case "Debug", "Error", "Info", "Log", "Print", "Trace", "Warn", "Warning":
+		return s.Recv() != nil && s.Results().Len() == 0
+	}
+	return false
+}
+
+// onlyGets reports whether a function of another package, whose body is not looked at, seems to get a value out of a ctx: that is all
+// that it is given, and it cannot fail.
+func onlyGets(fn *types.Func) bool {
+	s := fn.Signature()
+	if s.Recv() != nil || s.Params().Len() != 1 || s.Variadic() || s.Results().Len() == 0 {
+		return false
+	}
+	for v := range s.Results().Variables() {
+		if _, isChan := v.Type().Underlying().(*types.Chan); isChan || isError(v.Type()) || isContext(v.Type()) {
+			return false
+		}
+	}
+	return true
+}
+
+// bodies are the functions of the package.
+func (r *reporter) bodies() map[*types.Func]*ast.FuncDecl {
+	if r.decls == nil {
+		r.decls = make(map[*types.Func]*ast.FuncDecl)
+		for _, file := range r.pass.Files {
+			for _, d := range file.Decls {
+				if decl, ok := d.(*ast.FuncDecl); ok && decl.Body != nil {
+					if fn, ok := r.pass.TypesInfo.Defs[decl.Name].(*types.Func); ok {
+						r.decls[fn] = decl
+					}
+				}
+			}
+		}
+	}
+	return r.decls
+}
+
+// onlyReads reports whether a function of the package does nothing with a ctx that it is given but to call its method Value, or to pass
+// it on to functions that do nothing else. A function that calls Err or Done heeds the end of the ctx, and has to get the right one.
+func (r *reporter) onlyReads(fn *types.Func, decl *ast.FuncDecl) bool {
+	if reads, ok := r.readers[fn]; ok {
+		return reads
+	}
+	r.readers[fn] = false // while it is looked at: one that calls itself is not understood
+	info := r.pass.TypesInfo
+	uses, reads := 0, 0
+	ast.PreorderStack(decl.Body, nil, func(n ast.Node, stack []ast.Node) bool {
+		id, ok := n.(*ast.Ident)
+		if !ok {
+			return true
+		}
+		v, ok := info.Uses[id].(*types.Var)
+		if !ok || !isContext(v.Type()) {
+			return true
+		}
+		uses++ // of any ctx: that of a receiver, say, has to do with it, too
+		switch parent := stack[len(stack)-1].(type) {
+		case *ast.SelectorExpr:
+			if parent.X == id && parent.Sel.Name == "Value" {
+				reads++
+			}
+		case *ast.CallExpr:
+			if slices.Contains(parent.Args, ast.Expr(id)) && r.isHarmless(parent) {
+				reads++
+			}
+		}
+		return true
+	})
+	r.readers[fn] = uses > 0 && uses == reads
+	return r.readers[fn]
+}

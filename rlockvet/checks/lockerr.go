@@ -1,0 +1,131 @@
+package checks
+
+import (
+	"go/ast"
+	"go/token"
+	"go/types"
+	"slices"
+
+	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/cfg"
+)
+
+// LockErr reports sections that run although Lock may have failed.
+var LockErr = &analysis.Analyzer{
+	Name: "lockerr",
+	Doc: `report errors of Lock, in package rlock, that are ignored
+
+A Lock that fails returns a ctx that can be used and an unlock that can be called, so code that does not look at the error works as long
+as nobody else has the lock, and goes on without it otherwise. Reported are an error that is dropped, one that nothing looks at,
+and one that is compared with a sentinel only, when the section begins.
+
+Files for tests are left alone.`,
+	URL:      url,
+	Run:      runLockErr,
+	Requires: []*analysis.Analyzer{takings},
+}
+
+func runLockErr(pass *analysis.Pass) (any, error) {
+	r := newReporter(pass).skipTests()
+	for _, f := range resultOf[[]*function](pass, takings) {
+		for _, t := range f.takings {
+			f.lockErr(r, t)
+		}
+	}
+	return nil, nil
+}
+
+func (f *function) lockErr(r *reporter, t *taking) {
+	const harm = "so the code goes on without the lock if it fails"
+	name := nameOf(t.call)
+	switch {
+	case t.errDropped && t.dropped && (t.section == nil || isBlank(t.section)): // as lostunlock says
+	case t.errDropped:
+		r.report(t.call, "the error of this %s is dropped, %s: check it, or use Do", name, harm)
+	case t.err == nil || f.isKept(t):
+	case !f.isRead(t, t.stmt):
+		r.report(t.call, "%s is not looked at after this %s, %s: check it, or use Do", t.err.Name(), name, harm)
+	case t.section != nil:
+		flow{f, &taking{stmt: t.stmt, err: t.err, errOnly: true}, nil}.each(func(n ast.Node, s state) {
+			used := s.must(fresh) && n != t.stmt && f.use(n, t.err) == unused && slices.ContainsFunc(
+				passes(f.info, n, isKey(f.info, key(f.info, t.section))),
+				func(p passed) bool { return !r.isHarmless(p.call) })
+			if used && !f.isRead(t, n) {
+				r.report(t.call, "%s may be another error when the section begins in line %d, %s: compare it with nil, or use Do",
+					t.err.Name(), r.line(n.Pos()).number, harm)
+			}
+		})
+	}
+}
+
+// isKept reports whether the error may be looked at out of sight: by a function literal, or through a pointer. A deferred function does
+// not see it if it is a result, which every return with a value sets anew.
+func (f *function) isKept(t *taking) bool {
+	kept := false
+	ast.PreorderStack(f.node, nil, func(n ast.Node, stack []ast.Node) bool {
+		if id, ok := n.(*ast.Ident); ok && f.info.Uses[id] == t.err {
+			inDefer := false
+			for _, outer := range stack[1:] { // without the function itself
+				switch outer := outer.(type) {
+				case *ast.DeferStmt:
+					inDefer = true
+				case *ast.FuncLit:
+					kept = kept || !inDefer || !slices.Contains(f.results, t.err)
+				case *ast.UnaryExpr:
+					kept = kept || outer.Op == token.AND
+				}
+			}
+		}
+		return !kept
+	})
+	return kept
+}
+
+// isRead reports whether something looks at the error after that node, and before it is assigned again.
+func (f *function) isRead(t *taking, after ast.Node) bool {
+	seen := make(map[*cfg.Block]bool)
+	var read func(b *cfg.Block, from int) bool
+	read = func(b *cfg.Block, from int) bool {
+		for _, n := range b.Nodes[from:] {
+			switch returns, ok := n.(*ast.ReturnStmt); {
+			case f.reads(n, t.err):
+				return true
+			case ok && returns.Results != nil, f.use(n, t.err) == assigned:
+				return false
+			}
+		}
+		for _, next := range b.Succs {
+			if !seen[next] {
+				seen[next] = true
+				if read(next, 0) {
+					return true
+				}
+			}
+		}
+		return false
+	}
+	for _, b := range f.graph.Blocks {
+		if i := slices.Index(b.Nodes, after); i >= 0 && read(b, i+1) {
+			return true
+		}
+	}
+	return false
+}
+
+// reads reports whether n looks at the variable now, and not in a deferred function.
+func (f *function) reads(n ast.Node, v *types.Var) bool {
+	found := false
+	ast.PreorderStack(n, nil, func(m ast.Node, stack []ast.Node) bool {
+		switch m := m.(type) {
+		case *ast.Ident:
+			if f.info.ObjectOf(m) == v {
+				use := f.useOf(m, stack)
+				found = found || use == deferred || use == called || use == escaped
+			}
+		case *ast.ReturnStmt:
+			found = found || m.Results == nil && slices.Contains(f.results, v)
+		}
+		return !found
+	})
+	return found
+}
