@@ -38,7 +38,7 @@ func WithTracerProvider(p trace.TracerProvider) Option {
 
 // WithGroup sets the attribute rlock.group, for which names of locks are too many. The function is called for each Lock and unlock: it
 // must be quick, safe for concurrent use, and always say the same of a name. It should know few groups, a hundred at most: each has
-// time series of its own. The name of an [rlock.All] is the names of its locks: "All(a, b)".
+// time series of its own. An [rlock.All] is of the group of its locks, and of none if they are of several.
 func WithGroup(group func(name string) string) Option {
 	return optionFunc(func(t *telemetry) { t.group = group })
 }
@@ -52,8 +52,9 @@ func New(options ...Option) (*rlock.Trace, error) {
 		o.apply(t)
 	}
 	t.known.Store(&map[series]*measured{})
-	t.spans = t.tracers.Tracer(scope)
-	if err := t.instruments(t.meters.Meter(scope)); err != nil {
+	v := version()
+	t.spans = t.tracers.Tracer(scope, trace.WithInstrumentationVersion(v))
+	if err := t.instruments(t.meters.Meter(scope, metric.WithInstrumentationVersion(v))); err != nil {
 		return nil, err
 	}
 	return &rlock.Trace{
@@ -104,11 +105,11 @@ func (t *telemetry) instruments(m metric.Meter) error {
 }
 
 func (t *telemetry) waits(ctx context.Context, i rlock.WaitingInfo) {
-	t.waiting.Add(ctx, 1, t.of(t.lock(i.Kind, i.Name)).add...)
+	t.waiting.Add(ctx, 1, t.of(t.lock(i.Kind, i.Name, i.Names...)).add...)
 }
 
 func (t *telemetry) acquired(ctx context.Context, i rlock.AcquiredInfo) {
-	lock := t.lock(i.Kind, i.Name)
+	lock := t.lock(i.Kind, i.Name, i.Names...)
 	s := lock
 	s.outcome, s.path = "acquired", i.Path.String()
 	t.acquiring.Record(ctx, i.Waited.Seconds(), t.of(s).record...)
@@ -127,7 +128,7 @@ func (t *telemetry) acquired(ctx context.Context, i rlock.AcquiredInfo) {
 }
 
 func (t *telemetry) failed(ctx context.Context, i rlock.FailedInfo) {
-	lock := t.lock(i.Kind, i.Name)
+	lock := t.lock(i.Kind, i.Name, i.Names...)
 	s := lock
 	s.outcome, s.errorType = "error", errorType(i.Err)
 	if errors.Is(i.Err, rlock.ErrNotAcquired) && !errors.Is(i.Err, rlock.ErrUnreachable) {
@@ -144,7 +145,7 @@ func (t *telemetry) released(ctx context.Context, i rlock.ReleasedInfo) {
 	if i.Path == rlock.PathReentry {
 		return
 	}
-	s := t.lock(i.Kind, i.Name)
+	s := t.lock(i.Kind, i.Name, i.Names...)
 	t.holding.Add(ctx, -1, t.of(s).add...)
 	s.errorType = errorType(i.Err)
 	t.holds.Record(ctx, i.Held.Seconds(), t.of(s).record...)
@@ -229,11 +230,21 @@ func errorType(err error) string {
 // series is one set of attributes; "" is an attribute that is not there.
 type series struct{ kind, group, outcome, path, errorType string }
 
-// lock is the series of what is measured of a lock as such.
-func (t *telemetry) lock(kind, name string) series {
+// lock is the series of what is measured of a lock as such. An All has the names of its locks.
+func (t *telemetry) lock(kind, name string, of ...string) series {
 	s := series{kind: kind}
-	if t.group != nil {
+	switch {
+	case t.group == nil:
+	case len(of) == 0:
 		s.group = t.group(name)
+	default:
+		s.group = t.group(of[0])
+		for _, name := range of[1:] {
+			if t.group(name) != s.group {
+				s.group = ""
+				break
+			}
+		}
 	}
 	return s
 }

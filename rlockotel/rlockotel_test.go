@@ -238,7 +238,7 @@ func TestMetricsOfEachKind(t *testing.T) {
 	for kind, l := range kinds {
 		_, unlock, err := l.Lock(ctx)
 		require.NoError(t, err)
-		point := "hold.active group=" + group(l.Name()) + " kind=" + kind
+		point := "hold.active group=order kind=" + kind
 		require.Equal(t, int64(1), e.metrics(t)[point], "%s in %v", point, e.metrics(t))
 		require.NoError(t, unlock())
 		require.Equal(t, int64(0), e.metrics(t)[point])
@@ -251,6 +251,38 @@ func TestMetricsOfEachKind(t *testing.T) {
 	require.Equal(t, int64(0), e.metrics(t)["hold.active group=order kind=write"])
 	require.NoError(t, unlock())
 	require.Equal(t, int64(0), e.metrics(t)["hold.active group=order kind=read"])
+
+	mixed := rlock.All(c.Mutex(lock), c.Mutex("user:"+lock))
+	_, unlock, err = mixed.Lock(ctx)
+	require.NoError(t, err)
+	_, _, err = mixed.TryLock(ctx, 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.Equal(t, int64(1), e.metrics(t)["hold.active kind=all"], "of no group")
+	require.Equal(t, int64(1), e.metrics(t)["acquire.duration kind=all outcome=not_acquired"])
+	require.NoError(t, unlock())
+	require.Equal(t, int64(0), e.metrics(t)["hold.active kind=all"])
+}
+
+// A reader that a writer let in has a hold of its own, and counts until its own unlock, whichever of the two that comes before.
+func TestMetricsOfAReaderInAWriter(t *testing.T) {
+	e := newTelemetry(t)
+	rw := e.client(t, redistest.Dial(t, redistest.Shared(t)), rlock.Options{}).RWMutex(name(t))
+	for kind, reads := range map[string]rlock.Locker{"read": rw.Read(), "upgradeable": rw.Upgradeable()} {
+		writer, unlockWriter, err := rw.Write().Lock(context.Background())
+		require.NoError(t, err)
+		reader, unlockReader, err := reads.Lock(context.WithoutCancel(writer))
+		require.NoError(t, err)
+		_, unlockInner, err := rw.Read().Lock(reader)
+		require.NoError(t, err)
+		active := func() int64 { return e.metrics(t)["hold.active group=order kind="+kind] }
+		require.NoError(t, unlockWriter())
+		require.Equal(t, int64(1), active(), kind)
+		require.NoError(t, unlockInner())
+		require.Equal(t, int64(1), active(), kind)
+		require.NoError(t, unlockReader())
+		require.Zero(t, active(), kind)
+		require.Zero(t, e.metrics(t)["hold.active group=order kind=write"])
+	}
 }
 
 // The margin of renewals is measured, and losses are counted by their reasons.
