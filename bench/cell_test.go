@@ -57,6 +57,16 @@ func TestWaitersThatAreNeverWokenAreTold(t *testing.T) {
 	assert.Zero(t, s.Violations)
 }
 
+// However many processes take part, two commands and one message are a section of a herd.
+func TestHerdTellsTheNextAlone(t *testing.T) {
+	b := startBench(t, options{})
+	s := b.measure(cell{Workload: "herd", Lib: rlockName, Processes: 2, Clients: 8, Goroutines: 1, Duration: time.Second}, 1)
+	require.Empty(t, s.Error)
+	assert.InDelta(t, 2, s.sentPerOp(), 0.15, "%v", s.Commands)
+	assert.Greater(t, s.deliveredPerOp(), 0.8)
+	assert.Less(t, s.deliveredPerOp(), 1.1)
+}
+
 func TestFailuresAreTold(t *testing.T) {
 	b := startBench(t, options{})
 	for lib, want := range map[string]string{
@@ -115,6 +125,7 @@ func TestHerdFloorExcludesAndLeavesNothing(t *testing.T) {
 	assert.Zero(t, s.Violations)
 	assert.Zero(t, s.Stuck)
 	assert.InDelta(t, 2, s.sentPerOp(), 0.01, "nobody asks in vain: %v", s.Commands)
+	assert.InDelta(t, 1, s.deliveredPerOp(), 0.05, "each section but the first is told to one")
 	left, err := b.server.rdb.Do(t.Context(), b.server.rdb.B().Keys().Pattern("*").Build()).AsStrSlice()
 	require.NoError(t, err)
 	assert.Empty(t, left, "the queue is empty, and the lock is free")

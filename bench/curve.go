@@ -60,6 +60,7 @@ func curves(o *options) []curve {
 	split := func(c *cell, v int) { c.Goroutines = v / c.Processes }
 	crowd := func(c *cell, v int) { c.Clients = v / c.Processes }
 	turns := []metric{perSecond, sentPerOp, waitP99, slowest, starved}
+	told := append(slices.Clone(turns), toldPerOp)
 	return []curve{
 		{
 			"names", "names", "names, each with a goroutine", one("names", 64),
@@ -81,7 +82,7 @@ func curves(o *options) []curve {
 		{
 			"herd", "herd", "processes with a goroutine each that share a lock", herd,
 			[]int{4, 16, 64, 256},
-			crowd, herdLibs, turns,
+			crowd, herdLibs, told,
 		},
 		{"pair-rtt", "pair", added, one("pair", 1), rtts, rtt, curveLibs, []metric{p50, p99}},
 		{"names-rtt", "names", added, one("names", 64), rtts, rtt, curveLibs, speed},

@@ -14,7 +14,7 @@ import (
 
 // dial connects as a user of rueidis does who changes nothing.
 func dial(addr string) (rueidis.Client, error) {
-	return rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}})
+	return rueidis.NewClient(counted(rueidis.ClientOption{InitAddress: []string{addr}}))
 }
 
 // The least that a lock on one key can do in a script each: no re-entry, no wake-up.

@@ -194,11 +194,11 @@ func (j *job) sections(k kind, own naming) (report, error) {
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	cpu := cpuTime()
+	cpu, heard := cpuTime(), delivered.Load()
 	end = time.Now().Add(j.duration)
 	close(start)
 	awaitAll(ended, len(all), j.duration+stall)
-	cpu = cpuTime() - cpu
+	cpu, heard = cpuTime()-cpu, delivered.Load()-heard
 	runtime.ReadMemStats(&after)
 	rep := report{ElapsedNs: j.duration.Nanoseconds(), Latency: hist.latency(), PerGoroutine: make([]int64, len(all))}
 	errs := []error{j.end(), held.giveBack()}
@@ -223,7 +223,9 @@ func (j *job) sections(k kind, own naming) (report, error) {
 	n := float64(max(rep.Sections, 1))
 	rep.AllocsPerOp = float64(after.Mallocs-before.Mallocs) / n
 	rep.BytesPerOp = float64(after.TotalAlloc-before.TotalAlloc) / n
-	rep.Extra = map[string]float64{"op_cpu_ns": float64(cpu) / n, "stack_bytes": float64(after.StackInuse) / float64(len(all))}
+	rep.Extra = map[string]float64{
+		"op_cpu_ns": float64(cpu) / n, "stack_bytes": float64(after.StackInuse) / float64(len(all)), "delivered": float64(heard),
+	}
 	return rep, errors.Join(errs...)
 }
 

@@ -40,6 +40,7 @@ var (
 	allocs     = metric{"allocs/op", func(s *sample) float64 { return s.AllocsPerOp }, "%.1f", false, "allocations for each section"}
 	allocBytes = metric{"B/op", func(s *sample) float64 { return s.BytesPerOp }, "%.0f", false, "bytes allocated for each section"}
 	sentPerOp  = metric{"commands/op", (*sample).sentPerOp, "%.2f", false, "commands for each section"}
+	toldPerOp  = metric{"messages/op", (*sample).deliveredPerOp, "%.2f", false, "messages delivered for each section"}
 	slowest    = metric{"slowest/mean", func(s *sample) float64 { return s.Slowest }, "%.2f", true, "sections of the slowest, as a part of the mean"}
 	stuck      = metric{"stuck", func(s *sample) float64 { return float64(s.Stuck) }, "%.0f", false, "never got the lock"}
 	starved    = metric{"starved", func(s *sample) float64 { return float64(s.Starved) }, "%.0f", false, "had no turn while it was measured"}
@@ -114,7 +115,7 @@ func workloads(o *options) []workload {
 			name: "herd", about: fmt.Sprint("one lock, ", herdWorkers*crowd, " clients with one goroutine each, which stand for as many processes"),
 			cell:   cell{Workload: "herd", Processes: herdWorkers, Clients: crowd, Goroutines: 1, Duration: long},
 			shared: true,
-			metric: perSecond, columns: shared,
+			metric: perSecond, columns: slices.Insert(slices.Clone(shared), 3, toldPerOp),
 		},
 		{
 			name: "asymmetric", about: "one lock, sections of 1 ms, 6 goroutines of a near process, 1 of a far one with 1 ms more for each round trip",
