@@ -66,7 +66,7 @@ func run(ctx context.Context, every time.Duration, ticks int) error {
 		switch {
 		case err == nil:
 		case errors.Is(err, rlock.ErrNotAcquired) && !errors.Is(err, rlock.ErrUnreachable):
-			log.Print(at, " is another one's")
+			log.Print(at, " skipped: another process runs it")
 		default:
 			log.Print(at, " failed: ", err) // Redis or the job did; nobody repeats this tick
 		}

@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
 	"github.com/redis/rueidis"
 
@@ -43,6 +44,9 @@ func run(ctx context.Context) error {
 	if err == nil {
 		_, err = db.ExecContext(ctx, createTable)
 	}
+	if parseErr := new(pgconn.ParseConfigError); errors.As(err, &parseErr) { // it has what it can find of the password masked, not all
+		return errors.New("DATABASE_URL is no URL of PostgreSQL, such as postgres://user:password@127.0.0.1:5432/postgres")
+	}
 	if err != nil {
 		return fmt.Errorf("no PostgreSQL: %w (start one, or set DATABASE_URL)", err)
 	}
@@ -50,7 +54,7 @@ func run(ctx context.Context) error {
 
 	option, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
 	if err != nil {
-		return fmt.Errorf("REDIS_URL: %w", err)
+		return errors.New("REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379") // err has the password
 	}
 	rdb, err := rueidis.NewClient(option)
 	if err != nil {

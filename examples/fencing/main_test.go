@@ -15,31 +15,45 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-rlock/rlock/examples/internal/program"
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
 func TestFencing(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "fencing")
-	said, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput()
+	binary := filepath.Join(t.TempDir(), "fencing")
+	said, err := exec.Command("go", "build", "-o", binary, ".").CombinedOutput()
 	require.NoError(t, err, "%s", said)
 	postgres := startPostgres(t)
 	const nobody = "127.0.0.1:1"
 
 	t.Run("prints what the README shows", func(t *testing.T) {
-		stdout, stderr := runProgram(t, program, redistest.Start(t).Addr(), postgres)
+		stdout, stderr := runProgram(t, binary, redistest.Start(t).Addr(), postgres)
 		t.Log("\n" + stdout)
 		require.Empty(t, stderr)
 		require.Equal(t, blocks(t, "README.md")[1], stdout)
 	})
 	t.Run("without PostgreSQL", func(t *testing.T) {
-		stdout, stderr := runProgram(t, program, nobody, "postgres://postgres@"+nobody+"/postgres")
+		stdout, stderr := runProgram(t, binary, nobody, "postgres://postgres@"+nobody+"/postgres")
 		require.Empty(t, stdout)
 		require.Regexp(t, `^fencing: no PostgreSQL: .* \(start one, or set DATABASE_URL\)\n$`, stderr)
 	})
 	t.Run("without Redis", func(t *testing.T) {
-		stdout, stderr := runProgram(t, program, nobody, postgres)
+		stdout, stderr := runProgram(t, binary, nobody, postgres)
 		require.Empty(t, stdout)
 		require.Regexp(t, `^fencing: no Redis: .* \(start one, or set REDIS_URL\)\n$`, stderr)
+	})
+	t.Run("without a password in its errors", func(t *testing.T) {
+		for _, noURL := range program.NoURLs {
+			_, stderr := runProgram(t, binary, noURL, postgres)
+			require.Equal(t, "fencing: REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379\n", stderr)
+		}
+		for _, noURL := range append(program.NoURLs, "u:p@ss:"+program.Secret+"@127.0.0.1:1/x", "user:"+program.Secret) {
+			for _, scheme := range []string{"postgres://", "postgres:/", ""} {
+				_, stderr := runProgram(t, binary, nobody, scheme+noURL)
+				require.Contains(t, stderr, "DATABASE_URL", noURL)
+				require.NotContains(t, stderr, program.Secret, noURL)
+			}
+		}
 	})
 	t.Run("statements of the page", func(t *testing.T) { requireStatements(t, postgres) })
 }

@@ -48,7 +48,7 @@ func run(ctx context.Context, jar string) error {
 	}
 	option, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
 	if err != nil {
-		return fmt.Errorf("REDIS_URL: %w", err)
+		return errors.New("REDIS_URL is no URL of Redis, such as redis://127.0.0.1:6379") // err has the password
 	}
 	rdb, err := rueidis.NewClient(option)
 	if err != nil {

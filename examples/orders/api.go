@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log"
 	"net/http"
+	"regexp"
 
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -20,10 +21,19 @@ func (a *api) routes() http.Handler {
 	return mux
 }
 
+// isID matches the ids of orders. An id ends up in names of locks and in log lines, so a request may not put in it what it likes: a line
+// break would forge a line of the log, and a long one takes memory in Redis.
+var isID = regexp.MustCompile(`^[\w:-]{1,64}$`).MatchString
+
 // answer makes a handler of a method of the service.
 func answer(method func(ctx context.Context, id string) (order, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		o, err := method(r.Context(), r.PathValue("id"))
+		id := r.PathValue("id")
+		if !isID(id) {
+			http.Error(w, "no such order", http.StatusNotFound)
+			return
+		}
+		o, err := method(r.Context(), id)
 		if err != nil {
 			fail(w, r, err)
 			return
@@ -35,7 +45,7 @@ func answer(method func(ctx context.Context, id string) (order, error)) http.Han
 
 // fail says what an error means for whoever sent the request. The text of the error is for the log: it names processes.
 func fail(w http.ResponseWriter, r *http.Request, err error) {
-	log.Printf("%s %s: %v", r.Method, r.URL.Path, err)
+	log.Printf("%s %s: %v", r.Method, r.URL.EscapedPath(), err)
 	switch {
 	case r.Context().Err() != nil:
 		// The client has gone. Nobody reads an answer.

@@ -124,6 +124,33 @@ func TestOrders(t *testing.T) {
 	require.Contains(t, p.Line(), `orders: POST /orders/44/ship: rlock: "order:44": `)
 }
 
+// What a request names ends up in the log and in the name of a lock, so it is looked at first.
+func TestOrdersRefusesNames(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	p := program.Build(t, s.Addr())
+	ctx := context.Background()
+	a := open(p)
+	refused := answered{status: http.StatusNotFound, body: "no such order"}
+	for _, id := range []string{"42%0Aorders:%20order%2043:%20charged", "%1B%5B2J", "%00", "%FF", "a%20b", "%C3%A9", strings.Repeat("4", 65)} {
+		require.Equal(t, refused, <-a.post(ctx, "/orders/"+id+"/charge"), id)
+		require.Equal(t, refused, <-a.post(ctx, "/orders/"+id+"/ship"), id)
+	}
+	a.Terminate()
+	require.Zero(t, a.Wait())
+	require.Equal(t, []string{"orders: ends: no new requests, those under way go on", "orders: ended in order"}, p.Rest())
+}
+
+// A path is logged as it was sent, and not with the line breaks that it may stand for.
+func TestOrdersLogsPaths(t *testing.T) {
+	var logged strings.Builder
+	log.SetOutput(&logged)
+	defer log.SetOutput(io.Discard)
+	request := httptest.NewRequestWithContext(context.Background(), http.MethodPost, "/orders/4%0A2/charge", nil)
+	fail(httptest.NewRecorder(), request, errors.New("other"))
+	require.Contains(t, logged.String(), "POST /orders/4%0A2/charge: other\n")
+}
+
 // SIGTERM ends a process when its requests have ended. Those that take too long are cut off, and leave no lock behind.
 func TestOrdersShutdown(t *testing.T) {
 	t.Parallel()

@@ -125,7 +125,17 @@ func (c *Process) Wait() int {
 	}
 }
 
-// WithoutRedis checks that the program in the test's folder says in one line what to do when nobody listens where Redis should be.
+// Secret is a password.
+const Secret = "hunter2"
+
+// NoURLs are mistakes in a URL that has one, behind its scheme.
+var NoURLs = []string{
+	"user:" + Secret + "@127.0.0.1:6 379", "user:" + Secret + "@%zz", "user:" + Secret + "#x@127.0.0.1:1", "user:" + Secret + "/3@127.0.0.1:1",
+	"user:" + Secret + "@127.0.0.1:1/x",
+}
+
+// WithoutRedis checks that the program in the test's folder says in one line what to do when nobody listens where Redis should be, and
+// when REDIS_URL is none, without the password in it.
 func WithoutRedis(t *testing.T) {
 	t.Helper()
 	nobody, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -134,7 +144,14 @@ func WithoutRedis(t *testing.T) {
 	require.NoError(t, nobody.Close())
 	p := Build(t, addr)
 	require.Equal(t, 1, p.Start().Wait())
+	for _, p.redis = range NoURLs {
+		require.Equal(t, 1, p.Start().Wait())
+	}
 	said := p.Rest()
-	require.Len(t, said, 1)
+	require.Len(t, said, 1+len(NoURLs))
 	require.Contains(t, said[0], "no Redis at "+addr+": start redis-server, or set REDIS_URL: ")
+	for _, line := range said[1:] {
+		require.Contains(t, line, "REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379")
+		require.NotContains(t, line, Secret)
+	}
 }
