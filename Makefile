@@ -8,7 +8,7 @@ GO    ?= go
 # install the PUBLISHED ones: they have no replace, and ask for a release of the library.
 TESTED    = cmd/rlock rlock_test rlockotel rlockotel/grafana rlocktest rlockvet
 PUBLISHED = cmd/rlock rlockotel rlocktest rlockvet
-MODULES   = $(TESTED) $(EXAMPLES) $(FAULTS) $(BENCH)
+MODULES   = $(TESTED) $(EXAMPLES) $(FAULTS) $(BENCH) $(SIM)
 
 PKGS  ?= ./... $(TESTED:%=./%/...)
 
@@ -43,6 +43,12 @@ FAULTS       = rlock_test/faults
 FAULTS_LOAD  = '^TestLoad'
 FAULTSFLAGS ?= -v -count=1 -parallel=16
 
+# The simulator. SEED is that of the first of WORLDS; PROCESSES and TIME replace what a seed draws. Without the race detector: what
+# counts is how many worlds there are. The collector runs seldom, which takes a third off the time.
+SIM       = internal/sim
+WORLDS   ?= 300
+SIMFLAGS ?= -count=1 -timeout=0
+
 # Dashboard and alerts, with the program that shows them.
 GRAFANA = rlockotel/grafana
 
@@ -67,7 +73,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test examples interop test-servers faults faults-ci bench bench-quick dashboard cover lint tidy api version release-check portable fmt demo picture redis-server postgres c-compiler jdk golangci-lint
+.PHONY: help test examples interop sim sim-ci fleet test-servers faults faults-ci bench bench-quick dashboard cover lint tidy api version release-check portable fmt demo picture redis-server postgres c-compiler jdk golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -94,6 +100,16 @@ interop: redis-server c-compiler jdk ## lock together with the real Redisson, fr
 	set -x; REDISSON_NEWEST="$$newest" REDISSON_SHARDED=$(REDISSON_SHARDED) REDISSON_OLDEST=$(REDISSON_OLDEST) \
 		CGO_ENABLED=1 $(GO) test -tags interop -run '^TestInterop' $(INTEROPFLAGS) ./rlock_test && \
 		cd $(EXAMPLES) && CGO_ENABLED=1 $(GO) test -tags interop $(INTEROPFLAGS) ./migrate
+
+sim: ## worlds of many processes, with faults, on a clock that costs nothing: make sim SEED=7 WORLDS=1000 PROCESSES=50 TIME=10m
+	cd $(SIM) && SIM_SEED='$(SEED)' SIM_WORLDS='$(WORLDS)' SIM_PROCESSES='$(PROCESSES)' SIM_TIME='$(TIME)' \
+		GOGC=400 $(GO) test $(SIMFLAGS) -skip '^TestFleet' .
+
+sim-ci: ## a minute of it, with fixed seeds
+	cd $(SIM) && SIM_SEED=1 SIM_WORLDS=60 GOGC=400 $(GO) test $(SIMFLAGS) -short -skip '^TestFleet' .
+
+fleet: ## a thousand processes on one lock, and on ten thousand: make fleet TIME=10m
+	cd $(SIM) && SIM_PROCESSES='$(PROCESSES)' SIM_TIME='$(TIME)' GOGC=400 $(GO) test $(SIMFLAGS) -v -run '^TestFleet' .
 
 test-servers: redis-server c-compiler ## the same tests on Redis 6.2 to the newest, and on Valkey; SERVERS='redis-6.2 valkey-9.1' for some
 	@python3 -m pip --version >/dev/null 2>&1 || { $(APT_INSTALL) python3-pip; }

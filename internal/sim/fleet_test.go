@@ -1,0 +1,86 @@
+package sim
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+)
+
+// hot is a world in which each of many processes wants one lock all the time.
+func hot(kind Kind, processes int, d time.Duration) *Plan {
+	p := &Plan{
+		Seed: 1, Time: d, Servers: 1, Watchdog: 30 * time.Second,
+		Hold:  2 * time.Millisecond, // and wants it again at once
+		Names: []Name{{kind, kind.String()}},
+	}
+	for i := range processes {
+		p.Processes = append(p.Processes, Process{
+			Latency: 200 * time.Microsecond, Jitter: 50 * time.Microsecond,
+			Workers: []Worker{{Seed: uint64(i), Names: []int{0}}},
+		})
+	}
+	return p
+}
+
+// TestCosts holds what a section costs against docs/guarantees.md and docs/benchmarks.md: it does not grow with the processes.
+func TestCosts(t *testing.T) {
+	for _, c := range []struct {
+		kind               Kind
+		scripts, delivered float64
+	}{
+		{Plain, 2.05, 1.1},
+		{Fenced, 2.05, 1.1},
+		{Fair, 2.2, 1.1},
+	} {
+		for _, n := range []int{2, 4, 16, 64, 256} {
+			if n > 64 && testing.Short() {
+				continue
+			}
+			t.Run(fmt.Sprintf("%v/%d", c.kind, n), func(t *testing.T) {
+				t.Parallel()
+				r := run(t, hot(c.kind, n, 15*time.Second))
+				scripts, delivered := float64(r.Scripts)/float64(r.Sections), float64(r.Delivered)/float64(r.Sections)
+				t.Logf("%d sections, %.2f scripts and %.2f messages each, longest wait %v", r.Sections, scripts, delivered, r.Longest)
+				if scripts > c.scripts || delivered > c.delivered {
+					t.Errorf("%.2f scripts and %.2f messages a section, want %.2f and %.2f at most", scripts, delivered, c.scripts, c.delivered)
+				}
+			})
+		}
+	}
+}
+
+func fleet(t *testing.T, names int, d time.Duration) {
+	t.Helper()
+	p := hot(Plain, number(t, "SIM_PROCESSES", 1000), d)
+	p.Think = 500 * time.Millisecond
+	p.Names = nil
+	for i := range names {
+		p.Names = append(p.Names, Name{Plain, fmt.Sprintf("plain%05d", i)})
+	}
+	for i := range p.Processes {
+		w := &p.Processes[i].Workers[0]
+		w.Names = nil
+		for j := range min(names, 100) {
+			w.Names = append(w.Names, (i*7919+j*(names/100+1))%names)
+		}
+	}
+	began := time.Now()
+	r := run(t, p)
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	t.Logf("%d processes, %d names, %v: %d sections, %.2f scripts and %.2f messages each, longest wait %v; %v, %d MiB",
+		len(p.Processes), names, d, r.Sections, float64(r.Scripts)/float64(r.Sections), float64(r.Delivered)/float64(r.Sections),
+		r.Longest, time.Since(began).Round(time.Second), m.Sys>>20)
+}
+
+// TestFleet is a fleet of a thousand processes, on one hot lock and on many names: make fleet TIME=10m.
+func TestFleet(t *testing.T) {
+	d, err := time.ParseDuration(os.Getenv("SIM_TIME"))
+	if err != nil {
+		d = 20 * time.Second
+	}
+	t.Run("one name", func(t *testing.T) { fleet(t, 1, d) })
+	t.Run("10000 names", func(t *testing.T) { fleet(t, 10_000, d) })
+}

@@ -1,0 +1,252 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Plan is a world before it begins: all that its seed decides.
+type Plan struct {
+	Seed      uint64
+	Time      time.Duration // for which work begins
+	Most      int           // scripts, after which it ends early
+	Watchdog  time.Duration
+	Servers   int // 1, or as many as a quorum has
+	Names     []Name
+	Processes []Process
+	Faults    []Fault
+
+	Hold, Think time.Duration // means of the short ones
+	Long        float64       // share of sections that last up to three watchdog times
+	Leave       float64       // share of Locks that are left: a deadline, a cancel, a wait
+	Nest        float64       // share of sections with another Lock inside
+	Odd         float64       // share of Locks with an option
+	Many        float64       // share of Locks of several at once
+}
+
+// Name is a lock.
+type Name struct {
+	Kind Kind
+	Text string
+}
+
+// Kind is one of the kinds of locks.
+type Kind int
+
+// The kinds.
+const (
+	Plain Kind = iota
+	Fenced
+	Fair
+	ReadWrite
+	Quorum
+	kinds
+)
+
+func (k Kind) String() string {
+	return [...]string{"plain", "fenced", "fair", "readwrite", "quorum"}[k]
+}
+
+// Process is one Client and the goroutines that use it.
+type Process struct {
+	Latency, Jitter time.Duration // of one direction
+	Options         rlock.Options // but for the watchdog's
+	Workers         []Worker
+}
+
+// Worker is a goroutine.
+type Worker struct {
+	Seed  uint64
+	Names []int // that it locks
+}
+
+// Fault is one.
+type Fault struct {
+	At, For time.Duration
+	What    What
+	Process int // -1: it is of a server
+	Server  int
+	Name    int
+}
+
+// What tells faults apart.
+type What int
+
+// The faults.
+const (
+	HeldBack    What = iota // all that a process sends and is sent arrives later: what a SIGSTOP is to the others
+	Cut                     // its connections end, for both ends
+	HalfCut                 // its subscriptions end
+	ReplyLost               // the next answer, with its connection
+	Silent                  // all is lost, and nobody is told
+	Refused                 // its connections end, and new ones are refused
+	Killed                  // the process
+	Closed                  // its Client, in order
+	ShutDown                // its Client, with a second for its sections
+	ServerSlow              // the server is stopped, and goes on
+	ServerBack              // it starts again with what it had
+	ServerEmpty             // or with nothing
+	Loading                 // it answers that it is not ready
+	Busy
+	ReadOnly
+	OutOfMemory
+	NoScript // it has forgotten its scripts
+	Deleted  // a key
+	Forced   // a lock is forced open
+	whats
+)
+
+func (w What) String() string {
+	return [...]string{
+		"held back", "cut", "subscriptions cut", "reply lost", "silent", "refused", "killed", "closed", "shut down", "server stopped",
+		"server started again", "server started empty", "LOADING", "BUSY", "READONLY", "OOM", "NOSCRIPT", "key deleted", "forced open",
+	}[w]
+}
+
+func (f Fault) String() string {
+	text := fmt.Sprintf("%v %v", f.At.Round(time.Millisecond), f.What)
+	if f.Process >= 0 {
+		text += fmt.Sprintf(" p%d", f.Process)
+	} else {
+		text += fmt.Sprintf(" s%d", f.Server)
+	}
+	if f.For > 0 {
+		text += fmt.Sprintf(" for %v", f.For.Round(time.Millisecond))
+	}
+	return text
+}
+
+// loses reports whether holds may be forgotten by it.
+func (w What) loses() bool { return w == ServerEmpty || w == Deleted || w == Forced }
+
+// ends reports whether the process ends with it.
+func (w What) ends() bool { return w == Killed || w == Closed || w == ShutDown }
+
+// Limits of a plan; zero values are drawn from the seed.
+type Limits struct {
+	Processes int
+	Time      time.Duration
+	Kinds     []Kind // of which its names are
+	Calm      bool   // no faults
+}
+
+// NewPlan draws a world from its seed.
+func NewPlan(seed uint64, l Limits) *Plan {
+	r := rand.New(rand.NewPCG(seed, 0))
+	p := &Plan{Seed: seed, Time: l.Time, Most: 3000, Servers: 1}
+	if p.Time == 0 {
+		p.Time = between(r, 5*time.Second, 3*time.Minute)
+	}
+	n := l.Processes
+	if n == 0 {
+		n = 2 + int(float64(24)*r.Float64()*r.Float64()*r.Float64()) + r.IntN(4)
+	}
+	p.Watchdog = pick(r, 600*time.Millisecond, 3*time.Second, 10*time.Second, 30*time.Second)
+	p.Hold = pick(r, 0, time.Millisecond, 10*time.Millisecond, 100*time.Millisecond)
+	p.Think = pick(r, 0, time.Millisecond, 20*time.Millisecond, 500*time.Millisecond)
+	if n > 50 {
+		p.Think = max(p.Think, 20*time.Millisecond)
+	}
+	p.Long = pick(r, 0, 0, 0.01, 0.1)
+	p.Leave = pick(r, 0, 0.1, 0.5)
+	p.Nest = pick(r, 0, 0.1, 0.4)
+	p.Odd = pick(r, 0, 0, 0.2)
+	p.Many = pick(r, 0, 0, 0.3)
+
+	p.drawNames(r, l)
+	far := pick(r, 200*time.Microsecond, 2*time.Millisecond, 20*time.Millisecond)
+	hand := pick(r, rlock.HandOff{}, rlock.HandOff{}, rlock.HandOff{Most: 1}, rlock.HandOff{Most: 64, For: time.Second}, rlock.HandOff{Most: -1})
+	replicas := pick(r, 0, 0, 0, 0, 0, 0, 0, 1)
+	workers := pick(r, 1, 1, 2, 8)
+	if n > 50 {
+		workers = 1
+	}
+	for range n {
+		one := Process{Latency: between(r, 50*time.Microsecond, far), Options: rlock.Options{HandOff: hand, Replicas: replicas}}
+		one.Jitter = time.Duration(r.Float64() * float64(one.Latency))
+		for range 1 + r.IntN(workers) {
+			one.Workers = append(one.Workers, Worker{Seed: r.Uint64(), Names: p.drawUse(r)})
+		}
+		p.Processes = append(p.Processes, one)
+	}
+	if !l.Calm && r.IntN(5) > 0 {
+		p.drawFaults(r)
+	}
+	return p
+}
+
+func (p *Plan) drawNames(r *rand.Rand, l Limits) {
+	of := l.Kinds
+	if of == nil {
+		of = []Kind{Kind(r.IntN(int(kinds)))}
+		if r.IntN(2) == 0 {
+			of = append(of, Kind(r.IntN(int(kinds))), Kind(r.IntN(int(kinds))))
+		}
+	}
+	if slices.Contains(of, Quorum) {
+		p.Servers = pick(r, 3, 5)
+	}
+	for i := range pick(r, 1, 1, 2, 5, 40) {
+		k := of[i%len(of)]
+		p.Names = append(p.Names, Name{k, fmt.Sprintf("%v%02d", k, i)})
+	}
+}
+
+// drawUse draws the names that a worker locks; the first is the commonest.
+func (p *Plan) drawUse(r *rand.Rand) []int {
+	use := r.Perm(len(p.Names))
+	return use[:1+r.IntN(len(use))]
+}
+
+func (p *Plan) drawFaults(r *rand.Rand) {
+	every := pick(r, p.Time, p.Time/3, 10*time.Second, 2*time.Second)
+	of := []What{What(r.IntN(int(whats))), What(r.IntN(int(whats)))}
+	if r.IntN(2) == 0 {
+		of = of[:0]
+		for w := range whats {
+			of = append(of, w)
+		}
+	}
+	if p.Servers > 1 { // a quorum stands what a minority of its servers does
+		of = slices.DeleteFunc(of, func(w What) bool { return w.loses() })
+	}
+	ended := 0
+	for at := between(r, 0, every); at < p.Time && len(of) > 0 && len(p.Faults) < 500; at += between(r, every/2, every*3/2) {
+		f := Fault{At: at, What: of[r.IntN(len(of))], Process: -1, Server: r.IntN(p.Servers), Name: r.IntN(len(p.Names))}
+		if f.What < ServerSlow {
+			f.Process = r.IntN(len(p.Processes))
+		}
+		if f.What.ends() {
+			if ended++; 2*ended > len(p.Processes) {
+				continue
+			}
+		}
+		switch f.What { //nolint:exhaustive // the others take no time
+		case HeldBack, Silent, Refused, ServerSlow, ServerBack, ServerEmpty, Loading, Busy, ReadOnly, OutOfMemory:
+			f.For = pick(r, between(r, 0, 100*time.Millisecond), between(r, 0, 3*time.Second), between(r, 0, 2*p.Watchdog))
+		}
+		p.Faults = append(p.Faults, f)
+	}
+}
+
+func (p *Plan) String() string {
+	workers := 0
+	for _, one := range p.Processes {
+		workers += len(one.Workers)
+	}
+	return fmt.Sprintf("seed %d: %d processes, %d workers, %d names (%v, …), %d servers, %d faults, %v, watchdog %v",
+		p.Seed, len(p.Processes), workers, len(p.Names), p.Names[0].Kind, p.Servers, len(p.Faults), p.Time.Round(time.Second), p.Watchdog)
+}
+
+func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
+
+func between(r *rand.Rand, a, b time.Duration) time.Duration {
+	if b <= a {
+		return a
+	}
+	return a + time.Duration(r.Int64N(int64(b-a)))
+}

@@ -1,0 +1,117 @@
+package sim
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/alicebob/miniredis/v2"
+	redis "github.com/alicebob/miniredis/v2/server"
+	"github.com/redis/rueidis"
+)
+
+var errRefused = syscall.ECONNREFUSED
+
+// server is a Redis in memory. Its clock is the bubble's.
+type server struct {
+	number int
+	redis  *miniredis.Miniredis
+
+	mu      sync.Mutex // guards the following
+	refusal string     // what is said to every script; empty: they run
+	scripts int        // that ran or were refused
+}
+
+func newServer(number int) (*server, error) {
+	s := &server{number: number, redis: miniredis.NewMiniRedis()}
+	s.redis.ClockTTL(true)
+	conn, err := s.redis.Dial() // starts it, without a socket
+	if err != nil {
+		return nil, fmt.Errorf("sim: %w", err)
+	}
+	s.redis.Server().SetPreHook(s.hook)
+	return s, conn.Close()
+}
+
+func (s *server) serve(conn net.Conn) { s.redis.Server().ServeConn(conn) }
+
+// hook answers a command in place of the server.
+func (s *server) hook(c *redis.Peer, cmd string, args ...string) bool {
+	if cmd == "WAIT" && len(args) == 2 { // as many replicas as it asks for
+		n, err := strconv.Atoi(args[0])
+		if err == nil {
+			c.WriteInt(n)
+		}
+		return err == nil
+	}
+	if !strings.HasPrefix(cmd, "EVAL") {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.scripts++
+	if s.refusal != "" {
+		c.WriteError(s.refusal)
+		return true
+	}
+	return false
+}
+
+// answer has every script answered with an error; empty: they run again.
+func (s *server) answer(refusal string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.refusal = refusal
+}
+
+func (s *server) ran() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.scripts
+}
+
+// has reports whether a field of the hash belongs to the owner, on whichever side of a read/write lock.
+func (s *server) has(key, owner string) bool {
+	return s.redis.HGet(key, owner) != "" || s.redis.HGet(key, owner+":write") != ""
+}
+
+// forget is a start without data.
+func (s *server) forget() {
+	s.redis.FlushAll()
+	s.flushScripts()
+}
+
+func (s *server) flushScripts() {
+	client, served := net.Pipe()
+	s.serve(served)
+	defer func() { _ = client.Close() }()
+	answered := make(chan struct{})
+	go func() { // ends with the answer, or the pipe
+		defer close(answered)
+		_, _ = client.Read(make([]byte, 64))
+	}()
+	_, _ = client.Write([]byte("*2\r\n$6\r\nSCRIPT\r\n$5\r\nFLUSH\r\n"))
+	<-answered
+}
+
+// client returns a client of the server, by the way.
+func client(w *way) (rueidis.Client, error) {
+	c, err := rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{address{}.String()},
+		DialCtxFn: func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+			return w.dial()
+		},
+		// The server does not have client-side caching, nor commands on a connection that is subscribed.
+		DisableCache: true, AlwaysRESP2: true, ForceSingleClient: true,
+		ReadBufferEachConn: 1 << 10, WriteBufferEachConn: 1 << 10, RingScaleEachConn: 6,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("sim: %w", err)
+	}
+	return c, nil
+}

@@ -1,0 +1,83 @@
+package sim
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestWorlds(t *testing.T) {
+	first, worlds := uint64(number(t, "SIM_SEED", 1)), number(t, "SIM_WORLDS", 30)
+	limits := Limits{Processes: number(t, "SIM_PROCESSES", 0), Calm: os.Getenv("SIM_CALM") != ""}
+	if text := os.Getenv("SIM_TIME"); text != "" {
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		limits.Time = d
+	}
+	for seed := first; seed < first+uint64(worlds); seed++ {
+		plan := NewPlan(seed, limits)
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			began := time.Now()
+			r := run(t, plan)
+			t.Logf("%v: %d sections, %d scripts, %d messages, longest wait %v, %v",
+				plan, r.Sections, r.Scripts, r.Delivered, r.Longest, time.Since(began).Round(time.Millisecond))
+		})
+	}
+}
+
+func number(t *testing.T, name string, otherwise int) int {
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// run runs a world, and reports what its oracles say: of the smallest world in which it happens as well.
+func run(t *testing.T, plan *Plan) *Result {
+	t.Helper()
+	one := func(plan *Plan) (r *Result) {
+		synctest.Test(t, func(*testing.T) { r = Run(plan) })
+		return r
+	}
+	r := one(plan)
+	if len(r.Violations) == 0 {
+		return r
+	}
+	again := 0
+	for range 5 {
+		if len(one(plan).Violations) > 0 {
+			again++
+		}
+	}
+	least := r
+	if within := number(t, "SIM_REDUCE", 30); within > 0 && plan.Seed > 0 {
+		least = Reduce(r, 2, time.Duration(within)*time.Second, one)
+	}
+	t.Errorf("%v\n%s\nThe same seed fails in %d of 5 more runs. The smallest world in which something fails:\n%v\n%s\n%v\n%s",
+		plan, sentences(r), again, least.Plan, sentences(least), least.Plan.Faults, strings.Join(least.Conversation, "\n"))
+	return r
+}
+
+func sentences(r *Result) string {
+	var b strings.Builder
+	for i, v := range r.Violations {
+		if i == 10 {
+			fmt.Fprintf(&b, "  and %d more\n", len(r.Violations)-i)
+			break
+		}
+		fmt.Fprintf(&b, "  %v\n", v)
+	}
+	return b.String()
+}

@@ -1,0 +1,149 @@
+package sim
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// kept is how many messages a trace remembers, the last ones.
+const kept = 200_000
+
+// trace is the conversation of all processes with all servers.
+type trace struct {
+	mu        sync.Mutex // guards the following
+	began     time.Time
+	lines     []line // a ring once it has kept ones
+	next      int
+	links     int
+	published int // messages that a server sent to subscribers
+}
+
+type line struct {
+	at              time.Duration
+	process, server int
+	link            int
+	up, lost        bool
+	data            []byte
+	note            string // of the simulation itself
+}
+
+func (t *trace) link() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.links++
+	return t.links
+}
+
+var message = []byte("$7\r\nmessage\r\n")
+
+// add records what one end of a link sends.
+func (t *trace) add(w *way, l *link, up bool, data []byte, lost bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !up {
+		t.published += bytes.Count(data, message)
+	}
+	t.put(line{process: w.process, server: w.server.number, link: l.number, up: up, lost: lost, data: bytes.Clone(data)})
+}
+
+// note records what the simulation does.
+func (t *trace) note(process int, format string, args ...any) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.put(line{process: process, note: fmt.Sprintf(format, args...)})
+}
+
+func (t *trace) put(l line) {
+	l.at = time.Since(t.began)
+	if len(t.lines) < kept {
+		t.lines = append(t.lines, l)
+		return
+	}
+	t.lines[t.next] = l
+	t.next = (t.next + 1) % kept
+}
+
+func (t *trace) delivered() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.published
+}
+
+// about returns the last lines that name the lock, and those of the simulation.
+func (t *trace) about(name string, most int) []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var all []string
+	asked := make(map[int]bool) // links with a call about the lock, whose answer does not name it
+	for i := range t.lines {
+		l := &t.lines[(t.next+i)%len(t.lines)]
+		switch {
+		case l.note != "":
+			if l.process >= 0 && !strings.Contains(l.note, name) && !strings.HasPrefix(l.note, "fault") {
+				continue
+			}
+			all = append(all, fmt.Sprintf("%12v  p%-3d %s", l.at.Round(time.Microsecond), l.process, l.note))
+			continue
+		case bytes.Contains(l.data, []byte(name)):
+			asked[l.link] = l.up
+		case !l.up && asked[l.link]:
+			asked[l.link] = false
+		default:
+			continue
+		}
+		arrow, lost := "<-", ""
+		if l.up {
+			arrow = "->"
+		}
+		if l.lost {
+			lost = " (lost)"
+		}
+		all = append(all, fmt.Sprintf("%12v  p%-3d %s s%d #%d %s%s",
+			l.at.Round(time.Microsecond), l.process, arrow, l.server, l.link, readable(l.data), lost))
+	}
+	if len(all) > most {
+		all = all[len(all)-most:]
+	}
+	return all
+}
+
+// readable turns the protocol of Redis into one line.
+func readable(data []byte) string {
+	var b strings.Builder
+	for len(data) > 0 && b.Len() < 400 {
+		at := bytes.Index(data, []byte("\r\n"))
+		if at < 0 {
+			break
+		}
+		head := string(data[:at])
+		data = data[at+2:]
+		if head == "" {
+			continue
+		}
+		switch head[0] {
+		case '*':
+			if b.Len() > 0 {
+				b.WriteString("| ")
+			}
+		case '$':
+			n, _ := strconv.Atoi(head[1:])
+			if n < 0 || n > len(data) {
+				b.WriteString("nil ")
+				continue
+			}
+			text := string(data[:n])
+			data = data[min(n+2, len(data)):]
+			if len(text) == 40 && !strings.ContainsAny(text, ":- ") {
+				text = text[:6] // the sum of a script
+			}
+			b.WriteString(strings.ReplaceAll(text, "\n", " ") + " ")
+		default:
+			b.WriteString(head + " ")
+		}
+	}
+	return strings.TrimSpace(b.String())
+}
