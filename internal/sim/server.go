@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -19,12 +20,13 @@ var errRefused = syscall.ECONNREFUSED
 
 // server is a Redis in memory. Its clock is the bubble's.
 type server struct {
-	number int
-	redis  *miniredis.Miniredis
+	number  int
+	redis   *miniredis.Miniredis
+	scripts *scripts
 
 	mu      sync.Mutex // guards the following
 	refusal string     // what is said to every script; empty: they run
-	scripts int        // that ran or were refused
+	calls   int        // of scripts, with those that were refused
 }
 
 func newServer(number int) (*server, error) {
@@ -34,32 +36,51 @@ func newServer(number int) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sim: %w", err)
 	}
+	s.scripts = newScripts(s.redis)
 	s.redis.Server().SetPreHook(s.hook)
-	return s, conn.Close()
+	begun := make(chan struct{})
+	go func() { // ends with the answer, or the pipe
+		defer close(begun)
+		_, _ = conn.Read(make([]byte, 64))
+	}()
+	text := "return redis.call('" + nested + "')"
+	_, err = fmt.Fprintf(conn, "*3\r\n$4\r\nEVAL\r\n$%d\r\n%s\r\n$1\r\n0\r\n", len(text), text)
+	<-begun
+	return s, errors.Join(err, conn.Close())
 }
 
 func (s *server) serve(conn net.Conn) { s.redis.Server().ServeConn(conn) }
 
 // hook answers a command in place of the server.
 func (s *server) hook(c *redis.Peer, cmd string, args ...string) bool {
-	if cmd == "WAIT" && len(args) == 2 { // as many replicas as it asks for
+	switch {
+	case cmd == nested:
+		s.scripts.peer.Ctx = c.Ctx
+		c.WriteOK()
+		return true
+	case cmd == "WAIT" && len(args) == 2: // as many replicas as it asks for
 		n, err := strconv.Atoi(args[0])
 		if err == nil {
 			c.WriteInt(n)
 		}
 		return err == nil
-	}
-	if !strings.HasPrefix(cmd, "EVAL") {
+	case !strings.HasPrefix(cmd, "EVAL") || s.scripts.peer.Ctx == nil:
 		return false
 	}
+	if refusal := s.called(); refusal != "" {
+		c.WriteError(refusal)
+	} else {
+		s.scripts.run(c, cmd, args)
+	}
+	return true
+}
+
+// called counts a call of a script, and returns what is said in place of running it; empty: it runs.
+func (s *server) called() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.scripts++
-	if s.refusal != "" {
-		c.WriteError(s.refusal)
-		return true
-	}
-	return false
+	s.calls++
+	return s.refusal
 }
 
 // answer has every script answered with an error; empty: they run again.
@@ -72,7 +93,7 @@ func (s *server) answer(refusal string) {
 func (s *server) ran() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.scripts
+	return s.calls
 }
 
 // has reports whether a field of the hash belongs to the owner, on whichever side of a read/write lock.
@@ -83,20 +104,7 @@ func (s *server) has(key, owner string) bool {
 // forget is a start without data.
 func (s *server) forget() {
 	s.redis.FlushAll()
-	s.flushScripts()
-}
-
-func (s *server) flushScripts() {
-	client, served := net.Pipe()
-	s.serve(served)
-	defer func() { _ = client.Close() }()
-	answered := make(chan struct{})
-	go func() { // ends with the answer, or the pipe
-		defer close(answered)
-		_, _ = client.Read(make([]byte, 64))
-	}()
-	_, _ = client.Write([]byte("*2\r\n$6\r\nSCRIPT\r\n$5\r\nFLUSH\r\n"))
-	<-answered
+	s.scripts.forget()
 }
 
 // client returns a client of the server, by the way.

@@ -171,11 +171,17 @@ func (w *world) unlock() time.Duration {
 }
 
 // Run runs a world, in a bubble of its own time.
-func Run(plan *Plan) *Result {
+func Run(plan *Plan) *Result { return newWorld(plan).play() }
+
+func newWorld(plan *Plan) *world {
 	w := &world{plan: plan, over: make(chan struct{}), waiting: make(map[*waiter]struct{}), r: rand.New(rand.NewPCG(plan.Seed, 1))}
 	w.began = time.Now()
 	w.trace.began = w.began
 	w.lastFault = w.began.Add(-time.Hour)
+	return w
+}
+
+func (w *world) play() *Result {
 	if err := w.make(); err != nil {
 		w.violation("", "%v", err)
 	} else {
@@ -460,7 +466,7 @@ func (w *world) fault(f Fault) {
 	case OutOfMemory:
 		answer("OOM command not allowed when used memory > 'maxmemory'.")
 	case NoScript:
-		server.flushScripts()
+		server.scripts.forget()
 	case Deleted:
 		o := w.locks[f.Name]
 		w.forgotten([]*oracle{o})

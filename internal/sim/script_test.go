@@ -1,0 +1,117 @@
+package sim
+
+import (
+	"fmt"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+)
+
+// TestScripts says the same to two servers, all that the processes of a world said: one runs the scripts as the simulator does, the other as
+// miniredis does. Both have to answer the same, to the byte, and to end with the same keys.
+func TestScripts(t *testing.T) {
+	for k := range kinds {
+		for seed := range uint64(4) {
+			t.Run(fmt.Sprintf("%v/%d", k, seed), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					plan := NewPlan(seed, Limits{Processes: 5, Time: 20 * time.Second, Kinds: []Kind{k}, Calm: true})
+					for i := range plan.Processes {
+						plan.Processes[i].Options.Replicas = 0 // miniredis has none
+					}
+					w := newWorld(plan)
+					if r := w.play(); r.Sections < 10 || len(r.Violations) > 0 {
+						t.Errorf("%d sections, %v", r.Sections, r.Violations)
+					}
+					replay(t, w)
+				})
+			})
+		}
+	}
+}
+
+func replay(t *testing.T, w *world) {
+	t.Helper()
+	ours, err := newServer(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := miniredis.NewMiniRedis()
+	theirs.ClockTTL(true)
+	conn, err := theirs.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ours.redis.Close()
+	defer theirs.Close()
+	defer func() { _ = conn.Close() }()
+	ours.redis.Seed(1) // for hrandfield
+	theirs.Seed(1)
+
+	links := make(map[int][2]*listener)
+	began := time.Now()
+	for _, said := range w.trace.lines {
+		if said.note != "" || said.server != 0 || !said.up {
+			continue
+		}
+		pair, known := links[said.link]
+		if !known {
+			pair = [2]*listener{listen(ours.redis), listen(theirs)}
+			links[said.link] = pair
+		}
+		time.Sleep(time.Until(began.Add(said.at)))
+		for _, l := range pair {
+			if _, err := l.conn.Write(said.data); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		for n, pair := range links {
+			if a, b := pair[0].take(), pair[1].take(); a != b {
+				t.Fatalf("%v: p%d says %s, and link %d hears\n%s\nwhere miniredis says\n%s", said.at, said.process, readable(said.data), n, a, b)
+			}
+		}
+	}
+	if a, b := ours.redis.Dump(), theirs.Dump(); a != b {
+		t.Errorf("at the end there is\n%s\nwhere miniredis has\n%s", a, b)
+	}
+	for _, pair := range links {
+		for _, l := range pair {
+			_ = l.conn.Close()
+		}
+	}
+}
+
+// listener is a connection, and what came on it.
+type listener struct {
+	conn  net.Conn
+	heard []byte
+}
+
+// listen returns a connection to a server. Its goroutine ends with it.
+func listen(r *miniredis.Miniredis) *listener {
+	client, served := net.Pipe()
+	r.Server().ServeConn(served)
+	l := &listener{conn: client}
+	go func() {
+		b := make([]byte, 1<<12)
+		for {
+			n, err := client.Read(b)
+			if err != nil {
+				return
+			}
+			l.heard = append(l.heard, b[:n]...) // read when all are asleep
+		}
+	}()
+	return l
+}
+
+// take returns what came since the last call. All others are asleep.
+func (l *listener) take() string {
+	text := string(l.heard)
+	l.heard = nil
+	return text
+}
