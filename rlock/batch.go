@@ -321,8 +321,7 @@ func releaseTogether(all []*ending) {
 		if err == nil || isRefusal(err) {
 			break
 		}
-		left := last.by.left
-		if closed || isClosed(left) || last.hold.lossSoFar() != nil || !again.wait(err, left, c.done) && (isClosed(left) || !c.isClosed()) {
+		if closed || !last.by.again(last.hold, &again, err) {
 			break
 		}
 	}

@@ -1,7 +1,6 @@
 package rlock
 
 import (
-	"context"
 	"errors"
 	"time"
 
@@ -119,8 +118,8 @@ func (u *unlocking) end() (rest *residue, err error) {
 	}
 	switch {
 	case r.err == nil:
-	case u.by.isLeft() && (errors.Is(r.err, context.Canceled) || errors.Is(r.err, context.DeadlineExceeded)): // which has ended the call
-		err = m.fail(unreachable(errNoAnswer))
+	case u.by.hasEnded(r.err):
+		err = m.fail(unreachable(u.by.cause()))
 	default:
 		err = m.fail(unreachable(r.err))
 	}
@@ -197,7 +196,7 @@ func (h *hold) repeatRelease(args lua.ReleaseArgs, until time.Time, r released, 
 			return r
 		}
 		r.late = r.late || mayHaveRun(r.err)
-		if closed || by.isLeft() || h.lossSoFar() != nil || !again.wait(r.err, by.left, c.done) && (by.isLeft() || !c.isClosed()) {
+		if closed || !by.again(h, &again, r.err) {
 			return r
 		}
 		r.sent = time.Now()
@@ -219,7 +218,11 @@ func (h *hold) releaseCall(now time.Time, by *unlocker) *callContext {
 	ctx := c.call(&h.first, now, 0)
 	ctx.deadline = now.Add(max(minOwn, min(callTimeout, c.options.UnlockTimeout/2)))
 	if by.ends {
-		ctx.done, ctx.deadline = by.left, earlier(ctx.deadline, by.over)
+		over := by.over
+		if now.After(over) { // this process was stopped
+			over = now.Add(afterStop)
+		}
+		ctx.done, ctx.deadline = by.left, earlier(ctx.deadline, over)
 	}
 	return ctx
 }

@@ -2,6 +2,7 @@ package rlock
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"time"
 )
@@ -21,12 +22,36 @@ import (
 
 // unlocker is an unlock as its calls see it.
 type unlocker struct {
-	left <-chan struct{} // closed when the caller stops waiting
-	over time.Time       // if ends: when that is
-	ends bool            // its calls end then, too: they run on the caller's goroutine
+	left   chan struct{}         // closed when the caller stops waiting
+	over   time.Time             // if ends: when that is, unless this process was stopped meanwhile
+	ends   bool                  // its calls end then, too: they run on the caller's goroutine
+	failed atomic.Pointer[error] // what went wrong the last time, if it did
 }
 
 func (u *unlocker) isLeft() bool { return isClosed(u.left) }
+
+// hasEnded reports whether a call failed because its time was over.
+func (u *unlocker) hasEnded(err error) bool {
+	return u.isLeft() && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
+}
+
+// cause is what keeps an unlock from its end, as far as is known.
+func (u *unlocker) cause() error {
+	if err := u.failed.Load(); err != nil {
+		return *err
+	}
+	return errNoAnswer
+}
+
+// again pauses, and reports whether a release that failed is to be sent again: if that may help, the hold is not lost, and its caller
+// waits.
+func (u *unlocker) again(h *hold, r *retry, err error) bool {
+	if !u.hasEnded(err) {
+		u.failed.Store(&err)
+	}
+	c := h.mutex.client
+	return !u.isLeft() && h.lossSoFar() == nil && (r.wait(err, u.left, c.done) || !u.isLeft() && c.isClosed())
+}
 
 // soonAfter is how soon after an unlock the sections around it have to be unlocked for its time to be taken off theirs.
 const soonAfter = time.Second
@@ -86,24 +111,39 @@ func (c *Client) unlockTime(section *innerUnlocks, now time.Time, silent func() 
 // minOwn is the least time of an unlock on its caller's goroutine: rueidis closes the connection when that time is exceeded.
 const minOwn = time.Second
 
+// afterStop is how much longer an unlock takes if this process was stopped in it, and goes on after the end of its time: the answer may be
+// there, or need a new connection.
+const afterStop = time.Second / 2
+
+// wasStopped reports whether this process was stopped, or starved, when a timer should have fired.
+func wasStopped(due time.Time) bool { return time.Since(due) > silence }
+
 // release takes a level that is closed off the count in Redis.
 //
 // It runs on a goroutine of its own, unless the caller could not leave the Lock either and nothing hints at trouble. Staying on
-// the caller's goroutine saves two switches. rueidis then ends the calls in time, except while it waits for room, or for another
-// goroutine that dials.
+// the caller's goroutine saves two switches, a third of the time of a Lock and its unlock. rueidis then ends the calls in time, except
+// while it waits for room, or for another goroutine that dials.
 func (l *level) release() (err error) {
 	c, h, began := l.mutex.client, l.hold, time.Now()
 	wait := l.unlockTime(began)
+	over := began.Add(wait)
 	defer func() { spend(l.Context, began, err != nil) }()
 	mine := h.tryBegin()
-	if mine && (h.lossSoFar() != nil || l.isPatient() && wait >= minOwn && !c.left.isAny() && c.leases.Until(&h.lease).After(began.Add(wait))) {
+	if mine && (h.lossSoFar() != nil || l.isPatient() && wait >= minOwn && !c.left.isAny() && c.leases.Until(&h.lease).After(over)) {
 		if c.start() { // an unlock works after Close, too
 			defer c.running.Done()
 		}
-		left := make(chan struct{})
-		timer := time.AfterFunc(wait, func() { close(left) })
+		by := &unlocker{left: make(chan struct{}), over: over, ends: true}
+		leave := func() { close(by.left) }
+		timer := time.AfterFunc(wait, func() {
+			if wasStopped(over) {
+				time.AfterFunc(afterStop, leave)
+			} else {
+				leave()
+			}
+		})
 		defer timer.Stop()
-		return l.releaseBy(&unlocker{left: left, over: began.Add(wait), ends: true})
+		return l.releaseBy(by)
 	}
 	errs := unlockFor(wait, []*level{l}, func(u *unlocker) []error {
 		if !mine {
@@ -150,21 +190,25 @@ func (l *level) releaseBy(by *unlocker) error {
 func unlockFor(wait time.Duration, levels []*level, f func(*unlocker) []error) []error {
 	m := levels[0].mutex
 	c, slot, over := m.client, m.slot(), time.Now().Add(wait)
-	results, left := make(chan []error), make(chan struct{})
+	results, by := make(chan []error), &unlocker{left: make(chan struct{})}
 	counted := c.start() // an unlock works after Close, too
 	go func() {          // ends with its calls, which no ctx of a caller ends; Close waits for it
 		if counted {
 			defer c.running.Done()
 		}
-		errs := f(&unlocker{left: left})
+		errs := f(by)
 		select {
 		case results <- errs:
-		case <-left:
+		case <-by.left:
 			c.left.ended(slot, true, false) // whether Redis has answered, the calls have noted
 		}
 	}()
-	for {
+	for extended := false; ; {
 		wait, lost := untilLost(levels, over)
+		if !extended && wasStopped(over) {
+			extended, over = true, time.Now().Add(afterStop)
+			continue
+		}
 		if wait <= 0 {
 			break
 		}
@@ -184,10 +228,11 @@ func unlockFor(wait time.Duration, levels []*level, f func(*unlocker) []error) [
 	default:
 	}
 	c.left.add(slot)
-	close(left)
+	close(by.left)
+	c.leases.CatchUp() // a hold that has just ended is lost, whoever notices first
 	errs := make([]error, len(levels))
 	for i, l := range levels {
-		errs[i] = l.leave()
+		errs[i] = l.leave(by.cause())
 	}
 	return errs
 }
@@ -221,8 +266,8 @@ func untilLost(levels []*level, over time.Time) (wait time.Duration, lost <-chan
 	return time.Until(last), lost
 }
 
-// leave is the unlock of a level whose caller waits no longer.
-func (l *level) leave() error {
+// leave is the unlock of a level whose caller waits no longer, for what came of it so far.
+func (l *level) leave(why error) error {
 	h, m := l.hold, l.mutex
 	h.mu.Lock()
 	loss, last := h.loss, h.levels == nil
@@ -233,5 +278,5 @@ func (l *level) leave() error {
 	if last {
 		m.client.leases.Stop(&h.lease) // G7; and nobody is inside who would have to be told of its end
 	}
-	return m.fail(unreachable(errNoAnswer))
+	return m.fail(unreachable(why))
 }

@@ -58,6 +58,29 @@ func TestProcessStoppedPastItsLease(t *testing.T) {
 	}
 }
 
+// Fault 5, G6: a process is stopped in its unlock for longer than Options.UnlockTimeout. What Redis has answered meanwhile counts.
+func TestProcessStoppedInItsUnlock(t *testing.T) {
+	t.Parallel()
+	for range 8 { // in what order a process that goes on notices things is up to its scheduler
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			name := redistest.Name(t)
+			proxy := redistest.StartProxy(t, redistest.Shared(t))
+			p := startPeer(t, proxy.Addr(), time.Minute)
+			p.send(t, "lock", name)
+			p.expect(t, "locked", prompt)
+			proxy.OnReply(once(mixScript, redistest.Hold))
+			p.send(t, "unlock")
+			redistest.Eventually(t, prompt, func() bool { return proxy.Held() > 0 }, "released")
+			require.NoError(t, p.Process.Signal(syscall.SIGSTOP))
+			proxy.Release()
+			pass(4 * time.Second)
+			require.NoError(t, p.Process.Signal(syscall.SIGCONT))
+			p.find(t, "unlocked", prompt)
+		})
+	}
+}
+
 // Fault 5, G3: a holder's process is killed. The next one is in when the lease ends, not before and
 // not much later.
 func TestProcessKilledWhileHolding(t *testing.T) {
