@@ -164,7 +164,10 @@ func (w *Waiter) Held(ttl time.Duration, placed bool) {
 			t.makeDue(w) // the news may have been '00', for those who have no place
 		}
 	}
-	if !placed && t.heard && t.places == 0 && t.queue.Places && !t.placeless {
+	switch {
+	case placed:
+		t.placeless = false
+	case t.heard && t.places == 0 && t.queue.Places && !t.placeless:
 		t.placeless = true
 		t.sub.update()
 	}

@@ -31,7 +31,7 @@ type topic struct {
 	turns       uint64  // how many turns and claims have begun
 	due         int32   // how many waiters are due
 	places      int32   // how many waiters have a place in Redis's queue, or are about to; one at most, unless queue.Each
-	placeless   bool    // one that asked for a place got none: from then on the process counts as one that is not in line
+	placeless   bool    // the last one that asked for a place got none: until one gets it, the process counts as one that is not in line
 
 	timer   *time.Timer // fires when the holder's remaining time has run out
 	timerAt time.Time   // when; zero: it is not to

@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"errors"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -58,14 +59,24 @@ func (c caller) leaveTo(f func(), clients ...*Client) {
 	for _, c := range clients {
 		c.running.Add(1)
 	}
-	ended := make(chan any, 1)
+	ended, left := make(chan any), make(chan struct{})
+	defer close(left)
 	go func() { // ends with f
 		defer func() {
 			for _, c := range clients {
 				c.running.Done()
 			}
 		}()
-		defer func() { ended <- recover() }() // what a Trace panics with is for the caller, if that is still here
+		defer func() {
+			v := recover() // what a Trace panics with is for the caller, if that is still here
+			select {
+			case ended <- v:
+			case <-left:
+				if v != nil {
+					clients[0].tellers.traces.panicked(v, debug.Stack())
+				}
+			}
+		}()
 		f()
 	}()
 	var over <-chan time.Time

@@ -81,6 +81,7 @@ type level struct {
 	// Guarded by hold.mu.
 	cancel context.CancelCauseFunc // nil once the level is closed
 	next   *level                  // the one that was opened before it, of those that are open
+	gate   *level                  // of an Upgradeable, which the loss of the hold frees; nil: none
 }
 
 // String keeps fmt from reading the fields, which change. It is the form of package context.
@@ -428,6 +429,11 @@ func (h *hold) lose(why *LostError) {
 	h.loss = h.explain(why)
 	h.cancel(h.loss)
 	h.wake()
+	for l := h.levels; l != nil; l = l.next {
+		if l.gate != nil {
+			go l.gate.free() // ends as unlocks do; Close waits for it
+		}
+	}
 	h.mu.Unlock()
 	h.mutex.client.takers.remove(h.tag)
 	h.mutex.client.lost(&h.first, h.mutex.kind.name, why)

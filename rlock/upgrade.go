@@ -63,9 +63,10 @@ func (u *Upgradeable) lockTraced(who caller) (context.Context, UnlockFunc, error
 		who.trace.ended(who.ctx, err, nil)
 		return r.result(who.ctx, nil, err)
 	}
-	keeps := u.lostWith(l, gate)
+	if gate != nil {
+		l.keeps(gate)
+	}
 	unlock := func() error {
-		keeps()
 		err := l.unlock()
 		if gate != nil {
 			err = cmp.Or(err, gate.unlock())
@@ -76,18 +77,24 @@ func (u *Upgradeable) lockTraced(who caller) (context.Context, UnlockFunc, error
 	return l, func() error { return who.trace.released(unlock) }, nil
 }
 
-// lostWith frees the gate when the reader is lost, for others who may upgrade then: nobody need call the unlock. It returns what ends
-// that.
-func (u *Upgradeable) lostWith(reader, gate *level) (keeps func() bool) {
-	if gate == nil {
-		return func() bool { return false }
+// keeps has the gate freed when the reader is lost, for others who may upgrade then: nobody need call the unlock.
+func (l *level) keeps(gate *level) {
+	h := l.hold
+	h.mu.Lock()
+	l.gate = gate
+	lost := h.loss != nil
+	h.mu.Unlock()
+	if lost {
+		go gate.free() // ends as unlocks do; Close waits for it
 	}
-	return context.AfterFunc(reader, func() {
-		if c := u.rw.gate.client; reader.hold.lossSoFar() != nil && c.start() { // Close waits for it
-			defer c.running.Done()
-			_ = gate.unlock()
-		}
-	})
+}
+
+// free unlocks a gate whose reader is lost.
+func (l *level) free() {
+	if c := l.mutex.client; c.start() {
+		defer c.running.Done()
+		_ = l.unlock()
+	}
 }
 
 // lock takes the gate, unless the caller is the writer, and then the read lock.
@@ -111,7 +118,7 @@ func (u *Upgradeable) lock(who caller) (l, gate *level, err error) {
 		gate, err = u.rw.gate.lock(who)
 	}
 	if err != nil && reader != nil {
-		err = orLoss(err, reader.hold) // then the gate is free, see lostWith
+		err = orLoss(err, reader.hold) // then the gate is free, see level.keeps
 	}
 	if err != nil {
 		return nil, nil, err

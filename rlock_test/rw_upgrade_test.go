@@ -214,6 +214,23 @@ func TestUpgradeableWithALease(t *testing.T) {
 	}
 }
 
+// The same if the ctx of the section ended before its lease did.
+func TestUpgradeableWithALeaseAndACtxThatEnded(t *testing.T) {
+	redistest.Parallel(t)
+	const d = 1500 * time.Millisecond
+	b := newBench(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	section, unlock, err := b.RWMutex(b.name, rlock.WithLease(d)).Upgradeable().Lock(ctx)
+	require.NoError(t, err)
+	cancel()
+	require.ErrorIs(t, context.Cause(section), context.Canceled)
+	next := lockAsync(t, newClient(t, b.rdb).RWMutex(b.name).Upgradeable()).get(t, d+soon)
+	require.NoError(t, next.err)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	require.NoError(t, next.unlock())
+	rwNothing(t, b.rdb, b.name)
+}
+
 // G2: what is lost while a Lock of Upgradeable, or an Upgrade, waits is what its error says: nobody has cancelled anything.
 func TestUpgradeableLostWhileItWaits(t *testing.T) {
 	redistest.Parallel(t)

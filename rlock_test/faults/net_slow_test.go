@@ -45,7 +45,10 @@ func TestNetSlowLink(t *testing.T) {
 				t.Parallel()
 				const watchdog = 6 * time.Second
 				s := redistest.Start(t)
-				b := netBenchVia(t, s, newToxiproxy(t, s, toxic), rlock.Options{WatchdogTimeout: watchdog}, protocol)
+				b := netBenchVia(t, s, newToxiproxy(t, s, toxic), rlock.Options{
+					WatchdogTimeout: watchdog,
+					UnlockTimeout:   15 * time.Second, // the text of a script is under way for 5
+				}, protocol)
 				b.other = newClient(t, b.direct, rlock.Options{})
 				m := b.lock.Mutex(b.name)
 
