@@ -506,7 +506,7 @@ func (m *model) grantStep() string {
 	}
 }
 
-// Who claims a waiter learns whether somebody was told of an unlock lately who is not in line.
+// A claim says whether somebody who is not in line was told of an unlock lately.
 func TestClaimBesideOutsiders(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,8 +14,8 @@ const lastWait = time.Second
 // Shutdown does what [Client.Close] does, and returns nil.
 //
 // When ctx is done first, the contexts of the sections that are left are cancelled with a [LostError] that satisfies ErrClosed. They
-// have one more second to unlock. Then Shutdown closes the Client, which takes about five seconds if Redis is silent, and returns ctx.Err(). A hold that is not unlocked by then ends with its lease,
-// or a later unlock.
+// have one more second to unlock. Then Shutdown closes the Client, which takes about five seconds if Redis is silent, and returns
+// ctx.Err(). A hold that is not unlocked by then ends with its lease, or by a later unlock.
 //
 // Call it before the process ends, after what brings new work was shut down: so nobody else waits for the leases of a process that
 // ended in order. It may be called more than once, and concurrently with everything.

@@ -110,7 +110,7 @@ func TestDeadInLine(t *testing.T) {
 	}
 }
 
-// Who is to look is told at each grant anew: those that are well and have their turn before do not count.
+// Each grant decides anew who is to look: those that are well, and had their turn before, do not count.
 func TestDeadBehindTheWell(t *testing.T) {
 	redistest.Parallel(t)
 	for _, well := range []int{1, 4, 12} {

@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// What others have written to Redis reaches a terminal as text alone.
+// Names and values that others have written to Redis reach a terminal as text alone.
 func TestNothingFromRedisControlsTheTerminal(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)

@@ -190,7 +190,7 @@ func TestDoctorOfAnImitation(t *testing.T) {
 	require.Equal(t, "unknown", got["rights"])
 }
 
-// What refuses each Lock is said, with the cure, also where no setting shows it.
+// Doctor says why each Lock would be refused, with the cure, also where no setting shows it.
 func TestDoctorTakesALock(t *testing.T) {
 	t.Parallel()
 	lock := func(addr string) finding {
