@@ -106,7 +106,7 @@ sim: ## worlds of many processes, with faults, on a clock that costs nothing: ma
 		GOGC=400 $(GO) test $(SIMFLAGS) -skip '^TestFleet' .
 
 sim-ci: ## a minute of it, with fixed seeds
-	cd $(SIM) && SIM_SEED=1 SIM_WORLDS=60 GOGC=400 $(GO) test $(SIMFLAGS) -short -skip '^TestFleet' .
+	cd $(SIM) && SIM_SEED=1 SIM_WORLDS=60 GOGC=400 $(GO) test $(SIMFLAGS) -timeout=10m -short -skip '^TestFleet' .
 
 fleet: ## a thousand processes on one lock, and on ten thousand: make fleet TIME=10m
 	cd $(SIM) && SIM_PROCESSES='$(PROCESSES)' SIM_TIME='$(TIME)' GOGC=400 $(GO) test $(SIMFLAGS) -v -run '^TestFleet' .

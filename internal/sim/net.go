@@ -35,6 +35,7 @@ type link struct {
 	up, down stream // to the server, to the process
 	lost     bool   // something: it breaks as soon as the way is whole again
 	over     bool
+	held     bool // what is sent arrives later
 	listens  bool // somebody subscribed on it
 }
 
@@ -81,7 +82,8 @@ func (w *way) dial() (net.Conn, error) {
 }
 
 // send puts data on its way; way.mu is held. The end of the stream takes the same way as data does.
-func (s *stream) send(w *way, data []byte) {
+func (s *stream) send(l *link, data []byte) {
+	w := l.way
 	if s.closed {
 		return
 	}
@@ -94,23 +96,23 @@ func (s *stream) send(w *way, data []byte) {
 	}
 	s.last = at
 	s.queue = append(s.queue, chunk{at, data})
-	if len(s.queue) == 1 && !w.held {
-		s.arm(w)
+	if len(s.queue) == 1 && !w.held && !l.held {
+		s.arm(l)
 	}
 }
 
 // arm has the head of the queue arrive in time; way.mu is held.
-func (s *stream) arm(w *way) {
+func (s *stream) arm(l *link) {
 	time.AfterFunc(time.Until(s.queue[0].at), func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		s.arrive(w)
+		l.way.mu.Lock()
+		defer l.way.mu.Unlock()
+		s.arrive(l)
 	})
 }
 
 // arrive moves what is due; way.mu is held.
-func (s *stream) arrive(w *way) {
-	if w.held || s.closed {
+func (s *stream) arrive(l *link) {
+	if l.way.held || l.held || s.closed {
 		return
 	}
 	for len(s.queue) > 0 && !s.queue[0].at.After(time.Now()) {
@@ -124,7 +126,7 @@ func (s *stream) arrive(w *way) {
 	}
 	s.news.Broadcast()
 	if len(s.queue) > 0 {
-		s.arm(w)
+		s.arm(l)
 	}
 }
 
@@ -135,16 +137,23 @@ func (w *way) hold() {
 	w.held = true
 }
 
+// holdLinks holds back what is sent on the connections that there are, until free.
+func (w *way) holdLinks() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for l := range w.links {
+		l.held = true
+	}
+}
+
 func (w *way) free() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.held {
-		return
-	}
 	w.held = false
 	for l := range w.links {
-		l.up.arrive(w)
-		l.down.arrive(w)
+		l.held = false
+		l.up.arrive(l)
+		l.down.arrive(l)
 	}
 }
 
@@ -227,7 +236,7 @@ func (e *end) Close() error {
 	if e.way.silent || e.way.gone {
 		e.lost = true
 	} else {
-		e.out.send(e.way, nil)
+		e.out.send(e.link, nil)
 	}
 	if e.out.closed {
 		e.over = true
@@ -258,7 +267,7 @@ func (e *end) Write(b []byte) (int, error) {
 		e.lost = true
 		return len(b), nil
 	}
-	e.out.send(w, bytes.Clone(b))
+	e.out.send(e.link, bytes.Clone(b))
 	return len(b), nil
 }
 

@@ -2,10 +2,13 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/go-rlock/rlock/rlock"
 )
 
 // oracle knows of one lock who is inside, and who waits.
@@ -17,8 +20,13 @@ type oracle struct {
 	sections map[*section]struct{}
 	empty    time.Time // since when nobody is inside; zero: somebody is
 	free     time.Time // since when the server has nothing of it; zero: it has
+	gate     time.Time // since when it has no reader that may upgrade; zero: it has
 	lost     time.Time // when its server may have forgotten holds last
 	token    int64
+	taken    time.Time // until when the lock stays taken after an unlock, see WithMinHold
+	alone    time.Time // when somebody last was alone inside
+	wanted   time.Time // or wanted to be
+	written  int       // how often somebody was alone inside
 
 	entered int
 	longest time.Duration // of a wait for it
@@ -30,10 +38,13 @@ type section struct {
 	ctx     context.Context
 	owner   string
 	shared  bool
-	fixed   bool     // it may end by itself
+	fixed   bool     // it, or one beside it, may end by itself
 	within  *section // the reader that became this writer
 	began   time.Time
 	excused time.Time // when its server may have forgotten it; zero: it may not
+
+	minHold time.Duration // see WithMinHold
+	unwatch func() bool   // its ctx
 }
 
 func (s *section) String() string {
@@ -53,10 +64,20 @@ func (o *oracle) enter(s *section, asked time.Time, token int64) {
 	o.entered++
 	o.longest = max(o.longest, time.Since(asked))
 	s.began = time.Now()
+	s.unwatch = func() bool { return true }
 	if !s.isLive() {
 		return // lost, or its process was killed, as it returned
 	}
-	if !o.lost.IsZero() && asked.Before(o.lost) && !o.isThere(s) {
+	if o.name.Kind == Quorum {
+		s.owner = o.ofMost(s.process)
+		if s.owner == "" {
+			o.world.violation(o.name.Text, "no majority of the servers has %v, whose Lock returns (G1)", s)
+		}
+	}
+	if s.owner == "" && !s.shared {
+		s.owner = o.ownerOf(s.process)
+	}
+	if !o.lost.IsZero() && asked.Before(o.lost) && (s.owner == "" || !o.isThere(s)) {
 		s.excused = o.lost
 	}
 	if s.excused.IsZero() {
@@ -68,6 +89,9 @@ func (o *oracle) enter(s *section, asked time.Time, token int64) {
 		if !o.isThere(s) {
 			o.world.violation(o.name.Text, "the server does not have %v, whose Lock returns (G1)", s)
 		}
+		if early := time.Until(o.taken); early > 2*time.Millisecond {
+			o.world.violation(o.name.Text, "%v has the lock %v before the end of a WithMinHold", s, early)
+		}
 	}
 	if token != 0 {
 		if token <= o.token && (o.lost.IsZero() || time.Since(o.lost) > o.world.settle()) && s.excused.IsZero() {
@@ -75,31 +99,62 @@ func (o *oracle) enter(s *section, asked time.Time, token int64) {
 		}
 		o.token = token
 	}
+	if !s.shared {
+		o.alone = time.Now()
+		o.written++
+	}
 	o.sections[s] = struct{}{}
 	o.empty = time.Time{}
+	s.unwatch = context.AfterFunc(s.ctx, func() { o.told(s) })
+}
+
+// told is called in the instant in which the ctx of a section ends before its unlock.
+func (o *oracle) told(s *section) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	var loss *rlock.LostError
+	if _, in := o.sections[s]; !in || !s.excused.IsZero() || s.process.isDead() || !errors.As(context.Cause(s.ctx), &loss) ||
+		loss.Name != o.name.Text || s.owner != "" && loss.Owner != s.owner {
+		return
+	}
+	if loss.Reason == rlock.LostExpired && !o.isThere(s) {
+		o.world.violation(o.name.Text, "%v is told of the end of its lease at %v when the server had it no more (G2)", s, o.world.since(loss.Since))
+	}
+	if (loss.Reason == rlock.LostExpired || loss.Reason == rlock.LostGone) && !s.fixed && o.world.quiet() > o.world.settle() {
+		o.world.violation(o.name.Text, "%v is lost, and nothing disturbed it: %v", s, loss)
+	}
 }
 
 // leave notes that the unlock of a section is about to be called. It reports whether the server may have forgotten the hold.
 func (o *oracle) leave(s *section) bool {
+	s.unwatch()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.sections, s)
+	if !s.shared {
+		o.alone = time.Now()
+	}
+	if s.minHold > 0 && s.isLive() && s.excused.IsZero() && s.process.quiet() > o.world.plan.Watchdog {
+		o.taken = s.began.Add(s.minHold)
+	}
 	return !s.excused.IsZero()
 }
 
-// share notes that a writer is about to become a reader. It reports whether the server may have forgotten the hold.
-func (o *oracle) share(s *section) bool {
+// share notes that a writer is about to become a reader. It reports whether the server may have forgotten the hold, and how many writers
+// there were.
+func (o *oracle) share(s *section) (excused bool, writers int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	s.shared, s.owner = true, ""
-	return !s.excused.IsZero()
+	o.alone = time.Now()
+	return !s.excused.IsZero(), o.written
 }
 
 // forgotten notes that the server forgot the lock.
 func (o *oracle) forgotten() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.lost, o.token = time.Now(), 0
+	o.lost, o.token, o.taken = time.Now(), 0, time.Time{}
 	for s := range o.sections {
 		if s.excused.IsZero() {
 			s.excused = o.lost
@@ -109,10 +164,44 @@ func (o *oracle) forgotten() {
 
 // isThere reports whether a majority of the servers has the hold; o.mu is held.
 func (o *oracle) isThere(s *section) bool {
-	if o.name.Kind == Quorum || s.owner == "" {
+	if s.owner == "" {
 		return true // not known by one name
 	}
-	return o.world.servers[0].has(o.name.Text, s.owner)
+	if o.name.Kind != Quorum {
+		return o.world.servers[0].has(o.name.Text, s.owner)
+	}
+	have := 0
+	for i, server := range o.world.servers { // only the part of the Client differs
+		if server.has(o.name.Text, s.process.locks[i].ID()+s.owner[len(s.process.locks[i].ID()):]) {
+			have++
+		}
+	}
+	return have > len(o.world.servers)/2
+}
+
+// ownerOf is the owner that a process has on the server, which cannot be a reader; empty: there is none. o.mu is held.
+func (o *oracle) ownerOf(p *process) string {
+	for _, field := range o.world.servers[0].fields(o.name.Text) {
+		if strings.HasPrefix(field, p.locks[0].ID()) {
+			return field
+		}
+	}
+	return ""
+}
+
+// ofMost is the owner that a process has on a majority of the servers, as the first of them has it; empty: there is none. o.mu is held.
+func (o *oracle) ofMost(p *process) string {
+	have := make(map[string]int)
+	for i, server := range o.world.servers {
+		for _, field := range server.fields(o.name.Text) {
+			if tag, ok := strings.CutPrefix(field, p.locks[i].ID()); ok {
+				if have[tag]++; have[tag] > len(o.world.servers)/2 {
+					return p.locks[0].ID() + tag
+				}
+			}
+		}
+	}
+	return ""
 }
 
 // look is called at each tick.
@@ -121,6 +210,9 @@ func (o *oracle) look() {
 	defer o.mu.Unlock()
 	inside := false
 	for s := range o.sections {
+		if !s.shared {
+			o.alone = time.Now()
+		}
 		if !s.isLive() {
 			delete(o.sections, s)
 			continue
@@ -138,7 +230,9 @@ func (o *oracle) look() {
 		}
 	}
 	since(&o.empty, !inside)
-	since(&o.free, !inside && o.name.Kind != Quorum && !o.world.servers[0].redis.Exists(o.name.Text))
+	first := o.world.servers[0]
+	since(&o.free, !inside && o.name.Kind != Quorum && !first.exists(o.name.Text))
+	since(&o.gate, o.name.Kind == ReadWrite && !first.exists(gate(o.name.Text)))
 }
 
 // since notes the time at which something became true; zero: it is not.
@@ -151,11 +245,18 @@ func since(at *time.Time, is bool) {
 	}
 }
 
-// idle returns since when nobody is inside of a lock, and since when it is free; zero: it is not.
-func (o *oracle) idle() (empty, free time.Time) {
+// gate is the key of the lock that the reader has which may upgrade.
+func gate(name string) string { return "rlock_upgrade:{" + name + "}" }
+
+// idle returns since when nobody is inside of a lock, and since when the waiter could have it; zero: it could not.
+func (o *oracle) idle(v *waiter) (empty, free time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.empty, o.free
+	free = o.free
+	if v.gate && !free.IsZero() && (o.gate.IsZero() || o.gate.After(free)) {
+		free = o.gate
+	}
+	return o.empty, free
 }
 
 // unnoticed is how long rueidis may take a connection for alive that is not.
@@ -165,9 +266,20 @@ const unnoticed = 15 * time.Second
 type waiter struct {
 	process *process
 	locks   []*oracle
+	shared  []bool // of which it wants a share
+	gate    bool   // it waits for other readers that may upgrade, too
 	began   time.Time
 	told    bool // that it sleeps
+
+	// The rest is of a waiter for one lock; world.mu guards it.
+	here   int              // waiters of its process that came before it
+	passed map[*process]int // sections of others meanwhile
+	unfair string           // who went before it; it is told if it goes on to wait
+	since  time.Time        // when that was
 }
+
+// isAlone reports whether it waits for one lock, and would be alone inside.
+func (v *waiter) isAlone() bool { return len(v.locks) == 1 && !v.shared[0] }
 
 // look reports a waiter that sleeps though nobody is inside of its locks.
 func (v *waiter) look() {
@@ -175,9 +287,15 @@ func (v *waiter) look() {
 	if v.told || v.process.isDead() {
 		return
 	}
+	v.lookAtOrder()
+	for i, o := range v.locks {
+		if !v.shared[i] {
+			o.want()
+		}
+	}
 	empty, free := v.began, v.began // the latest of its locks
 	for _, o := range v.locks {
-		e, f := o.idle()
+		e, f := o.idle(v)
 		if e.IsZero() {
 			return
 		}
@@ -211,11 +329,77 @@ func (v *waiter) look() {
 	}
 }
 
+// want notes that somebody wants to be alone inside.
+func (o *oracle) want() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.wanted = time.Now()
+}
+
+// lookAtOrder reports a waiter that others went before, and a reader that waits for no writer.
+func (v *waiter) lookAtOrder() {
+	w, o := v.process.world, v.locks[0]
+	w.mu.Lock()
+	unfair, since := v.unfair, v.since
+	w.mu.Unlock()
+	if unfair != "" && time.Since(since) > 500*time.Millisecond { // or it was about to leave
+		v.told = true
+		w.violation(o.name.Text, "p%d waits since %v, and %s", v.process.number, w.since(v.began), unfair)
+	}
+	if o.name.Kind != ReadWrite || len(v.locks) > 1 || !v.shared[0] || v.gate {
+		return
+	}
+	o.mu.Lock()
+	d := min(time.Since(o.alone), time.Since(o.wanted), time.Since(v.began))
+	o.mu.Unlock()
+	if d > w.handOver() && w.quiet() > w.settle()+d {
+		v.told = true
+		w.violation(o.name.Text, "the reader of p%d waits since %v, and no writer was in, or wanted to be, for %v; the server has %s",
+			v.process.number, w.since(v.began), d, o.state())
+	}
+}
+
+// overtaken notes that a Lock that was called then got the lock, and who waits for it since before that.
+func (o *oracle) overtaken(s *section, asked time.Time) {
+	w := o.world
+	o.mu.Lock()
+	alone := o.alone
+	o.mu.Unlock()
+	if s.shared {
+		asked = asked.Add(-w.reach())
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for v := range w.waiting {
+		if len(v.locks) > 1 || v.locks[0] != o || v.process == s.process || v.unfair != "" || v.process.isDead() {
+			continue
+		}
+		if w.active > 0 || time.Since(w.lastFault) < w.settled()+time.Since(v.began) {
+			continue // it may have lost its place
+		}
+		switch known := v.began.Add(w.reach()); {
+		case o.name.Kind == Fair && asked.After(known):
+			v.unfair = fmt.Sprintf("%v, who came at %v, was before it in a fair lock", s, w.since(asked))
+		case o.name.Kind == ReadWrite && s.shared && v.isAlone() && v.here == 0 && asked.After(known) && asked.After(alone):
+			v.unfair = fmt.Sprintf("%v, who came at %v, was let in before that writer", s, w.since(asked))
+		case o.name.Kind == Plain || o.name.Kind == Fenced:
+			if v.passed == nil {
+				v.passed = make(map[*process]int)
+			}
+			v.passed[s.process]++
+			if most := w.turn() * (v.here + 3); w.isInLine() && v.passed[s.process] > 2*most {
+				v.unfair = fmt.Sprintf("p%d had the lock %d times meanwhile", s.process.number, v.passed[s.process])
+			}
+		}
+		v.since = time.Now()
+	}
+}
+
 // state is what the servers have of the lock.
 func (o *oracle) state() string {
 	var all []string
 	for _, s := range o.world.servers {
-		fields, _ := s.redis.HKeys(o.name.Text)
+		fields := s.fields(o.name.Text)
 		for i := range fields {
 			fields[i] = short(fields[i])
 		}

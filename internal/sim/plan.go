@@ -79,6 +79,7 @@ type What int
 // The faults.
 const (
 	HeldBack    What = iota // all that a process sends and is sent arrives later: what a SIGSTOP is to the others
+	Late                    // the same on the connections that it has; new ones are well
 	Cut                     // its connections end, for both ends
 	HalfCut                 // its subscriptions end
 	ReplyLost               // the next answer, with its connection
@@ -102,7 +103,7 @@ const (
 
 func (w What) String() string {
 	return [...]string{
-		"held back", "cut", "subscriptions cut", "reply lost", "silent", "refused", "killed", "closed", "shut down", "server stopped",
+		"held back", "connections held back", "cut", "subscriptions cut", "reply lost", "silent", "refused", "killed", "closed", "shut down", "server stopped",
 		"server started again", "server started empty", "LOADING", "BUSY", "READONLY", "OOM", "NOSCRIPT", "key deleted", "forced open",
 	}[w]
 }
@@ -122,6 +123,9 @@ func (f Fault) String() string {
 
 // loses reports whether holds may be forgotten by it.
 func (w What) loses() bool { return w == ServerEmpty || w == Deleted || w == Forced }
+
+// breaks reports whether connections may break by it.
+func (w What) breaks() bool { return w < Loading && w != Closed && w != ShutDown }
 
 // ends reports whether the process ends with it.
 func (w What) ends() bool { return w == Killed || w == Closed || w == ShutDown }
@@ -176,6 +180,13 @@ func NewPlan(seed uint64, l Limits) *Plan {
 	if !l.Calm && r.IntN(5) > 0 {
 		p.drawFaults(r)
 	}
+	// rueidis holds a mutex of its pool while it closes a broken connection, and waits for the network then. Who waits for a mutex keeps the
+	// clock of a bubble from going on. Only acquires with replicas share that pool.
+	if slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.What.breaks() }) {
+		for i := range p.Processes {
+			p.Processes[i].Options.Replicas = 0
+		}
+	}
 	return p
 }
 
@@ -226,7 +237,7 @@ func (p *Plan) drawFaults(r *rand.Rand) {
 			}
 		}
 		switch f.What { //nolint:exhaustive // the others take no time
-		case HeldBack, Silent, Refused, ServerSlow, ServerBack, ServerEmpty, Loading, Busy, ReadOnly, OutOfMemory:
+		case HeldBack, Late, Silent, Refused, ServerSlow, ServerBack, ServerEmpty, Loading, Busy, ReadOnly, OutOfMemory:
 			f.For = pick(r, between(r, 0, 100*time.Millisecond), between(r, 0, 3*time.Second), between(r, 0, 2*p.Watchdog))
 		}
 		p.Faults = append(p.Faults, f)

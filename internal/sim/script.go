@@ -25,6 +25,7 @@ type scripts struct {
 	state  *lua.LState
 	loaded map[string]*lua.LFunction // by the sum
 
+	rounds bool        // it has the times of miniredis, see addTick
 	peer   *redis.Peer // that the commands of a script come from
 	writer *bufio.Writer
 	reply  bytes.Buffer
@@ -76,16 +77,16 @@ func newState() *lua.LState {
 	return l
 }
 
-// run answers EVALSHA and EVAL.
-func (s *scripts) run(c *redis.Peer, cmd string, args []string) {
+// run answers EVALSHA and EVAL, and returns the text of the script.
+func (s *scripts) run(c *redis.Peer, cmd string, args []string) (text string) {
 	if len(args) < 2 {
 		c.WriteError("ERR wrong number of arguments for '" + strings.ToLower(cmd) + "' command")
-		return
+		return ""
 	}
 	n, err := strconv.Atoi(args[1])
 	if err != nil || n < 0 || n > len(args)-2 {
 		c.WriteError("ERR Number of keys can't be greater than number of args")
-		return
+		return ""
 	}
 	s.redis.Lock()
 	defer s.redis.Unlock()
@@ -98,14 +99,15 @@ func (s *scripts) run(c *redis.Peer, cmd string, args []string) {
 	text, ok := s.known[sum]
 	if !ok {
 		c.WriteError("NOSCRIPT No matching script. Please use EVAL.")
-		return
+		return ""
 	}
 	value, err := s.eval(sum, text, args[2:2+n], args[2+n:])
 	if err != nil {
 		c.WriteError("ERR Error compiling script (new function): " + err.Error()) // as miniredis has it for all of them
-		return
+		return ""
 	}
 	answer(c, value)
+	return text
 }
 
 func (s *scripts) eval(sum, text string, keys, args []string) (lua.LValue, error) {
@@ -167,9 +169,15 @@ func (s *scripts) call(l *lua.LState, safe bool) int {
 			l.RaiseError("Lua redis lib command arguments must be strings or integers")
 		}
 	}
+	if !s.rounds {
+		addTick(args)
+	}
 	s.redis.Server().Dispatch(s.peer, args)
 	_ = s.writer.Flush() // to memory
 	v, err := redis.ParseReply(s.reader)
+	if left, ok := v.(int); ok && !s.rounds && strings.EqualFold(args[0], "pttl") && left > 0 {
+		v = left - 1
+	}
 	s.reply.Reset()
 	s.reader.Reset(&s.reply)
 	switch {
@@ -183,6 +191,21 @@ func (s *scripts) call(l *lua.LState, safe bool) int {
 		l.Error(lua.LString(err.Error()), 1)
 	}
 	return 1
+}
+
+// addTick makes an expiry one of Redis, whose clock has milliseconds: a key is there until it is later than its time. In miniredis it is gone
+// at that time.
+func addTick(args []string) {
+	at := len(args) - 1
+	switch {
+	case strings.EqualFold(args[0], "pexpire"):
+	case strings.EqualFold(args[0], "set") && at > 1 && strings.EqualFold(args[at-1], "px"):
+	default:
+		return
+	}
+	if ms, err := strconv.ParseInt(args[at], 10, 64); err == nil && ms > 0 && ms < 1<<53 {
+		args[at] = strconv.FormatInt(ms+1, 10)
+	}
 }
 
 func errorReply(l *lua.LState) int {

@@ -48,6 +48,7 @@ func replay(t *testing.T, w *world) {
 	defer ours.redis.Close()
 	defer theirs.Close()
 	defer func() { _ = conn.Close() }()
+	ours.scripts.rounds = true
 	ours.redis.Seed(1) // for hrandfield
 	theirs.Seed(1)
 
@@ -63,6 +64,7 @@ func replay(t *testing.T, w *world) {
 			links[said.link] = pair
 		}
 		time.Sleep(time.Until(began.Add(said.at)))
+		theirs.SetTime(time.Now().Truncate(time.Millisecond))
 		for _, l := range pair {
 			if _, err := l.conn.Write(said.data); err != nil {
 				t.Fatal(err)

@@ -10,10 +10,13 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	redis "github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/lua"
 )
 
 var errRefused = syscall.ECONNREFUSED
@@ -23,6 +26,8 @@ type server struct {
 	number  int
 	redis   *miniredis.Miniredis
 	scripts *scripts
+
+	renewing func(owners []string) // is told of those that are about to be renewed; may be nil
 
 	mu      sync.Mutex // guards the following
 	refusal string     // what is said to every script; empty: they run
@@ -69,10 +74,31 @@ func (s *server) hook(c *redis.Peer, cmd string, args ...string) bool {
 	}
 	if refusal := s.called(); refusal != "" {
 		c.WriteError(refusal)
-	} else {
-		s.scripts.run(c, cmd, args)
+		return true
+	}
+	s.tick()
+	if text := s.scripts.run(c, cmd, args); s.renewing != nil && (text == renew || text == readRenew) {
+		s.renewing(args)
 	}
 	return true
+}
+
+// The scripts that renew.
+var renew, readRenew = lua.Text("renew"), lua.Text("read_renew")
+
+// tick sets the clock of the server, which has milliseconds, and is called before each look at its keys.
+func (s *server) tick() { s.redis.SetTime(time.Now().Truncate(time.Millisecond)) }
+
+// fields are those of a hash.
+func (s *server) fields(key string) []string {
+	s.tick()
+	fields, _ := s.redis.HKeys(key) // none
+	return fields
+}
+
+func (s *server) exists(key string) bool {
+	s.tick()
+	return s.redis.Exists(key)
 }
 
 // called counts a call of a script, and returns what is said in place of running it; empty: it runs.
@@ -98,6 +124,7 @@ func (s *server) ran() int {
 
 // has reports whether a field of the hash belongs to the owner, on whichever side of a read/write lock.
 func (s *server) has(key, owner string) bool {
+	s.tick()
 	return s.redis.HGet(key, owner) != "" || s.redis.HGet(key, owner+":write") != ""
 }
 

@@ -55,6 +55,11 @@ func run(t *testing.T, plan *Plan) *Result {
 	if len(r.Violations) == 0 {
 		return r
 	}
+	within := number(t, "SIM_REDUCE", 30)
+	if within == 0 {
+		t.Errorf("%v\n%s", plan, sentences(r))
+		return r
+	}
 	again := 0
 	for range 5 {
 		if len(one(plan).Violations) > 0 {
@@ -62,7 +67,7 @@ func run(t *testing.T, plan *Plan) *Result {
 		}
 	}
 	least := r
-	if within := number(t, "SIM_REDUCE", 30); within > 0 && plan.Seed > 0 {
+	if plan.Seed > 0 {
 		least = Reduce(r, 2, time.Duration(within)*time.Second, one)
 	}
 	t.Errorf("%v\n%s\nThe same seed fails in %d of 5 more runs. The smallest world in which something fails:\n%v\n%s\n%v\n%s",

@@ -84,7 +84,12 @@ type part struct {
 	oracle *oracle
 	shared bool
 	fixed  bool // its hold may end by itself
+	least  time.Duration
 	fenced *rlock.Mutex
+}
+
+func (w want) isFixed() bool {
+	return slices.ContainsFunc(w.parts, func(p part) bool { return p.fixed })
 }
 
 // choose draws what to lock, beginning with a name.
@@ -173,7 +178,8 @@ func (k *worker) options(p *part) []rlock.Option {
 	if kind == ReadWrite || kind == Fair {
 		return nil
 	}
-	return []rlock.Option{rlock.WithMinHold(between(k.r, 10*time.Millisecond, longestMinHold))}
+	p.least = between(k.r, 10*time.Millisecond, longestMinHold)
+	return []rlock.Option{rlock.WithMinHold(p.least)}
 }
 
 // section locks, works and unlocks once. It reports false if the process is over.
@@ -183,6 +189,7 @@ func (k *worker) section(outer context.Context, from int) bool {
 	}
 	w := k.choose(from)
 	began := time.Now()
+	defer k.begin(w)()
 	if k.chance(0.2) {
 		return k.do(outer, w, began)
 	}
@@ -194,6 +201,19 @@ func (k *worker) section(outer context.Context, from int) bool {
 	k.work(ctx, w, sections)
 	k.unlock(ctx, w, sections, unlock)
 	return k.process.ctx.Err() == nil
+}
+
+// begin notes that the process has to do with locks, until the function that it returns is called.
+func (k *worker) begin(w want) func() {
+	add := func(n int) {
+		k.world().mu.Lock()
+		defer k.world().mu.Unlock()
+		for _, p := range w.parts {
+			k.process.busy[p.oracle] += n
+		}
+	}
+	add(1)
+	return func() { add(-1) }
 }
 
 // do is a section by Do.
@@ -217,7 +237,7 @@ func (k *worker) do(outer context.Context, w want, began time.Time) bool {
 		k.returned(o, "Do", left.Add(k.world().unlock()), w.lock.Name())
 	}
 	if err != nil && !excused {
-		k.check(o, "Do", err, outer.Err() != nil || inner != nil && inner.ctx.Err() != nil)
+		k.check(o, "Do", err, outer.Err() != nil || inner != nil && inner.ctx.Err() != nil || w.isFixed())
 	}
 	return k.process.ctx.Err() == nil && !errors.Is(err, rlock.ErrClosed)
 }
@@ -295,7 +315,7 @@ func (k *worker) lock(outer context.Context, w want) (context.Context, rlock.Unl
 	waited()
 	k.returned(o, "Lock", latest, w.lock.Name())
 	if err != nil {
-		k.check(o, "Lock", err, !latest.IsZero() || outer.Err() != nil || slices.ContainsFunc(w.parts, func(p part) bool { return p.fixed }))
+		k.check(o, "Lock", err, !latest.IsZero() || outer.Err() != nil || w.isFixed())
 	}
 	return ctx, unlock, err
 }
@@ -310,13 +330,18 @@ func (k *worker) leastAttempt() time.Duration {
 
 // wait notes that a call waits, until the function that it returns is called.
 func (k *worker) wait(w want) func() {
-	v := &waiter{process: k.process, began: time.Now()}
+	v := &waiter{process: k.process, began: time.Now(), gate: w.upper != nil}
 	for _, p := range w.parts {
-		v.locks = append(v.locks, p.oracle)
+		v.locks, v.shared = append(v.locks, p.oracle), append(v.shared, p.shared)
 	}
 	world := k.world()
 	world.mu.Lock()
 	defer world.mu.Unlock()
+	for other := range world.waiting {
+		if other.process == k.process && slices.Contains(other.locks, v.locks[0]) {
+			v.here++
+		}
+	}
 	world.waiting[v] = struct{}{}
 	return func() {
 		world.mu.Lock()
@@ -329,8 +354,9 @@ func (k *worker) wait(w want) func() {
 func (k *worker) enter(ctx context.Context, w want, asked time.Time) []*section {
 	var all []*section
 	for _, p := range w.parts {
-		s := &section{process: k.process, ctx: ctx, shared: p.shared, fixed: p.fixed}
+		s := &section{process: k.process, ctx: ctx, shared: p.shared, fixed: w.isFixed()}
 		if len(w.parts) == 1 {
+			s.minHold = p.least        // of several, nobody here knows when each was had
 			s.owner = rlock.Owner(ctx) // of several it tells the last
 		}
 		var token int64
@@ -338,6 +364,9 @@ func (k *worker) enter(ctx context.Context, w want, asked time.Time) []*section 
 			token, _ = p.fenced.FencingToken(ctx)
 		}
 		p.oracle.enter(s, asked, token)
+		if len(w.parts) == 1 {
+			p.oracle.overtaken(s, asked)
+		}
 		all = append(all, s)
 	}
 	return all
@@ -359,6 +388,9 @@ func (k *worker) unlock(ctx context.Context, w want, sections []*section, unlock
 	err := unlock()
 	o := w.parts[0].oracle
 	k.returned(o, "unlock", began.Add(k.world().unlock()), w.lock.Name())
+	if err == nil && len(sections) == 1 {
+		k.world().released(sections[0].owner)
+	}
 	if err != nil && !excused {
 		k.check(o, "unlock", err, ctx.Err() != nil)
 	}
@@ -380,7 +412,9 @@ func (k *worker) again(ctx context.Context, w want) {
 func (k *worker) upgrade(ctx context.Context, w want, reader *section) {
 	o := w.parts[0].oracle
 	began := time.Now()
+	waited := k.wait(want{parts: []part{{oracle: o}}})
 	inner, unlock, err := w.upper.Upgrade(ctx)
+	waited()
 	if err != nil {
 		k.check(o, "Upgrade", err, ctx.Err() != nil)
 		return
@@ -394,7 +428,7 @@ func (k *worker) upgrade(ctx context.Context, w want, reader *section) {
 // downgrade goes on as a reader for a while. The unlock of the writer has nothing left to do.
 func (k *worker) downgrade(ctx context.Context, w want, writer *section) {
 	o := w.parts[0].oracle
-	excused := o.share(writer)
+	excused, before := o.share(writer)
 	inner, unlock, err := w.rw.Downgrade(ctx)
 	if err != nil {
 		if !excused && ctx.Err() == nil {
@@ -402,7 +436,10 @@ func (k *worker) downgrade(ctx context.Context, w want, writer *section) {
 		}
 		return
 	}
-	o.leave(writer)
+	excused = o.leave(writer) || excused
+	if _, after := o.share(writer); after != before && !excused {
+		k.world().violation(o.name.Text, "a writer was in while p%d downgraded (G1)", k.process.number)
+	}
 	s := &section{process: k.process, ctx: inner, owner: rlock.Owner(inner), shared: true, fixed: writer.fixed}
 	o.enter(s, writer.began, 0)
 	k.sleep(inner, k.about(k.world().plan.Hold))

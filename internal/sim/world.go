@@ -1,11 +1,14 @@
 package sim
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sort"
 	"strings"
@@ -37,6 +40,8 @@ type world struct {
 	servers []*server
 	locks   []*oracle
 	all     []*process
+	far     time.Duration // the longest way to a server
+	ticks   int
 
 	over   chan struct{} // closed when no work begins any more
 	faults sync.WaitGroup
@@ -44,9 +49,11 @@ type world struct {
 
 	mu         sync.Mutex // guards the following
 	r          *rand.Rand
-	active     int       // faults
-	lastFault  time.Time // when the last one ended
-	ended      int       // processes that were killed or closed
+	active     int                  // faults
+	unlocked   map[string]time.Time // owners, by when their unlock returned
+	ghosts     map[string]time.Time // what the server has of nobody, by when it was seen
+	lastFault  time.Time            // when the last one ended
+	ended      int                  // processes that were killed or closed
 	waiting    map[*waiter]struct{}
 	violations []Violation
 
@@ -66,8 +73,11 @@ type process struct {
 	stop   context.CancelFunc
 	closed sync.WaitGroup
 
-	active  int       // faults of its own, or of its server; world.mu guards it
-	faulted time.Time // when the last of these ended; world.mu guards it
+	// world.mu guards the following.
+	active  int             // faults of its own, or of its server
+	began   time.Time       // when the first of these began, or of the last ones
+	faulted time.Time       // when the last of these ended
+	busy    map[*oracle]int // calls, and sections, that have to do with it
 }
 
 // quiet is for how long the process could reach its servers, and these remembered and answered.
@@ -136,20 +146,35 @@ func (w *world) quiet() time.Duration {
 func (w *world) settle() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.settled()
+}
+
+// settled is settle; w.mu is held.
+func (w *world) settled() time.Duration {
 	return w.plan.Watchdog + time.Duration(w.ended+len(w.all)/4+1)*min(grantLease, w.plan.Watchdog) + 15*time.Second
 }
 
 // handOver is how long it takes at most from one section to the next, without faults.
 func (w *world) handOver() time.Duration {
-	far := time.Duration(0)
-	for _, p := range w.all {
-		far = max(far, p.plan.Latency+p.plan.Jitter)
-	}
-	bound := 500*time.Millisecond + 16*far + longestMinHold
+	bound := 400*time.Millisecond + w.reach() + longestMinHold
 	if w.plan.Many > 0 {
 		bound += longestClimb
 	}
 	return bound
+}
+
+// reach is how long it takes at most until a call that waits has its place.
+func (w *world) reach() time.Duration { return 100*time.Millisecond + 16*w.far }
+
+// turn is how often a process may have a lock until another one has it that waits.
+func (w *world) turn() int {
+	return 1 + cmp.Or(w.plan.Processes[0].Options.HandOff.Most, rlock.DefaultHandOffMost)
+}
+
+// isInLine reports whether all processes wait in line for plain locks, and each unlock serves the line.
+func (w *world) isInLine() bool {
+	o := w.plan.Processes[0].Options
+	return o.HandOff.Most >= 0 && o.Replicas == 0 && w.plan.Odd == 0 && w.plan.Many == 0
 }
 
 // isFree is for how long a lock may be free while a process waits for it that nothing disturbs, whatever became of the others: a grant
@@ -162,19 +187,22 @@ func (w *world) isFree(k Kind) time.Duration {
 	return bound
 }
 
-// unlock is how long an unlock may take.
+// unlock is how long an unlock may take: by itself 3 seconds, and 0.1 more for each section around it that is unlocked just before.
 func (w *world) unlock() time.Duration {
 	if len(w.plan.Faults) == 0 {
 		return w.handOver()
 	}
-	return 30 * time.Second
+	return 3*time.Second + 500*time.Millisecond
 }
 
 // Run runs a world, in a bubble of its own time.
 func Run(plan *Plan) *Result { return newWorld(plan).play() }
 
 func newWorld(plan *Plan) *world {
-	w := &world{plan: plan, over: make(chan struct{}), waiting: make(map[*waiter]struct{}), r: rand.New(rand.NewPCG(plan.Seed, 1))}
+	w := &world{
+		plan: plan, over: make(chan struct{}), waiting: make(map[*waiter]struct{}), r: rand.New(rand.NewPCG(plan.Seed, 1)),
+		unlocked: make(map[string]time.Time), ghosts: make(map[string]time.Time),
+	}
 	w.began = time.Now()
 	w.trace.began = w.began
 	w.lastFault = w.began.Add(-time.Hour)
@@ -197,6 +225,7 @@ func (w *world) make() error {
 		if err != nil {
 			return err
 		}
+		s.renewing = func(owners []string) { w.renewed(s, owners) }
 		w.servers = append(w.servers, s)
 	}
 	for _, n := range w.plan.Names {
@@ -207,7 +236,8 @@ func (w *world) make() error {
 	errs := make([]error, len(w.plan.Processes))
 	var made sync.WaitGroup
 	for i, plan := range w.plan.Processes {
-		p := &process{world: w, number: i, plan: plan, faulted: w.lastFault}
+		p := &process{world: w, number: i, plan: plan, faulted: w.lastFault, busy: make(map[*oracle]int)}
+		w.far = max(w.far, plan.Latency+plan.Jitter)
 		p.ctx, p.stop = context.WithCancel(context.Background()) //nolint:fatcontext // one each
 		w.all = append(w.all, p)
 		made.Go(func() { errs[i] = p.connect() })
@@ -300,6 +330,86 @@ func (w *world) look() {
 	for _, v := range waiting {
 		v.look()
 	}
+	if w.ticks++; w.ticks%20 == 0 {
+		w.lookForGhosts()
+	}
+}
+
+// lookForGhosts reports holds of processes that have nothing to do with the lock any more: what a call without an answer left there is looked for,
+// and released (G5).
+func (w *world) lookForGhosts() {
+	seen := make(map[string]time.Time)
+	for i, server := range w.servers {
+		of := make(map[string]*process)
+		for _, p := range w.all {
+			of[p.locks[i].ID()] = p
+		}
+		for _, o := range w.locks {
+			for _, key := range []string{o.name.Text, gate(o.name.Text)} {
+				for _, field := range server.fields(key) {
+					p := of[field[:min(36, len(field))]]
+					if p == nil || p.isDead() || p.ctx.Err() != nil {
+						continue
+					}
+					name := fmt.Sprint(i, key, field)
+					if d := w.haunts(p, o, name, seen); d > 0 {
+						w.violation(o.name.Text, "server %d has %s for %v, and p%d has nothing to do with %s any more (G5)",
+							i, short(field), d, p.number, key)
+					}
+				}
+			}
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ghosts = seen
+}
+
+// haunts notes a field of a process that has nothing to do with the lock, and returns for how long it is there if that is too long.
+func (w *world) haunts(p *process, o *oracle, name string, seen map[string]time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p.busy[o] > 0 {
+		return 0
+	}
+	at, known := w.ghosts[name]
+	if !known {
+		at = time.Now()
+	}
+	seen[name] = at
+	// One that came late by some time is found within that time and what a try takes.
+	d, late := time.Since(at), p.faulted.Sub(p.began)+6*time.Second
+	if d < late || p.active > 0 || time.Since(p.faulted) < late {
+		return 0
+	}
+	seen[name] = time.Now().Add(time.Hour) // it is told
+	return d
+}
+
+// released notes that the unlock of an owner has returned.
+func (w *world) released(owner string) {
+	if owner == "" || len(w.all) > 100 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.unlocked[owner] = time.Now()
+}
+
+// renewed is called when a renewal arrives: none of an owner may have been sent after its unlock (G7).
+func (w *world) renewed(s *server, owners []string) {
+	w.mu.Lock()
+	var ghost string
+	for _, owner := range owners {
+		at, ok := w.unlocked[owner]
+		if ok && time.Since(at) > w.far+time.Millisecond && w.active == 0 && time.Since(w.lastFault) > 5*time.Second {
+			ghost = fmt.Sprintf("%s is renewed, which unlocked at %v (G7)", short(owner), w.since(at))
+		}
+	}
+	w.mu.Unlock()
+	if ghost != "" {
+		w.violation("", "server %d: %s", s.number, ghost)
+	}
 }
 
 // stuck is a lock that somebody waits for.
@@ -323,20 +433,57 @@ func (w *world) checkRest() {
 		for _, channel := range s.redis.PubSubChannels("") {
 			w.violation(w.nameIn(channel), "channel %s of server %d has a subscriber %v after the end (G5)", channel, s.number, wait)
 		}
+		s.tick()
 		for _, key := range s.redis.Keys() {
-			if !strings.HasPrefix(key, "redisson_lock_token") {
+			if !strings.HasPrefix(key, "redisson_lock_token") && !w.isOfTheDead(s, key) {
 				w.violation(w.nameIn(key), "key %s of server %d is there %v after the end (G5)", key, s.number, wait)
 			}
 		}
 	}
 	for _, p := range w.all {
+		p.close()
+	}
+}
+
+// isOfTheDead reports whether a key is the queue of a fair lock in which only killed processes are: they stay there until somebody wants the
+// lock.
+func (w *world) isOfTheDead(s *server, key string) bool {
+	var entries []string
+	switch {
+	case strings.HasPrefix(key, "redisson_lock_queue"):
+		entries, _ = s.redis.List(key)
+	case strings.HasPrefix(key, "redisson_lock_timeout"):
+		entries, _ = s.redis.ZMembers(key)
+	}
+	for _, entry := range entries {
+		if !slices.ContainsFunc(w.all, func(p *process) bool { return p.isDead() && strings.HasPrefix(entry, p.locks[s.number].ID()) }) {
+			return false
+		}
+	}
+	return len(entries) > 0
+}
+
+// close closes the Clients of a process, one after the other, and looks at what each leaves behind (G9).
+func (p *process) close() {
+	w := p.world
+	for i, c := range p.locks {
 		began := time.Now()
-		for _, c := range p.locks {
-			c.Close()
-		}
-		if took := time.Since(began); took > 2*time.Second && len(w.plan.Faults) == 0 {
-			w.violation("", "Close of p%d took %v", p.number, took)
-		}
+		c.Close()
+		took := time.Since(began)
+		p.closed.Go(func() { // ends by itself
+			time.Sleep(w.reach())
+			if p.isDead() || p.quiet() < time.Minute {
+				return
+			}
+			if took > time.Second {
+				w.violation("", "Close of p%d took %v (G9)", p.number, took)
+			}
+			for _, channel := range w.servers[i].redis.PubSubChannels("") {
+				if strings.Contains(channel, c.ID()) {
+					w.violation(w.nameIn(channel), "p%d is closed, and subscribed to %s (G9)", p.number, channel)
+				}
+			}
+		})
 	}
 }
 
@@ -372,6 +519,7 @@ func (w *world) end() {
 		}
 	}
 	w.work.Wait()
+	w.lookForGoroutines()
 	for _, p := range w.all {
 		p.closed.Wait()
 		for _, c := range p.redis {
@@ -384,6 +532,29 @@ func (w *world) end() {
 	synctest.Wait()
 	for _, s := range w.servers {
 		s.redis.Close()
+	}
+}
+
+// lookForGoroutines looks for those of the library when all of its Clients are closed, and all else still lives (G9).
+func (w *world) lookForGoroutines() {
+	for _, p := range w.all {
+		p.closed.Wait()
+	}
+	if len(w.plan.Faults) > 0 || len(w.all) > 100 {
+		return // one may wait for rueidis to give it a connection
+	}
+	synctest.Wait()
+	own := make([]byte, 200)
+	own = own[:runtime.Stack(own, false)]
+	from := bytes.Index(own, []byte("synctest bubble "))
+	bubble := own[from : from+bytes.IndexByte(own[from:], ']')+1]
+	all := make([]byte, 1<<22)
+	all = all[:runtime.Stack(all, true)]
+	for stack := range bytes.SplitSeq(all, []byte("\n\n")) {
+		if head, _, _ := bytes.Cut(stack, []byte{'\n'}); bytes.HasSuffix(bytes.TrimSuffix(head, []byte{':'}), bubble) &&
+			bytes.Contains(stack, []byte("created by github.com/go-rlock/rlock/")) && !bytes.Contains(stack, []byte("/internal/sim.")) {
+			w.violation("", "a goroutine is left after Close (G9): %s", stack)
+		}
 	}
 }
 
@@ -432,6 +603,10 @@ func (w *world) fault(f Fault) {
 		server.answer("")
 	}
 	switch f.What { //nolint:exhaustive // the last one is none
+	case Late:
+		each((*way).holdLinks)
+		time.Sleep(f.For)
+		each((*way).free)
 	case HeldBack, ServerSlow:
 		each((*way).hold)
 		time.Sleep(f.For)
@@ -492,6 +667,9 @@ func (w *world) disturb(concerned []*process, n int) {
 	w.active += n
 	w.lastFault = time.Now()
 	for _, p := range concerned {
+		if p.active == 0 && w.lastFault.Sub(p.faulted) > time.Second {
+			p.began = w.lastFault
+		}
 		p.active += n
 		p.faulted = w.lastFault
 	}
@@ -526,7 +704,5 @@ func (w *world) endProcess(p *process, how What) {
 		return
 	}
 	p.stop()
-	for _, c := range p.locks {
-		p.closed.Go(c.Close)
-	}
+	p.closed.Go(p.close)
 }
