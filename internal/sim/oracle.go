@@ -105,6 +105,7 @@ func (o *oracle) enter(s *section, asked time.Time, token int64) {
 	}
 	o.sections[s] = struct{}{}
 	o.empty = time.Time{}
+	o.world.uses(o)
 	s.unwatch = context.AfterFunc(s.ctx, func() { o.told(s) })
 }
 
@@ -204,8 +205,8 @@ func (o *oracle) ofMost(p *process) string {
 	return ""
 }
 
-// look is called at each tick.
-func (o *oracle) look() {
+// look is called at each tick. It reports whether somebody is inside, or there is something left to be seen.
+func (o *oracle) look() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	inside := false
@@ -233,6 +234,7 @@ func (o *oracle) look() {
 	first := o.world.servers[0]
 	since(&o.free, !inside && o.name.Kind != Quorum && !first.exists(o.name.Text))
 	since(&o.gate, o.name.Kind == ReadWrite && !first.exists(gate(o.name.Text)))
+	return inside || o.free.IsZero() && o.name.Kind != Quorum || o.gate.IsZero() && o.name.Kind == ReadWrite
 }
 
 // since notes the time at which something became true; zero: it is not.
@@ -362,6 +364,10 @@ func (v *waiter) lookAtOrder() {
 // overtaken notes that a Lock that was called then got the lock, and who waits for it since before that.
 func (o *oracle) overtaken(s *section, asked time.Time) {
 	w := o.world
+	counts := o.name.Kind == Plain || o.name.Kind == Fenced
+	if counts && (!w.isInLine() || len(w.all) > 100) {
+		return // to count costs time with each of those that wait
+	}
 	o.mu.Lock()
 	alone := o.alone
 	o.mu.Unlock()
@@ -382,12 +388,12 @@ func (o *oracle) overtaken(s *section, asked time.Time) {
 			v.unfair = fmt.Sprintf("%v, who came at %v, was before it in a fair lock", s, w.since(asked))
 		case o.name.Kind == ReadWrite && s.shared && v.isAlone() && v.here == 0 && asked.After(known) && asked.After(alone):
 			v.unfair = fmt.Sprintf("%v, who came at %v, was let in before that writer", s, w.since(asked))
-		case o.name.Kind == Plain || o.name.Kind == Fenced:
+		case counts:
 			if v.passed == nil {
 				v.passed = make(map[*process]int)
 			}
 			v.passed[s.process]++
-			if most := w.turn() * (v.here + 3); w.isInLine() && v.passed[s.process] > 2*most {
+			if most := w.turn() * (v.here + 3); v.passed[s.process] > 2*most {
 				v.unfair = fmt.Sprintf("p%d had the lock %d times meanwhile", s.process.number, v.passed[s.process])
 			}
 		}

@@ -13,7 +13,7 @@ import (
 type Plan struct {
 	Seed      uint64
 	Time      time.Duration // for which work begins
-	Most      int           // scripts, after which it ends early
+	Most      int           // scripts, after which it ends early; 0: it does not
 	Watchdog  time.Duration
 	Servers   int // 1, or as many as a quorum has
 	Names     []Name
@@ -144,14 +144,16 @@ func NewPlan(seed uint64, l Limits) *Plan {
 	p := &Plan{Seed: seed, Time: l.Time, Most: 3000, Servers: 1}
 	if p.Time == 0 {
 		p.Time = between(r, 5*time.Second, 3*time.Minute)
+	} else {
+		p.Most += int(100 * p.Time.Seconds())
 	}
 	n := l.Processes
 	if n == 0 {
 		n = 2 + int(float64(24)*r.Float64()*r.Float64()*r.Float64()) + r.IntN(4)
 	}
 	p.Watchdog = pick(r, 600*time.Millisecond, 3*time.Second, 10*time.Second, 30*time.Second)
-	p.Hold = pick(r, 0, time.Millisecond, 10*time.Millisecond, 100*time.Millisecond)
-	p.Think = pick(r, 0, time.Millisecond, 20*time.Millisecond, 500*time.Millisecond)
+	p.Hold = pick(r, 0, time.Millisecond, 10*time.Millisecond, 100*time.Millisecond, time.Second)
+	p.Think = pick(r, 0, time.Millisecond, 20*time.Millisecond, 500*time.Millisecond, 5*time.Second)
 	if n > 50 {
 		p.Think = max(p.Think, 20*time.Millisecond)
 	}

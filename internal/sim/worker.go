@@ -343,6 +343,9 @@ func (k *worker) wait(w want) func() {
 		}
 	}
 	world.waiting[v] = struct{}{}
+	for _, o := range v.locks {
+		world.used[o] = struct{}{}
+	}
 	return func() {
 		world.mu.Lock()
 		defer world.mu.Unlock()

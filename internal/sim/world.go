@@ -40,7 +40,8 @@ type world struct {
 	servers []*server
 	locks   []*oracle
 	all     []*process
-	far     time.Duration // the longest way to a server
+	of      map[string]*oracle // by its keys
+	far     time.Duration      // the longest way to a server
 	ticks   int
 
 	over   chan struct{} // closed when no work begins any more
@@ -55,6 +56,7 @@ type world struct {
 	lastFault  time.Time            // when the last one ended
 	ended      int                  // processes that were killed or closed
 	waiting    map[*waiter]struct{}
+	used       map[*oracle]struct{} // those that have to be looked at
 	violations []Violation
 
 	conversation []string // until the first of these
@@ -200,7 +202,7 @@ func Run(plan *Plan) *Result { return newWorld(plan).play() }
 
 func newWorld(plan *Plan) *world {
 	w := &world{
-		plan: plan, over: make(chan struct{}), waiting: make(map[*waiter]struct{}), r: rand.New(rand.NewPCG(plan.Seed, 1)),
+		plan: plan, over: make(chan struct{}), waiting: make(map[*waiter]struct{}), used: make(map[*oracle]struct{}), r: rand.New(rand.NewPCG(plan.Seed, 1)),
 		unlocked: make(map[string]time.Time), ghosts: make(map[string]time.Time),
 	}
 	w.began = time.Now()
@@ -228,10 +230,11 @@ func (w *world) make() error {
 		s.renewing = func(owners []string) { w.renewed(s, owners) }
 		w.servers = append(w.servers, s)
 	}
+	w.of = make(map[string]*oracle)
 	for _, n := range w.plan.Names {
-		w.locks = append(w.locks, &oracle{
-			world: w, name: n, sections: make(map[*section]struct{}), empty: w.began,
-		})
+		o := &oracle{world: w, name: n, sections: make(map[*section]struct{}), empty: w.began, free: w.began, gate: w.began}
+		w.locks = append(w.locks, o)
+		w.of[n.Text], w.of[gate(n.Text)] = o, o
 	}
 	errs := make([]error, len(w.plan.Processes))
 	var made sync.WaitGroup
@@ -321,12 +324,20 @@ func (w *world) turns() time.Duration {
 
 // look has all oracles look.
 func (w *world) look() {
-	for _, o := range w.locks {
-		o.look()
-	}
 	w.mu.Lock()
-	waiting := slices.Collect(maps.Keys(w.waiting))
+	waiting, used := slices.Collect(maps.Keys(w.waiting)), w.used
+	w.used = make(map[*oracle]struct{}, len(used))
+	for _, v := range waiting {
+		for _, o := range v.locks {
+			w.used[o] = struct{}{}
+		}
+	}
 	w.mu.Unlock()
+	for o := range used {
+		if o.look() {
+			w.uses(o)
+		}
+	}
 	for _, v := range waiting {
 		v.look()
 	}
@@ -344,18 +355,20 @@ func (w *world) lookForGhosts() {
 		for _, p := range w.all {
 			of[p.locks[i].ID()] = p
 		}
-		for _, o := range w.locks {
-			for _, key := range []string{o.name.Text, gate(o.name.Text)} {
-				for _, field := range server.fields(key) {
-					p := of[field[:min(36, len(field))]]
-					if p == nil || p.isDead() || p.ctx.Err() != nil {
-						continue
-					}
-					name := fmt.Sprint(i, key, field)
-					if d := w.haunts(p, o, name, seen); d > 0 {
-						w.violation(o.name.Text, "server %d has %s for %v, and p%d has nothing to do with %s any more (G5)",
-							i, short(field), d, p.number, key)
-					}
+		server.tick()
+		for _, key := range server.redis.Keys() {
+			o := w.of[key]
+			if o == nil {
+				continue
+			}
+			for _, field := range server.fields(key) {
+				p := of[field[:min(36, len(field))]]
+				if p == nil || p.isDead() || p.ctx.Err() != nil {
+					continue
+				}
+				if d := w.haunts(p, o, fmt.Sprint(i, key, field), seen); d > 0 {
+					w.violation(o.name.Text, "server %d has %s for %v, and p%d has nothing to do with %s any more (G5)",
+						i, short(field), d, p.number, key)
 				}
 			}
 		}
@@ -363,6 +376,13 @@ func (w *world) lookForGhosts() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ghosts = seen
+}
+
+// uses notes that a lock has to be looked at.
+func (w *world) uses(o *oracle) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.used[o] = struct{}{}
 }
 
 // haunts notes a field of a process that has nothing to do with the lock, and returns for how long it is there if that is too long.
