@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -26,6 +27,7 @@ type oracle struct {
 	taken    time.Time // until when the lock stays taken after an unlock, see WithMinHold
 	alone    time.Time // when somebody last was alone inside
 	wanted   time.Time // or wanted to be
+	clean    time.Time // when an unlock returned after which nobody was inside; zero: somebody was, or the server forgot
 	written  int       // how often somebody was alone inside
 
 	entered int
@@ -79,6 +81,7 @@ func (o *oracle) enter(s *section, asked time.Time, token int64) {
 	}
 	if !o.lost.IsZero() && asked.Before(o.lost) && (s.owner == "" || !o.isThere(s)) {
 		s.excused = o.lost
+		s.fixed = s.fixed || s.owner == "" // it may be there
 	}
 	if s.excused.IsZero() {
 		for other := range o.sections {
@@ -100,13 +103,30 @@ func (o *oracle) enter(s *section, asked time.Time, token int64) {
 		o.token = token
 	}
 	if !s.shared {
-		o.alone = time.Now()
+		o.isAlone()
 		o.written++
 	}
+	o.clean = time.Time{}
 	o.sections[s] = struct{}{}
 	o.empty = time.Time{}
 	o.world.uses(o)
 	s.unwatch = context.AfterFunc(s.ctx, func() { o.told(s) })
+}
+
+// isAlone notes that somebody is alone inside; o.mu is held.
+func (o *oracle) isAlone() {
+	if now := time.Now(); now.After(o.alone) {
+		o.alone = now
+	}
+}
+
+// unlocked notes that an unlock has returned, after which nobody was inside.
+func (o *oracle) unlocked() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.sections) == 0 {
+		o.clean = time.Now()
+	}
 }
 
 // told is called in the instant in which the ctx of a section ends before its unlock.
@@ -133,7 +153,7 @@ func (o *oracle) leave(s *section) bool {
 	defer o.mu.Unlock()
 	delete(o.sections, s)
 	if !s.shared {
-		o.alone = time.Now()
+		o.isAlone()
 	}
 	if s.minHold > 0 && s.isLive() && s.excused.IsZero() && s.process.quiet() > o.world.plan.Watchdog {
 		o.taken = s.began.Add(s.minHold)
@@ -147,7 +167,7 @@ func (o *oracle) share(s *section) (excused bool, writers int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	s.shared, s.owner = true, ""
-	o.alone = time.Now()
+	o.isAlone()
 	return !s.excused.IsZero(), o.written
 }
 
@@ -155,7 +175,7 @@ func (o *oracle) share(s *section) (excused bool, writers int) {
 func (o *oracle) forgotten() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.lost, o.token, o.taken = time.Now(), 0, time.Time{}
+	o.lost, o.token, o.taken, o.clean = time.Now(), 0, time.Time{}, time.Time{}
 	for s := range o.sections {
 		if s.excused.IsZero() {
 			s.excused = o.lost
@@ -212,7 +232,7 @@ func (o *oracle) look() bool {
 	inside := false
 	for s := range o.sections {
 		if !s.shared {
-			o.alone = time.Now()
+			o.isAlone()
 		}
 		if !s.isLive() {
 			delete(o.sections, s)
@@ -317,6 +337,9 @@ func (v *waiter) look() {
 		w.violation(o.name.Text, "p%d waits since %v and %s for %v, longer than %v (G4); the server has %s",
 			v.process.number, w.since(v.began), what, d, bound, o.state())
 	}
+	if d, bound := v.sinceUnlock(); d > bound {
+		report(d, "nobody got it from the last one inside", bound)
+	}
 	quiet, settle := w.quiet(), w.settle()
 	bound := settle
 	if quiet > settle+time.Since(empty) {
@@ -331,11 +354,43 @@ func (v *waiter) look() {
 	}
 }
 
+// sinceUnlock returns for how long nobody got the lock whom its last holder could have given it to, and for how long that may be: each process that
+// is disturbed may be given it, and costs one grant lease.
+func (v *waiter) sinceUnlock() (d, bound time.Duration) {
+	w, o := v.process.world, v.locks[0]
+	options := w.plan.Processes[0].Options
+	if len(v.locks) > 1 || o.name.Kind == ReadWrite || o.name.Kind == Quorum || options.HandOff.Most < 0 || options.Replicas > 0 {
+		return 0, 0
+	}
+	o.mu.Lock()
+	clean := o.clean
+	o.mu.Unlock()
+	if clean.IsZero() || v.began.Add(w.reach()).After(clean) {
+		return 0, 0
+	}
+	d = time.Since(clean)
+	if v.process.quiet() < d+unnoticed {
+		return 0, 0
+	}
+	each := min(grantLease, w.plan.Watchdog)
+	if o.name.Kind == Fair {
+		each += placeLease
+	}
+	return d, w.handOver() + min(grantLease, w.plan.Watchdog) + time.Duration(w.disturbed(d+unnoticed))*each
+}
+
 // want notes that somebody wants to be alone inside.
 func (o *oracle) want() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.wanted = time.Now()
+}
+
+// left notes that somebody does not wait to be alone any more: what was granted by then, and is given back, lets others in.
+func (o *oracle) left() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.alone = time.Now().Add(o.world.reach())
 }
 
 // lookAtOrder reports a waiter that others went before, and a reader that waits for no writer.
@@ -376,6 +431,11 @@ func (o *oracle) overtaken(s *section, asked time.Time) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	for v := range w.waiting {
+		if i := slices.Index(v.locks, o); i >= 0 && len(v.locks) > 1 && !v.shared[i] {
+			alone = time.Now() // it may have it now and then
+		}
+	}
 	for v := range w.waiting {
 		if len(v.locks) > 1 || v.locks[0] != o || v.process == s.process || v.unfair != "" || v.process.isDead() {
 			continue

@@ -165,6 +165,9 @@ func NewPlan(seed uint64, l Limits) *Plan {
 
 	p.drawNames(r, l)
 	far := pick(r, 200*time.Microsecond, 2*time.Millisecond, 20*time.Millisecond)
+	// A call to renew is given a sixth of the watchdog time. It needs two round trips if the server has forgotten the script, or on a
+	// connection that is new because a call took too long: where those take longer, it never succeeds again.
+	far = min(far, p.Watchdog/60)
 	hand := pick(r, rlock.HandOff{}, rlock.HandOff{}, rlock.HandOff{Most: 1}, rlock.HandOff{Most: 64, For: time.Second}, rlock.HandOff{Most: -1})
 	replicas := pick(r, 0, 0, 0, 0, 0, 0, 0, 1)
 	workers := pick(r, 1, 1, 2, 8)

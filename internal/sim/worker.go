@@ -347,6 +347,11 @@ func (k *worker) wait(w want) func() {
 		world.used[o] = struct{}{}
 	}
 	return func() {
+		for i, o := range v.locks {
+			if !v.shared[i] {
+				o.left()
+			}
+		}
 		world.mu.Lock()
 		defer world.mu.Unlock()
 		delete(world.waiting, v)
@@ -393,6 +398,9 @@ func (k *worker) unlock(ctx context.Context, w want, sections []*section, unlock
 	k.returned(o, "unlock", began.Add(k.world().unlock()), w.lock.Name())
 	if err == nil && len(sections) == 1 {
 		k.world().released(sections[0].owner)
+		if !excused && sections[0].minHold == 0 && k.process.quiet() > unnoticed {
+			o.unlocked()
+		}
 	}
 	if err != nil && !excused {
 		k.check(o, "unlock", err, ctx.Err() != nil)

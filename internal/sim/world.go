@@ -378,6 +378,18 @@ func (w *world) lookForGhosts() {
 	w.ghosts = seen
 }
 
+// disturbed is how many processes were, at some time since then.
+func (w *world) disturbed(since time.Duration) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.all {
+		if p.active > 0 || time.Since(p.faulted) < since || p.ctx.Err() != nil {
+			n++
+		}
+	}
+	return n
+}
+
 // uses notes that a lock has to be looked at.
 func (w *world) uses(o *oracle) {
 	w.mu.Lock()
