@@ -28,13 +28,13 @@ func (s Side) mode() string { return [...]string{Reader: "read", Writer: "write"
 var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
-		Reader: {Text("read_acquire"), "702ebe90e1866a1417ba6074cd3fcc8c3ab5ced9"},
-		Writer: {Text("write_acquire"), "919ba8268149b3299042bcd4764bc6dbd20aaae1"},
+		Reader: {Text("read_acquire"), "dc9c0431652846392d3ef141eb79140a24b9cc5e"},
+		Writer: {Text("write_acquire"), "8be63b470cefefa8a4ee7c69cd542d9f3906cfcc"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
-		Reader: {Text("read_release"), "969f0e1712d8323c5b96677a8df5959ca28f4bc3"},
-		Writer: {Text("write_release"), "55c4a008a6b38a4727dfcefbde8e531b0a5e34b2"},
+		Reader: {Text("read_release"), "0fb9b404b18c87c00c549149caafeecec8835981"},
+		Writer: {Text("write_release"), "b479030705b84efe7c7d47d548697cda3ac2cd71"},
 	}
 )
 

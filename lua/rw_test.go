@@ -3,6 +3,7 @@ package lua_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 
@@ -123,4 +124,30 @@ func TestReadWriteWithoutMemory(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, left)
 	memory("0")
+}
+
+// PTTL says 0 for the last millisecond of a key: a reader is in until that is over, too.
+func TestReaderLivesToItsLastMillisecond(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, redistest.Start(t).Client(t))
+	holdKey := "{" + l.name + "}:" + me + ":rwlock_timeout:1"
+	// One script sees one time.
+	script := "local function acquire()\n" + lua.Text("write_acquire") + "end\n" +
+		"local left = redis.call('pttl', ARGV[5])\nreturn {left, type(acquire()) == 'table' and 1 or 0}"
+	for last := 0; last < 5; {
+		_, err := lua.Acquire(t.Context(), l.rdb, lua.AcquireArgs{Name: l.name, Side: lua.Reader, Owner: me, Lease: 3 * time.Millisecond, Count: 1})
+		require.NoError(t, err)
+		for {
+			answers, err := l.do("EVAL", script, "1", l.name, other+":write", "1000", "1", "", holdKey).AsIntSlice()
+			require.NoError(t, err)
+			if answers[0] < 0 {
+				break
+			}
+			if answers[0] == 0 {
+				last++
+			}
+			require.Equal(t, int64(1), answers[1], "a writer is refused beside a reader that has %d ms left", answers[0])
+		}
+		l.must("DEL", l.name)
+	}
 }
