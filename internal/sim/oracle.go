@@ -448,7 +448,7 @@ func (o *oracle) overtaken(s *section, asked time.Time) {
 			v.unfair = fmt.Sprintf("%v, who came at %v, was before it in a fair lock", s, w.since(asked))
 		case o.name.Kind == ReadWrite && s.shared && v.isAlone() && v.here == 0 && asked.After(known) && asked.After(alone):
 			v.unfair = fmt.Sprintf("%v, who came at %v, was let in before that writer", s, w.since(asked))
-		case counts:
+		case counts && time.Since(v.began) > w.reach(): // since it is in line
 			if v.passed == nil {
 				v.passed = make(map[*process]int)
 			}
