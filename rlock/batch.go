@@ -233,7 +233,8 @@ func unlockTogether(levels []*level) (errs []error) {
 	}
 	first, began := levels[0], time.Now()
 	defer func() { spend(first.Context, began, len(errs) > 0) }()
-	return unlockFor(first.unlockTime(began), levels, func(by *unlocker) []error { return releaseLevels(levels, by) })
+	by := newUnlocker()
+	return unlockFor(by, first.unlockTime(began), levels, func() []error { return releaseLevels(levels, by) })
 }
 
 // releaseLevels takes levels that are closed off the counts in Redis.
@@ -245,7 +246,7 @@ func releaseLevels(levels []*level, by *unlocker) (errs []error) {
 	all := make([]unlocking, len(levels))
 	ending := make([]*ending, 0, len(levels)) // their holds end
 	for i, l := range levels {
-		all[i] = l.unlocking(by)
+		all[i] = l.toUnlock(by)
 		if u := &all[i]; u.loss == nil && u.count == 0 {
 			ending = append(ending, endingOf(u))
 		}
@@ -257,7 +258,8 @@ func releaseLevels(levels []*level, by *unlocker) (errs []error) {
 	for i := range all {
 		u := &all[i]
 		if u.loss == nil && u.count > 0 { // others are inside
-			u.released = u.hold.sendRelease(u.count, u.ttl, by)
+			u.releasing = u.hold.beginRelease(u.count, u.ttl, by)
+			u.releasing.finish(by)
 		}
 		var err error
 		if rest[i], err = u.end(); err != nil {
@@ -275,13 +277,12 @@ func releaseLevels(levels []*level, by *unlocker) (errs []error) {
 type ending struct {
 	*unlocking
 
-	args lua.ReleaseArgs
-	next *locking // of this process, claimed until the end is known; nil: none
-	stay bool
+	stay bool // its next owner here, if there is one, comes before those of other processes
 }
 
 func endingOf(u *unlocking) *ending {
-	e := &ending{unlocking: u, args: u.hold.releaseArgs(0, u.ttl)}
+	e := &ending{unlocking: u}
+	e.releasing = u.hold.toRelease(0, u.ttl)
 	e.next, e.stay = u.hold.claim(time.Now(), &e.args)
 	return e
 }
@@ -369,8 +370,10 @@ func (e *ending) answered(handsOff bool, sent time.Time, r lua.ReleaseResult, re
 	}
 }
 
-// alone releases the hold by a call of its own.
+// alone releases the hold by calls of its own.
 func (e *ending) alone() {
-	until := e.hold.mutex.client.leases.Until(&e.hold.lease)
-	e.released = e.hold.repeatRelease(e.args, until, released{sent: time.Now(), late: e.late}, e.by)
+	if e.next == nil {
+		e.call(e.by)
+	}
+	e.finish(e.by)
 }

@@ -33,8 +33,8 @@ type hold struct {
 	mu      sync.Mutex // guards the following; no other lock is taken under it
 	calling bool       // somebody has the right to make calls
 	patient bool       // the Lock that took it could not be left
+	count   int32      // as in Redis; 0 before the hold is live, and after it
 	callers *callers   // those who want that right, or to hear of a loss; nil until there are some
-	count   int        // as in Redis; 0 before the hold is live, and after it
 	token   int64      // the highest one; 0 if there is none
 	loss    *LostError // why it ended, unless by its unlock
 	levels  *level     // the open ones

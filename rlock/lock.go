@@ -389,7 +389,7 @@ func (m *Mutex) takeCalls(who caller, h *hold) (count int, err error) {
 		return 0, err
 	}
 	h.mu.Lock()
-	count, loss := h.count, h.loss
+	count, loss := int(h.count), h.loss
 	h.mu.Unlock()
 	switch {
 	case loss != nil:

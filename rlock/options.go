@@ -47,7 +47,8 @@ type Options struct {
 
 	// UnlockTimeout bounds how long an unlock, and so a Do after its function, waits for Redis, whatever ctx the section had.
 	// After that it returns [ErrUnreachable] and goes on in the background. Nested sections that are unlocked one after the other
-	// share that time. 0 means 3 seconds; less than a millisecond is an error.
+	// share that time. 0 means 3 seconds; less than a millisecond is an error. The first unlock on a server that does not know the script
+	// yet sends its text, 5 KB: allow for that where the way to Redis is slow.
 	UnlockTimeout time.Duration
 
 	// HandOff bounds how long a process may pass a lock on among its own goroutines while other processes want it.

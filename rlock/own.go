@@ -75,10 +75,17 @@ func isSame(a, b context.Context) bool {
 	return reflect.ValueOf(a).Comparable() && reflect.ValueOf(b).Comparable() && a == b
 }
 
-// parentOf is what ctx embeds, as those of package context do but for WithoutCancel; nil: it cannot be told.
+// The packages whose contexts embed what they were derived from, for good.
+var (
+	contextPackage = reflect.TypeOf(context.Background()).PkgPath()
+	ownPackage     = reflect.TypeFor[level]().PkgPath()
+)
+
+// parentOf is what ctx embeds, as those of package context do but for WithoutCancel, and ours; nil: it cannot be told. Others may change
+// what they embed at any time.
 func parentOf(ctx context.Context) context.Context {
 	v := reflect.Indirect(reflect.ValueOf(ctx))
-	if v.Kind() != reflect.Struct {
+	if v.Kind() != reflect.Struct || v.Type().PkgPath() != contextPackage && v.Type().PkgPath() != ownPackage {
 		return nil
 	}
 	f, ok := v.Type().FieldByName("Context")

@@ -53,26 +53,43 @@ func (l *level) untaken() {
 
 // unlocking is an unlock whose level is closed, by whoever has the right to make calls for its hold.
 type unlocking struct {
-	released // what came of it
+	releasing
 
 	by      *unlocker
-	hold    *hold
 	loss    *LostError    // the hold was lost before
 	count   int           // of the other levels
 	ttl     time.Duration // that they ask for
 	renewed bool
 }
 
+// unlocking begins one, with the first call, unless the hold was lost.
 func (l *level) unlocking(by *unlocker) unlocking {
+	u := l.toUnlock(by)
+	if u.loss == nil {
+		u.releasing = u.hold.beginRelease(u.count, u.ttl, by)
+	}
+	return u
+}
+
+// toUnlock is unlocking without that call.
+func (l *level) toUnlock(by *unlocker) unlocking {
 	h := l.hold
 	h.mu.Lock()
-	u := unlocking{by: by, hold: h, loss: h.loss, count: h.count - 1, ttl: h.ttl(), renewed: h.renewed()}
+	u := unlocking{by: by, loss: h.loss, count: int(h.count) - 1, ttl: h.ttl(), renewed: h.renewed()}
 	h.mu.Unlock()
+	u.hold = h
 	if u.loss == nil && u.count == 0 {
 		// No renewal starts from here on, but the end of the lease is still watched.
 		l.mutex.client.leases.Releasing(&h.lease)
 	}
 	return u
+}
+
+// finish makes the other calls.
+func (u *unlocking) finish(by *unlocker) {
+	if u.by = by; u.loss == nil {
+		u.releasing.finish(by)
+	}
 }
 
 // end is what the hold and the caller learn of it. What is left to be swept, if anything, is for the caller.
@@ -94,7 +111,7 @@ func (u *unlocking) end() (rest *residue, err error) {
 	h.mu.Lock()
 	lost := h.loss != nil // maybe while the release was on its way
 	if !lost {
-		h.count = u.count // even if the call failed: the next one says which count it wants
+		h.count = int32(u.count) // even if the call failed: the next one says which count it wants
 	}
 	h.mu.Unlock()
 	if !lost && u.count == 0 {
@@ -118,7 +135,7 @@ func (u *unlocking) end() (rest *residue, err error) {
 	}
 	switch {
 	case r.err == nil:
-	case u.by.hasEnded(r.err):
+	case isOver(r.err):
 		err = m.fail(unreachable(u.by.cause()))
 	default:
 		err = m.fail(unreachable(r.err))
@@ -156,50 +173,69 @@ type released struct {
 // errRepeated stands for the reply of a command that rueidis sent again by itself: the first copy may have run as well.
 var errRepeated = errors.New("sent twice, since its connection expired")
 
-// sendRelease brings the count in Redis down to count, again if something went wrong that may pass and the lease lasts. A hold
-// that ends goes to a waiter of this process, if there is one.
-func (h *hold) sendRelease(count int, ttl time.Duration, by *unlocker) (r released) {
-	r.sent = time.Now()
-	until := h.mutex.client.leases.Until(&h.lease)
-	args := h.releaseArgs(count, ttl)
-	if count == 0 {
-		if next, stay := h.claim(r.sent, &args); next != nil {
-			if r = h.handOff(next, stay, args, by); r.err == nil {
-				return r
-			}
-			defer func() { next.notHandedOff(r) }()
-			r.sent = time.Now()
-		}
-	}
-	return h.repeatRelease(args, until, r, by)
+// releasing is a release under way.
+type releasing struct {
+	released // what came of it so far
+
+	hold *hold
+	args lua.ReleaseArgs
+	next *locking // of this process, claimed until it is known what came of the release; nil: none
+	more retry
+	last bool // no other call follows: the Client is closed
 }
 
-// repeatRelease sends a release, again if something went wrong that may pass and its caller still waits. r is what came of it so far.
-func (h *hold) repeatRelease(args lua.ReleaseArgs, until time.Time, r released, by *unlocker) released {
+func (h *hold) toRelease(count int, ttl time.Duration) releasing {
+	return releasing{hold: h, args: h.releaseArgs(count, ttl), more: retry{until: h.mutex.client.leases.Until(&h.lease)}}
+}
+
+// beginRelease makes the first call of those that bring the count in Redis down. A hold that ends goes to a waiter of this process, if
+// there is one.
+func (h *hold) beginRelease(count int, ttl time.Duration, by *unlocker) releasing {
+	r := h.toRelease(count, ttl)
+	if count == 0 {
+		if next, stay := h.claim(time.Now(), &r.args); next != nil {
+			if r.released = h.handOff(next, stay, r.args, by); r.err != nil {
+				r.next = next
+			}
+			return r
+		}
+	}
+	r.call(by)
+	return r
+}
+
+// finish makes the other calls: one without the next owner, and more if something went wrong that may pass and the lease lasts.
+func (r *releasing) finish(by *unlocker) {
+	if next := r.next; next != nil {
+		defer func() {
+			next.notHandedOff(r.released)
+			r.next = nil
+		}()
+		r.call(by)
+	}
+	for r.err != nil && !r.last && by.again(r.hold, &r.more, r.err) {
+		r.call(by)
+	}
+}
+
+func (r *releasing) call(by *unlocker) {
+	h := r.hold
 	c := h.mutex.client
-	again := retry{until: until}
-	for {
-		closed := c.isClosed()
-		if closed { // Close may wait for this
-			r.held, r.err = c.releaseOnce(h.mutex, args)
-		} else {
-			ctx := h.releaseCall(r.sent, by)
-			var reply lua.ReleaseReply
-			reply, r.err = c.release(ctx, h.mutex, args)
-			r.held = reply.Status != lua.NotHeld
-			h.mutex.wakeIfAlone(args.Count, reply)
-			r.late = r.late || ctx.isRepeated()
-		}
-		if r.err == nil {
-			// Not there after a call without a reply: that call has released it.
-			r.held = r.held || r.late && args.Count == 0
-			return r
-		}
+	r.sent, r.last = time.Now(), c.isClosed()
+	if r.last { // Close may wait for this
+		r.held, r.err = c.releaseOnce(h.mutex, r.args)
+	} else {
+		ctx := h.releaseCall(r.sent, by)
+		var reply lua.ReleaseReply
+		reply, r.err = c.release(ctx, h.mutex, r.args)
+		r.held = reply.Status != lua.NotHeld
+		h.mutex.wakeIfAlone(r.args.Count, reply)
+		r.late = r.late || ctx.isRepeated()
+	}
+	if r.err != nil {
 		r.late = r.late || mayHaveRun(r.err)
-		if closed || !by.again(h, &again, r.err) {
-			return r
-		}
-		r.sent = time.Now()
+	} else {
+		r.held = r.held || r.late && r.args.Count == 0 // not there after a call without a reply: that call has released it
 	}
 }
 
@@ -217,12 +253,8 @@ func (h *hold) releaseCall(now time.Time, by *unlocker) *callContext {
 	c := h.mutex.client
 	ctx := c.call(&h.first, now, 0)
 	ctx.deadline = now.Add(max(minOwn, min(callTimeout, c.options.UnlockTimeout/2)))
-	if by.ends {
-		over := by.over
-		if now.After(over) { // this process was stopped
-			over = now.Add(afterStop)
-		}
-		ctx.done, ctx.deadline = by.left, earlier(ctx.deadline, over)
+	if !by.over.IsZero() {
+		ctx.done, ctx.deadline = by.left, earlier(ctx.deadline, by.over.Add(-minOwn))
 	}
 	return ctx
 }

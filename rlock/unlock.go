@@ -23,16 +23,24 @@ import (
 // unlocker is an unlock as its calls see it.
 type unlocker struct {
 	left   chan struct{}         // closed when the caller stops waiting
-	over   time.Time             // if ends: when that is, unless this process was stopped meanwhile
-	ends   bool                  // its calls end then, too: they run on the caller's goroutine
+	over   time.Time             // when that is, if its call is made on the caller's goroutine; zero: on another
 	failed atomic.Pointer[error] // what went wrong the last time, if it did
 }
 
+func newUnlocker() *unlocker { return &unlocker{left: make(chan struct{})} }
+
 func (u *unlocker) isLeft() bool { return isClosed(u.left) }
 
-// hasEnded reports whether a call failed because its time was over.
-func (u *unlocker) hasEnded(err error) bool {
-	return u.isLeft() && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
+// fails notes what went wrong. That the time of a call is over says nothing of why.
+func (u *unlocker) fails(err error) {
+	if !isOver(err) {
+		u.failed.Store(&err)
+	}
+}
+
+// isOver reports whether a call failed because its time was over.
+func isOver(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // cause is what keeps an unlock from its end, as far as is known.
@@ -46,9 +54,7 @@ func (u *unlocker) cause() error {
 // again pauses, and reports whether a release that failed is to be sent again: if that may help, the hold is not lost, and its caller
 // waits.
 func (u *unlocker) again(h *hold, r *retry, err error) bool {
-	if !u.hasEnded(err) {
-		u.failed.Store(&err)
-	}
+	u.fails(err)
 	c := h.mutex.client
 	return !u.isLeft() && h.lossSoFar() == nil && (r.wait(err, u.left, c.done) || !u.isLeft() && c.isClosed())
 }
@@ -108,7 +114,8 @@ func (c *Client) unlockTime(section *innerUnlocks, now time.Time, silent func() 
 	return min(silence, wait)
 }
 
-// minOwn is the least time of an unlock on its caller's goroutine: rueidis closes the connection when that time is exceeded.
+// minOwn is the least time of a call on the goroutine of an unlock's caller, and for how long the unlock then goes on: rueidis closes the
+// connection when that time is exceeded.
 const minOwn = time.Second
 
 // afterStop is how much longer an unlock takes if this process was stopped in it, and goes on after the end of its time: the answer may be
@@ -120,36 +127,35 @@ func wasStopped(due time.Time) bool { return time.Since(due) > silence }
 
 // release takes a level that is closed off the count in Redis.
 //
-// It runs on a goroutine of its own, unless the caller could not leave the Lock either and nothing hints at trouble. Staying on
-// the caller's goroutine saves two switches, a third of the time of a Lock and its unlock. rueidis then ends the calls in time, except
-// while it waits for room, or for another goroutine that dials.
+// Its calls are made on a goroutine of their own, but for the first one if the caller could not leave the Lock either and nothing hints at
+// trouble: that saves two switches, a third of the time of a Lock and its unlock. rueidis ends that call in time, except while it waits
+// for room, or for another goroutine that dials.
 func (l *level) release() (err error) {
 	c, h, began := l.mutex.client, l.hold, time.Now()
 	wait := l.unlockTime(began)
 	over := began.Add(wait)
 	defer func() { spend(l.Context, began, err != nil) }()
 	mine := h.tryBegin()
-	if mine && (h.lossSoFar() != nil || l.isPatient() && wait >= minOwn && !c.left.isAny() && c.leases.Until(&h.lease).After(over)) {
-		if c.start() { // an unlock works after Close, too
-			defer c.running.Done()
+	by, u := newUnlocker(), (*unlocking)(nil)
+	if mine && (h.lossSoFar() != nil || l.isPatient() && wait >= 2*minOwn && !c.left.isAny() && c.leases.Until(&h.lease).After(over)) {
+		first := l.unlockHere(over)
+		if first.loss != nil || first.err == nil {
+			return l.ended(&first)
 		}
-		by := &unlocker{left: make(chan struct{}), over: over, ends: true}
-		leave := func() { close(by.left) }
-		timer := time.AfterFunc(wait, func() {
-			if wasStopped(over) {
-				time.AfterFunc(afterStop, leave)
-			} else {
-				leave()
-			}
-		})
-		defer timer.Stop()
-		return l.releaseBy(by)
+		by.fails(first.err)
+		again := first // in memory of its own: most need none
+		u = &again
 	}
-	errs := unlockFor(wait, []*level{l}, func(u *unlocker) []error {
+	errs := unlockFor(by, time.Until(over), []*level{l}, func() []error {
 		if !mine {
 			h.await()
 		}
-		if err := l.releaseBy(u); err != nil {
+		if u == nil {
+			first := l.unlocking(by)
+			u = &first
+		}
+		u.finish(by)
+		if err := l.ended(u); err != nil {
 			return []error{err}
 		}
 		return nil
@@ -158,6 +164,19 @@ func (l *level) release() (err error) {
 		return errs[0]
 	}
 	return nil
+}
+
+// unlockHere makes the first call of an unlock on the caller's goroutine. It ends well before the unlock does, so that it is no dial that
+// ends then: if the server lets nobody in and says so unasked (maxclients), that makes rueidis v1.0.79 panic (pipe.Close).
+func (l *level) unlockHere(over time.Time) unlocking {
+	if c := l.mutex.client; c.start() { // an unlock works after Close, too
+		defer c.running.Done()
+	}
+	by := newUnlocker()
+	by.over = over
+	timer := time.AfterFunc(time.Until(over), func() { close(by.left) })
+	defer timer.Stop()
+	return l.unlocking(by)
 }
 
 // isPatient reports whether the caller of Lock could not leave it.
@@ -172,13 +191,9 @@ func (l *level) unlockTime(now time.Time) time.Duration {
 	return c.unlockTime(&l.inner, now, func() bool { return c.left.isSilent(l.mutex.slot()) })
 }
 
-// releaseBy is release for a caller that has the right to make calls for the hold.
-func (l *level) releaseBy(by *unlocker) error {
+// ended is the end of an unlock whose calls have been made.
+func (l *level) ended(u *unlocking) error {
 	defer l.hold.end()
-	u := l.unlocking(by)
-	if u.loss == nil {
-		u.released = u.hold.sendRelease(u.count, u.ttl, by)
-	}
 	rest, err := u.end()
 	if rest != nil {
 		l.mutex.client.sweep(rest)
@@ -187,16 +202,16 @@ func (l *level) releaseBy(by *unlocker) error {
 }
 
 // unlockFor runs f, which ends levels of one Client and slot. It returns when f does, when all levels are lost, or after wait.
-func unlockFor(wait time.Duration, levels []*level, f func(*unlocker) []error) []error {
+func unlockFor(by *unlocker, wait time.Duration, levels []*level, f func() []error) []error {
 	m := levels[0].mutex
 	c, slot, over := m.client, m.slot(), time.Now().Add(wait)
-	results, by := make(chan []error), &unlocker{left: make(chan struct{})}
+	results := make(chan []error)
 	counted := c.start() // an unlock works after Close, too
 	go func() {          // ends with its calls, which no ctx of a caller ends; Close waits for it
 		if counted {
 			defer c.running.Done()
 		}
-		errs := f(by)
+		errs := f()
 		select {
 		case results <- errs:
 		case <-by.left:

@@ -3,11 +3,14 @@ package faults
 import (
 	"context"
 	"net"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -129,4 +132,32 @@ func TestRedisReconnectRefusedForTooManyClients(t *testing.T) {
 			require.True(t, b.free(t))
 		})
 	}
+}
+
+// Fault 3 (maxclients): a server that lets nobody in says so unasked. A connection that rueidis has just made, when the ctx of the call
+// ends that it was for, and that says something, has rueidis v1.0.79 panic, which ends the process (pipe.Close). So no call begins at the
+// end of its unlock's time.
+func TestRedisRefusesClientsAtTheEndOfManyUnlocks(t *testing.T) {
+	t.Parallel()
+	const clients = 100
+	b := newNetBench(t, rlock.Options{}, oneWordOfWelcome)
+	var unlocks [clients]rlock.UnlockFunc
+	for i := range unlocks {
+		c := newClient(t, redistest.Dial(t, b.proxy.Addr(), oneWordOfWelcome), rlock.Options{UnlockTimeout: 2 * time.Second})
+		var err error
+		_, unlocks[i], err = c.Mutex(b.name + ":" + strconv.Itoa(i)).Lock(context.Background())
+		require.NoError(t, err)
+	}
+	b.proxy.CutAll()
+	empty := b.fill(t)
+	var wg sync.WaitGroup
+	for _, unlock := range unlocks {
+		wg.Go(func() { assert.ErrorIs(t, unlock(), rlock.ErrUnreachable) })
+	}
+	wg.Wait()
+	empty()
+	redistest.Eventually(t, 2*netSlack, func() bool {
+		n, err := do(t, b.direct, "DBSIZE").AsInt64()
+		return err == nil && n == 0
+	}, "released in the background")
 }
