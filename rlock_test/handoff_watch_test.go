@@ -417,3 +417,43 @@ func TestRunBesideAnOutsider(t *testing.T) {
 		})
 	}
 }
+
+// The channel on which a process is told that it has a lock {x} is the unlock channel of another lock, if that is called so. Who waits for
+// either of them hears what it is told, and so does who waits for both.
+func TestLockNamedAsAChannelForGrants(t *testing.T) {
+	redistest.Parallel(t)
+	for way, o := range map[string]rlock.Options{"granted": {}, "told": {HandOff: rlock.HandOff{Most: -1}}} {
+		t.Run(way, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t)
+			c, holder := newClient(t, b.rdb, o), newClient(t, b.rdb, o)
+			names := []string{"{" + b.name + "}", "{" + b.name + "}:" + c.ID(), "{" + b.name + "}:rlock_queue"}
+			for range 2 { // each alone, and then all together
+				for _, name := range names {
+					_, unlock, err := holder.Mutex(name).Lock(context.Background())
+					require.NoError(t, err)
+					w := lockAsync(t, c.Mutex(name))
+					redistest.Eventually(t, atMost, func() bool { return b.subscribers(t, "redisson_lock__channel:"+name) >= 1 }, "it waits")
+					require.NoError(t, unlock())
+					got := w.get(t, 2*time.Second+soon)
+					require.NoError(t, got.err, name)
+					require.NoError(t, got.unlock())
+				}
+			}
+			var unlocks []rlock.UnlockFunc
+			var waiters []pending
+			for _, name := range names {
+				_, unlock, err := holder.Mutex(name).Lock(context.Background())
+				require.NoError(t, err)
+				unlocks, waiters = append(unlocks, unlock), append(waiters, lockAsync(t, c.Mutex(name)))
+			}
+			redistest.Eventually(t, atMost, func() bool { return c.Stats().Waiting == len(names) }, "all wait")
+			for i, unlock := range unlocks {
+				require.NoError(t, unlock())
+				got := waiters[i].get(t, 2*time.Second+soon)
+				require.NoError(t, got.err, names[i])
+				require.NoError(t, got.unlock())
+			}
+		})
+	}
+}

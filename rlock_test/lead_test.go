@@ -3,6 +3,8 @@ package rlock_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -284,21 +286,48 @@ func (e endsAtItsUnlock) Lock(ctx context.Context) (context.Context, rlock.Unloc
 // A server that takes no writes for a moment ends no Lead, whichever the lock.
 func TestLeadWaitsUntilRedisTakesWrites(t *testing.T) {
 	redistest.Parallel(t)
-	for said, set := range map[string][2]string{"NOREPLICAS": {"min-replicas-to-write", "1"}, "OOM": {"maxmemory", "1"}} {
+	set := func(name, refusing, fine string) [2]func(*testing.T, bench) {
+		to := func(value string) func(*testing.T, bench) {
+			return func(t *testing.T, b bench) {
+				t.Helper()
+				require.NoError(t, b.do(t, "CONFIG", "SET", name, value).Error())
+			}
+		}
+		return [2]func(*testing.T, bench){to(refusing), to(fine)}
+	}
+	misconf := set("save", "3600 1", "")
+	saves := misconf[0]
+	misconf[0] = func(t *testing.T, b bench) { // a snapshot that cannot be written
+		t.Helper()
+		require.NoError(t, b.do(t, "SET", b.name, "x").Error())
+		dir, err := b.do(t, "CONFIG", "GET", "dir").AsStrMap()
+		require.NoError(t, err)
+		require.NoError(t, os.Mkdir(filepath.Join(dir["dir"], "taken.rdb"), 0o700))
+		saves(t, b)
+		require.NoError(t, b.do(t, "BGSAVE").Error())
+		redistest.Eventually(t, atMost, func() bool { return b.do(t, "SET", b.name, "y").Error() != nil }, "the snapshot has failed")
+	}
+	for said, set := range map[string][2]func(*testing.T, bench){
+		"NOREPLICAS": set("min-replicas-to-write", "1", "0"), "OOM": set("maxmemory", "1", "0"), "MISCONF": misconf,
+	} {
 		for kind, lock := range map[string]func(c *rlock.Client, name string) rlock.Locker{
 			"Mutex":     func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name) },
 			"FairMutex": func(c *rlock.Client, name string) rlock.Locker { return c.FairMutex(name) },
 			"All":       func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name), c.Mutex(name+":2")) },
+			"All of two kinds": func(c *rlock.Client, name string) rlock.Locker {
+				return rlock.All(c.Mutex(name), c.FairMutex(name+":2"))
+			},
+			"Upgradeable": func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Upgradeable() },
 		} {
 			t.Run(said+"/"+kind, func(t *testing.T) {
 				redistest.Parallel(t)
-				s := redistest.Start(t)
-				b := bench{rdb: s.Client(t)}
+				s := redistest.Start(t, "--dbfilename", "taken.rdb")
+				b := bench{rdb: s.Client(t), name: redistest.Name(t)}
 				failed := make(chan error, 100)
 				c := newClient(t, s.Client(t), rlock.Options{Trace: &rlock.Trace{
 					Failed: func(_ context.Context, f rlock.FailedInfo) { failed <- f.Err },
 				}})
-				b.do(t, "CONFIG", "SET", set[0], set[1])
+				set[0](t, b)
 				led := async(func() error { return rlock.Lead(context.Background(), lock(c, "leader"), nothingToDo) })
 				select {
 				case err := <-failed:
@@ -308,7 +337,7 @@ func TestLeadWaitsUntilRedisTakesWrites(t *testing.T) {
 				case <-time.After(atMost):
 					require.FailNow(t, "not refused")
 				}
-				b.do(t, "CONFIG", "SET", set[0], "0")
+				set[1](t, b)
 				require.NoError(t, within(t, led, atMost))
 			})
 		}

@@ -185,7 +185,7 @@ func (c *child) asked(sig syscall.Signal) bool {
 func (c *child) stopped(sig syscall.Signal) bool {
 	foreground, wants := c.job.foreground(), sig == syscall.SIGTTIN || sig == syscall.SIGTTOU
 	switch {
-	case wants && foreground == c.job.own:
+	case wants && (foreground == c.job.own || foreground == c.group()): // the second: it has asked before begin gave it that
 		c.job.halted = true
 	case wants, foreground == c.group():
 		c.job.halted = true
