@@ -256,8 +256,8 @@ func (e *end) Write(b []byte) (int, error) {
 		e.listens = true
 	}
 	lost := w.silent
-	if !e.client && !e.listens && w.loseReply > 0 && !lost {
-		w.loseReply--
+	if !e.client && !e.listens && !lost && (w.loseReply > 0 || w.world.loses(w.process)) {
+		w.loseReply = max(w.loseReply-1, 0)
 		w.world.trace.add(w, e.link, e.client, b, true)
 		e.cut()
 		return len(b), nil

@@ -19,6 +19,7 @@ type Plan struct {
 	Names     []Name
 	Processes []Process
 	Faults    []Fault
+	Lossy     float64 // share of answers that are lost, each with its connection
 
 	Hold, Think time.Duration // means of the short ones
 	Long        float64       // share of sections that last up to three watchdog times
@@ -152,8 +153,11 @@ func NewPlan(seed uint64, l Limits) *Plan {
 		n = 2 + int(float64(24)*r.Float64()*r.Float64()*r.Float64()) + r.IntN(4)
 	}
 	p.Watchdog = pick(r, 600*time.Millisecond, 3*time.Second, 10*time.Second, 30*time.Second)
-	p.Hold = pick(r, 0, time.Millisecond, 10*time.Millisecond, 100*time.Millisecond, time.Second)
-	p.Think = pick(r, 0, time.Millisecond, 20*time.Millisecond, 500*time.Millisecond, 5*time.Second)
+	p.Hold = pick(r, 0, time.Millisecond, 10*time.Millisecond, 100*time.Millisecond)
+	p.Think = pick(r, 0, time.Millisecond, 20*time.Millisecond, 500*time.Millisecond)
+	if r.IntN(4) == 0 { // a line in which few come and go: whoever is not woken sleeps for long
+		p.Hold, p.Think = time.Second, pick(r, time.Second, 5*time.Second, 20*time.Second)
+	}
 	if n > 50 {
 		p.Think = max(p.Think, 20*time.Millisecond)
 	}
@@ -184,10 +188,11 @@ func NewPlan(seed uint64, l Limits) *Plan {
 	}
 	if !l.Calm && r.IntN(5) > 0 {
 		p.drawFaults(r)
+		p.Lossy = pick(r, 0, 0, 0, 0.003, 0.03)
 	}
 	// rueidis holds a mutex of its pool while it closes a broken connection, and waits for the network then. Who waits for a mutex keeps the
 	// clock of a bubble from going on. Only acquires with replicas share that pool.
-	if slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.What.breaks() }) {
+	if p.Lossy > 0 || slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.What.breaks() }) {
 		for i := range p.Processes {
 			p.Processes[i].Options.Replicas = 0
 		}
@@ -249,13 +254,20 @@ func (p *Plan) drawFaults(r *rand.Rand) {
 	}
 }
 
+// isCalm reports whether nothing disturbs it.
+func (p *Plan) isCalm() bool { return len(p.Faults) == 0 && p.Lossy == 0 }
+
 func (p *Plan) String() string {
 	workers := 0
 	for _, one := range p.Processes {
 		workers += len(one.Workers)
 	}
-	return fmt.Sprintf("seed %d: %d processes, %d workers, %d names (%v, …), %d servers, %d faults, %v, watchdog %v",
-		p.Seed, len(p.Processes), workers, len(p.Names), p.Names[0].Kind, p.Servers, len(p.Faults), p.Time.Round(time.Second), p.Watchdog)
+	lost := ""
+	if p.Lossy > 0 {
+		lost = fmt.Sprintf(" and %.1f %% of answers lost", 100*p.Lossy)
+	}
+	return fmt.Sprintf("seed %d: %d processes, %d workers, %d names (%v, …), %d servers, %d faults%s, %v, watchdog %v", p.Seed,
+		len(p.Processes), workers, len(p.Names), p.Names[0].Kind, p.Servers, len(p.Faults), lost, p.Time.Round(time.Second), p.Watchdog)
 }
 
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }

@@ -51,6 +51,7 @@ type world struct {
 	mu         sync.Mutex // guards the following
 	r          *rand.Rand
 	active     int                  // faults
+	connected  bool                 // all processes are
 	unlocked   map[string]time.Time // owners, by when their unlock returned
 	ghosts     map[string]time.Time // what the server has of nobody, by when it was seen
 	lastFault  time.Time            // when the last one ended
@@ -133,6 +134,29 @@ func (w *world) jitter(most time.Duration) time.Duration {
 	return time.Duration(w.r.Int64N(int64(most)))
 }
 
+// loses draws whether an answer to a process is lost, and notes it.
+func (w *world) loses(process int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.plan.Lossy == 0 || !w.connected || w.r.Float64() >= w.plan.Lossy || isClosed(w.over) {
+		return false
+	}
+	w.lastFault = time.Now()
+	if p := w.all[process]; p.active == 0 {
+		p.began, p.faulted = w.lastFault, w.lastFault
+	}
+	return true
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // quiet is for how long there has been no fault.
 func (w *world) quiet() time.Duration {
 	w.mu.Lock()
@@ -191,7 +215,7 @@ func (w *world) isFree(k Kind) time.Duration {
 
 // unlock is how long an unlock may take: by itself 3 seconds, and 0.1 more for each section around it that is unlocked just before.
 func (w *world) unlock() time.Duration {
-	if len(w.plan.Faults) == 0 {
+	if w.plan.isCalm() {
 		return w.handOver()
 	}
 	return 3*time.Second + 500*time.Millisecond
@@ -268,6 +292,9 @@ func (p *process) connect() error {
 }
 
 func (w *world) run() {
+	w.mu.Lock()
+	w.connected = true
+	w.mu.Unlock()
 	for _, f := range w.plan.Faults {
 		w.faults.Go(func() {
 			timer := time.NewTimer(f.At - time.Since(w.began))
@@ -457,7 +484,7 @@ func (w *world) stuck() string {
 // checkRest looks for what is left when all calls have ended.
 func (w *world) checkRest() {
 	wait := 4 * time.Second // what lingers, and what was swept
-	if len(w.plan.Faults) > 0 {
+	if !w.plan.isCalm() {
 		wait = w.settle() + 3*w.plan.Watchdog + 65*time.Second // what could not be released is tried for a minute
 	}
 	time.Sleep(wait)
@@ -572,7 +599,7 @@ func (w *world) lookForGoroutines() {
 	for _, p := range w.all {
 		p.closed.Wait()
 	}
-	if len(w.plan.Faults) > 0 || len(w.all) > 100 {
+	if !w.plan.isCalm() || len(w.all) > 100 {
 		return // one may wait for rueidis to give it a connection
 	}
 	synctest.Wait()
