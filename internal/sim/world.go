@@ -51,6 +51,8 @@ type world struct {
 	mu         sync.Mutex // guards the following
 	r          *rand.Rand
 	active     int                  // faults
+	disturbing time.Time            // when the first of these began
+	outage     time.Duration        // the longest time with one
 	connected  bool                 // all processes are
 	unlocked   map[string]time.Time // owners, by when their unlock returned
 	ghosts     map[string]time.Time // what the server has of nobody, by when it was seen
@@ -72,6 +74,7 @@ type process struct {
 	redis  []rueidis.Client
 	locks  []*rlock.Client
 	dead   atomic.Bool // killed: what it does is of no account
+	ended  atomic.Bool // killed, or its Clients are closed: what it left ends with its lease
 	ctx    context.Context
 	stop   context.CancelFunc
 	closed sync.WaitGroup
@@ -390,7 +393,7 @@ func (w *world) lookForGhosts() {
 			}
 			for _, field := range server.fields(key) {
 				p := of[field[:min(36, len(field))]]
-				if p == nil || p.isDead() || p.ctx.Err() != nil {
+				if p == nil || p.ended.Load() {
 					continue
 				}
 				if d := w.haunts(p, o, fmt.Sprint(i, key, field), seen); d > 0 {
@@ -410,7 +413,7 @@ func (w *world) disturbed(since time.Duration) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, p := range w.all {
-		if p.active > 0 || time.Since(p.faulted) < since || p.ctx.Err() != nil {
+		if p.active > 0 || time.Since(p.faulted) < since || p.ended.Load() {
 			n++
 		}
 	}
@@ -504,9 +507,15 @@ func (w *world) checkRest() {
 	}
 }
 
-// isOfTheDead reports whether a key is the queue of a fair lock in which only killed processes are: they stay there until somebody wants the
-// lock.
+// isOfTheDead reports whether a key is the queue of a fair lock in which only killed processes are, or some that could not leave it for a
+// minute: they stay there until somebody wants the lock.
 func (w *world) isOfTheDead(s *server, key string) bool {
+	w.mu.Lock()
+	outage := w.outage
+	w.mu.Unlock()
+	if outage > 50*time.Second && (strings.HasPrefix(key, "redisson_lock_queue") || strings.HasPrefix(key, "redisson_lock_timeout")) {
+		return true
+	}
 	var entries []string
 	switch {
 	case strings.HasPrefix(key, "redisson_lock_queue"):
@@ -723,8 +732,12 @@ func (w *world) fault(f Fault) {
 func (w *world) disturb(concerned []*process, n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.active += n
 	w.lastFault = time.Now()
+	if w.active == 0 {
+		w.disturbing = w.lastFault
+	}
+	w.active += n
+	w.outage = max(w.outage, w.lastFault.Sub(w.disturbing))
 	for _, p := range concerned {
 		if p.active == 0 && w.lastFault.Sub(p.faulted) > time.Second {
 			p.began = w.lastFault
@@ -746,6 +759,7 @@ func (w *world) endProcess(p *process, how What) {
 	w.mu.Lock()
 	w.ended++
 	w.mu.Unlock()
+	p.ended.Store(true)
 	if how == Killed {
 		p.dead.Store(true)
 		for _, way := range p.ways {
