@@ -507,7 +507,7 @@ func (w *world) checkRest() {
 	}
 }
 
-// isOfTheDead reports whether a key is the queue of a fair lock in which only killed processes are, or some that could not leave it for a
+// isOfTheDead reports whether a key is the queue of a fair lock in which only processes are that have ended, or could not leave it for a
 // minute: they stay there until somebody wants the lock.
 func (w *world) isOfTheDead(s *server, key string) bool {
 	w.mu.Lock()
@@ -524,7 +524,7 @@ func (w *world) isOfTheDead(s *server, key string) bool {
 		entries, _ = s.redis.ZMembers(key)
 	}
 	for _, entry := range entries {
-		if !slices.ContainsFunc(w.all, func(p *process) bool { return p.isDead() && strings.HasPrefix(entry, p.locks[s.number].ID()) }) {
+		if !slices.ContainsFunc(w.all, func(p *process) bool { return p.ended.Load() && strings.HasPrefix(entry, p.locks[s.number].ID()) }) {
 			return false
 		}
 	}
