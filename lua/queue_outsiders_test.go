@@ -153,7 +153,7 @@ func TestSuccessorsWatch(t *testing.T) {
 	t.Parallel()
 	addr := redistest.Shared(t)
 	rdb := redistest.Dial(t, addr)
-	looks := func(n int) []string { return []string{fmt.Sprintf("? %d", 100000+2*n)} }
+	looks := func(n int) []string { return []string{fmt.Sprintf("? %d", 100000+20*n)} }
 	const six = 6*grantLease + margin // then those before the last could each have had a grant
 	all := [6][]string{1: looks(0), 2: looks(1), 3: looks(2), 4: looks(3), 5: looks(4)}
 	for name, row := range map[string]struct {
