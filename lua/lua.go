@@ -14,7 +14,7 @@ import (
 
 var (
 	acquireScript = script{Text("acquire"), "6192722a03811d53a70db8e51af83e90ca21b488"}
-	releaseScript = script{Text("release"), "de11bc4eed160f8885e8d959cc75f27e5a24c1f9"}
+	releaseScript = script{Text("release"), "ead37e2f0c8f394e2d9894776a895206f4e7b731"}
 	renewScript   = script{Text("renew"), "dcc8d7c539374c8a7092f80e46e64c50db02e10e"}
 	forceScript   = script{Text("force"), "2eb4b1667734692edf365dcb8352a59f131cb506"}
 )

@@ -13,7 +13,7 @@ import (
 
 var (
 	acquireAllScript  = script{calling("acquire", "acquire_all"), "458478cd93009117f4b4fa2aac33719f6d4e45e3"}
-	releaseEachScript = script{calling("release", "release_each"), "572e976e2c3402b104a48a162987b64ebdbb072f"}
+	releaseEachScript = script{calling("release", "release_each"), "e813d4d1c81971c475b405d605f84d7ccd100bbc"}
 )
 
 // calling is the text of a script that calls another one as a function of its KEYS and ARGV.

@@ -3,7 +3,6 @@ package rlock_test
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -17,9 +16,10 @@ import (
 )
 
 // ours counts the goroutines that run code of the library.
-func ours() int {
-	const module = "github.com/go-rlock/rlock/"
-	return redistest.Goroutines(module+"rlock.", module+"lease.", module+"pubsub.", module+"lua.")
+func ours() int { return redistest.Goroutines(packages...) }
+
+var packages = []string{
+	"github.com/go-rlock/rlock/rlock.", "github.com/go-rlock/rlock/lease.", "github.com/go-rlock/rlock/pubsub.", "github.com/go-rlock/rlock/lua.",
 }
 
 // awaitGone allows goroutines that have said they are done the moment that they need to end, on a loaded machine: less
@@ -28,8 +28,7 @@ func awaitGone(t *testing.T, before int) {
 	t.Helper()
 	for deadline := time.Now().Add(soon); ours() > before; pass(time.Millisecond) {
 		if time.Now().After(deadline) && ours() > before {
-			stacks := make([]byte, 1<<20)
-			require.FailNow(t, "goroutines are left", "%s", stacks[:runtime.Stack(stacks, true)])
+			require.FailNow(t, "goroutines are left", "%s", redistest.GoroutineStacks(packages...))
 		}
 	}
 }

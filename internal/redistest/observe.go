@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"runtime/pprof"
 	"slices"
@@ -83,7 +84,23 @@ func Parallel(t *testing.T) {
 // "github.com/go-rlock/rlock/pubsub.". Those that run tests and those of this
 // package are left out: a test's own stack names the package under test too.
 // In a test that called Parallel, so are those of the tests beside it.
-func Goroutines(substrs ...string) int {
+func Goroutines(substrs ...string) (n int) {
+	for _, g := range counted(substrs) {
+		n += g.count
+	}
+	return n
+}
+
+// GoroutineStacks is what Goroutines counts, for the message of a test that fails.
+func GoroutineStacks(substrs ...string) string {
+	var text strings.Builder
+	for _, g := range counted(substrs) {
+		fmt.Fprintf(&text, "%d, labels %q:\n%s\n", g.count, g.labels, g.stack)
+	}
+	return text.String()
+}
+
+func counted(substrs []string) []alike {
 	looking.Lock()
 	defer looking.Unlock()
 	all := look()
@@ -93,14 +110,10 @@ func Goroutines(substrs ...string) int {
 			own = g.labels
 		}
 	}
-	n := 0
-	for _, g := range all {
+	return slices.DeleteFunc(all, func(g alike) bool {
 		foreign := own != "" && g.labels != "" && g.labels != own
-		if !foreign && !g.ofTests() && containsAny(g.stack, substrs) {
-			n += g.count
-		}
-	}
-	return n
+		return foreign || g.ofTests() || !containsAny(g.stack, substrs)
+	})
 }
 
 // looking is held while look runs, so that the one goroutine inside is the caller's.
