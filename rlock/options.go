@@ -18,7 +18,8 @@ const MinWatchdogTimeout = 100 * time.Millisecond
 type Options struct {
 	// WatchdogTimeout is the lease of a hold taken without [WithLease]. It is renewed every third of this time for as long as the
 	// hold lives. So it is also the longest that others wait for the lock of a holder that crashed. 0 means
-	// DefaultWatchdogTimeout; less than MinWatchdogTimeout is an error.
+	// DefaultWatchdogTimeout; less than MinWatchdogTimeout is an error. It should be at least fifteen round trips to Redis: a renewal is
+	// given a sixth of it, and may need two of them.
 	//
 	// Beside Redisson's readers it should not be longer than Redisson's watchdog time: they set the expiry that all readers of a
 	// lock share to their own (docs/redisson.md).

@@ -110,8 +110,7 @@ func (n notingConn) DoMulti(ctx context.Context, all ...rueidis.Completed) []rue
 
 // No context that rueidis is given has a closed Done and no Err, whichever call it is for and however that ends: rueidis would take
 // the command for one that was answered, though it is still in its queue, and use its memory for the next one.
-func TestContextsSayThatTheyEnded(t *testing.T) {
-	redistest.Parallel(t)
+func TestContextsSayThatTheyEnded(t *testing.T) { // beside no other test: timers start goroutines in it that those would count
 	for name, end := range map[string]func(*rlock.Client){
 		"Close": (*rlock.Client).Close,
 		"Shutdown": func(c *rlock.Client) {

@@ -134,7 +134,7 @@ func TestRedisReconnectRefusedForTooManyClients(t *testing.T) {
 	}
 }
 
-// Fault 3 (maxclients): a server that lets nobody in says so unasked. A connection that rueidis has just made, when the ctx of the call
+// Fault 3 (maxclients), G5: a server that lets nobody in says so unasked. A connection that rueidis has just made, when the ctx of the call
 // ends that it was for, and that says something, has rueidis v1.0.79 panic, which ends the process (pipe.Close). So no call begins at the
 // end of its unlock's time.
 func TestRedisRefusesClientsAtTheEndOfManyUnlocks(t *testing.T) {
