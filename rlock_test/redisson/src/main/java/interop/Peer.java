@@ -396,9 +396,10 @@ public final class Peer {
             Thread.interrupted();
         }
 
-        /** Redisson's waiters sleep in a semaphore, and nothing else of it does. */
+        /** Redisson's waiters sleep in a semaphore, and nothing else of it does. A thread that is in there, and not in its queue yet, runs. */
         private boolean sleeps() {
-            return Arrays.stream(getStackTrace()).anyMatch(f -> f.getClassName().equals(Semaphore.class.getName()));
+            boolean waits = Arrays.stream(getStackTrace()).anyMatch(f -> f.getClassName().equals(Semaphore.class.getName()));
+            return waits && (getState() == State.WAITING || getState() == State.TIMED_WAITING);
         }
 
         /** Never interrupts an idle thread: that would hit the next operation instead. */
