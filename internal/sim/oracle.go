@@ -76,12 +76,13 @@ func (o *oracle) enter(s *section, asked time.Time, token int64) {
 			o.world.violation(o.name.Text, "no majority of the servers has %v, whose Lock returns (G1)", s)
 		}
 	}
-	if s.owner == "" && !s.shared {
-		s.owner = o.ownerOf(s.process)
+	guessed := s.owner == ""
+	if guessed && !s.shared {
+		s.owner = o.ownerOf(s.process) // it may be another section's, if the server has forgotten this one
 	}
-	if !o.lost.IsZero() && asked.Before(o.lost) && (s.owner == "" || !o.isThere(s)) {
+	if !o.lost.IsZero() && asked.Before(o.lost) && (guessed || !o.isThere(s)) {
 		s.excused = o.lost
-		s.fixed = s.fixed || s.owner == "" // it may be there
+		s.fixed = s.fixed || guessed // it may be there
 	}
 	if s.excused.IsZero() {
 		for other := range o.sections {
