@@ -138,6 +138,9 @@ func (l *level) release() (err error) {
 	mine := h.tryBegin()
 	by, u := newUnlocker(), (*unlocking)(nil)
 	if mine && (h.lossSoFar() != nil || l.isPatient() && wait >= 2*minOwn && !c.left.isAny() && c.leases.Until(&h.lease).After(over)) {
+		if c.start() { // an unlock works after Close, too; Close waits for all of it
+			defer c.running.Done()
+		}
 		first := l.unlockHere(over)
 		if first.loss != nil || first.err == nil {
 			return l.ended(&first)
@@ -169,9 +172,6 @@ func (l *level) release() (err error) {
 // unlockHere makes the first call of an unlock on the caller's goroutine. It ends well before the unlock does, so that it is no dial that
 // ends then: if the server lets nobody in and says so unasked (maxclients), that makes rueidis v1.0.79 panic (pipe.Close).
 func (l *level) unlockHere(over time.Time) unlocking {
-	if c := l.mutex.client; c.start() { // an unlock works after Close, too
-		defer c.running.Done()
-	}
 	by := newUnlocker()
 	by.over = over
 	timer := time.AfterFunc(time.Until(over), func() { close(by.left) })

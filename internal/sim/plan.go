@@ -74,7 +74,7 @@ type Fault struct {
 	Name    int
 }
 
-// What tells faults apart.
+// A What is a kind of fault.
 type What int
 
 // The faults.
