@@ -287,10 +287,11 @@ func (b *histBench) check(reports []histReport) {
 func (b *histBench) verdict(want porcupine.CheckResult, history []histEntry) {
 	b.t.Helper()
 	got := histCheck(b.plan.model(), history)
+	explained := ""
 	if got != want && want == porcupine.Ok {
-		b.t.Log(histExplain(b.plan.model(), history))
+		explained = histExplain(b.plan.model(), history)
 	}
-	require.Equal(b.t, want, got)
+	require.Equal(b.t, want, got, explained)
 }
 
 func (b *histBench) sum(reports []histReport) histTally {
