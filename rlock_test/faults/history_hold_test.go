@@ -44,13 +44,22 @@ func (b *histBase) enter() {
 	b.open++
 }
 
-// leave reports whether that was the last open level.
-func (b *histBase) leave(call int64) bool {
+// leave is called before a level is unlocked.
+func (b *histBase) leave(call int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.open--
 	b.last = max(b.last, call)
-	return b.open == 0
+}
+
+// over is since when an unlock that has returned may have ended the hold: of several at once any may be the last in Redis.
+func (b *histBase) over(returned int64) int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.open > 0 {
+		return returned
+	}
+	return b.last
 }
 
 // hear returns when it was heard first.
@@ -102,7 +111,7 @@ func (h *histHold) unlock(w *histWorker) {
 	defer h.cancel()
 	k := histKey{h.name, h.owner}
 	e := histEntry{Name: h.name, Owner: h.owner, Worker: w.id, Call: histNow()}
-	last := h.base.leave(e.Call)
+	h.base.leave(e.Call)
 	err := h.release()
 	e.Return = histNow()
 	switch {
@@ -111,11 +120,7 @@ func (h *histHold) unlock(w *histWorker) {
 	case errors.Is(err, rlock.ErrNotHeld):
 		e.Kind = histRefused
 		if h.says(err) {
-			low := e.Return
-			if last { // its own release may have ended it
-				low = e.Call
-			}
-			if h.base.hear(low, e.Return, w.log.trusted(k)) >= e.Call {
+			if h.base.hear(h.base.over(e.Return), e.Return, w.log.trusted(k)) >= e.Call {
 				w.log.doubt(k) // lost while the release was under way, which may have lowered the count
 			}
 		}
