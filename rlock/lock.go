@@ -106,7 +106,7 @@ func (l *locking) compete() (*level, error) {
 		if !turn {
 			granted, gone, err := l.awaitTurn()
 			expired := errors.Is(err, pubsub.ErrExpired)
-			if gone && !l.leaveInTime(expired) {
+			if gone && !l.leaveInTime(expired, (*hold).settleInCall) {
 				if expired {
 					l.waitOut()
 				}
@@ -297,14 +297,14 @@ func (l *locking) waitOut() {
 }
 
 // leave takes a Lock that got nothing out of the queue, and sweeps what it may have left in Redis.
-func (l *locking) leave() { l.leaveInTime(false) }
+func (l *locking) leave() { l.leaveInTime(false, (*hold).settleInCall) }
 
 // leaveInTime is leave for a Lock that may have time until the end of its wait: then its place in Redis, or its mark, goes before it
 // returns, unless that takes longer. It reports true, and has not left, if it was granted the lock in this moment.
-func (l *locking) leaveInTime(hasTime bool) (granted bool) {
+func (l *locking) leaveInTime(hasTime bool, settle func(*hold)) (granted bool) {
 	l.leavePlace()
 	if !l.joined { // it was given the lock, and could not use that
-		l.hold.settle()
+		settle(l.hold)
 		l.mutex.client.hub.Wake(l.mutex.waiters())
 		return false
 	}
@@ -319,11 +319,11 @@ func (l *locking) leaveInTime(hasTime bool) (granted bool) {
 				return struct{}{}, nil
 			}, func(_ struct{}, err error) {
 				if err != nil { // it was not sent
-					l.hold.settle()
+					settle(l.hold)
 				}
 			})
 		} else {
-			l.hold.settle()
+			settle(l.hold)
 		}
 		if m := l.mutex; m.kind.side == lua.Writer && !l.refusal().Joined { // readers stood behind it alone, and not behind its mark
 			m.client.hub.Wake(m.waiters())
@@ -344,7 +344,7 @@ func (l *locking) undo(a answer, _ error) {
 		}
 		return
 	}
-	l.leave()
+	l.leaveInTime(false, (*hold).settle) // maybe after Close
 }
 
 // enter turns a grant into a live hold, or gives it back. The waiter has left the queue.

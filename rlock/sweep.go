@@ -53,6 +53,15 @@ func (h *hold) settle() {
 	}
 }
 
+// settleInCall is settle within a call that the Client counts, and that does not wait for the sweep, not even while the Client closes:
+// Close does.
+func (h *hold) settleInCall() {
+	if r := h.residue(); r != nil {
+		c := h.mutex.client
+		c.sweepers.add(c, []*residue{r})
+	}
+}
+
 // residue is what of the field is to be swept, nil if there is no doubt.
 func (h *hold) residue() *residue {
 	var d doubt

@@ -165,6 +165,50 @@ func closeInABlackHole(t *testing.T, way func(*rueidis.ClientOption)) {
 	proxy.BlackHole(false)
 }
 
+// G9: those that wait in the queue in Redis return at once when their Client is closed, also if Redis is silent. What takes them out of
+// the queue goes on, and Close waits for it.
+func TestCloseSendsWaitersAwayAtOnce(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	for _, k := range []struct {
+		kind string
+		of   func(*rlock.Client, string) *rlock.Mutex
+	}{
+		{"plain", func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name) }},
+		{"fair", func(c *rlock.Client, name string) *rlock.Mutex { return c.FairMutex(name) }},
+		{"write", func(c *rlock.Client, name string) *rlock.Mutex { return c.RWMutex(name).Write() }},
+	} {
+		t.Run(k.kind, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+			proxy := redistest.StartProxy(t, s.Addr())
+			_, unlock, err := k.of(newClient(t, b.rdb), b.name).Lock(t.Context())
+			require.NoError(t, err)
+			c := newClient(t, redistest.Dial(t, proxy.Addr()))
+			waiters := []pending{
+				lockAsync(t, k.of(c, b.name)),
+				lockAsync(t, under{context.Background(), k.of(c, b.name)}),
+				lockAsync(t, tryFor{k.of(c, b.name), time.Minute}),
+			}
+			redistest.Eventually(t, 5*time.Second, func() bool {
+				info, err := k.of(c, b.name).Info(t.Context())
+				return err == nil && len(info.Queue) > 0 && c.Stats().Waiting == len(waiters)
+			}, "they wait, and have places")
+			proxy.BlackHole(true)
+			began := time.Now()
+			closed := async(func() error { c.Close(); return nil })
+			for _, w := range waiters {
+				a := w.get(t, 10*time.Second)
+				require.ErrorIs(t, a.err, rlock.ErrClosed)
+				require.Less(t, a.at.Sub(began), 900*time.Millisecond) // a last call takes a second
+			}
+			proxy.BlackHole(false)
+			require.NoError(t, within(t, closed, 10*time.Second))
+			require.NoError(t, unlock())
+		})
+	}
+}
+
 // G5: what Redis grants to a caller that Close has sent away is given back before Close returns.
 func TestLateGrantIsGivenBackByClose(t *testing.T) {
 	redistest.Parallel(t)
