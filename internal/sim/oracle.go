@@ -20,6 +20,7 @@ type oracle struct {
 	mu       sync.Mutex // guards the following
 	sections map[*section]struct{}
 	empty    time.Time // since when nobody is inside; zero: somebody is
+	expires  bool      // the last one inside had a lease of its own, which may have ended before the unlock arrived: that tells nobody
 	free     time.Time // since when the server has nothing of it; zero: it has
 	gate     time.Time // since when it has no reader that may upgrade; zero: it has
 	lost     time.Time // when its server may have forgotten holds last
@@ -109,7 +110,7 @@ func (o *oracle) enter(s *section, asked time.Time, token int64) {
 	}
 	o.clean = time.Time{}
 	o.sections[s] = struct{}{}
-	o.empty = time.Time{}
+	o.empty, o.expires = time.Time{}, s.fixed
 	o.world.uses(o)
 	s.unwatch = context.AfterFunc(s.ctx, func() { o.told(s) })
 }
@@ -271,15 +272,16 @@ func since(at *time.Time, is bool) {
 // gate is the key of the lock that the reader has which may upgrade.
 func gate(name string) string { return "rlock_upgrade:{" + name + "}" }
 
-// idle returns since when nobody is inside of a lock, and since when the waiter could have it; zero: it could not.
-func (o *oracle) idle(v *waiter) (empty, free time.Time) {
+// idle returns since when nobody is inside of a lock, and since when the waiter could have it; zero: it could not. expires says that the
+// last one inside may have ended with its lease.
+func (o *oracle) idle(v *waiter) (empty, free time.Time, expires bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	free = o.free
 	if v.gate && !free.IsZero() && (o.gate.IsZero() || o.gate.After(free)) {
 		free = o.gate
 	}
-	return o.empty, free
+	return o.empty, free, o.expires
 }
 
 // unnoticed is how long rueidis may take a connection for alive that is not.
@@ -316,9 +318,10 @@ func (v *waiter) look() {
 			o.want()
 		}
 	}
-	empty, free := v.began, v.began // the latest of its locks
+	empty, free, expires := v.began, v.began, false // the latest of its locks
 	for _, o := range v.locks {
-		e, f := o.idle(v)
+		e, f, x := o.idle(v)
+		expires = expires || x
 		if e.IsZero() {
 			return
 		}
@@ -343,7 +346,11 @@ func (v *waiter) look() {
 	}
 	quiet, settle := w.quiet(), w.settle()
 	bound := settle
-	if quiet > settle+time.Since(empty) {
+	switch {
+	case quiet <= settle+time.Since(empty):
+	case expires: // whoever waits looks a grant lease after it was given the lock, or when the time is over that it saw
+		bound = min(settle, w.isFree(o.name.Kind))
+	default:
 		bound = w.handOver()
 	}
 	if d := min(time.Since(empty), quiet); d > bound {
