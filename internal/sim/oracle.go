@@ -451,7 +451,7 @@ func (o *oracle) overtaken(s *section, asked time.Time) {
 		if w.active > 0 || time.Since(w.lastFault) < w.settled()+time.Since(v.began) {
 			continue // it may have lost its place
 		}
-		switch known := v.began.Add(w.reach()); {
+		switch known := v.began.Add(time.Duration(v.here+1) * w.reach()); { // its process asks for one place after the other
 		case o.name.Kind == Fair && asked.After(known):
 			v.unfair = fmt.Sprintf("%v, who came at %v, was before it in a fair lock", s, w.since(asked))
 		case o.name.Kind == ReadWrite && s.shared && v.isAlone() && v.here == 0 && asked.After(known) && asked.After(alone):
