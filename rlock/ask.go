@@ -128,7 +128,10 @@ func (a *answer) granted() bool { return a.Status == lua.Acquired }
 
 // until is the end of the time for which what m was granted is trusted.
 func (a *answer) until(m *Mutex) time.Time {
-	if a.lease > 0 {
+	switch {
+	case a.sent.IsZero():
+		return time.Time{}
+	case a.lease > 0:
 		return a.sent.Add(a.lease)
 	}
 	return a.sent.Add(m.ttl())
@@ -208,9 +211,11 @@ func (q *question) send(left <-chan struct{}) (answer, error) {
 }
 
 func (m *Mutex) acquireArgs(h *hold, count int) lua.AcquireArgs {
-	return lua.AcquireArgs{
-		Name: m.key, Side: m.kind.side, Owner: h.field(), Lease: h.mutex.expiry(m.ttl()), Count: count, Fence: m.fenceOf(),
+	args := lua.AcquireArgs{Name: m.key, Side: m.kind.side, Owner: h.field(), Lease: h.mutex.expiry(m.ttl()), Count: count}
+	if _, has := h.fencingToken(); !has { // a hold has one token
+		args.Fence = m.fenceOf()
 	}
+	return args
 }
 
 // gaveUp is the error of a caller that got nothing, because its time is over (no error, or pubsub.ErrExpired) or

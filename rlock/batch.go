@@ -144,7 +144,7 @@ func (b *batch) undo(a allAnswer, err error) {
 func (b *batch) giveBack() {
 	args := make([]lua.ReleaseArgs, len(b.locks))
 	for i, l := range b.locks {
-		args[i] = l.hold.releaseArgs(0, 0)
+		args[i] = l.hold.releaseArgs()
 	}
 	ctx, cancel := b.client.lastCall()
 	defer cancel()
@@ -228,16 +228,24 @@ func unlockTogether(levels []*level) (errs []error) {
 	if len(levels) == 0 {
 		return nil
 	}
+	var last []*level // of their holds
 	for _, l := range levels {
-		l.close()
+		if _, isLast := l.close(); isLast {
+			last = append(last, l)
+		} else if err := l.outlived(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(last) == 0 {
+		return errs
 	}
 	first, began := levels[0], time.Now()
 	defer func() { spend(first.Context, began, len(errs) > 0) }()
 	by := newUnlocker()
-	return unlockFor(by, first.unlockTime(began), levels, func() []error { return releaseLevels(levels, by) })
+	return append(errs, unlockFor(by, first.unlockTime(began), last, func() []error { return releaseLevels(last, by) })...)
 }
 
-// releaseLevels takes levels that are closed off the counts in Redis.
+// releaseLevels ends the holds of levels that are closed.
 func releaseLevels(levels []*level, by *unlocker) (errs []error) {
 	c := levels[0].mutex.client
 	for _, l := range levels {
@@ -247,7 +255,7 @@ func releaseLevels(levels []*level, by *unlocker) (errs []error) {
 	ending := make([]*ending, 0, len(levels)) // their holds end
 	for i, l := range levels {
 		all[i] = l.toUnlock(by)
-		if u := &all[i]; u.loss == nil && u.count == 0 {
+		if u := &all[i]; u.ends() {
 			ending = append(ending, endingOf(u))
 		}
 	}
@@ -256,13 +264,8 @@ func releaseLevels(levels []*level, by *unlocker) (errs []error) {
 	}
 	rest := make([]*residue, len(all))
 	for i := range all {
-		u := &all[i]
-		if u.loss == nil && u.count > 0 { // others are inside
-			u.releasing = u.hold.beginRelease(u.count, u.ttl, by)
-			u.releasing.finish(by)
-		}
 		var err error
-		if rest[i], err = u.end(); err != nil {
+		if rest[i], err = all[i].end(); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -282,7 +285,7 @@ type ending struct {
 
 func endingOf(u *unlocking) *ending {
 	e := &ending{unlocking: u}
-	e.releasing = u.hold.toRelease(0, u.ttl)
+	e.releasing = u.hold.toRelease()
 	e.next, e.stay = u.hold.claim(time.Now(), &e.args)
 	return e
 }
@@ -364,7 +367,7 @@ func (e *ending) answered(handsOff bool, sent time.Time, r lua.ReleaseResult, re
 		}
 		e.next = nil
 	default:
-		e.hold.mutex.wakeIfAlone(0, r.ReleaseReply)
+		e.hold.mutex.wakeIfAlone(r.ReleaseReply)
 		e.late = e.late || repeated
 		e.released = released{sent: sent, held: r.Status != lua.NotHeld || e.late, late: e.late}
 	}

@@ -16,9 +16,9 @@ import (
 // A hold is one acquisition of one lock: from the Lock that won it to the unlock of its last level. It is one hash field,
 // never reused (I3). It is live from the moment the Lock has the lock until it is lost or unlocked.
 //
-// All script calls for a live hold, re-entries and releases, are made one at a time, by whoever has the right to make
-// calls (I1): so the count that a call is sent with is the count in Redis. Before that, the Lock makes them, or the
-// claimant that stands for it (see handoff.go).
+// Levels are opened and closed in memory, and the count in Redis follows (count.go). The calls that the hold depends on, for a longer
+// lease and for its end, are made one at a time, by whoever has the right to make calls (I1). Before it is live, the Lock makes them, or
+// the claimant that stands for it (see handoff.go).
 type hold struct {
 	mutex *Mutex // the handle that took it; how it ends is up to that, also if levels are of others
 	tag   uint64 // plays Redisson's thread id
@@ -33,8 +33,8 @@ type hold struct {
 	mu      sync.Mutex // guards the following; no other lock is taken under it
 	calling bool       // somebody has the right to make calls
 	patient bool       // the Lock that took it could not be left
-	count   int32      // as in Redis; 0 before the hold is live, and after it
-	callers *callers   // those who want that right, or to hear of a loss; nil until there are some
+	count   int32      // the open levels, and the last one until its unlock has ended; 0 before the hold is live, and after it
+	callers *callers   // nil until there are some, or a second level
 	token   int64      // the highest one; 0 if there is none
 	loss    *LostError // why it ended, unless by its unlock
 	levels  *level     // the open ones
@@ -110,6 +110,16 @@ func (h *hold) isLive() bool {
 	return h.count > 0 && h.loss == nil
 }
 
+// depth is the number of open levels.
+func (h *hold) depth() (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for l := h.levels; l != nil; l = l.next {
+		n++
+	}
+	return n
+}
+
 func (h *hold) lossSoFar() *LostError {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -122,8 +132,8 @@ func (h *hold) fencingToken() (token int64, ok bool) {
 	return h.token, h.token != 0
 }
 
-// open makes the level that Redis has granted, maybe inside of a section of the same lock, which Shutdown lets finish. It fails if
-// the hold was lost, or the client closed, since the call was sent.
+// open makes the level that Redis has granted, or that nobody need be asked for, which an empty answer stands for; inside of a section of
+// the same lock, Shutdown lets it finish. It fails if the hold was lost, or the client closed, since the call was sent.
 func (h *hold) open(ctx context.Context, m *Mutex, a answer, inside bool) (*level, error) {
 	if m.kind.side == lua.Writer {
 		ctx = &outerCtx{Context: ctx}
@@ -146,11 +156,13 @@ func (h *hold) open(ctx context.Context, m *Mutex, a answer, inside bool) (*leve
 func (h *hold) openAs(inner context.Context, cancel context.CancelCauseFunc, m *Mutex, a answer, inside bool) (*level, error) {
 	c, outer := m.client, innermostOpen(inner)
 	h.mu.Lock()
-	first := h.count == 0
+	first, inMemory := h.count == 0, a.sent.IsZero()
 	var err error
 	switch {
 	case h.loss != nil:
 		err = h.loss
+	case inMemory && h.levels == nil: // its last unlock has begun
+		err = errOver
 	case first && !c.holdBegins(inside), !first && c.isTold(): // Close told the open levels, and would miss this one
 		err = ErrClosed
 	}
@@ -162,16 +174,20 @@ func (h *hold) openAs(inner context.Context, cancel context.CancelCauseFunc, m *
 	if !first {
 		l = new(level)
 	}
+	before := h.renewed()
 	l.Context, l.cancel, l.mutex, l.hold, l.outer = inner, cancel, m, h, outer
 	h.count++
-	h.token = max(h.token, a.Token)
 	h.levels, l.next = l, h.levels
 	renewed := h.renewed()
+	h.token = max(h.token, a.Token)
+	h.follow()
 	h.mu.Unlock()
 
 	until := a.until(m)
 	if !first {
-		c.leases.Update(&h.lease, until, renewed)
+		if renewed != before || !until.IsZero() {
+			c.leases.Update(&h.lease, until, renewed)
+		}
 		return l, nil
 	}
 	began := a.sent
@@ -203,10 +219,11 @@ func (h *hold) openAs(inner context.Context, cancel context.CancelCauseFunc, m *
 	return l, nil
 }
 
-// callers are those who want the right to make calls for a hold, in their order. All fields are guarded by hold.mu.
+// callers are those who want the right to make calls for a hold, in their order, or to hear of a loss. All fields are guarded by hold.mu.
 type callers struct {
 	queue []*turn
 	lost  chan struct{} // closed when the hold is lost; nil until somebody looks at it
+	count follower
 }
 
 // turn is the place of one of them.
@@ -215,7 +232,8 @@ type turn struct {
 	given bool
 }
 
-// tryBegin takes the right to make calls for the hold (I1), unless somebody has it.
+// tryBegin takes the right to make calls for the hold (I1), unless somebody has it. It is for an unlock, which does not wait for the
+// count in Redis.
 func (h *hold) tryBegin() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -230,7 +248,7 @@ func (h *hold) begin() (ok bool, t *turn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case !h.calling:
+	case !h.calling && !h.isStating():
 		h.calling = true
 		return true, nil
 	case h.loss != nil:
@@ -296,7 +314,9 @@ func (h *hold) end() {
 // pass gives the right to the next one, and wakes nobody else: of n that were all woken each time, there would be n²/2 wake-ups. mu is held.
 func (h *hold) pass() {
 	h.calling = h.callers != nil && len(h.callers.queue) > 0
-	if h.calling {
+	if !h.calling {
+		h.follow()
+	} else {
 		next := h.callers.queue[0]
 		h.callers.queue[0] = nil
 		h.callers.queue = h.callers.queue[1:]
@@ -327,7 +347,7 @@ func (h *hold) wake() {
 	if h.callers.lost != nil {
 		close(h.callers.lost)
 	}
-	h.callers = nil
+	h.callers.queue, h.callers.lost = nil, nil
 }
 
 // renewed reports whether the watchdog keeps the hold: if any open level has no lease of its own.
@@ -341,40 +361,37 @@ func (h *hold) renewed() bool {
 	return false
 }
 
-// ttl is the lease that the open levels ask for. mu is held.
-func (h *hold) ttl() time.Duration {
-	if h.renewed() {
-		return h.mutex.client.options.WatchdogTimeout
-	}
-	longest := time.Millisecond // all levels may be closed, while their calls wait: 0 would end a key without expiry
-	for l := h.levels; l != nil; l = l.next {
-		longest = max(longest, l.mutex.lease)
-	}
-	return longest
-}
-
-// close takes the level out of its hold and ends its ctx. It reports false if it was closed before.
-func (l *level) close() bool {
+// close takes the level out of its hold and ends its ctx. It reports false if it was closed before, and whether the hold ends with it.
+func (l *level) close() (closed, last bool) {
 	h := l.hold
 	h.mu.Lock()
 	cancel := l.cancel
 	if cancel == nil {
 		h.mu.Unlock()
-		return false
+		return false, false
 	}
+	before := h.renewed()
 	l.cancel = nil
 	at := &h.levels
 	for *at != l { // seldom far: levels are mostly closed in the reverse order
 		at = &(*at).next
 	}
 	*at = l.next
-	last := h.levels == nil
+	last = h.levels == nil
+	renewed := h.renewed()
+	if !last && h.loss == nil {
+		h.count--
+	}
+	h.follow()
 	h.mu.Unlock()
-	if last {
+	switch {
+	case last:
 		h.mutex.client.takers.remove(h.tag)
+	case renewed != before:
+		h.mutex.client.leases.Update(&h.lease, time.Time{}, renewed)
 	}
 	cancel((*unlockedError)(h))
-	return true
+	return true, last
 }
 
 // keeper is the hold as the renewer sees it.
@@ -427,6 +444,7 @@ func (h *hold) lose(why *LostError) {
 		return
 	}
 	h.loss = h.explain(why)
+	h.follow()
 	h.cancel(h.loss)
 	h.wake()
 	for l := h.levels; l != nil; l = l.next {

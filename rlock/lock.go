@@ -174,7 +174,7 @@ func (l *locking) compete() (*level, error) {
 // readerGone is the error of an upgrade that finds that Redis does not have the reader any more. Its unlock may be under way, and
 // have released it; otherwise it was lost.
 func (l *locking) readerGone() error {
-	_, err := l.mutex.takeCalls(l.caller, l.within)
+	err := l.mutex.takeCalls(l.caller, l.within)
 	switch {
 	case err == errOver: //nolint:errorlint // never wrapped
 		return l.mutex.fail(ErrUpgrade, errors.New("the reader was unlocked meanwhile"))
@@ -383,18 +383,19 @@ func (l *locking) enter(a answer) (s *level, err error) {
 	return nil, l.out(err)
 }
 
-// takeCalls takes the right to make calls for a live hold that the caller's ctx carries, and returns its count.
-func (m *Mutex) takeCalls(who caller, h *hold) (count int, err error) {
+// takeCalls takes the right to make calls for a live hold that the caller's ctx carries.
+func (m *Mutex) takeCalls(who caller, h *hold) error {
 	if err := m.awaitCalls(who, h); err != nil {
-		return 0, err
+		return err
 	}
 	h.mu.Lock()
-	count, loss := int(h.count), h.loss
+	over, loss := h.count == 0, h.loss
 	h.mu.Unlock()
+	var err error
 	switch {
 	case loss != nil:
 		err = loss
-	case count == 0:
+	case over:
 		err = errOver
 	case who.ctx.Err() != nil:
 		err = m.gaveUp(who, nil, lua.AcquireReply{})
@@ -402,7 +403,7 @@ func (m *Mutex) takeCalls(who caller, h *hold) (count int, err error) {
 	if err != nil {
 		h.end()
 	}
-	return count, err
+	return err
 }
 
 // enterWithin is for a Lock whose ctx carries a hold of the other side: a writer lets a reader in, as a hold of its own and
@@ -414,7 +415,7 @@ func (m *Mutex) enterWithin(who caller, outer *hold) (*level, error) {
 		}
 		return nil, m.fail(ErrUpgrade, errReads)
 	}
-	if _, err := m.takeCalls(who, outer); err != nil {
+	if err := m.takeCalls(who, outer); err != nil {
 		return nil, err
 	}
 	defer outer.end()
@@ -433,52 +434,79 @@ func (m *Mutex) enterWithin(who caller, outer *hold) (*level, error) {
 	return l.enter(a)
 }
 
-// reenter adds a level to a live hold, without queueing.
-func (m *Mutex) reenter(who caller, h *hold) (*level, error) {
+// reenter adds a level to a live hold, without queueing. Nobody is asked for what the hold has.
+func (m *Mutex) reenter(who caller, h *hold) (l *level, err error) {
 	if m.noReentry {
 		if loss := h.lossSoFar(); loss != nil {
 			return nil, loss
 		}
 		return nil, m.fail(ErrReentry)
 	}
-	count, err := m.takeCalls(who, h)
-	if err != nil {
+	switch {
+	case who.ctx.Err() != nil:
+		err = m.gaveUp(who, nil, lua.AcquireReply{})
+	case h.has(m):
+		l, err = m.reopen(who, h, answer{})
+	default:
+		l, err = m.reenterForMore(who, h)
+	}
+	if err == nil {
+		who.trace.took(PathReentry)
+	}
+	return l, err
+}
+
+// reopen opens one more level.
+func (m *Mutex) reopen(who caller, h *hold, a answer) (*level, error) {
+	l, err := h.open(who.ctx, m, a, true)
+	if err != nil && err != errOver { //nolint:errorlint // never wrapped
+		err = m.gaveUp(who, err, lua.AcquireReply{})
+	}
+	return l, err
+}
+
+// has reports whether the hold has what a level of m asks for: it is trusted for as long, and has a token if that has one.
+func (h *hold) has(m *Mutex) bool {
+	leases := m.client.leases
+	left := time.Until(leases.Until(&h.lease))
+	if left <= 0 {
+		leases.CatchUp() // it is lost, whoever notices first
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return (m.lease == 0 && h.renewed() || left >= m.ttl()) && (m.kind.fence == nil || h.token != 0)
+}
+
+// reenterForMore asks for a level that needs a longer lease than the hold has, or a token.
+func (m *Mutex) reenterForMore(who caller, h *hold) (*level, error) {
+	if err := m.takeCalls(who, h); err != nil {
 		return nil, err
 	}
-	q := &reentry{question{caller: who, mutex: m, hold: h, count: count + 1}}
+	h.mu.Lock()
+	count := h.count + 1
+	h.mu.Unlock()
+	h.stated(count, false)
+	q := &reentry{question{caller: who, mutex: m, hold: h, count: int(count)}}
 	a, left, err := q.ask(q)
 	if !left {
 		defer h.end()
 	}
-	if left || err != nil {
-		// Redis may have counted this level. Nothing has to be done: each later call says which count it wants.
+	switch {
+	case left, err != nil:
 		return nil, m.gaveUp(who, err, lua.AcquireReply{})
-	}
-	if !a.granted() {
+	case !a.granted():
 		h.gone()
+	default:
+		h.stated(count, true)
 	}
-	l, err := h.open(who.ctx, m, a, true)
-	if err != nil {
-		return nil, m.gaveUp(who, err, lua.AcquireReply{})
-	}
-	who.trace.took(PathReentry)
-	return l, nil
+	return m.reopen(who, h, a)
 }
 
 // reentry is a Lock that asks for one more level.
 type reentry struct{ question }
 
-// undo takes the level off again if it was granted. If that fails the next call for the hold puts the count right.
-func (q *reentry) undo(a answer, _ error) {
-	h, m := q.hold, q.mutex
-	defer h.end()
-	if a.granted() {
-		h.mu.Lock()
-		ttl := h.ttl()
-		h.mu.Unlock()
-		_, _ = m.client.releaseOnce(m, h.releaseArgs(q.count-1, ttl))
-	}
-}
+// undo has the count in Redis go down again.
+func (q *reentry) undo(answer, error) { q.hold.end() }
 
 // awaitCalls takes the right to make calls for a live hold (I1), when whoever has it gives it back.
 func (m *Mutex) awaitCalls(who caller, h *hold) error {

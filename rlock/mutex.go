@@ -6,8 +6,6 @@ import (
 	"math"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -38,7 +36,7 @@ type Mutex struct {
 // ctx of the section first. It may be called from any goroutine, also after that ctx was cancelled and after
 // [Client.Close].
 //
-// It returns when Redis has answered, or when the lease has ended, or after [Options].UnlockTimeout: then it goes on in the
+// The unlock of an inner level waits for nothing. The last one returns when Redis has answered, or when the lease has ended, or after [Options].UnlockTimeout: then it goes on in the
 // background. It acts once. Its error satisfies errors.Is for
 //
 //   - [ErrNotHeld], if it was called before; nothing is changed,
@@ -116,7 +114,7 @@ func (m *Mutex) Name() string {
 }
 
 // Lock waits until the lock is held or ctx is done. If ctx carries an open hold of this lock it
-// re-enters that hold, otherwise it competes. It returns the ctx of the section, a child of ctx that carries the
+// re-enters that hold, which sends nothing unless it asks for a longer lease; otherwise it competes. It returns the ctx of the section, a child of ctx that carries the
 // hold: use it for everything inside. It is cancelled when the hold ends: by unlock, or because it was lost;
 // then [context.Cause] is [ErrLost], or [ErrClosed], and the code in the section should stop. It
 // is never safe to assume that a lock is held until unlock: heed the ctx.
@@ -201,22 +199,21 @@ func (m *Mutex) IsHeld(ctx context.Context) (bool, error) {
 	return n > 0, err
 }
 
-// HoldCount returns how many levels the open hold of the lock that ctx carries has in Redis; 0 if there is none. It counts
-// those of all goroutines inside.
+// HoldCount returns how many open levels the hold of the lock has that ctx carries; 0 if there is no such hold, or Redis does not have it.
+// It counts those of all goroutines inside. The count in Redis, see [Mutex.Info], may be that of a moment ago.
 func (m *Mutex) HoldCount(ctx context.Context) (int, error) {
 	m.check(ctx)
 	l := m.levelIn(ctx)
 	if l == nil {
 		return 0, m.invalid
 	}
-	n, err := query(ctx, m, func(ctx context.Context) (int64, error) {
-		n, err := m.client.rdb.Do(ctx, m.client.rdb.B().Hget().Key(m.key).Field(l.hold.field()).Build()).AsInt64()
-		if rueidis.IsRedisNil(err) {
-			return 0, nil
-		}
-		return n, err
+	held, err := query(ctx, m, func(ctx context.Context) (bool, error) {
+		return m.client.rdb.Do(ctx, m.client.rdb.B().Hexists().Key(m.key).Field(l.hold.field()).Build()).AsBool()
 	})
-	return int(n), err
+	if !held {
+		return 0, err
+	}
+	return l.hold.depth(), nil
 }
 
 // NoExpiry is what [Mutex.TTL] returns for a lock that is held without an expiry. Locks of this

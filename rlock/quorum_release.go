@@ -139,7 +139,7 @@ func (h *quorumHold) sound(found map[*share]bool) (n int) {
 func (s *share) release(until time.Time) (r released) {
 	held := s.hold
 	c := held.mutex.client
-	args := held.releaseArgs(0, 0)
+	args := held.releaseArgs()
 	again := retry{until: until}
 	for {
 		r.held, r.err = c.releaseOnce(held.mutex, args)

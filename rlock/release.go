@@ -7,13 +7,11 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// An unlock closes its level, and makes one call at a time with the other levels of its hold. For how long its caller waits for it, see
-// unlock.go:
+// An unlock closes its level. That is all, unless it is the last one of its hold. For how long its caller then waits for it, see unlock.go:
 //
 //	state                event                                next
 //	open                 unlock                               closed: the section's ctx ends before anything is sent
-//	closed, not last     count lowered                        done: nil
-//	                     no answer for 3 s                    done: an error; the next call for the hold puts the count right
+//	closed, not last                                          done: nil, or ErrLost and ErrNotHeld; the count in Redis follows (count.go)
 //	closed, last         the lock is to stay taken            releasing: the lock passes to the placeholder owner <id>:00
 //	                     somebody here waits                  handing off
 //	                     otherwise                            releasing
@@ -27,15 +25,29 @@ import (
 //	any                  the lease ends                       lost, when the call has ended
 //	after the loss                                            done: ErrLost and ErrNotHeld; swept if it may still be in Redis
 
-// unlock closes the level and takes one off the count in Redis.
+// unlock closes the level, and ends the hold with the last one.
 func (l *level) unlock() error {
-	if !l.close() {
-		if l.downgraded() {
-			return nil
-		}
-		return l.mutex.fail(ErrNotHeld, errUnlockedBefore)
+	switch closed, last := l.close(); {
+	case last:
+		return l.trace.released(l.release)
+	case closed:
+		return l.trace.released(l.outlived)
+	case l.downgraded():
+		return nil
 	}
-	return l.trace.released(l.release)
+	return l.mutex.fail(ErrNotHeld, errUnlockedBefore)
+}
+
+// outlived is the unlock of a level that is closed while others of its hold are open.
+func (l *level) outlived() error {
+	h, leases := l.hold, l.mutex.client.leases
+	if !time.Now().Before(leases.Until(&h.lease)) {
+		leases.CatchUp() // it is lost, whoever notices first
+	}
+	if loss := h.lossSoFar(); loss != nil {
+		return l.mutex.fail(ErrNotHeld, loss)
+	}
+	return nil
 }
 
 // giveBack unlocks a level that the caller was not told of. Its hold does not stay taken, see WithMinHold.
@@ -51,34 +63,38 @@ func (l *level) untaken() {
 	}
 }
 
-// unlocking is an unlock whose level is closed, by whoever has the right to make calls for its hold.
+// unlocking is the unlock of what was the last open level, by whoever has the right to make calls for its hold.
 type unlocking struct {
 	releasing
 
-	by      *unlocker
-	loss    *LostError    // the hold was lost before
-	count   int           // of the other levels
-	ttl     time.Duration // that they ask for
-	renewed bool
+	by     *unlocker
+	loss   *LostError // the hold was lost before
+	others bool       // another level was opened since, by a call that was under way: the hold goes on
 }
 
 // unlocking begins one, with the first call, unless the hold was lost.
 func (l *level) unlocking(by *unlocker) unlocking {
 	u := l.toUnlock(by)
-	if u.loss == nil {
-		u.releasing = u.hold.beginRelease(u.count, u.ttl, by)
+	if u.ends() {
+		u.releasing = u.hold.beginRelease(by)
 	}
 	return u
 }
+
+// ends reports whether there is a hold to be ended.
+func (u *unlocking) ends() bool { return u.loss == nil && !u.others }
 
 // toUnlock is unlocking without that call.
 func (l *level) toUnlock(by *unlocker) unlocking {
 	h := l.hold
 	h.mu.Lock()
-	u := unlocking{by: by, loss: h.loss, count: int(h.count) - 1, ttl: h.ttl(), renewed: h.renewed()}
+	u := unlocking{by: by, loss: h.loss, others: h.count > 1}
+	if u.loss == nil && u.others {
+		h.count--
+	}
 	h.mu.Unlock()
 	u.hold = h
-	if u.loss == nil && u.count == 0 {
+	if u.ends() {
 		// No renewal starts from here on, but the end of the lease is still watched.
 		l.mutex.client.leases.Releasing(&h.lease)
 	}
@@ -87,7 +103,7 @@ func (l *level) toUnlock(by *unlocker) unlocking {
 
 // finish makes the other calls.
 func (u *unlocking) finish(by *unlocker) {
-	if u.by = by; u.loss == nil {
+	if u.by = by; u.ends() {
 		u.releasing.finish(by)
 	}
 }
@@ -95,8 +111,11 @@ func (u *unlocking) finish(by *unlocker) {
 // end is what the hold and the caller learn of it. What is left to be swept, if anything, is for the caller.
 func (u *unlocking) end() (rest *residue, err error) {
 	h, r := u.hold, u.released
-	if u.loss != nil {
+	switch {
+	case u.loss != nil:
 		return h.releaseLost()
+	case u.others:
+		return nil, nil
 	}
 	m := h.mutex
 	c := m.client
@@ -111,28 +130,18 @@ func (u *unlocking) end() (rest *residue, err error) {
 	h.mu.Lock()
 	lost := h.loss != nil // maybe while the release was on its way
 	if !lost {
-		h.count = int32(u.count) // even if the call failed: the next one says which count it wants
+		h.count = 0
 	}
 	h.mu.Unlock()
-	if !lost && u.count == 0 {
-		defer c.holdEnds()
-	}
-	switch {
-	case lost:
+	if lost {
 		return h.releaseLost()
-	case u.count > 0:
-		var until time.Time // unknown, if the call failed
-		if r.err == nil {
-			until = r.sent.Add(u.ttl)
-		}
-		c.leases.Update(&h.lease, until, u.renewed)
-	default:
-		c.leases.Stop(&h.lease)
-		if r.err != nil {
-			h.doubted(c.leases.Until(&h.lease).Add(m.grace)).unsure = true
-		}
-		rest = h.residue()
 	}
+	defer c.holdEnds()
+	c.leases.Stop(&h.lease)
+	if r.err != nil {
+		h.doubted(c.leases.Until(&h.lease).Add(m.grace)).unsure = true
+	}
+	rest = h.residue()
 	switch {
 	case r.err == nil:
 	case isOver(r.err):
@@ -184,21 +193,18 @@ type releasing struct {
 	last bool // no other call follows: the Client is closed
 }
 
-func (h *hold) toRelease(count int, ttl time.Duration) releasing {
-	return releasing{hold: h, args: h.releaseArgs(count, ttl), more: retry{until: h.mutex.client.leases.Until(&h.lease)}}
+func (h *hold) toRelease() releasing {
+	return releasing{hold: h, args: h.releaseArgs(), more: retry{until: h.mutex.client.leases.Until(&h.lease)}}
 }
 
-// beginRelease makes the first call of those that bring the count in Redis down. A hold that ends goes to a waiter of this process, if
-// there is one.
-func (h *hold) beginRelease(count int, ttl time.Duration, by *unlocker) releasing {
-	r := h.toRelease(count, ttl)
-	if count == 0 {
-		if next, stay := h.claim(time.Now(), &r.args); next != nil {
-			if r.released = h.handOff(next, stay, r.args, by); r.err != nil {
-				r.next = next
-			}
-			return r
+// beginRelease makes the first call of those that end a hold: it goes to a waiter of this process, if there is one.
+func (h *hold) beginRelease(by *unlocker) releasing {
+	r := h.toRelease()
+	if next, stay := h.claim(time.Now(), &r.args); next != nil {
+		if r.released = h.handOff(next, stay, r.args, by); r.err != nil {
+			r.next = next
 		}
+		return r
 	}
 	r.call(by)
 	return r
@@ -229,25 +235,25 @@ func (r *releasing) call(by *unlocker) {
 		var reply lua.ReleaseReply
 		reply, r.err = c.release(ctx, h.mutex, r.args)
 		r.held = reply.Status != lua.NotHeld
-		h.mutex.wakeIfAlone(r.args.Count, reply)
+		h.mutex.wakeIfAlone(reply)
 		r.late = r.late || ctx.isRepeated()
 	}
 	if r.err != nil {
 		r.late = r.late || mayHaveRun(r.err)
 	} else {
-		r.held = r.held || r.late && r.args.Count == 0 // not there after a call without a reply: that call has released it
+		r.held = r.held || r.late // not there after a call without a reply: that call has released it
 	}
 }
 
 // wakeIfAlone spares those that wait here the courtesy towards other processes if a release has told none.
-func (m *Mutex) wakeIfAlone(count int, r lua.ReleaseReply) {
+func (m *Mutex) wakeIfAlone(r lua.ReleaseReply) {
 	c := m.client
-	if count == 0 && r.Status == lua.Freed && !r.Several && (c.cluster == nil || c.knownChannel(m).Sharded) {
+	if r.Status == lua.Freed && !r.Several && (c.cluster == nil || c.knownChannel(m).Sharded) {
 		c.hub.Alone(m.waiters())
 	}
 }
 
-// releaseCall is the context of a command that ends a hold, or takes a level off it. On a connection that nobody else uses it is
+// releaseCall is the context of a command that ends a hold. On a connection that nobody else uses it is
 // given half the time of an unlock, so that a new connection has the rest.
 func (h *hold) releaseCall(now time.Time, by *unlocker) *callContext {
 	c := h.mutex.client
@@ -259,16 +265,12 @@ func (h *hold) releaseCall(now time.Time, by *unlocker) *callContext {
 	return ctx
 }
 
-func (h *hold) releaseArgs(count int, ttl time.Duration) lua.ReleaseArgs {
+// releaseArgs are those of a release that ends the hold.
+func (h *hold) releaseArgs() lua.ReleaseArgs {
 	m := h.mutex
 	args := lua.ReleaseArgs{
-		Name: m.key, Side: m.kind.side, Owner: h.field(), Count: count, Lease: m.expiry(ttl),
-		Publish: lua.Publish(m.client.knownChannel(m)),
+		Name: m.key, Side: m.kind.side, Owner: h.field(), Publish: lua.Publish(m.client.knownChannel(m)), Fair: m.fair(),
 	}
-	if count > 0 {
-		return args
-	}
-	args.Fair = m.fair()
 	if key := m.queueKey(); key != "" {
 		args.Fence = m.fenceOf()
 		args.Queue = lua.Queue{Key: key, GrantLease: m.client.grantLease()}

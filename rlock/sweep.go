@@ -71,7 +71,7 @@ func (h *hold) residue() *residue {
 	if d.late <= 0 && !d.unsure && h.queued == nil {
 		return nil
 	}
-	r := &residue{doubt: d, mutex: h.mutex, args: h.releaseArgs(0, 0)}
+	r := &residue{doubt: d, mutex: h.mutex, args: h.releaseArgs()}
 	if h.queued != nil {
 		r.place = time.Now().Add(maxSweep)
 	}
@@ -97,7 +97,7 @@ func (c *Client) sweep(all ...*residue) {
 
 // giveBack releases a hold that was granted to nobody. It reports whether Redis has answered.
 func (h *hold) giveBack() (answered bool) {
-	_, err := h.mutex.client.releaseOnce(h.mutex, h.releaseArgs(0, 0))
+	_, err := h.mutex.client.releaseOnce(h.mutex, h.releaseArgs())
 	h.givenBack(err)
 	h.settle()
 	return err == nil

@@ -41,6 +41,7 @@ func TestCloseWhileWaitingAndHolding(t *testing.T) {
 	require.NoError(t, err)
 	inner, unlockInner, err := c.Mutex(b.name).Lock(held)
 	require.NoError(t, err)
+	b.awaitFields(t, b.name, map[string]int64{rlock.Owner(held): 2})
 	waiters := []pending{lockAsync(t, c.Mutex(b.name)), lockAsync(t, tryFor{c.Mutex(b.name), atMost})}
 	background := make(chan error, 1)
 	go func() {
@@ -82,7 +83,7 @@ func TestReentryAnsweredDuringClose(t *testing.T) {
 	ctx, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
 	proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
-	inner := lockAsync(t, under{context.WithoutCancel(ctx), m})
+	inner := lockAsync(t, under{context.WithoutCancel(ctx), c.Mutex(b.name, rlock.WithLease(time.Hour))})
 	redistest.Eventually(t, 5*time.Second, func() bool { return proxy.Held() == 1 }, "counted, not answered")
 	closed := async(func() error { c.Close(); return nil })
 	<-ctx.Done()
@@ -130,7 +131,7 @@ func closeInABlackHole(t *testing.T, way func(*rueidis.ClientOption)) {
 		waiter,
 		lockAsync(t, c.Mutex(b.name+":cancellable")),
 		lockAsync(t, under{context.Background(), c.Mutex(b.name + ":background")}),
-		lockAsync(t, under{context.WithoutCancel(ctx), c.Mutex(b.name)}),
+		lockAsync(t, under{context.WithoutCancel(ctx), c.Mutex(b.name, rlock.WithLease(time.Hour))}),
 	}
 	tried := time.Now()
 	attempt := lockAsync(t, tryFor{c.Mutex(b.name + ":try"), 0})

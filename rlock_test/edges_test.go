@@ -244,7 +244,7 @@ func TestManyNestedLevels(t *testing.T) {
 		ctx, unlocks[i], err = m.Lock(ctx)
 		require.NoError(t, err)
 	}
-	require.Equal(t, map[string]int64{rlock.Owner(ctx): levels}, b.fields(t, b.name))
+	b.awaitFields(t, b.name, map[string]int64{rlock.Owner(ctx): levels})
 	require.Nil(t, ctx.Value(bench{}), "asked through all levels")
 	_, ok := rlock.FencingToken(ctx, b.name)
 	require.False(t, ok)
@@ -252,7 +252,7 @@ func TestManyNestedLevels(t *testing.T) {
 	for i := range last { // from outside in
 		require.NoError(t, unlocks[i]())
 	}
-	require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, b.name))
+	b.awaitFields(t, b.name, map[string]int64{rlock.Owner(ctx): 1})
 	require.NoError(t, unlocks[last]())
 	require.False(t, b.exists(t, b.name))
 }

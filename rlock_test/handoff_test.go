@@ -146,7 +146,7 @@ func (r *relay) settle(t testing.TB, asked int64) {
 func (r *relay) held(t testing.TB, a attempt, depth int64) {
 	t.Helper()
 	require.NoError(t, a.ctx.Err())
-	require.Equal(t, map[string]int64{rlock.Owner(a.ctx): depth}, r.fields(t, r.name))
+	r.awaitFields(t, r.name, map[string]int64{rlock.Owner(a.ctx): depth})
 }
 
 // gets is get for a waiter that has to get the lock.

@@ -37,8 +37,8 @@ func TestInfo(t *testing.T) {
 		next := lockAsync(t, m[1])
 		redistest.Eventually(t, atMost, func() bool {
 			info, err = m[1].Info(bg)
-			return err == nil && info.Listening == 1 && len(info.Queue) == 1
-		}, kind+": it waits")
+			return err == nil && info.Listening == 1 && len(info.Queue) == 1 && info.Holders[0].Depth == 2
+		}, kind+": it waits, and the count has followed")
 		require.Equal(t, []rlock.Holder{{Owner: owner, Depth: 2, Write: kind == "write"}}, info.Holders, kind)
 		require.Greater(t, info.TTL, rlock.DefaultWatchdogTimeout/2, kind)
 		require.Regexp(t, "^"+other.ID()+`:\d+(:write)?$`, info.Queue[0], kind)

@@ -6,6 +6,7 @@ package rlock_test
 
 import (
 	"context"
+	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -82,6 +83,26 @@ func (b bench) fields(t testing.TB, name string) map[string]int64 {
 	m, err := b.do(t, "HGETALL", name).AsIntMap()
 	require.NoError(t, err)
 	return m
+}
+
+// awaitFields waits until the count in Redis has followed the open levels.
+func (b bench) awaitFields(t testing.TB, name string, want map[string]int64) {
+	t.Helper()
+	redistest.Eventually(t, atMost, func() bool { return maps.Equal(b.fields(t, name), want) }, "the hash")
+}
+
+// loses deletes a lock under its holder, who is told when the count of one level more is to follow.
+func (b bench) loses(t testing.TB, ctx context.Context, m *rlock.Mutex) {
+	t.Helper()
+	require.NoError(t, b.do(t, "DEL", m.Name()).Error())
+	_, unlock, err := m.Lock(ctx)
+	require.NoError(t, err, "nobody is asked")
+	select {
+	case <-ctx.Done():
+	case <-time.After(atMost):
+		require.FailNow(t, "the holder is not told")
+	}
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
 }
 
 func (b bench) exists(t testing.TB, name string) bool {

@@ -133,9 +133,12 @@ func TestGrace(t *testing.T) {
 			b.do(t, "PEXPIRE", b.name, "1000")
 			_, unlockInner, err := b.Mutex(b.name).Lock(ctx)
 			require.NoError(t, err)
+			owner := rlock.Owner(ctx)
+			b.awaitFields(t, b.name, map[string]int64{owner: 2})
 			within("re-entered through another handle")
 			b.do(t, "PEXPIRE", b.name, "1000")
 			require.NoError(t, unlockInner())
+			b.awaitFields(t, b.name, map[string]int64{owner: 1})
 			within("unlocked in part")
 			if name == "renewed" {
 				b.do(t, "PEXPIRE", b.name, "2500")

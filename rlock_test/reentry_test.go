@@ -56,9 +56,7 @@ func TestWithoutReentry(t *testing.T) {
 
 	ctx, unlock, err := m.Lock(context.Background())
 	require.NoError(t, err)
-	past.do(t, "DEL", past.name)
-	_, _, err = other.Lock(ctx)
-	require.ErrorIs(t, err, rlock.ErrLost)
+	past.loses(t, ctx, other)
 	_, _, err = m.Lock(ctx)
 	require.ErrorIs(t, err, rlock.ErrLost, "a known loss goes first")
 	require.ErrorIs(t, unlock(), rlock.ErrLost)

@@ -17,7 +17,7 @@ import (
 // Siblings are goroutines that share the ctx of a hold: they are inside of it. What one of them does for the lock meets
 // what the others do.
 
-// A sibling's Lock and the unlock of the last level wait for a call that is under way. If the Lock is first, it adds a level to
+// A sibling's Lock that needs a longer lease, and the unlock of the last level, wait for a call of that kind that is under way. If the Lock is first, it adds a level to
 // the hold; if the unlock is, the hold is over, and the Lock competes. Either way it gets the lock, and nothing of the
 // hold before ends it.
 func TestSiblingMeetsTheLastUnlock(t *testing.T) {
@@ -30,9 +30,9 @@ func TestSiblingMeetsTheLastUnlock(t *testing.T) {
 			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
 			b.Client = newClient(t, redistest.Dial(t, proxy.Addr()))
 			loadScripts(t, b.Client)
-			m := b.Mutex(b.name)
-			ctx, unlock, err := m.Lock(context.Background())
+			ctx, unlock, err := b.Mutex(b.name).Lock(context.Background())
 			require.NoError(t, err)
+			m := b.Mutex(b.name, rlock.WithLease(time.Hour))
 
 			proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
 			gone, leave := context.WithCancel(ctx)
@@ -53,6 +53,7 @@ func TestSiblingMeetsTheLastUnlock(t *testing.T) {
 			require.NoError(t, within(t, unlocked, atMost))
 			a := sibling.get(t, atMost)
 			require.NoError(t, a.err)
+			b.awaitFields(t, b.name, map[string]int64{rlock.Owner(a.ctx): 1})
 			for end := time.Now().Add(longestPause); time.Now().Before(end); pass(10 * time.Millisecond) {
 				require.Equal(t, map[string]int64{rlock.Owner(a.ctx): 1}, b.fields(t, b.name))
 				require.NoError(t, a.ctx.Err())

@@ -143,7 +143,7 @@ func TestWrongPassword(t *testing.T) {
 	require.Less(t, time.Since(began), soon, "asking again would not help")
 }
 
-// G6 and G5: the reply of a call is lost, each alone. The count is never wrong, unlock succeeds
+// G6 and G5: the reply of a call is lost, each alone. The count is right in the end, unlock succeeds
 // once, and nothing stays held.
 func TestLostReplies(t *testing.T) {
 	redistest.Parallel(t)
@@ -152,7 +152,7 @@ func TestLostReplies(t *testing.T) {
 		for _, lost := range []struct {
 			what string
 			n    int // it is the n-th script call; there is a renewal only where it is waited for
-		}{{"acquire", 1}, {"re-entry", 2}, {"inner unlock", 3}, {"outer unlock", 4}, {"renewal", 3}} {
+		}{{"acquire", 1}, {"re-entry for longer", 2}, {"count", 3}, {"unlock", 4}, {"renewal", 3}} {
 			t.Run(fmt.Sprintf("resp2=%v/%s", resp2, lost.what), func(t *testing.T) {
 				redistest.Parallel(t)
 				const watchdog = 2 * time.Second
@@ -174,9 +174,12 @@ func TestLostReplies(t *testing.T) {
 				ctx, unlock, err := m.Lock(context.Background())
 				require.NoError(t, err)
 				require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, b.name))
+				if lost.what != "renewal" {
+					m = b.Mutex(b.name, rlock.WithLease(time.Hour))
+				}
 				_, unlockInner, err := m.Lock(ctx)
 				require.NoError(t, err)
-				require.Equal(t, map[string]int64{rlock.Owner(ctx): 2}, b.fields(t, b.name))
+				b.awaitFields(t, b.name, map[string]int64{rlock.Owner(ctx): 2})
 				if lost.what == "renewal" {
 					for _, ttl := range b.watch(t, b.name, watchdog+watchdog/2) {
 						require.Positive(t, ttl)
@@ -184,7 +187,7 @@ func TestLostReplies(t *testing.T) {
 					require.NoError(t, ctx.Err())
 				}
 				require.NoError(t, unlockInner())
-				require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t, b.name))
+				b.awaitFields(t, b.name, map[string]int64{rlock.Owner(ctx): 1})
 				require.NoError(t, unlock())
 				require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
 				require.False(t, b.exists(t, b.name))

@@ -74,7 +74,8 @@ func TestShow(t *testing.T) {
 	outer, unlockOuter := lock(t.Context(), t, holds.FencedMutex("job"))
 	ctx, unlockInner := lock(outer, t, holds.FencedMutex("job"))
 	got := waitFor(t, waits, waits.FencedMutex("job"))
-	redistest.Eventually(t, patience, func() bool { v, _ = showJSON(t, s.Addr(), "job"); return len(v.Queue) == 1 }, "it is in the queue")
+	redistest.Eventually(t, patience, func() bool { v, _ = showJSON(t, s.Addr(), "job"); return len(v.Queue) == 1 && v.Holders[0].Depth == 2 },
+		"it is in the queue, and the count has followed")
 	require.True(t, v.Held)
 	require.Equal(t, "fenced", v.Kind)
 	require.Equal(t, []holder{{Owner: rlock.Owner(ctx), Depth: 2}}, v.Holders)

@@ -64,6 +64,9 @@ func TestHistoryCheckerVerdicts(t *testing.T) {
 			op(histLock, "a", 0, 10), look("a", 1, 11, 12), op(histReenter, "a", 13, 14),
 			look("a", 2, 15, 16), op(histUnlock, "a", 17, 18), look("a", 1, 19, 20),
 			op(histUnlock, "a", 21, 22), look("", 0, 23, 24)}},
+		{"the count in Redis follows", true, []histEntry{
+			op(histLock, "a", 0, 10), op(histReenter, "a", 13, 14), look("a", 1, 15, 16), look("a", 2, 17, 18),
+			op(histUnlock, "a", 19, 20), look("a", 2, 21, 22), op(histUnlock, "a", 23, 24), look("", 0, 25, 26)}},
 		{"double count: a repeated acquire counts twice", false, []histEntry{
 			op(histLock, "a", 0, 10), look("a", 2, 11, 12), op(histUnlock, "a", 20, 30)}},
 		{"double release: an inner unlock counts twice", false, []histEntry{
@@ -167,20 +170,20 @@ func TestHistoryCheckerVerdicts(t *testing.T) {
 		{"deleted, but nobody says so: two live owners", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histLock, "b", 25, 30), op(histLost, "a", 40, 40),
 			op(histUnlock, "b", 50, 51)}},
-		{"deleted and re-entered", false, []histEntry{
-			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), op(histReenter, "a", 30, 31)}},
+		{"deleted, re-entered and unlocked inside, told in time", true, []histEntry{
+			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), op(histLock, "b", 25, 26), op(histReenter, "a", 30, 31),
+			op(histUnlock, "a", 32, 33), op(histLost, "a", 40, 41), op(histTold, "a", 60, 60), op(histUnlock, "b", 70, 71)}},
+		{"deleted, told and re-entered", false, []histEntry{
+			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), op(histLost, "a", 25, 26), op(histReenter, "a", 30, 31)}},
+		{"deleted and re-entered, and both unlocks say that all is well", false, []histEntry{
+			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), op(histReenter, "a", 30, 31),
+			op(histUnlock, "a", 32, 33), op(histUnlock, "a", 40, 41)}},
 
 		{"fencing tokens rise, with gaps", true, []histEntry{
-			histToken(1, op(histLock, "a", 0, 10)), histToken(2, op(histReenter, "a", 11, 12)),
+			histToken(1, op(histLock, "a", 0, 10)), histToken(1, op(histReenter, "a", 11, 12)),
 			op(histUnlock, "a", 13, 14), op(histUnlock, "a", 20, 30), histToken(5, op(histLock, "b", 25, 50))}},
-		{"goroutines of a section re-enter at once, and each is told the last token", true, []histEntry{
-			histToken(1, op(histLock, "a", 0, 10)), histToken(3, op(histReenter, "a", 11, 30)), histToken(3, op(histReenter, "a", 12, 31)),
-			op(histUnlock, "a", 32, 33), op(histUnlock, "a", 34, 35), op(histUnlock, "a", 36, 37), histToken(4, op(histLock, "b", 38, 50))}},
-		{"re-entry with the token of the level around", false, []histEntry{
-			histToken(1, op(histLock, "a", 0, 10)), histToken(1, op(histReenter, "a", 11, 12))}},
-		{"next owner with the token of a re-entry", false, []histEntry{
-			histToken(1, op(histLock, "a", 0, 10)), histToken(2, op(histReenter, "a", 11, 12)),
-			op(histUnlock, "a", 13, 14), op(histUnlock, "a", 20, 30), histToken(2, op(histLock, "b", 25, 50))}},
+		{"re-entry with another token", false, []histEntry{
+			histToken(1, op(histLock, "a", 0, 10)), histToken(2, op(histReenter, "a", 11, 12))}},
 		{"next owner with the same token", false, []histEntry{
 			histToken(1, op(histLock, "a", 0, 10)), op(histUnlock, "a", 20, 30),
 			histToken(1, op(histLock, "b", 40, 50))}},

@@ -3,6 +3,7 @@ package faults
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -48,16 +49,17 @@ type histEntry struct {
 type histState struct {
 	owner   string // of the live hold
 	count   int    // its open levels
+	most    int    // of them so far: the count in Redis may not have followed yet
 	first   int64  // the fencing token that it began with
 	leaves  string // an owner whose hold is over, that may still be there in Redis
-	deleted string // owners whose key was deleted and who have not been told yet
+	deleted string // owners whose key was deleted and who have not been told yet: "<owner>/<open levels>"
 	token   int64  // the highest fencing token so far
 }
 
 // histModel is a reentrant lock with leases. A hold is live from its Lock until the unlock of its last level, or until
 // its holder is told that it is lost: not before the trusted time has ended, unless somebody has
 // deleted the key. That is G1, G2, G6 and G8; what others see in Redis adds G5 and G7. Fencing tokens rise
-// from hold to hold, and each re-entry raises that of its own.
+// from hold to hold, and a re-entry has that of its hold.
 //
 // An owner is one hold: it is used for no other one, neither of this lock nor of another (I3). That is no matter of order, and
 // looked at by histReused.
@@ -88,15 +90,16 @@ func (s histState) step(e histEntry) (histState, bool) {
 	switch e.Kind {
 	case histLock:
 		ok := s.owner == "" && (e.Token == 0 || e.Token > s.token)
-		s.owner, s.count, s.leaves = e.Owner, 1, ""
+		s.owner, s.count, s.most, s.leaves = e.Owner, 1, 1, ""
 		s.first, s.token = e.Token, max(s.token, e.Token)
 		return s, ok
 	case histReenter:
-		// Of two at once, each may have been told the token of the later one.
-		ok := mine && (e.Token == 0 || e.Token > s.first)
+		if n := s.deletedLevels(e.Owner); n > 0 { // nobody is asked
+			return s.deletedTo(e.Owner, n+1), true
+		}
 		s.count++
-		s.token = max(s.token, e.Token)
-		return s, ok
+		s.most = max(s.most, s.count)
+		return s, mine && (e.Token == 0 || e.Token == s.first)
 	case histUnlock, histUnknown:
 		return s.unlocked(e)
 	case histRefused:
@@ -112,7 +115,7 @@ func (s histState) step(e histEntry) (histState, bool) {
 	case histDelete:
 		ok := s.shows(e)
 		if s.owner != "" {
-			s.deleted = s.owner + " " + s.deleted
+			s = s.deletedTo(s.owner, s.count)
 			s.owner, s.count = "", 0
 		}
 		s.leaves = ""
@@ -127,8 +130,12 @@ func (s histState) step(e histEntry) (histState, bool) {
 
 func (s histState) unlocked(e histEntry) (histState, bool) {
 	if s.owner != e.Owner {
+		n := s.deletedLevels(e.Owner)
+		if n > 1 { // an inner level asks nobody
+			return s.deletedTo(e.Owner, n-1), true
+		}
 		// A release whose first reply was lost can't tell its own work from that of a DEL.
-		return s.toldOf(e.Owner), s.isDeleted(e.Owner) && (e.Unsure || e.Kind == histUnknown)
+		return s.toldOf(e.Owner), n == 1 && (e.Unsure || e.Kind == histUnknown)
 	}
 	if s.count--; s.count == 0 {
 		s.owner = ""
@@ -139,7 +146,7 @@ func (s histState) unlocked(e histEntry) (histState, bool) {
 	return s, true
 }
 
-// shows reports whether Redis may have looked like that. The count is not compared before a DEL, and
+// shows reports whether Redis may have looked like that. The count follows the levels. It is not compared before a DEL, and
 // never negative: a key with several owners is given as -1, and is always wrong.
 func (s histState) shows(e histEntry) bool {
 	switch {
@@ -148,7 +155,7 @@ func (s histState) shows(e histEntry) bool {
 	case e.Owner == "":
 		return s.owner == ""
 	case s.owner == e.Owner:
-		return s.count == e.Count || e.Unsure || e.Kind == histDelete
+		return 0 < e.Count && e.Count <= s.most || e.Unsure || e.Kind == histDelete
 	case s.owner != "":
 		return false
 	}
@@ -156,12 +163,26 @@ func (s histState) shows(e histEntry) bool {
 	return e.Unsure || s.leaves == e.Owner
 }
 
-func (s histState) isDeleted(owner string) bool {
-	return slices.Contains(strings.Fields(s.deleted), owner)
+func (s histState) isDeleted(owner string) bool { return s.deletedLevels(owner) > 0 }
+
+// deletedLevels is how many levels are open of a hold whose key was deleted.
+func (s histState) deletedLevels(owner string) (n int) {
+	for o := range strings.FieldsSeq(s.deleted) {
+		if levels, ok := strings.CutPrefix(o, owner+"/"); ok {
+			n, _ = strconv.Atoi(levels)
+		}
+	}
+	return n
+}
+
+func (s histState) deletedTo(owner string, levels int) histState {
+	s = s.toldOf(owner)
+	s.deleted = fmt.Sprintf("%s/%d %s", owner, levels, s.deleted)
+	return s
 }
 
 func (s histState) toldOf(owner string) histState {
-	rest := slices.DeleteFunc(strings.Fields(s.deleted), func(o string) bool { return o == owner })
+	rest := slices.DeleteFunc(strings.Fields(s.deleted), func(o string) bool { return strings.HasPrefix(o, owner+"/") })
 	s.deleted = strings.Join(rest, " ")
 	return s
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// rwState is who holds a read/write lock in the eyes of its users: "<owner>=<levels>" for each live hold, in the order of the owners. The
+// rwState is who holds a read/write lock in the eyes of its users: "<owner>=<levels>/<most of them so far>" for each live hold, in the order of the owners. The
 // owner of a writer ends with ":write".
 type rwState string
 
 // rwModel is a read/write lock: many readers, or one writer, and the readers in its section. One reader may become the writer if there
-// is no other, and stays a reader. Holds end as those of histModel do. What others see in Redis has all live holds, with their counts.
+// is no other, and stays a reader. Holds end as those of histModel do. What others see in Redis has all live holds; their counts follow.
 var rwModel = porcupine.Model{
 	Partition: histModel.Partition,
 	Init:      func() any { return rwState("") },
@@ -67,7 +67,7 @@ func (s rwState) shows(seen []string) bool {
 		case strings.HasPrefix(hold, "mode="):
 		case doubted:
 			writer = writer || rwWrites(rwOwner(sure)) && slices.Contains(seen, "mode=write")
-		case !slices.Contains(strings.Fields(string(s)), hold):
+		case !s.follows(hold):
 			return false
 		}
 	}
@@ -75,7 +75,7 @@ func (s rwState) shows(seen []string) bool {
 		mode = "mode=write"
 	}
 	for hold := range strings.FieldsSeq(string(s)) {
-		there := func(h string) bool { return h == hold || rwOwner(h) == rwOwner(hold) && strings.HasSuffix(h, "?") }
+		there := func(h string) bool { return rwOwner(h) == rwOwner(hold) }
 		if !slices.ContainsFunc(seen, there) || !slices.Contains(seen, mode) {
 			return false
 		}
@@ -93,21 +93,35 @@ func (s rwState) writer() string {
 	return ""
 }
 
+// follows reports whether the count of that hold in Redis is one that it has, or has had.
+func (s rwState) follows(seen string) bool {
+	_, n, _ := strings.Cut(seen, "=")
+	count, err := strconv.Atoi(n)
+	_, most := s.depth(rwOwner(seen))
+	return err == nil && 0 < count && count <= most
+}
+
 func (s rwState) levels(owner string) int {
+	levels, _ := s.depth(owner)
+	return levels
+}
+
+// depth is how many levels an owner has, and the most that it has had.
+func (s rwState) depth(owner string) (levels, most int) {
 	for hold := range strings.FieldsSeq(string(s)) {
 		if n, ok := strings.CutPrefix(hold, owner+"="); ok {
-			levels, _ := strconv.Atoi(n)
-			return levels
+			_, _ = fmt.Sscanf(n, "%d/%d", &levels, &most)
 		}
 	}
-	return 0
+	return levels, most
 }
 
 // with is the state in which an owner has so many levels.
 func (s rwState) with(owner string, levels int) rwState {
+	_, most := s.depth(owner)
 	holds := slices.DeleteFunc(strings.Fields(string(s)), func(hold string) bool { return rwOwner(hold) == owner })
 	if levels > 0 {
-		holds = append(holds, owner+"="+strconv.Itoa(levels))
+		holds = append(holds, fmt.Sprintf("%s=%d/%d", owner, levels, max(most, levels)))
 	}
 	slices.Sort(holds)
 	return rwState(strings.Join(holds, " "))

@@ -27,9 +27,8 @@ func TestMixReentryIntoAHoldThatIsLostMeanwhile(t *testing.T) {
 	proxy.BlackHole(false)
 }
 
-// A hold is lost while the unlock of one of its levels is under way (fault 2, black hole): that unlock
-// says so too, for the inner levels as for the outermost one. G2, G8. Found by the mix: an inner
-// unlock returned "context canceled", which nobody had done.
+// A hold is lost while its unlock is under way (fault 2, black hole): that unlock says so, and not that a ctx was cancelled. The unlock of
+// an inner level asks nobody. G2, G8. Found by the mix.
 func TestMixUnlockOfHoldThatIsLostMeanwhile(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -42,11 +41,9 @@ func TestMixUnlockOfHoldThatIsLostMeanwhile(t *testing.T) {
 		inner, unlockInner, err := m.Lock(ctx)
 		require.NoError(t, err)
 		proxy.BlackHole(true)
-		err = unlockInner()
-		require.ErrorIs(t, err, rlock.ErrLost)
-		require.ErrorIs(t, err, rlock.ErrNotHeld)
+		require.NoError(t, unlockInner())
 		require.Error(t, inner.Err())
-		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost, "the outer level has been told")
+		require.NoError(t, ctx.Err())
 		err = unlock()
 		require.ErrorIs(t, err, rlock.ErrLost)
 		require.ErrorIs(t, err, rlock.ErrNotHeld)

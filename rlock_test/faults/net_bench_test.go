@@ -5,6 +5,7 @@ import (
 	"crypto/sha1"
 	"crypto/tls"
 	"encoding/hex"
+	"maps"
 	"net"
 	"strings"
 	"sync"
@@ -77,6 +78,16 @@ func (b *netBench) fields(t testing.TB) map[string]int64 {
 	t.Helper()
 	return owners(t, b.direct, b.name)
 }
+
+// counts waits until the count in Redis has followed the open levels of a hold.
+func (b *netBench) counts(t testing.TB, hold context.Context, levels int64) {
+	t.Helper()
+	want := map[string]int64{rlock.Owner(hold): levels}
+	redistest.Eventually(t, netSlack, func() bool { return maps.Equal(b.fields(t), want) }, "the count follows")
+}
+
+// forLonger is a handle that has to ask for one more level, since that is to last for longer.
+func (b *netBench) forLonger() *rlock.Mutex { return b.lock.Mutex(b.name, rlock.WithLease(time.Hour)) }
 
 func (b *netBench) free(t testing.TB) bool { return !exists(t, b.direct, b.name) }
 

@@ -50,10 +50,10 @@ func TestNetLateRequestAfterItsRepeat(t *testing.T) {
 				var ctx, inner context.Context
 				var unlock, unlockInner rlock.UnlockFunc
 				lock := func() (err error) { ctx, unlock, err = m.Lock(newCtx(t)); return err }
-				reenter := func() (err error) { inner, unlockInner, err = m.Lock(ctx); return err }
+				reenter := func() (err error) { inner, unlockInner, err = b.forLonger().Lock(ctx); return err }
 				has := func(n int64) {
 					t.Helper()
-					require.Equal(t, map[string]int64{rlock.Owner(ctx): n}, b.fields(t))
+					b.counts(t, ctx, n)
 					b.excluded(t)
 				}
 
@@ -63,12 +63,13 @@ func TestNetLateRequestAfterItsRepeat(t *testing.T) {
 				has(2)
 				b.deliver(t) // wants a count of 1
 				has(2)
-				require.NoError(t, b.strand(t, "release", unlockInner))
+				require.NoError(t, unlockInner())
 				has(1)
 				require.NoError(t, b.strand(t, "acquire", reenter))
 				has(2)
-				b.deliver(t) // both
-				require.NoError(t, unlockInner())
+				b.deliver(t)
+				require.NoError(t, b.strand(t, "release", unlockInner)) // the count follows
+				b.deliver(t)
 				has(1)
 				require.ErrorIs(t, unlockInner(), rlock.ErrNotHeld)
 				has(1)

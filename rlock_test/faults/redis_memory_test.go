@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Fault 3 (-OOM), G2, G6: the server has no memory left and may evict nothing. Lock and re-entry say
+// Fault 3 (-OOM), G2, G6: the server has no memory left and may evict nothing. Lock, and a re-entry for longer, say
 // so at once. What is held stays held: it is renewed, and unlocked level by level.
 func TestRedisOutOfMemory(t *testing.T) {
 	t.Parallel()
@@ -25,6 +25,7 @@ func TestRedisOutOfMemory(t *testing.T) {
 				require.NoError(t, err)
 				_, unlockInner, err := m.Lock(ctx)
 				require.NoError(t, err)
+				b.counts(t, ctx, 2)
 				waiter := startLock(context.Background(), b.other.Mutex(b.name))
 				awaitQueued(t, b.direct, b.name, 1)
 				require.NoError(t, do(t, b.direct, "CONFIG", "SET", "maxmemory-policy", "noeviction", "maxmemory", "1mb").Error())
@@ -38,13 +39,15 @@ func TestRedisOutOfMemory(t *testing.T) {
 				}
 				refused(context.Background(), b.lock.Mutex(b.name+":new"))
 				refused(context.Background(), b.lock.FencedMutex(b.name+":new"))
-				refused(ctx, m)
+				refused(ctx, b.forLonger())
+				short := b.lock.Mutex(b.name, rlock.WithLease(time.Second))
+				require.NoError(t, short.Do(ctx, func(context.Context) error { return nil }), "it asks nobody")
 				for end := time.Now().Add(2 * watchdog); time.Now().Before(end); pass(watchdog / 10) {
 					require.NoError(t, ctx.Err())
 					require.Equal(t, map[string]int64{rlock.Owner(ctx): 2}, b.fields(t))
 				}
 				require.NoError(t, unlockInner())
-				require.Equal(t, map[string]int64{rlock.Owner(ctx): 1}, b.fields(t))
+				b.counts(t, ctx, 1)
 				waiter.waits(t)
 				require.NoError(t, unlock())
 				got := waiter.gets(t, netSlack, "it had its place before, and a release needs no memory")

@@ -51,6 +51,7 @@ func TestRedisKilledWithAOF(t *testing.T) {
 	b.awaitSubscribers(t, 1)
 	inner, unlockInner, err := m.Lock(ctx)
 	require.NoError(t, err)
+	b.counts(t, inner, 2)
 	b.crash(t)
 	require.Equal(t, map[string]int64{rlock.Owner(inner): 2}, b.fields(t))
 	require.NoError(t, unlockInner())

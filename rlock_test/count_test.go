@@ -1,0 +1,236 @@
+package rlock_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Levels are opened and closed in memory, and the count in Redis follows.
+
+// countedKinds are the kinds whose holds are fields with a count.
+func countedKinds(c *rlock.Client, name string) map[string]*rlock.Mutex {
+	rw := c.RWMutex(name + ":rw")
+	return map[string]*rlock.Mutex{
+		"plain": c.Mutex(name), "fenced": c.FencedMutex(name + ":fenced"), "fair": c.FairMutex(name + ":fair"),
+		"read": rw.Read(), "write": rw.Write(),
+	}
+}
+
+// G6: layers that lock the same name again for a moment send nothing, and those that stay one command for each change that lasts.
+func TestCountFollows(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	b := bench{rdb: s.Client(t), name: "x"}
+	c := newClient(t, s.Client(t))
+	loadScripts(t, c)
+	asked := func() int64 { return redistest.Commands(t, b.rdb)["evalsha"] }
+	for kind, m := range countedKinds(c, b.name) {
+		require.NoError(t, m.Do(t.Context(), nothing), kind) // whatever is asked for the first time
+		ctx, unlock, err := m.Lock(t.Context())
+		require.NoError(t, err, kind)
+		count := func() string { return b.fieldsNamed(t, m.Name())[rlock.Owner(ctx)] }
+		before := asked()
+		for range 100 {
+			require.NoError(t, m.Do(ctx, func(ctx context.Context) error { return m.Do(ctx, nothing) }), kind)
+		}
+		n, err := m.HoldCount(ctx)
+		require.NoError(t, err, kind)
+		require.Equal(t, 1, n, kind)
+		require.Equal(t, before, asked(), "%s: no script", kind)
+
+		var inner [10]rlock.UnlockFunc
+		within := ctx
+		for i := range inner {
+			within, inner[i], err = m.Lock(within)
+			require.NoError(t, err, kind)
+		}
+		redistest.Eventually(t, atMost, func() bool { return count() == "11" }, kind+": it follows")
+		require.Equal(t, before+1, asked(), "%s: one command for all of them", kind)
+		n, err = m.HoldCount(within)
+		require.NoError(t, err, kind)
+		require.Equal(t, 11, n, kind)
+		for _, unlock := range inner {
+			require.NoError(t, unlock(), kind)
+		}
+		redistest.Eventually(t, atMost, func() bool { return count() == "1" }, kind+": it follows")
+		require.Equal(t, before+2, asked(), "%s: and one for the way back", kind)
+		require.NoError(t, unlock(), kind)
+		require.False(t, b.exists(t, m.Name()), kind)
+	}
+	left, err := b.do(t, "KEYS", "*").AsStrSlice()
+	require.NoError(t, err)
+	require.Equal(t, []string{"redisson_lock_token:{x:fenced}"}, left, "no hold key of a reader's level is left")
+}
+
+// fieldsNamed returns a hash as it is.
+func (b bench) fieldsNamed(t testing.TB, name string) map[string]string {
+	t.Helper()
+	m, err := b.do(t, "HGETALL", name).AsStrMap()
+	require.NoError(t, err)
+	return m
+}
+
+// G2, G6: a level is opened and closed at once while Redis is silent, as long as the hold lasts, and its last unlock does not wait for the
+// count.
+func TestLevelsInSilence(t *testing.T) {
+	redistest.Parallel(t)
+	const watchdog = 4 * time.Second
+	c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: watchdog})
+	m := c.Mutex(past.name)
+	ctx, unlock, err := m.Lock(t.Context())
+	require.NoError(t, err)
+	proxy.BlackHole(true)
+	began := time.Now()
+	inner, unlockInner, err := m.Lock(ctx)
+	require.NoError(t, err)
+	second, unlockSecond, err := m.TryLock(inner, 0)
+	require.NoError(t, err)
+	require.NoError(t, unlockSecond())
+	require.Error(t, second.Err())
+	require.Less(t, time.Since(began), 500*time.Millisecond)
+	<-ctx.Done()
+	require.Less(t, time.Since(began), watchdog+soon)
+	require.ErrorIs(t, unlockInner(), rlock.ErrLost)
+	require.ErrorIs(t, unlock(), rlock.ErrLost)
+	proxy.BlackHole(false)
+	redistest.Eventually(t, atMost, func() bool { return !past.exists(t, past.name) }, "nothing is left")
+}
+
+// G1, G5: a count that is on its way does not keep the last unlock waiting, and is of no consequence when it arrives, whoever has the
+// lock then.
+func TestCountThatComesLate(t *testing.T) {
+	for _, kind := range []string{"plain", "fenced", "fair", "read", "write"} {
+		for _, raises := range []bool{true, false} {
+			t.Run(kind+map[bool]string{true: "/up", false: "/down"}[raises], func(t *testing.T) {
+				redistest.Parallel(t)
+				s := redistest.Start(t)
+				far := redistest.StartProxy(t, s.Addr())    // holds the count back
+				near := redistest.StartProxy(t, far.Addr()) // cuts the connection, so that the rest goes by another
+				past := bench{rdb: s.Client(t), name: redistest.Name(t)}
+				past.Client = newClient(t, past.rdb)
+				c := newClient(t, redistest.Dial(t, near.Addr()))
+				loadScripts(t, c)
+				m := countedKinds(c, past.name)[kind]
+				require.NoError(t, m.Do(t.Context(), func(ctx context.Context) error { return m.Do(ctx, nothing) }))
+				ctx, unlock, err := m.Lock(t.Context())
+				require.NoError(t, err)
+				owner := rlock.Owner(ctx)
+				_, unlockInner, err := m.Lock(ctx)
+				require.NoError(t, err)
+				if !raises {
+					redistest.Eventually(t, atMost, func() bool { return past.fieldsNamed(t, m.Name())[owner] == "2" }, "it follows")
+				}
+				var once sync.Once
+				far.OnRequest(func(cmd []string) (action redistest.Action) {
+					action = redistest.Pass
+					if isScript(cmd) {
+						once.Do(func() { action = redistest.Hold })
+					}
+					return action
+				})
+				if !raises {
+					require.NoError(t, unlockInner())
+				}
+				redistest.Eventually(t, atMost, func() bool { return far.Held() == 1 }, "the count is on its way")
+				near.CutAll()
+				if raises {
+					require.NoError(t, unlockInner())
+				}
+				began := time.Now()
+				require.NoError(t, unlock())
+				require.Less(t, time.Since(began), soon)
+				require.False(t, past.exists(t, m.Name()), "free")
+
+				next := countedKinds(past.Client, past.name)[kind]
+				got, unlockNext, err := next.TryLock(t.Context(), 0)
+				require.NoError(t, err)
+				far.Release()
+				pass(300 * time.Millisecond)
+				fields := past.fieldsNamed(t, m.Name())
+				require.Equal(t, "1", fields[rlock.Owner(got)])
+				require.NotContains(t, fields, owner)
+				require.NoError(t, got.Err())
+				require.NoError(t, unlockNext())
+				redistest.Eventually(t, atMost, func() bool { return !past.exists(t, m.Name()) }, "nothing is left")
+			})
+		}
+	}
+}
+
+// G2: the count finds that the hold is gone, and everybody inside is told, before a renewal would have told them. One that crosses with the
+// unlock says nothing.
+func TestCountFindsTheHoldGone(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	for kind, m := range countedKinds(b.Client, b.name) {
+		ctx, unlock, err := m.Lock(t.Context())
+		require.NoError(t, err, kind)
+		b.loses(t, ctx, m)
+		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost, kind)
+		require.ErrorIs(t, unlock(), rlock.ErrLost, kind)
+	}
+}
+
+// G2, G6: a level that needs a longer lease than the hold has left, or a token, asks; one that does not is in at once.
+func TestReentryForMore(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	asked := func() int64 { return redistest.Commands(t, b.rdb)["hincrby"] }
+	ctx, unlock, err := b.Mutex(b.name, rlock.WithLease(time.Minute)).Lock(t.Context())
+	require.NoError(t, err)
+	before := asked()
+	require.NoError(t, b.Mutex(b.name, rlock.WithLease(30*time.Second)).Do(ctx, nothing))
+	require.Equal(t, before, asked(), "the hold lasts for longer")
+	longer, unlockLonger, err := b.Mutex(b.name, rlock.WithLease(time.Hour)).Lock(ctx)
+	require.NoError(t, err)
+	require.Equal(t, before+1, asked())
+	require.Greater(t, b.pttl(t, b.name), 59*time.Minute)
+	_, has := rlock.FencingToken(longer, b.name)
+	require.False(t, has)
+	fenced, unlockFenced, err := b.FencedMutex(b.name).Lock(longer)
+	require.NoError(t, err)
+	token, has := rlock.FencingToken(fenced, b.name)
+	require.True(t, has, "it asks for a token")
+	again, unlockAgain, err := b.FencedMutex(b.name).Lock(fenced)
+	require.NoError(t, err)
+	same, _ := rlock.FencingToken(again, b.name)
+	require.Equal(t, token, same, "which is the hold's")
+	for _, u := range []rlock.UnlockFunc{unlockAgain, unlockFenced, unlockLonger, unlock} {
+		require.NoError(t, u())
+	}
+	require.False(t, b.exists(t, b.name))
+	require.NoError(t, b.FencedMutex(b.name).Do(t.Context(), func(ctx context.Context) error {
+		next, _ := rlock.FencingToken(ctx, b.name)
+		require.Equal(t, token+1, next)
+		return nil
+	}))
+}
+
+// G9: Close and levels that come and go: no call, timer or goroutine outlives it, and the unlocks after it release.
+func TestCountAndClose(t *testing.T) {
+	b := newBench(t)
+	before := ours()
+	for range 20 {
+		c := newClient(t, b.rdb)
+		m := c.Mutex(redistest.Name(t))
+		ctx, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		_, unlockInner, err := m.Lock(ctx)
+		require.NoError(t, err)
+		go c.Close()
+		pass(time.Duration(95+len(m.Name())%10) * time.Millisecond)
+		c.Close()
+		require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
+		require.NoError(t, unlockInner())
+		require.NoError(t, unlock())
+		require.False(t, b.exists(t, m.Name()))
+	}
+	awaitGone(t, before)
+}
