@@ -29,7 +29,7 @@ type cell struct {
 func (c cell) title() string {
 	t := c.Workload
 	switch c.Workload {
-	case "pair", "handoff", "fair-handoff", "all-100":
+	case "pair", "handoff", "fair-handoff", "all-100", "nested":
 	default:
 		t += fmt.Sprintf("/n=%d", c.goroutines())
 	}

@@ -99,7 +99,7 @@ func TestWorkloads(t *testing.T) {
 			assert.Positive(t, s.Ops, "%s %s", w.name, lib)
 			assert.Positive(t, s.ElapsedNs, "%s %s", w.name, lib)
 			switch w.name {
-			case "pair", "names", "readers", "all-100":
+			case "pair", "names", "readers", "all-100", "nested", "nested-1ms":
 				assert.InDelta(t, 2, s.sentPerOp(), 0.01, "%s %s sends two commands for a pair: %v", w.name, lib, s.Commands)
 				assert.Positive(t, s.AllocsPerOp)
 			case "asymmetric":

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -35,6 +36,7 @@ func openRlockWith(o openOptions, handOff rlock.HandOff) (*client, error) {
 			}
 			return locking(rlock.All(lockers...))
 		},
+		layers: func(name string, n int) lockFunc { return layered(c.Mutex(name), n) },
 		close: func() {
 			c.Close()
 			rdb.Close()
@@ -46,5 +48,20 @@ func locking(l rlock.Locker) lockFunc {
 	return func(ctx context.Context) (func() error, error) {
 		_, unlock, err := l.Lock(ctx)
 		return unlock, err
+	}
+}
+
+// layered locks inside of what it has locked.
+func layered(l rlock.Locker, n int) lockFunc {
+	return func(ctx context.Context) (func() error, error) {
+		ctx, unlock, err := l.Lock(ctx)
+		if err != nil || n == 1 {
+			return unlock, err
+		}
+		inner, err := layered(l, n-1)(ctx)
+		if err != nil {
+			return nil, errors.Join(err, unlock())
+		}
+		return func() error { return errors.Join(inner(), unlock()) }, nil
 	}
 }

@@ -43,6 +43,8 @@ type client struct {
 	// or none. Nil where the library does not take part in their workloads.
 	fair, read, write func(name string) lockFunc
 	all               func(names []string) lockFunc
+	// layers takes a lock in several layers, each inside of the one before, with the ctx that it was given.
+	layers func(name string, n int) lockFunc
 
 	close func()
 }
@@ -90,7 +92,7 @@ var pairOnly = []string{"pair"}
 var runsOnly = []string{"contended", "asymmetric"}
 
 // family are the workloads of other kinds of locks than the plain one.
-var family = []string{"fair", "fair-herd", "fair-handoff", "readers", "mixed", "all-100"}
+var family = []string{"fair", "fair-herd", "fair-handoff", "readers", "mixed", "all-100", "nested"}
 
 // libraries are all that can be measured, in the order of the tables.
 var libraries = []library{

@@ -28,6 +28,7 @@ var runs = map[string]func(*job) (report, error){
 	"readers":      passing(readers, oneName),
 	"mixed":        passing(mixed, oneName),
 	"all-100":      passing(hundred, ownNames),
+	"nested":       passing(nested, ownNames),
 }
 
 // kind is a kind of lock, and how sections are passed with it.
@@ -44,6 +45,14 @@ func fair(c *client, name string) way    { return way{write: c.fair(name)} }
 func readers(c *client, name string) way { return way{read: c.read(name), reads: 1} }
 func mixed(c *client, name string) way {
 	return way{write: c.write(name), read: c.read(name), reads: 0.95}
+}
+
+// nested is one lock, which three layers take inside of each other. A floor has no layers: its outermost one is enough.
+func nested(c *client, name string) way {
+	if c.layers == nil {
+		return plain(c, name)
+	}
+	return way{write: c.layers(name, 3)}
 }
 
 // hundred is that many locks, taken together. The braces put them in one slot of a cluster.

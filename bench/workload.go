@@ -175,6 +175,18 @@ func workloads(o *options) []workload {
 			fickle: true,
 			metric: perSecond, columns: usual,
 		},
+		{
+			name: "nested", about: "three layers that lock the same name inside of each other, in one goroutine",
+			cell:   cell{Workload: "nested", Processes: 1, Goroutines: 1, Duration: d},
+			fickle: true,
+			metric: p50, columns: []metric{p99, sentPerOp, allocs, allocBytes},
+		},
+		{
+			name: "nested-1ms", about: "three layers that lock the same name inside of each other, and 1 ms more for each round trip",
+			cell:   cell{Workload: "nested", Processes: 1, Goroutines: 1, RTT: time.Millisecond, Duration: d},
+			fickle: true,
+			metric: p50, columns: []metric{p99, sentPerOp, allocs, allocBytes},
+		},
 	}
 }
 

@@ -1,5 +1,6 @@
 package bench;
 
+import java.lang.reflect.Proxy;
 import java.util.concurrent.ThreadLocalRandom;
 
 import org.redisson.api.RLock;
@@ -23,6 +24,17 @@ interface Kind {
             locks[i] = client.getLock("{" + name + "}:" + i);
         }
         return new Way(client.getMultiLock(locks), null, 0);
+    };
+
+    /** One lock, which three layers take inside of each other. */
+    Kind NESTED = (client, name) -> {
+        RLock lock = client.getLock(name);
+        RLock layers = (RLock) Proxy.newProxyInstance(Kind.class.getClassLoader(), new Class<?>[] {RLock.class}, (self, method, args) -> {
+            method.invoke(lock, args);
+            method.invoke(lock, args);
+            return method.invoke(lock, args);
+        });
+        return new Way(layers, null, 0);
     };
 
     Way of(RedissonClient client, String name);

@@ -37,6 +37,7 @@ import bench.Worker.Result;
  * readers      as local, with the read side of a read/write lock.
  * mixed        as contended, with a read/write lock, which 95 of 100 sections read.
  * all-100      as pair, with a multi lock of a hundred names.
+ * nested       as pair, locked and unlocked three times, one inside of the other.
  * waiters      --goroutines threads wait for a lock that another client holds through the window. ops,
  *              elapsed time and latency are those of the drain that follows.
  * holds        --goroutines names are held through the window; they are the ops. Unlocking them
@@ -81,6 +82,7 @@ abstract class Workload {
             case "readers" -> new Repeat(options, Kind.READERS, false);
             case "mixed" -> new Repeat(options, Kind.MIXED, false);
             case "all-100" -> new Repeat(options, Kind.HUNDRED, true);
+            case "nested" -> new Repeat(options, Kind.NESTED, true);
             case "waiters" -> new Waiters(options);
             case "holds" -> new Holds(options);
             default -> throw new IllegalArgumentException("unknown workload " + options.workload());
