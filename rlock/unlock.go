@@ -136,26 +136,36 @@ func (l *level) release() (err error) {
 	over := began.Add(wait)
 	defer func() { spend(l.Context, began, err != nil) }()
 	mine := h.tryBegin()
-	by, u := newUnlocker(), (*unlocking)(nil)
-	if mine && (h.lossSoFar() != nil || l.isPatient() && wait >= 2*minOwn && !c.left.isAny() && c.leases.Until(&h.lease).After(over)) {
-		if c.start() { // an unlock works after Close, too; Close waits for all of it
-			defer c.running.Done()
-		}
-		first := l.unlockHere(over)
-		if first.loss != nil || first.err == nil {
-			return l.ended(&first)
-		}
+	if !mine || h.lossSoFar() == nil && (!l.isPatient() || wait < 2*minOwn || c.left.isAny() || !c.leases.Until(&h.lease).After(over)) {
+		return l.releaseFor(over, mine, nil)
+	}
+	if c.start() { // an unlock works after Close, too; Close waits for all of it
+		defer c.running.Done()
+	}
+	first := l.unlockHere(over)
+	if first.loss != nil || first.err == nil {
+		return l.ended(&first)
+	}
+	return l.releaseRest(over, first)
+}
+
+// releaseRest is the rest of an unlock whose first call has failed.
+func (l *level) releaseRest(over time.Time, first unlocking) error { return l.releaseFor(over, true, &first) }
+
+// releaseFor ends the hold on a goroutine of its own, with the first call or after that. mine says that the right to make calls was taken.
+func (l *level) releaseFor(over time.Time, mine bool, first *unlocking) error {
+	by := newUnlocker()
+	if first != nil {
 		by.fails(first.err)
-		again := first // in memory of its own: most need none
-		u = &again
 	}
 	errs := unlockFor(by, time.Until(over), []*level{l}, func() []error {
 		if !mine {
-			h.await()
+			l.hold.await()
 		}
+		u := first
 		if u == nil {
-			first := l.unlocking(by)
-			u = &first
+			began := l.unlocking(by)
+			u = &began
 		}
 		u.finish(by)
 		if err := l.ended(u); err != nil {
