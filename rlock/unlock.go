@@ -150,7 +150,9 @@ func (l *level) release() (err error) {
 }
 
 // releaseRest is the rest of an unlock whose first call has failed.
-func (l *level) releaseRest(over time.Time, first unlocking) error { return l.releaseFor(over, true, &first) }
+func (l *level) releaseRest(over time.Time, first unlocking) error {
+	return l.releaseFor(over, true, &first)
+}
 
 // releaseFor ends the hold on a goroutine of its own, with the first call or after that. mine says that the right to make calls was taken.
 func (l *level) releaseFor(over time.Time, mine bool, first *unlocking) error {

@@ -215,8 +215,8 @@ func TestReentryForMore(t *testing.T) {
 
 // G9: Close and levels that come and go: no call, timer or goroutine outlives it, and the unlocks after it release.
 func TestCountAndClose(t *testing.T) {
-	b := newBench(t)
 	before := ours()
+	b := bareBench(t)
 	for range 20 {
 		c := newClient(t, b.rdb)
 		m := c.Mutex(redistest.Name(t))
