@@ -83,6 +83,7 @@ type process struct {
 	active  int             // faults of its own, or of its server
 	began   time.Time       // when the first of these began, or of the last ones
 	faulted time.Time       // when the last of these ended
+	longest time.Duration   // any of these, so far
 	busy    map[*oracle]int // calls, and sections, that have to do with it
 }
 
@@ -439,8 +440,12 @@ func (w *world) haunts(p *process, o *oracle, name string, seen map[string]time.
 		at = time.Now()
 	}
 	seen[name] = at
-	// One that came late by some time is found within that time and what a try takes.
-	d, late := time.Since(at), p.faulted.Sub(p.began)+6*time.Second
+	// One that came late by some time is found within that time and what a try takes. It is looked for as long as its lease, and for a minute at
+	// the most; one that comes later ends with its lease.
+	d, late := time.Since(at), p.longest+6*time.Second
+	if p.longest > min(w.plan.Watchdog, time.Minute) {
+		late += w.plan.Watchdog
+	}
 	if d < late || p.active > 0 || time.Since(p.faulted) < late {
 		return 0
 	}
@@ -744,6 +749,7 @@ func (w *world) disturb(concerned []*process, n int) {
 		}
 		p.active += n
 		p.faulted = w.lastFault
+		p.longest = max(p.longest, p.faulted.Sub(p.began))
 	}
 }
 
