@@ -23,7 +23,7 @@
 -- a grant.
 --
 -- A repeat of a call whose reply was lost finds the count already there and changes nothing but
--- the expiry. The count never falls here, and a re-entry never shortens the expiry. Neither does a first acquire, but for the one that finds
+-- the expiry, and the counter if this is a re-entry, which gets no token that is another hold's. The count never falls here, and a re-entry never shortens the expiry. Neither does a first acquire, but for the one that finds
 -- a count of 0, which no hold has.
 --
 -- Redis does not roll back a script that fails. So whatever can fail comes before the hold is written: the first
@@ -75,16 +75,16 @@ end
 
 local more = held and want - tonumber(held)
 local token = 0
-if not held or more > 0 then
-  if fence then
-    token = raise(fence)
-    if type(token) == 'table' then
-      return token
-    end
+if fence and (not held or more > 0 or want > 1) then
+  token = raise(fence)
+  if type(token) == 'table' then
+    return token
   end
-  redis.call('hincrby', KEYS[1], ARGV[1], more or ARGV[3])
 elseif fence then
   token = tonumber(redis.call('get', fence) or 0)
+end
+if not held or more > 0 then
+  redis.call('hincrby', KEYS[1], ARGV[1], more or ARGV[3])
 end
 
 if not held then

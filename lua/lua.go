@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	acquireScript = script{Text("acquire"), "6192722a03811d53a70db8e51af83e90ca21b488"}
+	acquireScript = script{Text("acquire"), "52e42e35d24b1a8b41b874290d9d05c34c458923"}
 	releaseScript = script{Text("release"), "ead37e2f0c8f394e2d9894776a895206f4e7b731"}
 	renewScript   = script{Text("renew"), "dcc8d7c539374c8a7092f80e46e64c50db02e10e"}
 	forceScript   = script{Text("force"), "2eb4b1667734692edf365dcb8352a59f131cb506"}

@@ -12,7 +12,7 @@ import (
 // Scripts for many locks at once. They do for each lock what the script for one does, since that is part of them.
 
 var (
-	acquireAllScript  = script{calling("acquire", "acquire_all"), "458478cd93009117f4b4fa2aac33719f6d4e45e3"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "219a9b1451aa488f954f0b0c6f74f0c8978d52c7"}
 	releaseEachScript = script{calling("release", "release_each"), "e813d4d1c81971c475b405d605f84d7ccd100bbc"}
 )
 

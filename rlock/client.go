@@ -26,7 +26,7 @@ import (
 //   - one that keeps the places of waiters, once a FairMutex was waited for;
 //   - one for each Redis node on which something is waited for, with a connection of its own;
 //   - when needed, one that undoes what calls without an answer may have done; on a cluster, one for each slot;
-//   - one for each call in flight whose caller may leave;
+//   - one for each call in flight whose caller may leave, or for which nobody waits;
 //   - one each that calls the Logger and the Trace, while they have something to be told.
 type Client struct {
 	rdb     rueidis.Client

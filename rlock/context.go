@@ -74,8 +74,8 @@ func Owner(ctx context.Context) string {
 // such hold, or it was not taken through [Client.FencedMutex].
 //
 // The token belongs to the hold, and all its levels have it. Every hold of one name has a higher token than those before it. So a store
-// that refuses writes with a token lower than one it has seen is safe from holders that do not know yet that they lost the lock. The token stays the same after the hold has ended, but a section that begins
-// after that, under its ctx, carries it no more.
+// that refuses writes with a token lower than one it has seen is safe from holders that do not know yet that they lost the lock. The token
+// stays the same after the hold has ended, but a section that begins after that, under its ctx, carries it no more.
 //
 // If ctx carries locks of one name in several Redis servers, use [Mutex.FencingToken]: it tells them apart.
 func FencingToken(ctx context.Context, name string) (token int64, ok bool) {

@@ -22,6 +22,7 @@ type follower struct {
 	low, high int32       // it is one of these, or between them; 0 until that matters
 	calling   bool        // a call is under way
 	due       bool        // the timer runs, or its function is about to
+	failed    int         // calls since one was answered
 	timer     *time.Timer // calls state
 }
 
@@ -67,38 +68,56 @@ func (h *hold) follow() {
 	switch {
 	case behind && !f.due && !f.calling:
 		f.due = true
+		after := followAfter << min(f.failed, 8) // 26 s at the most
 		if f.timer == nil {
-			f.timer = time.AfterFunc(followAfter, h.state)
+			f.timer = time.AfterFunc(after, h.state)
 		} else {
-			f.timer.Reset(followAfter)
+			f.timer.Reset(after)
 		}
 	case !behind && f.due && f.timer.Stop():
 		f.due = false
 	}
 }
 
-// state makes the call. What it fails with is of no importance: the next change is stated anew.
+// state makes the call; again after a while, and then after a longer one, if that fails.
 func (h *hold) state() {
 	c := h.mutex.client
 	started := c.start() // Close waits for it
 	if started {
 		defer c.running.Done()
 	}
+	left := time.Until(c.leases.Until(&h.lease))
+	if left <= 0 {
+		c.leases.CatchUp() // it is lost, whoever notices first
+	}
 	h.mu.Lock()
 	f, count := &h.callers.count, h.count
 	f.due = false
 	raise := f.low < count
 	// Whoever has the right to make calls has it follow afterwards.
-	if !started || h.calling || h.levels == nil || h.loss != nil || !raise && f.high <= count {
+	if !started || left <= 0 || h.calling || h.levels == nil || h.loss != nil || !raise && f.high <= count {
 		h.mu.Unlock()
 		return
 	}
 	f.calling, f.low, f.high = true, min(f.low, count), max(f.high, count)
 	h.mu.Unlock()
 
-	held, err := h.send(count, raise)
+	held, err := true, errSilent
+	if !c.left.isAny() || !c.left.isSilent(h.mutex.slot()) { // otherwise each hold would have a call that hangs
+		held, err = h.send(count, raise, left)
+	}
 	h.mu.Lock()
+	open := h.levels != nil // until a release is sent: if the field was gone, it was gone before that
+	h.mu.Unlock()
+	if err == nil && !held && open {
+		h.gone()
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	f.calling = false
+	if f.failed++; err == nil {
+		f.failed = 0
+	}
 	switch {
 	case err != nil:
 	case raise:
@@ -106,23 +125,17 @@ func (h *hold) state() {
 	default:
 		f.high = min(f.high, count)
 	}
-	gone := err == nil && !held && h.levels != nil // or the last unlock may have come first
 	if !h.calling {
 		h.pass()
 	}
-	h.mu.Unlock()
-	if gone {
-		h.gone()
-	}
 }
 
-// send states a count, and reports whether the owner holds the lock.
-func (h *hold) send(count int32, raise bool) (held bool, err error) {
+// send states a count, and reports whether the owner holds the lock, which is trusted for so long: the levels of a reader expire each by
+// itself.
+func (h *hold) send(count int32, raise bool, left time.Duration) (held bool, err error) {
 	m := h.mutex
 	c := m.client
-	now := time.Now()
-	// No more than it is trusted for. But the levels of a reader expire each by itself.
-	lease := m.expiry(max(c.leases.Until(&h.lease).Sub(now), time.Millisecond))
+	now, lease := time.Now(), m.expiry(max(left, time.Millisecond))
 	if !raise {
 		reply, err := c.release(c.call(&h.first, now, 0), m, lua.ReleaseArgs{
 			Name: m.key, Side: m.kind.side, Owner: h.field(), Count: int(count), Lease: lease, Publish: lua.Publish(c.knownChannel(m)),

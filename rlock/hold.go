@@ -30,12 +30,13 @@ type hold struct {
 	taken  *time.Time // until when the lock stays taken after an unlock, see WithMinHold; nil: it does not
 	run    *run       // of hand-offs, that it is part of; nil if none led to it, and none has been tried
 
-	mu      sync.Mutex // guards the following; no other lock is taken under it
+	mu      sync.Mutex // guards the following; no other lock but that of a renewer is taken under it
 	calling bool       // somebody has the right to make calls
+	left    bool       // the caller of its last unlock has left: its lease is not kept any more
 	patient bool       // the Lock that took it could not be left
 	count   int32      // the open levels, and the last one until its unlock has ended; 0 before the hold is live, and after it
 	callers *callers   // nil until there are some, or a second level
-	token   int64      // the highest one; 0 if there is none
+	token   int64      // 0 if there is none
 	loss    *LostError // why it ended, unless by its unlock
 	levels  *level     // the open ones
 	first   level      // the first of them; the others have memory of their own
@@ -161,7 +162,7 @@ func (h *hold) openAs(inner context.Context, cancel context.CancelCauseFunc, m *
 	switch {
 	case h.loss != nil:
 		err = h.loss
-	case inMemory && h.levels == nil: // its last unlock has begun
+	case h.left, inMemory && h.levels == nil: // its last unlock has begun
 		err = errOver
 	case first && !c.holdBegins(inside), !first && c.isTold(): // Close told the open levels, and would miss this one
 		err = ErrClosed
@@ -181,13 +182,12 @@ func (h *hold) openAs(inner context.Context, cancel context.CancelCauseFunc, m *
 	renewed := h.renewed()
 	h.token = max(h.token, a.Token)
 	h.follow()
-	h.mu.Unlock()
-
 	until := a.until(m)
+	if !first && (renewed != before || !until.IsZero()) {
+		c.leases.Update(&h.lease, until, renewed) // under mu, so that the last one says what the levels ask for
+	}
+	h.mu.Unlock()
 	if !first {
-		if renewed != before || !until.IsZero() {
-			c.leases.Update(&h.lease, until, renewed)
-		}
 		return l, nil
 	}
 	began := a.sent
@@ -313,7 +313,7 @@ func (h *hold) end() {
 
 // pass gives the right to the next one, and wakes nobody else: of n that were all woken each time, there would be n²/2 wake-ups. mu is held.
 func (h *hold) pass() {
-	h.calling = h.callers != nil && len(h.callers.queue) > 0
+	h.calling = h.callers != nil && len(h.callers.queue) > 0 && !h.callers.count.calling // state passes it on
 	if !h.calling {
 		h.follow()
 	} else {
@@ -383,12 +383,12 @@ func (l *level) close() (closed, last bool) {
 		h.count--
 	}
 	h.follow()
-	h.mu.Unlock()
-	switch {
-	case last:
-		h.mutex.client.takers.remove(h.tag)
-	case renewed != before:
+	if !last && renewed != before {
 		h.mutex.client.leases.Update(&h.lease, time.Time{}, renewed)
+	}
+	h.mu.Unlock()
+	if last {
+		h.mutex.client.takers.remove(h.tag)
 	}
 	cancel((*unlockedError)(h))
 	return true, last

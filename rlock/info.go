@@ -32,7 +32,7 @@ type Info struct {
 // Holder is an owner of a lock.
 type Holder struct {
 	Owner string // as it is written in Redis, and as [Owner] returns it; it begins with what [Client.ID] returns
-	Depth int    // how many levels its hold has
+	Depth int    // how many levels its hold has, or had a moment ago: that follows after 100 ms
 	Write bool   // it is the writer of a read/write lock
 }
 

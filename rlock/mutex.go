@@ -36,11 +36,12 @@ type Mutex struct {
 // ctx of the section first. It may be called from any goroutine, also after that ctx was cancelled and after
 // [Client.Close].
 //
-// The unlock of an inner level waits for nothing. The last one returns when Redis has answered, or when the lease has ended, or after [Options].UnlockTimeout: then it goes on in the
-// background. It acts once. Its error satisfies errors.Is for
+// The unlock of an inner level waits for nothing. The last one returns when Redis has answered, or when the lease has ended, or after
+// [Options].UnlockTimeout: then it goes on in the background. It acts once. Its error satisfies errors.Is for
 //
 //   - [ErrNotHeld], if it was called before; nothing is changed,
-//   - [ErrNotHeld] and [ErrLost], if the hold was lost before: somebody else may have been in the section,
+//   - [ErrNotHeld] and [ErrLost], if the hold was lost before, as far as is known if levels are left: somebody else may have been in
+//     the section,
 //   - [ErrUnreachable], if Redis did not answer,
 //
 // or is what Redis said. After the last two the level is closed all the same. If it was the last one, the hold is
@@ -113,9 +114,9 @@ func (m *Mutex) Name() string {
 	return m.name
 }
 
-// Lock waits until the lock is held or ctx is done. If ctx carries an open hold of this lock it
-// re-enters that hold, which sends nothing unless it asks for a longer lease; otherwise it competes. It returns the ctx of the section, a child of ctx that carries the
-// hold: use it for everything inside. It is cancelled when the hold ends: by unlock, or because it was lost;
+// Lock waits until the lock is held or ctx is done. If ctx carries an open hold of this lock it re-enters that hold, and asks Redis only for
+// a longer lease or a token that the hold does not have; otherwise it competes. It returns the ctx of the section, a child of ctx that
+// carries the hold: use it for everything inside. It is cancelled when the hold ends: by unlock, or because it was lost;
 // then [context.Cause] is [ErrLost], or [ErrClosed], and the code in the section should stop. It
 // is never safe to assume that a lock is held until unlock: heed the ctx.
 //

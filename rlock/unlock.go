@@ -298,6 +298,7 @@ func (l *level) leave(why error) error {
 	h, m := l.hold, l.mutex
 	h.mu.Lock()
 	loss, last := h.loss, h.levels == nil
+	h.left = h.left || loss == nil && last
 	h.mu.Unlock()
 	if loss != nil {
 		return m.fail(ErrNotHeld, loss)

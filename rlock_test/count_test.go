@@ -3,6 +3,7 @@ package rlock_test
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -217,15 +218,14 @@ func TestReentryForMore(t *testing.T) {
 func TestCountAndClose(t *testing.T) {
 	before := ours()
 	b := bareBench(t)
-	for range 20 {
+	for i := range 20 {
 		c := newClient(t, b.rdb)
 		m := c.Mutex(redistest.Name(t))
 		ctx, unlock, err := m.Lock(context.Background())
 		require.NoError(t, err)
 		_, unlockInner, err := m.Lock(ctx)
 		require.NoError(t, err)
-		go c.Close()
-		pass(time.Duration(95+len(m.Name())%10) * time.Millisecond)
+		pass(time.Duration(90+i) * time.Millisecond) // around the moment at which the count follows
 		c.Close()
 		require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
 		require.NoError(t, unlockInner())
@@ -233,4 +233,111 @@ func TestCountAndClose(t *testing.T) {
 		require.False(t, b.exists(t, m.Name()))
 	}
 	awaitGone(t, before)
+}
+
+// G6: a fenced level of a plain hold has a token of its own, though the count in Redis is still higher than that level: that is no repeat,
+// whose token would be that of the holder before.
+func TestTokenOfALevelIsNew(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	fenced, plain := b.FencedMutex(b.name), b.Mutex(b.name)
+	var before int64
+	require.NoError(t, fenced.Do(t.Context(), func(ctx context.Context) error {
+		before, _ = fenced.FencingToken(ctx)
+		return nil
+	}))
+	ctx, unlock, err := plain.Lock(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, plain.Do(ctx, func(inner context.Context) error {
+		return plain.Do(inner, func(context.Context) error {
+			b.awaitFields(t, b.name, map[string]int64{rlock.Owner(ctx): 3})
+			return nil
+		})
+	}))
+	require.NoError(t, fenced.Do(ctx, func(ctx context.Context) error {
+		token, has := fenced.FencingToken(ctx)
+		require.True(t, has)
+		require.Greater(t, token, before)
+		return nil
+	}))
+	require.NoError(t, unlock())
+}
+
+// G1, G2: the caller of the last unlock leaves while a re-entry for longer is under way. It does not get into the hold, which nobody keeps
+// any more: it competes.
+func TestUnlockLeftBeforeAReentryIsAnswered(t *testing.T) {
+	redistest.Parallel(t)
+	c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: 3 * time.Second, UnlockTimeout: 300 * time.Millisecond})
+	ctx, unlock, err := c.Mutex(past.name).Lock(context.Background())
+	require.NoError(t, err)
+	owner := rlock.Owner(ctx)
+	proxy.OnRequest(nthScript(1, redistest.Hold))
+	p := lockAsync(t, under{context.WithoutCancel(ctx), c.Mutex(past.name, rlock.WithLease(4*time.Second))})
+	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "the re-entry is under way")
+	require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
+	proxy.Release()
+	got := p.get(t, atMost)
+	require.NoError(t, got.err)
+	require.NotEqual(t, owner, rlock.Owner(got.ctx))
+	require.NoError(t, got.unlock())
+	redistest.Eventually(t, atMost, func() bool { return !past.exists(t, past.name) }, "free")
+}
+
+// G2: levels that the watchdog is to keep come and go in a hold with a fixed lease, at the same time. The hold is renewed as long as one of
+// them is open.
+func TestLevelsDecideOnRenewal(t *testing.T) {
+	redistest.Parallel(t)
+	const lease, holds, turns = 4 * time.Second, 50, 300
+	b := newBench(t, rlock.Options{WatchdogTimeout: time.Second})
+	var last [holds]struct {
+		ctx    context.Context
+		unlock rlock.UnlockFunc
+	}
+	began := time.Now()
+	for i, name := range numbered(b.name, holds) {
+		ctx, unlock, err := b.Mutex(name, rlock.WithLease(lease)).Lock(t.Context())
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = unlock() })
+		m := b.Mutex(name)
+		one := &last[i]
+		one.ctx, one.unlock, err = m.Lock(ctx)
+		require.NoError(t, err)
+		for range turns {
+			closed := async(one.unlock)
+			one.ctx, one.unlock, err = m.Lock(ctx)
+			require.NoError(t, err)
+			require.NoError(t, <-closed)
+		}
+	}
+	pass(time.Since(began) + lease + time.Second)
+	for _, one := range last {
+		require.NoError(t, one.ctx.Err(), "%v", context.Cause(one.ctx))
+		require.NoError(t, one.unlock())
+	}
+}
+
+// G5: a count that Redis refuses is stated again, but less and less often, and the hold stays.
+func TestCountThatIsRefused(t *testing.T) {
+	redistest.Parallel(t)
+	c, proxy, past := behindProxy(t, anyWay)
+	m := c.Mutex(past.name)
+	ctx, unlock, err := m.Lock(t.Context())
+	require.NoError(t, err)
+	var asked atomic.Int64
+	var well atomic.Bool
+	proxy.OnRequest(func(cmd []string) redistest.Action {
+		if !isScript(cmd) || well.Load() {
+			return redistest.Pass
+		}
+		asked.Add(1)
+		return redistest.Fail("OOM command not allowed")
+	})
+	_, unlockInner, err := m.Lock(ctx)
+	require.NoError(t, err)
+	redistest.Eventually(t, atMost, func() bool { return asked.Load() == 4 }, "after 0.1, 0.3, 0.7 and 1.5 s")
+	well.Store(true)
+	past.awaitFields(t, past.name, map[string]int64{rlock.Owner(ctx): 2})
+	require.Less(t, asked.Load(), int64(6))
+	require.NoError(t, unlockInner())
+	require.NoError(t, unlock())
 }

@@ -246,8 +246,8 @@ func (w *world) startWaiting(t testing.TB, a actor, name string) <-chan event {
 	return in
 }
 
-// holds requires that the lock is held by field alone, count deep.
+// holds requires that the lock is held by field alone, count deep, or is so soon: in Go the count follows.
 func (w *world) holds(t testing.TB, name, field string, count int64) {
 	t.Helper()
-	require.Equal(t, map[string]int64{field: count}, w.watch.fields(t, name))
+	w.watch.awaitFields(t, name, map[string]int64{field: count})
 }
