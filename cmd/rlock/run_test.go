@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -156,6 +157,9 @@ func TestRunLeaseEnds(t *testing.T) {
 
 func TestRunForwardsSignals(t *testing.T) {
 	t.Parallel()
+	taken := make(chan os.Signal, 1)
+	signal.Notify(taken, syscall.SIGHUP) // or what is started here ignores it, if these tests were started under nohup
+	t.Cleanup(func() { signal.Stop(taken) })
 	s := redistest.Start(t)
 	for name, c := range map[string]struct {
 		signal syscall.Signal
