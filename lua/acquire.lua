@@ -23,8 +23,11 @@
 -- a grant.
 --
 -- A repeat of a call whose reply was lost finds the count already there and changes nothing but
--- the expiry, and the counter if this is a re-entry, which gets no token that is another hold's. The count never falls here, and a re-entry never shortens the expiry. Neither does a first acquire, but for the one that finds
+-- the expiry. The count never falls here, and a re-entry never shortens the expiry. Neither does a first acquire, but for the one that finds
 -- a count of 0, which no hold has.
+--
+-- A re-entry that asks for a token raises the counter in a repeat, too: its hold has none yet, and the count may be there for other levels.
+-- So it never gets the token of a hold before it.
 --
 -- Redis does not roll back a script that fails. So whatever can fail comes before the hold is written: the first
 -- access to each key, the counter, and a field that is no number. If a key cannot be accessed, nothing was written.

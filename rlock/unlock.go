@@ -149,7 +149,7 @@ func (l *level) release() (err error) {
 	return l.releaseRest(over, first)
 }
 
-// releaseRest is the rest of an unlock whose first call has failed.
+// releaseRest is the rest of an unlock whose first call has failed. first is in memory of its own then, which most unlocks do not need.
 func (l *level) releaseRest(over time.Time, first unlocking) error {
 	return l.releaseFor(over, true, &first)
 }
