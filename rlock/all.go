@@ -474,7 +474,7 @@ func (a *MultiMutex) newSection(ctx, closing context.Context) *section {
 // inItsOwnWay is the refusal of which the section itself is the holder; nil if it is somebody else.
 func (s *section) inItsOwnWay(err error) *NotAcquiredError {
 	var not *NotAcquiredError
-	if errors.As(err, &not) && slices.ContainsFunc(s.levels, func(l *level) bool { return l.hold.field() == not.Holder }) {
+	if errors.As(err, &not) && slices.ContainsFunc(s.levels, func(l *level) bool { return l.hold.tenure.field() == not.Holder }) {
 		return not
 	}
 	return nil

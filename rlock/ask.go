@@ -107,7 +107,7 @@ func (c *Client) minAttempt() time.Duration {
 type question struct {
 	caller
 	mutex  *Mutex
-	hold   *hold
+	tenure *tenure
 	count  int                   // the levels with the one that is asked for
 	within *hold                 // of the other side of a read/write lock, which lets it in; nil: none
 	joins  bool                  // the queue in Redis, if the lock is held; or leaves a mark, or looks at those of others
@@ -160,10 +160,10 @@ func (q *question) ask(u undoer) (a answer, left bool, err error) {
 
 // send asks Redis, again if something went wrong that may pass. It stops early when the caller has left.
 func (q *question) send(left <-chan struct{}) (answer, error) {
-	m, h, c := q.mutex, q.hold, q.mutex.client
-	args := m.acquireArgs(h, q.count)
+	m, t, c := q.mutex, q.tenure, q.mutex.client
+	args := m.acquireArgs(t, q.count)
 	if q.within != nil {
-		args.Within = q.within.field()
+		args.Within = q.within.tenure.field()
 	}
 	switch {
 	case m.kind.times != nil && q.count == 1:
@@ -185,20 +185,20 @@ func (q *question) send(left <-chan struct{}) (answer, error) {
 		switch {
 		case q.count == 1:
 			if err != nil && mayHaveRun(err) || repeated {
-				h.lateAcquire(args.Lease)
+				t.lateAcquire(args.Lease)
 			}
-		case m.ttl() > h.mutex.ttl():
-			h.doubted(time.Now().Add(args.Lease)) // if its end comes into doubt, this one counts
+		case m.ttl() > t.mutex.ttl():
+			t.doubted(time.Now().Add(args.Lease)) // if its end comes into doubt, this one counts
 		}
 		if err == nil {
 			if reply.NoQueue {
 				c.forbidden(args.Side).Store(true)
 			}
 			if (args.Queue != "" || args.Fair.List != "") && !reply.WithoutQueue && reply.Status == lua.Acquired {
-				h.queued = nil // not after a refusal: a late grant would be trusted from the next call on
+				t.queued = nil // not after a refusal: a late grant would be trusted from the next call on
 			}
-			if q.count == 1 && h.doubt != nil {
-				h.doubt.unsure = false
+			if q.count == 1 && t.doubt != nil {
+				t.doubt.unsure = false
 			}
 			return answer{AcquireReply: reply, sent: sent}, nil
 		}
@@ -210,9 +210,9 @@ func (q *question) send(left <-chan struct{}) (answer, error) {
 	}
 }
 
-func (m *Mutex) acquireArgs(h *hold, count int) lua.AcquireArgs {
-	args := lua.AcquireArgs{Name: m.key, Side: m.kind.side, Owner: h.field(), Lease: h.mutex.expiry(m.ttl()), Count: count}
-	if _, has := h.fencingToken(); !has { // a hold has one token
+func (m *Mutex) acquireArgs(t *tenure, count int) lua.AcquireArgs {
+	args := lua.AcquireArgs{Name: m.key, Side: m.kind.side, Owner: t.field(), Lease: t.mutex.expiry(m.ttl()), Count: count}
+	if !t.hasToken() { // a hold has one token
 		args.Fence = m.fenceOf()
 	}
 	return args

@@ -12,7 +12,7 @@ import (
 )
 
 // A batch is locks of one Client, and on a cluster of one slot, that are taken by one call, all or none, and released by one. Each
-// has a waiter, a hold and a level of its own, as if it were alone, and is under the same rules; only the calls are shared.
+// has a waiter, a tenure and a level of its own, as if it were alone, and is under the same rules; only the calls are shared.
 //
 // Its attempt is that of TryLock(0) on each: it needs the turn in every queue of the process (I7), so it asks nobody if other
 // goroutines wait for one of the locks. Nobody else makes calls for holds that are not live yet (I1).
@@ -53,7 +53,7 @@ func takeTogether(who caller, all []*Mutex) (levels []*level, refused int, err e
 	}
 	b := &batch{caller: who, client: c, locks: make([]*locking, 0, len(all))}
 	for i, m := range all {
-		l := &locking{question: question{caller: who, mutex: m, hold: newHold(m), count: 1}}
+		l := &locking{question: question{caller: who, mutex: m, tenure: newTenure(m), count: 1}}
 		if !c.hub.JoinFirst(&l.waiter, m.waiters()) {
 			b.leave()
 			return nil, i, m.gaveUp(who, nil, lua.AcquireReply{})
@@ -99,7 +99,7 @@ func (b *batch) send(left <-chan struct{}) (allAnswer, error) {
 	c := b.client
 	args := make([]lua.AcquireArgs, len(b.locks))
 	for i, l := range b.locks {
-		args[i] = l.mutex.acquireArgs(l.hold, l.count)
+		args[i] = l.mutex.acquireArgs(l.tenure, l.count)
 	}
 	again := retry{until: b.limit, least: minTries}
 	for {
@@ -108,7 +108,7 @@ func (b *batch) send(left <-chan struct{}) (allAnswer, error) {
 		reply, err := lua.AcquireAll(ctx, c.rdb, args)
 		if err != nil && mayHaveRun(err) || ctx.isRepeated() {
 			for _, l := range b.locks {
-				l.hold.lateAcquire(l.mutex.expiry(l.mutex.ttl()))
+				l.tenure.lateAcquire(l.mutex.expiry(l.mutex.ttl()))
 			}
 		}
 		if err == nil {
@@ -127,7 +127,7 @@ func (b *batch) leave() {
 	rest := make([]*residue, len(b.locks))
 	for i, l := range b.locks {
 		l.waiter.Leave()
-		rest[i] = l.hold.residue()
+		rest[i] = l.tenure.residue()
 	}
 	b.client.sweep(rest...)
 }
@@ -144,16 +144,16 @@ func (b *batch) undo(a allAnswer, err error) {
 func (b *batch) giveBack() {
 	args := make([]lua.ReleaseArgs, len(b.locks))
 	for i, l := range b.locks {
-		args[i] = l.hold.releaseArgs()
+		args[i] = l.tenure.releaseArgs()
 	}
 	ctx, cancel := b.client.lastCall()
 	defer cancel()
 	results, err := lua.ReleaseEach(ctx, b.client.rdb, args)
 	for i, l := range b.locks {
 		if err == nil {
-			l.hold.givenBack(results[i].Err)
+			l.tenure.givenBack(results[i].Err)
 		} else {
-			l.hold.givenBack(err)
+			l.tenure.givenBack(err)
 		}
 	}
 }
@@ -171,15 +171,15 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 		m, granted := l.mutex, answer{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: a.Tokens[i]}, sent: a.sent}
 		if until := granted.until(m); !time.Now().Before(until) {
 			err = &LostError{
-				Name: m.name, Owner: l.hold.field(), Reason: LostExpired, Since: until,
+				Name: m.name, Owner: l.tenure.field(), Reason: LostExpired, Since: until,
 				text: "lost: Redis took longer than the lease to answer",
 			}
 			break
 		}
-		m.client.takers.add(b.outer, l.hold.tag)
-		s, failed := l.hold.openAs(inner, cancel, m, granted, false)
+		m.client.takers.add(b.outer, l.tenure.tag)
+		s, failed := l.tenure.admitAs(inner, cancel, m, granted, false)
 		if failed != nil {
-			m.client.takers.remove(l.hold.tag)
+			m.client.takers.remove(l.tenure.tag)
 			err = m.gaveUp(b.caller, failed, lua.AcquireReply{})
 			break
 		}
@@ -197,13 +197,13 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 	}, func(_ struct{}, err error) {
 		if err != nil { // not even begun, since Redis is silent
 			for _, l := range b.locks {
-				l.hold.givenBack(err)
+				l.tenure.givenBack(err)
 			}
 			b.leave()
 		}
 	})
 	for _, l := range levels {
-		l.hold.taken = nil // nobody was told of it
+		l.hold.tenure.taken = nil // nobody was told of it
 	}
 	b.caller.leaveTo(func() { _ = unlockTogether(levels) }, b.client)
 	return nil, err
@@ -249,7 +249,7 @@ func unlockTogether(levels []*level) (errs []error) {
 func releaseLevels(levels []*level, by *unlocker) (errs []error) {
 	c := levels[0].mutex.client
 	for _, l := range levels {
-		l.hold.await() // whoever has the right to make calls for it waits for no other hold
+		l.hold.tenure.await() // whoever has the right to make calls for it waits for no other hold
 	}
 	all := make([]unlocking, len(levels))
 	ending := make([]*ending, 0, len(levels)) // their holds end
@@ -270,7 +270,7 @@ func releaseLevels(levels []*level, by *unlocker) (errs []error) {
 		}
 	}
 	for _, l := range levels {
-		l.hold.end()
+		l.hold.tenure.end()
 	}
 	c.sweep(rest...)
 	return errs
@@ -285,15 +285,15 @@ type ending struct {
 
 func endingOf(u *unlocking) *ending {
 	e := &ending{unlocking: u}
-	e.releasing = u.hold.toRelease()
-	e.next, e.stay = u.hold.claim(time.Now(), &e.args)
+	e.releasing = u.tenure.toRelease()
+	e.next, e.stay = u.tenure.claim(time.Now(), &e.args)
 	return e
 }
 
 // releaseTogether releases holds by one call, again if something went wrong that may pass and their leases last. As with a release
 // of one, only the first call names the next owners. What Redis refuses it is asked for alone.
 func releaseTogether(all []*ending) {
-	c := all[0].hold.mutex.client
+	c := all[0].tenure.mutex.client
 	var last *ending // the one whose lease ends last
 	var until time.Time
 	args := make([]lua.ReleaseArgs, len(all))
@@ -302,7 +302,7 @@ func releaseTogether(all []*ending) {
 		if e.next != nil {
 			args[i] = e.next.takesOver(e.args, e.stay)
 		}
-		if t := c.leases.Until(&e.hold.lease); last == nil || t.After(until) {
+		if t := c.leases.Until(&e.tenure.lease); last == nil || t.After(until) {
 			last, until = e, t
 		}
 	}
@@ -310,7 +310,7 @@ func releaseTogether(all []*ending) {
 	for handsOff := true; ; handsOff = false {
 		closed := c.isClosed() // then Close may wait for this
 		sent := time.Now()
-		results, repeated, err := last.hold.sendTogether(args, last.by, closed)
+		results, repeated, err := last.tenure.sendTogether(args, last.by, closed)
 		for i, e := range all {
 			switch {
 			case err == nil:
@@ -325,7 +325,7 @@ func releaseTogether(all []*ending) {
 		if err == nil || isRefusal(err) {
 			break
 		}
-		if closed || !last.by.again(last.hold, &again, err) {
+		if closed || !last.by.again(last.tenure, &again, err) {
 			break
 		}
 	}
@@ -337,19 +337,19 @@ func releaseTogether(all []*ending) {
 }
 
 // sendTogether makes the call.
-func (h *hold) sendTogether(args []lua.ReleaseArgs, by *unlocker, closed bool) (
+func (t *tenure) sendTogether(args []lua.ReleaseArgs, by *unlocker, closed bool) (
 	results []lua.ReleaseResult, repeated bool, err error,
 ) {
-	c := h.mutex.client
+	c := t.mutex.client
 	if closed {
 		ctx, cancel := c.lastCall()
 		defer cancel()
 		results, err = lua.ReleaseEach(ctx, c.rdb, args)
 		return results, false, err
 	}
-	ctx := h.releaseCall(time.Now(), by)
+	ctx := t.releaseCall(time.Now(), by)
 	results, err = lua.ReleaseEach(ctx, c.rdb, args)
-	c.answered(h.mutex.slot, err)
+	c.answered(t.mutex.slot, err)
 	return results, ctx.isRepeated(), err
 }
 
@@ -360,14 +360,14 @@ func (e *ending) answered(handsOff bool, sent time.Time, r lua.ReleaseResult, re
 		e.late = e.late || mayHaveRun(r.Err)
 		e.alone()
 	case handsOff:
-		e.released = e.hold.handedOff(e.next, e.stay, sent, r.ReleaseReply, nil, repeated)
+		e.released = e.tenure.handedOff(e.next, e.stay, sent, r.ReleaseReply, nil, repeated)
 		if e.err != nil {
 			e.alone()
 			return
 		}
 		e.next = nil
 	default:
-		e.hold.mutex.wakeIfAlone(r.ReleaseReply)
+		e.tenure.mutex.wakeIfAlone(r.ReleaseReply)
 		e.late = e.late || repeated
 		e.released = released{sent: sent, held: r.Status != lua.NotHeld || e.late, late: e.late}
 	}

@@ -40,7 +40,7 @@ func innermostOpen(ctx context.Context) *level {
 // carries reports whether an open hold of ctx, or a share of one of a quorum, has that owner field.
 func carries(ctx context.Context, field string) bool {
 	for l := levelOf(ctx); l != nil; l = l.outer {
-		if l.isOpen() && l.hold.field() == field {
+		if l.isOpen() && l.hold.tenure.field() == field {
 			return true
 		}
 	}
@@ -65,7 +65,7 @@ func Detach(ctx context.Context) context.Context {
 // for logs.
 func Owner(ctx context.Context) string {
 	if l := levelOf(ctx); l != nil && l.hold.isLive() {
-		return l.hold.field()
+		return l.hold.tenure.field()
 	}
 	return ""
 }
@@ -80,7 +80,7 @@ func Owner(ctx context.Context) string {
 // If ctx carries locks of one name in several Redis servers, use [Mutex.FencingToken]: it tells them apart.
 func FencingToken(ctx context.Context, name string) (token int64, ok bool) {
 	for l := levelOf(ctx); l != nil; l = l.outer {
-		if l.hold.mutex.name == name {
+		if l.hold.tenure.mutex.name == name {
 			return l.hold.fencingToken()
 		}
 	}

@@ -303,7 +303,7 @@ func (e *election) note(h *quorumHold, t tally, began time.Time, left bool) {
 		switch {
 		case s.refusal.Status == lua.Held:
 			ends[i] = s.refusal.TTL
-			e.held, e.own = s.refusal, s.hold.mutex.client.isOwn(s.refusal.Holder)
+			e.held, e.own = s.refusal, s.tenure.mutex.client.isOwn(s.refusal.Holder)
 		case s.err != nil && !s.asked && !s.left:
 			ends[i] = back
 		default: // it is told when the share was given back

@@ -223,7 +223,7 @@ func (e *unlockedError) Error() string {
 	if err := e.Unwrap(); err != nil {
 		return err.Error()
 	}
-	return prefix(e.mutex.name) + "unlocked"
+	return prefix(e.tenure.mutex.name) + "unlocked"
 }
 
 func (e *unlockedError) Is(target error) bool { return target == context.Canceled }

@@ -45,11 +45,11 @@ func (r *run) over(o HandOff, now time.Time) bool {
 
 // claim tells the hub that the hold ends, and claims the waiter that is next in this process: nil if there is none. If
 // stay is true, it gets the lock before other processes.
-func (h *hold) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, stay bool) {
-	c, q := h.mutex.client, h.mutex.waiters()
-	stay = !h.run.over(c.options.HandOff, now)
+func (t *tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, stay bool) {
+	c, q := t.mutex.client, t.mutex.waiters()
+	stay = !t.run.over(c.options.HandOff, now)
 	switch {
-	case !h.mutex.kind.ordinary || !args.Taken.IsZero():
+	case !t.mutex.kind.ordinary || !args.Taken.IsZero():
 		c.hub.Ending(q)
 		return nil, false
 	case !c.handsOff():
@@ -61,7 +61,7 @@ func (h *hold) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, stay 
 	}
 	w, outsiders := c.hub.Claim(q)
 	if outsiders && args.Key != "" { // which have no hand-offs: so they get a fifth of the sections at least, if they are there for them
-		stay = !h.run.over(c.options.HandOff.quarter(), now)
+		stay = !t.run.over(c.options.HandOff.quarter(), now)
 	}
 	if w == nil {
 		return nil, false
@@ -76,40 +76,42 @@ func (h *hold) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, stay 
 
 // takePlace prepares for the call that puts the waiter in the queue in Redis.
 func (l *locking) takePlace(now time.Time) bool {
-	if !l.waiter.TakePlace(l.hold.field()) {
+	l.needsTenure()
+	if !l.waiter.TakePlace(l.tenure.field()) {
 		return false
 	}
-	l.hold.mayQueue(now)
+	l.tenure.mayQueue(now)
 	return true
 }
 
 // mayQueue notes that a call is about to be sent that may leave the field in the queue, or a mark.
-func (h *hold) mayQueue(now time.Time) {
-	if h.queued == nil { // a grant may be for the first of several calls
+func (t *tenure) mayQueue(now time.Time) {
+	if t.queued == nil { // a grant may be for the first of several calls
 		first := now // not now itself, which would be on the heap for all of them
-		h.queued = &first
+		t.queued = &first
 	}
 }
 
 // handOff makes the one attempt to end the hold with a waiter claimed. Unless it fails, the claim is over.
-func (h *hold) handOff(next *locking, stay bool, args lua.ReleaseArgs, by *unlocker) released {
+func (t *tenure) handOff(next *locking, stay bool, args lua.ReleaseArgs, by *unlocker) released {
 	sent := time.Now()
-	ctx := h.releaseCall(sent, by)
-	reply, err := h.mutex.client.release(ctx, h.mutex, next.takesOver(args, stay))
-	return h.handedOff(next, stay, sent, reply, err, ctx.isRepeated())
+	ctx := t.releaseCall(sent, by)
+	reply, err := t.mutex.client.release(ctx, t.mutex, next.takesOver(args, stay))
+	return t.handedOff(next, stay, sent, reply, err, ctx.isRepeated())
 }
 
 // takesOver are the arguments of a release that has a next owner.
 func (l *locking) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
 	m := l.mutex
-	args.Fence, args.Lease, args.Next, args.Stay = m.fenceOf(), m.expiry(m.ttl()), l.hold.field(), stay
+	l.needsTenure()
+	args.Fence, args.Lease, args.Next, args.Stay = m.fenceOf(), m.expiry(m.ttl()), l.tenure.field(), stay
 	args.Short = m.isShort()
 	return args
 }
 
 // handedOff is what came of such a release.
-func (h *hold) handedOff(next *locking, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) released {
-	c, m := h.mutex.client, next.mutex
+func (t *tenure) handedOff(next *locking, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) released {
+	c, m := t.mutex.client, next.mutex
 	switch {
 	case err == nil && reply.Status == lua.NotHeld && repeated:
 		return released{late: true, err: errRepeated}
@@ -121,13 +123,13 @@ func (h *hold) handedOff(next *locking, stay bool, sent time.Time, reply lua.Rel
 	}
 	var ok bool
 	if reply.Status == lua.HandedOff {
-		next.hold.run = h.run.next(stay, sent)
+		next.tenure.run = t.run.next(stay, sent)
 		next.handed = handed{token: reply.Token, sent: sent}
 		if !reply.WithoutQueue {
-			next.hold.queued = nil
+			next.tenure.queued = nil
 		}
 		if next.trace != nil {
-			next.hold.run.by = &h.first
+			next.tenure.run.by = &t.current().first
 		}
 		ok = next.waiter.Grant(m.expiry(m.ttl()))
 	} else {
@@ -175,9 +177,9 @@ func (r *run) next(stay bool, now time.Time) *run {
 // instead.
 func (l *locking) notHandedOff(r released) {
 	if r.late && r.err != nil { // it may still run
-		l.hold.lateAcquire(l.mutex.expiry(l.mutex.ttl()))
+		l.tenure.lateAcquire(l.mutex.expiry(l.mutex.ttl()))
 	} else { // also a script that was refused: it may have been half-way
-		l.hold.doubted(time.Now().Add(min(l.mutex.expiry(l.mutex.ttl()), maxSweep))).unsure = true
+		l.tenure.doubted(time.Now().Add(min(l.mutex.expiry(l.mutex.ttl()), maxSweep))).unsure = true
 	}
 	l.unclaim()
 }
@@ -202,13 +204,13 @@ func (m *Mutex) isShort() bool { return !m.usesGrants() && m.expiry(m.ttl()) < m
 // the lease of the grant. If too little of that is left, or something is missing, Redis has to be asked first: that the lock is
 // ours, it will say.
 func (l *locking) given(g *pubsub.Grant) (a answer, usable bool) {
-	m, h := l.mutex, l.hold
+	m, t := l.mutex, l.tenure
 	a = answer{sent: l.queuedAt(), lease: min(g.Lease, m.ttl())}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)
 	usable = !g.Crossed && m.usesGrants() && (g.Token >= 0 || m.kind.fence == nil) &&
 		time.Until(a.sent.Add(a.lease)) > a.lease/2
 	if usable {
-		h.queued = nil // it is out of the queue
+		t.queued = nil // it is out of the queue
 	}
 	return a, usable
 }

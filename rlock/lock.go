@@ -33,7 +33,7 @@ import (
 
 // locking is a Lock that competes, on its way to a hold.
 type locking struct {
-	question
+	question // its tenure is nil until it asks, or somebody asks for it
 	waiter  pubsub.Waiter
 	refused *lua.AcquireReply // the last one that said who holds the lock; nil: none, as for most that wait in line
 	place   *place            // of its own in the queue in Redis; nil: none that is known of
@@ -84,7 +84,7 @@ func (m *Mutex) compete(who caller, within *hold) (*level, error) {
 	case who.ctx.Err() != nil:
 		return nil, m.gaveUp(who, nil, lua.AcquireReply{})
 	}
-	l := &locking{question: question{caller: who, mutex: m, hold: newHold(m), count: 1, within: within}}
+	l := &locking{question: question{caller: who, mutex: m, count: 1, within: within}}
 	return l.compete()
 }
 
@@ -106,7 +106,7 @@ func (l *locking) compete() (*level, error) {
 		if !turn {
 			granted, gone, err := l.awaitTurn()
 			expired := errors.Is(err, pubsub.ErrExpired)
-			if gone && !l.leaveInTime(expired, (*hold).settleInCall) {
+			if gone && !l.leaveInTime(expired, (*tenure).settleInCall) {
 				if expired {
 					l.waitOut()
 				}
@@ -116,7 +116,7 @@ func (l *locking) compete() (*level, error) {
 				l.joined = false
 				g := l.waiter.Given()
 				if g == nil {
-					l.trace.handedBy(l.hold)
+					l.trace.handedBy(l.tenure.run)
 					c.stats.handOffs.Add(1)
 					return l.enter(l.handed.answer())
 				}
@@ -128,6 +128,7 @@ func (l *locking) compete() (*level, error) {
 			}
 		}
 		turn = false
+		l.needsTenure()
 		l.joins = l.joined && m.kind.joins(l)
 		a, left, err := l.ask(l)
 		switch {
@@ -143,7 +144,7 @@ func (l *locking) compete() (*level, error) {
 			if l.joined {
 				l.waiter.Done(m.expiry(m.ttl()))
 			} else {
-				l.hold.queued = nil // the grant has taken it out
+				l.tenure.queued = nil // the grant has taken it out
 			}
 			return l.enter(a)
 		case a.Status == lua.Lost:
@@ -160,14 +161,21 @@ func (l *locking) compete() (*level, error) {
 		switch {
 		case l.joined && m.kind.times != nil && !l.keepsPlace(a):
 			l.leavePlace()
-			l.hold.settle()
-			l.hold, turn = newHold(m), true
+			l.tenure.settle()
+			l.tenure, turn = nil, true
 		case l.joined:
 			l.waiter.Held(a.TTL, a.Joined)
 		default: // a grant that was over: nobody here has the lock
 			l.leave()
-			l.hold = newHold(m)
+			l.tenure = nil
 		}
+	}
+}
+
+// needsTenure is for whoever is about to ask Redis for the Lock.
+func (l *locking) needsTenure() {
+	if l.tenure == nil {
+		l.tenure = newTenure(l.mutex)
 	}
 }
 
@@ -181,8 +189,8 @@ func (l *locking) readerGone() error {
 	case err != nil:
 		return err
 	}
-	defer l.within.end()
-	l.within.gone()
+	defer l.within.tenure.end()
+	l.within.tenure.gone()
 	return l.within.lossSoFar()
 }
 
@@ -214,34 +222,36 @@ func (l *locking) join() (turn bool) {
 
 // joinsProcesses is for the queue of the processes.
 func (l *locking) joinsProcesses() bool {
-	return !l.once && l.mutex.queueKey() != "" && (l.hold.queued != nil || l.waiter.Listens()) && l.takePlace(time.Now())
+	return !l.once && l.mutex.queueKey() != "" && (l.tenure.queued != nil || l.waiter.Listens()) && l.takePlace(time.Now())
 }
 
 // Inherit has the Lock go on as the owner that another one of its process had a place as: that one gives up, and its process does not lose its
-// turn. So each has the other's hold, with what is to be settled of it. This one sleeps, and looks at its hold only behind the hub's mutex.
+// turn. So each has the other's tenure, with what is to be settled of it. This one sleeps, and looks at its tenure only behind the hub's mutex.
 func (l *locking) Inherit(from any) bool {
 	other := from.(*locking) //nolint:errcheck // no other value is ever set
-	if l.mutex.kind != other.mutex.kind || l.mutex.isShort() != other.mutex.isShort() || other.hold.doubt != nil {
+	if l.mutex.kind != other.mutex.kind || l.mutex.isShort() != other.mutex.isShort() || other.tenure.doubt != nil {
 		return false
 	}
-	l.hold, other.hold = other.hold, l.hold
-	l.hold.mutex, other.hold.mutex = l.mutex, other.mutex
+	if l.tenure, other.tenure = other.tenure, l.tenure; other.tenure != nil {
+		other.tenure.mutex = other.mutex
+	}
+	l.tenure.mutex = l.mutex
 	return true
 }
 
 // joinsWaiters is for the queue of all waiters, which an owner joins once.
 func (l *locking) joinsWaiters() bool {
-	return !l.once && l.hold.queued == nil && l.waiter.Listens() && l.takePlace(time.Now())
+	return !l.once && l.tenure.queued == nil && l.waiter.Listens() && l.takePlace(time.Now())
 }
 
 // leavesMark is for a writer, whose mark readers look at.
 func (l *locking) leavesMark() bool {
 	m := l.mutex
 	l.heard = l.waiter.Listens()
-	if l.once || m.queueKey() == "" || l.hold.queued == nil && !l.heard && m.seesProcesses() {
+	if l.once || m.queueKey() == "" || l.tenure.queued == nil && !l.heard && m.seesProcesses() {
 		return false
 	}
-	l.hold.mayQueue(time.Now())
+	l.tenure.mayQueue(time.Now())
 	return true
 }
 
@@ -297,14 +307,14 @@ func (l *locking) waitOut() {
 }
 
 // leave takes a Lock that got nothing out of the queue, and sweeps what it may have left in Redis.
-func (l *locking) leave() { l.leaveInTime(false, (*hold).settleInCall) }
+func (l *locking) leave() { l.leaveInTime(false, (*tenure).settleInCall) }
 
 // leaveInTime is leave for a Lock that may have time until the end of its wait: then its place in Redis, or its mark, goes before it
 // returns, unless that takes longer. It reports true, and has not left, if it was granted the lock in this moment.
-func (l *locking) leaveInTime(hasTime bool, settle func(*hold)) (granted bool) {
+func (l *locking) leaveInTime(hasTime bool, settle func(*tenure)) (granted bool) {
 	l.leavePlace()
 	if !l.joined { // it was given the lock, and could not use that
-		settle(l.hold)
+		settle(l.tenure)
 		l.mutex.client.hub.Wake(l.mutex.waiters())
 		return false
 	}
@@ -313,17 +323,17 @@ func (l *locking) leaveInTime(hasTime bool, settle func(*hold)) (granted bool) {
 		return true
 	case pubsub.Claimed: // its claimant ends it
 	case pubsub.Left:
-		if hasTime && l.hold.queued != nil {
+		if hasTime && l.tenure != nil && l.tenure.queued != nil {
 			_, _, _ = leavable(l.ctx, l.mutex, l.wait, func(<-chan struct{}) (struct{}, error) {
-				l.hold.giveBack()
+				l.tenure.giveBack()
 				return struct{}{}, nil
 			}, func(_ struct{}, err error) {
 				if err != nil { // it was not sent
-					settle(l.hold)
+					settle(l.tenure)
 				}
 			})
 		} else {
-			settle(l.hold)
+			settle(l.tenure)
 		}
 		if m := l.mutex; m.kind.side == lua.Writer && !l.refusal().Joined { // readers stood behind it alone, and not behind its mark
 			m.client.hub.Wake(m.waiters())
@@ -336,7 +346,7 @@ func (l *locking) leaveInTime(hasTime bool, settle func(*hold)) (granted bool) {
 func (l *locking) undo(a answer, _ error) {
 	l.leavePlace()
 	if a.granted() {
-		l.hold.giveBack()
+		l.tenure.giveBack()
 		if l.joined {
 			l.waiter.Leave()
 		} else {
@@ -344,25 +354,25 @@ func (l *locking) undo(a answer, _ error) {
 		}
 		return
 	}
-	l.leaveInTime(false, (*hold).settle) // maybe after Close
+	l.leaveInTime(false, (*tenure).settle) // maybe after Close
 }
 
 // enter turns a grant into a live hold, or gives it back. The waiter has left the queue.
 func (l *locking) enter(a answer) (s *level, err error) {
-	h, m := l.hold, l.mutex
+	t, m := l.tenure, l.mutex
 	l.leavePlace()
 	until := a.until(m)
 	switch {
 	case a.Unconfirmed != nil:
 		err = fmt.Errorf("%w: %w", ErrNotReplicated, a.Unconfirmed)
 	case time.Now().Before(until):
-		m.client.takers.add(l.outer, h.tag)
-		if s, err = h.open(l.ctx, m, a, l.within != nil); err != nil {
-			m.client.takers.remove(h.tag)
+		m.client.takers.add(l.outer, t.tag)
+		if s, err = t.admit(l.ctx, m, a, l.within != nil); err != nil {
+			m.client.takers.remove(t.tag)
 		}
 	default:
 		err = &LostError{
-			Name: m.name, Owner: h.field(), Reason: LostExpired, Since: until,
+			Name: m.name, Owner: t.field(), Reason: LostExpired, Since: until,
 			text: "lost: Redis took longer than the lease to answer",
 		}
 	}
@@ -371,12 +381,12 @@ func (l *locking) enter(a answer) (s *level, err error) {
 	}
 	// The caller may leave before the grant is given back; if that is not even begun, since Redis is silent, it is swept.
 	_, _, _ = leavable(l.ctx, m, l.limit, func(<-chan struct{}) (struct{}, error) {
-		h.giveBack()
+		t.giveBack()
 		return struct{}{}, nil
 	}, func(_ struct{}, err error) {
 		if err != nil {
-			h.doubted(until.Add(m.grace)).unsure = true
-			h.settle()
+			t.doubted(until.Add(m.grace)).unsure = true
+			t.settle()
 		}
 	})
 	m.client.hub.Undone(m.waiters()) // those behind it ask, though that was no unlock they know of
@@ -388,9 +398,10 @@ func (m *Mutex) takeCalls(who caller, h *hold) error {
 	if err := m.awaitCalls(who, h); err != nil {
 		return err
 	}
-	h.mu.Lock()
-	over, loss := h.count == 0, h.loss
-	h.mu.Unlock()
+	t := h.tenure
+	t.mu.Lock()
+	over, loss := h.count == 0, h.loss()
+	t.mu.Unlock()
 	var err error
 	switch {
 	case loss != nil:
@@ -401,7 +412,7 @@ func (m *Mutex) takeCalls(who caller, h *hold) error {
 		err = m.gaveUp(who, nil, lua.AcquireReply{})
 	}
 	if err != nil {
-		h.end()
+		t.end()
 	}
 	return err
 }
@@ -418,17 +429,17 @@ func (m *Mutex) enterWithin(who caller, outer *hold) (*level, error) {
 	if err := m.takeCalls(who, outer); err != nil {
 		return nil, err
 	}
-	defer outer.end()
-	l := &locking{question: question{caller: who, mutex: m, hold: newHold(m), count: 1, within: outer}}
+	defer outer.tenure.end()
+	l := &locking{question: question{caller: who, mutex: m, tenure: newTenure(m), count: 1, within: outer}}
 	a, left, err := l.ask(l)
 	switch {
 	case left: // a late answer is undone
 		return nil, l.out(err)
 	case err != nil:
-		l.hold.settle()
+		l.tenure.settle()
 		return nil, l.out(err)
 	case !a.granted():
-		outer.gone()
+		outer.tenure.gone()
 		return nil, outer.lossSoFar()
 	}
 	return l.enter(a)
@@ -458,7 +469,7 @@ func (m *Mutex) reenter(who caller, h *hold) (l *level, err error) {
 
 // reopen opens one more level.
 func (m *Mutex) reopen(who caller, h *hold, a answer) (*level, error) {
-	l, err := h.open(who.ctx, m, a, true)
+	l, err := h.reopen(who.ctx, m, a)
 	if err != nil && err != errOver { //nolint:errorlint // never wrapped
 		err = m.gaveUp(who, err, lua.AcquireReply{})
 	}
@@ -468,12 +479,12 @@ func (m *Mutex) reopen(who caller, h *hold, a answer) (*level, error) {
 // has reports whether the hold has what a level of m asks for: it is trusted for as long, and has a token if that has one.
 func (h *hold) has(m *Mutex) bool {
 	leases := m.client.leases
-	left := time.Until(leases.Until(&h.lease))
+	left := time.Until(leases.Until(&h.tenure.lease))
 	if left <= 0 {
 		leases.CatchUp() // it is lost, whoever notices first
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.tenure.mu.Lock()
+	defer h.tenure.mu.Unlock()
 	return (m.lease == 0 && h.renewed() || left >= m.ttl()) && (m.kind.fence == nil || h.token != 0)
 }
 
@@ -482,22 +493,23 @@ func (m *Mutex) reenterForMore(who caller, h *hold) (*level, error) {
 	if err := m.takeCalls(who, h); err != nil {
 		return nil, err
 	}
-	h.mu.Lock()
+	t := h.tenure
+	t.mu.Lock()
 	count := h.count + 1
-	h.mu.Unlock()
-	h.stated(count, false)
-	q := &reentry{question{caller: who, mutex: m, hold: h, count: int(count)}}
+	t.mu.Unlock()
+	t.stated(count, false)
+	q := &reentry{question{caller: who, mutex: m, tenure: t, count: int(count)}}
 	a, left, err := q.ask(q)
 	if !left {
-		defer h.end()
+		defer t.end()
 	}
 	switch {
 	case left, err != nil:
 		return nil, m.gaveUp(who, err, lua.AcquireReply{})
 	case !a.granted():
-		h.gone()
+		t.gone()
 	default:
-		h.stated(count, true)
+		t.stated(count, true)
 	}
 	return m.reopen(who, h, a)
 }
@@ -506,7 +518,7 @@ func (m *Mutex) reenterForMore(who caller, h *hold) (*level, error) {
 type reentry struct{ question }
 
 // undo has the count in Redis go down again.
-func (q *reentry) undo(answer, error) { q.hold.end() }
+func (q *reentry) undo(answer, error) { q.tenure.end() }
 
 // awaitCalls takes the right to make calls for a live hold (I1), when whoever has it gives it back.
 func (m *Mutex) awaitCalls(who caller, h *hold) error {
@@ -518,16 +530,16 @@ func (m *Mutex) awaitCalls(who caller, h *hold) error {
 		wait, cancel = context.WithDeadline(who.ctx, end)
 	}
 	defer cancel()
-	ok, t := h.begin()
-	for t != nil {
+	ok, turn := h.tenure.begin()
+	for turn != nil {
 		select {
-		case <-t.over:
-			ok, t = h.takes(t)
+		case <-turn.over:
+			ok, turn = h.tenure.takes(turn)
 		case <-wait.Done():
-			h.leaves(t)
+			h.tenure.leaves(turn)
 			return m.gaveUp(who, nil, lua.AcquireReply{})
 		case <-m.client.done:
-			h.leaves(t)
+			h.tenure.leaves(turn)
 			return m.fail(ErrClosed)
 		}
 	}

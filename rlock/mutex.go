@@ -209,7 +209,7 @@ func (m *Mutex) HoldCount(ctx context.Context) (int, error) {
 		return 0, m.invalid
 	}
 	held, err := query(ctx, m, func(ctx context.Context) (bool, error) {
-		return m.client.rdb.Do(ctx, m.client.rdb.B().Hexists().Key(m.key).Field(l.hold.field()).Build()).AsBool()
+		return m.client.rdb.Do(ctx, m.client.rdb.B().Hexists().Key(m.key).Field(l.hold.tenure.field()).Build()).AsBool()
 	})
 	if !held {
 		return 0, err

@@ -16,7 +16,7 @@ import (
 // An owner joins the queue once. If its place is gone, and it does not hold the lock, the waiter joins again as another
 // one. So a place that was seen in Redis has been there since it was joined, no grant was made before it was seen, and a grant can be
 // trusted from the moment when the last call that saw it was sent (I5). That is not so if the call that joined may still run, or may
-// have run twice (hold.doubt): then a late copy may have put the owner in the queue again, after a grant whose message is still
+// have run twice (tenure.doubt): then a late copy may have put the owner in the queue again, after a grant whose message is still
 // on its way. Such a grant counts from the first call, as that of a plain lock.
 
 // placeLease is for how long a place lasts unless it is refreshed, and with that how long a waiter keeps others waiting that was
@@ -27,17 +27,19 @@ func (c *Client) placeLease() time.Duration { return min(placeLease, c.options.W
 
 // place is what the renewer knows of the place of an owner.
 type place struct {
-	hold  *hold
-	lease lease.Lease
+	tenure *tenure
+	lease  lease.Lease
 }
 
-func (p *place) Item() lease.Item { return lease.Item{Name: p.hold.mutex.key, Owner: p.hold.field()} }
-func (p *place) Group() any       { return p.hold.mutex.client.group(p.hold.mutex) }
+func (p *place) Item() lease.Item {
+	return lease.Item{Name: p.tenure.mutex.key, Owner: p.tenure.field()}
+}
+func (p *place) Group() any { return p.tenure.mutex.client.group(p.tenure.mutex) }
 
 // Lost has the waiter look after its place.
 func (p *place) Lost(lease.Loss) {
-	m := p.hold.mutex
-	m.client.hub.Look(m.waiters(), p.hold.field())
+	m := p.tenure.mutex
+	m.client.hub.Look(m.waiters(), p.tenure.field())
 }
 
 // Closed has nothing to do: the hub tells the waiter.
@@ -64,7 +66,7 @@ func (l *locking) keepsPlace(a answer) bool {
 		places.Update(&l.place.lease, until, true)
 		return true
 	}
-	l.place = &place{hold: l.hold}
+	l.place = &place{tenure: l.tenure}
 	places.Keep(&l.place.lease, l.place, until, true)
 	if a.Behind {
 		l.waiter.Hear()
@@ -82,11 +84,11 @@ func (l *locking) leavePlace() {
 
 // queuedAt is when the last call was sent that a grant must have come after.
 func (l *locking) queuedAt() time.Time {
-	if l.place == nil || l.hold.doubt != nil && l.hold.doubt.late > 0 {
-		if l.hold.queued == nil {
+	if l.place == nil || l.tenure.doubt != nil && l.tenure.doubt.late > 0 {
+		if l.tenure.queued == nil {
 			return time.Time{}
 		}
-		return *l.hold.queued
+		return *l.tenure.queued
 	}
 	c := l.mutex.client
 	return c.places().Until(&l.place.lease).Add(-c.placeLease())

@@ -76,13 +76,13 @@ type quorumHold struct {
 func (h *quorumHold) has(field string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.ContainsFunc(h.shares, func(s *share) bool { return s.hold.field() == field })
+	return slices.ContainsFunc(h.shares, func(s *share) bool { return s.tenure.field() == field })
 }
 
-// share is what a quorum's hold has on one server. Its hold is never live: that is for holds of one server.
+// share is what a quorum's hold has on one server. No hold stands on its tenure: that is for locks of one server.
 type share struct {
-	of   *quorumHold
-	hold *hold // for its field, its lease and what is in doubt; a new one for each lease
+	of     *quorumHold
+	tenure *tenure // for its field, its lease and what is in doubt; a new one for each lease
 
 	asked   bool      // a call is under way
 	held    bool      // by all that is known
@@ -128,7 +128,7 @@ func newQuorumHold(q *QuorumMutex, line *line) *quorumHold {
 	h.ctx, h.cancel = context.WithCancel(context.Background()) // calls under way do not end with their caller
 	h.tag = lastTag.Add(1)
 	for _, m := range q.members {
-		h.shares = append(h.shares, &share{of: h, hold: &hold{mutex: m, tag: h.tag}, asked: true})
+		h.shares = append(h.shares, &share{of: h, tenure: &tenure{mutex: m, tag: h.tag}, asked: true})
 	}
 	for _, s := range h.shares {
 		s.ask()
@@ -138,7 +138,7 @@ func newQuorumHold(q *QuorumMutex, line *line) *quorumHold {
 
 // ask asks the server for the share, or for a missing one again: acquire takes it, or finds it there. The share is marked as asked.
 func (s *share) ask() {
-	c := s.hold.mutex.client
+	c := s.tenure.mutex.client
 	if !c.start() {
 		s.answered(answer{}, false, ErrClosed)
 		return
@@ -162,27 +162,27 @@ func (s *share) ask() {
 
 // call sends the question once. If the hold ends first, or the Client is closed, left is true and dispose gets the answer.
 func (s *share) call() (a answer, left bool, err error) {
-	m, ctx := s.hold.mutex, s.of.ctx
+	m, ctx := s.tenure.mutex, s.of.ctx
 	if c := m.client; c.cluster.isUnknown() {
 		if known, err := c.cluster.learn(ctx, time.Time{}, m); !known {
 			return a, false, err
 		}
 	}
 	once := caller{ctx: ctx, limit: time.Now()} // no repeats after that
-	q := &question{caller: once, mutex: m, hold: s.hold, count: 1}
+	q := &question{caller: once, mutex: m, tenure: s.tenure, count: 1}
 	return leavable(ctx, m, time.Time{}, q.send, s.dispose)
 }
 
 // dispose ends a share that the hold has no use for, when its call was answered. That is once, if at all.
 func (s *share) dispose(a answer, err error) {
-	h, m := s.of, s.hold.mutex
+	h, m := s.of, s.tenure.mutex
 	h.mu.Lock()
 	r := released{held: a.granted() && !s.missed, err: err}
 	h.mu.Unlock()
 	switch {
 	case !a.granted():
-		s.hold.settle()
-	case !s.hold.giveBack():
+		s.tenure.settle()
+	case !s.tenure.giveBack():
 		r.err = errNoAnswer
 	}
 	select {
@@ -194,10 +194,10 @@ func (s *share) dispose(a answer, err error) {
 
 // answered works an answer in. It reports true if a share was granted, and the round is not decided yet.
 func (s *share) answered(a answer, left bool, err error) (undecided bool) {
-	h, m := s.of, s.hold.mutex
+	h, m := s.of, s.tenure.mutex
 	granted := err == nil && !left && a.granted()
 	if granted && a.Unconfirmed != nil {
-		s.hold.giveBack()
+		s.tenure.giveBack()
 		a, granted, err = answer{}, false, fmt.Errorf("%w: %w", ErrNotReplicated, a.Unconfirmed)
 	} else if err == nil && !granted && a.Status == 0 {
 		err = errNoAnswer
@@ -238,7 +238,7 @@ func (s *share) answered(a answer, left bool, err error) (undecided bool) {
 
 // keep has the renewer keep a share of a live hold.
 func (s *share) keep() {
-	h, held := s.of, s.hold
+	h, held := s.of, s.tenure
 	leases := held.mutex.client.leases
 	h.mu.Lock()
 	watch := h.watched()
@@ -255,7 +255,7 @@ func (s *share) keep() {
 // shareKeeper is a share as the renewer sees it.
 type shareKeeper struct {
 	*share
-	held *hold
+	held *tenure
 }
 
 func (k shareKeeper) Item() lease.Item { return keeper{k.held}.Item() }
@@ -272,9 +272,9 @@ func (k shareKeeper) Lost(loss lease.Loss) {
 		return
 	}
 	s.held, s.missed = false, true
-	s.hold = &hold{mutex: m, tag: h.tag, doubt: k.held.doubt}
+	s.tenure = &tenure{mutex: m, tag: h.tag, doubt: k.held.doubt}
 	if !loss.Gone { // a renewal without an answer may have kept it
-		s.hold.doubted(time.Now().Add(h.lease(s))).unsure = true
+		s.tenure.doubted(time.Now().Add(h.lease(s))).unsure = true
 		h.mu.Unlock()
 		h.look()
 		return
@@ -300,7 +300,7 @@ func (k shareKeeper) Lost(loss lease.Loss) {
 
 // seen is when the last call was sent that found the share there. renewed is what the renewer says. mu is held, or the hold is over.
 func (s *share) seen(renewed time.Time) time.Time {
-	m := s.hold.mutex
+	m := s.tenure.mutex
 	if renewed.After(s.until) {
 		return renewed.Add(-m.client.options.WatchdogTimeout)
 	}
@@ -316,7 +316,7 @@ func (k shareKeeper) Closed() {
 
 // lease is for how long a share was asked for last. mu is held.
 func (h *quorumHold) lease(s *share) time.Duration {
-	m := s.hold.mutex
+	m := s.tenure.mutex
 	if h.watch {
 		return max(m.ttl(), m.client.options.WatchdogTimeout)
 	}
@@ -331,15 +331,15 @@ func (h *quorumHold) watched() bool {
 // trusted is until when a majority of the servers has the hold; zero if that is over.
 func (h *quorumHold) trusted() time.Time {
 	type term struct {
-		hold  *hold
-		until time.Time
-		lease time.Duration
+		tenure *tenure
+		until  time.Time
+		lease  time.Duration
 	}
 	var terms []term
 	h.mu.Lock()
 	for _, s := range h.shares {
 		if s.held {
-			terms = append(terms, term{s.hold, s.until, h.lease(s)})
+			terms = append(terms, term{s.tenure, s.until, h.lease(s)})
 		}
 	}
 	h.mu.Unlock()
@@ -349,7 +349,7 @@ func (h *quorumHold) trusted() time.Time {
 	ends := make([]time.Time, len(terms))
 	for i, t := range terms {
 		ends[i] = t.until
-		if renewed := t.hold.mutex.client.leases.Until(&t.hold.lease); renewed.After(t.until) {
+		if renewed := t.tenure.mutex.client.leases.Until(&t.tenure.lease); renewed.After(t.until) {
 			ends[i] = renewed
 		}
 		ends[i] = ends[i].Add(-drift(t.lease))
@@ -454,7 +454,7 @@ func (h *quorumHold) look() {
 		h.lose(h.expired(until))
 		return
 	}
-	var held []*hold
+	var held []*tenure
 	var ask []*share
 	h.mu.Lock()
 	if h.over {
@@ -465,8 +465,8 @@ func (h *quorumHold) look() {
 	for _, s := range h.shares {
 		switch {
 		case s.held:
-			held = append(held, s.hold)
-		case watch && !s.asked && !s.left && !s.hold.mutex.client.isClosed():
+			held = append(held, s.tenure)
+		case watch && !s.asked && !s.left && !s.tenure.mutex.client.isClosed():
 			ask = append(ask, s)
 		}
 	}
@@ -543,7 +543,7 @@ func (h *quorumHold) explain(e *LostError) *LostError {
 }
 
 // field is the owner as the first of the servers has it. On the others only the Client's part differs.
-func (h *quorumHold) field() string { return (&hold{mutex: h.quorum.members[0], tag: h.tag}).field() }
+func (h *quorumHold) field() string { return (&tenure{mutex: h.quorum.members[0], tag: h.tag}).field() }
 
 // tell ends the contexts of all open levels. mu is held, see hold.cancel.
 func (h *quorumHold) tell(why error) {
@@ -560,7 +560,7 @@ func (h *quorumHold) discard() {
 	h.stop()
 	for _, s := range h.rest {
 		if !s.held { // or its goroutine gives it back
-			s.hold.settle()
+			s.tenure.settle()
 		}
 	}
 	close(h.decided)
@@ -573,7 +573,7 @@ func (h *quorumHold) stop() {
 		h.timer.Stop()
 	}
 	for _, s := range h.rest {
-		s.hold.mutex.client.leases.Stop(&s.hold.lease)
+		s.tenure.mutex.client.leases.Stop(&s.tenure.lease)
 	}
 }
 

@@ -58,11 +58,11 @@ func (h *quorumHold) leave(last bool, over time.Time) error {
 // sweep releases what a lost hold may still have in Redis.
 func (h *quorumHold) sweep() {
 	for _, s := range h.rest {
-		m := s.hold.mutex
+		m := s.tenure.mutex
 		if s.held {
-			s.hold.doubted(time.Now().Add(max(m.ttl(), m.client.options.WatchdogTimeout))).unsure = true
+			s.tenure.doubted(time.Now().Add(max(m.ttl(), m.client.options.WatchdogTimeout))).unsure = true
 		}
-		s.hold.settle()
+		s.tenure.settle()
 	}
 }
 
@@ -73,9 +73,9 @@ func (h *quorumHold) release(until, over time.Time) error {
 	calls, failed := len(h.shares)-len(h.rest), 0 // those under way end by being released
 	found := make(map[*share]bool)
 	for _, s := range h.rest {
-		c := s.hold.mutex.client
+		c := s.tenure.mutex.client
 		if !s.held {
-			s.hold.settle()
+			s.tenure.settle()
 			continue
 		}
 		calls++
@@ -124,7 +124,7 @@ func (h *quorumHold) sound(found map[*share]bool) (n int) {
 	seen := time.Now()
 	for _, s := range h.shares {
 		if s.held && !found[s] {
-			seen = earlier(seen, s.seen(s.hold.mutex.client.leases.Until(&s.hold.lease)))
+			seen = earlier(seen, s.seen(s.tenure.mutex.client.leases.Until(&s.tenure.lease)))
 		}
 	}
 	for s := range found {
@@ -137,7 +137,7 @@ func (h *quorumHold) sound(found map[*share]bool) (n int) {
 
 // release ends the share, again if something went wrong that may pass. What remains in doubt is swept.
 func (s *share) release(until time.Time) (r released) {
-	held := s.hold
+	held := s.tenure
 	c := held.mutex.client
 	args := held.releaseArgs()
 	again := retry{until: until}

@@ -41,7 +41,7 @@ func (l *level) unlock() error {
 // outlived is the unlock of a level that is closed while others of its hold are open.
 func (l *level) outlived() error {
 	h, leases := l.hold, l.mutex.client.leases
-	if !time.Now().Before(leases.Until(&h.lease)) {
+	if !time.Now().Before(leases.Until(&h.tenure.lease)) {
 		leases.CatchUp() // it is lost, whoever notices first
 	}
 	if loss := h.lossSoFar(); loss != nil {
@@ -59,7 +59,7 @@ func (l *level) giveBack() {
 // untaken has the hold not stay taken, unless it is one that the caller had before.
 func (l *level) untaken() {
 	if l == &l.hold.first {
-		l.hold.taken = nil
+		l.hold.tenure.taken = nil
 	}
 }
 
@@ -68,6 +68,7 @@ type unlocking struct {
 	releasing
 
 	by     *unlocker
+	hold   *hold
 	loss   *LostError // the hold was lost before
 	others bool       // another level was opened since, by a call that was under way: the hold goes on
 }
@@ -76,7 +77,7 @@ type unlocking struct {
 func (l *level) unlocking(by *unlocker) unlocking {
 	u := l.toUnlock(by)
 	if u.ends() {
-		u.releasing = u.hold.beginRelease(by)
+		u.releasing = u.tenure.beginRelease(by)
 	}
 	return u
 }
@@ -87,16 +88,17 @@ func (u *unlocking) ends() bool { return u.loss == nil && !u.others }
 // toUnlock is unlocking without that call.
 func (l *level) toUnlock(by *unlocker) unlocking {
 	h := l.hold
-	h.mu.Lock()
-	u := unlocking{by: by, loss: h.loss, others: h.count > 1}
+	t := h.tenure
+	t.mu.Lock()
+	u := unlocking{by: by, hold: h, loss: h.loss(), others: h.count > 1}
 	if u.loss == nil && u.others {
 		h.count--
 	}
-	h.mu.Unlock()
-	u.hold = h
+	t.mu.Unlock()
+	u.tenure = t
 	if u.ends() {
 		// No renewal starts from here on, but the end of the lease is still watched.
-		l.mutex.client.leases.Releasing(&h.lease)
+		l.mutex.client.leases.Releasing(&t.lease)
 	}
 	return u
 }
@@ -110,14 +112,14 @@ func (u *unlocking) finish(by *unlocker) {
 
 // end is what the hold and the caller learn of it. What is left to be swept, if anything, is for the caller.
 func (u *unlocking) end() (rest *residue, err error) {
-	h, r := u.hold, u.released
+	h, t, r := u.hold, u.tenure, u.released
 	switch {
 	case u.loss != nil:
 		return h.releaseLost()
 	case u.others:
 		return nil, nil
 	}
-	m := h.mutex
+	m := t.mutex
 	c := m.client
 	switch {
 	case r.err != nil:
@@ -125,23 +127,23 @@ func (u *unlocking) end() (rest *residue, err error) {
 	case !r.held && u.by.isLeft(): // maybe the lease has ended; there is nobody to be told
 		c.hub.Wake(m.waiters())
 	case !r.held:
-		h.gone()
+		t.gone()
 	}
-	h.mu.Lock()
-	lost := h.loss != nil // maybe while the release was on its way
+	t.mu.Lock()
+	lost := t.loss != nil // maybe while the release was on its way
 	if !lost {
 		h.count = 0
 	}
-	h.mu.Unlock()
+	t.mu.Unlock()
 	if lost {
 		return h.releaseLost()
 	}
 	defer c.holdEnds()
-	c.leases.Stop(&h.lease)
+	c.leases.Stop(&t.lease)
 	if r.err != nil {
-		h.doubted(c.leases.Until(&h.lease).Add(m.grace)).unsure = true
+		t.doubted(c.leases.Until(&t.lease).Add(m.grace)).unsure = true
 	}
-	rest = h.residue()
+	rest = t.residue()
 	switch {
 	case r.err == nil:
 	case isOver(r.err):
@@ -156,17 +158,18 @@ func (u *unlocking) end() (rest *residue, err error) {
 // lost, or something of it, if somebody deleted the key. That is removed when the last level is unlocked, so not before the sections
 // have ended.
 func (h *hold) releaseLost() (rest *residue, err error) {
-	m := h.mutex
-	h.mu.Lock()
-	loss, last := h.loss, h.levels == nil && h.count > 0
+	t := h.tenure
+	m := t.mutex
+	t.mu.Lock()
+	loss, last := h.loss(), h.levels == nil && h.count > 0
 	if last {
 		h.count = 0 // of several unlocks that find the loss, one is the last
 	}
-	h.mu.Unlock()
+	t.mu.Unlock()
 	if last {
 		defer m.client.holdEnds()
-		h.doubted(time.Now().Add(longer(max(m.ttl(), m.client.options.WatchdogTimeout), m.grace))).unsure = true
-		rest = h.residue()
+		t.doubted(time.Now().Add(longer(max(m.ttl(), m.client.options.WatchdogTimeout), m.grace))).unsure = true
+		rest = t.residue()
 	}
 	return rest, m.fail(ErrNotHeld, loss)
 }
@@ -186,22 +189,22 @@ var errRepeated = errors.New("sent twice, since its connection expired")
 type releasing struct {
 	released // what came of it so far
 
-	hold *hold
-	args lua.ReleaseArgs
-	next *locking // of this process, claimed until it is known what came of the release; nil: none
-	more retry
-	last bool // no other call follows: the Client is closed
+	tenure *tenure
+	args   lua.ReleaseArgs
+	next   *locking // of this process, claimed until it is known what came of the release; nil: none
+	more   retry
+	last   bool // no other call follows: the Client is closed
 }
 
-func (h *hold) toRelease() releasing {
-	return releasing{hold: h, args: h.releaseArgs(), more: retry{until: h.mutex.client.leases.Until(&h.lease)}}
+func (t *tenure) toRelease() releasing {
+	return releasing{tenure: t, args: t.releaseArgs(), more: retry{until: t.mutex.client.leases.Until(&t.lease)}}
 }
 
 // beginRelease makes the first call of those that end a hold: it goes to a waiter of this process, if there is one.
-func (h *hold) beginRelease(by *unlocker) releasing {
-	r := h.toRelease()
-	if next, stay := h.claim(time.Now(), &r.args); next != nil {
-		if r.released = h.handOff(next, stay, r.args, by); r.err != nil {
+func (t *tenure) beginRelease(by *unlocker) releasing {
+	r := t.toRelease()
+	if next, stay := t.claim(time.Now(), &r.args); next != nil {
+		if r.released = t.handOff(next, stay, r.args, by); r.err != nil {
 			r.next = next
 		}
 		return r
@@ -219,23 +222,23 @@ func (r *releasing) finish(by *unlocker) {
 		}()
 		r.call(by)
 	}
-	for r.err != nil && !r.last && by.again(r.hold, &r.more, r.err) {
+	for r.err != nil && !r.last && by.again(r.tenure, &r.more, r.err) {
 		r.call(by)
 	}
 }
 
 func (r *releasing) call(by *unlocker) {
-	h := r.hold
-	c := h.mutex.client
+	t := r.tenure
+	c := t.mutex.client
 	r.sent, r.last = time.Now(), c.isClosed()
 	if r.last { // Close may wait for this
-		r.held, r.err = c.releaseOnce(h.mutex, r.args)
+		r.held, r.err = c.releaseOnce(t.mutex, r.args)
 	} else {
-		ctx := h.releaseCall(r.sent, by)
+		ctx := t.releaseCall(r.sent, by)
 		var reply lua.ReleaseReply
-		reply, r.err = c.release(ctx, h.mutex, r.args)
+		reply, r.err = c.release(ctx, t.mutex, r.args)
 		r.held = reply.Status != lua.NotHeld
-		h.mutex.wakeIfAlone(reply)
+		t.mutex.wakeIfAlone(reply)
 		r.late = r.late || ctx.isRepeated()
 	}
 	if r.err != nil {
@@ -253,11 +256,11 @@ func (m *Mutex) wakeIfAlone(r lua.ReleaseReply) {
 	}
 }
 
-// releaseCall is the context of a command that ends a hold. On a connection that nobody else uses it is
+// releaseCall is the context of a command that ends a tenure. On a connection that nobody else uses it is
 // given half the time of an unlock, so that a new connection has the rest.
-func (h *hold) releaseCall(now time.Time, by *unlocker) *callContext {
-	c := h.mutex.client
-	ctx := c.call(&h.first, now, 0)
+func (t *tenure) releaseCall(now time.Time, by *unlocker) *callContext {
+	c := t.mutex.client
+	ctx := c.call(t.section(), now, 0)
 	ctx.deadline = now.Add(max(minOwn, min(callTimeout, c.options.UnlockTimeout/2)))
 	if !by.over.IsZero() {
 		ctx.done, ctx.deadline = by.left, earlier(ctx.deadline, by.over.Add(-minOwn))
@@ -265,18 +268,18 @@ func (h *hold) releaseCall(now time.Time, by *unlocker) *callContext {
 	return ctx
 }
 
-// releaseArgs are those of a release that ends the hold.
-func (h *hold) releaseArgs() lua.ReleaseArgs {
-	m := h.mutex
+// releaseArgs are those of a release that ends the tenure.
+func (t *tenure) releaseArgs() lua.ReleaseArgs {
+	m := t.mutex
 	args := lua.ReleaseArgs{
-		Name: m.key, Side: m.kind.side, Owner: h.field(), Publish: lua.Publish(m.client.knownChannel(m)), Fair: m.fair(),
+		Name: m.key, Side: m.kind.side, Owner: t.field(), Publish: lua.Publish(m.client.knownChannel(m)), Fair: m.fair(),
 	}
 	if key := m.queueKey(); key != "" {
 		args.Fence = m.fenceOf()
 		args.Queue = lua.Queue{Key: key, GrantLease: m.client.grantLease()}
 	}
-	if h.taken != nil && time.Now().Before(*h.taken) && h.lossSoFar() == nil { // a lost one ends with its lease, and not later
-		args.Next, args.Taken = m.client.nobody()+m.kind.suffix, *h.taken
+	if t.taken != nil && time.Now().Before(*t.taken) && t.lossSoFar() == nil { // a lost one ends with its lease, and not later
+		args.Next, args.Taken = m.client.nobody()+m.kind.suffix, *t.taken
 	}
 	return args
 }

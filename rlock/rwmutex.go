@@ -140,7 +140,7 @@ func (c *outerCtx) Value(key any) any {
 // downgraded reports, once, whether a Downgrade has closed the level.
 func (l *level) downgraded() bool {
 	outer, ok := l.Context.Value(outerKey{}).(*outerCtx)
-	return ok && l.hold.mutex.kind.side == lua.Writer && outer.downgraded.Swap(false)
+	return ok && l.hold.tenure.mutex.kind.side == lua.Writer && outer.downgraded.Swap(false)
 }
 
 // String keeps fmt from reading what is inside, as [level.String].

@@ -32,47 +32,50 @@ type doubt struct {
 const maxSweep = time.Minute
 
 // doubted returns the hold's doubt, which lasts until then at least.
-func (h *hold) doubted(until time.Time) *doubt {
-	if h.doubt == nil {
-		h.doubt = new(doubt)
+func (t *tenure) doubted(until time.Time) *doubt {
+	if t.doubt == nil {
+		t.doubt = new(doubt)
 	}
-	if until.After(h.doubt.until) {
-		h.doubt.until = until
+	if until.After(t.doubt.until) {
+		t.doubt.until = until
 	}
-	return h.doubt
+	return t.doubt
 }
 
 // lateAcquire notes that a first acquire that lasts for ttl was sent, and not answered.
-func (h *hold) lateAcquire(ttl time.Duration) { h.doubted(time.Now().Add(min(ttl, maxSweep))).late++ }
+func (t *tenure) lateAcquire(ttl time.Duration) { t.doubted(time.Now().Add(min(ttl, maxSweep))).late++ }
 
 // settle sweeps the field of a hold that has ended, or did not come to be, if there is a doubt. A release also takes it out
 // of the queue in Redis.
-func (h *hold) settle() {
-	if r := h.residue(); r != nil {
-		h.mutex.client.sweep(r)
+func (t *tenure) settle() {
+	if r := t.residue(); r != nil {
+		t.mutex.client.sweep(r)
 	}
 }
 
 // settleInCall is settle within a call that the Client counts, and that does not wait for the sweep, not even while the Client closes:
 // Close does.
-func (h *hold) settleInCall() {
-	if r := h.residue(); r != nil {
-		c := h.mutex.client
+func (t *tenure) settleInCall() {
+	if r := t.residue(); r != nil {
+		c := t.mutex.client
 		c.sweepers.add(c, []*residue{r})
 	}
 }
 
-// residue is what of the field is to be swept, nil if there is no doubt.
-func (h *hold) residue() *residue {
-	var d doubt
-	if h.doubt != nil {
-		d = *h.doubt
-	}
-	if d.late <= 0 && !d.unsure && h.queued == nil {
+// residue is what of the field is to be swept, nil if there is no doubt, or nobody has asked.
+func (t *tenure) residue() *residue {
+	if t == nil {
 		return nil
 	}
-	r := &residue{doubt: d, mutex: h.mutex, args: h.releaseArgs()}
-	if h.queued != nil {
+	var d doubt
+	if t.doubt != nil {
+		d = *t.doubt
+	}
+	if d.late <= 0 && !d.unsure && t.queued == nil {
+		return nil
+	}
+	r := &residue{doubt: d, mutex: t.mutex, args: t.releaseArgs()}
+	if t.queued != nil {
 		r.place = time.Now().Add(maxSweep)
 	}
 	return r
@@ -96,22 +99,22 @@ func (c *Client) sweep(all ...*residue) {
 }
 
 // giveBack releases a hold that was granted to nobody. It reports whether Redis has answered.
-func (h *hold) giveBack() (answered bool) {
-	_, err := h.mutex.client.releaseOnce(h.mutex, h.releaseArgs())
-	h.givenBack(err)
-	h.settle()
+func (t *tenure) giveBack() (answered bool) {
+	_, err := t.mutex.client.releaseOnce(t.mutex, t.releaseArgs())
+	t.givenBack(err)
+	t.settle()
 	return err == nil
 }
 
 // givenBack notes what the release of a hold that was granted to nobody came to.
-func (h *hold) givenBack(err error) {
+func (t *tenure) givenBack(err error) {
 	if err != nil {
-		m := h.mutex
-		h.doubted(time.Now().Add(m.expiry(m.ttl()))).unsure = true
+		m := t.mutex
+		t.doubted(time.Now().Add(m.expiry(m.ttl()))).unsure = true
 	} else {
-		h.queued = nil
-		if h.doubt != nil {
-			h.doubt.unsure = false
+		t.queued = nil
+		if t.doubt != nil {
+			t.doubt.unsure = false
 		}
 	}
 }

@@ -49,7 +49,7 @@ func TestFieldsGivenUpAreTold(t *testing.T) {
 		const n = 3 * sweepBatch
 		var all []*residue
 		for i := range n {
-			h := newHold(c.Mutex(fmt.Sprint(i)))
+			h := newTenure(c.Mutex(fmt.Sprint(i)))
 			h.doubted(until).late++
 			all = append(all, h.residue())
 		}

@@ -193,18 +193,18 @@ func (c *Client) renewed(renewals []lease.Renewal) {
 	if t := c.options.Trace; t != nil && t.Renewed != nil {
 		c.traced(maxRenewals, func() {
 			for _, r := range renewals {
-				h, kind := holdOf(r.Keeper)
-				t.Renewed(RenewedInfo{Name: h.mutex.name, Kind: kind, Left: r.Left, Granted: r.Short})
+				of, kind := tenureOf(r.Keeper)
+				t.Renewed(RenewedInfo{Name: of.mutex.name, Kind: kind, Left: r.Left, Granted: r.Short})
 			}
 		})
 	}
 }
 
-// holdOf is what a lease is for.
-func holdOf(k lease.Keeper) (h *hold, kind string) {
+// tenureOf is what a lease is for.
+func tenureOf(k lease.Keeper) (t *tenure, kind string) {
 	if s, ok := k.(shareKeeper); ok {
 		return s.held, "quorum"
 	}
-	h = k.(keeper).hold //nolint:errcheck // there are no other ones
-	return h, h.mutex.kind.name
+	t = k.(keeper).tenure //nolint:errcheck // there are no other ones
+	return t, t.mutex.kind.name
 }

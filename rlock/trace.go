@@ -190,11 +190,11 @@ func (t *tracing) took(p Path) {
 	}
 }
 
-// handedBy says that the hold was handed over at the end of a section.
-func (t *tracing) handedBy(h *hold) {
+// handedBy says that the lock was handed over at the end of a section.
+func (t *tracing) handedBy(r *run) {
 	if t != nil {
-		t.path, t.by = PathHandOff, h.run.by
-		h.run.by = nil
+		t.path, t.by = PathHandOff, r.by
+		r.by = nil
 	}
 }
 

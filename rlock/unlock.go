@@ -53,10 +53,10 @@ func (u *unlocker) cause() error {
 
 // again pauses, and reports whether a release that failed is to be sent again: if that may help, the hold is not lost, and its caller
 // waits.
-func (u *unlocker) again(h *hold, r *retry, err error) bool {
+func (u *unlocker) again(t *tenure, r *retry, err error) bool {
 	u.fails(err)
-	c := h.mutex.client
-	return !u.isLeft() && h.lossSoFar() == nil && (r.wait(err, u.left, c.done) || !u.isLeft() && c.isClosed())
+	c := t.mutex.client
+	return !u.isLeft() && t.lossSoFar() == nil && (r.wait(err, u.left, c.done) || !u.isLeft() && c.isClosed())
 }
 
 // soonAfter is how soon after an unlock the sections around it have to be unlocked for its time to be taken off theirs.
@@ -135,8 +135,8 @@ func (l *level) release() (err error) {
 	wait := l.unlockTime(began)
 	over := began.Add(wait)
 	defer func() { spend(l.Context, began, err != nil) }()
-	mine := h.tryBegin()
-	if !mine || h.lossSoFar() == nil && (!l.isPatient() || wait < 2*minOwn || c.left.isAny() || !c.leases.Until(&h.lease).After(over)) {
+	mine := h.tenure.tryBegin()
+	if !mine || h.lossSoFar() == nil && (!l.isPatient() || wait < 2*minOwn || c.left.isAny() || !c.leases.Until(&h.tenure.lease).After(over)) {
 		return l.releaseFor(over, mine, nil)
 	}
 	if c.start() { // an unlock works after Close, too; Close waits for all of it
@@ -162,7 +162,7 @@ func (l *level) releaseFor(over time.Time, mine bool, first *unlocking) error {
 	}
 	errs := unlockFor(by, time.Until(over), []*level{l}, func() []error {
 		if !mine {
-			l.hold.await()
+			l.hold.tenure.await()
 		}
 		u := first
 		if u == nil {
@@ -193,8 +193,8 @@ func (l *level) unlockHere(over time.Time) unlocking {
 
 // isPatient reports whether the caller of Lock could not leave it.
 func (l *level) isPatient() bool {
-	l.hold.mu.Lock()
-	defer l.hold.mu.Unlock()
+	l.hold.tenure.mu.Lock()
+	defer l.hold.tenure.mu.Unlock()
 	return l.hold.patient && l == &l.hold.first
 }
 
@@ -205,7 +205,7 @@ func (l *level) unlockTime(now time.Time) time.Duration {
 
 // ended is the end of an unlock whose calls have been made.
 func (l *level) ended(u *unlocking) error {
-	defer l.hold.end()
+	defer l.hold.tenure.end()
 	rest, err := u.end()
 	if rest != nil {
 		l.mutex.client.sweep(rest)
@@ -270,17 +270,17 @@ func untilLost(levels []*level, over time.Time) (wait time.Duration, lost <-chan
 	c, last := levels[0].mutex.client, time.Now()
 	c.leases.CatchUp()
 	for _, l := range levels {
-		h := l.hold
-		h.mu.Lock()
-		isLost := h.loss != nil
+		t := l.hold.tenure
+		t.mu.Lock()
+		isLost := t.loss != nil
 		if !isLost {
-			lost = h.losing()
+			lost = t.losing()
 		}
-		h.mu.Unlock()
+		t.mu.Unlock()
 		if isLost {
 			continue
 		}
-		until := c.leases.Until(&h.lease)
+		until := c.leases.Until(&t.lease)
 		// In the second case it has ended, and nobody was told: the Client is closed, or another unlock ends it.
 		if !until.Before(over) || !until.After(last) {
 			return time.Until(over), lost
@@ -295,16 +295,16 @@ func untilLost(levels []*level, over time.Time) (wait time.Duration, lost <-chan
 
 // leave is the unlock of a level whose caller waits no longer, for what came of it so far.
 func (l *level) leave(why error) error {
-	h, m := l.hold, l.mutex
-	h.mu.Lock()
-	loss, last := h.loss, h.levels == nil
-	h.left = h.left || loss == nil && last
-	h.mu.Unlock()
+	h, t, m := l.hold, l.hold.tenure, l.mutex
+	t.mu.Lock()
+	loss, last := h.loss(), h.levels == nil
+	t.left = t.left || loss == nil && last
+	t.mu.Unlock()
 	if loss != nil {
 		return m.fail(ErrNotHeld, loss)
 	}
 	if last {
-		m.client.leases.Stop(&h.lease) // G7; and nobody is inside who would have to be told of its end
+		m.client.leases.Stop(&t.lease) // G7; and nobody is inside who would have to be told of its end
 	}
 	return m.fail(unreachable(why))
 }

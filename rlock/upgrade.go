@@ -79,11 +79,11 @@ func (u *Upgradeable) lockTraced(who caller) (context.Context, UnlockFunc, error
 
 // keeps has the gate freed when the reader is lost, for others who may upgrade then: nobody need call the unlock.
 func (l *level) keeps(gate *level) {
-	h := l.hold
-	h.mu.Lock()
+	t := l.hold.tenure
+	t.mu.Lock()
 	l.gate = gate
-	lost := h.loss != nil
-	h.mu.Unlock()
+	lost := l.hold.loss() != nil
+	t.mu.Unlock()
 	if lost {
 		go gate.free() // ends as unlocks do; Close waits for it
 	}

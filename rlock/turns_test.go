@@ -6,10 +6,10 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// I1: the right to make calls for a hold goes from one to the next, in their order. Nobody else is woken, however many there are, and
+// I1: the right to make calls for a tenure goes from one to the next, in their order. Nobody else is woken, however many there are, and
 // whoever leaves holds up nobody, also in the moment in which the right is theirs.
-func TestCallsForAHoldTakeTurns(t *testing.T) {
-	h := new(hold)
+func TestCallsTakeTurns(t *testing.T) {
+	h := new(tenure)
 	ok, none := h.begin()
 	require.True(t, ok)
 	require.True(t, none == nil)

@@ -1,0 +1,183 @@
+package rlock
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-rlock/rlock/lease"
+)
+
+// A tenure is what a Client has of one lock in Redis: one hash field, the owner, that is never used again (I3), with its lease, its count,
+// and what is not known of them. It begins with an acquire or a grant, and ends with a release or a loss. The renewer, the sweeper and the
+// queue in Redis deal with tenures only.
+//
+// What a Lock has of it is a hold (hold.go). One hold at a time stands on a tenure; when it ends, its unlock may pass the tenure on to
+// the next waiter of the process (handoff.go).
+//
+// The calls that a tenure depends on, for a longer lease and for its end, are made one at a time, by whoever has the right to make
+// calls (I1). As long as no hold stands on it, that is the Lock that asks for it, or was given it, or the claimant that stands for that one.
+type tenure struct {
+	mutex *Mutex // the handle that took it; how it ends is up to that, also if levels are of others
+	tag   uint64 // plays Redisson's thread id
+	lease lease.Lease
+
+	// For whoever makes calls.
+	doubt  *doubt     // nil most of the time
+	queued *time.Time // when the first call was sent that may have put it in the queue in Redis; nil: none, as for most
+	taken  *time.Time // until when the lock stays taken after an unlock, see WithMinHold; nil: it does not
+	run    *run       // of hand-offs, that it is part of; nil if none led to it, and none has been tried
+
+	mu      sync.Mutex // guards the following, and the holds; no other lock but that of a renewer is taken under it
+	calling bool       // somebody has the right to make calls
+	left    bool       // the caller of its last unlock has left: its lease is not kept any more
+	callers *callers   // nil until there are some, or a second level
+	loss    *LostError // why it ended, unless by an unlock
+	hold    *hold      // the one that stands on it, or was the last; nil: none has, or it is on its way to the next one
+	first   hold       // of those that it may have; the others have memory of their own
+}
+
+var lastTag atomic.Uint64
+
+func newTenure(m *Mutex) *tenure { return &tenure{mutex: m, tag: lastTag.Add(1)} }
+
+// field is the owner as Redis has it. It is made anew each time, for there may be many tenures, and calls for
+// each of them are rare.
+func (t *tenure) field() string {
+	var b [64]byte // room for a UUID and any number
+	k := t.mutex.kind
+	field := append(append(append(b[:0], t.mutex.client.id...), ':'), k.prefix...)
+	if k.times != nil && t.mutex.isShort() {
+		field = append(field, k.prefix...) // its places are known by it
+	}
+	return string(append(strconv.AppendUint(field, t.tag, 10), k.suffix...))
+}
+
+// newHold returns a hold that is to stand on the tenure, and has no level yet.
+func (t *tenure) newHold() *hold {
+	h := &t.first
+	if h.tenure != nil {
+		h = new(hold)
+	}
+	h.tenure = t
+	return h
+}
+
+// open is how many levels are open, and how many the count in Redis should be. On the way from one hold to the next the tenure has none, and
+// keeps one. mu is held.
+func (t *tenure) open() (levels *level, count int32) {
+	if t.hold == nil {
+		return nil, 1
+	}
+	return t.hold.levels, t.hold.count
+}
+
+// current is the hold that stands on it, or was the last.
+func (t *tenure) current() *hold {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.hold
+}
+
+// section is the ctx of its section.
+func (t *tenure) section() context.Context {
+	if h := t.current(); h != nil {
+		return &h.first
+	}
+	return context.Background()
+}
+
+// hasToken reports whether the hold that stands on it has a fencing token.
+func (t *tenure) hasToken() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.hold != nil && t.hold.token != 0
+}
+
+func (t *tenure) lossSoFar() *LostError {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.loss
+}
+
+// keeper is the tenure as the renewer sees it.
+type keeper struct{ *tenure }
+
+func (k keeper) Item() lease.Item { return lease.Item{Name: k.mutex.key, Owner: k.field()} }
+func (k keeper) Group() any       { return k.mutex.client.group(k.mutex) }
+
+// Lost is called when nobody may trust in the tenure any more.
+func (k keeper) Lost(loss lease.Loss) {
+	e := &LostError{Reason: LostExpired, Since: loss.Until, err: loss.Err}
+	switch {
+	case loss.Gone:
+		k.gone()
+		return
+	case loss.Limit:
+		e.Reason, e.text = LostMaxHold, "lost: the longest hold was reached, "+k.mutex.maxHold.String()
+	case !loss.Renewed:
+		e.text = "lost: its lease of fixed length ended"
+	case loss.Err == nil:
+		e.text = "lost: not renewed in time"
+	default:
+		e.text = "lost: not renewed in time: " + oneLine("", loss.Err)
+	}
+	k.lose(e)
+}
+
+// Closed is called when the client ends before the tenure does. That is no loss: it stays as it is in Redis, for the unlock of its hold.
+func (k keeper) Closed() {
+	t := k.tenure
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.hold != nil {
+		t.hold.cancel(t.explain(&LostError{Reason: LostClosed, Since: time.Now()}))
+	}
+}
+
+// gone ends a tenure that Redis does not have any more.
+func (t *tenure) gone() {
+	t.lose(&LostError{
+		Reason: LostGone, Since: time.Now(), text: "lost: the key was deleted, forced open or forgotten by a failover",
+	})
+	c := t.mutex.client
+	c.leases.Stop(&t.lease)
+	c.hub.Wake(t.mutex.waiters()) // the lock may be free, and nobody need have said so
+}
+
+// lose ends a tenure before its unlock: everybody inside is told. If it is on its way to the next hold, that one is lost before it begins.
+func (t *tenure) lose(why *LostError) {
+	t.mu.Lock()
+	h := t.hold
+	if t.loss != nil || h != nil && h.count == 0 {
+		t.mu.Unlock()
+		return
+	}
+	t.loss = t.explain(why)
+	t.follow()
+	t.wake()
+	if h == nil {
+		t.mu.Unlock()
+		return
+	}
+	h.cancel(t.loss)
+	for l := h.levels; l != nil; l = l.next {
+		if l.gate != nil {
+			go l.gate.free() // ends as unlocks do; Close waits for it
+		}
+	}
+	t.mu.Unlock()
+	c := t.mutex.client
+	c.takers.remove(t.tag)
+	c.lost(&h.first, t.mutex.kind.name, why)
+}
+
+func (t *tenure) explain(e *LostError) *LostError {
+	e.Name, e.Owner = t.mutex.name, t.field()
+	if e.Reason == LostClosed {
+		e.text = "client closed"
+	}
+	return e
+}

@@ -1,0 +1,134 @@
+package rlock
+
+import "slices"
+
+// callers are those who want the right to make calls for a tenure, in their order, or to hear of its loss. All fields are guarded by tenure.mu.
+type callers struct {
+	queue []*turn
+	lost  chan struct{} // closed when the tenure is lost; nil until somebody looks at it
+	count follower
+}
+
+// turn is the place of one of them.
+type turn struct {
+	over  chan struct{} // closed when the right is theirs, or the tenure is lost
+	given bool
+}
+
+// tryBegin takes the right to make calls for the tenure (I1), unless somebody has it. It is for an unlock, which does not wait for the
+// count in Redis.
+func (t *tenure) tryBegin() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ok := !t.calling
+	t.calling = true
+	return ok
+}
+
+// begin is tryBegin, and queues for the right if somebody has it: the turn has to end with takes or leaves. There is none if the tenure was
+// lost, for that ends the need.
+func (t *tenure) begin() (ok bool, w *turn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case !t.calling && !t.isStating():
+		t.calling = true
+		return true, nil
+	case t.loss != nil:
+		return false, nil
+	}
+	return false, t.join()
+}
+
+// join queues for the right. mu is held.
+func (t *tenure) join() *turn {
+	if t.callers == nil {
+		t.callers = new(callers)
+	}
+	w := &turn{over: make(chan struct{})}
+	t.callers.queue = append(t.callers.queue, w)
+	return w
+}
+
+// takes is begin again, for a turn that is over.
+func (t *tenure) takes(w *turn) (ok bool, next *turn) {
+	if w.given {
+		return true, nil
+	}
+	return t.begin()
+}
+
+// leaves ends a turn that nobody waits for any more. The right goes to the next one if it was given meanwhile.
+func (t *tenure) leaves(w *turn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case w.given:
+		t.pass()
+	case t.callers != nil:
+		t.callers.queue = slices.DeleteFunc(t.callers.queue, func(o *turn) bool { return o == w })
+	}
+}
+
+// await is begin for an unlock, also if somebody has to give the right back first, and whatever becomes of the tenure meanwhile.
+func (t *tenure) await() {
+	for {
+		t.mu.Lock()
+		if !t.calling {
+			t.calling = true
+			t.mu.Unlock()
+			return
+		}
+		w := t.join()
+		t.mu.Unlock()
+		if <-w.over; w.given {
+			return
+		}
+	}
+}
+
+// end gives the right to make calls back.
+func (t *tenure) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pass()
+}
+
+// pass gives the right to the next one, and wakes nobody else: of n that were all woken each time, there would be n²/2 wake-ups. mu is held.
+func (t *tenure) pass() {
+	t.calling = t.callers != nil && len(t.callers.queue) > 0 && !t.callers.count.calling // state passes it on
+	if !t.calling {
+		t.follow()
+	} else {
+		next := t.callers.queue[0]
+		t.callers.queue[0] = nil
+		t.callers.queue = t.callers.queue[1:]
+		next.given = true
+		close(next.over)
+	}
+}
+
+// losing is closed when the tenure is lost. mu is held, and it is not lost yet.
+func (t *tenure) losing() <-chan struct{} {
+	if t.callers == nil {
+		t.callers = new(callers)
+	}
+	if t.callers.lost == nil {
+		t.callers.lost = make(chan struct{})
+	}
+	return t.callers.lost
+}
+
+// wake tells all of them that the tenure is lost. mu is held.
+func (t *tenure) wake() {
+	if t.callers == nil {
+		return
+	}
+	for _, w := range t.callers.queue {
+		close(w.over)
+	}
+	if t.callers.lost != nil {
+		close(t.callers.lost)
+	}
+	t.callers.queue, t.callers.lost = nil, nil
+}
