@@ -56,6 +56,7 @@ type Client struct {
 	closing sync.Once
 	done    chan struct{} // closed by Close at once: waiters return
 	stopped chan struct{} // closed by Close after closeGrace: commands under way are given up
+	over    chan struct{} // closed at the end of Close, for which others that close wait
 
 	// mu guards the following. No other lock is taken under it.
 	mu      sync.Mutex
@@ -102,6 +103,7 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 		told:    make(chan struct{}),
 		done:    make(chan struct{}),
 		stopped: make(chan struct{}),
+		over:    make(chan struct{}),
 	}
 	c.newTellers()
 	c.hub = pubsub.New(rdb, c.id)
@@ -136,7 +138,13 @@ func (c *Client) Close() {
 	if c == nil || c.rdb == nil {
 		panic("rlock: a Client that was not made by New")
 	}
-	c.closing.Do(c.close)
+	first := false
+	c.closing.Do(func() { first = true })
+	if first {
+		c.close()
+		close(c.over)
+	}
+	<-c.over
 }
 
 func (c *Client) close() {
