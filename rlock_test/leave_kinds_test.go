@@ -37,6 +37,7 @@ func newTwins(t *testing.T, addr string, o ...rlock.Options) *twins {
 			require.NoError(t, rlock.All(lock(s, s.name+":warm")).Do(context.Background(), nothingToDo), kind)
 		}
 	}
+	redistest.Eventually(t, atMost, func() bool { return len(s.keysBut(t, "redisson_lock_token:")) == 0 }, "a quorum gives its last share back in the background")
 	return s
 }
 
