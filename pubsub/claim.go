@@ -34,7 +34,7 @@ func (h *Hub) Claim(q Queue) (w *Waiter, outsiders bool) {
 	if t == nil {
 		return nil, false
 	}
-	outsiders = !t.outside.IsZero() && time.Since(t.outside) < outsidersStay
+	outsiders = t.outsiders()
 	if t.current != nil {
 		return nil, outsiders
 	}
@@ -50,6 +50,36 @@ func (h *Hub) Claim(q Queue) (w *Waiter, outsiders bool) {
 	}
 	return nil, outsiders
 }
+
+// Pass gives the lock, which a holder of this process goes on to have in Redis, to the next waiter of the process, without an attempt: the
+// Value of that waiter, if it is a [Taker], says whether it can have it, and takes it from the holder. Those behind it wait no longer than
+// ttl. Pass reports false, and has told nobody, if nobody waits, or one of them has the turn, or the next one cannot have it.
+//
+// The next one cannot if it has the place of the process in Redis's queue, which only an attempt takes it out of.
+func (h *Hub) Pass(q Queue, from any, ttl time.Duration) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := h.topics[q]
+	if t == nil || t.current != nil {
+		return false
+	}
+	w := t.first
+	for w != nil && w.err != nil {
+		w = w.next
+	}
+	if w == nil {
+		return false
+	}
+	if taker, ok := w.Value.(Taker); !ok || w.place != nil || !taker.Take(from, t.outsiders()) {
+		return false
+	}
+	t.begin(w)
+	w.handOver(ttl)
+	return true
+}
+
+// outsiders reports whether somebody who is not in line was told of an unlock a short while ago.
+func (t *topic) outsiders() bool { return !t.outside.IsZero() && time.Since(t.outside) < outsidersStay }
 
 // outsidersStay is for how long those are taken to listen that were told of an unlock because they are not in line. Whoever has gone is missed
 // at the next unlock that would tell them.

@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -305,6 +306,9 @@ func TestClaimAndClose(t *testing.T) {
 
 // claimStep is a step of the model that has to do with claims.
 func (m *model) claimStep() string {
+	if !m.claimed && m.rnd.IntN(4) == 0 {
+		return m.passStep()
+	}
 	if !m.claimed {
 		m.local = 0
 		if m.each || m.rnd.IntN(4) == 0 {
@@ -362,6 +366,112 @@ func (m *model) claimStep() string {
 		m.unclaim()
 		return "unclaim"
 	}
+}
+
+// passStep is the end of a hold that goes on as that of the next waiter.
+func (m *model) passStep() string {
+	var next *Waiter
+	if i := slices.IndexFunc(m.queue, func(w *Waiter) bool { return w.err == nil }); i >= 0 {
+		next = m.queue[i]
+		next.Value = &taker{can: m.rnd.IntN(4) > 0}
+	}
+	can := next != nil && m.turn == nil && !m.placed[next] && next.Value.(*taker).can
+	require.Equal(m.t, can, m.hub.Pass(m.q(), m, time.Hour), "%v", m.steps)
+	if !can {
+		return "not passed on"
+	}
+	m.clock++
+	m.began, m.local = m.clock, m.clock
+	m.moved("Pass", next)
+	m.out(next)
+	return "passed on"
+}
+
+// taker says whether it can be passed a lock, and from whom it was.
+type taker struct {
+	can       bool
+	by        any
+	outsiders bool
+}
+
+func (k *taker) Take(from any, outsiders bool) bool {
+	k.outsiders = outsiders
+	if k.can {
+		k.by = from
+	}
+	return k.can
+}
+
+// The lock goes to the first that waits, if it can have it and nobody has the turn. Whoever has the process's
+// place cannot: an attempt has to take it out of Redis's queue.
+func TestPass(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		prepare func(d *desk, ws []*Waiter)
+		placed  bool
+		to      int // -1: it is not passed on
+		place   int // who has it then; -1: nobody
+	}{
+		"asleep":              {to: 0, place: -1},
+		"the first one stops": {prepare: func(_ *desk, ws []*Waiter) { ws[0].stop(ErrExpired) }, to: 1, place: -1},
+		"cannot":              {prepare: func(_ *desk, ws []*Waiter) { ws[0].Value.(*taker).can = false }, to: -1, place: -1},
+		"in its turn": {prepare: func(d *desk, ws []*Waiter) {
+			d.hub.message(d.ch, "0")
+			d.turn(ws, 0)
+		}, to: -1, place: -1},
+		"has the place":                 {placed: true, to: -1, place: 0},
+		"behind one that has the place": {placed: true, prepare: func(_ *desk, ws []*Waiter) { ws[0].stop(ErrExpired) }, to: 1, place: 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t)
+			var ws []*Waiter
+			if row.placed {
+				ws = d.placed("o", 3)
+			} else {
+				ws = d.line(3)
+			}
+			for _, w := range ws {
+				w.Value = &taker{can: true}
+			}
+			if row.prepare != nil {
+				row.prepare(d, ws)
+			}
+			require.Equal(t, row.to >= 0, d.hub.Pass(d.q(), d, time.Hour))
+			for i, w := range ws {
+				require.Equal(t, i == row.to, w.Value.(*taker).by == any(d), "waiter %d", i)
+				require.Equal(t, i == row.place, w.place != nil, "waiter %d", i)
+			}
+			if row.to >= 0 {
+				requireGranted(t, ws[row.to])
+				require.False(t, d.hub.Join(new(Waiter), d.q()), "the lock is taken here")
+			}
+		})
+	}
+}
+
+// Outsiders are those who were told of an unlock a second ago at most.
+func TestPassBesideOutsiders(t *testing.T) {
+	t.Parallel()
+	still(t, func(t *testing.T) {
+		d := newDesk(t)
+		k := new(taker)
+		ws := d.line(2)
+		ws[0].Value = k
+		for _, row := range []struct {
+			after     time.Duration
+			outsiders bool
+		}{{0, false}, {time.Millisecond, true}, {time.Second, false}} {
+			if row.outsiders {
+				d.hub.mu.Lock()
+				d.topic().outside = time.Now()
+				d.hub.mu.Unlock()
+			}
+			time.Sleep(row.after)
+			require.False(t, d.hub.Pass(d.q(), d, time.Hour))
+			require.Equal(t, row.outsiders, k.outsiders)
+		}
+	})
 }
 
 func (m *model) unclaim() {

@@ -60,6 +60,7 @@ import "time"
 //	Leave      abandoned -> abandoned
 //	Leave      handed    -> handed
 //	Claim      waiting   -> claimed    the first that is not stopped
+//	Pass       waiting   -> handed     the first that is not stopped, if it can have the lock as it is
 //	Grant      claimed   -> handed
 //	Grant      abandoned -> turn       for its claimant, which leaves in its place
 //	Queued     claimed   -> waiting
@@ -80,7 +81,7 @@ import "time"
 // Waiter is one place in a queue; its zero value is ready for [Hub.Join]. Its methods are for the
 // goroutine that joined, except where they say otherwise.
 type Waiter struct {
-	// Value is for whoever claims the waiter. It is set before Join. It may be an [Heir].
+	// Value is for whoever claims the waiter. It is set before Join. It may be an [Heir], and a [Taker].
 	Value any
 	// Until is when it waits no longer, except for the end of its turn or of a claim; zero: it has
 	// no such time. It is set before Join.
@@ -110,6 +111,13 @@ type Heir interface {
 	// Inherit is called when a waiter leaves that has the process's place: the next one, which sleeps, is that owner from then on. It
 	// reports false if it cannot be. from is the Value of the one that leaves. It must not call the hub.
 	Inherit(from any) bool
+}
+
+// Taker is the Value of a waiter that can be passed a lock by the holder before it, see [Hub.Pass].
+type Taker interface {
+	// Take is called for the next waiter, which sleeps. It reports false if it cannot have the lock as it is. from is what the holder gave to
+	// Pass; outsiders, whether somebody who is not in line was told of an unlock a short while ago. It must not call the hub.
+	Take(from any, outsiders bool) bool
 }
 
 // Turn is ready when there is news for the waiter, see [Waiter.News].

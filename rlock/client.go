@@ -107,7 +107,7 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 	}
 	c.newTellers()
 	c.hub = pubsub.New(rdb, c.id)
-	c.hub.Run = min(o.HandOff.For, DefaultHandOffFor)
+	c.hub.Run = openRunFor
 	if rdb.Mode() == rueidis.ClientModeCluster {
 		c.cluster = &topology{known: o.PlainPubSub}
 	}

@@ -61,7 +61,7 @@ func Detach(ctx context.Context) context.Context {
 }
 
 // Owner returns the owner of the innermost hold that ctx carries, of whichever lock, as it is written in Redis:
-// `<client UUID>:<tag>`. Each hold has one of its own. It is "" if there is none, or if it was lost or unlocked. It is meant
+// `<client UUID>:<tag>`. Holds of one Client that follow each other may have the same one, see [HandOff]. It is "" if there is none, or if it was lost or unlocked. It is meant
 // for logs.
 func Owner(ctx context.Context) string {
 	if l := levelOf(ctx); l != nil && l.hold.isLive() {

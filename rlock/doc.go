@@ -67,7 +67,7 @@
 // lock, or until an unlock message, the end of the holder's lease, or a new connection wakes it.
 // Goroutines of one process that wait for the same lock form a line, first in, first out, and only
 // the first one talks to Redis. The processes form a line in Redis. An unlock hands the lock to the
-// next goroutine of its process or, after a bounded run of these, to the next process, and wakes only that
+// next goroutine of its process, mostly without asking Redis, or, after a bounded run of these, to the next process, and wakes only that
 // one. See [HandOff]. With [Client.FairMutex] each waiter of every process has its own place in
 // that line, and nobody overtakes a waiter.
 //

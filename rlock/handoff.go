@@ -1,7 +1,6 @@
 package rlock
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/go-rlock/rlock/lua"
@@ -16,6 +15,10 @@ import (
 // The goroutine that unlocks, the claimant, stands for the next one of its process while its call is under way: it has the
 // waiter's turn, and makes the calls for its hold (I1). A waiter that gives up meanwhile returns at once, and its
 // claimant finishes for it.
+//
+// Inside of a process no call is needed either, as long as the tenure lasts and its next hold wants the same of Redis: the unlock passes
+// the tenure on in memory. What Redis has stays as it is, and nobody there is told. A run of such sections is bounded (HandOff), and the
+// call at its end gives way to other processes.
 //
 // If the reply is lost, the release that follows tells: if the owner still had the lock, it was not handed off,
 // and cannot be any more; if it had not, the waiter asks whether it has it.
@@ -32,15 +35,80 @@ type run struct {
 	by     *level // of the section that the last one ended, for the Trace of the waiter that got it; nil without one
 }
 
-// quarter is what a run is bounded by while others wait who are not in line.
-func (h HandOff) quarter() HandOff {
-	h.Most = max(h.Most/4, 1)
+// besideOutsiders is what a run is bounded by while others wait who are not in line: they get a fifth of the sections at least, if they
+// are there for them.
+func (h HandOff) besideOutsiders() HandOff {
+	h.Most = min(h.Most, mostBesideOutsiders)
 	return h
 }
 
 // over reports whether there should be no further hand-off. A nil run is one that has not begun.
 func (r *run) over(o HandOff, now time.Time) bool {
 	return r != nil && (r.length >= o.Most || now.Sub(r.began) >= o.For)
+}
+
+// passOn has the next waiter of the process go on with the tenure of a hold whose last level is closed. It reports false if that cannot be:
+// nobody waits, or not for the same, or the run is over; or a call is under way, or something is not known of the tenure, or too little is
+// left of its lease. Then the hold is as it was.
+func (h *hold) passOn() bool {
+	t := h.tenure
+	m := t.mutex
+	c := m.client
+	if !m.mayPassOn() || time.Until(c.leases.Until(&t.lease)) < t.given/3 || !h.detach() {
+		return false
+	}
+	if !c.hub.Pass(m.waiters(), h, m.expiry(m.ttl())) {
+		h.attach()
+		return false
+	}
+	c.holdEnds()
+	return true
+}
+
+// detach takes the hold off its tenure, which nobody else then has to do with, but for a call for the count.
+func (h *hold) detach() bool {
+	t := h.tenure
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	busy := t.calling || t.callers != nil && len(t.callers.queue) > 0
+	if busy || t.loss != nil || h.count != 1 || h.levels != nil || !t.isClean() || t.staysTaken() {
+		return false
+	}
+	h.passed, h.count, t.hold = true, 0, nil
+	return true
+}
+
+// attach undoes detach.
+func (h *hold) attach() {
+	t := h.tenure
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h.passed, h.count, t.hold = false, 1, h
+}
+
+// Take has the Lock go on with the tenure of a hold that ends. It reports false if that is not what it wants, or it has asked before, and
+// there is something to settle. It sleeps, and looks at its tenure only behind the hub's mutex.
+func (l *locking) Take(from any, outsiders bool) bool {
+	h := from.(*hold) //nolint:errcheck // no other value is ever given
+	t, now, o := h.tenure, time.Now(), l.mutex.client.options.HandOff
+	if outsiders {
+		o = o.besideOutsiders()
+	}
+	if l.mutex.kind != t.mutex.kind || !l.mutex.mayPassOn() || !l.tenure.isClean() || t.run.over(o, now) {
+		return false
+	}
+	t.run = t.run.next(true, now)
+	if l.trace != nil {
+		t.run.by = &h.first
+	}
+	l.tenure, l.handed = t, handed{}
+	return true
+}
+
+// mayPassOn reports whether a Lock wants of Redis what every other one does, so that it can have the tenure of another one, and another one
+// its: it is renewed, and has no bound of its own.
+func (m *Mutex) mayPassOn() bool {
+	return m.kind.ordinary && m.kind.fence == nil && m.client.handsOff() && m.usesGrants() && m.maxHold == 0
 }
 
 // claim tells the hub that the hold ends, and claims the waiter that is next in this process: nil if there is none. If
@@ -53,15 +121,15 @@ func (t *tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, sta
 		c.hub.Ending(q)
 		return nil, false
 	case !c.handsOff():
-		c.hub.GiveWay(q, cmp.Or(c.options.HandOff.Most, DefaultHandOffMost))
+		c.hub.GiveWay(q, min(c.options.HandOff.Most, openRun))
 		return nil, false
 	case !stay && args.Key == "":
 		c.hub.GiveWay(q, 1)
 		return nil, false
 	}
 	w, outsiders := c.hub.Claim(q)
-	if outsiders && args.Key != "" { // which have no hand-offs: so they get a fifth of the sections at least, if they are there for them
-		stay = !t.run.over(c.options.HandOff.quarter(), now)
+	if outsiders && args.Key != "" { // which have no hand-offs
+		stay = !t.run.over(c.options.HandOff.besideOutsiders(), now)
 	}
 	if w == nil {
 		return nil, false
@@ -149,7 +217,7 @@ func (t *tenure) handedOff(next *locking, stay bool, sent time.Time, reply lua.R
 	return released{sent: sent, held: true}
 }
 
-// handed is what a claimant gave to a waiter; nothing if it has not sent.
+// handed is what a claimant gave to a waiter; nothing if it has not sent: then there was nothing to send, see passOn.
 type handed struct {
 	token int64
 	sent  time.Time

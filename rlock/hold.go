@@ -1,6 +1,7 @@
 package rlock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -175,6 +176,7 @@ func (t *tenure) admitAs(inner context.Context, cancel context.CancelCauseFunc, 
 // keep has the renewer keep a tenure that was granted. It reports false if the client is closed.
 func (t *tenure) keep(m *Mutex, a answer) bool {
 	leases, began, until := m.client.leases, a.sent, a.until(m)
+	t.given = cmp.Or(a.lease, m.ttl())
 	if a.lease > 0 {
 		began = time.Now() // the grant was, later than it is trusted from
 	}

@@ -34,10 +34,10 @@ import (
 // locking is a Lock that competes, on its way to a hold.
 type locking struct {
 	question // its tenure is nil until it asks, or somebody asks for it
-	waiter  pubsub.Waiter
-	refused *lua.AcquireReply // the last one that said who holds the lock; nil: none, as for most that wait in line
-	place   *place            // of its own in the queue in Redis; nil: none that is known of
-	handed  handed            // what a claimant made of it
+	waiter   pubsub.Waiter
+	refused  *lua.AcquireReply // the last one that said who holds the lock; nil: none, as for most that wait in line
+	place    *place            // of its own in the queue in Redis; nil: none that is known of
+	handed   handed            // what a claimant made of it
 }
 
 // errOver says that the hold to re-enter was unlocked meanwhile.
@@ -118,7 +118,10 @@ func (l *locking) compete() (*level, error) {
 				if g == nil {
 					l.trace.handedBy(l.tenure.run)
 					c.stats.handOffs.Add(1)
-					return l.enter(l.handed.answer())
+					if s, err := l.enter(l.handed.answer()); err != errOver { //nolint:errorlint // never wrapped
+						return s, err
+					}
+					continue // it was lost on its way
 				}
 				if a, usable := l.given(g); usable {
 					l.trace.took(PathGrant)
@@ -361,11 +364,14 @@ func (l *locking) undo(a answer, _ error) {
 func (l *locking) enter(a answer) (s *level, err error) {
 	t, m := l.tenure, l.mutex
 	l.leavePlace()
-	until := a.until(m)
+	until, passed := a.until(m), a.sent.IsZero()
+	if passed {
+		until = m.client.leases.Until(&t.lease)
+	}
 	switch {
 	case a.Unconfirmed != nil:
 		err = fmt.Errorf("%w: %w", ErrNotReplicated, a.Unconfirmed)
-	case time.Now().Before(until):
+	case passed, time.Now().Before(until):
 		m.client.takers.add(l.outer, t.tag)
 		if s, err = t.admit(l.ctx, m, a, l.within != nil); err != nil {
 			m.client.takers.remove(t.tag)
@@ -376,8 +382,13 @@ func (l *locking) enter(a answer) (s *level, err error) {
 			text: "lost: Redis took longer than the lease to answer",
 		}
 	}
-	if err == nil {
+	switch {
+	case err == nil:
 		return s, nil
+	case passed && err == errOver: //nolint:errorlint // never wrapped
+		t.forget()
+		l.tenure = nil
+		return nil, err
 	}
 	// The caller may leave before the grant is given back; if that is not even begun, since Redis is silent, it is swept.
 	_, _, _ = leavable(l.ctx, m, l.limit, func(<-chan struct{}) (struct{}, error) {

@@ -73,27 +73,33 @@ type Options struct {
 }
 
 // HandOff bounds a run of hand-offs of a lock inside one process. When a goroutine unlocks and others of the same Client wait for
-// the lock, it goes to the first of them: that takes one command for each section, and other processes are not notified. After
-// such a run the lock goes to the process that has waited longest, if there is one, and this process goes to the end of the line.
-// That takes two commands for each section, however many processes wait. So a longer run saves little, and keeps the others
-// waiting.
+// the lock, the next one goes on with it, mostly without a command; when the run is over, it goes to the first of the processes that wait.
+// Others wait for at most one run, and the section that is under way at its end.
 //
-// The zero value suits most programs. With Options.Replicas there are no hand-offs of either sort.
+// The zero value is the defaults, which are for short sections: of those that take no time there are DefaultHandOffMost in a run, of those
+// that take a millisecond about ten. With Options.Replicas there are no hand-offs of either sort.
 type HandOff struct {
-	// Most is how many hand-offs inside the process may follow each other; a quarter of that while somebody waits who does not
+	// Most is how many hand-offs inside the process may follow each other; two at most while somebody waits who does not
 	// hand off, such as Redisson. 0 means DefaultHandOffMost. A negative number turns off all hand-offs, those to other processes
 	// too: each unlock then wakes one waiter in every process, and all of them ask.
 	Most int
 	// For is how long they may follow each other, counted from the first; the section that is running when it ends is not cut
-	// short. 0 means DefaultHandOffFor; less is an error. Where an unlock notifies everybody, a process that had the lock for that
-	// long, or DefaultHandOffMost times in a row, lets others go first for a tenth of it, 10 ms at most.
+	// short. 0 means DefaultHandOffFor; less is an error.
 	For time.Duration
 }
 
 // The bounds of a run of hand-offs, see [HandOff].
 const (
-	DefaultHandOffMost = 8
-	DefaultHandOffFor  = 100 * time.Millisecond
+	DefaultHandOffMost = 64
+	DefaultHandOffFor  = 10 * time.Millisecond
+)
+
+const (
+	// mostBesideOutsiders bounds a run while somebody waits who does not hand off.
+	mostBesideOutsiders = 2
+	// openRun bounds a run of unlocks that notify everybody, and openRunFor its time: then others go first for a tenth of that.
+	openRun    = 8
+	openRunFor = 100 * time.Millisecond
 )
 
 func (h HandOff) validate() (HandOff, error) {

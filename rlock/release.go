@@ -268,6 +268,9 @@ func (t *tenure) releaseCall(now time.Time, by *unlocker) *callContext {
 	return ctx
 }
 
+// staysTaken reports whether the lock is to stay taken after an unlock now, see WithMinHold.
+func (t *tenure) staysTaken() bool { return t.taken != nil && time.Now().Before(*t.taken) }
+
 // releaseArgs are those of a release that ends the tenure.
 func (t *tenure) releaseArgs() lua.ReleaseArgs {
 	m := t.mutex
@@ -278,7 +281,7 @@ func (t *tenure) releaseArgs() lua.ReleaseArgs {
 		args.Fence = m.fenceOf()
 		args.Queue = lua.Queue{Key: key, GrantLease: m.client.grantLease()}
 	}
-	if t.taken != nil && time.Now().Before(*t.taken) && t.lossSoFar() == nil { // a lost one ends with its lease, and not later
+	if t.staysTaken() && t.lossSoFar() == nil { // a lost one ends with its lease, and not later
 		args.Next, args.Taken = m.client.nobody()+m.kind.suffix, *t.taken
 	}
 	return args

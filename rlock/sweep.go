@@ -62,6 +62,17 @@ func (t *tenure) settleInCall() {
 	}
 }
 
+// forget ends a tenure that was lost on its way from one hold to the next. It may still be there in Redis, say because the reply of a renewal
+// was lost.
+func (t *tenure) forget() {
+	m := t.mutex
+	t.doubted(time.Now().Add(longer(m.ttl(), m.grace))).unsure = true
+	t.settleInCall()
+}
+
+// isClean reports whether all is known of the field, or nobody has asked for it.
+func (t *tenure) isClean() bool { return t == nil || t.doubt == nil && t.queued == nil }
+
 // residue is what of the field is to be swept, nil if there is no doubt, or nobody has asked.
 func (t *tenure) residue() *residue {
 	if t == nil {
@@ -100,6 +111,7 @@ func (c *Client) sweep(all ...*residue) {
 
 // giveBack releases a hold that was granted to nobody. It reports whether Redis has answered.
 func (t *tenure) giveBack() (answered bool) {
+	t.mutex.client.leases.Stop(&t.lease) // if it was passed on, it is kept
 	_, err := t.mutex.client.releaseOnce(t.mutex, t.releaseArgs())
 	t.givenBack(err)
 	t.settle()

@@ -23,7 +23,7 @@ func TestHandOffOnACluster(t *testing.T) {
 			t.Run(map[bool]string{false: "sharded", true: "plain"}[plain]+"/"+map[bool]string{false: "mutex", true: "fenced"}[fenced], func(t *testing.T) {
 				rdb := c.Client(t)
 				b := bench{Client: newClient(t, rdb, rlock.Options{HandOff: never, PlainPubSub: plain}), rdb: c.Client(t), name: redistest.Name(t)}
-				m := b.Mutex(b.name)
+				m := b.Mutex(b.name, byCall)
 				if fenced {
 					m = b.FencedMutex(b.name)
 				}

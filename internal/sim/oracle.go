@@ -40,6 +40,7 @@ type section struct {
 	process *process
 	ctx     context.Context
 	owner   string
+	holds   string // owner, as the world knows it
 	shared  bool
 	fixed   bool     // it, or one beside it, may end by itself
 	within  *section // the reader that became this writer
@@ -68,6 +69,7 @@ func (o *oracle) enter(s *section, asked time.Time, token int64) {
 	o.longest = max(o.longest, time.Since(asked))
 	s.began = time.Now()
 	s.unwatch = func() bool { return true }
+	o.world.entered(s)
 	if !s.isLive() {
 		return // lost, or its process was killed, as it returned
 	}
@@ -112,6 +114,7 @@ func (o *oracle) enter(s *section, asked time.Time, token int64) {
 	o.sections[s] = struct{}{}
 	o.empty, o.expires = time.Time{}, s.fixed
 	o.world.uses(o)
+	o.world.entered(s)
 	s.unwatch = context.AfterFunc(s.ctx, func() { o.told(s) })
 }
 
@@ -151,6 +154,7 @@ func (o *oracle) told(s *section) {
 // leave notes that the unlock of a section is about to be called. It reports whether the server may have forgotten the hold.
 func (o *oracle) leave(s *section) bool {
 	s.unwatch()
+	o.world.leaves(s)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	delete(o.sections, s)

@@ -210,6 +210,9 @@ func (k *worker) begin(w want) func() {
 		defer k.world().mu.Unlock()
 		for _, p := range w.parts {
 			k.process.busy[p.oracle] += n
+			if len(w.parts) > 1 {
+				k.process.many[p.oracle] += n
+			}
 		}
 	}
 	add(1)
@@ -397,7 +400,7 @@ func (k *worker) unlock(ctx context.Context, w want, sections []*section, unlock
 	o := w.parts[0].oracle
 	k.returned(o, "unlock", began.Add(k.world().unlock()), w.lock.Name())
 	if err == nil && len(sections) == 1 {
-		k.world().released(sections[0].owner)
+		k.world().released(k.process, o, sections[0].owner)
 		if !excused && sections[0].minHold == 0 && k.process.quiet() > unnoticed {
 			o.unlocked()
 		}

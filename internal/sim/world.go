@@ -55,6 +55,7 @@ type world struct {
 	outage     time.Duration        // the longest time with one
 	connected  bool                 // all processes are
 	unlocked   map[string]time.Time // owners, by when their unlock returned
+	holding    map[string]int       // how many sections have an owner
 	ghosts     map[string]time.Time // what the server has of nobody, by when it was seen
 	lastFault  time.Time            // when the last one ended
 	ended      int                  // processes that were killed or closed
@@ -85,6 +86,7 @@ type process struct {
 	faulted time.Time       // when the last of these ended
 	longest time.Duration   // any of these, so far
 	busy    map[*oracle]int // calls, and sections, that have to do with it
+	many    map[*oracle]int // those that lock several at once
 }
 
 // quiet is for how long the process could reach its servers, and these remembered and answered.
@@ -231,7 +233,7 @@ func Run(plan *Plan) *Result { return newWorld(plan).play() }
 func newWorld(plan *Plan) *world {
 	w := &world{
 		plan: plan, over: make(chan struct{}), waiting: make(map[*waiter]struct{}), used: make(map[*oracle]struct{}), r: rand.New(rand.NewPCG(plan.Seed, 1)),
-		unlocked: make(map[string]time.Time), ghosts: make(map[string]time.Time),
+		unlocked: make(map[string]time.Time), holding: make(map[string]int), ghosts: make(map[string]time.Time),
 	}
 	w.began = time.Now()
 	w.trace.began = w.began
@@ -267,7 +269,7 @@ func (w *world) make() error {
 	errs := make([]error, len(w.plan.Processes))
 	var made sync.WaitGroup
 	for i, plan := range w.plan.Processes {
-		p := &process{world: w, number: i, plan: plan, faulted: w.lastFault, busy: make(map[*oracle]int)}
+		p := &process{world: w, number: i, plan: plan, faulted: w.lastFault, busy: make(map[*oracle]int), many: make(map[*oracle]int)}
 		w.far = max(w.far, plan.Latency+plan.Jitter)
 		p.ctx, p.stop = context.WithCancel(context.Background()) //nolint:fatcontext // one each
 		w.all = append(w.all, p)
@@ -453,14 +455,38 @@ func (w *world) haunts(p *process, o *oracle, name string, seen map[string]time.
 	return d
 }
 
-// released notes that the unlock of an owner has returned.
-func (w *world) released(owner string) {
+// released notes that the unlock of an owner has returned. A section that came after it may have the same one, and may have come before that;
+// a Lock of several may have it while it waits for another one.
+func (w *world) released(p *process, o *oracle, owner string) {
 	if owner == "" || len(w.all) > 100 {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.unlocked[owner] = time.Now()
+	if w.holding[owner] == 0 && p.many[o] == 0 {
+		w.unlocked[owner] = time.Now()
+	}
+}
+
+// entered notes that a section has an owner, maybe after another one.
+func (w *world) entered(s *section) {
+	if s.owner == "" || s.holds == s.owner {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s.holds = s.owner
+	w.holding[s.owner]++
+	delete(w.unlocked, s.owner)
+}
+
+// leaves notes that the unlock of a section is about to be called.
+func (w *world) leaves(s *section) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.holding[s.holds]--; w.holding[s.holds] <= 0 {
+		delete(w.holding, s.holds)
+	}
 }
 
 // renewed is called when a renewal arrives: none of an owner may have been sent after its unlock (G7).

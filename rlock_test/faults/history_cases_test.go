@@ -196,6 +196,25 @@ func TestHistoryCheckerVerdicts(t *testing.T) {
 		{"leftover of a cancelled Lock in a live hold", false, []histEntry{
 			op(histLock, "a", 0, 10), histUnsure(look("x", 1, 20, 30)), op(histUnlock, "a", 40, 50)}},
 		{"somebody who never asked", false, []histEntry{look("x", 1, 0, 10)}},
+		{"passed on", true, []histEntry{
+			op(histLock, "a", 0, 10), op(histReenter, "a", 11, 12), look("a", 2, 13, 14), op(histUnlock, "a", 15, 16),
+			histThen("a#2", op(histUnlock, "a", 20, 30)), op(histLock, "a#2", 5, 25), look("a", 2, 31, 32), look("a", 1, 33, 34),
+			histThen("a#3", op(histUnlock, "a#2", 40, 50)), op(histLock, "a#3", 6, 60), op(histUnlock, "a#3", 70, 80), look("", 0, 81, 82)}},
+		{"passed on to two at once", false, []histEntry{
+			op(histLock, "a", 0, 10), op(histLock, "a#2", 5, 25), op(histUnlock, "a", 30, 40), op(histUnlock, "a#2", 50, 60)}},
+		{"passed on, with another one between", false, []histEntry{
+			op(histLock, "a", 0, 10), histThen("a#2", op(histUnlock, "a", 11, 12)), op(histLock, "b", 13, 14), op(histLock, "a#2", 5, 15),
+			op(histUnlock, "b", 16, 17)}},
+		{"passed on after a DEL, while somebody else has the lock, and then told", true, []histEntry{
+			op(histLock, "a", 0, 10), histDel("a", 11, 12), op(histLock, "b", 13, 14),
+			histThen("a#2", op(histUnlock, "a", 15, 16)), op(histLock, "a#2", 5, 17), op(histLost, "a#2", 18, 19), op(histTold, "a", 30, 30),
+			op(histUnlock, "b", 40, 41)}},
+		{"passed on after a DEL, and never told", false, []histEntry{
+			op(histLock, "a", 0, 10), histDel("a", 11, 12),
+			histThen("a#2", op(histUnlock, "a", 15, 16)), op(histLock, "a#2", 5, 17), op(histTold, "a", 30, 30)}},
+		{"the last unlock after a DEL, with nobody to pass it on to", false, []histEntry{
+			op(histLock, "a", 0, 10), histDel("a", 11, 12),
+			histThen("a#2", op(histUnlock, "a", 15, 16)), op(histLock, "a#2", 5, 17), op(histUnlock, "a#2", 18, 19)}},
 		{"two owners in the key", false, []histEntry{
 			op(histLock, "a", 0, 10), look("a", -1, 20, 30), op(histUnlock, "a", 40, 50)}},
 	} {
@@ -209,7 +228,20 @@ func TestHistoryCheckerVerdicts(t *testing.T) {
 	}
 }
 
-// An owner is one hold (I3).
+// histThen is an unlock after which another hold had the owner.
+func histThen(next string, e histEntry) histEntry {
+	e.Next = next
+	return e
+}
+
+// histDel is a DEL that found the owner with one level.
+func histDel(owner string, call, ret int64) histEntry {
+	e := histOp(histDelete, owner, call, ret)
+	e.Count = 1
+	return e
+}
+
+// An owner is one tenure (I3).
 func TestHistoryCheckerSeesOwnersUsedTwice(t *testing.T) {
 	once := []histEntry{
 		histOp(histLock, "a", 0, 10), histOp(histReenter, "a", 11, 12), histOp(histUnlock, "a", 13, 14), histOp(histUnlock, "a", 15, 16),
@@ -218,4 +250,12 @@ func TestHistoryCheckerSeesOwnersUsedTwice(t *testing.T) {
 	require.Empty(t, histReused(once))
 	require.Equal(t, "a", histReused(append(once, histOp(histLock, "a", 20, 30))), "again")
 	require.Equal(t, "b", histReused(append(once, histOp(histLock, "b", 20, 30))), "for another lock")
+	require.Equal(t, "b", histReused(append(once, histOp(histLock, "b#2", 20, 30))), "for another lock, as if it were passed on")
+	passed := func(unlock int64) []histEntry {
+		return histMerge(histReport{Entries: []histEntry{
+			histOp(histLock, "a", 0, 10), histOp(histUnlock, "a", unlock, unlock+5), histOp(histLock, "a#2", 5, 30),
+		}})
+	}
+	require.Empty(t, histReused(passed(20)))
+	require.Equal(t, "a", histReused(passed(31)), "before the unlock was called")
 }

@@ -18,6 +18,7 @@ const histLate = time.Second
 // histHold is one level of a hold that a worker has.
 type histHold struct {
 	name, owner string
+	hold        string // as the history has it
 	outer       *histHold
 	ctx         context.Context
 	cancel      context.CancelFunc // of the ctx that it was locked with
@@ -110,7 +111,7 @@ func (h *histHold) unlock(w *histWorker) {
 	}
 	defer h.cancel()
 	k := histKey{h.name, h.owner}
-	e := histEntry{Name: h.name, Owner: h.owner, Worker: w.id, Call: histNow()}
+	e := histEntry{Name: h.name, Owner: h.hold, Worker: w.id, Call: histNow()}
 	h.base.leave(e.Call)
 	err := h.release()
 	e.Return = histNow()
@@ -144,7 +145,7 @@ func (h *histHold) finish(w *histWorker) {
 	h.base.mu.Lock()
 	low, end, trust, last := h.base.low, h.base.heard, h.base.trust, h.base.last
 	h.base.mu.Unlock()
-	e := histEntry{Kind: histLost, Name: h.name, Owner: h.owner, Worker: w.id, Call: low, Return: end}
+	e := histEntry{Kind: histLost, Name: h.name, Owner: h.hold, Worker: w.id, Call: low, Return: end}
 	if end != 0 {
 		w.count(func(t *histTally) { t.Lost++ })
 		if w.plan.Sabotage != histDeaf { // who does not listen is inside until the unlock

@@ -30,9 +30,10 @@ const (
 // histEntry is one operation on the lock Name. It took effect at some moment from Call to Return.
 type histEntry struct {
 	Kind         histKind
-	Name, Owner  string
-	Count        int   // of a look
-	Call, Return int64 // on the clock of histNow
+	Name, Owner  string // of a hold that was passed on "<owner>#2", "<owner>#3" and so on, see histTenure
+	Next         string // the hold of the same owner that came after it, if there is one
+	Count        int    // of a look
+	Call, Return int64  // on the clock of histNow
 	Worker       int
 	Token        int64  // of a fenced hold, from 1 on; 0 without fencing
 	Within       string // owner of the hold on the other side of a read/write lock, which lets this one in
@@ -48,11 +49,13 @@ type histEntry struct {
 // histState is the state of one lock: who holds it in the eyes of its users, and what is known of Redis.
 type histState struct {
 	owner   string // of the live hold
+	tenure  string // of the last one
+	passed  string // the hold to which its unlock has passed that on
 	count   int    // its open levels
 	most    int    // of them so far: the count in Redis may not have followed yet
 	first   int64  // the fencing token that it began with
 	leaves  string // an owner whose hold is over, that may still be there in Redis
-	deleted string // owners whose key was deleted and who have not been told yet: "<owner>/<open levels>"
+	deleted string // owners whose key was deleted and who have not been told yet: "<owner>/<open levels>"; 0: on its way to that one
 	token   int64  // the highest fencing token so far
 }
 
@@ -61,7 +64,7 @@ type histState struct {
 // deleted the key. That is G1, G2, G6 and G8; what others see in Redis adds G5 and G7. Fencing tokens rise
 // from hold to hold, and a re-entry has that of its hold.
 //
-// An owner is one hold: it is used for no other one, neither of this lock nor of another (I3). That is no matter of order, and
+// An owner is one tenure: holds of one process have it, one after the other, and it is used for no other lock (I3). That is
 // looked at by histReused.
 var histModel = porcupine.Model{
 	Partition: func(all []porcupine.Operation) [][]porcupine.Operation {
@@ -89,8 +92,14 @@ func (s histState) step(e histEntry) (histState, bool) {
 	mine := s.owner == e.Owner
 	switch e.Kind {
 	case histLock:
-		ok := s.owner == "" && (e.Token == 0 || e.Token > s.token)
-		s.owner, s.count, s.most, s.leaves = e.Owner, 1, 1, ""
+		if s.isOnItsWay(e.Owner) { // nobody is asked
+			return s.deletedTo(e.Owner, 1), true
+		}
+		ok := s.owner == "" && (e.Token == 0 || e.Token > s.token) && (s.passed == e.Owner || !strings.Contains(e.Owner, "#"))
+		if tenure := histTenure(e.Owner); tenure != s.tenure {
+			s.tenure, s.most = tenure, 1
+		}
+		s.owner, s.count, s.leaves, s.passed = e.Owner, 1, "", ""
 		s.first, s.token = e.Token, max(s.token, e.Token)
 		return s, ok
 	case histReenter:
@@ -118,10 +127,10 @@ func (s histState) step(e histEntry) (histState, bool) {
 			s = s.deletedTo(s.owner, s.count)
 			s.owner, s.count = "", 0
 		}
-		s.leaves = ""
+		s.leaves, s.passed = "", ""
 		return s, ok
 	case histTold:
-		return s, !s.isDeleted(e.Owner)
+		return s, !s.isDeletedTenure(e.Owner)
 	case histOver:
 		return s, !mine && !s.isDeleted(e.Owner)
 	}
@@ -134,11 +143,14 @@ func (s histState) unlocked(e histEntry) (histState, bool) {
 		if n > 1 { // an inner level asks nobody
 			return s.deletedTo(e.Owner, n-1), true
 		}
+		if n == 1 && e.Next != "" { // passed on in memory
+			return s.toldOf(e.Owner).deletedTo(e.Next, 0), true
+		}
 		// A release whose first reply was lost can't tell its own work from that of a DEL.
 		return s.toldOf(e.Owner), n == 1 && (e.Unsure || e.Kind == histUnknown)
 	}
 	if s.count--; s.count == 0 {
-		s.owner = ""
+		s.owner, s.passed = "", e.Next
 		if e.Kind == histUnknown {
 			s.leaves = e.Owner
 		}
@@ -154,16 +166,35 @@ func (s histState) shows(e histEntry) bool {
 		return false
 	case e.Owner == "":
 		return s.owner == ""
-	case s.owner == e.Owner:
+	case histTenure(s.owner) == e.Owner:
 		return 0 < e.Count && e.Count <= s.most || e.Unsure || e.Kind == histDelete
 	case s.owner != "":
 		return false
 	}
 	// Nobody's live hold: what is on its way out, or came late.
-	return e.Unsure || s.leaves == e.Owner
+	return e.Unsure || histTenure(s.leaves) == e.Owner
 }
 
 func (s histState) isDeleted(owner string) bool { return s.deletedLevels(owner) > 0 }
+
+// isOnItsWay reports whether the key was deleted of the owner that a hold is about to have.
+func (s histState) isOnItsWay(owner string) bool {
+	return slices.Contains(strings.Fields(s.deleted), owner+"/0")
+}
+
+// isDeletedTenure is isDeleted for whichever hold has that owner.
+func (s histState) isDeletedTenure(owner string) bool {
+	return slices.ContainsFunc(strings.Fields(s.deleted), func(o string) bool {
+		hold, levels, _ := strings.Cut(o, "/")
+		return histTenure(hold) == owner && levels != "0"
+	})
+}
+
+// histTenure is the owner that a hold has in Redis.
+func histTenure(hold string) string {
+	owner, _, _ := strings.Cut(hold, "#")
+	return owner
+}
 
 // deletedLevels is how many levels are open of a hold whose key was deleted.
 func (s histState) deletedLevels(owner string) (n int) {
@@ -194,17 +225,39 @@ func (e histEntry) String() string {
 	return fmt.Sprintf("%s %s (%d) %s%s", what, e.Owner, e.Count, e.Within, e.Seen)
 }
 
-// histReused returns an owner that several Locks which competed came back with, or "".
+// histReused returns an owner that Locks of several names came back with, or one that came back with it before the one before it has
+// called its unlock; or "".
 func histReused(entries []histEntry) string {
-	seen := make(map[string]bool)
+	names := make(map[string]string)
+	unlocked := make(map[string]int64) // the first call
+	for _, e := range entries {
+		if e.Kind == histUnlock {
+			if at, ok := unlocked[e.Owner]; !ok || e.Call < at {
+				unlocked[e.Owner] = e.Call
+			}
+		}
+	}
+	locked := make(map[string]int64)
 	for _, e := range entries {
 		if e.Kind != histLock {
 			continue
 		}
-		if seen[e.Owner] {
-			return e.Owner
+		owner := histTenure(e.Owner)
+		if name, known := names[owner]; known && name != e.Name {
+			return owner
 		}
-		seen[e.Owner] = true
+		if _, twice := locked[e.Owner]; twice {
+			return owner
+		}
+		names[owner], locked[e.Owner] = e.Name, e.Return
+	}
+	for _, e := range entries {
+		if e.Kind != histLock || e.Next == "" {
+			continue
+		}
+		if at, ok := unlocked[e.Owner]; !ok || at > locked[e.Next] {
+			return histTenure(e.Owner)
+		}
 	}
 	return ""
 }

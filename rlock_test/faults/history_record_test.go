@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,7 +40,8 @@ type histLog struct {
 	since   map[histKey]histSince
 	places  map[histKey]fairPlace
 	runs    histRuns
-	ending  bool // no more sabotage of grants: all callers are to return
+	holds   map[histKey]int // that had the owner, one after the other
+	ending  bool            // no more sabotage of grants: all callers are to return
 }
 
 // histSince is since when an owner may have the lock: since the first acquire was sent whose outcome is not known, or the last one.
@@ -60,7 +62,8 @@ func newHistLog() *histLog {
 	return &histLog{
 		trust: make(map[histKey]int64), queued: make(map[histKey]int64), grants: newHistGrants(),
 		since: make(map[histKey]histSince), places: make(map[histKey]fairPlace), asked: make(map[histKey]bool), unsure: make(map[histKey]bool),
-		runs: histRuns{length: make(map[histKey]int)},
+		holds: make(map[histKey]int),
+		runs:  histRuns{length: make(map[histKey]int)},
 	}
 }
 
@@ -68,6 +71,16 @@ func (l *histLog) add(e histEntry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.entries = append(l.entries, e)
+}
+
+// next names the hold that a Lock came back with: the owner, for the first of them.
+func (l *histLog) next(k histKey) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.holds[k]++; l.holds[k] > 1 {
+		return fmt.Sprintf("%s#%d", k.Owner, l.holds[k])
+	}
+	return k.Owner
 }
 
 func (l *histLog) doubt(k histKey) {
@@ -341,6 +354,16 @@ func (l *histLog) report() histReport {
 	return r
 }
 
+// histNext names the hold that comes after another one of the same owner.
+func histNext(hold string) string {
+	owner, number, _ := strings.Cut(hold, "#")
+	n, err := strconv.Atoi(number)
+	if err != nil {
+		n = 1
+	}
+	return fmt.Sprintf("%s#%d", owner, n+1)
+}
+
 // histMerge makes one history of the reports. An owner that others saw but no Lock returned is what a
 // failed Lock left for a while; if nobody ever asked for it, the model will not have it. One that was in the
 // queue may show before its Lock has returned, and be gone again: a grant that did not get there in time.
@@ -360,15 +383,20 @@ func histMerge(reports ...histReport) []histEntry {
 			queued[k] = true
 		}
 	}
+	holds := make(map[histKey]bool)
 	for _, e := range all {
 		if e.Kind == histLock {
-			locked[histKey{e.Name, e.Owner}] = e.Return
+			k := histKey{e.Name, histTenure(e.Owner)}
+			if at := locked[k]; at == 0 || e.Return < at {
+				locked[k] = e.Return
+			}
+			holds[histKey{e.Name, e.Owner}] = true
 		}
 	}
 	over := make(map[histKey]bool) // they may be in Redis for longer
 	for _, e := range all {
 		if e.Kind == histLost || e.Kind == histUnknown {
-			over[histKey{e.Name, e.Owner}] = true
+			over[histKey{e.Name, histTenure(e.Owner)}] = true
 		}
 	}
 	for i, e := range all {
@@ -380,7 +408,10 @@ func histMerge(reports ...histReport) []histEntry {
 			seen = append(seen, hold)
 		}
 		all[i].Seen = strings.Join(seen, " ")
-		k := histKey{e.Name, e.Owner}
+		if next := histNext(e.Owner); holds[histKey{e.Name, next}] {
+			all[i].Next = next
+		}
+		k := histKey{e.Name, histTenure(e.Owner)}
 		isLook := e.Kind == histLook || e.Kind == histDelete
 		all[i].Unsure = unsure[k] || asked[k] && locked[k] == 0 || isLook && queued[k] && e.Call < locked[k]
 	}

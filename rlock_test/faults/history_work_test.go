@@ -206,6 +206,7 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 		m = w.mutex(name, rlock.WithLease(w.plan.Watchdog/4+w.duration(w.plan.Watchdog)))
 	}
 	again := outer.of(name)
+	over := again == nil || again.left.Load() // so it competes
 	lost := again != nil && again.base.isLost()
 	ctx, cancel := context.WithCancel(parent)
 	h := &histHold{name: name, outer: outer, cancel: cancel}
@@ -237,7 +238,6 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 	}
 	h.whose()
 	var fenced bool
-	e.Owner = h.owner
 	e.Token, fenced = rlock.FencingToken(h.ctx, name)
 	e.Return = histNow() // behind the token, which another re-entry may have raised since
 	if w.plan.Kind == histFair {
@@ -247,8 +247,8 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 		w.wrong(fmt.Errorf("%s: fencing token: %v", name, fenced))
 	}
 	switch {
-	case again != nil && again.owner == h.owner:
-		e.Kind, h.base = histReenter, again.base
+	case !over && again.owner == h.owner:
+		e.Kind, h.base, h.hold = histReenter, again.base, again.hold
 		if around, _ := rlock.FencingToken(again.ctx, name); around < e.Token {
 			w.wrong(fmt.Errorf("%s: a level has token %d, the one around it %d", name, e.Token, around))
 		}
@@ -256,9 +256,10 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 		w.wrong(fmt.Errorf("%s: a Lock inside did not re-enter", name))
 		fallthrough
 	default:
-		h.base = &histBase{}
+		h.base, h.hold = &histBase{}, w.log.next(histKey{name, h.owner})
 		w.log.began(histKey{name, h.owner})
 	}
+	e.Owner = h.hold
 	h.base.enter()
 	if w.plan.Sabotage != histDeaf {
 		h.watch(w)
@@ -270,6 +271,7 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 // whose finds the owner out. If the hold is lost by now, only its unlock is sure to say.
 func (h *histHold) whose() {
 	if h.owner = rlock.Owner(h.ctx); h.owner != "" {
+		h.hold = h.owner
 		return
 	}
 	err := h.release()
@@ -277,6 +279,7 @@ func (h *histHold) whose() {
 	if errors.As(err, &loss) {
 		h.owner = loss.Owner
 	}
+	h.hold = h.owner
 	h.release = func() error { return err }
 }
 
@@ -304,7 +307,7 @@ func (w *histWorker) failed(e histEntry, again *histHold, lost bool, err error) 
 		w.log.doubt(histKey{again.name, again.owner})
 	}
 	if sticky {
-		e.Kind, e.Owner = histRefused, again.owner
+		e.Kind, e.Owner = histRefused, again.hold
 		again.base.hear(e.Return, e.Return, w.log.trusted(histKey{again.name, again.owner}))
 		w.log.add(e)
 	} else if lost && !again.left.Load() {

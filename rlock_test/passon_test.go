@@ -1,0 +1,307 @@
+package rlock_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Inside of a process an unlock passes the tenure on in memory: Redis is not asked, and what it has stays as it is.
+
+// handle is one whose unlocks pass the lock on, unlike those of relay.Mutex.
+func (r *relay) handle(o ...rlock.Option) *rlock.Mutex { return r.Client.Mutex(r.name, o...) }
+
+// inTurn is a line whose first waiter has the lock. That one had asked, and has a place in Redis's queue until then: so it was handed the lock by a
+// call. The others know that it is held here, and ask nobody.
+func (r *relay) inTurn(t testing.TB, first locker, behind ...locker) (attempt, []pending) {
+	t.Helper()
+	a, line := r.lineOf(t, first, append([]locker{first}, behind...)...)
+	require.NoError(t, a.unlock())
+	return r.gets(t, line[0]), line[1:]
+}
+
+// takesTurns gives the lock to one after the other of a line, each with the owner that it has in Redis.
+func (r *relay) takesTurns(t testing.TB, a attempt, line []pending) (last attempt, owners []string) {
+	t.Helper()
+	for _, p := range line {
+		require.NoError(t, a.unlock())
+		a = r.gets(t, p)
+		owners = append(owners, rlock.Owner(a.ctx))
+	}
+	return a, owners
+}
+
+// I3, G1: a line of waiters costs nothing but its first acquire and its last release. Redis has one owner all the time, and nobody hears of a
+// thing before the end.
+func TestPassOnCosts(t *testing.T) {
+	redistest.Parallel(t)
+	r := newRelay(t, rlock.Options{HandOff: never})
+	a, line := r.inTurn(t, r.handle(), same(r.handle(), 20)...)
+	first := rlock.Owner(a.ctx)
+	before := redistest.Commands(t, r.rdb)
+	a, owners := r.takesTurns(t, a, line)
+	during := redistest.Commands(t, r.rdb)
+	for _, owner := range owners {
+		require.Equal(t, first, owner)
+	}
+	for _, name := range []string{"evalsha", "eval", "publish", "hset", "hincrby", "hdel", "pexpire", "subscribe", "unsubscribe"} {
+		require.Equal(t, before[name], during[name], name)
+	}
+	require.NoError(t, a.unlock())
+	after := redistest.Commands(t, r.rdb)
+	require.EqualValues(t, 1, after["evalsha"]-during["evalsha"])
+	require.EqualValues(t, 1, after["publish"]-during["publish"])
+	require.EqualValues(t, 22, r.Stats().Acquired)
+	require.EqualValues(t, 21, r.Stats().HandOffs)
+	require.Zero(t, r.Stats().Holds)
+	r.clear(t)
+}
+
+// G4: a run of sections without a command ends, by number or by time. Then the process that waits has its turn, or the call goes to the next
+// one here, as an owner of its own.
+func TestPassOnIsBounded(t *testing.T) {
+	redistest.Parallel(t)
+	for name, bound := range map[string]rlock.HandOff{
+		"most": {Most: 3, For: time.Hour}, "for": {For: 30 * time.Millisecond},
+	} {
+		for _, others := range []bool{false, true} {
+			t.Run(name+map[bool]string{true: "/others wait", false: "/alone"}[others], func(t *testing.T) {
+				redistest.Parallel(t)
+				r := newRelay(t, rlock.Options{HandOff: bound})
+				a, line := r.lineOf(t, r.handle(), same(r.handle(), 9)...)
+				var stranger pending
+				if others {
+					stranger = lockAsync(t, r.other.Mutex(r.name))
+					r.awaitSubscribers(t, r.name, 2)
+				}
+				owners := map[string]bool{rlock.Owner(a.ctx): true}
+				next := func() {
+					if len(stranger.result) > 0 {
+						require.NoError(t, r.gets(t, stranger).unlock())
+						others = false
+					}
+				}
+				for i, p := range line {
+					if bound.Most == 0 && i%4 == 3 {
+						pass(bound.For)
+					}
+					require.NoError(t, a.unlock())
+					if others && i == 3 { // three were handed on, the first of them by a call
+						redistest.Eventually(t, atMost, func() bool { return len(stranger.result) > 0 }, "the stranger has it")
+					}
+					next()
+					a = r.gets(t, p)
+					owners[rlock.Owner(a.ctx)] = true
+				}
+				require.False(t, others, "the stranger has had its turn")
+				require.NoError(t, a.unlock())
+				require.Len(t, owners, 4, "after the first unlock, and after each run")
+				r.clear(t)
+			})
+		}
+	}
+}
+
+// What one Lock asks of Redis and the one before it has not, goes by a call: another lease, a bound on the hold, another kind.
+func TestPassOnWantsTheSame(t *testing.T) {
+	redistest.Parallel(t)
+	r := newRelay(t, rlock.Options{HandOff: never})
+	type kinds map[string]func() *rlock.Mutex
+	passes := kinds{
+		"the same":          func() *rlock.Mutex { return r.handle() },
+		"without re-entry":  func() *rlock.Mutex { return r.handle(rlock.WithoutReentry()) },
+		"a minimum is over": func() *rlock.Mutex { return r.handle(rlock.WithMinHold(time.Millisecond)) },
+	}
+	calls := kinds{
+		"lease":    func() *rlock.Mutex { return r.handle(rlock.WithLease(time.Minute)) },
+		"max hold": func() *rlock.Mutex { return r.handle(rlock.WithMaxHold(time.Hour)) },
+		"grace":    func() *rlock.Mutex { return r.handle(rlock.WithGrace(time.Minute)) },
+		"fenced":   func() *rlock.Mutex { return r.FencedMutex(r.name) },
+	}
+	for name, row := range map[string]struct {
+		from, to kinds
+		handOffs int64 // by a call
+	}{
+		"passed on":    {from: passes, to: passes},
+		"to another":   {from: passes, to: calls, handOffs: 1},
+		"from another": {from: calls, to: passes, handOffs: 1},
+	} {
+		for holder, from := range row.from {
+			for waiter, to := range row.to {
+				r.name = redistest.Name(t)
+				a, line := r.inTurn(t, from(), to())
+				pass(2 * time.Millisecond)
+				before := redistest.Commands(t, r.rdb)["hset"]
+				require.NoError(t, a.unlock())
+				got := r.gets(t, line[0])
+				require.Equal(t, row.handOffs, redistest.Commands(t, r.rdb)["hset"]-before, "%s: from %s to %s", name, holder, waiter)
+				require.NoError(t, got.unlock())
+				r.clear(t)
+			}
+		}
+	}
+}
+
+// A lock that is to stay taken after the unlock does, whoever waits.
+func TestPassOnNotWhileTaken(t *testing.T) {
+	redistest.Parallel(t)
+	const least = time.Second
+	r := newRelay(t, rlock.Options{HandOff: never})
+	a, line := r.inTurn(t, r.handle(), r.handle(rlock.WithMinHold(least)), r.handle())
+	a, _ = r.takesTurns(t, a, line[:1])
+	began := time.Now()
+	require.NoError(t, a.unlock())
+	got := r.gets(t, line[1])
+	require.GreaterOrEqual(t, time.Since(began), least-soon/2)
+	require.NoError(t, got.unlock())
+	r.clear(t)
+}
+
+// The count in Redis is that of the tenure: one that was stated for the section before is corrected, also if its call was under way when the
+// next one began.
+func TestPassOnAndTheCount(t *testing.T) {
+	redistest.Parallel(t)
+	for _, underWay := range []bool{false, true} {
+		t.Run(map[bool]string{false: "stated", true: "under way"}[underWay], func(t *testing.T) {
+			redistest.Parallel(t)
+			r := newRelay(t, rlock.Options{HandOff: never})
+			a, line := r.inTurn(t, r.handle(), r.handle())
+			if underWay {
+				r.proxy.OnRequest(nthScript(1, redistest.Hold))
+			}
+			within, unlock2, err := r.handle().Lock(a.ctx)
+			require.NoError(t, err)
+			_, unlock3, err := r.handle().Lock(within)
+			require.NoError(t, err)
+			if underWay {
+				redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() == 1 }, "the count is on its way")
+			} else {
+				r.held(t, a, 3)
+			}
+			owner := rlock.Owner(a.ctx)
+			require.NoError(t, unlock3())
+			require.NoError(t, unlock2())
+			require.NoError(t, a.unlock())
+			got := line[0].get(t, atMost)
+			require.NoError(t, got.err)
+			require.Equal(t, owner, rlock.Owner(got.ctx))
+			if underWay {
+				require.Equal(t, map[string]int64{owner: 1}, r.fields(t, r.name))
+				r.proxy.Release()
+			}
+			pass(300 * time.Millisecond)
+			r.held(t, got, 1)
+			require.NoError(t, got.unlock())
+			r.clear(t)
+		})
+	}
+}
+
+// G2: a lock that was deleted in a run is found to be gone by a renewal, and whoever is inside by then is told. Those who were inside before are
+// not: nobody has told them.
+func TestPassOnOfALockThatIsGone(t *testing.T) {
+	redistest.Parallel(t)
+	const watchdog = 3 * time.Second
+	r := newRelay(t, rlock.Options{HandOff: never, WatchdogTimeout: watchdog})
+	a, line := r.inTurn(t, r.handle(), same(r.handle(), 2)...)
+	r.do(t, "DEL", r.name)
+	before := a
+	require.NoError(t, a.unlock())
+	a = line[0].get(t, atMost)
+	require.NoError(t, a.err)
+	select {
+	case <-a.ctx.Done():
+		require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrLost)
+	case <-time.After(watchdog/3 + soon):
+		require.Fail(t, "not told")
+	}
+	require.NotErrorIs(t, context.Cause(before.ctx), rlock.ErrLost)
+	require.ErrorIs(t, a.unlock(), rlock.ErrLost)
+	got := r.gets(t, line[1])
+	require.NotEqual(t, rlock.Owner(before.ctx), rlock.Owner(got.ctx))
+	require.NoError(t, got.unlock())
+	r.clear(t)
+}
+
+// G2: when Redis is silent, the lock is passed on as long as a third of its lease is left, and not after that: whoever gets it has time.
+func TestPassOnInSilence(t *testing.T) {
+	redistest.Parallel(t)
+	const watchdog = 6 * time.Second
+	r := newRelay(t, rlock.Options{HandOff: never, WatchdogTimeout: watchdog, UnlockTimeout: time.Second})
+	a, line := r.inTurn(t, r.handle(), same(r.handle(), 2)...)
+	r.proxy.BlackHole(true)
+	silent := time.Now()
+	require.NoError(t, a.unlock())
+	a = line[0].get(t, atMost)
+	require.NoError(t, a.err)
+	require.Less(t, time.Since(silent), soon)
+	pass(time.Until(silent.Add(2*watchdog/3 + 500*time.Millisecond)))
+	require.NoError(t, a.ctx.Err())
+	require.ErrorIs(t, a.unlock(), rlock.ErrUnreachable)
+	line[1].stillWaits(t)
+	r.proxy.BlackHole(false)
+	a = line[1].get(t, 2*atMost)
+	require.NoError(t, a.err)
+	require.NoError(t, a.unlock())
+	r.clear(t)
+}
+
+// While a call is under way that may end the tenure or lengthen its lease, it is not passed on.
+func TestPassOnNotDuringACall(t *testing.T) {
+	redistest.Parallel(t)
+	r := newRelay(t, rlock.Options{HandOff: never})
+	a, line := r.inTurn(t, r.handle(), r.handle())
+	r.proxy.OnRequest(nthScript(1, redistest.Hold))
+	longer := lockAsync(t, under{a.ctx, r.handle(rlock.WithLease(time.Hour))})
+	redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() == 1 }, "it asks for longer")
+	unlocked := async(a.unlock)
+	line[0].stillWaits(t)
+	r.proxy.Release()
+	require.NoError(t, within(t, unlocked, atMost))
+	if got := longer.get(t, atMost); got.err == nil { // it came in before the end
+		line[0].stillWaits(t)
+		require.NoError(t, got.unlock())
+	}
+	require.NoError(t, r.gets(t, line[0]).unlock())
+	r.clear(t)
+}
+
+// G1, G5: many come, wait, give up and leave, while the lock goes round in two processes: one is inside at a time, and nothing is left.
+func TestPassOnInACrowd(t *testing.T) {
+	redistest.Parallel(t)
+	r := newRelay(t, rlock.Options{HandOff: rlock.HandOff{Most: 5}})
+	inside, sections := 0, 0
+	var wg sync.WaitGroup
+	for i := range 40 {
+		m := []*rlock.Mutex{r.handle(), r.handle(), r.Mutex(r.name), r.other.Mutex(r.name)}[i%4]
+		wg.Go(func() {
+			for n := range 50 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+(i*7+n*13)%20)*time.Millisecond)
+				inner, unlock, err := m.Lock(ctx)
+				if err == nil {
+					inside++
+					assert.Equal(t, 1, inside)
+					if n%3 == 0 {
+						assert.NoError(t, m.Do(context.WithoutCancel(inner), nothing))
+					}
+					sections++
+					inside--
+					assert.NoError(t, unlock())
+				} else {
+					assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	require.Greater(t, sections, 40)
+	r.clear(t)
+}
