@@ -69,7 +69,7 @@ func TestPassOnCosts(t *testing.T) {
 func TestPassOnIsBounded(t *testing.T) {
 	redistest.Parallel(t)
 	for name, bound := range map[string]rlock.HandOff{
-		"most": {Most: 3, For: time.Hour}, "for": {For: 30 * time.Millisecond},
+		"most": {Most: 3, For: time.Hour}, "for": {For: 1500 * time.Millisecond},
 	} {
 		for _, others := range []bool{false, true} {
 			t.Run(name+map[bool]string{true: "/others wait", false: "/alone"}[others], func(t *testing.T) {
@@ -79,7 +79,10 @@ func TestPassOnIsBounded(t *testing.T) {
 				var stranger pending
 				if others {
 					stranger = lockAsync(t, r.other.Mutex(r.name))
-					r.awaitSubscribers(t, r.name, 2)
+					redistest.Eventually(t, atMost, func() bool {
+						n, err := r.do(t, "ZCARD", "rlock_queue:{"+r.name+"}").AsInt64()
+						return err == nil && n == 2
+					}, "both processes are in line")
 				}
 				owners := map[string]bool{rlock.Owner(a.ctx): true}
 				next := func() {
