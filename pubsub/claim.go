@@ -53,14 +53,15 @@ func (h *Hub) Claim(q Queue) (w *Waiter, outsiders bool) {
 
 // Pass gives the lock, which a holder of this process goes on to have in Redis, to the next waiter of the process, without an attempt: the
 // Value of that waiter, if it is a [Taker], says whether it can have it, and takes it from the holder. Those behind it wait no longer than
-// ttl. Pass reports false, and has told nobody, if nobody waits, or one of them has the turn, or the next one cannot have it.
+// ttl. Pass reports false, and has told nobody, if nobody waits, or one of them has the turn, or the next one cannot have it; or if it is not
+// known that this process has the lock, because news came, or an attempt, since it got that.
 //
 // The next one cannot if it has the place of the process in Redis's queue, which only an attempt takes it out of.
 func (h *Hub) Pass(q Queue, from any, ttl time.Duration) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.topics[q]
-	if t == nil || t.current != nil {
+	if t == nil || t.current != nil || t.localHold.IsZero() {
 		return false
 	}
 	w := t.first

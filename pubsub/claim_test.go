@@ -375,7 +375,8 @@ func (m *model) passStep() string {
 		next = m.queue[i]
 		next.Value = &taker{can: m.rnd.IntN(4) > 0}
 	}
-	can := next != nil && m.turn == nil && !m.placed[next] && next.Value.(*taker).can
+	known := m.topic() != nil && !m.topic().localHold.IsZero()
+	can := next != nil && known && m.turn == nil && !m.placed[next] && next.Value.(*taker).can
 	require.Equal(m.t, can, m.hub.Pass(m.q(), m, time.Hour), "%v", m.steps)
 	if !can {
 		return "not passed on"
@@ -409,8 +410,9 @@ func TestPass(t *testing.T) {
 	for name, row := range map[string]struct {
 		prepare func(d *desk, ws []*Waiter)
 		placed  bool
-		to      int // -1: it is not passed on
-		place   int // who has it then; -1: nobody
+		unknown bool // that this process has the lock
+		to      int  // -1: it is not passed on
+		place   int  // who has it then; -1: nobody
 	}{
 		"asleep":              {to: 0, place: -1},
 		"the first one stops": {prepare: func(_ *desk, ws []*Waiter) { ws[0].stop(ErrExpired) }, to: 1, place: -1},
@@ -419,6 +421,7 @@ func TestPass(t *testing.T) {
 			d.hub.message(d.ch, "0")
 			d.turn(ws, 0)
 		}, to: -1, place: -1},
+		"not known to be held here":     {unknown: true, to: -1, place: -1},
 		"has the place":                 {placed: true, to: -1, place: 0},
 		"behind one that has the place": {placed: true, prepare: func(_ *desk, ws []*Waiter) { ws[0].stop(ErrExpired) }, to: 1, place: 0},
 	} {
@@ -433,6 +436,9 @@ func TestPass(t *testing.T) {
 			}
 			for _, w := range ws {
 				w.Value = &taker{can: true}
+			}
+			if !row.unknown {
+				d.topic().localHold = time.Now().Add(time.Hour)
 			}
 			if row.prepare != nil {
 				row.prepare(d, ws)
@@ -458,6 +464,7 @@ func TestPassBesideOutsiders(t *testing.T) {
 		k := new(taker)
 		ws := d.line(2)
 		ws[0].Value = k
+		d.topic().localHold = time.Now().Add(time.Hour)
 		for _, row := range []struct {
 			after     time.Duration
 			outsiders bool

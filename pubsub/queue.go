@@ -60,7 +60,7 @@ import "time"
 //	Leave      abandoned -> abandoned
 //	Leave      handed    -> handed
 //	Claim      waiting   -> claimed    the first that is not stopped
-//	Pass       waiting   -> handed     the first that is not stopped, if it can have the lock as it is
+//	Pass       waiting   -> handed     the first that is not stopped, if this process is known to have the lock, and it can have that as it is
 //	Grant      claimed   -> handed
 //	Grant      abandoned -> turn       for its claimant, which leaves in its place
 //	Queued     claimed   -> waiting

@@ -54,10 +54,11 @@ func (h *hold) passOn() bool {
 	t := h.tenure
 	m := t.mutex
 	c := m.client
-	if !m.mayPassOn() || time.Until(c.leases.Until(&t.lease)) < t.given/3 || !h.detach() {
+	left := time.Until(c.leases.Until(&t.lease))
+	if !m.mayPassOn() || left < t.given/3 || !h.detach() {
 		return false
 	}
-	if !c.hub.Pass(m.waiters(), h, m.expiry(m.ttl())) {
+	if !c.hub.Pass(m.waiters(), h, left) {
 		h.attach()
 		return false
 	}
@@ -78,12 +79,16 @@ func (h *hold) detach() bool {
 	return true
 }
 
-// attach undoes detach.
+// attach undoes detach. What was lost meanwhile is a loss of the hold.
 func (h *hold) attach() {
 	t := h.tenure
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	h.passed, h.count, t.hold = false, 1, h
+	loss := t.loss
+	t.mu.Unlock()
+	if loss != nil {
+		t.mutex.client.lost(&h.first, t.mutex.kind.name, loss)
+	}
 }
 
 // Take has the Lock go on with the tenure of a hold that ends. It reports false if that is not what it wants, or it has asked before, and

@@ -146,16 +146,26 @@ func (t *tenure) admitAs(inner context.Context, cancel context.CancelCauseFunc, 
 	}
 	h, outer := t.newHold(), innermostOpen(inner)
 	t.mu.Lock()
-	if t.loss != nil {
+	var err error
+	switch {
+	case t.loss != nil:
+		err = errOver
+	case passed && c.isTold(): // Close has told the holds, and would miss this one
+		err = ErrClosed
+	}
+	if err != nil {
 		t.mu.Unlock()
 		c.holdEnds()
-		return nil, errOver
+		return nil, err
 	}
 	t.hold, t.taken = h, nil
 	l := &h.first
 	l.Context, l.cancel, l.mutex, l.hold, l.outer = inner, cancel, m, h, outer
 	h.count, h.levels, h.token = 1, l, a.Token
 	t.follow()
+	if passed {
+		c.leases.Update(&t.lease, time.Time{}, true) // the last level before may have had a lease of its own
+	}
 	t.mu.Unlock()
 	if m.minHold > 0 {
 		taken := time.Now().Add(m.minHold)

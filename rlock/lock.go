@@ -116,12 +116,14 @@ func (l *locking) compete() (*level, error) {
 				l.joined = false
 				g := l.waiter.Given()
 				if g == nil {
-					l.trace.handedBy(l.tenure.run)
-					c.stats.handOffs.Add(1)
-					if s, err := l.enter(l.handed.answer()); err != errOver { //nolint:errorlint // never wrapped
-						return s, err
+					run := l.tenure.run
+					s, err := l.enter(l.handed.answer())
+					if err == errOver { //nolint:errorlint // never wrapped
+						continue // it was lost on its way
 					}
-					continue // it was lost on its way
+					l.trace.handedBy(run)
+					c.stats.handOffs.Add(1)
+					return s, err
 				}
 				if a, usable := l.given(g); usable {
 					l.trace.took(PathGrant)
@@ -390,6 +392,9 @@ func (l *locking) enter(a answer) (s *level, err error) {
 		l.tenure = nil
 		return nil, err
 	}
+	if passed {
+		m.client.leases.Stop(&t.lease) // nobody is to be told of its end, whenever it is given back
+	}
 	// The caller may leave before the grant is given back; if that is not even begun, since Redis is silent, it is swept.
 	_, _, _ = leavable(l.ctx, m, l.limit, func(<-chan struct{}) (struct{}, error) {
 		t.giveBack()
@@ -554,8 +559,11 @@ func (m *Mutex) awaitCalls(who caller, h *hold) error {
 			return m.fail(ErrClosed)
 		}
 	}
-	if !ok {
-		return h.lossSoFar()
+	if ok {
+		return nil
 	}
-	return nil
+	if loss := h.lossSoFar(); loss != nil {
+		return loss
+	}
+	return errOver // and what was lost since is another one's
 }

@@ -2,6 +2,7 @@ package rlock
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -12,27 +13,53 @@ import (
 // G1, G5: a tenure that is lost on its way from one hold to the next is no use to that one, which competes again, and what is left of it is
 // released.
 func TestTenureLostOnItsWay(t *testing.T) {
-	rdb := redistest.Dial(t, redistest.Shared(t))
-	c, err := New(rdb, Options{})
+	c, h, next := passing(t)
+	lost, m := h.tenure, next.mutex
+	lost.gone()
+	require.True(t, h.lossSoFar() == nil, "it had ended")
+
+	_, err := next.enter(answer{})
+	require.True(t, err == errOver && next.tenure == nil)
+	require.Equal(t, 0, c.Stats().Holds)
+	redistest.Eventually(t, 10*time.Second, func() bool {
+		n, err := c.rdb.Do(context.Background(), c.rdb.B().Exists().Key(m.key).Build()).AsInt64()
+		return err == nil && n == 0
+	}, "it is released")
+}
+
+// passing is a tenure on its way from a hold of the lock to a Lock that waits for it.
+func passing(t *testing.T) (c *Client, ended *hold, next *locking) {
+	t.Helper()
+	c, err := New(redistest.Dial(t, redistest.Shared(t)), Options{})
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	m := c.Mutex(redistest.Name(t))
 	ctx, _, err := m.Lock(context.Background())
 	require.NoError(t, err)
 	l := levelOf(ctx)
-	h, lost := l.hold, l.hold.tenure
 	_, last := l.close()
-	require.True(t, last && h.detach())
+	require.True(t, last && l.hold.detach())
 	c.holdEnds()
-	lost.gone()
-	require.True(t, h.lossSoFar() == nil, "it had ended")
+	return c, l.hold, &locking{question: question{caller: callerNow(context.Background()), mutex: m, tenure: l.hold.tenure, count: 1}}
+}
 
-	next := &locking{question: question{caller: callerNow(context.Background()), mutex: m, tenure: lost, count: 1}}
-	_, err = next.enter(answer{})
-	require.True(t, err == errOver && next.tenure == nil)
+// G2, G9: a Client that is closed when the tenure is on its way tells nobody, so no hold begins.
+func TestCloseOnTheWay(t *testing.T) {
+	c, _, next := passing(t)
+	c.tellHolders()
+	_, err := next.enter(answer{})
+	require.True(t, errors.Is(err, ErrClosed))
 	require.Equal(t, 0, c.Stats().Holds)
-	redistest.Eventually(t, 10*time.Second, func() bool {
-		n, err := rdb.Do(context.Background(), rdb.B().Exists().Key(m.key).Build()).AsInt64()
-		return err == nil && n == 0
-	}, "it is released")
+}
+
+// Whoever wants to re-enter a hold that was passed on meanwhile competes, also if the tenure was lost by then: that is no loss of theirs.
+func TestReentryAfterPassingOn(t *testing.T) {
+	c, ended, next := passing(t)
+	_, err := next.enter(answer{})
+	require.NoError(t, err)
+	require.True(t, ended.tenure.tryBegin())
+	ended.tenure.gone()
+	require.Equal(t, uint64(1), c.Stats().Lost)
+	err = next.mutex.awaitCalls(next.caller, ended)
+	require.True(t, err == errOver)
 }

@@ -111,7 +111,6 @@ func (c *Client) sweep(all ...*residue) {
 
 // giveBack releases a hold that was granted to nobody. It reports whether Redis has answered.
 func (t *tenure) giveBack() (answered bool) {
-	t.mutex.client.leases.Stop(&t.lease) // if it was passed on, it is kept
 	_, err := t.mutex.client.releaseOnce(t.mutex, t.releaseArgs())
 	t.givenBack(err)
 	t.settle()

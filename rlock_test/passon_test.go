@@ -256,6 +256,23 @@ func TestPassOnInSilence(t *testing.T) {
 	r.clear(t)
 }
 
+// The watchdog keeps what was passed on, though the last level before had a lease of its own.
+func TestPassOnAfterALeaseOfItsOwn(t *testing.T) {
+	redistest.Parallel(t)
+	const watchdog = 2 * time.Second
+	r := newRelay(t, rlock.Options{HandOff: never, WatchdogTimeout: watchdog})
+	a, line := r.inTurn(t, r.handle(), r.handle())
+	_, unlock, err := r.handle(rlock.WithLease(watchdog/2)).Lock(context.WithoutCancel(a.ctx))
+	require.NoError(t, err)
+	require.NoError(t, a.unlock())
+	require.NoError(t, unlock())
+	got := r.gets(t, line[0])
+	pass(watchdog + watchdog/2)
+	require.NoError(t, got.ctx.Err())
+	require.NoError(t, got.unlock())
+	r.clear(t)
+}
+
 // While a call is under way that may end the tenure or lengthen its lease, it is not passed on.
 func TestPassOnNotDuringACall(t *testing.T) {
 	redistest.Parallel(t)

@@ -19,11 +19,12 @@ type oracle struct {
 
 	mu       sync.Mutex // guards the following
 	sections map[*section]struct{}
-	empty    time.Time // since when nobody is inside; zero: somebody is
-	expires  bool      // the last one inside had a lease of its own, which may have ended before the unlock arrived: that tells nobody
-	free     time.Time // since when the server has nothing of it; zero: it has
-	gate     time.Time // since when it has no reader that may upgrade; zero: it has
-	lost     time.Time // when its server may have forgotten holds last
+	empty    time.Time            // since when nobody is inside; zero: somebody is
+	expires  bool                 // the last one inside had a lease of its own, which may have ended before the unlock arrived: that tells nobody
+	free     time.Time            // since when the server has nothing of it; zero: it has
+	gate     time.Time            // since when it has no reader that may upgrade; zero: it has
+	lost     time.Time            // when its server may have forgotten holds last
+	doomed   map[string]time.Time // owners that it may have forgotten then: they are passed on until their process is told
 	token    int64
 	taken    time.Time // until when the lock stays taken after an unlock, see WithMinHold
 	alone    time.Time // when somebody last was alone inside
@@ -86,6 +87,15 @@ func (o *oracle) enter(s *section, asked time.Time, token int64) {
 	if !o.lost.IsZero() && asked.Before(o.lost) && (guessed || !o.isThere(s)) {
 		s.excused = o.lost
 		s.fixed = s.fixed || guessed // it may be there
+	}
+	if at, ok := o.doomed[s.owner]; ok && !o.isThere(s) {
+		s.excused = at
+	}
+	if guessed && s.owner == "" && !s.shared && !o.lost.IsZero() && time.Since(o.lost) < o.world.plan.Watchdog/3+time.Second {
+		s.excused = o.lost // it may have been passed on one of these
+	}
+	if !s.excused.IsZero() && s.owner != "" {
+		o.doom(s.owner, s.excused)
 	}
 	if s.excused.IsZero() {
 		for other := range o.sections {
@@ -186,6 +196,19 @@ func (o *oracle) forgotten() {
 		if s.excused.IsZero() {
 			s.excused = o.lost
 		}
+	}
+	for _, owner := range o.world.owners() {
+		o.doom(owner, o.lost)
+	}
+}
+
+// doom notes that the server may have forgotten an owner; o.mu is held.
+func (o *oracle) doom(owner string, at time.Time) {
+	if o.doomed == nil {
+		o.doomed = make(map[string]time.Time)
+	}
+	if _, known := o.doomed[owner]; !known {
+		o.doomed[owner] = at
 	}
 }
 

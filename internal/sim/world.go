@@ -480,6 +480,19 @@ func (w *world) entered(s *section) {
 	delete(w.unlocked, s.owner)
 }
 
+// owners are those that sections have, of whichever lock, or had until this instant, in which the next one may get it.
+func (w *world) owners() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := slices.Collect(maps.Keys(w.holding))
+	for owner, at := range w.unlocked {
+		if at.Equal(time.Now()) {
+			all = append(all, owner)
+		}
+	}
+	return all
+}
+
 // leaves notes that the unlock of a section is about to be called.
 func (w *world) leaves(s *section) {
 	w.mu.Lock()

@@ -40,8 +40,9 @@ type histLog struct {
 	since   map[histKey]histSince
 	places  map[histKey]fairPlace
 	runs    histRuns
-	holds   map[histKey]int // that had the owner, one after the other
-	ending  bool            // no more sabotage of grants: all callers are to return
+	holds   map[histKey]int  // that had the owner, one after the other
+	ended   map[histKey]bool // a release was answered
+	ending  bool             // no more sabotage of grants: all callers are to return
 }
 
 // histSince is since when an owner may have the lock: since the first acquire was sent whose outcome is not known, or the last one.
@@ -62,8 +63,8 @@ func newHistLog() *histLog {
 	return &histLog{
 		trust: make(map[histKey]int64), queued: make(map[histKey]int64), grants: newHistGrants(),
 		since: make(map[histKey]histSince), places: make(map[histKey]fairPlace), asked: make(map[histKey]bool), unsure: make(map[histKey]bool),
-		holds: make(map[histKey]int),
-		runs:  histRuns{length: make(map[histKey]int)},
+		holds: make(map[histKey]int), ended: make(map[histKey]bool),
+		runs: histRuns{length: make(map[histKey]int)},
 	}
 }
 
@@ -73,14 +74,17 @@ func (l *histLog) add(e histEntry) {
 	l.entries = append(l.entries, e)
 }
 
-// next names the hold that a Lock came back with: the owner, for the first of them.
-func (l *histLog) next(k histKey) string {
+// next names the hold that a Lock came back with: the owner, for the first of them. After the release of an owner there is no other one (I3).
+func (l *histLog) next(k histKey) (hold string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.holds[k]++; l.holds[k] > 1 {
-		return fmt.Sprintf("%s#%d", k.Owner, l.holds[k])
+	if l.holds[k]++; l.holds[k] == 1 {
+		return k.Owner, nil
 	}
-	return k.Owner
+	if l.ended[k] {
+		err = fmt.Errorf("%s: a hold has the owner %s, which was released", k.Name, k.Owner)
+	}
+	return fmt.Sprintf("%s#%d", k.Owner, l.holds[k]), err
 }
 
 func (l *histLog) doubt(k histKey) {
@@ -267,6 +271,9 @@ func (l *histLog) answered(c histScript, sent int64, result rueidis.RedisResult)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.runs.note(c, result)
+	if c.ends && result.Error() == nil {
+		l.ended[c.from] = true
+	}
 	l.seePlaces(c, sent, result)
 	if c.what == "acquire" {
 		since := l.since[c.keys[0]]

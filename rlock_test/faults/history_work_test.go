@@ -256,7 +256,11 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 		w.wrong(fmt.Errorf("%s: a Lock inside did not re-enter", name))
 		fallthrough
 	default:
-		h.base, h.hold = &histBase{}, w.log.next(histKey{name, h.owner})
+		h.base = &histBase{}
+		var reused error
+		if h.hold, reused = w.log.next(histKey{name, h.owner}); reused != nil {
+			w.wrong(reused)
+		}
 		w.log.began(histKey{name, h.owner})
 	}
 	e.Owner = h.hold
