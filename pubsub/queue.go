@@ -55,7 +55,7 @@ import "time"
 //	Leave      due       -> out        wakes the next one
 //	Leave      turn      -> out        wakes the next one
 //	Leave      apart     -> out
-//	Leave      stopped   -> out        wakes the next one, unless only its time is over and it had no place
+//	Leave      stopped   -> out        wakes the next one, unless only its time is over, it had no place, and there was no news
 //	Leave      claimed   -> abandoned
 //	Leave      abandoned -> abandoned
 //	Leave      handed    -> handed
@@ -270,7 +270,8 @@ func (w *Waiter) done(ttl time.Duration) {
 
 // Leave takes a waiter that gives up out of the queue. If it had the turn, or was due to get it,
 // the next one gets it instead: a wake-up is never lost with a cancelled waiter. The same if it had the process's place and the next one
-// cannot have that ([Heir]), but may take another; or if it leaves with any error but ErrExpired, for somebody may have joined behind it since.
+// cannot have that ([Heir]), but may take another; or if it leaves with any error but ErrExpired, for somebody may have joined behind it since;
+// or with that one, if nobody was left to ask when the lock may have become free.
 //
 // If the waiter does not have the turn, somebody else may be about to get the lock for it: then it
 // may be too late to leave, or up to its claimant to finish.
@@ -292,8 +293,9 @@ func (w *Waiter) Leave() Leaving {
 		return Left
 	}
 	failed := w.err != nil && w.err != ErrExpired //nolint:errorlint // never wrapped in here
+	missed := w.err != nil && t.places == 0 && t.maybeFree()
 	w.bequeath()
-	pass := t.current == w || w.place != nil && !t.queue.Each || w.due || failed
+	pass := t.current == w || w.place != nil && !t.queue.Each || w.due || failed || missed
 	t.remove(w)
 	if pass {
 		t.wakeFirst()

@@ -424,3 +424,22 @@ func TestUnanswered(t *testing.T) {
 		})
 	}
 }
+
+// A waiter whose time is over is passed over when a holder of this process unlocks, and so nobody asks. Whoever came behind it meanwhile
+// does when it leaves, for another process may have the lock by then, and would not tell this one.
+func TestNextAsksWhenTheFirstHasMissedAnUnlock(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t)
+	q := queue(d.ch)
+	ws := d.line(2)
+	d.hub.message(d.ch, "0")
+	d.turn(ws, 0)
+	ws[0].Done(time.Hour)
+	ws[1].stop(ErrExpired)
+	require.Nil(t, claimOf(d.hub, q))
+	next := new(Waiter)
+	require.False(t, d.hub.Join(next, q))
+	d.turn([]*Waiter{next}, -1)
+	require.Equal(t, Left, ws[1].Leave())
+	d.turn([]*Waiter{next}, 0)
+}
