@@ -111,16 +111,7 @@ func (u *Upgradeable) lock(who caller) (l, gate *level, err error) {
 		return nil, nil, r.fail(ErrClosed)
 	}
 	defer w.client.running.Done() // Close waits for the gate to be given back
-	reader := r.levelIn(who.ctx)
-	if reader != nil && u.rw.gate.levelIn(who.ctx) == nil {
-		err = r.fail(ErrUpgrade, errReads)
-	} else {
-		gate, err = u.rw.gate.lock(who)
-	}
-	if err != nil && reader != nil {
-		err = orLoss(err, reader.hold) // then the gate is free, see level.keeps
-	}
-	if err != nil {
+	if gate, err = u.lockGate(who); err != nil {
 		return nil, nil, err
 	}
 	outer := who
@@ -131,6 +122,27 @@ func (u *Upgradeable) lock(who caller) (l, gate *level, err error) {
 		return nil, nil, orLoss(err, got.hold)
 	}
 	return l, gate, nil
+}
+
+// lockGate competes for the gate, or re-enters that of the reader that ctx carries: who has a reader never waits for it.
+func (u *Upgradeable) lockGate(who caller) (*level, error) {
+	for {
+		reader := u.rw.read.levelIn(who.ctx)
+		if reader == nil {
+			return u.rw.gate.lock(who)
+		}
+		gate, err := (*level)(nil), u.rw.read.fail(ErrUpgrade, errReads)
+		if held := u.rw.gate.levelIn(who.ctx); held != nil {
+			gate, err = u.rw.gate.reenter(who, held.hold)
+		}
+		if err == errOver { //nolint:errorlint // never wrapped
+			continue
+		}
+		if err != nil {
+			err = orLoss(err, reader.hold) // then the gate is free, see level.keeps
+		}
+		return gate, err
+	}
 }
 
 // Upgrade makes the writer of the reader that ctx carries, when the other readers have left; new ones wait. It works as a Lock of
