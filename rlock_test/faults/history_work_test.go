@@ -49,8 +49,18 @@ const (
 )
 
 func (p histPlan) options() rlock.Options {
-	return rlock.Options{WatchdogTimeout: p.Watchdog, HandOff: p.HandOff}
+	return rlock.Options{WatchdogTimeout: p.Watchdog, HandOff: p.HandOff, Trace: &rlock.Trace{
+		Acquired: func(ctx context.Context, info rlock.AcquiredInfo) {
+			if info.Path == rlock.PathReentry && p.Kind != histRW {
+				histReentered.Store(ctx, true)
+			}
+		},
+	}}
 }
+
+// histReentered has the sections that began by a re-entry, until their workers have seen it: the owner alone does not tell, since a Lock that
+// competed may have been passed that of a section which had ended just before.
+var histReentered sync.Map
 
 // histTally counts what happened, so that a test can tell that it happened at all.
 type histTally struct {
@@ -206,7 +216,6 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 		m = w.mutex(name, rlock.WithLease(w.plan.Watchdog/4+w.duration(w.plan.Watchdog)))
 	}
 	again := outer.of(name)
-	over := again == nil || again.left.Load() // so it competes
 	lost := again != nil && again.base.isLost()
 	ctx, cancel := context.WithCancel(parent)
 	h := &histHold{name: name, outer: outer, cancel: cancel}
@@ -236,6 +245,7 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 		w.failed(e, again, lost, err)
 		return nil
 	}
+	_, reentered := histReentered.LoadAndDelete(h.ctx)
 	h.whose()
 	var fenced bool
 	e.Token, fenced = rlock.FencingToken(h.ctx, name)
@@ -247,7 +257,7 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 		w.wrong(fmt.Errorf("%s: fencing token: %v", name, fenced))
 	}
 	switch {
-	case !over && again.owner == h.owner:
+	case reentered && again != nil && again.owner == h.owner:
 		e.Kind, h.base, h.hold = histReenter, again.base, again.hold
 		if around, _ := rlock.FencingToken(again.ctx, name); around < e.Token {
 			w.wrong(fmt.Errorf("%s: a level has token %d, the one around it %d", name, e.Token, around))
