@@ -262,7 +262,7 @@ func TestPassOnAfterALeaseOfItsOwn(t *testing.T) {
 	const watchdog = 2 * time.Second
 	r := newRelay(t, rlock.Options{HandOff: never, WatchdogTimeout: watchdog})
 	a, line := r.inTurn(t, r.handle(), r.handle())
-	_, unlock, err := r.handle(rlock.WithLease(watchdog/2)).Lock(context.WithoutCancel(a.ctx))
+	_, unlock, err := r.handle(rlock.WithLease(watchdog / 2)).Lock(context.WithoutCancel(a.ctx))
 	require.NoError(t, err)
 	require.NoError(t, a.unlock())
 	require.NoError(t, unlock())
