@@ -39,10 +39,15 @@ func TestSentinelFailoverBetweenGrantAndRenewal(t *testing.T) {
 		}
 		_, unlock, err := holder.Mutex(name).Lock(context.Background())
 		require.NoError(t, err)
-		// Renewals of the first one do not reach the master: the next would come at once if it had waited for long.
-		proxy := redistest.StartProxy(t, old.Addr())
-		proxy.OnRequest(every(isRenewal, redistest.Hold))
-		first := awaitPlaced(t, rdb, s.Client(t, app, redistest.Via(proxy)), name, 1)
+		// Renewals of the first one reach no node: not the master, where the next would come at once if it had waited for long, and
+		// not the new one, which may be there before the grant is over.
+		var proxies []*redistest.Proxy
+		for _, n := range s.Nodes() {
+			proxy := redistest.StartProxy(t, n.Addr())
+			proxy.OnRequest(every(isRenewal, redistest.Hold))
+			proxies = append(proxies, proxy)
+		}
+		first := awaitPlaced(t, rdb, s.Client(t, app, redistest.Via(proxies...)), name, 1)
 		second = awaitPlaced(t, rdb, s.Client(t, app), name, 2)
 		replicated(t, rdb, "2")
 		require.NoError(t, unlock())
