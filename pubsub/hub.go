@@ -163,11 +163,26 @@ func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 func (h *Hub) JoinFirst(w *Waiter, q Queue) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if t := h.topics[q]; t != nil && t.first != nil {
+	if t := h.topics[q]; t != nil && t.first != nil && (!w.Shared || !t.isShareAsked()) {
 		return false
 	}
 	h.topic(w, q).askAtOnce(w)
 	return true
+}
+
+// MayShare reports whether somebody who wants a share need not wait behind anybody: the queue is empty, or there is only one who asks for a
+// share.
+func (h *Hub) MayShare(q Queue) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := h.topics[q]
+	return t == nil || (t.first == nil || t.isShareAsked()) && t.localHoldLasts() == 0
+}
+
+// isShareAsked reports whether the only one in the queue asks for a share.
+func (t *topic) isShareAsked() bool {
+	w := t.first
+	return w != nil && w == t.current && w.Shared && w.next == nil
 }
 
 // topic returns the topic of a queue, for a waiter that joins.
@@ -184,7 +199,7 @@ func (h *Hub) topic(w *Waiter, q Queue) *topic {
 // askAtOnce has a waiter ask that found the queue empty. If the subscription is live, no other attempt need
 // follow its turn.
 func (t *topic) askAtOnce(w *Waiter) {
-	if w.Shared {
+	if w.Shared && (!w.Joint || t.first != nil) {
 		t.goApart(w)
 		return
 	}

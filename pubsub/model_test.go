@@ -243,6 +243,8 @@ func (m *model) step() {
 	switch step {
 	case 0, 1:
 		w := &Waiter{Until: time.Now().Add(time.Hour), Shared: m.shares && m.rnd.IntN(3) > 0}
+		w.Joint = w.Shared && m.rnd.IntN(3) > 0
+		w.Value = sharer(w.Joint)
 		w.Ahead = m.shares && !w.Shared && m.rnd.IntN(4) == 0
 		if m.rnd.IntN(16) == 0 {
 			w.Until = time.Now()
@@ -251,7 +253,7 @@ func (m *model) step() {
 		turn := m.hub.Join(w, m.q())
 		m.moved("Join", w)
 		switch {
-		case turn && w.Shared:
+		case turn && w.Shared && !w.Joint:
 			require.Empty(m.t, m.queue, "apart beside others that wait")
 			m.goApart(w)
 			return
@@ -280,7 +282,8 @@ func (m *model) step() {
 		w := &Waiter{Shared: m.shares && m.rnd.IntN(2) == 0}
 		got := m.hub.JoinFirst(w, m.q())
 		m.moved("JoinFirst", w)
-		require.Equal(m.t, len(m.queue) == 0, got)
+		asks := w.Shared && len(m.queue) == 1 && m.queue[0] == m.turn && m.turn.Shared
+		require.Equal(m.t, len(m.queue) == 0 || asks, got)
 		if got && w.Shared {
 			m.goApart(w)
 		} else if got {
@@ -320,7 +323,7 @@ func (m *model) step() {
 			}
 			w.Done(ttl)
 			if w.Shared {
-				m.letIn()
+				m.letIn(w)
 			}
 			m.moved("Done", w)
 		}
@@ -466,14 +469,25 @@ func (m *model) goApart(w *Waiter) {
 	m.apart[w] = m.clock
 }
 
-// letIn is for a share: those directly behind want theirs, and the next one behind them asks.
-func (m *model) letIn() {
+// sharer says whether a waiter can have the share of one before it.
+type sharer bool
+
+func (s sharer) Share(with any) bool { return bool(s && with.(sharer)) }
+
+// letIn is for a share: those directly behind have it, too, or want theirs, and the next one behind them asks.
+func (m *model) letIn(first *Waiter) {
 	for len(m.queue) > 0 && m.queue[0].Shared && m.queue[0].err == nil {
 		w := m.queue[0]
 		m.queue = m.queue[1:]
 		require.Len(m.t, w.turn, 1, "let in without a signal: %v", m.steps)
 		<-w.turn
-		m.goApart(w)
+		if handed := first.Joint && w.Joint; !handed {
+			m.goApart(w)
+		} else {
+			granted, err := w.News()
+			require.True(m.t, granted && err == nil, "%v", m.steps)
+			require.Equal(m.t, Granted, w.Leave(), "it has the share: %v", m.steps)
+		}
 	}
 	m.event()
 }

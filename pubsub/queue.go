@@ -25,14 +25,15 @@ import "time"
 //	Join       new       -> due        each waiter has a place, and the subscription is live
 //	Join       new       -> due        it goes ahead of all, and somebody has the turn
 //	Join       new       -> stopped    the hub is closed or draining, or its time is over
-//	Join       new       -> apart      as the first of these, for a share
+//	Join       new       -> apart      as the first of these, for a share of its own
 //	JoinFirst  new       -> turn       nobody else is in the queue
-//	JoinFirst  new       -> apart      the same, for a share
+//	JoinFirst  new       -> apart      the same, or only one that asks for a share is there, for a share
 //	JoinFirst  new       -> new
 //	wake       waiting   -> turn       by a message, a confirmation, the timer, Wake, or one that left
 //	wake       waiting   -> due        the same, while another has the turn or is claimed
 //	wake       due       -> turn       the other one's turn or claim has ended
 //	wake       waiting   -> apart      one before it got a share, and so may this one
+//	wake       waiting   -> handed     one before it got a share, and this one can have that, too
 //	stop       waiting   -> stopped    Stop, Drain, its time is over, the subscription is refused, or Unanswered
 //	stop       due       -> stopped
 //	given      waiting   -> handed     by another process, as the owner of the place that it took
@@ -81,14 +82,16 @@ import "time"
 // Waiter is one place in a queue; its zero value is ready for [Hub.Join]. Its methods are for the
 // goroutine that joined, except where they say otherwise.
 type Waiter struct {
-	// Value is for whoever claims the waiter. It is set before Join. It may be an [Heir], and a [Taker].
+	// Value is for whoever claims the waiter. It is set before Join. It may be an [Heir], a [Taker], and a [Sharer].
 	Value any
 	// Until is when it waits no longer, except for the end of its turn or of a claim; zero: it has
 	// no such time. It is set before Join.
 	Until time.Time
 	// Shared says that it waits for a share of the lock, which others can have, too. It is set before Join. One that gets
-	// a share lets those directly behind it ask at the same time, if they want one as well.
+	// a share lets those directly behind it in, if they want one as well and can have the same ([Sharer]); or they ask at the same time.
 	Shared bool
+	// Joint says of a Shared one that others can have its share. So those that come while it asks wait for its answer.
+	Joint bool
 	// Ahead puts it before all others: it has what they wait for. It is set before Join.
 	Ahead bool
 
@@ -118,6 +121,13 @@ type Taker interface {
 	// Take is called for the next waiter, which sleeps. It reports false if it cannot have the lock as it is. from is what the holder gave to
 	// Pass; outsiders, whether somebody who is not in line was told of an unlock a short while ago. It must not call the hub.
 	Take(from any, outsiders bool) bool
+}
+
+// Sharer is the Value of a waiter that can have the share that one before it got.
+type Sharer interface {
+	// Share is called for a waiter behind one that got a share, whose Value with is. It reports false if it cannot have the same. It must not
+	// call the hub.
+	Share(with any) bool
 }
 
 // Turn is ready when there is news for the waiter, see [Waiter.News].
@@ -251,7 +261,7 @@ func (w *Waiter) done(ttl time.Duration) {
 	news := w.due || t.polite // it may be about a later unlock
 	t.stopTimer()
 	if w.Shared {
-		t.letIn()
+		t.letIn(w)
 	} else if t.sub != nil && !t.maybeFree() { // without a subscription nobody could rely on it
 		t.localHold = time.Now().Add(ttl)
 	}

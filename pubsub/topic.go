@@ -208,13 +208,18 @@ func (t *topic) goApart(w *Waiter) {
 	t.apart++
 }
 
-// letIn has those that want a share, too, ask at the same time: those directly behind a waiter that got one. The next one behind
-// them asks in its turn, for it has not asked since the lock could be shared.
-func (t *topic) letIn() {
+// letIn lets those in that want a share, too, and stand directly behind a waiter that got one; or has them ask at the same time. The next one
+// behind them asks in its turn, for it has not asked since the lock could be shared.
+func (t *topic) letIn(first *Waiter) {
 	for w := t.first; w != nil && w.Shared && w.err == nil; w = t.first {
 		t.remove(w)
-		w.due, w.follows = false, true
-		t.goApart(w)
+		w.due = false
+		if sharer, ok := w.Value.(Sharer); ok && first.Joint && sharer.Share(first.Value) {
+			w.claim = handed
+		} else {
+			w.follows = true
+			t.goApart(w)
+		}
 		w.signal()
 	}
 	if t.first != nil {

@@ -117,12 +117,24 @@ type question struct {
 	failed atomic.Pointer[error] // what went wrong the last time, if it did
 }
 
-// answer is what Redis replied to a question.
+// answer is what Redis replied to a question, or what the process itself can say in its place.
 type answer struct {
 	lua.AcquireReply
+	how   how
 	sent  time.Time     // just before the call that was answered: the lease counts from here (G2)
 	lease time.Duration // 0: what was asked for
 }
+
+// how a level is had.
+type how int8
+
+const (
+	byCall   how = iota // Redis has answered, or another process has given the lock
+	passed              // by the unlock before it: the tenure goes on
+	shared              // beside the readers of the process: their tenure goes on
+	letIn               // the same, by one of them: it goes on until this one has begun
+	inMemory            // as one more of a hold
+)
 
 func (a *answer) granted() bool { return a.Status == lua.Acquired }
 

@@ -176,10 +176,8 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 			}
 			break
 		}
-		m.client.takers.add(b.outer, l.tenure.tag)
-		s, failed := l.tenure.admitAs(inner, cancel, m, granted, false)
+		s, failed := l.tenure.admitAs(inner, b.outer, cancel, m, granted, false)
 		if failed != nil {
-			m.client.takers.remove(l.tenure.tag)
 			err = m.gaveUp(b.caller, failed, lua.AcquireReply{})
 			break
 		}

@@ -44,7 +44,7 @@ type Client struct {
 	sweepers    sweepers
 	stats       counters
 	tellers     tellers
-	takers      takers
+	insiders    insiders
 
 	shutting, emptied sync.Once
 	shut              chan struct{} // closed by Shutdown at once: no new holds

@@ -61,8 +61,8 @@ func Detach(ctx context.Context) context.Context {
 }
 
 // Owner returns the owner of the innermost hold that ctx carries, of whichever lock, as it is written in Redis:
-// `<client UUID>:<tag>`. Holds of one Client that follow each other may have the same one, see [HandOff]. It is "" if there is none, or if it was lost or unlocked. It is meant
-// for logs.
+// `<client UUID>:<tag>`. Holds of one Client that follow each other, see [HandOff], and readers may have the same one. It is "" if there is none,
+// or if it was lost or unlocked. It is meant for logs.
 func Owner(ctx context.Context) string {
 	if l := levelOf(ctx); l != nil && l.hold.isLive() {
 		return l.hold.tenure.field()

@@ -54,8 +54,11 @@ func (h *hold) passOn() bool {
 	t := h.tenure
 	m := t.mutex
 	c := m.client
+	if !m.mayPassOn() {
+		return false
+	}
 	left := time.Until(c.leases.Until(&t.lease))
-	if !m.mayPassOn() || left < t.given/3 || !h.detach() {
+	if left < t.given/3 || !h.detach() {
 		return false
 	}
 	if !c.hub.Pass(m.waiters(), h, left) {
@@ -106,7 +109,7 @@ func (l *locking) Take(from any, outsiders bool) bool {
 	if l.trace != nil {
 		t.run.by = &h.first
 	}
-	l.tenure, l.handed = t, handed{}
+	l.tenure, l.handed = t, answer{how: passed}
 	return true
 }
 
@@ -197,7 +200,7 @@ func (t *tenure) handedOff(next *locking, stay bool, sent time.Time, reply lua.R
 	var ok bool
 	if reply.Status == lua.HandedOff {
 		next.tenure.run = t.run.next(stay, sent)
-		next.handed = handed{token: reply.Token, sent: sent}
+		next.handed = answer{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: reply.Token}, sent: sent}
 		if !reply.WithoutQueue {
 			next.tenure.queued = nil
 		}
@@ -209,7 +212,7 @@ func (t *tenure) handedOff(next *locking, stay bool, sent time.Time, reply lua.R
 		ok = next.waiter.Queued(c.grantLease())
 	}
 	if !ok { // it has given up
-		undo := func() { next.undo(next.handed.answer(), nil) }
+		undo := func() { next.undo(next.handed, nil) }
 		if c.start() { // not here: the hold has ended well, however long this takes
 			go func() { // ends when Redis has answered, or with the call's time-out; Close waits for it
 				defer c.running.Done()
@@ -220,19 +223,6 @@ func (t *tenure) handedOff(next *locking, stay bool, sent time.Time, reply lua.R
 		}
 	}
 	return released{sent: sent, held: true}
-}
-
-// handed is what a claimant gave to a waiter; nothing if it has not sent: then there was nothing to send, see passOn.
-type handed struct {
-	token int64
-	sent  time.Time
-}
-
-func (h handed) answer() (a answer) {
-	if !h.sent.IsZero() {
-		a.Status, a.Token, a.sent = lua.Acquired, h.token, h.sent
-	}
-	return a
 }
 
 // next is the run with one hand-off more, or a new one.

@@ -14,8 +14,10 @@ import (
 // lock until it is lost or unlocked.
 type hold struct {
 	tenure *tenure
+	given  context.Context // by the caller of its Lock
 
 	// Guarded by tenure.mu.
+	beside  *hold  // another one that stands on the tenure
 	patient bool   // the Lock that took it could not be left
 	passed  bool   // its unlock has passed the tenure on: what becomes of that is no concern of it
 	count   int32  // the open levels, and the last one until its unlock has ended; 0 before the hold is live, and after it
@@ -110,16 +112,16 @@ func (h *hold) fencingToken() (token int64, ok bool) {
 	return h.token, h.token != 0
 }
 
-// admit has a hold begin on a tenure that Redis has granted, or that was passed on, which an answer without a time stands for. Inside of a
-// section of the same lock, Shutdown lets it finish. It fails if the client is closed, and with errOver if the tenure was lost on its way.
-func (t *tenure) admit(ctx context.Context, m *Mutex, a answer, inside bool) (*level, error) {
-	inner, cancel := m.levelCtx(ctx)
-	l, err := t.admitAs(inner, cancel, m, a, inside)
+// admit has a hold begin on a tenure. Inside of a section of the same lock, Shutdown lets it finish. It fails if the client is closed, and with
+// errOver if nobody asked Redis, and the tenure has ended meanwhile.
+func (t *tenure) admit(who caller, m *Mutex, a answer, inside bool) (*level, error) {
+	inner, cancel := m.levelCtx(who.ctx)
+	l, err := t.admitAs(inner, who.outer, cancel, m, a, inside)
 	if err != nil {
 		cancel(nil)
 		return nil, err
 	}
-	if ctx.Done() == nil {
+	if who.ctx.Done() == nil {
 		t.mu.Lock()
 		l.hold.patient = true
 		t.mu.Unlock()
@@ -135,10 +137,12 @@ func (m *Mutex) levelCtx(ctx context.Context) (context.Context, context.CancelCa
 	return context.WithCancelCause(ctx)
 }
 
-// admitAs is admit with the ctx that the level is to have.
-func (t *tenure) admitAs(inner context.Context, cancel context.CancelCauseFunc, m *Mutex, a answer, inside bool) (*level, error) {
-	c, passed := m.client, a.sent.IsZero()
-	if passed && !time.Now().Before(c.leases.Until(&t.lease)) {
+// admitAs is admit with the ctx that the level is to have, and the one that the caller has given.
+func (t *tenure) admitAs(
+	inner, given context.Context, cancel context.CancelCauseFunc, m *Mutex, a answer, inside bool,
+) (*level, error) {
+	c := m.client
+	if a.how != byCall && !time.Now().Before(c.leases.Until(&t.lease)) {
 		c.leases.CatchUp() // it is lost, whoever notices first
 	}
 	if !c.holdBegins(inside) {
@@ -148,9 +152,9 @@ func (t *tenure) admitAs(inner context.Context, cancel context.CancelCauseFunc, 
 	t.mu.Lock()
 	var err error
 	switch {
-	case t.loss != nil:
+	case t.loss != nil, a.how == shared && (t.isEmpty() || t.left):
 		err = errOver
-	case passed && c.isTold(): // Close has told the holds, and would miss this one
+	case a.how != byCall && c.isTold(): // Close has told the holds, and would miss this one
 		err = ErrClosed
 	}
 	if err != nil {
@@ -158,20 +162,34 @@ func (t *tenure) admitAs(inner context.Context, cancel context.CancelCauseFunc, 
 		c.holdEnds()
 		return nil, err
 	}
-	t.hold, t.taken = h, nil
+	renewed := t.renewed()
+	switch a.how {
+	case letIn:
+		t.coming.Add(-1)
+		fallthrough
+	case shared:
+		h.beside = t.hold
+	default:
+		t.taken = nil
+	}
+	t.hold = h
 	l := &h.first
 	l.Context, l.cancel, l.mutex, l.hold, l.outer = inner, cancel, m, h, outer
-	h.count, h.levels, h.token = 1, l, a.Token
+	h.given, h.count, h.levels, h.token = given, 1, l, a.Token
 	t.follow()
-	if passed {
+	if a.how != byCall && !renewed {
 		c.leases.Update(&t.lease, time.Time{}, true) // the last level before may have had a lease of its own
 	}
 	t.mu.Unlock()
+	if a.how == shared || a.how == letIn {
+		return l, nil
+	}
 	if m.minHold > 0 {
 		taken := time.Now().Add(m.minHold)
 		t.taken = &taken
 	}
-	if passed {
+	c.insiders.add(t)
+	if a.how == passed {
 		return l, nil
 	}
 	if !t.keep(m, a) {
@@ -202,8 +220,8 @@ func (t *tenure) keep(m *Mutex, a answer) bool {
 	return leases.Keep(&t.lease, keeper{t}, until, m.lease == 0)
 }
 
-// reopen opens one more level, after a call that was answered, or without one, which an empty answer stands for. It fails if the hold was
-// lost, or the client closed, since the call was sent.
+// reopen opens one more level, after a call that was answered, or without one. It fails if the hold was lost, or the client closed, since the
+// call was sent.
 func (h *hold) reopen(ctx context.Context, m *Mutex, a answer) (*level, error) {
 	inner, cancel := m.levelCtx(ctx)
 	l := &level{Context: inner, cancel: cancel, mutex: m, hold: h, outer: innermostOpen(ctx)}
@@ -218,34 +236,23 @@ func (h *hold) add(l *level, a answer) error {
 	t, c := h.tenure, l.mutex.client
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	switch inMemory := a.sent.IsZero(); {
+	switch {
 	case h.loss() != nil:
 		return h.loss()
-	case h.count == 0, t.left, inMemory && h.levels == nil: // its last unlock has begun
+	case h.count == 0, t.left, a.how != byCall && h.levels == nil: // its last unlock has begun
 		return errOver
 	case c.isTold(): // Close told the open levels, and would miss this one
 		return ErrClosed
 	}
-	before := h.renewed()
+	before := t.renewed()
 	h.count++
 	h.levels, l.next = l, h.levels
 	h.token = max(h.token, a.Token)
 	t.follow()
-	if renewed, until := h.renewed(), a.until(l.mutex); renewed != before || !until.IsZero() {
+	if renewed, until := t.renewed(), a.until(l.mutex); renewed != before || !until.IsZero() {
 		c.leases.Update(&t.lease, until, renewed) // under mu, so that the last one says what the levels ask for
 	}
 	return nil
-}
-
-// renewed reports whether the watchdog keeps the hold: if any open level has no lease of its own.
-// mu is held.
-func (h *hold) renewed() bool {
-	for l := h.levels; l != nil; l = l.next {
-		if l.mutex.lease == 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // close takes the level out of its hold and ends its ctx. It reports false if it was closed before, and whether the hold ends with it.
@@ -258,7 +265,7 @@ func (l *level) close() (closed, last bool) {
 		t.mu.Unlock()
 		return false, false
 	}
-	before := h.renewed()
+	before := t.renewed()
 	l.cancel = nil
 	at := &h.levels
 	for *at != l { // seldom far: levels are mostly closed in the reverse order
@@ -266,18 +273,18 @@ func (l *level) close() (closed, last bool) {
 	}
 	*at = l.next
 	last = h.levels == nil
-	renewed := h.renewed()
 	if !last && t.loss == nil {
 		h.count--
 	}
 	t.follow()
 	c := t.mutex.client
-	if !last && renewed != before {
+	empty := t.isEmpty()
+	if renewed := t.renewed(); !empty && renewed != before {
 		c.leases.Update(&t.lease, time.Time{}, renewed)
 	}
 	t.mu.Unlock()
-	if last {
-		c.takers.remove(t.tag)
+	if empty {
+		c.insiders.remove(t)
 	}
 	cancel((*unlockedError)(h))
 	return true, last

@@ -31,6 +31,8 @@ type kind struct {
 	// the queue of the processes, or leaves it taken for a while; and many locks can be taken or released by one call. Otherwise
 	// no unlock chooses a waiter of this process.
 	ordinary bool
+	// shares says that those who hold the lock at a time may have one tenure, see readers.go.
+	shares bool
 	// side is that of a read/write lock that a kind is. A reader gets a share, which others can have, too.
 	side lua.Side
 	// prefix and suffix are what the owner field has before the tag and behind it.
@@ -78,6 +80,7 @@ var (
 		joins:   (*locking).heedsMarks,
 		beside:  holdKeys,
 		side:    lua.Reader,
+		shares:  true,
 		renew:   lua.RenewReaders, force: forceSide, isLocked: sideIsLocked,
 	}
 	writing = &kind{

@@ -37,7 +37,8 @@ type locking struct {
 	waiter   pubsub.Waiter
 	refused  *lua.AcquireReply // the last one that said who holds the lock; nil: none, as for most that wait in line
 	place    *place            // of its own in the queue in Redis; nil: none that is known of
-	handed   handed            // what a claimant made of it
+	leads    bool              // others may share its tenure
+	handed   answer            // what a claimant made of it, in its place
 }
 
 // errOver says that the hold to re-enter was unlocked meanwhile.
@@ -99,6 +100,9 @@ func (l *locking) compete() (*level, error) {
 	turn := false
 	for {
 		if !l.joined {
+			if s, err := l.share(); err != errOver { //nolint:errorlint // never wrapped
+				return s, err
+			}
 			if turn = l.join(); !turn && l.once {
 				return nil, l.out(nil)
 			}
@@ -117,9 +121,13 @@ func (l *locking) compete() (*level, error) {
 				g := l.waiter.Given()
 				if g == nil {
 					run := l.tenure.run
-					s, err := l.enter(l.handed.answer())
+					s, err := l.enter(l.handed)
 					if err == errOver { //nolint:errorlint // never wrapped
 						continue // it was lost on its way
+					}
+					if l.handed.how == letIn {
+						l.isShared()
+						return s, err
 					}
 					l.trace.handedBy(run)
 					c.stats.handOffs.Add(1)
@@ -145,6 +153,16 @@ func (l *locking) compete() (*level, error) {
 			}
 			l.leave()
 			return nil, l.out(err)
+		case a.granted() && l.waiter.Joint: // others are let in with it, so first it is in itself
+			s, err := l.enter(a)
+			switch {
+			case !l.joined:
+			case err == nil:
+				l.waiter.Done(m.expiry(m.ttl()))
+			default:
+				l.waiter.Leave()
+			}
+			return s, err
 		case a.granted():
 			if l.joined {
 				l.waiter.Done(m.expiry(m.ttl()))
@@ -218,7 +236,7 @@ func (l *locking) join() (turn bool) {
 		l.joined = m.client.hub.JoinFirst(&l.waiter, m.waiters())
 		return l.joined
 	}
-	l.joined = true
+	l.joined, l.waiter.Joint = true, l.mayShare()
 	return m.client.hub.Join(&l.waiter, m.waiters())
 }
 
@@ -366,18 +384,15 @@ func (l *locking) undo(a answer, _ error) {
 func (l *locking) enter(a answer) (s *level, err error) {
 	t, m := l.tenure, l.mutex
 	l.leavePlace()
-	until, passed := a.until(m), a.sent.IsZero()
-	if passed {
+	until := a.until(m)
+	if a.how != byCall {
 		until = m.client.leases.Until(&t.lease)
 	}
 	switch {
 	case a.Unconfirmed != nil:
 		err = fmt.Errorf("%w: %w", ErrNotReplicated, a.Unconfirmed)
-	case passed, time.Now().Before(until):
-		m.client.takers.add(l.outer, t.tag)
-		if s, err = t.admit(l.ctx, m, a, l.within != nil); err != nil {
-			m.client.takers.remove(t.tag)
-		}
+	case a.how != byCall, time.Now().Before(until):
+		s, err = t.admit(l.caller, m, a, l.within != nil)
 	default:
 		err = &LostError{
 			Name: m.name, Owner: t.field(), Reason: LostExpired, Since: until,
@@ -386,13 +401,20 @@ func (l *locking) enter(a answer) (s *level, err error) {
 	}
 	switch {
 	case err == nil:
+		l.lead(a)
 		return s, nil
-	case passed && err == errOver: //nolint:errorlint // never wrapped
+	case a.how == letIn && !t.isLeft():
+		l.tenure = nil
+		if err != errOver { //nolint:errorlint // never wrapped
+			err = l.out(err)
+		}
+		return nil, err
+	case err == errOver: //nolint:errorlint // never wrapped
 		t.forget()
 		l.tenure = nil
 		return nil, err
 	}
-	if passed {
+	if a.how != byCall {
 		m.client.leases.Stop(&t.lease) // nobody is to be told of its end, whenever it is given back
 	}
 	// The caller may leave before the grant is given back; if that is not even begun, since Redis is silent, it is swept.
@@ -473,7 +495,7 @@ func (m *Mutex) reenter(who caller, h *hold) (l *level, err error) {
 	case who.ctx.Err() != nil:
 		err = m.gaveUp(who, nil, lua.AcquireReply{})
 	case h.has(m):
-		l, err = m.reopen(who, h, answer{})
+		l, err = m.reopen(who, h, answer{how: inMemory})
 	default:
 		l, err = m.reenterForMore(who, h)
 	}
@@ -501,7 +523,7 @@ func (h *hold) has(m *Mutex) bool {
 	}
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
-	return (m.lease == 0 && h.renewed() || left >= m.ttl()) && (m.kind.fence == nil || h.token != 0)
+	return (m.lease == 0 && h.tenure.renewed() || left >= m.ttl()) && (m.kind.fence == nil || h.token != 0)
 }
 
 // reenterForMore asks for a level that needs a longer lease than the hold has, or a token.
@@ -511,7 +533,8 @@ func (m *Mutex) reenterForMore(who caller, h *hold) (*level, error) {
 	}
 	t := h.tenure
 	t.mu.Lock()
-	count := h.count + 1
+	_, count := t.open()
+	count = max(count, h.count+1)
 	t.mu.Unlock()
 	t.stated(count, false)
 	q := &reentry{question{caller: who, mutex: m, tenure: t, count: int(count)}}

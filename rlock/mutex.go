@@ -29,6 +29,7 @@ type Mutex struct {
 	minHold   time.Duration // see WithMinHold
 	grace     time.Duration // see WithGrace
 	noReentry bool          // see WithoutReentry
+	alone     bool          // it has a tenure of its own, though its kind shares one
 	invalid   error         // what is wrong with the handle; returned by Lock
 }
 

@@ -84,7 +84,7 @@ type HandOff struct {
 	// too: each unlock then wakes one waiter in every process, and all of them ask.
 	Most int
 	// For is how long they may follow each other, counted from the first; the section that is running when it ends is not cut
-	// short. 0 means DefaultHandOffFor; less is an error.
+	// short. For so long, too, readers join one that Redis has let in, see [RWMutex]. 0 means DefaultHandOffFor; less is an error.
 	For time.Duration
 }
 

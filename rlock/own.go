@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -11,36 +12,52 @@ import (
 // Whoever locks a name again under the ctx from before waits for itself. Errors and the log say so: if the holder's Lock was given the ctx
 // of the one that waits, or one around it. Any other holder of the same Client is another goroutine's business.
 
-// takers are the contexts that the Locks of a Client were given whose holds have open levels, by their tags.
-type takers struct {
-	mu   sync.Mutex // guards the following; no other lock is taken under it
-	of   map[uint64]context.Context
-	most int // of them since the map was made
+// insiders are the tenures of a Client with open levels.
+type insiders struct {
+	mu      sync.Mutex // guards the following; no other lock is taken under it
+	of      map[uint64]*tenure
+	readers map[string]*readers // those of each read/write lock that others may join, by its key
+	most    int                 // of them since the maps were made
 }
 
-func (t *takers) add(given context.Context, tag uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.of == nil {
-		t.of = make(map[uint64]context.Context)
+func (i *insiders) add(t *tenure) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.of == nil {
+		i.of = make(map[uint64]*tenure)
 	}
-	t.of[tag] = given //nolint:fatcontext // one of many, each of which is its own
-	t.most = max(t.most, len(t.of))
+	i.of[t.tag] = t
+	i.most = max(i.most, len(i.of))
 }
 
-func (t *takers) remove(tag uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.of, tag)
-	if len(t.of) == 0 && t.most > 1000 { // a map keeps its room
-		t.of, t.most = nil, 0
+func (i *insiders) remove(t *tenure) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	delete(i.of, t.tag)
+	if r := i.readers[t.mutex.key]; r != nil && r.tenure == t {
+		delete(i.readers, t.mutex.key)
+	}
+	if len(i.of) == 0 && i.most > 1000 { // a map keeps its room
+		i.of, i.readers, i.most = nil, nil, 0
 	}
 }
 
-func (t *takers) given(tag uint64) context.Context {
+// given are the contexts that the Locks of the tenure with that tag were given.
+func (i *insiders) given(tag uint64) (all []context.Context) {
+	i.mu.Lock()
+	t := i.of[tag]
+	i.mu.Unlock()
+	if t == nil {
+		return nil
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.of[tag]
+	for h := t.hold; h != nil; h = h.beside {
+		if h.levels != nil {
+			all = append(all, h.given)
+		}
+	}
+	return all
 }
 
 // isSelf reports whether a Lock that was given that ctx waits for its own caller, as far as can be told, if it waits for that owner.
@@ -50,7 +67,7 @@ func (c *Client) isSelf(given context.Context, owner string) bool {
 	}
 	tag, _, _ := strings.Cut(owner[len(c.id)+1:], ":")
 	n, err := strconv.ParseUint(tag, 10, 64)
-	return err == nil && isUnder(given, c.takers.given(n))
+	return err == nil && slices.ContainsFunc(c.insiders.given(n), func(outer context.Context) bool { return isUnder(given, outer) })
 }
 
 // isUnder reports whether ctx is outer, or was derived from it. The second is not seen through everything, and does not count for what all

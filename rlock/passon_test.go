@@ -18,7 +18,7 @@ func TestTenureLostOnItsWay(t *testing.T) {
 	lost.gone()
 	require.True(t, h.lossSoFar() == nil, "it had ended")
 
-	_, err := next.enter(answer{})
+	_, err := next.enter(answer{how: passed})
 	require.True(t, err == errOver && next.tenure == nil)
 	require.Equal(t, 0, c.Stats().Holds)
 	redistest.Eventually(t, 10*time.Second, func() bool {
@@ -47,7 +47,7 @@ func passing(t *testing.T) (c *Client, ended *hold, next *locking) {
 func TestCloseOnTheWay(t *testing.T) {
 	c, _, next := passing(t)
 	c.tellHolders()
-	_, err := next.enter(answer{})
+	_, err := next.enter(answer{how: passed})
 	require.True(t, errors.Is(err, ErrClosed))
 	require.Equal(t, 0, c.Stats().Holds)
 }
@@ -55,7 +55,7 @@ func TestCloseOnTheWay(t *testing.T) {
 // Whoever wants to re-enter a hold that was passed on meanwhile competes, also if the tenure was lost by then: that is no loss of theirs.
 func TestReentryAfterPassingOn(t *testing.T) {
 	c, ended, next := passing(t)
-	_, err := next.enter(answer{})
+	_, err := next.enter(answer{how: passed})
 	require.NoError(t, err)
 	require.True(t, ended.tenure.tryBegin())
 	ended.tenure.gone()

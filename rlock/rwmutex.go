@@ -22,7 +22,9 @@ import (
 // With [WithoutReentry] a Lock that would re-enter is [ErrReentry]; the sides count as two locks, so a writer may still read.
 //
 // While a writer waits, readers that come later wait behind it, in all processes of this library. After a writer, whoever asks
-// first is next. Readers of one process that wait together are let in together. Redisson's readers cannot be asked to wait.
+// first is next. Readers of one process that wait together are let in together, and those that come within [HandOff].For after that join
+// them without a command, unless they have a lease or a bound of their own; they have one [Owner]. Redisson's readers cannot be asked to
+// wait.
 type RWMutex struct {
 	read, write *Mutex
 	gate        *Mutex // for the one that may upgrade

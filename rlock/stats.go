@@ -9,14 +9,15 @@ type Stats struct {
 
 	Acquired uint64 // holds so far; re-entries are not among them
 	HandOffs uint64 // of these, handed over by an unlock in this process
+	Shared   uint64 // of these, of readers that joined others of this process without asking Redis
 	Grants   uint64 // of these, given by an unlock in another process and used without asking Redis
 	Lost     uint64 // holds that were lost, see [LostError]
 }
 
 // counters are what the Stats are made of.
 type counters struct {
-	holds                            atomic.Int64
-	acquired, handOffs, grants, lost atomic.Uint64
+	holds                                    atomic.Int64
+	acquired, handOffs, shared, grants, lost atomic.Uint64
 }
 
 // Stats returns figures about the locks of the Client. It asks nobody, and takes microseconds, or a millisecond with many thousands
@@ -27,6 +28,7 @@ func (c *Client) Stats() Stats {
 		Waiting:  c.hub.Waiting(),
 		Acquired: c.stats.acquired.Load(),
 		HandOffs: c.stats.handOffs.Load(),
+		Shared:   c.stats.shared.Load(),
 		Grants:   c.stats.grants.Load(),
 		Lost:     c.stats.lost.Load(),
 	}

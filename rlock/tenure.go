@@ -1,6 +1,7 @@
 package rlock
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"sync"
@@ -15,7 +16,7 @@ import (
 // queue in Redis deal with tenures only.
 //
 // What a Lock has of it is a hold (hold.go). One hold at a time stands on a tenure; when it ends, its unlock may pass the tenure on to
-// the next waiter of the process (handoff.go).
+// the next waiter of the process (handoff.go). Readers share one (readers.go): several holds stand on it, and it ends with the last of them.
 //
 // The calls that a tenure depends on, for a longer lease and for its end, are made one at a time, by whoever has the right to make
 // calls (I1). As long as no hold stands on it, that is the Lock that asks for it, or was given it, or the claimant that stands for that one.
@@ -31,13 +32,14 @@ type tenure struct {
 	given  time.Duration // the lease that it was given at first; 0 before that
 	run    *run          // of hand-offs, that it is part of; nil if none led to it, and none has been tried
 
-	mu      sync.Mutex // guards the following, and the holds; no other lock but that of a renewer is taken under it
-	calling bool       // somebody has the right to make calls
-	left    bool       // the caller of its last unlock has left: its lease is not kept any more
-	callers *callers   // nil until there are some, or a second level
-	loss    *LostError // why it ended, unless by an unlock
-	hold    *hold      // the one that stands on it, or was the last; nil: none has, or it is on its way to the next one
-	first   hold       // of those that it may have; the others have memory of their own
+	mu      sync.Mutex   // guards the following, and the holds; no other lock but that of a renewer is taken under it
+	calling bool         // somebody has the right to make calls
+	left    bool         // the caller of its last unlock has left: its lease is not kept any more
+	callers *callers     // nil until there are some, or a second level
+	loss    *LostError   // why it ended, unless by an unlock
+	hold    *hold        // the one that stands on it, or was the last, and those beside it; nil: none has, or it is on its way to the next one
+	coming  atomic.Int32 // how many Locks were let in by another reader, and have not begun their holds yet; lowered under mu
+	first   hold         // of those that it may have; the others have memory of their own
 }
 
 var lastTag atomic.Uint64
@@ -66,16 +68,37 @@ func (t *tenure) newHold() *hold {
 	return h
 }
 
-// open is how many levels are open, and how many the count in Redis should be. On the way from one hold to the next the tenure has none, and
-// keeps one. mu is held.
+// open is some of the levels that are open, and how many the count in Redis should be: those of the deepest hold. On the way from one hold to
+// the next the tenure has none, and keeps one. mu is held.
 func (t *tenure) open() (levels *level, count int32) {
 	if t.hold == nil {
 		return nil, 1
 	}
-	return t.hold.levels, t.hold.count
+	for h := t.hold; h != nil; h = h.beside {
+		levels, count = cmp.Or(levels, h.levels), max(count, h.count)
+	}
+	return levels, count
 }
 
-// current is the hold that stands on it, or was the last.
+// isEmpty reports whether nobody has it: its last level is closed, and none is about to be opened. mu is held.
+func (t *tenure) isEmpty() bool {
+	levels, _ := t.open()
+	return levels == nil && t.coming.Load() == 0
+}
+
+// renewed reports whether the watchdog keeps the tenure: if any open level has no lease of its own. mu is held.
+func (t *tenure) renewed() bool {
+	for h := t.hold; h != nil; h = h.beside {
+		for l := h.levels; l != nil; l = l.next {
+			if l.mutex.lease == 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// current is a hold that stands on it, or was the last.
 func (t *tenure) current() *hold {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -133,8 +156,8 @@ func (k keeper) Closed() {
 	t := k.tenure
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.hold != nil {
-		t.hold.cancel(t.explain(&LostError{Reason: LostClosed, Since: time.Now()}))
+	for h := t.hold; h != nil; h = h.beside {
+		h.cancel(t.explain(&LostError{Reason: LostClosed, Since: time.Now()}))
 	}
 }
 
@@ -151,28 +174,29 @@ func (t *tenure) gone() {
 // lose ends a tenure before its unlock: everybody inside is told. If it is on its way to the next hold, that one is lost before it begins.
 func (t *tenure) lose(why *LostError) {
 	t.mu.Lock()
-	h := t.hold
-	if t.loss != nil || h != nil && h.count == 0 {
+	if _, count := t.open(); t.loss != nil || count == 0 {
 		t.mu.Unlock()
 		return
 	}
 	t.loss = t.explain(why)
 	t.follow()
 	t.wake()
-	if h == nil {
-		t.mu.Unlock()
-		return
-	}
-	h.cancel(t.loss)
-	for l := h.levels; l != nil; l = l.next {
-		if l.gate != nil {
-			go l.gate.free() // ends as unlocks do; Close waits for it
+	var lost []*hold
+	for h := t.hold; h != nil; h = h.beside {
+		lost = append(lost, h)
+		h.cancel(t.loss)
+		for l := h.levels; l != nil; l = l.next {
+			if l.gate != nil {
+				go l.gate.free() // ends as unlocks do; Close waits for it
+			}
 		}
 	}
 	t.mu.Unlock()
 	c := t.mutex.client
-	c.takers.remove(t.tag)
-	c.lost(&h.first, t.mutex.kind.name, why)
+	c.insiders.remove(t)
+	for _, h := range lost {
+		c.lost(&h.first, t.mutex.kind.name, why)
+	}
 }
 
 func (t *tenure) explain(e *LostError) *LostError {

@@ -105,9 +105,11 @@ const (
 	PathGrant
 	// PathWoken: Redis was asked again after a wait.
 	PathWoken
+	// PathShared: others of the same Client were reading, and Redis was not asked.
+	PathShared
 )
 
-// String returns free, reentry, handoff, grant or woken.
+// String returns free, reentry, handoff, grant, woken or shared.
 func (p Path) String() string {
 	switch p {
 	case PathFree:
@@ -120,6 +122,8 @@ func (p Path) String() string {
 		return "grant"
 	case PathWoken:
 		return "woken"
+	case PathShared:
+		return "shared"
 	}
 	return "unknown"
 }

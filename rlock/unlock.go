@@ -134,6 +134,9 @@ func (l *level) release() (err error) {
 	if l.hold.passOn() {
 		return nil
 	}
+	if left, err := l.hold.leaveOthers(); left {
+		return err
+	}
 	c, h, began := l.mutex.client, l.hold, time.Now()
 	wait := l.unlockTime(began)
 	over := began.Add(wait)

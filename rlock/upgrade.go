@@ -116,7 +116,9 @@ func (u *Upgradeable) lock(who caller) (l, gate *level, err error) {
 	}
 	outer := who
 	who.ctx = gate
-	if l, err = r.lock(who); err != nil {
+	alone := *r // Redis lets the writer in beside this reader, and no other
+	alone.alone = true
+	if l, err = alone.lock(who); err != nil {
 		got := gate
 		outer.leaveTo(func() { _ = got.unlock() }, w.client) // nobody was in
 		return nil, nil, orLoss(err, got.hold)

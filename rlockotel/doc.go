@@ -28,8 +28,8 @@
 //	rlock.kind     on all: mutex, fenced, fair, read, write, upgradeable, all, quorum
 //	rlock.group    on all, see [WithGroup]
 //	rlock.outcome  of an acquire: acquired; not_acquired, if its time ended while others had the lock; error
-//	rlock.path     of an acquire that succeeded: free, reentry, handoff, grant, woken, see [rlock.Path]; of a hand-off: handoff, in
-//	               this process, or grant, from another one; of a margin: grant, see above, or none
+//	rlock.path     of an acquire that succeeded: free, reentry, handoff, grant, woken, shared, see [rlock.Path]; of a hand-off:
+//	               handoff, in this process, or grant, from another one; of a margin: grant, see above, or none
 //	error.type     of what failed, see below
 //
 // The error.type of an acquire, and of a hold whose unlock failed, is canceled or deadline_exceeded, if the ctx ended; unreachable,

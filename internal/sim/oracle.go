@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -461,8 +462,8 @@ func (o *oracle) overtaken(s *section, asked time.Time) {
 	o.mu.Lock()
 	alone := o.alone
 	o.mu.Unlock()
-	if s.shared {
-		asked = asked.Add(-w.reach())
+	if s.shared { // for so long others of its process may have let it in
+		asked = asked.Add(-w.reach() - cmp.Or(s.process.plan.Options.HandOff.For, rlock.DefaultHandOffFor))
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -1,0 +1,148 @@
+package rlock
+
+import "time"
+
+// Readers of one process share a tenure. A reader that Redis lets in leads: those that came while it asked are let in with it, and others
+// join it for a while, in memory, as holds of their own on its tenure, which ends with the last of them. Its call has looked at the marks of
+// writers that wait; so a writer waits for readers that came within a bound since its answer (HandOff.For), and for those that were let in by
+// calls. When half of that time is over, the next reader asks Redis, and leads from its answer on, while the others go on as before.
+//
+// Nobody joins who would have to wait in the process's own queue, say behind a writer.
+
+// readers are those of one lock that others may join.
+type readers struct {
+	tenure *tenure
+	since  time.Time // when the first of them was let in by a call
+	asking bool      // one asks, to lead after them
+}
+
+// lead has others join the reader that was just let in by a call.
+func (i *insiders) lead(t *tenure) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.of[t.tag] != t { // it was lost, or unlocked
+		return
+	}
+	if i.readers == nil {
+		i.readers = make(map[string]*readers)
+	}
+	i.readers[t.mutex.key] = &readers{tenure: t, since: time.Now()}
+}
+
+// leading is the tenure that a reader may join now; nil: it is to ask.
+func (i *insiders) leading(key string, bound time.Duration) *tenure {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	r := i.readers[key]
+	if r == nil {
+		return nil
+	}
+	age := time.Since(r.since)
+	if age >= bound || age >= bound/2 && !r.asking {
+		r.asking = true
+		return nil
+	}
+	return r.tenure
+}
+
+// mayShare reports whether a Lock wants of Redis what every other reader does, see mayPassOn, has nothing to be settled there, and is not
+// inside of the writer.
+func (l *locking) mayShare() bool {
+	m := l.mutex
+	return m.kind.shares && !m.alone && l.within == nil && l.tenure.isClean() &&
+		m.client.handsOff() && m.usesGrants() && m.maxHold == 0
+}
+
+// lead has others join a Lock that was let in by a call.
+func (l *locking) lead(a answer) {
+	if a.how == byCall && l.mayShare() {
+		l.leads = true
+		l.mutex.client.insiders.lead(l.tenure)
+	}
+}
+
+// share has a reader join those of its process. It returns errOver if there are none, or too little is left of their lease, or they came too
+// long ago.
+func (l *locking) share() (*level, error) {
+	m := l.mutex
+	if !l.mayShare() || !m.client.hub.MayShare(m.waiters()) {
+		return nil, errOver
+	}
+	t := m.client.insiders.leading(m.key, m.client.options.HandOff.For)
+	if t == nil || time.Until(m.client.leases.Until(&t.lease)) < m.ttl()/3 {
+		return nil, errOver
+	}
+	s, err := t.admit(l.caller, m, answer{how: shared}, false)
+	if err != nil {
+		if err != errOver { //nolint:errorlint // never wrapped
+			err = l.out(err)
+		}
+		return nil, err
+	}
+	l.isShared()
+	return s, nil
+}
+
+// isShared tells that it joined other readers.
+func (l *locking) isShared() {
+	l.trace.took(PathShared)
+	l.mutex.client.stats.shared.Add(1)
+}
+
+// Share has the Lock join one before it, which leads. It sleeps, and looks at its tenure only behind the hub's mutex.
+func (l *locking) Share(with any) bool {
+	first := with.(*locking) //nolint:errcheck // no other value is ever set
+	if !first.leads || !l.mayShare() {
+		return false
+	}
+	first.tenure.coming.Add(1)
+	l.tenure, l.handed = first.tenure, answer{how: letIn}
+	return true
+}
+
+// isLeft is for a Lock that was let in, and cannot begin: it reports whether the tenure is left to it, to end that.
+func (t *tenure) isLeft() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	left := t.coming.Add(-1) == 0 && t.hold == nil
+	if left {
+		t.mutex.client.insiders.remove(t)
+	}
+	return left
+}
+
+// leaveOthers ends a hold whose last level is closed, if others stand on its tenure, or are about to: then that goes on. err is the loss, if that has ended.
+func (h *hold) leaveOthers() (left bool, err error) {
+	t := h.tenure
+	if !t.mutex.kind.shares {
+		return false, nil
+	}
+	c := t.mutex.client
+	if !time.Now().Before(c.leases.Until(&t.lease)) {
+		c.leases.CatchUp() // it is lost, whoever notices first
+	}
+	t.mu.Lock()
+	switch {
+	case t.hold == h && h.beside == nil && t.coming.Load() == 0:
+		t.mu.Unlock()
+		return false, nil
+	case h.levels != nil: // another level was opened since, by a call that was under way
+		h.count--
+		t.mu.Unlock()
+		return true, nil
+	}
+	at := &t.hold
+	for *at != h {
+		at = &(*at).beside
+	}
+	*at = h.beside
+	loss := t.loss
+	h.count, h.passed = 0, loss == nil
+	t.follow()
+	t.mu.Unlock()
+	c.holdEnds()
+	if loss != nil {
+		return true, t.mutex.fail(ErrNotHeld, loss)
+	}
+	return true, nil
+}

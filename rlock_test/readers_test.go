@@ -1,0 +1,413 @@
+package rlock_test
+
+import (
+	"context"
+	"math"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Readers of one process share what it has in Redis. An hour is a bound that no test reaches.
+var hour = rlock.Options{HandOff: rlock.HandOff{For: time.Hour}}
+
+// locked takes a lock that is free for it.
+func locked(t testing.TB, l locker) attempt {
+	t.Helper()
+	a := lockAsync(t, l).get(t, atMost)
+	require.NoError(t, a.err)
+	return a
+}
+
+// owners are the readers in Redis, with their counts.
+func (b bench) owners(t testing.TB) map[string]int64 {
+	t.Helper()
+	all := make(map[string]int64)
+	for field, value := range b.fieldsOf(t) {
+		if field != "mode" {
+			n, err := strconv.ParseInt(value, 10, 64)
+			require.NoError(t, err)
+			all[field] = n
+		}
+	}
+	return all
+}
+
+// G1, G6: readers beside a first one cost nothing, in whichever order they leave. In Redis there is one of them, and a key that lasts until
+// the last one has left.
+func TestReadersShare(t *testing.T) {
+	redistest.Parallel(t)
+	for name, order := range map[string][]int{"first in, first out": {0, 1, 2, 3}, "last in, first out": {3, 2, 1, 0}, "mixed": {2, 0, 3, 1}} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			r := newRelay(t, hour)
+			rw := r.RWMutex(r.name)
+			first := locked(t, rw.Read())
+			owner := rlock.Owner(first.ctx)
+			before := redistest.Commands(t, r.rdb)
+			all := []attempt{first}
+			for range 3 {
+				all = append(all, locked(t, rw.Read()))
+			}
+			require.Equal(t, map[string]int64{owner: 1}, r.owners(t))
+			for i, n := range order {
+				a := all[n]
+				require.Equal(t, owner, rlock.Owner(a.ctx))
+				require.Equal(t, len(all)-i, r.Stats().Holds)
+				if i == len(order)-1 {
+					after := redistest.Commands(t, r.rdb)
+					for _, name := range []string{"evalsha", "eval", "publish"} {
+						require.Equal(t, before[name], after[name], name)
+					}
+				}
+				require.NoError(t, a.unlock())
+				require.ErrorIs(t, a.unlock(), rlock.ErrNotHeld)
+				require.Error(t, a.ctx.Err())
+				for _, n := range order[i+1:] {
+					require.NoError(t, all[n].ctx.Err())
+				}
+			}
+			require.EqualValues(t, 4, r.Stats().Acquired)
+			require.EqualValues(t, 3, r.Stats().Shared)
+			rwNothing(t, r.rdb, r.name)
+		})
+	}
+}
+
+// What a reader asks of Redis and the others have not, it asks for itself.
+func TestReadersShareTheSame(t *testing.T) {
+	redistest.Parallel(t)
+	r := newRelay(t, hour)
+	first := locked(t, r.RWMutex(r.name).Read())
+	for name, l := range map[string]locker{
+		"lease":         r.RWMutex(r.name, rlock.WithLease(time.Minute)).Read(),
+		"max hold":      r.RWMutex(r.name, rlock.WithMaxHold(time.Hour)).Read(),
+		"grace":         r.RWMutex(r.name, rlock.WithGrace(time.Minute)).Read(),
+		"upgradeable":   r.RWMutex(r.name).Upgradeable(),
+		"another Go":    r.other.RWMutex(r.name).Read(),
+		"no hand-offs":  newClient(t, r.rdb, rlock.Options{HandOff: rlock.HandOff{Most: -1}}).RWMutex(r.name).Read(),
+		"under the ctx": under{rlock.Detach(first.ctx), r.RWMutex(r.name, rlock.WithLease(time.Minute)).Read()},
+	} {
+		a := locked(t, l)
+		require.NotEqual(t, rlock.Owner(first.ctx), rlock.Owner(a.ctx), name)
+		require.Len(t, r.owners(t), 2, name)
+		require.NoError(t, a.unlock(), name)
+	}
+	same := locked(t, under{rlock.Detach(first.ctx), r.RWMutex(r.name).Read()})
+	require.Equal(t, rlock.Owner(first.ctx), rlock.Owner(same.ctx))
+	require.NoError(t, same.unlock())
+	require.NoError(t, first.unlock())
+	rwNothing(t, r.rdb, r.name)
+}
+
+// G1: nobody joins the reader that a writer lets in, also when the writer has become that reader.
+func TestReadersDoNotJoinTheWriter(t *testing.T) {
+	redistest.Parallel(t)
+	r := newRelay(t, hour)
+	rw := r.RWMutex(r.name)
+	writer := locked(t, rw.Write())
+	inner := locked(t, under{writer.ctx, rw.Read()})
+	_, _, err := rw.Read().TryLock(context.Background(), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.NoError(t, inner.unlock())
+	reader, unlock, err := rw.Downgrade(writer.ctx)
+	require.NoError(t, err)
+	other := locked(t, rw.Read())
+	require.NotEqual(t, rlock.Owner(reader), rlock.Owner(other.ctx))
+	require.NoError(t, unlock())
+	require.NoError(t, other.unlock())
+	rwNothing(t, r.rdb, r.name)
+}
+
+// G1: a writer that was a reader is alone, though readers of its process were there.
+func TestReadersShareBesideAnUpgrade(t *testing.T) {
+	redistest.Parallel(t)
+	r := newRelay(t, hour)
+	rw := r.RWMutex(r.name)
+	upgradeable := locked(t, rw.Upgradeable())
+	readers := []attempt{locked(t, rw.Read()), locked(t, rw.Read())}
+	up := make(chan attempt, 1)
+	go func() {
+		var a attempt
+		a.ctx, a.unlock, a.err = rw.Upgradeable().Upgrade(upgradeable.ctx)
+		up <- a
+	}()
+	for _, a := range readers {
+		require.Empty(t, up, "beside a reader")
+		require.NoError(t, a.unlock())
+	}
+	a := <-up
+	require.NoError(t, a.err)
+	_, _, err := rw.Read().TryLock(context.Background(), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.NoError(t, a.unlock())
+	require.NoError(t, upgradeable.unlock())
+	rwNothing(t, r.rdb, r.name)
+}
+
+// G3: readers that came while a writer was inside, or while the first of them asked, are let in by one call.
+func TestReadersAreLetInTogether(t *testing.T) {
+	redistest.Parallel(t)
+	const many = 20
+	for name, wait := range map[string]func(*testing.T, *relay) (pending []pending, goOn func()){
+		"behind a writer": func(t *testing.T, r *relay) ([]pending, func()) {
+			t.Helper()
+			writer := locked(t, r.other.RWMutex(r.name).Write())
+			var line []pending
+			for range many {
+				line = append(line, lockAsync(t, r.RWMutex(r.name).Read()))
+			}
+			redistest.Eventually(t, atMost, func() bool { return waiting() == many }, "they wait")
+			return line, func() { require.NoError(t, writer.unlock()) }
+		},
+		"while one asks": func(t *testing.T, r *relay) (line []pending, goOn func()) {
+			t.Helper()
+			r.proxy.OnRequest(nthScript(1, redistest.Hold))
+			line = append(line, lockAsync(t, r.RWMutex(r.name).Read()))
+			redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() == 1 }, "it asks")
+			for range many - 1 {
+				line = append(line, lockAsync(t, r.RWMutex(r.name).Read()))
+			}
+			redistest.Eventually(t, atMost, func() bool { return waiting() == many-1 }, "they wait for it")
+			return line, r.proxy.Release
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			r := newRelay(t, hour)
+			r.load(t, "read_acquire")
+			r.load(t, "read_release")
+			line, goOn := wait(t, r)
+			before := redistest.Commands(t, r.rdb)["evalsha"]
+			goOn()
+			owners := make(map[string]bool)
+			var all []attempt
+			for _, p := range line {
+				a := p.get(t, atMost)
+				require.NoError(t, a.err)
+				owners[rlock.Owner(a.ctx)] = true
+				all = append(all, a)
+			}
+			require.Len(t, owners, 1)
+			require.LessOrEqual(t, redistest.Commands(t, r.rdb)["evalsha"]-before, int64(3), "the writer's release, and one or two questions")
+			for _, a := range all {
+				require.NoError(t, a.unlock())
+			}
+			rwNothing(t, r.rdb, r.name)
+		})
+	}
+}
+
+// G2, G7: when the lease of readers is lost, each of them is told, and each unlock says so. Nothing is swept before the last one has left.
+func TestReadersLoseWhatTheyShare(t *testing.T) {
+	redistest.Parallel(t)
+	const watchdog = 2 * time.Second
+	r := newRelay(t, rlock.Options{HandOff: hour.HandOff, WatchdogTimeout: watchdog})
+	rw := r.RWMutex(r.name)
+	all := []attempt{locked(t, rw.Read()), locked(t, rw.Read()), locked(t, rw.Read())}
+	before := all[2]
+	require.NoError(t, before.unlock())
+	all = all[:2]
+	r.do(t, "DEL", r.name)
+	for _, a := range all {
+		select {
+		case <-a.ctx.Done():
+			require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrLost)
+		case <-time.After(watchdog/3 + soon):
+			require.Fail(t, "not told")
+		}
+	}
+	require.NotErrorIs(t, context.Cause(before.ctx), rlock.ErrLost)
+	after := locked(t, rw.Read())
+	require.NotEqual(t, rlock.Owner(before.ctx), rlock.Owner(after.ctx))
+	for _, a := range all {
+		err := a.unlock()
+		require.ErrorIs(t, err, rlock.ErrLost)
+		require.ErrorIs(t, err, rlock.ErrNotHeld)
+	}
+	require.EqualValues(t, 2, r.Stats().Lost)
+	require.Equal(t, 1, r.Stats().Holds)
+	require.NoError(t, after.unlock())
+	rwNothing(t, r.rdb, r.name)
+}
+
+// G4: a writer of another process gets in while 32 readers come and go all the time: those who come after its mark may join for no longer than
+// the bound.
+func TestReadersLetAWriterIn(t *testing.T) {
+	redistest.Parallel(t)
+	for name, writers := range map[string]func(*relay) *rlock.Client{
+		"of this process": func(r *relay) *rlock.Client { return r.Client }, "of another": func(r *relay) *rlock.Client { return r.other },
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			r := newRelay(t)
+			var end atomic.Bool
+			var readers sync.WaitGroup
+			w := &rwWitness{t: t}
+			var reads atomic.Int64
+			for range 32 {
+				readers.Go(func() {
+					for !end.Load() {
+						assert.NoError(t, r.RWMutex(r.name).Read().Do(context.Background(), func(context.Context) error {
+							defer w.read()()
+							reads.Add(1)
+							return nil
+						}))
+					}
+				})
+			}
+			redistest.Eventually(t, atMost, func() bool { return reads.Load() > 1000 }, "they read")
+			for range 20 {
+				a := lockAsync(t, writers(r).RWMutex(r.name).Write()).get(t, atMost)
+				require.NoError(t, a.err)
+				done := w.write(0)
+				done()
+				require.NoError(t, a.unlock())
+			}
+			end.Store(true)
+			readers.Wait()
+			require.Positive(t, r.Stats().Shared)
+			rwNothing(t, r.rdb, r.name)
+		})
+	}
+}
+
+// G4: a reader that comes after half of the bound asks, and so stands behind the mark of a writer that waits. While it asks others may be let
+// in, but not after the bound.
+func TestReadersShareForABoundedTime(t *testing.T) {
+	redistest.Parallel(t)
+	const bound = 4 * time.Second
+	r := newRelay(t, rlock.Options{HandOff: rlock.HandOff{For: bound}})
+	rw := r.RWMutex(r.name)
+	began := time.Now()
+	first := locked(t, rw.Read())
+	writer := lockAsync(t, r.other.RWMutex(r.name).Write())
+	redistest.Eventually(t, atMost, func() bool { return r.exists(t, "rlock_writers:{"+r.name+"}") }, "its mark stands")
+	joined := []attempt{first}
+	join := func(before time.Duration) {
+		a := locked(t, rw.Read())
+		if time.Since(began) < before { // or this machine is slow
+			require.Equal(t, rlock.Owner(first.ctx), rlock.Owner(a.ctx))
+		}
+		joined = append(joined, a)
+	}
+	join(bound / 2)
+	pass(time.Until(began.Add(bound/2 + 100*time.Millisecond)))
+	r.proxy.OnRequest(nthScript(1, redistest.Hold))
+	asks := lockAsync(t, rw.Read())
+	redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() == 1 }, "one asks")
+	join(bound)
+	pass(time.Until(began.Add(bound + 100*time.Millisecond)))
+	late := lockAsync(t, rw.Read())
+	redistest.Eventually(t, atMost, func() bool { return waiting() == 2 }, "it waits for the answer")
+	r.proxy.Release()
+	redistest.Eventually(t, atMost, func() bool { return waiting() == 3 }, "both wait behind the writer")
+	for _, a := range joined {
+		writer.stillWaits(t)
+		require.NoError(t, a.unlock())
+	}
+	a := writer.get(t, atMost)
+	require.NoError(t, a.err)
+	asks.stillWaits(t)
+	late.stillWaits(t)
+	require.NoError(t, a.unlock())
+	for _, p := range []pending{asks, late} {
+		got := p.get(t, atMost)
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+	}
+	rwNothing(t, r.rdb, r.name)
+}
+
+// The count in Redis follows that of the reader that re-entered the most.
+func TestReadersReenter(t *testing.T) {
+	redistest.Parallel(t)
+	r := newRelay(t, hour)
+	rw := r.RWMutex(r.name)
+	first, second := locked(t, rw.Read()), locked(t, rw.Read())
+	owner := rlock.Owner(first.ctx)
+	inner := locked(t, under{second.ctx, rw.Read()})
+	r.awaitCount(t, owner, 2)
+	longer := locked(t, under{inner.ctx, r.RWMutex(r.name, rlock.WithLease(time.Hour)).Read()})
+	require.Equal(t, map[string]int64{owner: 3}, r.owners(t))
+	require.NoError(t, first.unlock())
+	n, err := rw.Read().HoldCount(second.ctx)
+	require.NoError(t, err)
+	require.Equal(t, 3, n)
+	require.NoError(t, longer.unlock())
+	require.NoError(t, inner.unlock())
+	r.awaitCount(t, owner, 1)
+	require.NoError(t, second.unlock())
+	rwNothing(t, r.rdb, r.name)
+}
+
+func (b bench) awaitCount(t testing.TB, owner string, n int64) {
+	t.Helper()
+	redistest.Eventually(t, atMost, func() bool { return b.owners(t)[owner] == n }, "the count is "+strconv.FormatInt(n, 10))
+}
+
+// Close tells all readers that share a tenure, and their unlocks still work.
+func TestReadersAndClose(t *testing.T) {
+	redistest.Parallel(t)
+	r := newRelay(t, hour)
+	all := []attempt{locked(t, r.RWMutex(r.name).Read()), locked(t, r.RWMutex(r.name).Read())}
+	r.Close()
+	for _, a := range all {
+		require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrClosed)
+		require.NotEmpty(t, r.owners(t))
+		require.NoError(t, a.unlock())
+	}
+	require.Empty(t, r.owners(t))
+}
+
+// G1, G5: readers and writers of three processes come, wait, give up and leave. Nobody is inside with a writer, and nothing is left.
+func TestReadersInACrowd(t *testing.T) {
+	redistest.Parallel(t)
+	r := newRelay(t, rlock.Options{HandOff: rlock.HandOff{For: 3 * time.Millisecond, Most: math.MaxInt}})
+	clients := []*rlock.Client{r.Client, r.Client, r.Client, r.other}
+	w := &rwWitness{t: t}
+	var sections atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 48 {
+		rw := clients[i%4].RWMutex(r.name)
+		wg.Go(func() {
+			for n := range 60 {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Duration((i*7+n*13)%20)*time.Millisecond)
+				l, begins := rw.Read(), w.read
+				if (i/4+n)%6 == 0 {
+					l, begins = rw.Write(), func() func() { return w.write(0) }
+				}
+				wait := time.Hour
+				if n%5 == 0 {
+					wait = 0
+				}
+				inner, unlock, err := l.TryLock(ctx, wait)
+				if err == nil {
+					done := begins()
+					if n%3 == 0 {
+						assert.NoError(t, l.Do(context.WithoutCancel(inner), nothing))
+					}
+					done()
+					sections.Add(1)
+					assert.NoError(t, unlock())
+				} else {
+					assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	require.Greater(t, sections.Load(), int64(100))
+	require.Positive(t, r.Stats().Shared)
+	require.Zero(t, r.Stats().Holds)
+	rwNothing(t, r.rdb, r.name)
+}
