@@ -99,7 +99,10 @@ func TestWorkloads(t *testing.T) {
 			assert.Positive(t, s.Ops, "%s %s", w.name, lib)
 			assert.Positive(t, s.ElapsedNs, "%s %s", w.name, lib)
 			switch w.name {
-			case "pair", "names", "readers", "all-100", "nested", "nested-1ms":
+			case "readers":
+				assert.LessOrEqual(t, s.sentPerOp(), 2.01, "%s: %v", lib, s.Commands)
+				assert.Positive(t, s.AllocsPerOp)
+			case "pair", "names", "all-100", "nested", "nested-1ms":
 				assert.InDelta(t, 2, s.sentPerOp(), 0.01, "%s %s sends two commands for a pair: %v", w.name, lib, s.Commands)
 				assert.Positive(t, s.AllocsPerOp)
 			case "asymmetric":
@@ -108,7 +111,9 @@ func TestWorkloads(t *testing.T) {
 				assert.Zero(t, s.Sent, "waiters send nothing: %v", s.Commands)
 				assert.EqualValues(t, c.Goroutines, s.Ops)
 			case "contended-1ms":
-				assert.GreaterOrEqual(t, s.Latency.P50, time.Millisecond.Nanoseconds(), "%s is farther away", lib)
+				if lib == floorName { // within a process a lock need not go there
+					assert.GreaterOrEqual(t, s.Latency.P50, time.Millisecond.Nanoseconds(), "%s is farther away", lib)
+				}
 			}
 			if w.name == "handoff" && lib == floorName {
 				assert.Less(t, s.Latency.P50, (2 * time.Millisecond).Nanoseconds(), "the pause before a hand-off does not count")

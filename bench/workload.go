@@ -106,6 +106,12 @@ func workloads(o *options) []workload {
 			metric: perSecond, columns: shared,
 		},
 		{
+			name: "contended-work", about: "one lock, 4 processes with 25 goroutines each, sections of 1 ms",
+			cell:   cell{Workload: "contended", Processes: 4, Goroutines: 25, Section: time.Millisecond, Duration: long},
+			shared: true,
+			metric: perSecond, columns: shared,
+		},
+		{
 			name: "local", about: "one lock, 100 goroutines of one process",
 			cell:   cell{Workload: "local", Processes: 1, Goroutines: 100, Duration: d},
 			shared: true,

@@ -64,6 +64,8 @@ func FuzzReplies(f *testing.F) {
 			released = lua.ReleaseReply{Status: lua.Freed, Several: true}
 		case single && token >= 0:
 			released = lua.ReleaseReply{Status: lua.HandedOff, Token: token}
+		case two && first >= 0 && second > 0:
+			released = lua.ReleaseReply{Status: lua.HandedOff, Token: first, Spare: second}
 		}
 		if got.released != released || (got.rel == nil) != (released.Status != 0) {
 			t.Fatalf("release: %q is %v, %v", reply, got.released, got.rel)

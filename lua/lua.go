@@ -13,8 +13,8 @@ import (
 )
 
 var (
-	acquireScript = script{Text("acquire"), "52e42e35d24b1a8b41b874290d9d05c34c458923"}
-	releaseScript = script{Text("release"), "ead37e2f0c8f394e2d9894776a895206f4e7b731"}
+	acquireScript = script{Text("acquire"), "a9f7f1cb8f9e88d99c7a89d4739d8fecf8dbe96f"}
+	releaseScript = script{Text("release"), "0d0eacf44a698b6318b15db183b46aa447d4d381"}
 	renewScript   = script{Text("renew"), "dcc8d7c539374c8a7092f80e46e64c50db02e10e"}
 	forceScript   = script{Text("force"), "2eb4b1667734692edf365dcb8352a59f131cb506"}
 )
@@ -181,6 +181,8 @@ type ReleaseArgs struct {
 
 	Next string // of this process, waits for the lock, if Count is 0; "": nobody
 	Stay bool   // Next gets it, though others may be in the queue
+	// Spare is how many more tokens Next is to have, for those that it passes the lock on to; only with a Fence and a Queue.
+	Spare int
 	// With Taken set and Count 0, the placeholder owner Next keeps the lock until Taken. Lease is not used then. Waiters are told
 	// to ask how long that is.
 	Taken time.Time
@@ -215,6 +217,7 @@ const (
 type ReleaseReply struct {
 	Status Released
 	Token  int64 // fencing token of ReleaseArgs.Next, if HandedOff and ReleaseArgs.Fence was given
+	Spare  int64 // how many tokens above that are its own, too
 
 	// Several says, if Freed, that several connections listen to the unlock channel. On a cluster, a plain channel may have more.
 	Several bool
@@ -321,7 +324,7 @@ func ReleaseAll(ctx context.Context, c rueidis.Client, all []ReleaseArgs) []Rele
 // releaseMemory is the caller's, for the keys and arguments of a call.
 type releaseMemory struct {
 	keys [3]string
-	args [9]string
+	args [10]string
 }
 
 // call is what to send.
@@ -338,7 +341,7 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 	}
 	memory.args = [...]string{
 		a.Owner, strconv.Itoa(a.Count), lease, a.Publish.command(), a.Publish.Name, a.Next, goes,
-		millis(a.GrantLease), flag(a.Short),
+		millis(a.GrantLease), flag(a.Short), strconv.Itoa(a.Spare),
 	}
 	args = memory.args[:]
 	switch {
@@ -346,6 +349,8 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 		args = args[:5]
 	case a.Key == "":
 		args = args[:7]
+	case a.Fence == "" || a.Spare == 0:
+		args = args[:9]
 	}
 	return releaseScripts[a.Side], keysOf(&memory.keys, a.Name, a.Fence, a.Key), args
 }
@@ -365,7 +370,7 @@ func (a *ReleaseArgs) releasedBy(r rueidis.RedisResult) (ReleaseReply, error) {
 	return a.released(m)
 }
 
-// released reads the reply of the release script: a number, or a list of the token.
+// released reads the reply of the release script: a number, or a list of the token and how many are spare.
 func (a *ReleaseArgs) released(m rueidis.RedisMessage) (ReleaseReply, error) {
 	reply, err := readReleased(m)
 	if err != nil {
@@ -379,14 +384,18 @@ func readReleased(m rueidis.RedisMessage) (ReleaseReply, error) {
 		return ReleaseReply{}, unanswered(err)
 	}
 	if m.IsArray() {
-		token, err := integers(m)
-		if err == nil && (len(token) != 1 || token[0] < 0) {
+		tokens, err := integers(m)
+		if err == nil && (len(tokens) < 1 || len(tokens) > 2 || tokens[0] < 0 || tokens[len(tokens)-1] < int64(len(tokens)-1)) {
 			err = errors.New("the reply is not a token")
 		}
 		if err != nil {
 			return ReleaseReply{}, err
 		}
-		return ReleaseReply{Status: HandedOff, Token: token[0]}, nil
+		reply := ReleaseReply{Status: HandedOff, Token: tokens[0]}
+		if len(tokens) == 2 {
+			reply.Spare = tokens[1]
+		}
+		return reply, nil
 	}
 	n, err := integer(m)
 	switch {

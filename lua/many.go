@@ -12,8 +12,8 @@ import (
 // Scripts for many locks at once. They do for each lock what the script for one does, since that is part of them.
 
 var (
-	acquireAllScript  = script{calling("acquire", "acquire_all"), "219a9b1451aa488f954f0b0c6f74f0c8978d52c7"}
-	releaseEachScript = script{calling("release", "release_each"), "e813d4d1c81971c475b405d605f84d7ccd100bbc"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "d3f56cc8b6fa5ae8fe297ecfe3a442beb67c7f1f"}
+	releaseEachScript = script{calling("release", "release_each"), "1a6639b9585a3fbf69ad4933ca900d288a3fbc3b"}
 )
 
 // calling is the text of a script that calls another one as a function of its KEYS and ARGV.

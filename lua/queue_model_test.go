@@ -69,7 +69,12 @@ func (m *model) acquire(a lua.AcquireArgs) lua.AcquireReply {
 
 func (m *model) release(a lua.ReleaseArgs) lua.ReleaseReply {
 	handOff := func() lua.ReleaseReply {
-		return lua.ReleaseReply{Status: lua.HandedOff, Token: m.hold(a.Next, a.Fence)}
+		reply := lua.ReleaseReply{Status: lua.HandedOff, Token: m.hold(a.Next, a.Fence)}
+		if a.Fence != "" {
+			reply.Spare = int64(a.Spare)
+			m.counter += reply.Spare
+		}
+		return reply
 	}
 	switch {
 	case m.holder != a.Owner:
@@ -144,7 +149,7 @@ func TestQueueIsLikeItsModel(t *testing.T) {
 				a.Owner, a.Fence = m.holder, kind(m.holder)
 			}
 			if next, fence := owner(); random.IntN(2) == 0 && next != a.Owner {
-				a.Next, a.Fence, a.Stay = next, fence, random.IntN(2) == 0
+				a.Next, a.Fence, a.Stay, a.Spare = next, fence, random.IntN(2) == 0, random.IntN(3)
 			}
 			want := m.release(a)
 			require.Equal(t, want, l.releases(a), "%+v", a)

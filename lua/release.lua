@@ -13,11 +13,13 @@
 --              nobody is, has the lock until its lease is over, and all are told to ask how long that is
 -- ARGV[8]      optional: lease in ms of a grant to another process
 -- ARGV[9]      with ARGV[8]: 1 if the next owner's lease is shorter than that of a grant
+-- ARGV[10]     optional, with ARGV[8] and the counter: how many more tokens the next owner in this process is to have
 --
 -- Reply 1        released, and whoever waits is told
 -- Reply 3        released for everybody, several of whom listen
 -- Reply 2        released, and another process of the queue has the lock
--- Reply {token}  released, and the next owner in this process has the lock; 0 without KEYS[2]
+-- Reply {token, spare}  released, and the next owner in this process has the lock; 0 without KEYS[2]. As many tokens above that one are its
+--                       own, too; spare is missing if there are none
 -- Reply 0        not held by the owner, and not in the queue any more
 -- Error UNTOLD   released, but whoever waits could not be told
 --
@@ -176,7 +178,10 @@ end
 local entry_of_next = next ~= '' and next .. mark
 
 local function hand_off()
-  local token = fence and raise(fence) or 0
+  local token, spare = 0, nil
+  if fence then
+    token, spare = raise(fence, tonumber(ARGV[10]))
+  end
   local failed = type(token) == 'table' and token or give(next, '1', ARGV[3])
   if failed then
     return failed
@@ -185,7 +190,7 @@ local function hand_off()
     redis.call('zrem', queue, entry_of_next)
   end
   redis.call('hdel', lock, owner)
-  return {token}
+  return {token, spare}
 end
 
 if stay then

@@ -133,6 +133,9 @@ func TestEveryKnownReply(t *testing.T) {
 		return lua.AcquireReply{Status: lua.Held, TTL: ttl, Holder: holder, Joined: joined}
 	}
 	handed := func(token int64) lua.ReleaseReply { return lua.ReleaseReply{Status: lua.HandedOff, Token: token} }
+	spare := func(token, more int64) lua.ReleaseReply {
+		return lua.ReleaseReply{Status: lua.HandedOff, Token: token, Spare: more}
+	}
 	const all = "acquire release force"
 	for reply, want := range map[string]struct {
 		outcome
@@ -150,7 +153,8 @@ func TestEveryKnownReply(t *testing.T) {
 		"*3\r\n:-1\r\n$0\r\n\r\n:0\r\n": {outcome{acquired: held(-time.Millisecond, "", false)}, "acquire"},
 		"*2\r\n:0\r\n:-1\r\n":           {outcome{renewed: []lua.Renewal{lua.Gone, lua.Refused}}, "renew"},
 		"*2\r\n:-1\r\n:0\r\n":           {outcome{renewed: []lua.Renewal{lua.Refused, lua.Gone}}, "renew"},
-		"*2\r\n:1\r\n:1\r\n":            {outcome{renewed: []lua.Renewal{lua.Renewed, lua.Renewed}}, "renew"},
+		"*2\r\n:1\r\n:1\r\n":            {outcome{renewed: []lua.Renewal{lua.Renewed, lua.Renewed}, released: spare(1, 1)}, "renew release"},
+		"*2\r\n:7\r\n:3\r\n":            {outcome{released: spare(7, 3)}, "release"},
 		"*2\r\n:-1\r\n:-1\r\n":          {outcome{renewed: []lua.Renewal{lua.Refused, lua.Refused}}, "renew"},
 	} {
 		p.say(reply)

@@ -162,6 +162,17 @@ func (w *Waiter) Follows() bool {
 	return w.follows
 }
 
+// Behind is how many wait behind it, up to a bound.
+func (w *Waiter) Behind(most int) (n int) {
+	h := w.topic.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for x := w.next; x != nil && n < most; x = x.next {
+		n++
+	}
+	return n
+}
+
 // Held ends the turn of a waiter whose attempt found the lock held. The waiter stays where it is and
 // gets the turn again after the next unlock, and not later than ttl from now; a negative one is that of a lock without an
 // expiry. placed says that the waiter has the process's place, see [Waiter.TakePlace].

@@ -105,18 +105,26 @@ func (l *locking) Take(from any, outsiders bool) bool {
 	if l.mutex.kind != t.mutex.kind || !l.mutex.mayPassOn() || !l.tenure.isClean() || t.run.over(o, now) {
 		return false
 	}
+	handed := answer{how: passed}
+	if l.mutex.kind.fence != nil {
+		token, ok := t.tokens.take()
+		if !ok {
+			return false
+		}
+		handed.Token = token
+	}
 	t.run = t.run.next(true, now)
 	if l.trace != nil {
 		t.run.by = &h.first
 	}
-	l.tenure, l.handed = t, answer{how: passed}
+	l.tenure, l.handed = t, handed
 	return true
 }
 
 // mayPassOn reports whether a Lock wants of Redis what every other one does, so that it can have the tenure of another one, and another one
 // its: it is renewed, and has no bound of its own.
 func (m *Mutex) mayPassOn() bool {
-	return m.kind.ordinary && m.kind.fence == nil && m.client.handsOff() && m.usesGrants() && m.maxHold == 0
+	return m.kind.ordinary && m.client.handsOff() && m.usesGrants() && m.maxHold == 0
 }
 
 // claim tells the hub that the hold ends, and claims the waiter that is next in this process: nil if there is none. If
@@ -182,6 +190,9 @@ func (l *locking) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
 	l.needsTenure()
 	args.Fence, args.Lease, args.Next, args.Stay = m.fenceOf(), m.expiry(m.ttl()), l.tenure.field(), stay
 	args.Short = m.isShort()
+	if args.Fence != "" && m.mayPassOn() {
+		args.Spare = l.waiter.Behind(m.client.options.HandOff.Most)
+	}
 	return args
 }
 
@@ -199,7 +210,7 @@ func (t *tenure) handedOff(next *locking, stay bool, sent time.Time, reply lua.R
 	}
 	var ok bool
 	if reply.Status == lua.HandedOff {
-		next.tenure.run = t.run.next(stay, sent)
+		next.tenure.run, next.tenure.tokens = t.run.next(stay, sent), tokens{reply.Token + 1, reply.Spare}
 		next.handed = answer{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: reply.Token}, sent: sent}
 		if !reply.WithoutQueue {
 			next.tenure.queued = nil

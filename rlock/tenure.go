@@ -31,6 +31,7 @@ type tenure struct {
 	taken  *time.Time    // until when the lock stays taken after an unlock, see WithMinHold; nil: it does not
 	given  time.Duration // the lease that it was given at first; 0 before that
 	run    *run          // of hand-offs, that it is part of; nil if none led to it, and none has been tried
+	tokens tokens        // for the holds to come
 
 	mu      sync.Mutex   // guards the following, and the holds; no other lock but that of a renewer is taken under it
 	calling bool         // somebody has the right to make calls
@@ -40,6 +41,19 @@ type tenure struct {
 	hold    *hold        // the one that stands on it, or was the last, and those beside it; nil: none has, or it is on its way to the next one
 	coming  atomic.Int32 // how many Locks were let in by another reader, and have not begun their holds yet; lowered under mu
 	first   hold         // of those that it may have; the others have memory of their own
+}
+
+// tokens are fencing tokens that nobody has: from the next one on, so many.
+type tokens struct{ next, left int64 }
+
+// take returns the next one; false: there is none.
+func (t *tokens) take() (token int64, ok bool) {
+	if t.left == 0 {
+		return 0, false
+	}
+	token = t.next
+	t.next, t.left = t.next+1, t.left-1
+	return token, true
 }
 
 var lastTag atomic.Uint64

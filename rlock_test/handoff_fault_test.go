@@ -24,7 +24,7 @@ func TestHandOffLost(t *testing.T) {
 					redistest.Parallel(t)
 					before := ours()
 					r := newRelayOn(t, s, rlock.Options{HandOff: never})
-					m := r.FencedMutex(r.name)
+					m := r.FencedMutex(r.name, byCall)
 					a, line := r.line(t, m, m, m)
 					struck := make(chan struct{})
 					strike := r.nthHandOff(2, action)

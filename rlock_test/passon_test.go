@@ -325,3 +325,73 @@ func TestPassOnInACrowd(t *testing.T) {
 	require.Greater(t, sections, 40)
 	r.clear(t)
 }
+
+// G8: the hand-off that begins a run reserves tokens for those who wait; each hold takes the next one, and whoever has the lock afterwards has a
+// higher one. What is left over is skipped.
+func TestPassOnTokens(t *testing.T) {
+	redistest.Parallel(t)
+	const behind = 20
+	r := newRelay(t, rlock.Options{HandOff: never})
+	m := r.FencedMutex(r.name)
+	token := func(a attempt) int64 {
+		got, ok := m.FencingToken(a.ctx)
+		require.True(t, ok)
+		return got
+	}
+	a, line := r.inTurn(t, m, same(m, behind)...)
+	require.EqualValues(t, 2, token(a))
+	line[3].cancel()
+	require.ErrorIs(t, line[3].get(t, atMost).err, context.Canceled)
+	line = append(line[:3], line[4:]...)
+	before := redistest.Commands(t, r.rdb)
+	for i, p := range line {
+		require.NoError(t, a.unlock())
+		a = r.gets(t, p)
+		require.EqualValues(t, i+3, token(a))
+		require.NoError(t, m.Do(a.ctx, func(ctx context.Context) error {
+			require.EqualValues(t, i+3, token(attempt{ctx: ctx}))
+			return nil
+		}))
+	}
+	require.Equal(t, before["evalsha"], redistest.Commands(t, r.rdb)["evalsha"])
+	require.NoError(t, a.unlock())
+	other := locked(t, r.other.FencedMutex(r.name))
+	got, _ := rlock.FencingToken(other.ctx, r.name)
+	require.EqualValues(t, behind+3, got, "one was left over")
+	require.NoError(t, other.unlock())
+	r.clear(t)
+}
+
+// Those who came after the tokens were reserved get theirs by a call, which reserves some for those behind them.
+func TestPassOnWhenTheTokensAreUsedUp(t *testing.T) {
+	redistest.Parallel(t)
+	r := newRelay(t, rlock.Options{HandOff: never})
+	m := r.FencedMutex(r.name)
+	a, line := r.inTurn(t, m, m)
+	line = append(line, r.queue(t, m, m)...)
+	before := redistest.Commands(t, r.rdb)["hset"]
+	a, owners := r.takesTurns(t, a, line)
+	require.EqualValues(t, 1, redistest.Commands(t, r.rdb)["hset"]-before)
+	require.NotEqual(t, owners[0], owners[1])
+	require.Equal(t, owners[1], owners[2])
+	got, _ := m.FencingToken(a.ctx)
+	require.EqualValues(t, 5, got)
+	require.NoError(t, a.unlock())
+	r.clear(t)
+}
+
+// A user without the right to INCRBY, as those of older versions are, has its tokens one by one.
+func TestPassOnWithoutTheRightToReserve(t *testing.T) {
+	redistest.Parallel(t)
+	r := newRelay(t, rlock.Options{HandOff: never})
+	require.NoError(t, r.do(t, "ACL", "SETUSER", "default", "-incrby").Error())
+	m := r.FencedMutex(r.name)
+	a, line := r.inTurn(t, m, m, m)
+	before := redistest.Commands(t, r.rdb)["hset"]
+	a, _ = r.takesTurns(t, a, line)
+	require.EqualValues(t, 2, redistest.Commands(t, r.rdb)["hset"]-before)
+	got, _ := m.FencingToken(a.ctx)
+	require.EqualValues(t, 4, got)
+	require.NoError(t, a.unlock())
+	r.clear(t)
+}
