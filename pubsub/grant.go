@@ -22,8 +22,8 @@ type Grant struct {
 	Crossed bool // it came while the waiter, or its claimant, was asking: the answer may be newer
 }
 
-// place is that of a waiter in Redis's queue.
-type place struct {
+// queueEntry is that of a waiter in Redis's queue.
+type queueEntry struct {
 	owner string
 	own   *subscription // to the channel on which Redisson tells this owner; nil: it does not need that
 }
@@ -47,7 +47,7 @@ func (w *Waiter) TakePlace(owner string) bool {
 		return false
 	}
 	w.leavePlace() // it may have lost the one as another owner
-	w.place = &place{owner: owner}
+	w.place = &queueEntry{owner: owner}
 	t.places++
 	return true
 }

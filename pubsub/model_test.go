@@ -165,7 +165,7 @@ func stateOf(w *Waiter) string {
 		return "claimed"
 	case w.topic.current == w:
 		return "turn"
-	case w.apart:
+	case w.askingConcurrently:
 		return "apart"
 	case w.prev == nil && w.topic.first != w:
 		return "out"

@@ -95,18 +95,18 @@ type Waiter struct {
 	// Ahead puts it before all others: it has what they wait for. It is set before Join.
 	Ahead bool
 
-	due        bool // gets the turn when it is the first of those that are due
-	apart      bool // it asks beside the queue
-	follows    bool // behind one that got a share
-	claim      claim
-	topic      *topic
-	prev, next *Waiter
-	turn       chan struct{} // capacity 1: whoever sends holds Hub.mu and never blocks
-	err        error         // why waiting is in vain
-	since      uint64        // topic.turns when it joined the queue, or topic.news when it went apart
-	place      *place        // in Redis's queue, or about to be; nil: none
-	given      *Grant        // it has the lock from another process
-	expiry     *expiry       // nil until it waits, or if it has no Until
+	due                bool // gets the turn when it is the first of those that are due
+	askingConcurrently bool // it asks beside the queue
+	admittedBehind     bool // behind one that got a share
+	claim              claim
+	topic              *topic
+	prev, next         *Waiter
+	turn               chan struct{} // capacity 1: whoever sends holds Hub.mu and never blocks
+	err                error         // why waiting is in vain
+	since              uint64        // topic.turns when it joined the queue, or topic.news when it went apart
+	place              *queueEntry   // in Redis's queue, or about to be; nil: none
+	given              *Grant        // it has the lock from another process
+	expiry             *expiry       // nil until it waits, or if it has no Until
 }
 
 // Heir is the Value of a waiter that may go on as the owner that another one had a place as.
@@ -159,7 +159,7 @@ func (w *Waiter) Follows() bool {
 	h := w.topic.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return w.follows
+	return w.admittedBehind
 }
 
 // Behind is how many wait behind it, up to a bound.
@@ -184,7 +184,7 @@ func (w *Waiter) Held(ttl time.Duration, placed bool) {
 		ttl = longest
 	}
 	switch {
-	case w.apart:
+	case w.askingConcurrently:
 		w.rejoin(ttl)
 		return
 	case !placed && w.place != nil:
@@ -229,7 +229,7 @@ func (w *Waiter) rejoin(ttl time.Duration) {
 	t := w.topic
 	counts := w.since == t.news && t.sub != nil && t.sub.live()
 	w.goBack()
-	w.follows, w.since = false, t.turns
+	w.admittedBehind, w.since = false, t.turns
 	t.push(w)
 	w.park()
 	switch {
@@ -248,7 +248,7 @@ func (w *Waiter) rejoin(ttl time.Duration) {
 
 // goBack ends what goApart began.
 func (w *Waiter) goBack() {
-	w.apart = false
+	w.askingConcurrently = false
 	w.topic.apart--
 }
 
@@ -263,9 +263,9 @@ func (w *Waiter) Done(ttl time.Duration) {
 
 func (w *Waiter) done(ttl time.Duration) {
 	t := w.topic
-	if w.apart {
+	if w.askingConcurrently {
 		w.goBack()
-		t.settle()
+		t.removeIfEmpty()
 		return
 	}
 	t.remove(w)
@@ -286,7 +286,7 @@ func (w *Waiter) done(ttl time.Duration) {
 		t.sub.startLinger()
 	}
 	t.dispatch()
-	t.settle()
+	t.removeIfEmpty()
 }
 
 // Leave takes a waiter that gives up out of the queue. If it had the turn, or was due to get it,
@@ -308,9 +308,9 @@ func (w *Waiter) Leave() Leaving {
 		return Claimed
 	case unclaimed:
 	}
-	if w.apart {
+	if w.askingConcurrently {
 		w.goBack()
-		t.settle()
+		t.removeIfEmpty()
 		return Left
 	}
 	failed := w.err != nil && w.err != ErrExpired //nolint:errorlint // never wrapped in here
@@ -321,7 +321,7 @@ func (w *Waiter) Leave() Leaving {
 	if pass {
 		t.wakeFirst()
 	}
-	t.settle()
+	t.removeIfEmpty()
 	return Left
 }
 
@@ -331,7 +331,7 @@ func (w *Waiter) Unanswered(err error) {
 	t := w.topic
 	t.hub.mu.Lock()
 	defer t.hub.mu.Unlock()
-	for x := t.first; x != nil && !w.apart; x = x.next { // the queue does not wait for one that asks beside it
+	for x := t.first; x != nil && !w.askingConcurrently; x = x.next { // the queue does not wait for one that asks beside it
 		if x != w && x.since < t.turns {
 			x.err = err
 			x.signal()
@@ -371,7 +371,7 @@ func (w *Waiter) park() {
 // stop tells a waiter to leave, also one that is claimed; one that has the turn hears of it in Held.
 func (w *Waiter) stop(err error) {
 	w.err = err
-	if w.topic.current != w && !w.apart || w.claim == claimed {
+	if w.topic.current != w && !w.askingConcurrently || w.claim == claimed {
 		w.signal()
 	}
 }

@@ -204,7 +204,7 @@ func (t *topic) subscribe() {
 
 // goApart has a waiter that is not in the queue ask for a share, beside others.
 func (t *topic) goApart(w *Waiter) {
-	w.apart, w.since = true, t.news
+	w.askingConcurrently, w.since = true, t.news
 	t.apart++
 }
 
@@ -217,7 +217,7 @@ func (t *topic) letIn(first *Waiter) {
 		if sharer, ok := w.Value.(Sharer); ok && first.Joint && sharer.Share(first.Value) {
 			w.claim = handed
 		} else {
-			w.follows = true
+			w.admittedBehind = true
 			t.goApart(w)
 		}
 		w.signal()
@@ -227,8 +227,8 @@ func (t *topic) letIn(first *Waiter) {
 	}
 }
 
-// settle drops an empty queue; the subscription does, if there is one.
-func (t *topic) settle() {
+// removeIfEmpty drops an empty queue; the subscription does, if there is one.
+func (t *topic) removeIfEmpty() {
 	if t.first != nil {
 		return
 	}

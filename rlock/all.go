@@ -197,17 +197,17 @@ func (m *member) clientID() string {
 
 // split makes parts of the members that one call can take, in the order of the first in each.
 func (a *MultiMutex) split() {
-	type place struct {
+	type batchKey struct {
 		client *Client
 		slot   uint16
 	}
-	parts := make(map[place]int) // that still have room
+	parts := make(map[batchKey]int) // that still have room
 	for _, m := range a.members {
-		if m.mutex == nil || !m.mutex.kind.ordinary || m.mutex.client.options.Replicas > 0 {
+		if m.mutex == nil || !m.mutex.kind.passesOn || m.mutex.client.options.Replicas > 0 {
 			a.parts = append(a.parts, []*member{m})
 			continue
 		}
-		at := place{m.mutex.client, m.mutex.slot()}
+		at := batchKey{m.mutex.client, m.mutex.slot()}
 		i, ok := parts[at]
 		if !ok || len(a.parts[i]) == maxBatch {
 			i = len(a.parts)
@@ -286,7 +286,7 @@ func (a *MultiMutex) lock(who caller) (context.Context, UnlockFunc, error) {
 		who.trace.ended(who.ctx, err, nil)
 		return who.ctx, func() error { return a.fail(ErrNotHeld, errLockFailed) }, err
 	}
-	who.trace.ended(s.ctx, nil, s.giveBack)
+	who.trace.ended(s.ctx, nil, s.rollBack)
 	var unlocked atomic.Bool
 	return s.ctx, func() error {
 		if unlocked.Swap(true) {
@@ -624,11 +624,11 @@ func (s *section) leave(who caller) {
 		s.cancel(s.of.fail(errUnlocked))
 		return
 	}
-	who.leaveTo(s.giveBack, s.of.clients...)
+	who.leaveTo(s.rollBack, s.of.clients...)
 }
 
-// giveBack unlocks what nobody was told of. It does not stay taken, see WithMinHold, and what becomes of it is no concern of the caller.
-func (s *section) giveBack() {
+// rollBack unlocks what nobody was told of. It does not stay taken, see WithMinHold, and what becomes of it is no concern of the caller.
+func (s *section) rollBack() {
 	for _, l := range s.levels {
 		l.untaken()
 	}

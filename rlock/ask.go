@@ -11,16 +11,16 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// A question asks Redis for a level of a hold, on behalf of a caller who may leave before the answer comes:
+// A request asks Redis for a level of a hold, on behalf of a caller who may leave before the answer comes:
 //
 //	state      event                        next
 //	sent       reply                        answered: the caller goes on
 //	           error that may pass          sent again, for 3 s after the first error, or until the caller's limit
 //	           other error, 3 s over        answered: the caller fails
 //	           ctx, limit or Close          left: the caller fails at once, with ErrUnreachable if there was time for an answer
-//	left       reply that grants            undone: the level is released
-//	           reply that does not          undone
-//	           error                        undone: if the call may have run, the field is swept
+//	left       reply that grants            rolled back: the level is released
+//	           reply that does not          rolled back
+//	           error                        rolled back: if the call may have run, the field is swept
 //
 // The script recognises a repeat, and a field belongs to one hold, so only the end matters: nothing is left in Redis that
 // its caller does not know of.
@@ -104,21 +104,21 @@ func (c *Client) minAttempt() time.Duration {
 	return time.Second
 }
 
-type question struct {
+type acquireRequest struct {
 	caller
-	mutex  *Mutex
-	tenure *tenure
-	count  int                   // the levels with the one that is asked for
-	within *hold                 // of the other side of a read/write lock, which lets it in; nil: none
-	joins  bool                  // the queue in Redis, if the lock is held; or leaves a mark, or looks at those of others
-	heard  bool                  // with joins: on this process's own channel
-	joined bool                  // the waiter of a Lock is in the queue of the process
-	warned bool                  // that it waits for its own caller
-	failed atomic.Pointer[error] // what went wrong the last time, if it did
+	mutex           *Mutex
+	tenure          *tenure
+	count           int                   // the levels with the one that is asked for
+	within          *hold                 // of the other side of a read/write lock, which lets it in; nil: none
+	enqueue         bool                  // the queue in Redis, if the lock is held; or leaves a mark, or looks at those of others
+	hasGrantChannel bool                  // with enqueue: on this process's own channel
+	queued          bool                  // the waiter of a Lock is in the queue of the process
+	warned          bool                  // that it waits for its own caller
+	failed          atomic.Pointer[error] // what went wrong the last time, if it did
 }
 
-// answer is what Redis replied to a question, or what the process itself can say in its place.
-type answer struct {
+// acquireResult is what Redis replied to a request, or what the process itself can say in its place.
+type acquireResult struct {
 	lua.AcquireReply
 	how   how
 	sent  time.Time     // just before the call that was answered: the lease counts from here (G2)
@@ -136,10 +136,10 @@ const (
 	inMemory            // as one more of a hold
 )
 
-func (a *answer) granted() bool { return a.Status == lua.Acquired }
+func (a *acquireResult) granted() bool { return a.Status == lua.Acquired }
 
 // until is the end of the time for which what m was granted is trusted.
-func (a *answer) until(m *Mutex) time.Time {
+func (a *acquireResult) until(m *Mutex) time.Time {
 	switch {
 	case a.sent.IsZero():
 		return time.Time{}
@@ -149,12 +149,12 @@ func (a *answer) until(m *Mutex) time.Time {
 	return a.sent.Add(m.ttl())
 }
 
-// undoer ends a question whose caller has left, when there is an answer.
-type undoer interface{ undo(answer, error) }
+// rollbacker ends a request whose caller has left, when there is an answer.
+type rollbacker interface{ rollBack(acquireResult, error) }
 
-// ask returns the answer. If the caller leaves first, left is true, and the undoer gets the answer instead; the error is
+// ask returns the answer. If the caller leaves first, left is true, and the rollbacker gets the answer instead; the error is
 // what went wrong so far.
-func (q *question) ask(u undoer) (a answer, left bool, err error) {
+func (q *acquireRequest) ask(u rollbacker) (a acquireResult, left bool, err error) {
 	if q.failed.Load() != nil {
 		q.failed.Store(nil) // of an earlier ask
 	}
@@ -163,7 +163,7 @@ func (q *question) ask(u undoer) (a answer, left bool, err error) {
 		q.mutex.client.answered(q.mutex.slot, err)
 		return a, false, err
 	}
-	a, left, err = leavable(q.ctx, q.mutex, q.limit, q.send, u.undo)
+	a, left, err = leavable(q.ctx, q.mutex, q.limit, q.send, u.rollBack)
 	if failed := q.failed.Load(); left && failed != nil {
 		err = *failed
 	}
@@ -171,17 +171,17 @@ func (q *question) ask(u undoer) (a answer, left bool, err error) {
 }
 
 // send asks Redis, again if something went wrong that may pass. It stops early when the caller has left.
-func (q *question) send(left <-chan struct{}) (answer, error) {
+func (q *acquireRequest) send(left <-chan struct{}) (acquireResult, error) {
 	m, t, c := q.mutex, q.tenure, q.mutex.client
 	args := m.acquireArgs(t, q.count)
 	if q.within != nil {
 		args.Within = q.within.tenure.field()
 	}
 	switch {
-	case m.kind.times != nil && q.count == 1:
-		args.Fair, args.Join, args.Publish = m.fair(), q.joins, lua.Publish(c.knownChannel(m))
-	case q.joins:
-		args.Queue, args.GrantLease, args.Listens, args.Short = m.queueKey(), c.grantLease(), q.heard, m.isShort()
+	case m.kind.timeoutKey != nil && q.count == 1:
+		args.Fair, args.Join, args.Publish = m.fair(), q.enqueue, lua.Publish(c.knownChannel(m))
+	case q.enqueue:
+		args.Queue, args.GrantLease, args.Listens, args.Short = m.queueKey(), c.grantLease(), q.hasGrantChannel, m.isShort()
 		args.Publish = lua.Publish(c.knownChannel(m))
 	}
 	if q.count == 1 { // a re-entry adds nothing that a failover could let somebody else have
@@ -200,7 +200,7 @@ func (q *question) send(left <-chan struct{}) (answer, error) {
 				t.lateAcquire(args.Lease)
 			}
 		case m.ttl() > t.mutex.ttl():
-			t.doubted(time.Now().Add(args.Lease)) // if its end comes into doubt, this one counts
+			t.unresolvedUntil(time.Now().Add(args.Lease)) // if its end is not known, this one counts
 		}
 		if err == nil {
 			if reply.NoQueue {
@@ -209,15 +209,15 @@ func (q *question) send(left <-chan struct{}) (answer, error) {
 			if (args.Queue != "" || args.Fair.List != "") && !reply.WithoutQueue && reply.Status == lua.Acquired {
 				t.queued = nil // not after a refusal: a late grant would be trusted from the next call on
 			}
-			if q.count == 1 && t.doubt != nil {
-				t.doubt.unsure = false
+			if q.count == 1 && t.unresolved != nil {
+				t.unresolved.outcomeUnknown = false
 			}
-			return answer{AcquireReply: reply, sent: sent}, nil
+			return acquireResult{AcquireReply: reply, sent: sent}, nil
 		}
 		failed := err // of its own, so that no other call allocates
 		q.failed.Store(&failed)
 		if !again.wait(err, left, c.done) {
-			return answer{}, err
+			return acquireResult{}, err
 		}
 	}
 }

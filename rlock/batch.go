@@ -53,14 +53,14 @@ func takeTogether(who caller, all []*Mutex) (levels []*level, refused int, err e
 	}
 	b := &batch{caller: who, client: c, locks: make([]*locking, 0, len(all))}
 	for i, m := range all {
-		l := &locking{question: question{caller: who, mutex: m, tenure: newTenure(m), count: 1}}
+		l := &locking{acquireRequest: acquireRequest{caller: who, mutex: m, tenure: newTenure(m), count: 1}}
 		if !c.hub.JoinFirst(&l.waiter, m.waiters()) {
-			b.leave()
+			b.withdraw()
 			return nil, i, m.gaveUp(who, nil, lua.AcquireReply{})
 		}
 		b.locks = append(b.locks, l)
 	}
-	a, left, err := leavable(who.ctx, first, who.limit, b.send, b.undo)
+	a, left, err := leavable(who.ctx, first, who.limit, b.send, b.rollBack)
 	switch {
 	case left:
 		if failed := b.failed.Load(); failed != nil {
@@ -68,13 +68,13 @@ func takeTogether(who caller, all []*Mutex) (levels []*level, refused int, err e
 		}
 		return nil, -1, first.gaveUp(who, err, lua.AcquireReply{})
 	case err != nil:
-		b.leave()
+		b.withdraw()
 		if isRefusal(err) {
 			return nil, -1, errAlone
 		}
 		return nil, -1, first.gaveUp(who, err, lua.AcquireReply{})
 	case !a.Acquired:
-		b.leave()
+		b.withdraw()
 		return nil, a.Refused, all[a.Refused].gaveUp(who, nil, a.Refusal)
 	}
 	levels, err = b.enter(a)
@@ -122,26 +122,26 @@ func (b *batch) send(left <-chan struct{}) (allAnswer, error) {
 	}
 }
 
-// leave takes all waiters out of their queues, and sweeps what may be left in Redis.
-func (b *batch) leave() {
-	rest := make([]*residue, len(b.locks))
+// withdraw takes all waiters out of their queues, and sweeps what may be left in Redis.
+func (b *batch) withdraw() {
+	rest := make([]*orphan, len(b.locks))
 	for i, l := range b.locks {
 		l.waiter.Leave()
-		rest[i] = l.tenure.residue()
+		rest[i] = l.tenure.orphan()
 	}
 	b.client.sweep(rest...)
 }
 
-// undo ends an attempt whose caller has left, after the answer.
-func (b *batch) undo(a allAnswer, err error) {
+// rollBack ends an attempt whose caller has left, after the answer.
+func (b *batch) rollBack(a allAnswer, err error) {
 	if err == nil && a.Acquired {
-		b.giveBack()
+		b.releaseGrants()
 	}
-	b.leave()
+	b.withdraw()
 }
 
-// giveBack releases grants that never became live, and notes failures for the sweeper.
-func (b *batch) giveBack() {
+// releaseGrants releases grants that never became live, and notes failures for the sweeper.
+func (b *batch) releaseGrants() {
 	args := make([]lua.ReleaseArgs, len(b.locks))
 	for i, l := range b.locks {
 		args[i] = l.tenure.releaseArgs()
@@ -168,7 +168,7 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 	}()
 	inner := ctx
 	for i, l := range b.locks {
-		m, granted := l.mutex, answer{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: a.Tokens[i]}, sent: a.sent}
+		m, granted := l.mutex, acquireResult{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: a.Tokens[i]}, sent: a.sent}
 		if until := granted.until(m); !time.Now().Before(until) {
 			err = &LostError{
 				Name: m.name, Owner: l.tenure.field(), Reason: LostExpired, Since: until,
@@ -189,15 +189,15 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 	}
 	b.locks = b.locks[len(levels):]
 	_, _, _ = leavable(b.ctx, b.locks[0].mutex, b.limit, func(<-chan struct{}) (struct{}, error) {
-		b.giveBack()
-		b.leave()
+		b.releaseGrants()
+		b.withdraw()
 		return struct{}{}, nil
 	}, func(_ struct{}, err error) {
 		if err != nil { // not even begun, since Redis is silent
 			for _, l := range b.locks {
 				l.tenure.givenBack(err)
 			}
-			b.leave()
+			b.withdraw()
 		}
 	})
 	for _, l := range levels {
@@ -247,7 +247,7 @@ func unlockTogether(levels []*level) (errs []error) {
 func releaseLevels(levels []*level, by *unlocker) (errs []error) {
 	c := levels[0].mutex.client
 	for _, l := range levels {
-		l.hold.tenure.await() // whoever has the right to make calls for it waits for no other hold
+		l.hold.tenure.awaitCallSlot() // whoever has the right to make calls for it waits for no other hold
 	}
 	all := make([]unlocking, len(levels))
 	ending := make([]*ending, 0, len(levels)) // their holds end
@@ -260,7 +260,7 @@ func releaseLevels(levels []*level, by *unlocker) (errs []error) {
 	if len(ending) > 0 {
 		releaseTogether(ending)
 	}
-	rest := make([]*residue, len(all))
+	rest := make([]*orphan, len(all))
 	for i := range all {
 		var err error
 		if rest[i], err = all[i].end(); err != nil {
@@ -268,7 +268,7 @@ func releaseLevels(levels []*level, by *unlocker) (errs []error) {
 		}
 	}
 	for _, l := range levels {
-		l.hold.tenure.end()
+		l.hold.tenure.releaseCallSlot()
 	}
 	c.sweep(rest...)
 	return errs
@@ -329,7 +329,7 @@ func releaseTogether(all []*ending) {
 	}
 	for _, e := range all {
 		if e.next != nil {
-			e.next.notHandedOff(e.released)
+			e.next.notHandedOff(e.releaseResult)
 		}
 	}
 }
@@ -358,7 +358,7 @@ func (e *ending) answered(handsOff bool, sent time.Time, r lua.ReleaseResult, re
 		e.late = e.late || mayHaveRun(r.Err)
 		e.alone()
 	case handsOff:
-		e.released = e.tenure.handedOff(e.next, e.stay, sent, r.ReleaseReply, nil, repeated)
+		e.releaseResult = e.tenure.handedOff(e.next, e.stay, sent, r.ReleaseReply, nil, repeated)
 		if e.err != nil {
 			e.alone()
 			return
@@ -367,7 +367,7 @@ func (e *ending) answered(handsOff bool, sent time.Time, r lua.ReleaseResult, re
 	default:
 		e.tenure.mutex.wakeIfAlone(r.ReleaseReply)
 		e.late = e.late || repeated
-		e.released = released{sent: sent, held: r.Status != lua.NotHeld || e.late, late: e.late}
+		e.releaseResult = releaseResult{sent: sent, held: r.Status != lua.NotHeld || e.late, late: e.late}
 	}
 }
 

@@ -21,12 +21,12 @@ const (
 	// callTimeout bounds a command on a connection that nobody else uses; rueidis then closes the connection. On one
 	// that others share, a command ends when rueidis notices that the connection is silent, by default after 11 s.
 	callTimeout = 3 * time.Second
-	// patience is how long a call is repeated after it failed for the first time, as long as its caller waits. It spans a
+	// retryWindow is how long a call is repeated after it failed for the first time, as long as its caller waits. It spans a
 	// reconnect, not every failover: to wait out one that takes longer, the caller calls again.
-	patience = 3 * time.Second
+	retryWindow = 3 * time.Second
 
 	// minTries is how often an acquire is sent at least, if it fails with errors that may pass: each try may take as long as
-	// patience lasts, and a cluster client that follows a failover still sends the second one to the node that is gone.
+	// retryWindow lasts, and a cluster client that follows a failover still sends the second one to the node that is gone.
 	minTries = 3
 
 	minRetry = 10 * time.Millisecond
@@ -36,7 +36,7 @@ const (
 // callContext is the context of one command, for rueidis only. It has a deadline, which bounds reads and writes,
 // because rueidis leaves its synchronous path, which spares two goroutine switches, for a ctx that can be cancelled and
 // has none (pipe.Do in v1.0.79). Done does not close when the deadline passes: on a connection that others share an answer may
-// come later, and says what has to be undone.
+// come later, and says what has to be rolled back.
 //
 // Done and Err are one thing. Where Done is closed and Err is nil, rueidis takes a command that is still in its queue for one
 // that was answered, and uses its memory for the next: others' commands would be sent twice, and get foreign replies.
@@ -93,7 +93,7 @@ func mayExpire(rdb rueidis.Client) bool {
 }
 
 // call is the context of a command that is sent now and takes Redis a while longer. It does not end with its caller, for
-// only the answer says what has to be undone. Close ends it after a grace. It is made anew for each command: rueidis may
+// only the answer says what has to be rolled back. Close ends it after a grace. It is made anew for each command: rueidis may
 // look at it afterwards. The values are those of ctx.
 func (c *Client) call(ctx context.Context, now time.Time, longer time.Duration) *callContext {
 	return &callContext{values: ctx, deadline: now.Add(longer).Add(callTimeout), done: c.stopped, expires: c.expires}
@@ -103,7 +103,7 @@ func (c *Client) call(ctx context.Context, now time.Time, longer time.Duration) 
 type retry struct {
 	until time.Time // no try after it; zero: no such time
 	least int       // tries, however long they take
-	limit time.Time // patience ends; zero until the first failure
+	limit time.Time // the retryWindow ends; zero until the first failure
 	tries int
 	pause time.Duration
 }
@@ -116,7 +116,7 @@ func (r *retry) wait(err error, stop1, stop2 <-chan struct{}) bool {
 	}
 	now := time.Now()
 	if r.tries++; r.tries == 1 {
-		r.limit, r.pause = now.Add(patience), minRetry
+		r.limit, r.pause = now.Add(retryWindow), minRetry
 	}
 	end := r.until
 	if r.tries >= r.least && (end.IsZero() || r.limit.Before(end)) {
@@ -185,8 +185,8 @@ func mayPass(err error) bool {
 // the others waiting.
 const maxLeft = 16
 
-// silence is for how long no call was answered if Redis counts as silent.
-const silence = 100 * time.Millisecond
+// unresponsiveAfter is for how long no call was answered if Redis counts as silent.
+const unresponsiveAfter = 100 * time.Millisecond
 
 // probeEvery is how often one more call starts all the same, if Redis is silent: it may go by a connection that is well.
 const probeEvery = 500 * time.Millisecond
@@ -222,7 +222,7 @@ func (l *leftCalls) admit(slot uint16, waited bool) (counts bool, change <-chan 
 	if l.total >= maxLeftSomewhere {
 		most, probes = 1, false
 	}
-	if s != nil && s.count >= most && time.Since(s.answered) > silence {
+	if s != nil && s.count >= most && time.Since(s.answered) > unresponsiveAfter {
 		now := time.Now()
 		if wait = probeEvery - now.Sub(s.probed); !probes {
 			wait = probeEvery // to look again
@@ -256,7 +256,7 @@ func (l *leftCalls) isSilent(slot uint16) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.slots[slot]
-	return s != nil && time.Since(s.began) > silence && time.Since(s.answered) > silence
+	return s != nil && time.Since(s.began) > unresponsiveAfter && time.Since(s.answered) > unresponsiveAfter
 }
 
 // add counts a call whose caller has left.
@@ -328,12 +328,12 @@ var (
 
 // leavable runs f, which asks Redis about m, for a caller who may leave before the answer: when ctx is done, at limit if that is
 // not zero, or when the client is closed. Then it returns at once, and left is true. The error is ErrClosed, or what the caller
-// may say of Redis: nothing, if there was no time for an answer. The channel that f was given is closed, and undo, if not nil,
+// may say of Redis: nothing, if there was no time for an answer. The channel that f was given is closed, and rollBack, if not nil,
 // gets what f returns when it does, or an error if f was not started.
 //
 // It is called between Client.start and running.Done. A caller who cannot leave asks on its own goroutine.
 func leavable[T any](
-	ctx context.Context, m *Mutex, limit time.Time, f func(left <-chan struct{}) (T, error), undo func(T, error),
+	ctx context.Context, m *Mutex, limit time.Time, f func(left <-chan struct{}) (T, error), rollBack func(T, error),
 ) (value T, left bool, err error) {
 	c := m.client
 	if !canLeave(ctx, limit) {
@@ -365,8 +365,8 @@ func leavable[T any](
 		case <-c.done:
 			err = ErrClosed
 		}
-		if undo != nil {
-			undo(value, err)
+		if rollBack != nil {
+			rollBack(value, err)
 		}
 		return value, true, err
 	}
@@ -382,8 +382,8 @@ func leavable[T any](
 		case results <- result{value, err}:
 			c.left.ended(slot, counts, answered)
 		case <-gone:
-			if undo != nil {
-				undo(value, err)
+			if rollBack != nil {
+				rollBack(value, err)
 			}
 			c.left.ended(slot, true, answered)
 		}
@@ -396,7 +396,7 @@ func leavable[T any](
 	case <-c.done:
 		err = ErrClosed
 	}
-	if err == nil && time.Since(began) >= silence/2 {
+	if err == nil && time.Since(began) >= unresponsiveAfter/2 {
 		err = errNoAnswer
 	}
 	if !counts {

@@ -50,8 +50,8 @@ type Client struct {
 	shut              chan struct{} // closed by Shutdown at once: no new holds
 	empty             chan struct{} // closed when there is no hold any more after that
 
-	telling sync.Once
-	told    chan struct{} // closed before the holders are told of the end: nothing is renewed after that
+	telling          sync.Once
+	holdersCancelled chan struct{} // closed before the holders are told of the end: nothing is renewed after that
 
 	closing sync.Once
 	done    chan struct{} // closed by Close at once: waiters return
@@ -94,16 +94,16 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 		return nil, fmt.Errorf("rlock: client id: %w", err)
 	}
 	c := &Client{
-		rdb:     rdb,
-		id:      id.String(),
-		options: o,
-		expires: mayExpire(rdb),
-		shut:    make(chan struct{}),
-		empty:   make(chan struct{}),
-		told:    make(chan struct{}),
-		done:    make(chan struct{}),
-		stopped: make(chan struct{}),
-		over:    make(chan struct{}),
+		rdb:              rdb,
+		id:               id.String(),
+		options:          o,
+		expires:          mayExpire(rdb),
+		shut:             make(chan struct{}),
+		empty:            make(chan struct{}),
+		holdersCancelled: make(chan struct{}),
+		done:             make(chan struct{}),
+		stopped:          make(chan struct{}),
+		over:             make(chan struct{}),
 	}
 	c.newTellers()
 	c.hub = pubsub.New(rdb, c.id)
@@ -209,9 +209,9 @@ func (c *Client) handsOff() bool { return c.options.HandOff.Most > 0 && c.option
 // isOwn reports whether an owner field belongs to this client.
 func (c *Client) isOwn(field string) bool { return strings.HasPrefix(field, c.id+":") }
 
-// nobody is the owner of a lock that stays taken after its unlock, see WithMinHold. No hold has that tag, and no thread of Redisson
+// placeholderOwner is the owner of a lock that stays taken after its unlock, see WithMinHold. No hold has that tag, and no thread of Redisson
 // is written so. "0" would not do: lockAsync may be given any number.
-func (c *Client) nobody() string { return c.id + ":00" }
+func (c *Client) placeholderOwner() string { return c.id + ":00" }
 
 // isNobody reports whether an owner field is the nobody of some client.
 func isNobody(field string) bool {

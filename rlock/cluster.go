@@ -39,8 +39,8 @@ func (c *Client) knownChannel(m *Mutex) pubsub.Channel {
 // waiters is where goroutines of this process wait for a lock that has been asked for before.
 func (m *Mutex) waiters() pubsub.Queue {
 	return pubsub.Queue{
-		Lock: m.key, Channel: m.client.knownChannel(m), Places: m.kind.ordinary && m.seesProcesses(),
-		Each: m.kind.times != nil, Shared: m.kind.side != lua.Whole,
+		Lock: m.key, Channel: m.client.knownChannel(m), Places: m.kind.passesOn && m.seesProcesses(),
+		Each: m.kind.timeoutKey != nil, Shared: m.kind.side != lua.Whole,
 	}
 }
 
@@ -49,7 +49,7 @@ func (m *Mutex) waiters() pubsub.Queue {
 func (m *Mutex) queueKey() string {
 	c := m.client
 	switch {
-	case c.forbidden(m.kind.side).Load(), m.kind.times != nil, m.kind.ordinary && !m.seesProcesses():
+	case c.forbidden(m.kind.side).Load(), m.kind.timeoutKey != nil, m.kind.passesOn && !m.seesProcesses():
 		return ""
 	case c.cluster != nil && c.slot(m.queue) != c.slot(m.key):
 		return ""
@@ -134,7 +134,7 @@ func (c *Client) askSharded(ctx context.Context, m *Mutex) (bool, error) {
 
 // fits reports an error for a lock that a cluster cannot have.
 func (m *Mutex) fits() error {
-	c, beside := m.client, m.kind.beside
+	c, beside := m.client, m.kind.extraKey
 	if c.cluster == nil || beside == nil || c.slot(beside(m.key)) == c.slot(m.key) {
 		return nil
 	}

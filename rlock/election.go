@@ -27,7 +27,7 @@ import (
 //	entered   the lease lasts                          a live hold
 //	          answered after the lease                 out
 //
-// Each round has a hold of its own, which is discarded unless it is entered.
+// Each round has a hold of its own, which is rolled back unless it is entered.
 //
 // It waits in the hub of each Client, in a queue of its own. Its waiter there has the turn while the server may have been
 // freed since it was asked: by a message, by the end of a lease, or while nobody listened. So it sleeps as long as that is so
@@ -37,8 +37,8 @@ import (
 type election struct {
 	caller
 	quorum *QuorumMutex
-	line   *line
-	ears   []ear            // one for each member
+	line   *localQueue
+	ears   []serverWatch    // one for each member
 	err    error            // what kept the last round from a majority of answers; nil if it had one
 	failed time.Time        // when the first of the rounds began that had too few answers; zero if the last one had enough
 	tries  int              // since then
@@ -46,8 +46,8 @@ type election struct {
 	own    bool             // the holder is of this process
 }
 
-// ear is where an election hears of one server.
-type ear struct {
+// serverWatch is where an election hears of one server.
+type serverWatch struct {
 	waiter pubsub.Waiter
 	member *Mutex
 	joined bool
@@ -55,8 +55,8 @@ type ear struct {
 	err    error // it cannot subscribe
 }
 
-// line is the queue of this process for a quorum. Whoever has its turn asks for the lock, or has it.
-type line struct {
+// localQueue is the queue of this process for a quorum. Whoever has its turn asks for the lock, or has it.
+type localQueue struct {
 	key    string
 	turn   chan struct{}              // capacity 1; full while somebody has the turn
 	holder atomic.Pointer[quorumHold] // has the lock; nil if nobody here has
@@ -76,15 +76,15 @@ func newOutage() *outage { return &outage{known: make(chan struct{})} }
 // lines are those of all quorums for which goroutines of this process wait, or that they hold.
 var lines = struct {
 	mu sync.Mutex // guards the following, and line.users; no other lock is taken under it
-	of map[string]*line
-}{of: make(map[string]*line)}
+	of map[string]*localQueue
+}{of: make(map[string]*localQueue)}
 
-func enterLine(key string) *line {
+func enterLine(key string) *localQueue {
 	lines.mu.Lock()
 	defer lines.mu.Unlock()
 	l := lines.of[key]
 	if l == nil {
-		l = &line{key: key, turn: make(chan struct{}, 1)}
+		l = &localQueue{key: key, turn: make(chan struct{}, 1)}
 		l.outage.Store(newOutage())
 		lines.of[key] = l
 	}
@@ -92,7 +92,7 @@ func enterLine(key string) *line {
 	return l
 }
 
-func (l *line) leave() {
+func (l *localQueue) leave() {
 	lines.mu.Lock()
 	defer lines.mu.Unlock()
 	if l.users--; l.users == 0 {
@@ -101,7 +101,7 @@ func (l *line) leave() {
 }
 
 // pass ends the turn.
-func (l *line) pass() {
+func (l *localQueue) pass() {
 	l.holder.Store(nil)
 	<-l.turn
 	l.leave()
@@ -109,7 +109,7 @@ func (l *line) pass() {
 
 // unanswered passes on that no majority has answered since then. To find that out one after the other would only keep those in line
 // waiting.
-func (l *line) unanswered(since time.Time, err error) {
+func (l *localQueue) unanswered(since time.Time, err error) {
 	o := l.outage.Swap(newOutage())
 	o.since, o.err = since, err
 	close(o.known)
@@ -120,9 +120,9 @@ func (e *election) compete() (*quorumLevel, error) {
 	e.line = enterLine(e.quorum.key)
 	if err := e.takeTurn(); err != nil {
 		defer e.line.leave()
-		return nil, e.out(err)
+		return nil, e.failure(err)
 	}
-	e.ears = make([]ear, len(e.quorum.members))
+	e.ears = make([]serverWatch, len(e.quorum.members))
 	for i, m := range e.quorum.members {
 		e.ears[i].member = m
 	}
@@ -132,7 +132,7 @@ func (e *election) compete() (*quorumLevel, error) {
 		if errors.Is(err, ErrUnreachable) {
 			e.line.unanswered(e.failed, err)
 		}
-		err = e.out(err)
+		err = e.failure(err)
 		e.line.pass()
 	}
 	return l, err
@@ -179,7 +179,7 @@ func (e *election) elect() (*quorumLevel, error) {
 		if err == nil && t.granted >= q.majority() {
 			return h.open(e.caller, q)
 		}
-		h.discard()
+		h.rollBack()
 		e.note(h, t, began, err != nil)
 		switch {
 		case err != nil:
@@ -199,7 +199,7 @@ func (e *election) elect() (*quorumLevel, error) {
 			if err := e.await(); err != nil {
 				return nil, err
 			}
-		case t.refusedForGood > len(q.members)-q.majority(), e.tries > 1 && time.Since(e.failed) >= patience:
+		case t.refusedForGood > len(q.members)-q.majority(), e.tries > 1 && time.Since(e.failed) >= retryWindow:
 			return nil, q.tooFew(e.err)
 		default:
 			if e.sleep(time.Now().Add(retry)) == gaveUp {
@@ -218,9 +218,9 @@ func (e *election) vote(h *quorumHold, began time.Time) (t tally, err error) {
 		if t.granted >= most || t.asked == 0 {
 			return t, nil
 		}
-		end := began.Add(patience)
+		end := began.Add(retryWindow)
 		if !e.failed.IsZero() { // by now there may be new connections
-			end = earlier(end, began.Add(max(secondTry, patience-began.Sub(e.failed))))
+			end = earlier(end, began.Add(max(secondTry, retryWindow-began.Sub(e.failed))))
 		}
 		if t.refused > 0 && t.granted+t.refused >= most || t.granted+t.asked < most {
 			// Nothing is gained by what is granted, and others may need it. But what answers in time need not be asked again.
@@ -286,7 +286,7 @@ func (h *quorumHold) count() (t tally) {
 func (e *election) note(h *quorumHold, t tally, began time.Time, left bool) {
 	if t.granted+t.refused >= e.quorum.majority() {
 		e.err, e.failed, e.tries = nil, time.Time{}, 0
-	} else if !left || t.err != nil || time.Since(began) >= silence/2 { // or there was no time for an answer
+	} else if !left || t.err != nil || time.Since(began) >= unresponsiveAfter/2 { // or there was no time for an answer
 		switch {
 		case t.err != nil:
 			e.err = t.err
@@ -305,7 +305,7 @@ func (e *election) note(h *quorumHold, t tally, began time.Time, left bool) {
 			ends[i] = s.refusal.TTL
 			e.held, e.own = s.refusal, s.tenure.mutex.client.isOwn(s.refusal.Holder)
 		case s.err != nil && !s.asked && !s.left:
-			ends[i] = back
+			ends[i] = deadServerRetry
 		default: // it is told when the share was given back
 			ends[i] = -1
 		}
@@ -319,8 +319,8 @@ func (e *election) note(h *quorumHold, t tally, began time.Time, left bool) {
 // secondTry is what a round is given at least that follows one without an answer.
 const secondTry = 500 * time.Millisecond
 
-// back is for how long a server that failed is taken to be down.
-const back = time.Second
+// deadServerRetry is for how long a server that failed is taken to be down.
+const deadServerRetry = time.Second
 
 // minPause is the least bound of a random pause. It is four times as long as the servers took to answer, if that is more.
 const minPause = 2 * time.Millisecond
@@ -378,7 +378,7 @@ func (e *election) leave(won bool) {
 }
 
 // listen joins the queue of the hub, or takes the turn there: what comes from now on is news.
-func (r *ear) listen(q *QuorumMutex) {
+func (r *serverWatch) listen(q *QuorumMutex) {
 	if r.turn || r.err != nil || r.member.client.cluster.isUnknown() {
 		return
 	}
@@ -398,7 +398,7 @@ func (r *ear) listen(q *QuorumMutex) {
 }
 
 // hear notes what the hub has to say: that the server may be free, or that it cannot be listened to.
-func (r *ear) hear() {
+func (r *serverWatch) hear() {
 	if _, err := r.waiter.News(); err != nil {
 		r.waiter.Leave()
 		r.err = err
@@ -409,7 +409,7 @@ func (r *ear) hear() {
 
 // sleep gives the turn back until there is news, or ttl is over; a negative one is for ever. One that has just learnt of the
 // server's cluster has to ask once more.
-func (r *ear) sleep(q *QuorumMutex, ttl time.Duration) {
+func (r *serverWatch) sleep(q *QuorumMutex, ttl time.Duration) {
 	if !r.turn {
 		r.listen(q)
 		return
@@ -472,8 +472,8 @@ func ready(c <-chan struct{}) reflect.SelectCase {
 	return reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(c)}
 }
 
-// out is the error of an election that got nothing.
-func (e *election) out(err error) error {
+// failure is the error of an election that got nothing.
+func (e *election) failure(err error) error {
 	q := e.quorum
 	var loss *LostError
 	switch {

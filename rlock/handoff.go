@@ -105,7 +105,7 @@ func (l *locking) Take(from any, outsiders bool) bool {
 	if l.mutex.kind != t.mutex.kind || !l.mutex.mayPassOn() || !l.tenure.isClean() || t.run.over(o, now) {
 		return false
 	}
-	handed := answer{how: passed}
+	handed := acquireResult{how: passed}
 	if l.mutex.kind.fence != nil {
 		token, ok := t.tokens.take()
 		if !ok {
@@ -117,14 +117,14 @@ func (l *locking) Take(from any, outsiders bool) bool {
 	if l.trace != nil {
 		t.run.by = &h.first
 	}
-	l.tenure, l.handed = t, handed
+	l.tenure, l.delivered = t, handed
 	return true
 }
 
 // mayPassOn reports whether a Lock wants of Redis what every other one does, so that it can have the tenure of another one, and another one
 // its: it is renewed, and has no bound of its own.
 func (m *Mutex) mayPassOn() bool {
-	return m.kind.ordinary && m.client.handsOff() && m.usesGrants() && m.maxHold == 0
+	return m.kind.passesOn && m.client.handsOff() && m.usesGrants() && m.maxHold == 0
 }
 
 // claim tells the hub that the hold ends, and claims the waiter that is next in this process: nil if there is none. If
@@ -133,7 +133,7 @@ func (t *tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, sta
 	c, q := t.mutex.client, t.mutex.waiters()
 	stay = !t.run.over(c.options.HandOff, now)
 	switch {
-	case !t.mutex.kind.ordinary || !args.Taken.IsZero():
+	case !t.mutex.kind.passesOn || !args.Taken.IsZero():
 		c.hub.Ending(q)
 		return nil, false
 	case !c.handsOff():
@@ -177,7 +177,7 @@ func (t *tenure) mayQueue(now time.Time) {
 }
 
 // handOff makes the one attempt to end the hold with a waiter claimed. Unless it fails, the claim is over.
-func (t *tenure) handOff(next *locking, stay bool, args lua.ReleaseArgs, by *unlocker) released {
+func (t *tenure) handOff(next *locking, stay bool, args lua.ReleaseArgs, by *unlocker) releaseResult {
 	sent := time.Now()
 	ctx := t.releaseCall(sent, by)
 	reply, err := t.mutex.client.release(ctx, t.mutex, next.takesOver(args, stay))
@@ -197,21 +197,21 @@ func (l *locking) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
 }
 
 // handedOff is what came of such a release.
-func (t *tenure) handedOff(next *locking, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) released {
+func (t *tenure) handedOff(next *locking, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) releaseResult {
 	c, m := t.mutex.client, next.mutex
 	switch {
 	case err == nil && reply.Status == lua.NotHeld && repeated:
-		return released{late: true, err: errRepeated}
+		return releaseResult{late: true, err: errRepeated}
 	case err != nil:
-		return released{late: mayHaveRun(err), err: err}
+		return releaseResult{late: mayHaveRun(err), err: err}
 	case reply.Status == lua.NotHeld:
 		next.unclaim() // nobody knows who has the lock
-		return released{}
+		return releaseResult{}
 	}
 	var ok bool
 	if reply.Status == lua.HandedOff {
 		next.tenure.run, next.tenure.tokens = t.run.next(stay, sent), tokens{reply.Token + 1, reply.Spare}
-		next.handed = answer{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: reply.Token}, sent: sent}
+		next.delivered = acquireResult{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: reply.Token}, sent: sent}
 		if !reply.WithoutQueue {
 			next.tenure.queued = nil
 		}
@@ -223,17 +223,17 @@ func (t *tenure) handedOff(next *locking, stay bool, sent time.Time, reply lua.R
 		ok = next.waiter.Queued(c.grantLease())
 	}
 	if !ok { // it has given up
-		undo := func() { next.undo(next.handed, nil) }
+		rollBack := func() { next.rollBack(next.delivered, nil) }
 		if c.start() { // not here: the hold has ended well, however long this takes
 			go func() { // ends when Redis has answered, or with the call's time-out; Close waits for it
 				defer c.running.Done()
-				undo()
+				rollBack()
 			}()
 		} else {
-			undo()
+			rollBack()
 		}
 	}
-	return released{sent: sent, held: true}
+	return releaseResult{sent: sent, held: true}
 }
 
 // next is the run with one hand-off more, or a new one.
@@ -249,11 +249,11 @@ func (r *run) next(stay bool, now time.Time) *run {
 
 // notHandedOff ends the claim after an attempt that failed, when it is known what came of the release
 // instead.
-func (l *locking) notHandedOff(r released) {
+func (l *locking) notHandedOff(r releaseResult) {
 	if r.late && r.err != nil { // it may still run
 		l.tenure.lateAcquire(l.mutex.expiry(l.mutex.ttl()))
 	} else { // also a script that was refused: it may have been half-way
-		l.tenure.doubted(time.Now().Add(min(l.mutex.expiry(l.mutex.ttl()), maxSweep))).unsure = true
+		l.tenure.unresolvedUntil(time.Now().Add(min(l.mutex.expiry(l.mutex.ttl()), maxSweep))).outcomeUnknown = true
 	}
 	l.unclaim()
 }
@@ -261,7 +261,7 @@ func (l *locking) notHandedOff(r released) {
 // unclaim ends a claim of which it is not known what it came to.
 func (l *locking) unclaim() {
 	if !l.waiter.Unclaim() {
-		l.undo(answer{}, nil)
+		l.rollBack(acquireResult{}, nil)
 	}
 }
 
@@ -277,9 +277,9 @@ func (m *Mutex) isShort() bool { return !m.usesGrants() && m.expiry(m.ttl()) < m
 // given is what a grant by another process comes to. The hold is trusted from when the process asked for its place, or saw it last, for
 // the lease of the grant. If too little of that is left, or something is missing, Redis has to be asked first: that the lock is
 // ours, it will say.
-func (l *locking) given(g *pubsub.Grant) (a answer, usable bool) {
+func (l *locking) given(g *pubsub.Grant) (a acquireResult, usable bool) {
 	m, t := l.mutex, l.tenure
-	a = answer{sent: l.queuedAt(), lease: min(g.Lease, m.ttl())}
+	a = acquireResult{sent: l.queuedAt(), lease: min(g.Lease, m.ttl())}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)
 	usable = !g.Crossed && m.usesGrants() && (g.Token >= 0 || m.kind.fence == nil) &&
 		time.Until(a.sent.Add(a.lease)) > a.lease/2

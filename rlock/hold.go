@@ -114,7 +114,7 @@ func (h *hold) fencingToken() (token int64, ok bool) {
 
 // admit has a hold begin on a tenure. Inside of a section of the same lock, Shutdown lets it finish. It fails if the client is closed, and with
 // errOver if nobody asked Redis, and the tenure has ended meanwhile.
-func (t *tenure) admit(who caller, m *Mutex, a answer, inside bool) (*level, error) {
+func (t *tenure) admit(who caller, m *Mutex, a acquireResult, inside bool) (*level, error) {
 	inner, cancel := m.levelCtx(who.ctx)
 	l, err := t.admitAs(inner, who.outer, cancel, m, a, inside)
 	if err != nil {
@@ -139,7 +139,7 @@ func (m *Mutex) levelCtx(ctx context.Context) (context.Context, context.CancelCa
 
 // admitAs is admit with the ctx that the level is to have, and the one that the caller has given.
 func (t *tenure) admitAs(
-	inner, given context.Context, cancel context.CancelCauseFunc, m *Mutex, a answer, inside bool,
+	inner, given context.Context, cancel context.CancelCauseFunc, m *Mutex, a acquireResult, inside bool,
 ) (*level, error) {
 	c := m.client
 	if a.how != byCall && !time.Now().Before(c.leases.Until(&t.lease)) {
@@ -202,7 +202,7 @@ func (t *tenure) admitAs(
 }
 
 // keep has the renewer keep a tenure that was granted. It reports false if the client is closed.
-func (t *tenure) keep(m *Mutex, a answer) bool {
+func (t *tenure) keep(m *Mutex, a acquireResult) bool {
 	leases, began, until := m.client.leases, a.sent, a.until(m)
 	t.given = cmp.Or(a.lease, m.ttl())
 	if a.lease > 0 {
@@ -222,7 +222,7 @@ func (t *tenure) keep(m *Mutex, a answer) bool {
 
 // reopen opens one more level, after a call that was answered, or without one. It fails if the hold was lost, or the client closed, since the
 // call was sent.
-func (h *hold) reopen(ctx context.Context, m *Mutex, a answer) (*level, error) {
+func (h *hold) reopen(ctx context.Context, m *Mutex, a acquireResult) (*level, error) {
 	inner, cancel := m.levelCtx(ctx)
 	l := &level{Context: inner, cancel: cancel, mutex: m, hold: h, outer: innermostOpen(ctx)}
 	if err := h.add(l, a); err != nil {
@@ -232,7 +232,7 @@ func (h *hold) reopen(ctx context.Context, m *Mutex, a answer) (*level, error) {
 	return l, nil
 }
 
-func (h *hold) add(l *level, a answer) error {
+func (h *hold) add(l *level, a acquireResult) error {
 	t, c := h.tenure, l.mutex.client
 	t.mu.Lock()
 	defer t.mu.Unlock()

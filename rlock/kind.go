@@ -18,19 +18,19 @@ type kind struct {
 	// queue names the key of what those that wait for a lock leave in Redis: the queue of their processes, or marks; or, with
 	// times, the queue of the waiters.
 	queue func(name string) string
-	// joins reports whether the next question of a waiter leaves something there, or heeds what others have left, see lock.go.
-	joins func(*locking) bool
-	// times names the key of the times at which waiters give up, if each has a place in the queue; otherwise nil.
-	times func(name string) string
+	// enqueues reports whether the next request of a waiter leaves something there, or heeds what others have left, see lock.go.
+	enqueues func(*locking) bool
+	// timeoutKey names the key of the timeoutKey at which waiters give up, if each has a place in the queue; otherwise nil.
+	timeoutKey func(name string) string
 	// fence names the key of the fencing counter; nil for a kind without one.
 	fence func(name string) string
-	// beside returns another key, or key prefix, that the scripts touch. It must hash to the lock's slot; nil if it always
+	// extraKey returns another key, or key prefix, that the scripts touch. It must hash to the lock's slot; nil if it always
 	// does.
-	beside func(name string) string
-	// ordinary says that the scripts are those of acquire and release: an unlock gives the lock to whoever is next, here or in
+	extraKey func(name string) string
+	// passesOn says that the scripts are those of acquire and release: an unlock gives the lock to whoever is next, here or in
 	// the queue of the processes, or leaves it taken for a while; and many locks can be taken or released by one call. Otherwise
 	// no unlock chooses a waiter of this process.
-	ordinary bool
+	passesOn bool
 	// shares says that those who hold the lock at a time may have one tenure, see readers.go.
 	shares bool
 	// side is that of a read/write lock that a kind is. A reader gets a share, which others can have, too.
@@ -49,49 +49,49 @@ var (
 		name:     "mutex",
 		channel:  prefixed("redisson_lock__channel"),
 		queue:    own("rlock_queue"),
-		joins:    (*locking).joinsProcesses,
-		ordinary: true,
+		enqueues: (*locking).joinsProcesses,
+		passesOn: true,
 		renew:    lua.Renew, force: forceHash, isLocked: exists,
 	}
 	fenced = &kind{
 		name:     "fenced",
 		channel:  prefixed("redisson_lock__channel"),
 		queue:    own("rlock_queue"),
-		joins:    (*locking).joinsProcesses,
-		ordinary: true,
+		enqueues: (*locking).joinsProcesses,
+		passesOn: true,
 		fence:    prefixed("redisson_lock_token"),
-		beside:   prefixed("redisson_lock_token"),
+		extraKey: prefixed("redisson_lock_token"),
 		renew:    lua.Renew, force: forceHash, isLocked: exists,
 	}
 	fair = &kind{
-		name:    "fair",
-		channel: prefixed("redisson_lock__channel"),
-		queue:   prefixed("redisson_lock_queue"),
-		joins:   (*locking).joinsWaiters,
-		times:   prefixed("redisson_lock_timeout"),
-		beside:  prefixed("redisson_lock_timeout"),
-		prefix:  "0", // tells the entries of this library from Redisson's, which knows no such number
-		renew:   lua.Renew, force: forceFair, isLocked: exists,
+		name:       "fair",
+		channel:    prefixed("redisson_lock__channel"),
+		queue:      prefixed("redisson_lock_queue"),
+		enqueues:   (*locking).joinsWaiters,
+		timeoutKey: prefixed("redisson_lock_timeout"),
+		extraKey:   prefixed("redisson_lock_timeout"),
+		prefix:     "0", // tells the entries of this library from Redisson's, which knows no such number
+		renew:      lua.Renew, force: forceFair, isLocked: exists,
 	}
 	reading = &kind{
-		name:    "read",
-		channel: prefixed("redisson_rwlock"),
-		queue:   own("rlock_writers"),
-		joins:   (*locking).heedsMarks,
-		beside:  holdKeys,
-		side:    lua.Reader,
-		shares:  true,
-		renew:   lua.RenewReaders, force: forceSide, isLocked: sideIsLocked,
+		name:     "read",
+		channel:  prefixed("redisson_rwlock"),
+		queue:    own("rlock_writers"),
+		enqueues: (*locking).heedsMarks,
+		extraKey: holdKeys,
+		side:     lua.Reader,
+		shares:   true,
+		renew:    lua.RenewReaders, force: forceSide, isLocked: sideIsLocked,
 	}
 	writing = &kind{
-		name:    "write",
-		channel: prefixed("redisson_rwlock"),
-		queue:   own("rlock_writers"),
-		joins:   (*locking).leavesMark,
-		beside:  holdKeys,
-		side:    lua.Writer,
-		suffix:  ":write",
-		renew:   lua.Renew, force: forceSide, isLocked: sideIsLocked,
+		name:     "write",
+		channel:  prefixed("redisson_rwlock"),
+		queue:    own("rlock_writers"),
+		enqueues: (*locking).leavesMark,
+		extraKey: holdKeys,
+		side:     lua.Writer,
+		suffix:   ":write",
+		renew:    lua.Renew, force: forceSide, isLocked: sideIsLocked,
 	}
 )
 
@@ -131,11 +131,11 @@ func prefixed(prefix string) func(string) string {
 // can tell whether a process still listens; then the head is told, and asks.
 func (m *Mutex) fair() lua.Fair {
 	c, k := m.client, m.kind
-	if k.times == nil {
+	if k.timeoutKey == nil {
 		return lua.Fair{}
 	}
 	f := lua.Fair{
-		List: m.queue, Times: k.times(m.key), Place: c.placeLease(),
+		List: m.queue, Times: k.timeoutKey(m.key), Place: c.placeLease(),
 		Counts: c.cluster == nil || c.knownChannel(m).Sharded,
 	}
 	if f.Counts && c.handsOff() {

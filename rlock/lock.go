@@ -21,24 +21,24 @@ import (
 //	asking    granted                                  entered
 //	          held by another                          waiting; TryLock(0): out
 //	          refused, or unanswered for too long      out
-//	          ctx, limit, Close                        out; the question is undone when it is answered
+//	          ctx, limit, Close                        out; the request is rolled back when it is answered
 //	entered   the lease lasts                          a live hold
 //	          answered after the lease, too few
 //	          replicas, Close                          out; given back
 //
-// Each way out leaves the queue, passes the turn on if it had it, and settles what is in doubt.
+// Each way out leaves the queue, passes the turn on if it had it, and sweeps what is unresolved.
 //
 // A Lock for a share asks without the turn if nobody waits, or if the one before it got a share. One under the hold of the other
 // side of a read/write lock does not compete, see enterWithin.
 
 // locking is a Lock that competes, on its way to a hold.
 type locking struct {
-	question // its tenure is nil until it asks, or somebody asks for it
-	waiter   pubsub.Waiter
-	refused  *lua.AcquireReply // the last one that said who holds the lock; nil: none, as for most that wait in line
-	place    *place            // of its own in the queue in Redis; nil: none that is known of
-	leads    bool              // others may share its tenure
-	handed   answer            // what a claimant made of it, in its place
+	acquireRequest // its tenure is nil until it asks, or somebody asks for it
+	waiter         pubsub.Waiter
+	refused        *lua.AcquireReply // the last one that said who holds the lock; nil: none, as for most that wait in line
+	place          *placeKeeper      // of its own in the queue in Redis; nil: none that is known of
+	leads          bool              // others may share its tenure
+	delivered      acquireResult     // what a claimant made of it, in its place
 }
 
 // errOver says that the hold to re-enter was unlocked meanwhile.
@@ -85,7 +85,7 @@ func (m *Mutex) compete(who caller, within *hold) (*level, error) {
 	case who.ctx.Err() != nil:
 		return nil, m.gaveUp(who, nil, lua.AcquireReply{})
 	}
-	l := &locking{question: question{caller: who, mutex: m, count: 1, within: within}}
+	l := &locking{acquireRequest: acquireRequest{caller: who, mutex: m, count: 1, within: within}}
 	return l.compete()
 }
 
@@ -94,38 +94,38 @@ func (l *locking) compete() (*level, error) {
 	m, c := l.mutex, l.mutex.client
 	if c.cluster.isUnknown() {
 		if known, err := c.cluster.learn(l.ctx, l.limit, m); !known {
-			return nil, l.out(err)
+			return nil, l.failure(err)
 		}
 	}
 	turn := false
 	for {
-		if !l.joined {
+		if !l.queued {
 			if s, err := l.share(); err != errOver { //nolint:errorlint // never wrapped
 				return s, err
 			}
 			if turn = l.join(); !turn && l.once {
-				return nil, l.out(nil)
+				return nil, l.failure(nil)
 			}
 		}
 		if !turn {
 			granted, gone, err := l.awaitTurn()
 			expired := errors.Is(err, pubsub.ErrExpired)
-			if gone && !l.leaveInTime(expired, (*tenure).settleInCall) {
+			if gone && !l.withdrawInTime(expired, (*tenure).sweepInCall) {
 				if expired {
 					l.waitOut()
 				}
-				return nil, l.out(err)
+				return nil, l.failure(err)
 			}
 			if granted || gone { // also if it wanted to leave, but was too late
-				l.joined = false
+				l.queued = false
 				g := l.waiter.Given()
 				if g == nil {
 					run := l.tenure.run
-					s, err := l.enter(l.handed)
+					s, err := l.enter(l.delivered)
 					if err == errOver { //nolint:errorlint // never wrapped
 						continue // it was lost on its way
 					}
-					if l.handed.how == letIn {
+					if l.delivered.how == letIn {
 						l.isShared()
 						return s, err
 					}
@@ -142,21 +142,21 @@ func (l *locking) compete() (*level, error) {
 		}
 		turn = false
 		l.needsTenure()
-		l.joins = l.joined && m.kind.joins(l)
+		l.enqueue = l.queued && m.kind.enqueues(l)
 		a, left, err := l.ask(l)
 		switch {
 		case left:
-			return nil, l.out(err)
+			return nil, l.failure(err)
 		case err != nil:
-			if mayPass(err) && l.joined { // it did not, for longer than anybody here should wait for their turn
+			if mayPass(err) && l.queued { // it did not, for longer than anybody here should wait for their turn
 				l.waiter.Unanswered(err)
 			}
-			l.leave()
-			return nil, l.out(err)
+			l.withdraw()
+			return nil, l.failure(err)
 		case a.granted() && l.waiter.Joint: // others are let in with it, so first it is in itself
 			s, err := l.enter(a)
 			switch {
-			case !l.joined:
+			case !l.queued:
 			case err == nil:
 				l.waiter.Done(m.expiry(m.ttl()))
 			default:
@@ -164,32 +164,32 @@ func (l *locking) compete() (*level, error) {
 			}
 			return s, err
 		case a.granted():
-			if l.joined {
+			if l.queued {
 				l.waiter.Done(m.expiry(m.ttl()))
 			} else {
 				l.tenure.queued = nil // the grant has taken it out
 			}
 			return l.enter(a)
 		case a.Status == lua.Lost:
-			l.leave()
+			l.withdraw()
 			return nil, l.readerGone()
 		}
 		refusal := a.AcquireReply
 		l.refused = &refusal
 		l.suspect()
 		if l.once {
-			l.leave()
-			return nil, l.out(nil)
+			l.withdraw()
+			return nil, l.failure(nil)
 		}
 		switch {
-		case l.joined && m.kind.times != nil && !l.keepsPlace(a):
+		case l.queued && m.kind.timeoutKey != nil && !l.keepsPlace(a):
 			l.leavePlace()
-			l.tenure.settle()
+			l.tenure.sweepIfUnresolved()
 			l.tenure, turn = nil, true
-		case l.joined:
+		case l.queued:
 			l.waiter.Held(a.TTL, a.Joined)
 		default: // a grant that was over: nobody here has the lock
-			l.leave()
+			l.withdraw()
 			l.tenure = nil
 		}
 	}
@@ -212,7 +212,7 @@ func (l *locking) readerGone() error {
 	case err != nil:
 		return err
 	}
-	defer l.within.tenure.end()
+	defer l.within.tenure.releaseCallSlot()
 	l.within.tenure.gone()
 	return l.within.lossSoFar()
 }
@@ -233,14 +233,14 @@ func (l *locking) join() (turn bool) {
 	m := l.mutex
 	l.waiter = pubsub.Waiter{Value: l, Until: l.leaves(), Shared: m.kind.side == lua.Reader, Ahead: l.within != nil}
 	if l.once {
-		l.joined = m.client.hub.JoinFirst(&l.waiter, m.waiters())
-		return l.joined
+		l.queued = m.client.hub.JoinFirst(&l.waiter, m.waiters())
+		return l.queued
 	}
-	l.joined, l.waiter.Joint = true, l.mayShare()
+	l.queued, l.waiter.Joint = true, l.mayShare()
 	return m.client.hub.Join(&l.waiter, m.waiters())
 }
 
-// Kinds differ in what waiters leave in Redis: kind.joins is one of the following. Each reports whether the next question joins the
+// Kinds differ in what waiters leave in Redis: kind.enqueues is one of the following. Each reports whether the next request joins the
 // others there if the lock is held: not if nobody would hear of a grant.
 
 // joinsProcesses is for the queue of the processes.
@@ -252,7 +252,7 @@ func (l *locking) joinsProcesses() bool {
 // turn. So each has the other's tenure, with what is to be settled of it. This one sleeps, and looks at its tenure only behind the hub's mutex.
 func (l *locking) Inherit(from any) bool {
 	other := from.(*locking) //nolint:errcheck // no other value is ever set
-	if l.mutex.kind != other.mutex.kind || l.mutex.isShort() != other.mutex.isShort() || other.tenure.doubt != nil {
+	if l.mutex.kind != other.mutex.kind || l.mutex.isShort() != other.mutex.isShort() || other.tenure.unresolved != nil {
 		return false
 	}
 	if l.tenure, other.tenure = other.tenure, l.tenure; other.tenure != nil {
@@ -270,8 +270,8 @@ func (l *locking) joinsWaiters() bool {
 // leavesMark is for a writer, whose mark readers look at.
 func (l *locking) leavesMark() bool {
 	m := l.mutex
-	l.heard = l.waiter.Listens()
-	if l.once || m.queueKey() == "" || l.tenure.queued == nil && !l.heard && m.seesProcesses() {
+	l.hasGrantChannel = l.waiter.Listens()
+	if l.once || m.queueKey() == "" || l.tenure.queued == nil && !l.hasGrantChannel && m.seesProcesses() {
 		return false
 	}
 	l.tenure.mayQueue(time.Now())
@@ -289,8 +289,8 @@ func (l *locking) refusal() lua.AcquireReply {
 	return *l.refused
 }
 
-// out is the error of a Lock that got nothing.
-func (l *locking) out(err error) error { return l.mutex.gaveUp(l.caller, err, l.refusal()) }
+// failure is the error of a Lock that got nothing.
+func (l *locking) failure(err error) error { return l.mutex.gaveUp(l.caller, err, l.refusal()) }
 
 // awaitTurn waits for the turn, or to be granted the lock, or for the end of the wait.
 func (l *locking) awaitTurn() (granted, gone bool, err error) {
@@ -329,15 +329,15 @@ func (l *locking) waitOut() {
 	}
 }
 
-// leave takes a Lock that got nothing out of the queue, and sweeps what it may have left in Redis.
-func (l *locking) leave() { l.leaveInTime(false, (*tenure).settleInCall) }
+// withdraw takes a Lock that got nothing out of the queue, and sweeps what it may have left in Redis.
+func (l *locking) withdraw() { l.withdrawInTime(false, (*tenure).sweepInCall) }
 
-// leaveInTime is leave for a Lock that may have time until the end of its wait: then its place in Redis, or its mark, goes before it
+// withdrawInTime is leave for a Lock that may have time until the end of its wait: then its place in Redis, or its mark, goes before it
 // returns, unless that takes longer. It reports true, and has not left, if it was granted the lock in this moment.
-func (l *locking) leaveInTime(hasTime bool, settle func(*tenure)) (granted bool) {
+func (l *locking) withdrawInTime(hasTime bool, sweep func(*tenure)) (granted bool) {
 	l.leavePlace()
-	if !l.joined { // it was given the lock, and could not use that
-		settle(l.tenure)
+	if !l.queued { // it was given the lock, and could not use that
+		sweep(l.tenure)
 		l.mutex.client.hub.Wake(l.mutex.waiters())
 		return false
 	}
@@ -352,11 +352,11 @@ func (l *locking) leaveInTime(hasTime bool, settle func(*tenure)) (granted bool)
 				return struct{}{}, nil
 			}, func(_ struct{}, err error) {
 				if err != nil { // it was not sent
-					settle(l.tenure)
+					sweep(l.tenure)
 				}
 			})
 		} else {
-			settle(l.tenure)
+			sweep(l.tenure)
 		}
 		if m := l.mutex; m.kind.side == lua.Writer && !l.refusal().Joined { // readers stood behind it alone, and not behind its mark
 			m.client.hub.Wake(m.waiters())
@@ -365,23 +365,23 @@ func (l *locking) leaveInTime(hasTime bool, settle func(*tenure)) (granted bool)
 	return false
 }
 
-// undo ends a Lock whose caller left it, after the answer.
-func (l *locking) undo(a answer, _ error) {
+// rollBack ends a Lock whose caller left it, after the answer.
+func (l *locking) rollBack(a acquireResult, _ error) {
 	l.leavePlace()
 	if a.granted() {
 		l.tenure.giveBack()
-		if l.joined {
+		if l.queued {
 			l.waiter.Leave()
 		} else {
 			l.mutex.client.hub.Wake(l.mutex.waiters())
 		}
 		return
 	}
-	l.leaveInTime(false, (*tenure).settle) // maybe after Close
+	l.withdrawInTime(false, (*tenure).sweepIfUnresolved) // maybe after Close
 }
 
 // enter turns a grant into a live hold, or gives it back. The waiter has left the queue.
-func (l *locking) enter(a answer) (s *level, err error) {
+func (l *locking) enter(a acquireResult) (s *level, err error) {
 	t, m := l.tenure, l.mutex
 	l.leavePlace()
 	until := a.until(m)
@@ -406,7 +406,7 @@ func (l *locking) enter(a answer) (s *level, err error) {
 	case a.how == letIn && !t.isLeft():
 		l.tenure = nil
 		if err != errOver { //nolint:errorlint // never wrapped
-			err = l.out(err)
+			err = l.failure(err)
 		}
 		return nil, err
 	case err == errOver: //nolint:errorlint // never wrapped
@@ -423,12 +423,12 @@ func (l *locking) enter(a answer) (s *level, err error) {
 		return struct{}{}, nil
 	}, func(_ struct{}, err error) {
 		if err != nil {
-			t.doubted(until.Add(m.grace)).unsure = true
-			t.settle()
+			t.unresolvedUntil(until.Add(m.grace)).outcomeUnknown = true
+			t.sweepIfUnresolved()
 		}
 	})
 	m.client.hub.Undone(m.waiters()) // those behind it ask, though that was no unlock they know of
-	return nil, l.out(err)
+	return nil, l.failure(err)
 }
 
 // takeCalls takes the right to make calls for a live hold that the caller's ctx carries.
@@ -450,7 +450,7 @@ func (m *Mutex) takeCalls(who caller, h *hold) error {
 		err = m.gaveUp(who, nil, lua.AcquireReply{})
 	}
 	if err != nil {
-		t.end()
+		t.releaseCallSlot()
 	}
 	return err
 }
@@ -467,15 +467,15 @@ func (m *Mutex) enterWithin(who caller, outer *hold) (*level, error) {
 	if err := m.takeCalls(who, outer); err != nil {
 		return nil, err
 	}
-	defer outer.tenure.end()
-	l := &locking{question: question{caller: who, mutex: m, tenure: newTenure(m), count: 1, within: outer}}
+	defer outer.tenure.releaseCallSlot()
+	l := &locking{acquireRequest: acquireRequest{caller: who, mutex: m, tenure: newTenure(m), count: 1, within: outer}}
 	a, left, err := l.ask(l)
 	switch {
-	case left: // a late answer is undone
-		return nil, l.out(err)
+	case left: // a late answer is rolled back
+		return nil, l.failure(err)
 	case err != nil:
-		l.tenure.settle()
-		return nil, l.out(err)
+		l.tenure.sweepIfUnresolved()
+		return nil, l.failure(err)
 	case !a.granted():
 		outer.tenure.gone()
 		return nil, outer.lossSoFar()
@@ -495,7 +495,7 @@ func (m *Mutex) reenter(who caller, h *hold) (l *level, err error) {
 	case who.ctx.Err() != nil:
 		err = m.gaveUp(who, nil, lua.AcquireReply{})
 	case h.has(m):
-		l, err = m.reopen(who, h, answer{how: inMemory})
+		l, err = m.reopen(who, h, acquireResult{how: inMemory})
 	default:
 		l, err = m.reenterForMore(who, h)
 	}
@@ -506,7 +506,7 @@ func (m *Mutex) reenter(who caller, h *hold) (l *level, err error) {
 }
 
 // reopen opens one more level.
-func (m *Mutex) reopen(who caller, h *hold, a answer) (*level, error) {
+func (m *Mutex) reopen(who caller, h *hold, a acquireResult) (*level, error) {
 	l, err := h.reopen(who.ctx, m, a)
 	if err != nil && err != errOver { //nolint:errorlint // never wrapped
 		err = m.gaveUp(who, err, lua.AcquireReply{})
@@ -537,10 +537,10 @@ func (m *Mutex) reenterForMore(who caller, h *hold) (*level, error) {
 	count = max(count, h.count+1)
 	t.mu.Unlock()
 	t.stated(count, false)
-	q := &reentry{question{caller: who, mutex: m, tenure: t, count: int(count)}}
+	q := &reentry{acquireRequest{caller: who, mutex: m, tenure: t, count: int(count)}}
 	a, left, err := q.ask(q)
 	if !left {
-		defer t.end()
+		defer t.releaseCallSlot()
 	}
 	switch {
 	case left, err != nil:
@@ -554,10 +554,10 @@ func (m *Mutex) reenterForMore(who caller, h *hold) (*level, error) {
 }
 
 // reentry is a Lock that asks for one more level.
-type reentry struct{ question }
+type reentry struct{ acquireRequest }
 
-// undo has the count in Redis go down again.
-func (q *reentry) undo(answer, error) { q.tenure.end() }
+// rollBack has the count in Redis go down again.
+func (q *reentry) rollBack(acquireResult, error) { q.tenure.releaseCallSlot() }
 
 // awaitCalls takes the right to make calls for a live hold (I1), when whoever has it gives it back.
 func (m *Mutex) awaitCalls(who caller, h *hold) error {
@@ -569,7 +569,7 @@ func (m *Mutex) awaitCalls(who caller, h *hold) error {
 		wait, cancel = context.WithDeadline(who.ctx, end)
 	}
 	defer cancel()
-	ok, turn := h.tenure.begin()
+	ok, turn := h.tenure.callSlot()
 	for turn != nil {
 		select {
 		case <-turn.over:

@@ -98,7 +98,7 @@ func (c *Client) mutexAt(key string, k *kind, name string, options []Option) *Mu
 		}
 		o.apply(m)
 	}
-	if m.minHold > 0 && !k.ordinary {
+	if m.minHold > 0 && !k.passesOn {
 		m.invalid = m.fail(errors.New("a lock of this kind cannot stay taken after its unlock: use WithMinHold with a Mutex"))
 	}
 	if name == "" {

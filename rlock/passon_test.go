@@ -18,7 +18,7 @@ func TestTenureLostOnItsWay(t *testing.T) {
 	lost.gone()
 	require.True(t, h.lossSoFar() == nil, "it had ended")
 
-	_, err := next.enter(answer{how: passed})
+	_, err := next.enter(acquireResult{how: passed})
 	require.True(t, err == errOver && next.tenure == nil)
 	require.Equal(t, 0, c.Stats().Holds)
 	redistest.Eventually(t, 10*time.Second, func() bool {
@@ -40,14 +40,14 @@ func passing(t *testing.T) (c *Client, ended *hold, next *locking) {
 	_, last := l.close()
 	require.True(t, last && l.hold.detach())
 	c.holdEnds()
-	return c, l.hold, &locking{question: question{caller: callerNow(context.Background()), mutex: m, tenure: l.hold.tenure, count: 1}}
+	return c, l.hold, &locking{acquireRequest: acquireRequest{caller: callerNow(context.Background()), mutex: m, tenure: l.hold.tenure, count: 1}}
 }
 
 // G2, G9: a Client that is closed when the tenure is on its way tells nobody, so no hold begins.
 func TestCloseOnTheWay(t *testing.T) {
 	c, _, next := passing(t)
 	c.tellHolders()
-	_, err := next.enter(answer{how: passed})
+	_, err := next.enter(acquireResult{how: passed})
 	require.True(t, errors.Is(err, ErrClosed))
 	require.Equal(t, 0, c.Stats().Holds)
 }
@@ -55,9 +55,9 @@ func TestCloseOnTheWay(t *testing.T) {
 // Whoever wants to re-enter a hold that was passed on meanwhile competes, also if the tenure was lost by then: that is no loss of theirs.
 func TestReentryAfterPassingOn(t *testing.T) {
 	c, ended, next := passing(t)
-	_, err := next.enter(answer{how: passed})
+	_, err := next.enter(acquireResult{how: passed})
 	require.NoError(t, err)
-	require.True(t, ended.tenure.tryBegin())
+	require.True(t, ended.tenure.tryCallSlot())
 	ended.tenure.gone()
 	require.Equal(t, uint64(1), c.Stats().Lost)
 	err = next.mutex.awaitCalls(next.caller, ended)

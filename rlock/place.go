@@ -16,7 +16,7 @@ import (
 // An owner joins the queue once. If its place is gone, and it does not hold the lock, the waiter joins again as another
 // one. So a place that was seen in Redis has been there since it was joined, no grant was made before it was seen, and a grant can be
 // trusted from the moment when the last call that saw it was sent (I5). That is not so if the call that joined may still run, or may
-// have run twice (tenure.doubt): then a late copy may have put the owner in the queue again, after a grant whose message is still
+// have run twice (tenure.unresolved): then a late copy may have put the owner in the queue again, after a grant whose message is still
 // on its way. Such a grant counts from the first call, as that of a plain lock.
 
 // placeLease is for how long a place lasts unless it is refreshed, and with that how long a waiter keeps others waiting that was
@@ -25,25 +25,25 @@ const placeLease = 5 * time.Second
 
 func (c *Client) placeLease() time.Duration { return min(placeLease, c.options.WatchdogTimeout) }
 
-// place is what the renewer knows of the place of an owner.
-type place struct {
+// placeKeeper is what the renewer knows of the placeKeeper of an owner.
+type placeKeeper struct {
 	tenure *tenure
 	lease  lease.Lease
 }
 
-func (p *place) Item() lease.Item {
+func (p *placeKeeper) Item() lease.Item {
 	return lease.Item{Name: p.tenure.mutex.key, Owner: p.tenure.field()}
 }
-func (p *place) Group() any { return p.tenure.mutex.client.group(p.tenure.mutex) }
+func (p *placeKeeper) Group() any { return p.tenure.mutex.client.group(p.tenure.mutex) }
 
 // Lost has the waiter look after its place.
-func (p *place) Lost(lease.Loss) {
+func (p *placeKeeper) Lost(lease.Loss) {
 	m := p.tenure.mutex
 	m.client.hub.Look(m.waiters(), p.tenure.field())
 }
 
 // Closed has nothing to do: the hub tells the waiter.
-func (p *place) Closed() {}
+func (p *placeKeeper) Closed() {}
 
 // places returns the renewer of places, which runs from the first one on until Close; nil if there was none before that.
 func (c *Client) places() *lease.Renewer {
@@ -56,7 +56,7 @@ func (c *Client) places() *lease.Renewer {
 }
 
 // keepsPlace notes what the answer says of the place of a waiter. It reports false if the place is gone.
-func (l *locking) keepsPlace(a answer) bool {
+func (l *locking) keepsPlace(a acquireResult) bool {
 	places := l.mutex.client.places()
 	if !a.Joined || places == nil { // closed
 		return a.Joined || l.place == nil
@@ -66,7 +66,7 @@ func (l *locking) keepsPlace(a answer) bool {
 		places.Update(&l.place.lease, until, true)
 		return true
 	}
-	l.place = &place{tenure: l.tenure}
+	l.place = &placeKeeper{tenure: l.tenure}
 	places.Keep(&l.place.lease, l.place, until, true)
 	if a.Behind {
 		l.waiter.Hear()
@@ -84,7 +84,7 @@ func (l *locking) leavePlace() {
 
 // queuedAt is when the last call was sent that a grant must have come after.
 func (l *locking) queuedAt() time.Time {
-	if l.place == nil || l.tenure.doubt != nil && l.tenure.doubt.late > 0 {
+	if l.place == nil || l.tenure.unresolved != nil && l.tenure.unresolved.attempts > 0 {
 		if l.tenure.queued == nil {
 			return time.Time{}
 		}
@@ -102,7 +102,7 @@ func (c *Client) refresh(ctx context.Context, group any, ttl time.Duration, item
 	for i, item := range items {
 		places[i] = lua.Place{
 			Name: item.Name, Owner: item.Owner,
-			List: k.queue(item.Name), Times: k.times(item.Name), Channel: k.channel(item.Name),
+			List: k.queue(item.Name), Times: k.timeoutKey(item.Name), Channel: k.channel(item.Name),
 		}
 	}
 	answers, err := lua.Refresh(ctx, c.rdb, m.fair(), lua.Publish(c.knownChannel(m)), places)

@@ -178,7 +178,7 @@ func (q *QuorumMutex) lock(who caller) (*quorumLevel, error) {
 	}
 	e := &election{caller: who, quorum: q}
 	if who.ctx.Err() != nil {
-		return nil, e.out(nil)
+		return nil, e.failure(nil)
 	}
 	return e.compete()
 }

@@ -44,7 +44,7 @@ import (
 // quorumHold is what one owner has of one quorum, from a round of votes to the unlock of its last level.
 type quorumHold struct {
 	quorum *QuorumMutex // the handle that made it
-	line   *line
+	line   *localQueue
 	tag    uint64 // the same on all servers, for those who read logs
 
 	ctx      context.Context // of the calls for shares; ends with the hold
@@ -82,7 +82,7 @@ func (h *quorumHold) has(field string) bool {
 // share is what a quorum's hold has on one server. No hold stands on its tenure: that is for locks of one server.
 type share struct {
 	of     *quorumHold
-	tenure *tenure // for its field, its lease and what is in doubt; a new one for each lease
+	tenure *tenure // for its field, its lease and what is unresolved; a new one for each lease
 
 	asked   bool      // a call is under way
 	held    bool      // by all that is known
@@ -98,12 +98,12 @@ type share struct {
 // endOfShare is what came of the release of a share.
 type endOfShare struct {
 	share *share
-	released
+	releaseResult
 }
 
-// prompt is how much later than the majority the share of another server may be answered and still count as if it had been one of
+// majorityTieWindow is how much later than the majority the share of another server may be answered and still count as if it had been one of
 // the majority.
-const prompt = 50 * time.Millisecond
+const majorityTieWindow = 50 * time.Millisecond
 
 const (
 	// firstHeal is after which time a missing share is asked for again. It doubles.
@@ -118,7 +118,7 @@ const (
 func drift(lease time.Duration) time.Duration { return lease/100 + 2*time.Millisecond }
 
 // newQuorumHold begins a round: all servers are asked.
-func newQuorumHold(q *QuorumMutex, line *line) *quorumHold {
+func newQuorumHold(q *QuorumMutex, line *localQueue) *quorumHold {
 	h := &quorumHold{
 		quorum: q, line: line, pause: firstHeal,
 		decided: make(chan struct{}), news: make(chan struct{}, 1), ended: make(chan struct{}),
@@ -140,7 +140,7 @@ func newQuorumHold(q *QuorumMutex, line *line) *quorumHold {
 func (s *share) ask() {
 	c := s.tenure.mutex.client
 	if !c.start() {
-		s.answered(answer{}, false, ErrClosed)
+		s.answered(acquireResult{}, false, ErrClosed)
 		return
 	}
 	go func() { // ends with the answer and the end of the round, or with the hold; Close waits for it
@@ -155,13 +155,13 @@ func (s *share) ask() {
 		live := h.live
 		h.mu.Unlock()
 		if !live {
-			s.dispose(a, nil)
+			s.rollBack(a, nil)
 		}
 	}()
 }
 
-// call sends the question once. If the hold ends first, or the Client is closed, left is true and dispose gets the answer.
-func (s *share) call() (a answer, left bool, err error) {
+// call sends the request once. If the hold ends first, or the Client is closed, left is true and rollBack gets the answer.
+func (s *share) call() (a acquireResult, left bool, err error) {
 	m, ctx := s.tenure.mutex, s.of.ctx
 	if c := m.client; c.cluster.isUnknown() {
 		if known, err := c.cluster.learn(ctx, time.Time{}, m); !known {
@@ -169,19 +169,19 @@ func (s *share) call() (a answer, left bool, err error) {
 		}
 	}
 	once := caller{ctx: ctx, limit: time.Now()} // no repeats after that
-	q := &question{caller: once, mutex: m, tenure: s.tenure, count: 1}
-	return leavable(ctx, m, time.Time{}, q.send, s.dispose)
+	q := &acquireRequest{caller: once, mutex: m, tenure: s.tenure, count: 1}
+	return leavable(ctx, m, time.Time{}, q.send, s.rollBack)
 }
 
-// dispose ends a share that the hold has no use for, when its call was answered. That is once, if at all.
-func (s *share) dispose(a answer, err error) {
+// rollBack ends a share that the hold has no use for, when its call was answered. That is once, if at all.
+func (s *share) rollBack(a acquireResult, err error) {
 	h, m := s.of, s.tenure.mutex
 	h.mu.Lock()
-	r := released{held: a.granted() && !s.missed, err: err}
+	r := releaseResult{held: a.granted() && !s.missed, err: err}
 	h.mu.Unlock()
 	switch {
 	case !a.granted():
-		s.tenure.settle()
+		s.tenure.sweepIfUnresolved()
 	case !s.tenure.giveBack():
 		r.err = errNoAnswer
 	}
@@ -193,12 +193,12 @@ func (s *share) dispose(a answer, err error) {
 }
 
 // answered works an answer in. It reports true if a share was granted, and the round is not decided yet.
-func (s *share) answered(a answer, left bool, err error) (undecided bool) {
+func (s *share) answered(a acquireResult, left bool, err error) (undecided bool) {
 	h, m := s.of, s.tenure.mutex
 	granted := err == nil && !left && a.granted()
 	if granted && a.Unconfirmed != nil {
 		s.tenure.giveBack()
-		a, granted, err = answer{}, false, fmt.Errorf("%w: %w", ErrNotReplicated, a.Unconfirmed)
+		a, granted, err = acquireResult{}, false, fmt.Errorf("%w: %w", ErrNotReplicated, a.Unconfirmed)
 	} else if err == nil && !granted && a.Status == 0 {
 		err = errNoAnswer
 	}
@@ -210,7 +210,7 @@ func (s *share) answered(a answer, left bool, err error) (undecided bool) {
 	case over:
 	case granted:
 		s.held, s.since, s.until = true, s.at, a.sent.Add(m.ttl())
-		if live && a.sent.Before(h.began) && s.at.Sub(h.began) < prompt {
+		if live && a.sent.Before(h.began) && s.at.Sub(h.began) < majorityTieWindow {
 			s.since = h.began
 		}
 	case err == nil:
@@ -221,7 +221,7 @@ func (s *share) answered(a answer, left bool, err error) (undecided bool) {
 	h.mu.Unlock()
 	switch {
 	case over && !left:
-		s.dispose(a, err)
+		s.rollBack(a, err)
 	case live && granted:
 		s.keep()
 		h.look()
@@ -272,9 +272,9 @@ func (k shareKeeper) Lost(loss lease.Loss) {
 		return
 	}
 	s.held, s.missed = false, true
-	s.tenure = &tenure{mutex: m, tag: h.tag, doubt: k.held.doubt}
+	s.tenure = &tenure{mutex: m, tag: h.tag, unresolved: k.held.unresolved}
 	if !loss.Gone { // a renewal without an answer may have kept it
-		s.tenure.doubted(time.Now().Add(h.lease(s))).unsure = true
+		s.tenure.unresolvedUntil(time.Now().Add(h.lease(s))).outcomeUnknown = true
 		h.mu.Unlock()
 		h.look()
 		return
@@ -363,7 +363,7 @@ func (h *quorumHold) open(who caller, q *QuorumMutex) (*quorumLevel, error) {
 	until := h.trusted()
 	if !time.Now().Before(until) {
 		e := h.explain(&LostError{Reason: LostExpired, Since: until, text: "lost: the servers took longer than the lease to answer"})
-		h.discard()
+		h.rollBack()
 		return nil, e
 	}
 	for _, m := range q.members {
@@ -373,7 +373,7 @@ func (h *quorumHold) open(who caller, q *QuorumMutex) (*quorumLevel, error) {
 	}
 	if len(h.counted) < q.majority() {
 		h.uncount()
-		h.discard()
+		h.rollBack()
 		return nil, ErrClosed
 	}
 	outer := innermostQuorum(who.ctx)
@@ -514,7 +514,7 @@ func (h *quorumHold) lose(e *LostError) {
 		return
 	}
 	h.loss = h.explain(e)
-	h.end()
+	h.markOver()
 	h.tell(h.loss)
 	ctx := h.ctx
 	if len(h.levels) > 0 {
@@ -552,15 +552,15 @@ func (h *quorumHold) tell(why error) {
 	}
 }
 
-// discard ends a round that did not get the majority: its shares are given back, also those that come late.
-func (h *quorumHold) discard() {
+// rollBack ends a round that did not get the majority: its shares are given back, also those that come late.
+func (h *quorumHold) rollBack() {
 	h.mu.Lock()
-	h.end()
+	h.markOver()
 	h.mu.Unlock()
 	h.stop()
 	for _, s := range h.rest {
 		if !s.held { // or its goroutine gives it back
-			s.tenure.settle()
+			s.tenure.sweepIfUnresolved()
 		}
 	}
 	close(h.decided)
@@ -577,9 +577,9 @@ func (h *quorumHold) stop() {
 	}
 }
 
-// end marks a hold as over. Shares for which a call is under way then end with that call, the others are for whoever ended it.
+// markOver marks a hold as over. Shares for which a call is under way then markOver with that call, the others are for whoever ended it.
 // mu is held.
-func (h *quorumHold) end() {
+func (h *quorumHold) markOver() {
 	h.over = true
 	for _, s := range h.shares {
 		if !s.asked && !s.left {

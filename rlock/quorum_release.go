@@ -37,7 +37,7 @@ func (h *quorumHold) leave(last bool, over time.Time) error {
 	h.mu.Lock()
 	loss := h.loss
 	if loss == nil && last {
-		h.end()
+		h.markOver()
 	}
 	h.mu.Unlock()
 	switch {
@@ -60,9 +60,9 @@ func (h *quorumHold) sweep() {
 	for _, s := range h.rest {
 		m := s.tenure.mutex
 		if s.held {
-			s.tenure.doubted(time.Now().Add(max(m.ttl(), m.client.options.WatchdogTimeout))).unsure = true
+			s.tenure.unresolvedUntil(time.Now().Add(max(m.ttl(), m.client.options.WatchdogTimeout))).outcomeUnknown = true
 		}
-		s.tenure.settle()
+		s.tenure.sweepIfUnresolved()
 	}
 }
 
@@ -75,7 +75,7 @@ func (h *quorumHold) release(until, over time.Time) error {
 	for _, s := range h.rest {
 		c := s.tenure.mutex.client
 		if !s.held {
-			s.tenure.settle()
+			s.tenure.sweepIfUnresolved()
 			continue
 		}
 		calls++
@@ -135,8 +135,8 @@ func (h *quorumHold) sound(found map[*share]bool) (n int) {
 	return n
 }
 
-// release ends the share, again if something went wrong that may pass. What remains in doubt is swept.
-func (s *share) release(until time.Time) (r released) {
+// release ends the share, again if something went wrong that may pass. What remains unresolved is swept.
+func (s *share) release(until time.Time) (r releaseResult) {
 	held := s.tenure
 	c := held.mutex.client
 	args := held.releaseArgs()
@@ -152,10 +152,10 @@ func (s *share) release(until time.Time) (r released) {
 	}
 	switch {
 	case r.err != nil:
-		held.doubted(until).unsure = true
-	case held.doubt != nil:
-		held.doubt.unsure = false
+		held.unresolvedUntil(until).outcomeUnknown = true
+	case held.unresolved != nil:
+		held.unresolved.outcomeUnknown = false
 	}
-	held.settle()
+	held.sweepIfUnresolved()
 	return r
 }

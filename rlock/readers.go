@@ -54,7 +54,7 @@ func (l *locking) mayShare() bool {
 }
 
 // lead has others join a Lock that was let in by a call.
-func (l *locking) lead(a answer) {
+func (l *locking) lead(a acquireResult) {
 	if a.how == byCall && l.mayShare() {
 		l.leads = true
 		l.mutex.client.insiders.lead(l.tenure)
@@ -72,10 +72,10 @@ func (l *locking) share() (*level, error) {
 	if t == nil || time.Until(m.client.leases.Until(&t.lease)) < m.ttl()/3 {
 		return nil, errOver
 	}
-	s, err := t.admit(l.caller, m, answer{how: shared}, false)
+	s, err := t.admit(l.caller, m, acquireResult{how: shared}, false)
 	if err != nil {
 		if err != errOver { //nolint:errorlint // never wrapped
-			err = l.out(err)
+			err = l.failure(err)
 		}
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (l *locking) Share(with any) bool {
 		return false
 	}
 	first.tenure.coming.Add(1)
-	l.tenure, l.handed = first.tenure, answer{how: letIn}
+	l.tenure, l.delivered = first.tenure, acquireResult{how: letIn}
 	return true
 }
 

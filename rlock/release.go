@@ -111,8 +111,8 @@ func (u *unlocking) finish(by *unlocker) {
 }
 
 // end is what the hold and the caller learn of it. What is left to be swept, if anything, is for the caller.
-func (u *unlocking) end() (rest *residue, err error) {
-	h, t, r := u.hold, u.tenure, u.released
+func (u *unlocking) end() (rest *orphan, err error) {
+	h, t, r := u.hold, u.tenure, u.releaseResult
 	switch {
 	case u.loss != nil:
 		return h.releaseLost()
@@ -141,9 +141,9 @@ func (u *unlocking) end() (rest *residue, err error) {
 	defer c.holdEnds()
 	c.leases.Stop(&t.lease)
 	if r.err != nil {
-		t.doubted(c.leases.Until(&t.lease).Add(m.grace)).unsure = true
+		t.unresolvedUntil(c.leases.Until(&t.lease).Add(m.grace)).outcomeUnknown = true
 	}
-	rest = t.residue()
+	rest = t.orphan()
 	switch {
 	case r.err == nil:
 	case isOver(r.err):
@@ -157,7 +157,7 @@ func (u *unlocking) end() (rest *residue, err error) {
 // releaseLost is the unlock of a hold that was lost. It may still be there in Redis, say because the reply of a renewal was
 // lost, or something of it, if somebody deleted the key. That is removed when the last level is unlocked, so not before the sections
 // have ended.
-func (h *hold) releaseLost() (rest *residue, err error) {
+func (h *hold) releaseLost() (rest *orphan, err error) {
 	t := h.tenure
 	m := t.mutex
 	t.mu.Lock()
@@ -168,14 +168,14 @@ func (h *hold) releaseLost() (rest *residue, err error) {
 	t.mu.Unlock()
 	if last {
 		defer m.client.holdEnds()
-		t.doubted(time.Now().Add(longer(max(m.ttl(), m.client.options.WatchdogTimeout), m.grace))).unsure = true
-		rest = t.residue()
+		t.unresolvedUntil(time.Now().Add(longer(max(m.ttl(), m.client.options.WatchdogTimeout), m.grace))).outcomeUnknown = true
+		rest = t.orphan()
 	}
 	return rest, m.fail(ErrNotHeld, loss)
 }
 
-// released is what came of a release.
-type released struct {
+// releaseResult is what came of a release.
+type releaseResult struct {
 	sent time.Time // before the call that was answered
 	held bool      // the owner held the lock
 	late bool      // a call without a reply may have run, or may still
@@ -187,7 +187,7 @@ var errRepeated = errors.New("sent twice, since its connection expired")
 
 // releasing is a release under way.
 type releasing struct {
-	released // what came of it so far
+	releaseResult // what came of it so far
 
 	tenure *tenure
 	args   lua.ReleaseArgs
@@ -204,7 +204,7 @@ func (t *tenure) toRelease() releasing {
 func (t *tenure) beginRelease(by *unlocker) releasing {
 	r := t.toRelease()
 	if next, stay := t.claim(time.Now(), &r.args); next != nil {
-		if r.released = t.handOff(next, stay, r.args, by); r.err != nil {
+		if r.releaseResult = t.handOff(next, stay, r.args, by); r.err != nil {
 			r.next = next
 		}
 		return r
@@ -217,7 +217,7 @@ func (t *tenure) beginRelease(by *unlocker) releasing {
 func (r *releasing) finish(by *unlocker) {
 	if next := r.next; next != nil {
 		defer func() {
-			next.notHandedOff(r.released)
+			next.notHandedOff(r.releaseResult)
 			r.next = nil
 		}()
 		r.call(by)
@@ -282,7 +282,7 @@ func (t *tenure) releaseArgs() lua.ReleaseArgs {
 		args.Queue = lua.Queue{Key: key, GrantLease: m.client.grantLease()}
 	}
 	if t.staysTaken() && t.lossSoFar() == nil { // a lost one ends with its lease, and not later
-		args.Next, args.Taken = m.client.nobody()+m.kind.suffix, *t.taken
+		args.Next, args.Taken = m.client.placeholderOwner()+m.kind.suffix, *t.taken
 	}
 	return args
 }

@@ -62,14 +62,14 @@ func (c *Client) awaitEmpty(ctx context.Context) error {
 
 // tellHolders ends the contexts of all sections, and the renewals.
 func (c *Client) tellHolders() {
-	c.telling.Do(func() { close(c.told) })
+	c.telling.Do(func() { close(c.holdersCancelled) })
 	c.leases.Shut()
 }
 
 // isTold reports whether the holders have been told, or are being told.
 func (c *Client) isTold() bool {
 	select {
-	case <-c.told:
+	case <-c.holdersCancelled:
 		return true
 	default:
 		return false

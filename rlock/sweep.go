@@ -10,55 +10,57 @@ import (
 )
 
 // Nothing may be left behind by a call that failed (G5), though a command that was sent cannot be
-// called back. What a command without a reply may have done is found out and undone here:
+// called back. What a command without a reply may have done is found out and rolled back here:
 //
-//   - Its reply comes late: whoever waits for it gives the hold back (locking.undo).
+//   - Its reply comes late: whoever waits for it gives the hold back (locking.rollBack).
 //   - Its reply is lost: the owner field is swept, that is released again and again, until what was looked for was
 //     found, or until the lease that the command could have started has ended.
 //
 // A field is used for one hold only (I3), so nobody else can be hurt by that, however late it comes.
 
-// doubt is what is not known of a field in Redis.
-type doubt struct {
-	// late counts the first acquires without an answer. Each of them may still act, alone, until the time until.
-	late  int
-	until time.Time
-	// unsure says that there may be a hold now, after an unlock or a hand-off without an answer: any answer settles that.
-	unsure bool
+// unresolved is what is not known of a field in Redis.
+type unresolved struct {
+	// attempts counts the first acquires without an answer. Each of them may still act, alone, until the time until.
+	attempts int
+	until    time.Time
+	// outcomeUnknown says that there may be a hold now, after an unlock or a hand-off without an answer: any answer ends that.
+	outcomeUnknown bool
 }
 
 // maxSweep bounds the search for a hold that a lost acquire may have started: how long a network may
 // hold a request back and still deliver it.
 const maxSweep = time.Minute
 
-// doubted returns the hold's doubt, which lasts until then at least.
-func (t *tenure) doubted(until time.Time) *doubt {
-	if t.doubt == nil {
-		t.doubt = new(doubt)
+// unresolvedUntil returns what is unresolved of the tenure, which is so until then at least.
+func (t *tenure) unresolvedUntil(until time.Time) *unresolved {
+	if t.unresolved == nil {
+		t.unresolved = new(unresolved)
 	}
-	if until.After(t.doubt.until) {
-		t.doubt.until = until
+	if until.After(t.unresolved.until) {
+		t.unresolved.until = until
 	}
-	return t.doubt
+	return t.unresolved
 }
 
 // lateAcquire notes that a first acquire that lasts for ttl was sent, and not answered.
-func (t *tenure) lateAcquire(ttl time.Duration) { t.doubted(time.Now().Add(min(ttl, maxSweep))).late++ }
+func (t *tenure) lateAcquire(ttl time.Duration) {
+	t.unresolvedUntil(time.Now().Add(min(ttl, maxSweep))).attempts++
+}
 
-// settle sweeps the field of a hold that has ended, or did not come to be, if there is a doubt. A release also takes it out
+// sweepIfUnresolved sweeps the field of a hold that has ended, or did not come to be, if something of it is unresolved. A release also takes it out
 // of the queue in Redis.
-func (t *tenure) settle() {
-	if r := t.residue(); r != nil {
+func (t *tenure) sweepIfUnresolved() {
+	if r := t.orphan(); r != nil {
 		t.mutex.client.sweep(r)
 	}
 }
 
-// settleInCall is settle within a call that the Client counts, and that does not wait for the sweep, not even while the Client closes:
+// sweepInCall is sweepIfUnresolved within a call that the Client counts, and that does not wait for the sweep, not even while the Client closes:
 // Close does.
-func (t *tenure) settleInCall() {
-	if r := t.residue(); r != nil {
+func (t *tenure) sweepInCall() {
+	if r := t.orphan(); r != nil {
 		c := t.mutex.client
-		c.sweepers.add(c, []*residue{r})
+		c.sweepers.add(c, []*orphan{r})
 	}
 }
 
@@ -66,26 +68,26 @@ func (t *tenure) settleInCall() {
 // was lost.
 func (t *tenure) forget() {
 	m := t.mutex
-	t.doubted(time.Now().Add(longer(m.ttl(), m.grace))).unsure = true
-	t.settleInCall()
+	t.unresolvedUntil(time.Now().Add(longer(m.ttl(), m.grace))).outcomeUnknown = true
+	t.sweepInCall()
 }
 
 // isClean reports whether all is known of the field, or nobody has asked for it.
-func (t *tenure) isClean() bool { return t == nil || t.doubt == nil && t.queued == nil }
+func (t *tenure) isClean() bool { return t == nil || t.unresolved == nil && t.queued == nil }
 
-// residue is what of the field is to be swept, nil if there is no doubt, or nobody has asked.
-func (t *tenure) residue() *residue {
+// orphan is what of the field is to be swept, nil if there is nothing, or nobody has asked.
+func (t *tenure) orphan() *orphan {
 	if t == nil {
 		return nil
 	}
-	var d doubt
-	if t.doubt != nil {
-		d = *t.doubt
+	var d unresolved
+	if t.unresolved != nil {
+		d = *t.unresolved
 	}
-	if d.late <= 0 && !d.unsure && t.queued == nil {
+	if d.attempts <= 0 && !d.outcomeUnknown && t.queued == nil {
 		return nil
 	}
-	r := &residue{doubt: d, mutex: t.mutex, args: t.releaseArgs()}
+	r := &orphan{unresolved: d, mutex: t.mutex, args: t.releaseArgs()}
 	if t.queued != nil {
 		r.place = time.Now().Add(maxSweep)
 	}
@@ -93,8 +95,8 @@ func (t *tenure) residue() *residue {
 }
 
 // sweep sweeps those that are not nil: of one lock, or of locks that one call can take. After Close there is one more try, here.
-func (c *Client) sweep(all ...*residue) {
-	all = slices.DeleteFunc(all, func(r *residue) bool { return r == nil })
+func (c *Client) sweep(all ...*orphan) {
+	all = slices.DeleteFunc(all, func(r *orphan) bool { return r == nil })
 	switch {
 	case len(all) == 0:
 	case c.start():
@@ -113,7 +115,7 @@ func (c *Client) sweep(all ...*residue) {
 func (t *tenure) giveBack() (answered bool) {
 	_, err := t.mutex.client.releaseOnce(t.mutex, t.releaseArgs())
 	t.givenBack(err)
-	t.settle()
+	t.sweepIfUnresolved()
 	return err == nil
 }
 
@@ -121,11 +123,11 @@ func (t *tenure) giveBack() (answered bool) {
 func (t *tenure) givenBack(err error) {
 	if err != nil {
 		m := t.mutex
-		t.doubted(time.Now().Add(m.expiry(m.ttl()))).unsure = true
+		t.unresolvedUntil(time.Now().Add(m.expiry(m.ttl()))).outcomeUnknown = true
 	} else {
 		t.queued = nil
-		if t.doubt != nil {
-			t.doubt.unsure = false
+		if t.unresolved != nil {
+			t.unresolved.outcomeUnknown = false
 		}
 	}
 }
@@ -158,9 +160,9 @@ func (c *Client) lastCall() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), timeout)
 }
 
-// residue is a field that is being swept.
-type residue struct {
-	doubt
+// orphan is a field that is being swept.
+type orphan struct {
+	unresolved
 	place time.Time // until when an answer is looked for, which takes it out of the queue in Redis
 	mutex *Mutex
 	args  lua.ReleaseArgs
@@ -170,18 +172,18 @@ type residue struct {
 }
 
 // sweepers are those of a Client, one for each slot of a cluster in which there is something to sweep: one node may be silent, and
-// the others well. leftCalls bounds how many residues come together when Redis is silent.
+// the others well. leftCalls bounds how many orphans come together when Redis is silent.
 type sweepers struct {
-	mu sync.Mutex // guards the following, and the residues of all
+	mu sync.Mutex // guards the following, and the orphans of all
 	of map[uint16]*sweeper
 }
 
 // sweeper sweeps the fields of one slot on a goroutine, which lives while there are any.
 type sweeper struct {
-	client   *Client
-	slot     uint16
-	residues []*residue
-	more     chan struct{} // capacity 1: residues has grown
+	client  *Client
+	slot    uint16
+	orphans []*orphan
+	more    chan struct{} // capacity 1: orphans has grown
 }
 
 const (
@@ -190,7 +192,7 @@ const (
 )
 
 // add has the sweeper of their slot look for all of them, at once and then again and again. The client has been started.
-func (all *sweepers) add(c *Client, more []*residue) {
+func (all *sweepers) add(c *Client, more []*orphan) {
 	slot := more[0].mutex.slot()
 	for _, r := range more {
 		r.pause = firstPause
@@ -206,7 +208,7 @@ func (all *sweepers) add(c *Client, more []*residue) {
 		all.of[slot] = s
 		c.running.Go(s.run) // ends when nothing is left to be found, or with one last try when the client closes; Close waits for it
 	}
-	s.residues = append(s.residues, more...)
+	s.orphans = append(s.orphans, more...)
 	select {
 	case s.more <- struct{}{}:
 	default:
@@ -240,23 +242,23 @@ func (s *sweeper) run() {
 	}
 }
 
-// due returns the residues to be tried now, and how long to wait if there are none; 0 if none are left, and the sweeper ends. When
+// due returns the orphans to be tried now, and how long to wait if there are none; 0 if none are left, and the sweeper ends. When
 // the client is closing, each is tried once more.
-func (s *sweeper) due(closing bool) (due []*residue, wait time.Duration) {
+func (s *sweeper) due(closing bool) (due []*orphan, wait time.Duration) {
 	all := &s.client.sweepers
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	if len(s.residues) == 0 {
+	if len(s.orphans) == 0 {
 		delete(all.of, s.slot)
 		return nil, 0
 	}
 	wait = maxSweep
 	if closing {
-		return slices.Clone(s.residues), wait
+		return slices.Clone(s.orphans), wait
 	}
 	now := time.Now()
-	slices.SortStableFunc(s.residues, func(a, b *residue) int { return a.next.Compare(b.next) }) // so that each has its turn
-	for _, r := range s.residues {
+	slices.SortStableFunc(s.orphans, func(a, b *orphan) int { return a.next.Compare(b.next) }) // so that each has its turn
+	for _, r := range s.orphans {
 		switch rest := r.next.Sub(now); {
 		case rest > 0:
 			wait = min(wait, rest)
@@ -267,7 +269,7 @@ func (s *sweeper) due(closing bool) (due []*residue, wait time.Duration) {
 	return due, wait
 }
 
-func (c *Client) releaseAll(all []*residue) []lua.ReleaseResult {
+func (c *Client) releaseAll(all []*orphan) []lua.ReleaseResult {
 	args := make([]lua.ReleaseArgs, len(all))
 	for i, r := range all {
 		args[i] = r.args
@@ -278,11 +280,11 @@ func (c *Client) releaseAll(all []*residue) []lua.ReleaseResult {
 }
 
 // try releases the fields, and drops those that need no further try. It reports whether Redis answered.
-func (s *sweeper) try(due []*residue, failed time.Duration, closing bool) (answered bool) {
+func (s *sweeper) try(due []*orphan, failed time.Duration, closing bool) (answered bool) {
 	results := s.client.releaseAll(due)
 	s.client.answered(func() uint16 { return s.slot }, results[0].Err)
 	now := time.Now()
-	tried, done := make(map[*residue]bool), make(map[*residue]bool)
+	tried, done := make(map[*orphan]bool), make(map[*orphan]bool)
 	for i, r := range due {
 		tried[r] = true
 		r.err = results[i].Err
@@ -297,10 +299,10 @@ func (s *sweeper) try(due []*residue, failed time.Duration, closing bool) (answe
 		}
 		r.next = now.Add(wait)
 	}
-	var left []*residue
+	var left []*orphan
 	all := &s.client.sweepers
 	all.mu.Lock()
-	s.residues = slices.DeleteFunc(s.residues, func(r *residue) bool {
+	s.orphans = slices.DeleteFunc(s.orphans, func(r *orphan) bool {
 		if !answered && !tried[r] { // it would not have been answered, either
 			r.err = results[0].Err
 		}
@@ -319,20 +321,20 @@ func (s *sweeper) try(due []*residue, failed time.Duration, closing bool) (answe
 }
 
 // isLeft warns of a field that could not be released.
-func (r *residue) isLeft(err error) {
+func (r *orphan) isLeft(err error) {
 	r.mutex.client.warn("rlock: a field may be left in Redis after a call without an answer; it ends with its lease",
 		"name", r.mutex.name, "owner", r.args.Owner, "err", err)
 }
 
 // found records an answer and reports whether the sweep is done. After an unlock or a hand-off without a reply, the first hold found is
 // that hold, not a late acquire.
-func (r *residue) found(held bool) bool {
+func (r *orphan) found(held bool) bool {
 	switch {
-	case held && !r.unsure:
-		r.late--
-	case !held && r.unsure: // it may have been handed off in the last moment
+	case held && !r.outcomeUnknown:
+		r.attempts--
+	case !held && r.outcomeUnknown: // it may have been handed off in the last moment
 		r.mutex.client.hub.Wake(r.mutex.waiters())
 	}
-	r.unsure = false
-	return r.late <= 0
+	r.outcomeUnknown = false
+	return r.attempts <= 0
 }

@@ -47,11 +47,11 @@ func TestFieldsGivenUpAreTold(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(c.Close)
 		const n = 3 * sweepBatch
-		var all []*residue
+		var all []*orphan
 		for i := range n {
 			h := newTenure(c.Mutex(fmt.Sprint(i)))
-			h.doubted(until).late++
-			all = append(all, h.residue())
+			h.unresolvedUntil(until).attempts++
+			all = append(all, h.orphan())
 		}
 		c.sweep(all...)
 		if !until.IsZero() {

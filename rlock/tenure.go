@@ -26,12 +26,12 @@ type tenure struct {
 	lease lease.Lease
 
 	// For whoever makes calls.
-	doubt  *doubt        // nil most of the time
-	queued *time.Time    // when the first call was sent that may have put it in the queue in Redis; nil: none, as for most
-	taken  *time.Time    // until when the lock stays taken after an unlock, see WithMinHold; nil: it does not
-	given  time.Duration // the lease that it was given at first; 0 before that
-	run    *run          // of hand-offs, that it is part of; nil if none led to it, and none has been tried
-	tokens tokens        // for the holds to come
+	unresolved *unresolved   // nil most of the time
+	queued     *time.Time    // when the first call was sent that may have put it in the queue in Redis; nil: none, as for most
+	taken      *time.Time    // until when the lock stays taken after an unlock, see WithMinHold; nil: it does not
+	given      time.Duration // the lease that it was given at first; 0 before that
+	run        *run          // of hand-offs, that it is part of; nil if none led to it, and none has been tried
+	tokens     tokens        // for the holds to come
 
 	mu      sync.Mutex   // guards the following, and the holds; no other lock but that of a renewer is taken under it
 	calling bool         // somebody has the right to make calls
@@ -66,7 +66,7 @@ func (t *tenure) field() string {
 	var b [64]byte // room for a UUID and any number
 	k := t.mutex.kind
 	field := append(append(append(b[:0], t.mutex.client.id...), ':'), k.prefix...)
-	if k.times != nil && t.mutex.isShort() {
+	if k.timeoutKey != nil && t.mutex.isShort() {
 		field = append(field, k.prefix...) // its places are known by it
 	}
 	return string(append(strconv.AppendUint(field, t.tag, 10), k.suffix...))

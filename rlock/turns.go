@@ -15,9 +15,9 @@ type turn struct {
 	given bool
 }
 
-// tryBegin takes the right to make calls for the tenure (I1), unless somebody has it. It is for an unlock, which does not wait for the
+// tryCallSlot takes the right to make calls for the tenure (I1), unless somebody has it. It is for an unlock, which does not wait for the
 // count in Redis.
-func (t *tenure) tryBegin() bool {
+func (t *tenure) tryCallSlot() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	ok := !t.calling
@@ -25,9 +25,9 @@ func (t *tenure) tryBegin() bool {
 	return ok
 }
 
-// begin is tryBegin, and queues for the right if somebody has it: the turn has to end with takes or leaves. There is none if the tenure was
+// callSlot is tryCallSlot, and queues for the right if somebody has it: the turn has to end with takes or leaves. There is none if the tenure was
 // lost, for that ends the need.
-func (t *tenure) begin() (ok bool, w *turn) {
+func (t *tenure) callSlot() (ok bool, w *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -55,7 +55,7 @@ func (t *tenure) takes(w *turn) (ok bool, next *turn) {
 	if w.given {
 		return true, nil
 	}
-	return t.begin()
+	return t.callSlot()
 }
 
 // leaves ends a turn that nobody waits for any more. The right goes to the next one if it was given meanwhile.
@@ -70,8 +70,8 @@ func (t *tenure) leaves(w *turn) {
 	}
 }
 
-// await is begin for an unlock, also if somebody has to give the right back first, and whatever becomes of the tenure meanwhile.
-func (t *tenure) await() {
+// awaitCallSlot is begin for an unlock, also if somebody has to give the right back first, and whatever becomes of the tenure meanwhile.
+func (t *tenure) awaitCallSlot() {
 	for {
 		t.mu.Lock()
 		if !t.calling {
@@ -87,8 +87,8 @@ func (t *tenure) await() {
 	}
 }
 
-// end gives the right to make calls back.
-func (t *tenure) end() {
+// releaseCallSlot gives the right to make calls back.
+func (t *tenure) releaseCallSlot() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pass()

@@ -10,12 +10,12 @@ import (
 // whoever leaves holds up nobody, also in the moment in which the right is theirs.
 func TestCallsTakeTurns(t *testing.T) {
 	h := new(tenure)
-	ok, none := h.begin()
+	ok, none := h.callSlot()
 	require.True(t, ok)
 	require.True(t, none == nil)
 	var turns []*turn
 	for range 6 {
-		ok, turn := h.begin()
+		ok, turn := h.callSlot()
 		require.False(t, ok)
 		turns = append(turns, turn)
 	}
@@ -30,12 +30,12 @@ func TestCallsTakeTurns(t *testing.T) {
 		return n
 	}
 	require.Empty(t, over())
-	h.end()
+	h.releaseCallSlot()
 	require.Equal(t, []int{0}, over())
 	ok, none = h.takes(turns[0])
 	require.True(t, ok && none == nil)
 	h.leaves(turns[1])
-	h.end()
+	h.releaseCallSlot()
 	require.Equal(t, []int{0, 2}, over())
 	h.leaves(turns[2]) // though it was given the right
 	require.Equal(t, []int{0, 2, 3}, over())
@@ -47,10 +47,10 @@ func TestCallsTakeTurns(t *testing.T) {
 	h.leaves(turns[4])
 	ok, again := h.takes(turns[5])
 	require.False(t, ok)
-	h.end() // by turn 3, whose right it was all the time
+	h.releaseCallSlot() // by turn 3, whose right it was all the time
 	ok, none = h.takes(again)
 	require.True(t, ok && none == nil)
-	h.end()
-	ok, _ = h.begin()
+	h.releaseCallSlot()
+	ok, _ = h.callSlot()
 	require.True(t, ok, "nobody has it")
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // An unlock keeps its caller waiting for a bounded time, because the ctx of the section may have ended long ago, or may never be
-// done. After that time the rest goes on in the background, and what stays in doubt is swept:
+// done. After that time the rest goes on in the background, and what stays unresolved is swept:
 //
 //	state      event                                    next
 //	waited for its calls have ended                     done: what came of them
@@ -92,7 +92,7 @@ func (i *innerUnlocks) add(began, now time.Time) {
 // nothing: Redis may be far away.
 func spend(ctx context.Context, began time.Time, failed bool) {
 	now := time.Now()
-	if !failed || now.Sub(began) < silence/2 {
+	if !failed || now.Sub(began) < unresponsiveAfter/2 {
 		return
 	}
 	for l := levelOf(ctx); l != nil; l = l.outer {
@@ -108,10 +108,10 @@ func spend(ctx context.Context, began time.Time, failed bool) {
 func (c *Client) unlockTime(section *innerUnlocks, now time.Time, silent func() bool) time.Duration {
 	wait := c.options.UnlockTimeout
 	took := section.spent(now)
-	if rest := wait - took; took == 0 || rest > silence || silent() {
+	if rest := wait - took; took == 0 || rest > unresponsiveAfter || silent() {
 		return max(rest, 0)
 	}
-	return min(silence, wait)
+	return min(unresponsiveAfter, wait)
 }
 
 // minOwn is the least time of a call on the goroutine of an unlock's caller, and for how long the unlock then goes on: rueidis closes the
@@ -123,7 +123,7 @@ const minOwn = time.Second
 const afterStop = time.Second / 2
 
 // wasStopped reports whether this process was stopped, or starved, when a timer should have fired.
-func wasStopped(due time.Time) bool { return time.Since(due) > silence }
+func wasStopped(due time.Time) bool { return time.Since(due) > unresponsiveAfter }
 
 // release takes a level that is closed off the count in Redis.
 //
@@ -141,7 +141,7 @@ func (l *level) release() (err error) {
 	wait := l.unlockTime(began)
 	over := began.Add(wait)
 	defer func() { spend(l.Context, began, err != nil) }()
-	mine := h.tenure.tryBegin()
+	mine := h.tenure.tryCallSlot()
 	if !mine || h.lossSoFar() == nil && (!l.isPatient() || wait < 2*minOwn || c.left.isAny() || !c.leases.Until(&h.tenure.lease).After(over)) {
 		return l.releaseFor(over, mine, nil)
 	}
@@ -168,7 +168,7 @@ func (l *level) releaseFor(over time.Time, mine bool, first *unlocking) error {
 	}
 	errs := unlockFor(by, time.Until(over), []*level{l}, func() []error {
 		if !mine {
-			l.hold.tenure.await()
+			l.hold.tenure.awaitCallSlot()
 		}
 		u := first
 		if u == nil {
@@ -211,7 +211,7 @@ func (l *level) unlockTime(now time.Time) time.Duration {
 
 // ended is the end of an unlock whose calls have been made.
 func (l *level) ended(u *unlocking) error {
-	defer l.hold.tenure.end()
+	defer l.hold.tenure.releaseCallSlot()
 	rest, err := u.end()
 	if rest != nil {
 		l.mutex.client.sweep(rest)

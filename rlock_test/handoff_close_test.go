@@ -68,7 +68,7 @@ func TestCloseAmongHandOffs(t *testing.T) {
 	r := newRelay(t)
 	r.Close()
 	for range 30 {
-		c, err := rlock.New(redistest.Dial(t, r.proxy.Addr()), rlock.Options{HandOff: never})
+		c, err := rlock.New(redistest.Dial(t, r.proxy.Addr()), rlock.Options{HandOff: unlimited})
 		require.NoError(t, err)
 		m := c.Mutex(r.name)
 		var wg sync.WaitGroup

@@ -22,7 +22,7 @@ func TestHandOffOnACluster(t *testing.T) {
 		for _, fenced := range []bool{false, true} {
 			t.Run(map[bool]string{false: "sharded", true: "plain"}[plain]+"/"+map[bool]string{false: "mutex", true: "fenced"}[fenced], func(t *testing.T) {
 				rdb := c.Client(t)
-				b := bench{Client: newClient(t, rdb, rlock.Options{HandOff: never, PlainPubSub: plain}), rdb: c.Client(t), name: redistest.Name(t)}
+				b := bench{Client: newClient(t, rdb, rlock.Options{HandOff: unlimited, PlainPubSub: plain}), rdb: c.Client(t), name: redistest.Name(t)}
 				m := b.Mutex(b.name, byCall)
 				if fenced {
 					m = b.FencedMutex(b.name)
@@ -80,7 +80,7 @@ func TestHandOffOnACluster(t *testing.T) {
 func TestHandOffBetweenTheNodes(t *testing.T) {
 	redistest.Parallel(t)
 	c := redistest.StartCluster(t, 3, 0)
-	b := bench{Client: newClient(t, c.Client(t), rlock.Options{HandOff: never}), rdb: c.Client(t), name: redistest.Name(t)}
+	b := bench{Client: newClient(t, c.Client(t), rlock.Options{HandOff: unlimited}), rdb: c.Client(t), name: redistest.Name(t)}
 	m := b.FencedMutex(b.name)
 	var a attempt
 	a.ctx, a.unlock, a.err = m.Lock(context.Background())

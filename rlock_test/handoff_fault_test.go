@@ -23,7 +23,7 @@ func TestHandOffLost(t *testing.T) {
 				t.Run(leg+"/"+string(action)+"/"+map[bool]string{false: "waits", true: "goes"}[goes], func(t *testing.T) {
 					redistest.Parallel(t)
 					before := ours()
-					r := newRelayOn(t, s, rlock.Options{HandOff: never})
+					r := newRelayOn(t, s, rlock.Options{HandOff: unlimited})
 					m := r.FencedMutex(r.name, byCall)
 					a, line := r.line(t, m, m, m)
 					struck := make(chan struct{})
@@ -89,7 +89,7 @@ func TestHandOffInABlackHole(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			r := newRelay(t, rlock.Options{WatchdogTimeout: row.watchdog, HandOff: never})
+			r := newRelay(t, rlock.Options{WatchdogTimeout: row.watchdog, HandOff: unlimited})
 			m := r.Mutex(r.name)
 			var a attempt
 			_, a.unlock, a.err = m.Lock(context.Background())

@@ -49,7 +49,7 @@ func TestWaiterGoesDuringAHandOff(t *testing.T) {
 				t.Run(leg+"/"+how+"/"+[]string{"alone", "", "others behind"}[behind], func(t *testing.T) {
 					redistest.Parallel(t)
 					before := ours()
-					r := newRelayOn(t, s, rlock.Options{HandOff: never, UnlockTimeout: 3 * last})
+					r := newRelayOn(t, s, rlock.Options{HandOff: unlimited, UnlockTimeout: 3 * last})
 					m := r.Mutex(r.name)
 					on(r.proxy, r.nthHandOff(1, redistest.Hold))
 					first, began := []locker{m}, make(chan time.Time, 1)

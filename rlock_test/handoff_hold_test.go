@@ -164,7 +164,7 @@ func TestHoldLostDuringItsHandOff(t *testing.T) {
 // A hold of a run is forced open, and taken by another process.
 func TestForcedOpenDuringARun(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: never})
+	r := newRelay(t, rlock.Options{HandOff: unlimited})
 	a, line := r.line(t, same(r.Mutex(r.name), 3)...)
 	require.NoError(t, a.unlock())
 	a = r.gets(t, line[0])
@@ -196,7 +196,7 @@ func TestForcedOpenDuringARun(t *testing.T) {
 // one like others.
 func TestHandOffOfTheLastLevel(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: never})
+	r := newRelay(t, rlock.Options{HandOff: unlimited})
 	m := r.Mutex(r.name)
 	a, line := r.line(t, m, m)
 	for _, p := range append(line, pending{}) {

@@ -183,8 +183,8 @@ func (r *relay) clear(t testing.TB) {
 	require.NoError(t, unlock())
 }
 
-// never is a bound that no test reaches.
-var never = rlock.HandOff{Most: math.MaxInt, For: math.MaxInt64}
+// unlimited is a bound that no test reaches.
+var unlimited = rlock.HandOff{Most: math.MaxInt, For: math.MaxInt64}
 
 func same(l locker, n int) []locker {
 	var all []locker
@@ -198,7 +198,7 @@ func same(l locker, n int) []locker {
 // is told before.
 func TestHandOffCosts(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: never})
+	r := newRelay(t, rlock.Options{HandOff: unlimited})
 	const n = 20
 	a, line := r.line(t, same(r.Mutex(r.name), n)...)
 	before := redistest.Commands(t, r.rdb)
@@ -225,7 +225,7 @@ func TestHandOffCosts(t *testing.T) {
 func TestHandOffAsOthersSeeIt(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t, "--notify-keyspace-events", "KA")
-	r := newRelayOn(t, s, rlock.Options{HandOff: never})
+	r := newRelayOn(t, s, rlock.Options{HandOff: unlimited})
 	const n = 10
 	a, line := r.line(t, same(r.Mutex(r.name), n)...)
 	events, heard := make(chan string, 10*n), make(chan string, n)
@@ -279,7 +279,7 @@ func TestHandOffBounds(t *testing.T) {
 		"most 10":         {bound: rlock.HandOff{Most: 10, For: time.Hour}, handOffs: 10, releases: 1},
 		"long sections":   {bound: rlock.HandOff{For: time.Millisecond}, hold: 3 * time.Millisecond, handOffs: 5, releases: 6},
 		"defaults":        {handOffs: 10, releases: 1, bound: rlock.HandOff{For: time.Hour}},
-		"a sum too large": {bound: never, handOffs: 10, releases: 1},
+		"a sum too large": {bound: unlimited, handOffs: 10, releases: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
@@ -346,7 +346,7 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 		"for":      {rlock.HandOff{Most: math.MaxInt, For: time.Millisecond}, true},
 		"off":      {rlock.HandOff{Most: -1}, true},
 		"defaults": {rlock.HandOff{}, true},
-		"no bound": {never, false},
+		"no bound": {unlimited, false},
 	} {
 		for how, handle := range map[string]func(r *relay) *rlock.Mutex{
 			"in memory": func(r *relay) *rlock.Mutex { return r.handle() },
@@ -401,7 +401,7 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 
 // The next section sees the writes of the one before it, and no two overlap.
 func TestHandOffExcludes(t *testing.T) {
-	r := newRelay(t, rlock.Options{HandOff: never})
+	r := newRelay(t, rlock.Options{HandOff: unlimited})
 	n := 0
 	var wg sync.WaitGroup
 	for i := range 8 {
@@ -420,7 +420,7 @@ func TestHandOffExcludes(t *testing.T) {
 // The server forgets its scripts all the time.
 func TestHandOffWithoutScripts(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: never})
+	r := newRelay(t, rlock.Options{HandOff: unlimited})
 	a, line := r.line(t, same(r.Mutex(r.name), 5)...)
 	before := redistest.Commands(t, r.rdb)
 	for _, p := range line {

@@ -37,7 +37,7 @@ func (r *relay) waits(t *testing.T) pending {
 
 // One command for each section also if nobody is in line when the next one comes.
 func TestTwoInTurn(t *testing.T) {
-	r, a := turns(t, rlock.Options{HandOff: never})
+	r, a := turns(t, rlock.Options{HandOff: unlimited})
 	before := redistest.Commands(t, r.rdb)
 	const n = 20
 	for range n {
@@ -68,14 +68,14 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 	}{
 		"unlocked": {o: rlock.Options{HandOff: rlock.HandOff{Most: 1, For: time.Hour}}, within: 10 * time.Second,
 			f: func(t *testing.T, _ *relay, a attempt) { t.Helper(); require.NoError(t, a.unlock()) }},
-		"forced": {o: rlock.Options{HandOff: never}, within: 10 * time.Second,
+		"forced": {o: rlock.Options{HandOff: unlimited}, within: 10 * time.Second,
 			f: func(t *testing.T, r *relay, _ attempt) {
 				t.Helper()
 				ok, err := r.other.Mutex(r.name).ForceUnlock(context.Background())
 				require.NoError(t, err)
 				require.True(t, ok)
 			}},
-		"deleted": {o: rlock.Options{HandOff: never, WatchdogTimeout: deletedWatchdog}, within: deletedWatchdog / 3,
+		"deleted": {o: rlock.Options{HandOff: unlimited, WatchdogTimeout: deletedWatchdog}, within: deletedWatchdog / 3,
 			f: func(t *testing.T, r *relay, a attempt) {
 				t.Helper()
 				r.do(t, "DEL", r.name)
@@ -108,7 +108,7 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 	t.Run("the lease ends", func(t *testing.T) {
 		redistest.Parallel(t)
 		const lease, late = 2 * time.Second, time.Second
-		r := newRelay(t, rlock.Options{HandOff: never})
+		r := newRelay(t, rlock.Options{HandOff: unlimited})
 		a, line := r.line(t, r.Mutex(r.name, rlock.WithLease(lease)))
 		r.proxy.OnRequest(r.nthHandOff(1, redistest.Hold))
 		unlocked := r.flying(t, a)
@@ -128,7 +128,7 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 
 // The hold that a waiter is given is forced open before it hears of it: whoever comes next does not wait for its end.
 func TestForcedBeforeTheAnswer(t *testing.T) {
-	r, a := turns(t, rlock.Options{HandOff: never})
+	r, a := turns(t, rlock.Options{HandOff: unlimited})
 	p := lockAsync(t, r.Mutex(r.name, rlock.WithLease(time.Hour)))
 	redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
 	var told atomic.Bool
@@ -156,7 +156,7 @@ func TestForcedBeforeTheAnswer(t *testing.T) {
 
 // The goroutine that ends a hold knows it before any message does, so whoever comes then asks, also if none arrives.
 func TestAfterAnUnlockOneAsks(t *testing.T) {
-	for name, o := range map[string]rlock.HandOff{"a run is over": {Most: 1, For: time.Hour}, "nobody waits": never} {
+	for name, o := range map[string]rlock.HandOff{"a run is over": {Most: 1, For: time.Hour}, "nobody waits": unlimited} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
 			r, a := turns(t, rlock.Options{HandOff: o})
@@ -172,7 +172,7 @@ func TestAfterAnUnlockOneAsks(t *testing.T) {
 
 // A TryLock that does not want to wait gets the answer of Redis.
 func TestOneAttemptAsksThoughItIsOurs(t *testing.T) {
-	r, a := turns(t, rlock.Options{HandOff: never})
+	r, a := turns(t, rlock.Options{HandOff: unlimited})
 	before := redistest.Commands(t, r.rdb)["evalsha"]
 	_, _, err := r.Mutex(r.name).TryLock(context.Background(), 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)

@@ -42,7 +42,7 @@ func (r *relay) takesTurns(t testing.TB, a attempt, line []pending) (last attemp
 // thing before the end.
 func TestPassOnCosts(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: never})
+	r := newRelay(t, rlock.Options{HandOff: unlimited})
 	a, line := r.inTurn(t, r.handle(), same(r.handle(), 20)...)
 	first := rlock.Owner(a.ctx)
 	before := redistest.Commands(t, r.rdb)
@@ -115,7 +115,7 @@ func TestPassOnIsBounded(t *testing.T) {
 // What one Lock asks of Redis and the one before it has not, goes by a call: another lease, a bound on the hold, another kind.
 func TestPassOnWantsTheSame(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: never})
+	r := newRelay(t, rlock.Options{HandOff: unlimited})
 	type kinds map[string]func() *rlock.Mutex
 	passes := kinds{
 		"the same":          func() *rlock.Mutex { return r.handle() },
@@ -156,7 +156,7 @@ func TestPassOnWantsTheSame(t *testing.T) {
 func TestPassOnNotWhileTaken(t *testing.T) {
 	redistest.Parallel(t)
 	const least = time.Second
-	r := newRelay(t, rlock.Options{HandOff: never})
+	r := newRelay(t, rlock.Options{HandOff: unlimited})
 	a, line := r.inTurn(t, r.handle(), r.handle(rlock.WithMinHold(least)), r.handle())
 	a, _ = r.takesTurns(t, a, line[:1])
 	began := time.Now()
@@ -174,7 +174,7 @@ func TestPassOnAndTheCount(t *testing.T) {
 	for _, underWay := range []bool{false, true} {
 		t.Run(map[bool]string{false: "stated", true: "under way"}[underWay], func(t *testing.T) {
 			redistest.Parallel(t)
-			r := newRelay(t, rlock.Options{HandOff: never})
+			r := newRelay(t, rlock.Options{HandOff: unlimited})
 			a, line := r.inTurn(t, r.handle(), r.handle())
 			if underWay {
 				r.proxy.OnRequest(nthScript(1, redistest.Hold))
@@ -212,7 +212,7 @@ func TestPassOnAndTheCount(t *testing.T) {
 func TestPassOnOfALockThatIsGone(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 3 * time.Second
-	r := newRelay(t, rlock.Options{HandOff: never, WatchdogTimeout: watchdog})
+	r := newRelay(t, rlock.Options{HandOff: unlimited, WatchdogTimeout: watchdog})
 	a, line := r.inTurn(t, r.handle(), same(r.handle(), 2)...)
 	r.do(t, "DEL", r.name)
 	before := a
@@ -237,7 +237,7 @@ func TestPassOnOfALockThatIsGone(t *testing.T) {
 func TestPassOnInSilence(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 6 * time.Second
-	r := newRelay(t, rlock.Options{HandOff: never, WatchdogTimeout: watchdog, UnlockTimeout: time.Second})
+	r := newRelay(t, rlock.Options{HandOff: unlimited, WatchdogTimeout: watchdog, UnlockTimeout: time.Second})
 	a, line := r.inTurn(t, r.handle(), same(r.handle(), 2)...)
 	r.proxy.BlackHole(true)
 	silent := time.Now()
@@ -260,7 +260,7 @@ func TestPassOnInSilence(t *testing.T) {
 func TestPassOnAfterALeaseOfItsOwn(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 2 * time.Second
-	r := newRelay(t, rlock.Options{HandOff: never, WatchdogTimeout: watchdog})
+	r := newRelay(t, rlock.Options{HandOff: unlimited, WatchdogTimeout: watchdog})
 	a, line := r.inTurn(t, r.handle(), r.handle())
 	_, unlock, err := r.handle(rlock.WithLease(watchdog / 2)).Lock(context.WithoutCancel(a.ctx))
 	require.NoError(t, err)
@@ -276,7 +276,7 @@ func TestPassOnAfterALeaseOfItsOwn(t *testing.T) {
 // While a call is under way that may end the tenure or lengthen its lease, it is not passed on.
 func TestPassOnNotDuringACall(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: never})
+	r := newRelay(t, rlock.Options{HandOff: unlimited})
 	a, line := r.inTurn(t, r.handle(), r.handle())
 	r.proxy.OnRequest(nthScript(1, redistest.Hold))
 	longer := lockAsync(t, under{a.ctx, r.handle(rlock.WithLease(time.Hour))})
@@ -331,7 +331,7 @@ func TestPassOnInACrowd(t *testing.T) {
 func TestPassOnTokens(t *testing.T) {
 	redistest.Parallel(t)
 	const behind = 20
-	r := newRelay(t, rlock.Options{HandOff: never})
+	r := newRelay(t, rlock.Options{HandOff: unlimited})
 	m := r.FencedMutex(r.name)
 	token := func(a attempt) int64 {
 		got, ok := m.FencingToken(a.ctx)
@@ -365,7 +365,7 @@ func TestPassOnTokens(t *testing.T) {
 // Those who came after the tokens were reserved get theirs by a call, which reserves some for those behind them.
 func TestPassOnWhenTheTokensAreUsedUp(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: never})
+	r := newRelay(t, rlock.Options{HandOff: unlimited})
 	m := r.FencedMutex(r.name)
 	a, line := r.inTurn(t, m, m)
 	line = append(line, r.queue(t, m, m)...)
@@ -383,7 +383,7 @@ func TestPassOnWhenTheTokensAreUsedUp(t *testing.T) {
 // A user without the right to INCRBY, as those of older versions are, has its tokens one by one.
 func TestPassOnWithoutTheRightToReserve(t *testing.T) {
 	redistest.Parallel(t)
-	r := newRelay(t, rlock.Options{HandOff: never})
+	r := newRelay(t, rlock.Options{HandOff: unlimited})
 	require.NoError(t, r.do(t, "ACL", "SETUSER", "default", "-incrby").Error())
 	m := r.FencedMutex(r.name)
 	a, line := r.inTurn(t, m, m, m)
