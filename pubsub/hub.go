@@ -127,7 +127,7 @@ func (h *Hub) Close() {
 
 // Join puts w at the end of the queue q, or ahead of all others. It reports true if w may ask at once: nobody else
 // waits there, and this process is not known to hold the lock. Then it has the turn, or asks beside the queue if it
-// wants a share. Otherwise w hears of its turn through [Waiter.Turn].
+// wants a share of its own; it may do that, too, while others ask for a share. Otherwise w hears of its turn through [Waiter.Turn].
 //
 // Each Join is followed by exactly one [Waiter.Done] or [Waiter.Leave].
 func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
@@ -142,6 +142,10 @@ func (h *Hub) Join(w *Waiter, q Queue) (turn bool) {
 		}
 		t.need = true
 		t.setTimer(lasts)
+	}
+	if w.Shared && !w.Joint && t.isShareAsked() {
+		t.goApart(w)
+		return true
 	}
 	if w.Ahead && t.first != nil {
 		t.pushAhead(w)
@@ -179,10 +183,10 @@ func (h *Hub) MayShare(q Queue) bool {
 	return t == nil || (t.first == nil || t.isShareAsked()) && t.localHoldLasts() == 0
 }
 
-// isShareAsked reports whether the only one in the queue asks for a share.
+// isShareAsked reports whether the first in the queue asks for a share, and those behind it, if any, wait for nothing else.
 func (t *topic) isShareAsked() bool {
 	w := t.first
-	return w != nil && w == t.current && w.Shared && w.next == nil
+	return w != nil && w == t.current && w.Shared && t.exclusive == 0
 }
 
 // topic returns the topic of a queue, for a waiter that joins.

@@ -25,9 +25,9 @@ import "time"
 //	Join       new       -> due        each waiter has a place, and the subscription is live
 //	Join       new       -> due        it goes ahead of all, and somebody has the turn
 //	Join       new       -> stopped    the hub is closed or draining, or its time is over
-//	Join       new       -> apart      as the first of these, for a share of its own
+//	Join       new       -> apart      as the first of these, for a share of its own; or all others there ask for a share, or wait for one
 //	JoinFirst  new       -> turn       nobody else is in the queue
-//	JoinFirst  new       -> apart      the same, or only one that asks for a share is there, for a share
+//	JoinFirst  new       -> apart      the same, or all others there ask for a share, or wait for one, for a share
 //	JoinFirst  new       -> new
 //	wake       waiting   -> turn       by a message, a confirmation, the timer, Wake, or one that left
 //	wake       waiting   -> due        the same, while another has the turn or is claimed

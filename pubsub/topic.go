@@ -30,6 +30,7 @@ type topic struct {
 	current     *Waiter // has the turn, or is claimed
 	turns       uint64  // how many turns and claims have begun
 	due         int32   // how many waiters are due
+	exclusive   int32   // how many waiters want more than a share
 	places      int32   // how many waiters have a place in Redis's queue, or are about to; one at most, unless queue.Each
 	placeless   bool    // the last one that asked for a place got none: until one gets it, the process counts as one that is not in line
 
@@ -77,6 +78,7 @@ func (t *topic) localHoldLasts() time.Duration {
 }
 
 func (t *topic) push(w *Waiter) {
+	t.count(w, 1)
 	if w.prev = t.last; t.last != nil {
 		t.last.next = w
 	} else {
@@ -85,11 +87,19 @@ func (t *topic) push(w *Waiter) {
 	t.last = w
 }
 
+func (t *topic) count(w *Waiter, n int32) {
+	if !w.Shared {
+		t.exclusive += n
+	}
+}
+
 func (t *topic) pushAhead(w *Waiter) {
+	t.count(w, 1)
 	w.next, t.first.prev, t.first = t.first, w, w
 }
 
 func (t *topic) remove(w *Waiter) {
+	t.count(w, -1)
 	if w.prev != nil {
 		w.prev.next = w.next
 	} else {

@@ -160,6 +160,7 @@ func (t *tenure) admitAs(
 	if err != nil {
 		t.mu.Unlock()
 		c.holdEnds()
+		c.stats.acquired.Add(^uint64(0))
 		return nil, err
 	}
 	renewed := t.renewed()
@@ -239,7 +240,7 @@ func (h *hold) add(l *level, a acquireResult) error {
 	switch {
 	case h.loss() != nil:
 		return h.loss()
-	case h.count == 0, t.left, a.how != byCall && h.levels == nil: // its last unlock has begun
+	case h.levels == nil, t.left: // its last unlock has begun
 		return errOver
 	case c.isTold(): // Close told the open levels, and would miss this one
 		return ErrClosed

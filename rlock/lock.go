@@ -236,7 +236,8 @@ func (l *locking) join() (turn bool) {
 		l.queued = m.client.hub.JoinFirst(&l.waiter, m.waiters())
 		return l.queued
 	}
-	l.queued, l.waiter.Joint = true, l.mayShare()
+	l.queued = true
+	l.waiter.Joint = l.mayShare() && !l.limit.After(l.wait) // or it asks itself, since it has no time to wait for another's answer
 	return m.client.hub.Join(&l.waiter, m.waiters())
 }
 
@@ -410,15 +411,25 @@ func (l *locking) enter(a acquireResult) (s *level, err error) {
 		}
 		return nil, err
 	case err == errOver: //nolint:errorlint // never wrapped
-		t.forget()
 		l.tenure = nil
+		m.client.insiders.remove(t)
+		m.client.running.Add(1)
+		go func() { // a call for a level of a hold before may be under way (I1); ends soon after that
+			defer m.client.running.Done()
+			t.awaitCallSlot()
+			defer t.releaseCallSlot()
+			t.forget()
+		}()
 		return nil, err
 	}
 	if a.how != byCall {
+		m.client.insiders.remove(t)
 		m.client.leases.Stop(&t.lease) // nobody is to be told of its end, whenever it is given back
 	}
 	// The caller may leave before the grant is given back; if that is not even begun, since Redis is silent, it is swept.
 	_, _, _ = leavable(l.ctx, m, l.limit, func(<-chan struct{}) (struct{}, error) {
+		t.awaitCallSlot()
+		defer t.releaseCallSlot()
 		t.giveBack()
 		return struct{}{}, nil
 	}, func(_ struct{}, err error) {

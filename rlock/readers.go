@@ -69,7 +69,10 @@ func (l *locking) share() (*level, error) {
 		return nil, errOver
 	}
 	t := m.client.insiders.leading(m.key, m.client.options.HandOff.For)
-	if t == nil || time.Until(m.client.leases.Until(&t.lease)) < m.ttl()/3 {
+	if t == nil {
+		return nil, errOver
+	}
+	if left := time.Until(m.client.leases.Until(&t.lease)); left < m.ttl()/3 || left > m.ttl() { // nor a longer one than it asks for
 		return nil, errOver
 	}
 	s, err := t.admit(l.caller, m, acquireResult{how: shared}, false)
@@ -104,11 +107,7 @@ func (l *locking) Share(with any) bool {
 func (t *tenure) isLeft() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	left := t.coming.Add(-1) == 0 && t.hold == nil
-	if left {
-		t.mutex.client.insiders.remove(t)
-	}
-	return left
+	return t.coming.Add(-1) == 0 && t.hold == nil
 }
 
 // leaveOthers ends a hold whose last level is closed, if others stand on its tenure, or are about to: then that goes on. err is the loss, if that has ended.
@@ -118,18 +117,14 @@ func (h *hold) leaveOthers() (left bool, err error) {
 		return false, nil
 	}
 	c := t.mutex.client
-	if !time.Now().Before(c.leases.Until(&t.lease)) {
-		c.leases.CatchUp() // it is lost, whoever notices first
+	if until := c.leases.Until(&t.lease); !time.Now().Before(until) {
+		c.leases.CatchUp()                                                                       // it is lost, whoever notices first;
+		t.lose(&LostError{Reason: LostExpired, Since: until, text: "lost: not renewed in time"}) // after Close nobody else does
 	}
 	t.mu.Lock()
-	switch {
-	case t.hold == h && h.beside == nil && t.coming.Load() == 0:
+	if t.hold == h && h.beside == nil && t.coming.Load() == 0 {
 		t.mu.Unlock()
 		return false, nil
-	case h.levels != nil: // another level was opened since, by a call that was under way
-		h.count--
-		t.mu.Unlock()
-		return true, nil
 	}
 	at := &t.hold
 	for *at != h {

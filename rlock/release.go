@@ -58,7 +58,7 @@ func (l *level) giveBack() {
 
 // untaken has the hold not stay taken, unless it is one that the caller had before.
 func (l *level) untaken() {
-	if l == &l.hold.first {
+	if l == &l.hold.first && l.mutex.minHold > 0 {
 		l.hold.tenure.taken = nil
 	}
 }
@@ -67,10 +67,9 @@ func (l *level) untaken() {
 type unlocking struct {
 	releasing
 
-	by     *unlocker
-	hold   *hold
-	loss   *LostError // the hold was lost before
-	others bool       // another level was opened since, by a call that was under way: the hold goes on
+	by   *unlocker
+	hold *hold
+	loss *LostError // the hold was lost before
 }
 
 // unlocking begins one, with the first call, unless the hold was lost.
@@ -83,17 +82,14 @@ func (l *level) unlocking(by *unlocker) unlocking {
 }
 
 // ends reports whether there is a hold to be ended.
-func (u *unlocking) ends() bool { return u.loss == nil && !u.others }
+func (u *unlocking) ends() bool { return u.loss == nil }
 
 // toUnlock is unlocking without that call.
 func (l *level) toUnlock(by *unlocker) unlocking {
 	h := l.hold
 	t := h.tenure
 	t.mu.Lock()
-	u := unlocking{by: by, hold: h, loss: h.loss(), others: h.count > 1}
-	if u.loss == nil && u.others {
-		h.count--
-	}
+	u := unlocking{by: by, hold: h, loss: h.loss()}
 	t.mu.Unlock()
 	u.tenure = t
 	if u.ends() {
@@ -113,11 +109,8 @@ func (u *unlocking) finish(by *unlocker) {
 // end is what the hold and the caller learn of it. What is left to be swept, if anything, is for the caller.
 func (u *unlocking) end() (rest *orphan, err error) {
 	h, t, r := u.hold, u.tenure, u.releaseResult
-	switch {
-	case u.loss != nil:
+	if u.loss != nil {
 		return h.releaseLost()
-	case u.others:
-		return nil, nil
 	}
 	m := t.mutex
 	c := m.client

@@ -411,3 +411,128 @@ func TestReadersInACrowd(t *testing.T) {
 	require.Zero(t, r.Stats().Holds)
 	rwNothing(t, r.rdb, r.name)
 }
+
+// A level whose call is answered when its section is over is none of that any more: the Lock competes, and has a hold of its own.
+func TestReentryAnsweredAfterItsSection(t *testing.T) {
+	redistest.Parallel(t)
+	for name, handles := range map[string]func(*relay, ...rlock.Option) *rlock.Mutex{
+		"a reader beside others": func(r *relay, o ...rlock.Option) *rlock.Mutex { return r.RWMutex(r.name, o...).Read() },
+		"a mutex":                (*relay).handle,
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			r := newRelay(t, hour)
+			first := locked(t, handles(r))
+			owner := rlock.Owner(first.ctx)
+			var others []attempt
+			if name != "a mutex" {
+				others = append(others, locked(t, handles(r)))
+			}
+			r.proxy.OnRequest(nthScript(1, redistest.Hold))
+			longer := lockAsync(t, under{context.WithoutCancel(first.ctx), handles(r, rlock.WithLease(time.Hour))})
+			redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() == 1 }, "it asks")
+			unlocked := async(first.unlock)
+			<-first.ctx.Done()
+			if len(others) > 0 {
+				require.NoError(t, within(t, unlocked, soon))
+			}
+			r.proxy.Release()
+			a := longer.get(t, atMost)
+			require.NoError(t, a.err)
+			require.NotEqual(t, owner, rlock.Owner(a.ctx))
+			if len(others) == 0 {
+				require.NoError(t, within(t, unlocked, atMost))
+			}
+			for _, other := range others {
+				require.NoError(t, other.ctx.Err())
+				require.NoError(t, other.unlock())
+			}
+			require.NoError(t, a.unlock())
+			require.Zero(t, r.Stats().Holds)
+			redistest.Eventually(t, atMost, func() bool { return !r.exists(t, r.name) }, "nothing is left")
+		})
+	}
+}
+
+// G2: after Close nobody tells of the end of a lease, but an unlock does, also of a reader that leaves others behind.
+func TestReadersUnlockAfterCloseAndTheLease(t *testing.T) {
+	redistest.Parallel(t)
+	const watchdog = time.Second
+	r := newRelay(t, rlock.Options{HandOff: hour.HandOff, WatchdogTimeout: watchdog})
+	all := []attempt{locked(t, r.RWMutex(r.name).Read()), locked(t, r.RWMutex(r.name).Read())}
+	r.Close()
+	pass(watchdog + 100*time.Millisecond)
+	writer := locked(t, r.other.RWMutex(r.name).Write())
+	for _, a := range all {
+		require.ErrorIs(t, a.unlock(), rlock.ErrLost)
+	}
+	require.NoError(t, writer.unlock())
+}
+
+// A reader that shares, as a part of what All cannot have, is given back beside others.
+func TestReadersOfAnAllThatIsRefused(t *testing.T) {
+	redistest.Parallel(t)
+	r := newRelay(t, hour)
+	mutex := r.name + ":mutex"
+	taken, reader := locked(t, r.other.Mutex(mutex)), locked(t, r.RWMutex(r.name).Read())
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 50 {
+				_, _, err := rlock.All(r.RWMutex(r.name).Read(), r.Client.Mutex(mutex)).TryLock(context.Background(), 0)
+				assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, 1, r.Stats().Holds)
+	require.NoError(t, reader.unlock())
+	require.NoError(t, taken.unlock())
+	rwNothing(t, r.rdb, r.name)
+}
+
+// A reader that has no time to wait for the answer to another's question asks itself, however many wait for that.
+func TestTryReadWhileOthersAsk(t *testing.T) {
+	redistest.Parallel(t)
+	for name, row := range map[string]struct {
+		before int
+		wait   time.Duration
+	}{"no wait": {1, 0}, "no wait, others do": {3, 0}, "a short wait": {1, 20 * time.Millisecond}, "a short wait, others do": {3, 20 * time.Millisecond}} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			r := newRelay(t, hour)
+			r.load(t, "read_acquire")
+			r.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+			line := []pending{lockAsync(t, r.RWMutex(r.name).Read())}
+			redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() == 1 }, "it asks")
+			for range row.before - 1 {
+				line = append(line, lockAsync(t, r.RWMutex(r.name).Read()))
+			}
+			redistest.Eventually(t, atMost, func() bool { return waiting() == row.before-1 }, "they wait for the answer")
+			hasty := lockAsync(t, tryFor{r.RWMutex(r.name).Read(), row.wait})
+			pass(100 * time.Millisecond) // an attempt is given a second
+			r.proxy.Release()
+			for _, p := range append(line, hasty) {
+				a := p.get(t, atMost)
+				require.NoError(t, a.err)
+				require.NoError(t, a.unlock())
+			}
+			require.EqualValues(t, row.before+1, r.Stats().Acquired)
+			rwNothing(t, r.rdb, r.name)
+		})
+	}
+}
+
+// Nobody joins readers one of which has asked for a longer lease than the watchdog's: who knows how long that lasts.
+func TestReadersDoNotJoinALongerLease(t *testing.T) {
+	redistest.Parallel(t)
+	r := newRelay(t, hour)
+	first := locked(t, r.RWMutex(r.name).Read())
+	inner := locked(t, under{first.ctx, r.RWMutex(r.name, rlock.WithLease(time.Hour)).Read()})
+	second := locked(t, r.RWMutex(r.name).Read())
+	require.NotEqual(t, rlock.Owner(first.ctx), rlock.Owner(second.ctx))
+	for _, a := range []attempt{inner, first, second} {
+		require.NoError(t, a.unlock())
+	}
+	rwNothing(t, r.rdb, r.name)
+}
