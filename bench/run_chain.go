@@ -75,14 +75,17 @@ func (c *chain) section() (last bool, err error) {
 	if err := c.next(); err != nil {
 		return false, err
 	}
+	locked := time.Now()
+	c.hist.record(locked.Sub(before))
 	v, ok := c.job.witness.slot(0).enter(c.job.id(c.at), false)
+	if c.job.section > 0 {
+		<-time.After(c.job.section)
+	}
 	if !v.leave() || !ok {
 		c.report.Violations++
 	}
 	c.report.Sections++
-	after := time.Now()
-	c.hist.record(after.Sub(before))
-	if after.After(c.end) {
+	if time.Now().After(c.end) {
 		return true, nil
 	}
 	c.report.Ops++
