@@ -75,7 +75,7 @@ func (h *hold) detach() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	busy := t.calling || t.callers != nil && len(t.callers.queue) > 0
-	if busy || t.loss != nil || h.count != 1 || h.levels != nil || !t.isClean() || t.staysTaken() {
+	if busy || t.loss != nil || !t.isClean() || t.staysTaken() {
 		return false
 	}
 	h.passed, h.count, t.hold = true, 0, nil

@@ -3,9 +3,11 @@ package rlock_test
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -282,15 +284,61 @@ func TestPassOnNotDuringACall(t *testing.T) {
 	longer := lockAsync(t, under{a.ctx, r.handle(rlock.WithLease(time.Hour))})
 	redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() == 1 }, "it asks for longer")
 	unlocked := async(a.unlock)
+	pass(100 * time.Millisecond) // the unlock waits for the call
 	line[0].stillWaits(t)
 	r.proxy.Release()
 	require.NoError(t, within(t, unlocked, atMost))
-	if got := longer.get(t, atMost); got.err == nil { // it came in before the end
-		line[0].stillWaits(t)
-		require.NoError(t, got.unlock())
-	}
+	require.Error(t, longer.get(t, atMost).err, "its section is over")
 	require.NoError(t, r.gets(t, line[0]).unlock())
 	r.clear(t)
+}
+
+// As long as something is not known of a tenure, it is not passed on: the answer to the call that handed it over was lost.
+func TestPassOnNotWhileUnresolved(t *testing.T) {
+	redistest.Parallel(t)
+	r := newRelay(t, rlock.Options{HandOff: unlimited})
+	r.proxy.OnReply(r.nthHandOff(1, redistest.Cut))
+	a, line := r.inTurn(t, r.handle(), same(r.handle(), 2)...)
+	for i := range line {
+		before := redistest.Commands(t, r.rdb)["hset"]
+		require.NoError(t, a.unlock())
+		a = r.gets(t, line[i])
+		require.EqualValues(t, 1-i, redistest.Commands(t, r.rdb)["hset"]-before, "only the first by a call")
+	}
+	require.NoError(t, a.unlock())
+	r.clear(t)
+}
+
+// G4: while somebody listens who is in no line, as Redisson does, a run has two hand-offs, once that is known: then all are told.
+func TestPassOnBesideOutsiders(t *testing.T) {
+	redistest.Parallel(t)
+	const most = 6
+	r := newRelay(t, rlock.Options{HandOff: rlock.HandOff{Most: most, For: time.Hour}})
+	var told atomic.Int32
+	conn, giveBack := r.rdb.Dedicate()
+	defer giveBack()
+	confirmed := make(chan struct{})
+	conn.SetPubSubHooks(rueidis.PubSubHooks{
+		OnMessage:      func(rueidis.PubSubMessage) { told.Add(1) },
+		OnSubscription: func(rueidis.PubSubSubscription) { close(confirmed) },
+	})
+	require.NoError(t, conn.Do(context.Background(), conn.B().Subscribe().Channel("redisson_lock__channel:{"+r.name+"}").Build()).Error())
+	<-confirmed
+	a, line := r.lineOf(t, r.handle(), same(r.handle(), 20)...)
+	sections, longest := 1, 0
+	for _, p := range line {
+		before := told.Load()
+		require.NoError(t, a.unlock())
+		a = r.gets(t, p)
+		if told.Load() > before {
+			sections = 0
+		}
+		if sections++; before > 0 {
+			longest = max(longest, sections)
+		}
+	}
+	require.Equal(t, 3, longest, "sections of a run")
+	require.NoError(t, a.unlock())
 }
 
 // G1, G5: many come, wait, give up and leave, while the lock goes round in two processes: one is inside at a time, and nothing is left.
