@@ -36,7 +36,8 @@ type histEntry struct {
 	Call, Return int64  // on the clock of histNow
 	Worker       int
 	Token        int64  // of a fenced hold, from 1 on; 0 without fencing
-	Within       string // owner of the hold on the other side of a read/write lock, which lets this one in
+	Shares       bool   // begins a hold of a reader: others of its process may have the same owner meanwhile
+	Within       string // the hold on the other side of a read/write lock, which lets this one in
 	Asked        int64  // on a fair lock: when its first call was sent
 	Placed, Kept int64  // when it was known to have its place in the queue there, and when it last asked for it or was granted the lock; or 0
 	Seen         string // by a look at a read/write lock: "<field>=<value>" of all
@@ -226,7 +227,7 @@ func (e histEntry) String() string {
 }
 
 // histReused returns an owner that Locks of several names came back with, or one that came back with it before the one before it has
-// called its unlock; or "".
+// called its unlock, unless they are readers, which share it; or "".
 func histReused(entries []histEntry) string {
 	names := make(map[string]string)
 	unlocked := make(map[string]int64) // the first call
@@ -252,7 +253,7 @@ func histReused(entries []histEntry) string {
 		names[owner], locked[e.Owner] = e.Name, e.Return
 	}
 	for _, e := range entries {
-		if e.Kind != histLock || e.Next == "" {
+		if e.Kind != histLock || e.Next == "" || e.Shares {
 			continue
 		}
 		if at, ok := unlocked[e.Owner]; !ok || at > locked[e.Next] {

@@ -18,6 +18,12 @@ func rwLook(seen string, call, ret int64) histEntry {
 	return e
 }
 
+// passes makes an unlock one that passes the tenure on.
+func passes(e histEntry) histEntry {
+	e.Next = histNext(e.Owner)
+	return e
+}
+
 // The checker of read/write histories knows good from bad, too. G1, G2, G5, G6, G8.
 func TestHistoryCheckerVerdictsReadWrite(t *testing.T) {
 	op := histOp
@@ -45,6 +51,29 @@ func TestHistoryCheckerVerdictsReadWrite(t *testing.T) {
 		{"a reader's unlock lets a writer in to another reader", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histLock, "b", 0, 10), op(histUnlock, "a", 15, 16), op(histLock, "w:write", 17, 18),
 			op(histUnlock, "b", 20, 21)}},
+
+		{"readers that share a tenure", true, []histEntry{
+			op(histLock, "a", 0, 10), op(histLock, "a#2", 5, 12), rwLook("a=1 mode=read", 13, 14), op(histReenter, "a", 15, 16),
+			rwLook("a=3 mode=read", 17, 18), op(histUnlock, "a", 19, 20), op(histUnlock, "a", 21, 22), rwLook("a=2 mode=read", 23, 24),
+			op(histUnlock, "a#2", 25, 27), op(histLock, "w:write", 26, 28)}},
+		{"a writer beside one of two that share", false, []histEntry{
+			op(histLock, "a", 0, 10), op(histLock, "a#2", 0, 10), op(histUnlock, "a", 15, 16), op(histLock, "w:write", 17, 18),
+			op(histUnlock, "a#2", 20, 21)}},
+		{"two that share, and Redis has nothing", false, []histEntry{
+			op(histLock, "a", 0, 10), op(histLock, "a#2", 0, 10), op(histUnlock, "a", 15, 16), rwLook("", 17, 18), op(histUnlock, "a#2", 20, 21)}},
+		{"a level too many of two that share", false, []histEntry{
+			op(histLock, "a", 0, 10), op(histLock, "a#2", 0, 10), rwLook("a=3 mode=read", 17, 18), op(histUnlock, "a#2", 20, 21)}},
+		{"an upgrade of one of two that share", false, []histEntry{
+			op(histLock, "a", 0, 10), op(histLock, "a#2", 0, 10), rwIn("a", op(histLock, "a:write", 11, 20)), op(histUnlock, "a#2", 22, 24)}},
+		{"a writer that passes on", true, []histEntry{
+			op(histLock, "w:write", 0, 10), op(histReenter, "w:write", 11, 12), op(histUnlock, "w:write", 13, 14),
+			passes(op(histUnlock, "w:write", 15, 20)), op(histLock, "w:write#2", 11, 22), rwLook("mode=write w:write=2", 23, 24),
+			op(histLock, "a", 25, 35), op(histUnlock, "w:write#2", 30, 32)}},
+		{"a writer that passes on, with a reader between", false, []histEntry{
+			op(histLock, "w:write", 0, 10), passes(op(histUnlock, "w:write", 11, 12)), op(histLock, "a", 13, 14),
+			op(histLock, "w:write#2", 11, 22), op(histUnlock, "a", 23, 24)}},
+		{"a writer that goes on with a tenure that nobody passed on", false, []histEntry{
+			op(histLock, "w:write", 0, 10), op(histUnlock, "w:write", 11, 12), op(histLock, "w:write#2", 13, 14)}},
 
 		{"a reader in the writer's section, which ends before it", true, []histEntry{
 			op(histLock, "w:write", 0, 10), rwIn("w:write", op(histLock, "a", 11, 12)), rwLook("a=1 mode=write w:write=1", 13, 14),

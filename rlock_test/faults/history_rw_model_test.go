@@ -9,12 +9,20 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// rwState is who holds a read/write lock in the eyes of its users: "<owner>=<levels>/<most of them so far>" for each live hold, in the order of the owners. The
-// owner of a writer ends with ":write".
+// rwState is who holds a read/write lock in the eyes of its users: the rwHolds, in their order.
 type rwState string
 
-// rwModel is a read/write lock: many readers, or one writer, and the readers in its section. One reader may become the writer if there
-// is no other, and stays a reader. Holds end as those of histModel do. What others see in Redis has all live holds; their counts follow.
+// rwHold is a live hold: "<owner>", or "<owner>#2" and so on. The owner of a writer ends with ":write". A hold of no levels is that of a
+// writer to which a tenure was passed on, and whose Lock has not come back yet.
+type rwHold struct {
+	name   string
+	levels int
+	most   int // that all holds of the tenure have had together: the count in Redis follows
+}
+
+// rwModel is a read/write lock: many readers, of which some may share a tenure, or one writer, and the readers in its section. One
+// reader may become the writer if there is no other, and stays a reader. Holds end as those of histModel do. What others see in
+// Redis has the tenures of all live holds; their counts follow.
 var rwModel = porcupine.Model{
 	Partition: histModel.Partition,
 	Init:      func() any { return rwState("") },
@@ -33,10 +41,12 @@ func (s rwState) step(e histEntry) (rwState, bool) {
 		return s.with(e.Owner, 1), s.lets(e)
 	case histReenter:
 		return s.with(e.Owner, levels+1), levels > 0
-	case histUnlock:
-		return s.with(e.Owner, levels-1), levels > 0
-	case histUnknown: // its level is over, if it was not before
-		return s.with(e.Owner, max(levels-1, 0)), true
+	case histUnlock, histUnknown: // of an unknown one the level is over, if it was not before
+		ok := levels > 0 || e.Kind == histUnknown
+		if levels == 1 && e.Next != "" && rwWrites(e.Owner) {
+			return s.passed(e.Owner, e.Next), ok
+		}
+		return s.with(e.Owner, max(levels-1, 0)), ok
 	case histLost:
 		return s.with(e.Owner, 0), levels > 0
 	case histRefused, histOver:
@@ -53,29 +63,35 @@ func (s rwState) lets(e histEntry) bool {
 	if !rwWrites(e.Owner) {
 		return s.writer() == e.Within
 	}
-	others := slices.DeleteFunc(strings.Fields(string(s)), func(hold string) bool { return rwOwner(hold) == e.Within })
-	return len(others) == 0 && (e.Within == "" || s.levels(e.Within) > 0)
+	passed := false
+	for _, h := range s.holds() {
+		passed = passed || h.name == e.Owner
+		if h.name != e.Owner && h.name != e.Within {
+			return false
+		}
+	}
+	return passed == strings.Contains(e.Owner, "#") && (e.Within == "" || s.levels(e.Within) > 0)
 }
 
 // shows reports whether Redis may have looked like that. A hold that is not live may be there if it was lost, or if a command
 // for it had an unknown outcome: such owners end with "?", see histMerge.
 func (s rwState) shows(seen []string) bool {
 	mode, writer := "mode=read", s.writer() != ""
-	for _, hold := range seen {
-		sure, doubted := strings.CutSuffix(hold, "?")
+	for _, owner := range seen {
+		sure, doubted := strings.CutSuffix(owner, "?")
 		switch {
-		case strings.HasPrefix(hold, "mode="):
+		case strings.HasPrefix(owner, "mode="):
 		case doubted:
 			writer = writer || rwWrites(rwOwner(sure)) && slices.Contains(seen, "mode=write")
-		case !s.follows(hold):
+		case !s.follows(owner):
 			return false
 		}
 	}
 	if writer {
 		mode = "mode=write"
 	}
-	for hold := range strings.FieldsSeq(string(s)) {
-		there := func(h string) bool { return rwOwner(h) == rwOwner(hold) }
+	for _, h := range s.holds() {
+		there := func(owner string) bool { return rwOwner(owner) == histTenure(h.name) }
 		if !slices.ContainsFunc(seen, there) || !slices.Contains(seen, mode) {
 			return false
 		}
@@ -83,53 +99,98 @@ func (s rwState) shows(seen []string) bool {
 	return true
 }
 
-// writer returns the owner of the live hold that writes, or "".
+// writer returns the live hold that writes, or "".
 func (s rwState) writer() string {
-	for hold := range strings.FieldsSeq(string(s)) {
-		if rwWrites(rwOwner(hold)) {
-			return rwOwner(hold)
+	for _, h := range s.holds() {
+		if rwWrites(h.name) {
+			return h.name
 		}
 	}
 	return ""
 }
 
-// follows reports whether the count of that hold in Redis is one that it has, or has had.
+// follows reports whether the count of that owner in Redis is one that its tenure has, or has had.
 func (s rwState) follows(seen string) bool {
-	_, n, _ := strings.Cut(seen, "=")
+	owner, n, _ := strings.Cut(seen, "=")
 	count, err := strconv.Atoi(n)
-	_, most := s.depth(rwOwner(seen))
-	return err == nil && 0 < count && count <= most
-}
-
-func (s rwState) levels(owner string) int {
-	levels, _ := s.depth(owner)
-	return levels
-}
-
-// depth is how many levels an owner has, and the most that it has had.
-func (s rwState) depth(owner string) (levels, most int) {
-	for hold := range strings.FieldsSeq(string(s)) {
-		if n, ok := strings.CutPrefix(hold, owner+"="); ok {
-			_, _ = fmt.Sscanf(n, "%d/%d", &levels, &most)
+	for _, h := range s.holds() {
+		if histTenure(h.name) == owner {
+			return err == nil && 0 < count && count <= h.most
 		}
 	}
-	return levels, most
+	return false
 }
 
-// with is the state in which an owner has so many levels.
-func (s rwState) with(owner string, levels int) rwState {
-	_, most := s.depth(owner)
-	holds := slices.DeleteFunc(strings.Fields(string(s)), func(hold string) bool { return rwOwner(hold) == owner })
-	if levels > 0 {
-		holds = append(holds, fmt.Sprintf("%s=%d/%d", owner, levels, max(most, levels)))
+func (s rwState) levels(hold string) int {
+	for _, h := range s.holds() {
+		if h.name == hold {
+			return h.levels
+		}
 	}
-	slices.Sort(holds)
-	return rwState(strings.Join(holds, " "))
+	return 0
 }
 
-func rwOwner(hold string) string {
-	owner, _, _ := strings.Cut(hold, "=")
+// with is the state in which a hold has so many levels.
+func (s rwState) with(hold string, levels int) rwState {
+	holds := s.holds()
+	i := slices.IndexFunc(holds, func(h rwHold) bool { return h.name == hold })
+	if i < 0 {
+		i, holds = len(holds), append(holds, rwHold{name: hold})
+	}
+	holds[i].levels = levels
+	together, most := 0, 0
+	for _, h := range holds {
+		if histTenure(h.name) == histTenure(hold) {
+			together, most = together+h.levels, max(most, h.most)
+		}
+	}
+	for i, h := range holds {
+		if histTenure(h.name) == histTenure(hold) {
+			holds[i].most = max(most, together)
+		}
+	}
+	if levels == 0 {
+		holds = slices.Delete(holds, i, i+1)
+	}
+	return rwStateOf(holds)
+}
+
+// passed is the state in which the tenure of a hold is on its way to the next one.
+func (s rwState) passed(hold, next string) rwState {
+	holds := s.holds()
+	for i, h := range holds {
+		if h.name == hold {
+			holds[i] = rwHold{name: next, most: h.most}
+		}
+	}
+	return rwStateOf(holds)
+}
+
+func (s rwState) holds() []rwHold {
+	var holds []rwHold
+	for field := range strings.FieldsSeq(string(s)) {
+		var h rwHold
+		name, counts, _ := strings.Cut(field, "=")
+		h.name = name
+		_, _ = fmt.Sscanf(counts, "%d/%d", &h.levels, &h.most)
+		holds = append(holds, h)
+	}
+	return holds
+}
+
+func rwStateOf(holds []rwHold) rwState {
+	fields := make([]string, len(holds))
+	for i, h := range holds {
+		fields[i] = fmt.Sprintf("%s=%d/%d", h.name, h.levels, h.most)
+	}
+	slices.Sort(fields)
+	return rwState(strings.Join(fields, " "))
+}
+
+// rwOwner is the owner of a field of the hash, as rwSeen has it.
+func rwOwner(seen string) string {
+	owner, _, _ := strings.Cut(seen, "=")
 	return owner
 }
 
-func rwWrites(owner string) bool { return strings.HasSuffix(owner, ":write") }
+func rwWrites(hold string) bool { return strings.HasSuffix(histTenure(hold), ":write") }

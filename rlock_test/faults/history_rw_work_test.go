@@ -106,20 +106,22 @@ func (w *histWorker) rwSection(parent context.Context, l rlock.Locker, name stri
 // rwHeld writes a Lock down that has succeeded.
 func (w *histWorker) rwHeld(h *histHold, e histEntry) {
 	h.whose()
-	e.Owner, e.Return = h.owner, histNow()
+	e.Return = histNow()
 	k := histKey{h.name, h.owner}
 	switch {
 	case h.outer != nil && h.outer.owner == h.owner:
-		e.Kind, h.base = histReenter, h.outer.base
+		e.Kind, h.base, h.hold = histReenter, h.outer.base, h.outer.hold
 		w.count(func(t *histTally) { t.Nested++ })
 	default:
 		if h.outer != nil {
-			e.Within = h.outer.owner
+			e.Within = h.outer.hold
 			w.count(func(t *histTally) { t.Inside++ })
 		}
-		h.base = &histBase{}
+		h.begin(w)
 		e.Call = max(e.Call, w.log.sinceWhen(k))
+		e.Shares = !rwWrites(h.owner)
 	}
+	e.Owner = h.hold
 	h.base.enter()
 	h.watch(w)
 	w.log.add(e)

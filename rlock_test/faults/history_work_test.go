@@ -266,11 +266,7 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 		w.wrong(fmt.Errorf("%s: a Lock inside did not re-enter", name))
 		fallthrough
 	default:
-		h.base = &histBase{}
-		var reused error
-		if h.hold, reused = w.log.next(histKey{name, h.owner}); reused != nil {
-			w.wrong(reused)
-		}
+		h.begin(w)
 		w.log.began(histKey{name, h.owner})
 	}
 	e.Owner = h.hold
@@ -295,6 +291,15 @@ func (h *histHold) whose() {
 	}
 	h.hold = h.owner
 	h.release = func() error { return err }
+}
+
+// begin makes it the first level of a hold, which gets its name.
+func (h *histHold) begin(w *histWorker) {
+	h.base = &histBase{}
+	var reused error
+	if h.hold, reused = w.log.next(histKey{h.name, h.owner}); reused != nil {
+		w.wrong(reused)
+	}
 }
 
 func (w *histWorker) mutex(name string, options ...rlock.Option) *rlock.Mutex {
