@@ -122,21 +122,25 @@ func (l *locking) compete() (*level, error) {
 				if g == nil {
 					run := l.tenure.run
 					s, err := l.enter(l.delivered)
-					if err == errOver { //nolint:errorlint // never wrapped
+					switch {
+					case err == errOver: //nolint:errorlint // never wrapped
 						continue // it was lost on its way
-					}
-					if l.delivered.how == letIn {
+					case err != nil:
+					case l.delivered.how == letIn:
 						l.isShared()
-						return s, err
+					default:
+						l.trace.handedBy(run)
+						c.stats.handOffs.Add(1)
 					}
-					l.trace.handedBy(run)
-					c.stats.handOffs.Add(1)
 					return s, err
 				}
 				if a, usable := l.given(g); usable {
-					l.trace.took(PathGrant)
-					c.stats.grants.Add(1)
-					return l.enter(a)
+					s, err := l.enter(a)
+					if err == nil {
+						l.trace.took(PathGrant)
+						c.stats.grants.Add(1)
+					}
+					return s, err
 				}
 			}
 		}
@@ -413,13 +417,11 @@ func (l *locking) enter(a acquireResult) (s *level, err error) {
 	case err == errOver: //nolint:errorlint // never wrapped
 		l.tenure = nil
 		m.client.insiders.remove(t)
-		m.client.running.Add(1)
-		go func() { // a call for a level of a hold before may be under way (I1); ends soon after that
-			defer m.client.running.Done()
+		m.client.running.Go(func() { // a call for a level of a hold before may be under way (I1); ends soon after that
 			t.awaitCallSlot()
 			defer t.releaseCallSlot()
 			t.forget()
-		}()
+		})
 		return nil, err
 	}
 	if a.how != byCall {
