@@ -22,7 +22,7 @@ func TestLs(t *testing.T) {
 	lock(t.Context(), t, locks.FencedMutex("job:2"))
 	lock(t.Context(), t, locks.FairMutex("p[x]:job"))
 	lock(t.Context(), t, locks.RWMutex("rw").Read())
-	lock(t.Context(), t, locks.RWMutex("rw").Read())
+	lock(t.Context(), t, newLocks(t, c).RWMutex("rw").Read()) // not of the same process, where they share
 	lock(t.Context(), t, locks.RWMutex("w\n").Write())
 	// As Redisson writes it.
 	require.NoError(t, c.Do(t.Context(), c.B().Hset().Key("java").FieldValue().FieldValue("285475da-9152-4c83-822a-67ee2f116a79:54", "1").Build()).Error())

@@ -115,7 +115,7 @@ func TestShowKinds(t *testing.T) {
 
 	third := newLocks(t, s.Client(t))
 	lock(t.Context(), t, c.RWMutex("rw").Read())
-	lock(t.Context(), t, c.RWMutex("rw").Read())
+	lock(t.Context(), t, other.RWMutex("rw").Read())
 	waitFor(t, third, third.RWMutex("rw").Write())
 	redistest.Eventually(t, patience, func() bool {
 		v, _ := showJSON(t, s.Addr(), "rw")
