@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -207,7 +208,7 @@ func (a *MultiMutex) split() {
 			a.parts = append(a.parts, []*member{m})
 			continue
 		}
-		at := batchKey{m.mutex.client, m.mutex.slot()}
+		at := batchKey{m.mutex.client, m.mutex.slot}
 		i, ok := parts[at]
 		if !ok || len(a.parts[i]) == maxBatch {
 			i = len(a.parts)
@@ -370,16 +371,16 @@ func (a *MultiMutex) compete(who caller) (*section, error) {
 // another one just then. done ends both.
 func (a *MultiMutex) begin() (closing context.Context, done func(), err error) {
 	for i, c := range a.clients {
-		if !c.start() {
+		if !c.calls.Start() {
 			for _, c := range a.clients[:i] {
-				c.running.Done()
+				c.calls.Ended()
 			}
 			return nil, nil, a.fail(ErrClosed)
 		}
 	}
 	counted := func() {
 		for _, c := range a.clients {
-			c.running.Done()
+			c.calls.Ended()
 		}
 	}
 	if len(a.clients) == 1 && !slices.ContainsFunc(a.members, func(m *member) bool { return m.about == nil }) {
@@ -388,9 +389,9 @@ func (a *MultiMutex) begin() (closing context.Context, done func(), err error) {
 	closing, end := context.WithCancelCause(context.Background())
 	over := make(chan struct{})
 	for _, c := range a.clients {
-		c.running.Go(func() { // ends with the Lock, or when the Client is closed, which waits for it
+		c.calls.Go(func() { // ends with the Lock, or when the Client is closed, which waits for it
 			select {
-			case <-c.done:
+			case <-c.calls.Done():
 				end(&LostError{Name: a.name, Reason: LostClosed, Since: time.Now(), text: "client closed"})
 			case <-over:
 			}
@@ -405,7 +406,7 @@ func (a *MultiMutex) begin() (closing context.Context, done func(), err error) {
 
 // canWait reports whether there is time for another try.
 func (c caller) canWait() bool {
-	return !c.once && !isClosed(c.trace.over()) && (c.wait.IsZero() || time.Now().Before(c.wait))
+	return !c.once && !calls.IsClosed(c.trace.over()) && (c.wait.IsZero() || time.Now().Before(c.wait))
 }
 
 // take adds all members but one that the section has. It does not wait. refused is a member that another owner holds; then, as after
@@ -577,11 +578,11 @@ func (s *section) takeEach(all []*member, who caller) (refused *member, err erro
 func (m *member) attempt() time.Duration {
 	switch {
 	case m.about == nil:
-		return callTimeout
+		return calls.Timeout
 	case m.mutex == nil: // an Upgradeable, which is two locks
-		return 2 * (callTimeout + m.replicaTimeout())
+		return 2 * (calls.Timeout + m.replicaTimeout())
 	}
-	return callTimeout + m.replicaTimeout()
+	return calls.Timeout + m.replicaTimeout()
 }
 
 func (m *member) replicaTimeout() time.Duration {

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
@@ -52,19 +53,19 @@ func (c caller) upTo(wait, least time.Duration) caller {
 // limit of an attempt is over. f goes on then, and ends as any unlock does. Close of the Clients concerned, which have been started, waits
 // for it.
 func (c caller) leaveTo(f func(), clients ...*Client) {
-	if !canLeave(c.ctx, c.limit) {
+	if !calls.CanLeave(c.ctx, c.limit) {
 		f()
 		return
 	}
 	for _, c := range clients {
-		c.running.Add(1)
+		c.calls.Also()
 	}
 	ended, left := make(chan any), make(chan struct{})
 	defer close(left)
 	go func() { // ends with f
 		defer func() {
 			for _, c := range clients {
-				c.running.Done()
+				c.calls.Ended()
 			}
 		}()
 		defer func() {
@@ -158,12 +159,12 @@ func (q *acquireRequest) ask(u rollbacker) (a acquireResult, left bool, err erro
 	if q.failed.Load() != nil {
 		q.failed.Store(nil) // of an earlier ask
 	}
-	if !canLeave(q.ctx, q.limit) { // spares the closures below
-		a, err = q.send(q.mutex.client.done)
-		q.mutex.client.answered(q.mutex.slot, err)
+	if !calls.CanLeave(q.ctx, q.limit) { // spares the closures below
+		a, err = q.send(q.mutex.client.calls.Done())
+		q.mutex.client.calls.Answered(q.mutex.slot, err)
 		return a, false, err
 	}
-	a, left, err = leavable(q.ctx, q.mutex, q.limit, q.send, u.rollBack)
+	a, left, err = calls.Leavable(q.ctx, q.mutex.client.calls, q.mutex.slot, q.limit, q.send, u.rollBack)
 	if failed := q.failed.Load(); left && failed != nil {
 		err = *failed
 	}
@@ -188,15 +189,15 @@ func (q *acquireRequest) send(left <-chan struct{}) (acquireResult, error) {
 		args.Replicas, args.ReplicaWait = c.options.Replicas, c.options.ReplicaTimeout
 		args.Connections = &c.connections
 	}
-	again := retry{until: q.limit, least: minTries}
+	again := calls.Retry{Until: q.limit, Least: calls.MinTries}
 	for {
 		sent := time.Now()
-		ctx := c.call(q.ctx, sent, args.ReplicaWait)
+		ctx := c.calls.Context(q.ctx, sent, args.ReplicaWait)
 		reply, err := lua.Acquire(ctx, c.rdb, args)
-		repeated := args.Replicas == 0 && ctx.isRepeated() // on a connection of its own rueidis repeats nothing
+		repeated := args.Replicas == 0 && ctx.IsRepeated() // on a connection of its own rueidis repeats nothing
 		switch {
 		case q.count == 1:
-			if err != nil && mayHaveRun(err) || repeated {
+			if err != nil && calls.MayHaveRun(err) || repeated {
 				t.lateAcquire(args.Lease)
 			}
 		case m.ttl() > t.mutex.ttl():
@@ -216,7 +217,7 @@ func (q *acquireRequest) send(left <-chan struct{}) (acquireResult, error) {
 		}
 		failed := err // of its own, so that no other call allocates
 		q.failed.Store(&failed)
-		if !again.wait(err, left, c.done) {
+		if !again.Wait(err, left, c.calls.Done()) {
 			return acquireResult{}, err
 		}
 	}
@@ -235,7 +236,7 @@ func (m *Mutex) acquireArgs(t *tenure, count int) lua.AcquireArgs {
 func (m *Mutex) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
 	var loss *LostError
 	switch timeUp := who.ctx.Err() != nil || who.once || !who.wait.IsZero() && !time.Now().Before(who.wait); {
-	case m.client.isClosed(), m.client.isTold(), errors.Is(err, pubsub.ErrClosed), errors.Is(err, ErrClosed):
+	case m.client.calls.IsClosed(), m.client.isTold(), errors.Is(err, pubsub.ErrClosed), errors.Is(err, ErrClosed):
 		return m.fail(ErrClosed)
 	case errors.As(err, &loss):
 		return loss
@@ -243,8 +244,8 @@ func (m *Mutex) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
 		return m.fail(err)
 	case err == nil, errors.Is(err, pubsub.ErrExpired):
 		var causes []error
-		if refusal.Status == 0 && m.client.left.isSilent(m.slot()) { // it stood behind one that got no answer
-			causes = []error{unreachable(errSilent)}
+		if refusal.Status == 0 && m.client.calls.IsSilent(m.slot) { // it stood behind one that got no answer
+			causes = []error{unreachable(calls.ErrSilent)}
 		}
 		e := notAcquired(who.ctx, m.name, who.began, causes...)
 		e.Holder, e.TTL, e.other = refusal.Holder, refusal.TTL, refusal.Other
@@ -253,7 +254,7 @@ func (m *Mutex) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
 		return e
 	case errors.Is(err, lua.ErrNoConnection):
 		return m.fail(ErrNotReplicated, err)
-	case timeUp && mayPass(err):
+	case timeUp && calls.MayPass(err):
 		return notAcquired(who.ctx, m.name, who.began, unreachable(err))
 	}
 	return m.fail(unreachable(err))

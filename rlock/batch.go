@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -36,10 +37,10 @@ var errAlone = errors.New("to be taken one by one")
 func takeTogether(who caller, all []*Mutex) (levels []*level, refused int, err error) {
 	first := all[0]
 	c := first.client
-	if !c.start() {
+	if !c.calls.Start() {
 		return nil, -1, first.fail(ErrClosed)
 	}
-	defer c.running.Done()
+	defer c.calls.Ended()
 	if c.isShut() {
 		return nil, -1, first.fail(ErrClosed)
 	}
@@ -60,7 +61,7 @@ func takeTogether(who caller, all []*Mutex) (levels []*level, refused int, err e
 		}
 		b.locks = append(b.locks, l)
 	}
-	a, left, err := leavable(who.ctx, first, who.limit, b.send, b.rollBack)
+	a, left, err := calls.Leavable(who.ctx, first.client.calls, first.slot, who.limit, b.send, b.rollBack)
 	switch {
 	case left:
 		if failed := b.failed.Load(); failed != nil {
@@ -85,7 +86,7 @@ func takeTogether(who caller, all []*Mutex) (levels []*level, refused int, err e
 // a slot moves, it says so of keys of which only some have moved.
 func isRefusal(err error) bool {
 	var said *rueidis.RedisError
-	return errors.As(err, &said) && (!mayPass(err) || said.IsTryAgain())
+	return errors.As(err, &said) && (!calls.MayPass(err) || said.IsTryAgain())
 }
 
 // allAnswer is what Redis replied to a batch.
@@ -101,12 +102,12 @@ func (b *batch) send(left <-chan struct{}) (allAnswer, error) {
 	for i, l := range b.locks {
 		args[i] = l.mutex.acquireArgs(l.tenure, l.count)
 	}
-	again := retry{until: b.limit, least: minTries}
+	again := calls.Retry{Until: b.limit, Least: calls.MinTries}
 	for {
 		sent := time.Now()
-		ctx := c.call(b.ctx, sent, 0)
+		ctx := c.calls.Context(b.ctx, sent, 0)
 		reply, err := lua.AcquireAll(ctx, c.rdb, args)
-		if err != nil && mayHaveRun(err) || ctx.isRepeated() {
+		if err != nil && calls.MayHaveRun(err) || ctx.IsRepeated() {
 			for _, l := range b.locks {
 				l.tenure.lateAcquire(l.mutex.expiry(l.mutex.ttl()))
 			}
@@ -116,7 +117,7 @@ func (b *batch) send(left <-chan struct{}) (allAnswer, error) {
 		}
 		failed := err
 		b.failed.Store(&failed)
-		if isRefusal(err) || !again.wait(err, left, c.done) {
+		if isRefusal(err) || !again.Wait(err, left, c.calls.Done()) {
 			return allAnswer{}, err
 		}
 	}
@@ -188,7 +189,7 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 		return levels, nil
 	}
 	b.locks = b.locks[len(levels):]
-	_, _, _ = leavable(b.ctx, b.locks[0].mutex, b.limit, func(<-chan struct{}) (struct{}, error) {
+	_, _, _ = calls.Leavable(b.ctx, b.locks[0].mutex.client.calls, b.locks[0].mutex.slot, b.limit, func(<-chan struct{}) (struct{}, error) {
 		b.releaseGrants()
 		b.withdraw()
 		return struct{}{}, nil
@@ -304,9 +305,9 @@ func releaseTogether(all []*ending) {
 			last, until = e, t
 		}
 	}
-	again := retry{until: until}
+	again := calls.Retry{Until: until}
 	for handsOff := true; ; handsOff = false {
-		closed := c.isClosed() // then Close may wait for this
+		closed := c.calls.IsClosed() // then Close may wait for this
 		sent := time.Now()
 		results, repeated, err := last.tenure.sendTogether(args, last.by, closed)
 		for i, e := range all {
@@ -316,7 +317,7 @@ func releaseTogether(all []*ending) {
 			case isRefusal(err):
 				e.alone()
 			default:
-				e.late, e.err = e.late || mayHaveRun(err), err
+				e.late, e.err = e.late || calls.MayHaveRun(err), err
 			}
 			args[i] = e.args
 		}
@@ -347,15 +348,15 @@ func (t *tenure) sendTogether(args []lua.ReleaseArgs, by *unlocker, closed bool)
 	}
 	ctx := t.releaseCall(time.Now(), by)
 	results, err = lua.ReleaseEach(ctx, c.rdb, args)
-	c.answered(t.mutex.slot, err)
-	return results, ctx.isRepeated(), err
+	c.calls.Answered(t.mutex.slot, err)
+	return results, ctx.IsRepeated(), err
 }
 
 // answered takes in what Redis said of this hold.
 func (e *ending) answered(handsOff bool, sent time.Time, r lua.ReleaseResult, repeated bool) {
 	switch {
 	case r.Err != nil:
-		e.late = e.late || mayHaveRun(r.Err)
+		e.late = e.late || calls.MayHaveRun(r.Err)
 		e.alone()
 	case handsOff:
 		e.releaseResult = e.tenure.handedOff(e.next, e.stay, sent, r.ReleaseReply, nil, repeated)

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
@@ -30,7 +31,8 @@ import (
 //   - one each that calls the Logger and the Trace, while they have something to be told.
 type Client struct {
 	rdb     rueidis.Client
-	id      string // the client part of its owner fields
+	calls   *calls.Calls // done with when Close begins; stopped after closeGrace
+	id      string       // the client part of its owner fields
 	options Options
 	hub     *pubsub.Hub
 	leases  *lease.Renewer
@@ -38,9 +40,7 @@ type Client struct {
 
 	noQueues    atomic.Bool     // the user may not use those of processes
 	noMarks     atomic.Bool     // nor the marks of writers
-	expires     bool            // rueidis may send a command again by itself, see mayExpire
 	connections lua.Connections // for Options.Replicas
-	left        leftCalls
 	sweepers    sweepers
 	stats       counters
 	tellers     tellers
@@ -54,20 +54,15 @@ type Client struct {
 	holdersCancelled chan struct{} // closed before the holders are told of the end: nothing is renewed after that
 
 	closing sync.Once
-	done    chan struct{} // closed by Close at once: waiters return
-	stopped chan struct{} // closed by Close after closeGrace: commands under way are given up
 	over    chan struct{} // closed at the end of Close, for which others that close wait
 
-	// mu guards the following. No other lock is taken under it.
-	mu      sync.Mutex
-	closed  bool
-	placed  *lease.Renewer // see places; nil until something waited for a fair lock
-	running sync.WaitGroup // see start; a call that was started may add goroutines of its own
+	mu     sync.Mutex     // guards the following; no other lock is taken under it
+	placed *lease.Renewer // see places; nil until something waited for a fair lock
 }
 
 const (
 	// closeGrace is how long Close waits for the replies of commands in flight, so that what they acquire can be given back.
-	closeGrace = callTimeout
+	closeGrace = calls.Timeout
 	// closeLimit is how long Close waits in all: there is time for one more call after the grace. What is still in flight then
 	// waits for rueidis to take a command or to give it a connection, which no ctx can end.
 	closeLimit = closeGrace + 2*lastCallTimeout
@@ -95,14 +90,12 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 	}
 	c := &Client{
 		rdb:              rdb,
+		calls:            calls.New(rdb, ErrClosed),
 		id:               id.String(),
 		options:          o,
-		expires:          mayExpire(rdb),
 		shut:             make(chan struct{}),
 		empty:            make(chan struct{}),
 		holdersCancelled: make(chan struct{}),
-		done:             make(chan struct{}),
-		stopped:          make(chan struct{}),
 		over:             make(chan struct{}),
 	}
 	c.newTellers()
@@ -111,7 +104,7 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 	if rdb.Mode() == rueidis.ClientModeCluster {
 		c.cluster = &topology{known: o.PlainPubSub}
 	}
-	leases := lease.Options{Watchdog: o.WatchdogTimeout, Timeout: callTimeout}
+	leases := lease.Options{Watchdog: o.WatchdogTimeout, Timeout: calls.Timeout}
 	if o.Logger != nil || o.Trace != nil && o.Trace.Renewed != nil {
 		leases.Renewed = c.renewed
 	}
@@ -148,12 +141,9 @@ func (c *Client) Close() {
 }
 
 func (c *Client) close() {
-	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
+	c.calls.Close()
 	c.shutting.Do(func() { close(c.shut) })
-	close(c.done)
-	grace := time.AfterFunc(closeGrace, func() { close(c.stopped) })
+	grace := time.AfterFunc(closeGrace, c.calls.Stop)
 	defer grace.Stop()
 	c.hub.Stop() // tells the waiters
 	c.tellHolders()
@@ -167,7 +157,7 @@ func (c *Client) close() {
 		}
 		all.Go(c.hub.Close)
 		all.Wait()
-		c.running.Wait()
+		c.calls.Wait()
 	}()
 	limit := time.NewTimer(closeLimit)
 	defer limit.Stop()
@@ -180,27 +170,6 @@ func (c *Client) close() {
 
 // ID returns the Client's part of its owner fields in Redis, a UUID: see [Owner].
 func (c *Client) ID() string { return c.id }
-
-func (c *Client) isClosed() bool {
-	select {
-	case <-c.done:
-		return true
-	default:
-		return false
-	}
-}
-
-// start counts a call or a goroutine that Close waits for; it must call running.Done at its end. start reports false if the
-// client is closed.
-func (c *Client) start() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return false
-	}
-	c.running.Add(1)
-	return true
-}
 
 // handsOff reports whether an unlock gives the lock to a waiter, here or in another process. Replicas do not confirm such a
 // grant.
@@ -229,7 +198,7 @@ func (c *Client) renew(ctx context.Context, group any, ttl time.Duration, items 
 		}
 	}
 	answers, err := g.kind.renew(ctx, c.rdb, longer(ttl, g.grace), holds)
-	c.answered(func() uint16 { return g.slot }, err)
+	c.calls.Answered(g.slot, err)
 	return verdicts(answers, err)
 }
 
@@ -238,7 +207,7 @@ func verdicts(answers []lua.Renewal, err error) ([]lease.Verdict, error) {
 	var redisErr *rueidis.RedisError
 	// TRYAGAIN passes only when the slot has moved; until then it is the answer to any call for
 	// both a key that has moved and one that has not.
-	if errors.As(err, &redisErr) && (!mayPass(err) || redisErr.IsTryAgain()) {
+	if errors.As(err, &redisErr) && (!calls.MayPass(err) || redisErr.IsTryAgain()) {
 		return nil, fmt.Errorf("%w: %w", lease.ErrRefused, err)
 	}
 	if err != nil {
@@ -266,4 +235,4 @@ type renewal struct {
 	slot  uint16
 }
 
-func (c *Client) group(m *Mutex) any { return renewal{kind: m.kind, grace: m.grace, slot: m.slot()} }
+func (c *Client) group(m *Mutex) any { return renewal{kind: m.kind, grace: m.grace, slot: m.slot} }

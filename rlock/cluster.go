@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
@@ -96,10 +97,10 @@ func (t *topology) isUnknown() bool {
 // error says what went wrong.
 func (t *topology) learn(ctx context.Context, limit time.Time, m *Mutex) (known bool, err error) {
 	c := m.client
-	again := retry{until: limit}
+	again := calls.Retry{Until: limit}
 	for {
-		sharded, left, err := leavable(ctx, m, limit, func(<-chan struct{}) (bool, error) {
-			return c.askSharded(c.call(ctx, time.Now(), 0), m)
+		sharded, left, err := calls.Leavable(ctx, m.client.calls, m.slot, limit, func(<-chan struct{}) (bool, error) {
+			return c.askSharded(c.calls.Context(ctx, time.Now(), 0), m)
 		}, nil)
 		switch {
 		case left:
@@ -109,7 +110,7 @@ func (t *topology) learn(ctx context.Context, limit time.Time, m *Mutex) (known 
 			t.known, t.sharded = true, sharded
 			t.mu.Unlock()
 			return true, nil
-		case !again.wait(err, ctx.Done(), c.done):
+		case !again.Wait(err, ctx.Done(), c.calls.Done()):
 			return false, fmt.Errorf("ask for the server's version: %w", err)
 		}
 	}
@@ -119,7 +120,7 @@ func (c *Client) askSharded(ctx context.Context, m *Mutex) (bool, error) {
 	// HELLO is allowed to every user, unlike INFO.
 	info, err := c.rdb.Do(ctx, c.rdb.B().Hello().Build().SetSlot(m.key)).AsMap()
 	var redisErr *rueidis.RedisError
-	if errors.As(err, &redisErr) && !mayPass(err) {
+	if errors.As(err, &redisErr) && !calls.MayPass(err) {
 		return false, nil // an imitation of Redis that does not know this form of HELLO
 	}
 	if err != nil {

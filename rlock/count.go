@@ -3,6 +3,7 @@ package rlock
 import (
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -83,9 +84,9 @@ func (t *tenure) follow() {
 // state makes the call; again after a while, and then after a longer one, if that fails.
 func (t *tenure) state() {
 	c := t.mutex.client
-	started := c.start() // Close waits for it
+	started := c.calls.Start() // Close waits for it
 	if started {
-		defer c.running.Done()
+		defer c.calls.Ended()
 	}
 	left := time.Until(c.leases.Until(&t.lease))
 	if left <= 0 {
@@ -104,8 +105,8 @@ func (t *tenure) state() {
 	f.calling, f.low, f.high = true, min(f.low, count), max(f.high, count)
 	t.mu.Unlock()
 
-	held, err := true, errSilent
-	if !c.left.isAny() || !c.left.isSilent(t.mutex.slot()) { // otherwise each tenure would have a call that hangs
+	held, err := true, calls.ErrSilent
+	if !c.calls.AnyLeft() || !c.calls.IsSilent(t.mutex.slot) { // otherwise each tenure would have a call that hangs
 		held, err = t.send(count, raise, left)
 	}
 	t.mu.Lock()
@@ -139,14 +140,14 @@ func (t *tenure) send(count int32, raise bool, left time.Duration) (held bool, e
 	c := m.client
 	now, lease := time.Now(), m.expiry(max(left, time.Millisecond))
 	if !raise {
-		reply, err := c.release(c.call(t.section(), now, 0), m, lua.ReleaseArgs{
+		reply, err := c.release(c.calls.Context(t.section(), now, 0), m, lua.ReleaseArgs{
 			Name: m.key, Side: m.kind.side, Owner: t.field(), Count: int(count), Lease: lease, Publish: lua.Publish(c.knownChannel(m)),
 		})
 		return reply.Status != lua.NotHeld, err
 	}
-	reply, err := lua.Acquire(c.call(t.section(), now, 0), c.rdb, lua.AcquireArgs{
+	reply, err := lua.Acquire(c.calls.Context(t.section(), now, 0), c.rdb, lua.AcquireArgs{
 		Name: m.key, Side: m.kind.side, Owner: t.field(), Count: int(count), Lease: lease,
 	})
-	c.answered(m.slot, err)
+	c.calls.Answered(m.slot, err)
 	return reply.Status != lua.Lost, err
 }

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
@@ -168,7 +169,7 @@ func (e *election) takeTurn() error {
 // elect asks in rounds until one gets the majority.
 func (e *election) elect() (*quorumLevel, error) {
 	q := e.quorum
-	pause, retry := time.Duration(0), minRetry
+	pause, retry := time.Duration(0), calls.MinPause
 	for {
 		for i := range e.ears {
 			e.ears[i].listen(q) // before it asks, so that it misses nothing
@@ -187,11 +188,11 @@ func (e *election) elect() (*quorumLevel, error) {
 		case e.once:
 			return nil, errGaveUp
 		case e.err == nil:
-			retry = minRetry
+			retry = calls.MinPause
 			if t.granted == 0 {
 				pause = 0
 			} else { // others ask in this moment: whoever waits for less has all servers for itself
-				pause = min(max(2*pause, 4*t.last.Sub(began), minPause), maxRetry)
+				pause = min(max(2*pause, 4*t.last.Sub(began), minPause), calls.MaxPause)
 				if e.sleep(time.Now().Add(rand.N(pause))) == gaveUp {
 					return nil, errGaveUp
 				}
@@ -199,13 +200,13 @@ func (e *election) elect() (*quorumLevel, error) {
 			if err := e.await(); err != nil {
 				return nil, err
 			}
-		case t.refusedForGood > len(q.members)-q.majority(), e.tries > 1 && time.Since(e.failed) >= retryWindow:
+		case t.refusedForGood > len(q.members)-q.majority(), e.tries > 1 && time.Since(e.failed) >= calls.RetryWindow:
 			return nil, q.tooFew(e.err)
 		default:
 			if e.sleep(time.Now().Add(retry)) == gaveUp {
 				return nil, errGaveUp
 			}
-			retry = min(2*retry, maxRetry)
+			retry = min(2*retry, calls.MaxPause)
 		}
 	}
 }
@@ -218,9 +219,9 @@ func (e *election) vote(h *quorumHold, began time.Time) (t tally, err error) {
 		if t.granted >= most || t.asked == 0 {
 			return t, nil
 		}
-		end := began.Add(retryWindow)
+		end := began.Add(calls.RetryWindow)
 		if !e.failed.IsZero() { // by now there may be new connections
-			end = earlier(end, began.Add(max(secondTry, retryWindow-began.Sub(e.failed))))
+			end = earlier(end, began.Add(max(secondTry, calls.RetryWindow-began.Sub(e.failed))))
 		}
 		if t.refused > 0 && t.granted+t.refused >= most || t.granted+t.asked < most {
 			// Nothing is gained by what is granted, and others may need it. But what answers in time need not be asked again.
@@ -266,7 +267,7 @@ func (h *quorumHold) count() (t tally) {
 			t.granted++
 		case s.err == nil:
 			t.refused++
-		case mayPass(s.err):
+		case calls.MayPass(s.err):
 			t.err = s.err
 		default:
 			t.refusedForGood++
@@ -286,12 +287,12 @@ func (h *quorumHold) count() (t tally) {
 func (e *election) note(h *quorumHold, t tally, began time.Time, left bool) {
 	if t.granted+t.refused >= e.quorum.majority() {
 		e.err, e.failed, e.tries = nil, time.Time{}, 0
-	} else if !left || t.err != nil || time.Since(began) >= unresponsiveAfter/2 { // or there was no time for an answer
+	} else if !left || t.err != nil || time.Since(began) >= calls.UnresponsiveAfter/2 { // or there was no time for an answer
 		switch {
 		case t.err != nil:
 			e.err = t.err
 		case e.err == nil:
-			e.err = errNoAnswer
+			e.err = calls.ErrNoAnswer
 		}
 		if e.tries++; e.tries == 1 {
 			e.failed = began

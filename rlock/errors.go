@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -209,7 +210,7 @@ func unreachable(err error) error {
 	case errors.Is(err, lua.ErrNoScripts):
 		return fmt.Errorf("%w; every lock needs EVALSHA and EVAL: see that the server has them, ACLs allow them, "+
 			"and a proxy before it passes them on", err)
-	case err == nil || !mayPass(err):
+	case err == nil || !calls.MayPass(err):
 		return err
 	}
 	return &unreachableError{err}

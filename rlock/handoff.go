@@ -3,6 +3,7 @@ package rlock
 import (
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
@@ -181,7 +182,7 @@ func (t *tenure) handOff(next *locking, stay bool, args lua.ReleaseArgs, by *unl
 	sent := time.Now()
 	ctx := t.releaseCall(sent, by)
 	reply, err := t.mutex.client.release(ctx, t.mutex, next.takesOver(args, stay))
-	return t.handedOff(next, stay, sent, reply, err, ctx.isRepeated())
+	return t.handedOff(next, stay, sent, reply, err, ctx.IsRepeated())
 }
 
 // takesOver are the arguments of a release that has a next owner.
@@ -201,9 +202,9 @@ func (t *tenure) handedOff(next *locking, stay bool, sent time.Time, reply lua.R
 	c, m := t.mutex.client, next.mutex
 	switch {
 	case err == nil && reply.Status == lua.NotHeld && repeated:
-		return releaseResult{late: true, err: errRepeated}
+		return releaseResult{late: true, err: calls.ErrRepeated}
 	case err != nil:
-		return releaseResult{late: mayHaveRun(err), err: err}
+		return releaseResult{late: calls.MayHaveRun(err), err: err}
 	case reply.Status == lua.NotHeld:
 		next.unclaim() // nobody knows who has the lock
 		return releaseResult{}
@@ -224,9 +225,9 @@ func (t *tenure) handedOff(next *locking, stay bool, sent time.Time, reply lua.R
 	}
 	if !ok { // it has given up
 		rollBack := func() { next.rollBack(next.delivered, nil) }
-		if c.start() { // not here: the hold has ended well, however long this takes
+		if c.calls.Start() { // not here: the hold has ended well, however long this takes
 			go func() { // ends when Redis has answered, or with the call's time-out; Close waits for it
-				defer c.running.Done()
+				defer c.calls.Ended()
 				rollBack()
 			}()
 		} else {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
@@ -51,10 +52,10 @@ func (m *Mutex) lock(who caller) (*level, error) {
 		return nil, m.invalid
 	}
 	c := m.client
-	if !c.start() {
+	if !c.calls.Start() {
 		return nil, m.fail(ErrClosed)
 	}
-	defer c.running.Done()
+	defer c.calls.Ended()
 	if err := m.fits(); err != nil {
 		return nil, m.fail(err)
 	}
@@ -152,7 +153,7 @@ func (l *locking) compete() (*level, error) {
 		case left:
 			return nil, l.failure(err)
 		case err != nil:
-			if mayPass(err) && l.queued { // it did not, for longer than anybody here should wait for their turn
+			if calls.MayPass(err) && l.queued { // it did not, for longer than anybody here should wait for their turn
 				l.waiter.Unanswered(err)
 			}
 			l.withdraw()
@@ -330,7 +331,7 @@ func (l *locking) waitOut() {
 	select {
 	case <-timer.C:
 	case <-l.ctx.Done():
-	case <-l.mutex.client.done:
+	case <-l.mutex.client.calls.Done():
 	}
 }
 
@@ -352,7 +353,7 @@ func (l *locking) withdrawInTime(hasTime bool, sweep func(*tenure)) (granted boo
 	case pubsub.Claimed: // its claimant ends it
 	case pubsub.Left:
 		if hasTime && l.tenure != nil && l.tenure.queued != nil {
-			_, _, _ = leavable(l.ctx, l.mutex, l.wait, func(<-chan struct{}) (struct{}, error) {
+			_, _, _ = calls.Leavable(l.ctx, l.mutex.client.calls, l.mutex.slot, l.wait, func(<-chan struct{}) (struct{}, error) {
 				l.tenure.giveBack()
 				return struct{}{}, nil
 			}, func(_ struct{}, err error) {
@@ -417,7 +418,7 @@ func (l *locking) enter(a acquireResult) (s *level, err error) {
 	case err == errOver: //nolint:errorlint // never wrapped
 		l.tenure = nil
 		m.client.insiders.remove(t)
-		m.client.running.Go(func() { // a call for a level of a hold before may be under way (I1); ends soon after that
+		m.client.calls.Go(func() { // a call for a level of a hold before may be under way (I1); ends soon after that
 			t.awaitCallSlot()
 			defer t.releaseCallSlot()
 			t.forget()
@@ -429,7 +430,7 @@ func (l *locking) enter(a acquireResult) (s *level, err error) {
 		m.client.leases.Stop(&t.lease) // nobody is to be told of its end, whenever it is given back
 	}
 	// The caller may leave before the grant is given back; if that is not even begun, since Redis is silent, it is swept.
-	_, _, _ = leavable(l.ctx, m, l.limit, func(<-chan struct{}) (struct{}, error) {
+	_, _, _ = calls.Leavable(l.ctx, m.client.calls, m.slot, l.limit, func(<-chan struct{}) (struct{}, error) {
 		t.awaitCallSlot()
 		defer t.releaseCallSlot()
 		t.giveBack()
@@ -590,7 +591,7 @@ func (m *Mutex) awaitCalls(who caller, h *hold) error {
 		case <-wait.Done():
 			h.tenure.leaves(turn)
 			return m.gaveUp(who, nil, lua.AcquireReply{})
-		case <-m.client.done:
+		case <-m.client.calls.Done():
 			h.tenure.leaves(turn)
 			return m.fail(ErrClosed)
 		}

@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -24,6 +25,7 @@ type Mutex struct {
 	key       string        // in Redis: Options.Prefix and the name
 	channel   string        // unlocks are published there
 	queue     string        // of the processes that wait
+	slot      uint16        // of the cluster; 0 without one
 	lease     time.Duration // 0: the watchdog renews
 	maxHold   time.Duration // see WithMaxHold; 0: no such bound
 	minHold   time.Duration // see WithMinHold
@@ -91,6 +93,9 @@ func (c *Client) mutex(k *kind, name string, options []Option) *Mutex {
 // mutexAt is mutex with a key of its own.
 func (c *Client) mutexAt(key string, k *kind, name string, options []Option) *Mutex {
 	m := &Mutex{client: c, kind: k, name: name, key: key, channel: k.channel(key), queue: k.queue(key)}
+	if c.cluster != nil {
+		m.slot = c.slot(key)
+	}
 	for _, o := range options {
 		if o == nil {
 			m.invalid = m.fail(errors.New("an option is nil"))
@@ -251,17 +256,17 @@ func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	})
 }
 
-// query runs a command for a caller who may leave. rueidis itself retries read-only commands until callTimeout.
+// query runs a command for a caller who may leave. rueidis itself retries read-only commands until calls.Timeout.
 func query[T any](ctx context.Context, m *Mutex, command func(context.Context) (T, error)) (value T, err error) {
 	m.check(ctx)
 	if m.invalid != nil {
 		return value, m.invalid
 	}
 	c := m.client
-	if !c.start() {
+	if !c.calls.Start() {
 		return value, m.fail(ErrClosed)
 	}
-	defer c.running.Done()
+	defer c.calls.Ended()
 	if ctx.Err() != nil {
 		return value, m.fail(ctx.Err())
 	}
@@ -272,14 +277,14 @@ func query[T any](ctx context.Context, m *Mutex, command func(context.Context) (
 		left = !known
 	}
 	if !left {
-		value, left, err = leavable(ctx, m, time.Time{}, func(<-chan struct{}) (T, error) {
-			return command(c.call(ctx, time.Now(), 0))
+		value, left, err = calls.Leavable(ctx, m.client.calls, m.slot, time.Time{}, func(<-chan struct{}) (T, error) {
+			return command(c.calls.Context(ctx, time.Now(), 0))
 		}, nil)
 	}
 	switch {
 	case err == nil && !left:
 		return value, nil
-	case c.isClosed():
+	case c.calls.IsClosed():
 		err = ErrClosed
 	case left && ctx.Err() != nil:
 		err = ctx.Err()

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"strings"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
 )
 
 // DefaultWatchdogTimeout is the lease of a hold that the watchdog renews, as in Redisson.
@@ -130,7 +132,7 @@ func (o Options) validate() (Options, error) {
 		o.ReplicaTimeout = time.Second
 	}
 	if o.UnlockTimeout == 0 {
-		o.UnlockTimeout = callTimeout
+		o.UnlockTimeout = calls.Timeout
 	}
 	if o.UnlockTimeout < time.Millisecond {
 		return o, fmt.Errorf("rlock: Options.UnlockTimeout is %v, want 0 or at least 1ms", o.UnlockTimeout)

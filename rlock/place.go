@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -49,8 +50,8 @@ func (p *placeKeeper) Closed() {}
 func (c *Client) places() *lease.Renewer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.placed == nil && !c.closed {
-		c.placed = lease.NewRenewer(c.refresh, lease.Options{Watchdog: c.placeLease(), Timeout: callTimeout})
+	if c.placed == nil && !c.calls.IsClosed() {
+		c.placed = lease.NewRenewer(c.refresh, lease.Options{Watchdog: c.placeLease(), Timeout: calls.Timeout})
 	}
 	return c.placed
 }
@@ -106,6 +107,6 @@ func (c *Client) refresh(ctx context.Context, group any, ttl time.Duration, item
 		}
 	}
 	answers, err := lua.Refresh(ctx, c.rdb, m.fair(), lua.Publish(c.knownChannel(m)), places)
-	c.answered(func() uint16 { return group.(renewal).slot }, err) //nolint:errcheck // as above
+	c.calls.Answered(group.(renewal).slot, err) //nolint:errcheck // as above
 	return verdicts(answers, err)
 }

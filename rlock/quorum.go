@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
 )
 
 // QuorumMutex is a lock that more than half of several independent servers hold, see [Quorum]. It has no state of its own: all
@@ -207,7 +209,7 @@ func (q *QuorumMutex) fail(causes ...error) error { return &lockError{name: q.na
 // tooFew is the error of a majority that could not be had, because of what a server, or the way to it, said.
 func (q *QuorumMutex) tooFew(err error) error {
 	if err == nil {
-		err = errNoAnswer
+		err = calls.ErrNoAnswer
 	}
 	return unreachable(fmt.Errorf("fewer than %d of %d servers took part: %w", q.majority(), len(q.members), err))
 }

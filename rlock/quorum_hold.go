@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
@@ -139,12 +140,12 @@ func newQuorumHold(q *QuorumMutex, line *localQueue) *quorumHold {
 // ask asks the server for the share, or for a missing one again: acquire takes it, or finds it there. The share is marked as asked.
 func (s *share) ask() {
 	c := s.tenure.mutex.client
-	if !c.start() {
+	if !c.calls.Start() {
 		s.answered(acquireResult{}, false, ErrClosed)
 		return
 	}
 	go func() { // ends with the answer and the end of the round, or with the hold; Close waits for it
-		defer c.running.Done()
+		defer c.calls.Ended()
 		h := s.of
 		a, left, err := s.call()
 		if !s.answered(a, left, err) {
@@ -170,7 +171,7 @@ func (s *share) call() (a acquireResult, left bool, err error) {
 	}
 	once := caller{ctx: ctx, limit: time.Now()} // no repeats after that
 	q := &acquireRequest{caller: once, mutex: m, tenure: s.tenure, count: 1}
-	return leavable(ctx, m, time.Time{}, q.send, s.rollBack)
+	return calls.Leavable(ctx, m.client.calls, m.slot, time.Time{}, q.send, s.rollBack)
 }
 
 // rollBack ends a share that the hold has no use for, when its call was answered. That is once, if at all.
@@ -183,7 +184,7 @@ func (s *share) rollBack(a acquireResult, err error) {
 	case !a.granted():
 		s.tenure.sweepIfUnresolved()
 	case !s.tenure.giveBack():
-		r.err = errNoAnswer
+		r.err = calls.ErrNoAnswer
 	}
 	select {
 	case h.released <- endOfShare{s, r}:
@@ -200,7 +201,7 @@ func (s *share) answered(a acquireResult, left bool, err error) (undecided bool)
 		s.tenure.giveBack()
 		a, granted, err = acquireResult{}, false, fmt.Errorf("%w: %w", ErrNotReplicated, a.Unconfirmed)
 	} else if err == nil && !granted && a.Status == 0 {
-		err = errNoAnswer
+		err = calls.ErrNoAnswer
 	}
 	h.mu.Lock()
 	s.asked, s.left, s.err, s.at = false, left, err, time.Now()
@@ -466,7 +467,7 @@ func (h *quorumHold) look() {
 		switch {
 		case s.held:
 			held = append(held, s.tenure)
-		case watch && !s.asked && !s.left && !s.tenure.mutex.client.isClosed():
+		case watch && !s.asked && !s.left && !s.tenure.mutex.client.calls.IsClosed():
 			ask = append(ask, s)
 		}
 	}

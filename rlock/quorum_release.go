@@ -3,6 +3,8 @@ package rlock
 import (
 	"slices"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
 )
 
 // unlock closes the level, and ends the hold with the last one.
@@ -79,10 +81,10 @@ func (h *quorumHold) release(until, over time.Time) error {
 			continue
 		}
 		calls++
-		counted := c.start() // an unlock works after Close, too
-		go func() {          // ends when the server has answered, or after its retries; Close waits for it
+		counted := c.calls.Start() // an unlock works after Close, too
+		go func() {                // ends when the server has answered, or after its retries; Close waits for it
 			if counted {
-				defer c.running.Done()
+				defer c.calls.Ended()
 			}
 			h.released <- endOfShare{s, s.release(until)}
 		}()
@@ -140,15 +142,15 @@ func (s *share) release(until time.Time) (r releaseResult) {
 	held := s.tenure
 	c := held.mutex.client
 	args := held.releaseArgs()
-	again := retry{until: until}
+	again := calls.Retry{Until: until}
 	for {
 		r.held, r.err = c.releaseOnce(held.mutex, args)
 		// Not there after a call without a reply: that call has released it.
 		r.held = r.held || r.late && r.err == nil
-		if r.err == nil || !again.wait(r.err, nil, c.done) {
+		if r.err == nil || !again.Wait(r.err, nil, c.calls.Done()) {
 			break
 		}
-		r.late = r.late || mayHaveRun(r.err)
+		r.late = r.late || calls.MayHaveRun(r.err)
 	}
 	switch {
 	case r.err != nil:

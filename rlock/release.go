@@ -1,9 +1,9 @@
 package rlock
 
 import (
-	"errors"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -175,9 +175,6 @@ type releaseResult struct {
 	err  error     // what the last call failed with
 }
 
-// errRepeated stands for the reply of a command that rueidis sent again by itself: the first copy may have run as well.
-var errRepeated = errors.New("sent twice, since its connection expired")
-
 // releasing is a release under way.
 type releasing struct {
 	releaseResult // what came of it so far
@@ -185,12 +182,12 @@ type releasing struct {
 	tenure *tenure
 	args   lua.ReleaseArgs
 	next   *locking // of this process, claimed until it is known what came of the release; nil: none
-	more   retry
+	more   calls.Retry
 	last   bool // no other call follows: the Client is closed
 }
 
 func (t *tenure) toRelease() releasing {
-	return releasing{tenure: t, args: t.releaseArgs(), more: retry{until: t.mutex.client.leases.Until(&t.lease)}}
+	return releasing{tenure: t, args: t.releaseArgs(), more: calls.Retry{Until: t.mutex.client.leases.Until(&t.lease)}}
 }
 
 // beginRelease makes the first call of those that end a hold: it goes to a waiter of this process, if there is one.
@@ -223,7 +220,7 @@ func (r *releasing) finish(by *unlocker) {
 func (r *releasing) call(by *unlocker) {
 	t := r.tenure
 	c := t.mutex.client
-	r.sent, r.last = time.Now(), c.isClosed()
+	r.sent, r.last = time.Now(), c.calls.IsClosed()
 	if r.last { // Close may wait for this
 		r.held, r.err = c.releaseOnce(t.mutex, r.args)
 	} else {
@@ -232,10 +229,10 @@ func (r *releasing) call(by *unlocker) {
 		reply, r.err = c.release(ctx, t.mutex, r.args)
 		r.held = reply.Status != lua.NotHeld
 		t.mutex.wakeIfAlone(reply)
-		r.late = r.late || ctx.isRepeated()
+		r.late = r.late || ctx.IsRepeated()
 	}
 	if r.err != nil {
-		r.late = r.late || mayHaveRun(r.err)
+		r.late = r.late || calls.MayHaveRun(r.err)
 	} else {
 		r.held = r.held || r.late // not there after a call without a reply: that call has released it
 	}
@@ -251,13 +248,15 @@ func (m *Mutex) wakeIfAlone(r lua.ReleaseReply) {
 
 // releaseCall is the context of a command that ends a tenure. On a connection that nobody else uses it is
 // given half the time of an unlock, so that a new connection has the rest.
-func (t *tenure) releaseCall(now time.Time, by *unlocker) *callContext {
+func (t *tenure) releaseCall(now time.Time, by *unlocker) *calls.Context {
 	c := t.mutex.client
-	ctx := c.call(t.section(), now, 0)
-	ctx.deadline = now.Add(max(minOwn, min(callTimeout, c.options.UnlockTimeout/2)))
+	ctx := c.calls.Context(t.section(), now, 0)
+	deadline := now.Add(max(minOwn, min(calls.Timeout, c.options.UnlockTimeout/2)))
 	if !by.over.IsZero() {
-		ctx.done, ctx.deadline = by.left, earlier(ctx.deadline, by.over.Add(-minOwn))
+		deadline = earlier(deadline, by.over.Add(-minOwn))
+		ctx.EndWith(by.left)
 	}
+	ctx.EndAt(deadline)
 	return ctx
 }
 

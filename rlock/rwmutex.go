@@ -81,10 +81,10 @@ func (rw *RWMutex) downgrade(who caller, writer *level) (*level, error) {
 	if writer == nil {
 		return nil, rw.write.fail(ErrNotHeld, errors.New("the ctx carries no open write hold (use the ctx that the writer's Lock returned)"))
 	}
-	if !rw.read.client.start() {
+	if !rw.read.client.calls.Start() {
 		return nil, rw.read.fail(ErrClosed)
 	}
-	defer rw.read.client.running.Done()
+	defer rw.read.client.calls.Ended()
 	outer, _ := writer.Context.Value(outerKey{}).(*outerCtx)
 	read := *rw.read
 	read.noReentry = false // a writer that was a reader before is that again

@@ -47,13 +47,13 @@ func (c *Client) awaitEmpty(ctx context.Context) error {
 	select {
 	case <-c.empty:
 		return nil
-	case <-c.done:
+	case <-c.calls.Done():
 		return nil
 	default:
 	}
 	select {
 	case <-c.empty:
-	case <-c.done:
+	case <-c.calls.Done():
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -99,9 +100,9 @@ func (c *Client) sweep(all ...*orphan) {
 	all = slices.DeleteFunc(all, func(r *orphan) bool { return r == nil })
 	switch {
 	case len(all) == 0:
-	case c.start():
+	case c.calls.Start():
 		c.sweepers.add(c, all)
-		c.running.Done()
+		c.calls.Ended()
 	default:
 		for i, result := range c.releaseAll(all) {
 			if result.Err != nil {
@@ -145,7 +146,7 @@ func (c *Client) releaseOnce(m *Mutex, args lua.ReleaseArgs) (held bool, err err
 
 func (c *Client) release(ctx context.Context, m *Mutex, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
 	reply, err := lua.Release(ctx, c.rdb, args)
-	c.answered(m.slot, err)
+	c.calls.Answered(m.slot, err)
 	if reply.NoQueue && err == nil {
 		c.forbidden(args.Side).Store(true)
 	}
@@ -153,8 +154,8 @@ func (c *Client) release(ctx context.Context, m *Mutex, args lua.ReleaseArgs) (l
 }
 
 func (c *Client) lastCall() (context.Context, context.CancelFunc) {
-	timeout := callTimeout
-	if c.isClosed() { // Close waits
+	timeout := calls.Timeout
+	if c.calls.IsClosed() { // Close waits
 		timeout = lastCallTimeout
 	}
 	return context.WithTimeout(context.Background(), timeout)
@@ -172,7 +173,7 @@ type orphan struct {
 }
 
 // sweepers are those of a Client, one for each slot of a cluster in which there is something to sweep: one node may be silent, and
-// the others well. leftCalls bounds how many orphans come together when Redis is silent.
+// the others well. Package calls bounds how many orphans come together when Redis is silent.
 type sweepers struct {
 	mu sync.Mutex // guards the following, and the orphans of all
 	of map[uint16]*sweeper
@@ -193,7 +194,7 @@ const (
 
 // add has the sweeper of their slot look for all of them, at once and then again and again. The client has been started.
 func (all *sweepers) add(c *Client, more []*orphan) {
-	slot := more[0].mutex.slot()
+	slot := more[0].mutex.slot
 	for _, r := range more {
 		r.pause = firstPause
 	}
@@ -206,7 +207,7 @@ func (all *sweepers) add(c *Client, more []*orphan) {
 			all.of = make(map[uint16]*sweeper)
 		}
 		all.of[slot] = s
-		c.running.Go(s.run) // ends when nothing is left to be found, or with one last try when the client closes; Close waits for it
+		c.calls.Go(s.run) // ends when nothing is left to be found, or with one last try when the client closes; Close waits for it
 	}
 	s.orphans = append(s.orphans, more...)
 	select {
@@ -217,9 +218,9 @@ func (all *sweepers) add(c *Client, more []*orphan) {
 
 func (s *sweeper) run() {
 	c := s.client
-	failed := minRetry // the pause after the next try that is not answered
+	failed := calls.MinPause // the pause after the next try that is not answered
 	for {
-		closing := c.isClosed()
+		closing := c.calls.IsClosed()
 		due, wait := s.due(closing)
 		more := s.more
 		switch {
@@ -227,16 +228,16 @@ func (s *sweeper) run() {
 			return
 		case len(due) == 0:
 		case s.try(due, failed, closing):
-			failed = minRetry
+			failed = calls.MinPause
 			continue
 		default: // the others would not be answered either: each try may be a new connection
-			wait, more, failed = failed, nil, min(2*failed, 4*maxRetry)
+			wait, more, failed = failed, nil, min(2*failed, 4*calls.MaxPause)
 		}
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
 		case <-more:
-		case <-c.done:
+		case <-c.calls.Done():
 		}
 		timer.Stop()
 	}
@@ -282,7 +283,7 @@ func (c *Client) releaseAll(all []*orphan) []lua.ReleaseResult {
 // try releases the fields, and drops those that need no further try. It reports whether Redis answered.
 func (s *sweeper) try(due []*orphan, failed time.Duration, closing bool) (answered bool) {
 	results := s.client.releaseAll(due)
-	s.client.answered(func() uint16 { return s.slot }, results[0].Err)
+	s.client.calls.Answered(s.slot, results[0].Err)
 	now := time.Now()
 	tried, done := make(map[*orphan]bool), make(map[*orphan]bool)
 	for i, r := range due {

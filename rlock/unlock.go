@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync/atomic"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
 )
 
 // An unlock keeps its caller waiting for a bounded time, because the ctx of the section may have ended long ago, or may never be
@@ -29,7 +31,7 @@ type unlocker struct {
 
 func newUnlocker() *unlocker { return &unlocker{left: make(chan struct{})} }
 
-func (u *unlocker) isLeft() bool { return isClosed(u.left) }
+func (u *unlocker) isLeft() bool { return calls.IsClosed(u.left) }
 
 // fails notes what went wrong. That the time of a call is over says nothing of why.
 func (u *unlocker) fails(err error) {
@@ -48,15 +50,15 @@ func (u *unlocker) cause() error {
 	if err := u.failed.Load(); err != nil {
 		return *err
 	}
-	return errNoAnswer
+	return calls.ErrNoAnswer
 }
 
 // again pauses, and reports whether a release that failed is to be sent again: if that may help, the hold is not lost, and its caller
 // waits.
-func (u *unlocker) again(t *tenure, r *retry, err error) bool {
+func (u *unlocker) again(t *tenure, r *calls.Retry, err error) bool {
 	u.fails(err)
 	c := t.mutex.client
-	return !u.isLeft() && t.lossSoFar() == nil && (r.wait(err, u.left, c.done) || !u.isLeft() && c.isClosed())
+	return !u.isLeft() && t.lossSoFar() == nil && (r.Wait(err, u.left, c.calls.Done()) || !u.isLeft() && c.calls.IsClosed())
 }
 
 // soonAfter is how soon after an unlock the sections around it have to be unlocked for its time to be taken off theirs.
@@ -92,7 +94,7 @@ func (i *innerUnlocks) add(began, now time.Time) {
 // nothing: Redis may be far away.
 func spend(ctx context.Context, began time.Time, failed bool) {
 	now := time.Now()
-	if !failed || now.Sub(began) < unresponsiveAfter/2 {
+	if !failed || now.Sub(began) < calls.UnresponsiveAfter/2 {
 		return
 	}
 	for l := levelOf(ctx); l != nil; l = l.outer {
@@ -108,10 +110,10 @@ func spend(ctx context.Context, began time.Time, failed bool) {
 func (c *Client) unlockTime(section *innerUnlocks, now time.Time, silent func() bool) time.Duration {
 	wait := c.options.UnlockTimeout
 	took := section.spent(now)
-	if rest := wait - took; took == 0 || rest > unresponsiveAfter || silent() {
+	if rest := wait - took; took == 0 || rest > calls.UnresponsiveAfter || silent() {
 		return max(rest, 0)
 	}
-	return min(unresponsiveAfter, wait)
+	return min(calls.UnresponsiveAfter, wait)
 }
 
 // minOwn is the least time of a call on the goroutine of an unlock's caller, and for how long the unlock then goes on: rueidis closes the
@@ -123,7 +125,7 @@ const minOwn = time.Second
 const afterStop = time.Second / 2
 
 // wasStopped reports whether this process was stopped, or starved, when a timer should have fired.
-func wasStopped(due time.Time) bool { return time.Since(due) > unresponsiveAfter }
+func wasStopped(due time.Time) bool { return time.Since(due) > calls.UnresponsiveAfter }
 
 // release takes a level that is closed off the count in Redis.
 //
@@ -142,11 +144,11 @@ func (l *level) release() (err error) {
 	over := began.Add(wait)
 	defer func() { spend(l.Context, began, err != nil) }()
 	mine := h.tenure.tryCallSlot()
-	if !mine || h.lossSoFar() == nil && (!l.isPatient() || wait < 2*minOwn || c.left.isAny() || !c.leases.Until(&h.tenure.lease).After(over)) {
+	if !mine || h.lossSoFar() == nil && (!l.isPatient() || wait < 2*minOwn || c.calls.AnyLeft() || !c.leases.Until(&h.tenure.lease).After(over)) {
 		return l.releaseFor(over, mine, nil)
 	}
-	if c.start() { // an unlock works after Close, too; Close waits for all of it
-		defer c.running.Done()
+	if c.calls.Start() { // an unlock works after Close, too; Close waits for all of it
+		defer c.calls.Ended()
 	}
 	first := l.unlockHere(over)
 	if first.loss != nil || first.err == nil {
@@ -206,7 +208,7 @@ func (l *level) isPatient() bool {
 
 func (l *level) unlockTime(now time.Time) time.Duration {
 	c := l.mutex.client
-	return c.unlockTime(&l.inner, now, func() bool { return c.left.isSilent(l.mutex.slot()) })
+	return c.unlockTime(&l.inner, now, func() bool { return c.calls.IsSilent(l.mutex.slot) })
 }
 
 // ended is the end of an unlock whose calls have been made.
@@ -222,18 +224,18 @@ func (l *level) ended(u *unlocking) error {
 // unlockFor runs f, which ends levels of one Client and slot. It returns when f does, when all levels are lost, or after wait.
 func unlockFor(by *unlocker, wait time.Duration, levels []*level, f func() []error) []error {
 	m := levels[0].mutex
-	c, slot, over := m.client, m.slot(), time.Now().Add(wait)
+	c, slot, over := m.client, m.slot, time.Now().Add(wait)
 	results := make(chan []error)
-	counted := c.start() // an unlock works after Close, too
-	go func() {          // ends with its calls, which no ctx of a caller ends; Close waits for it
+	counted := c.calls.Start() // an unlock works after Close, too
+	go func() {                // ends with its calls, which no ctx of a caller ends; Close waits for it
 		if counted {
-			defer c.running.Done()
+			defer c.calls.Ended()
 		}
 		errs := f()
 		select {
 		case results <- errs:
 		case <-by.left:
-			c.left.ended(slot, true, false) // whether Redis has answered, the calls have noted
+			c.calls.LeftEnds(slot) // whether Redis has answered, the calls have noted
 		}
 	}()
 	for extended := false; ; {
@@ -260,7 +262,7 @@ func unlockFor(by *unlocker, wait time.Duration, levels []*level, f func() []err
 		return errs
 	default:
 	}
-	c.left.add(slot)
+	c.calls.Leave(slot)
 	close(by.left)
 	c.leases.CatchUp() // a hold that has just ended is lost, whoever notices first
 	errs := make([]error, len(levels))

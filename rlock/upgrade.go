@@ -91,8 +91,8 @@ func (l *level) keeps(gate *level) {
 
 // free unlocks a gate whose reader is lost.
 func (l *level) free() {
-	if c := l.mutex.client; c.start() {
-		defer c.running.Done()
+	if c := l.mutex.client; c.calls.Start() {
+		defer c.calls.Ended()
 		_ = l.unlock()
 	}
 }
@@ -107,10 +107,10 @@ func (u *Upgradeable) lock(who caller) (l, gate *level, err error) {
 		l, err = r.lock(who)
 		return l, nil, err
 	}
-	if !w.client.start() {
+	if !w.client.calls.Start() {
 		return nil, nil, r.fail(ErrClosed)
 	}
-	defer w.client.running.Done() // Close waits for the gate to be given back
+	defer w.client.calls.Ended() // Close waits for the gate to be given back
 	if gate, err = u.lockGate(who); err != nil {
 		return nil, nil, err
 	}
@@ -179,10 +179,10 @@ func (u *Upgradeable) upgrade(who caller) (*level, error) {
 	case reader == nil || gate == nil:
 		return nil, w.fail(ErrUpgrade, errors.New("the ctx carries no hold of Upgradeable (use the ctx that its Lock returned)"))
 	}
-	if !w.client.start() {
+	if !w.client.calls.Start() {
 		return nil, w.fail(ErrClosed)
 	}
-	defer w.client.running.Done()
+	defer w.client.calls.Ended()
 	l, err := w.compete(who, reader.hold)
 	if err != nil {
 		return nil, orLoss(err, reader.hold, gate.hold)

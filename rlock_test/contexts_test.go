@@ -128,12 +128,12 @@ func TestContextsSayThatTheyEnded(t *testing.T) { // beside no other test: timer
 				defer to.mu.Unlock()
 				t.Log(to.given, to.ended)
 				require.Empty(t, to.wrong)
-				for _, some := range []string{"callContext of EVALSHA", "timerCtx of EVALSHA", "cancelCtx of"} {
+				for _, some := range []string{"Context of EVALSHA", "timerCtx of EVALSHA", "cancelCtx of"} {
 					require.True(t, slices.ContainsFunc(slices.Collect(maps.Keys(to.ended)), func(at string) bool {
 						return strings.Contains(at, some)
 					}), "none has ended that is a %s", some)
 				}
-				require.NotZero(t, to.given["*rlock.callContext of connection's EVALSHA"], "with Replicas")
+				require.NotZero(t, to.given["*calls.Context of connection's EVALSHA"], "with Replicas")
 			})
 		}
 	}

@@ -1,0 +1,180 @@
+// Package calls is how commands get to Redis: for callers who may leave before they are answered, again if they failed for a reason
+// that passes, and with a bound on what is left behind while Redis is silent. It knows what an error says of a command, and no lock.
+package calls
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+const (
+	// Timeout bounds a command on a connection that nobody else uses; rueidis then closes the connection. On one
+	// that others share, a command ends when rueidis notices that the connection is silent, by default after 11 s.
+	Timeout = 3 * time.Second
+
+	// UnresponsiveAfter is for how long no call was answered if Redis counts as silent.
+	UnresponsiveAfter = 100 * time.Millisecond
+)
+
+// Calls are those of a Client that are under way, and what it runs beside them. Its methods are safe for concurrent use.
+type Calls struct {
+	errClosed error
+	repeats   bool          // rueidis may send a command again by itself, see mayRepeat
+	done      chan struct{} // closed by Close at once: callers return
+	stopped   chan struct{} // closed by Stop: commands under way are given up
+	left      left
+
+	mu      sync.Mutex // guards closed, and running against a Wait that has begun
+	closed  bool
+	running sync.WaitGroup
+}
+
+// New returns the Calls of a Client of rdb. A call that ends because the Client is closed fails with errClosed.
+func New(rdb rueidis.Client, errClosed error) *Calls {
+	return &Calls{errClosed: errClosed, repeats: mayRepeat(rdb), done: make(chan struct{}), stopped: make(chan struct{})}
+}
+
+// Start counts a call, or a goroutine, that Wait waits for; it calls Ended at its end. Start reports false after Close.
+func (c *Calls) Start() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.running.Add(1)
+	return true
+}
+
+// Also counts one more within a call that was started, also after Close.
+func (c *Calls) Also() { c.running.Add(1) }
+
+// Ended is the end of what was counted.
+func (c *Calls) Ended() { c.running.Done() }
+
+// Go runs f on a goroutine of its own, within a call that was started, also after Close. Wait waits for it.
+func (c *Calls) Go(f func()) { c.running.Go(f) }
+
+// Close has all callers return that wait, and no call start from now on. It is called once.
+func (c *Calls) Close() {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	close(c.done)
+}
+
+// Stop ends the commands under way that do not have a time of their own. It is called once, after Close.
+func (c *Calls) Stop() { close(c.stopped) }
+
+// Wait waits for all that was counted. It is called after Close.
+func (c *Calls) Wait() { c.running.Wait() }
+
+// Done is closed by Close.
+func (c *Calls) Done() <-chan struct{} { return c.done }
+
+// IsClosed reports whether Close was called.
+func (c *Calls) IsClosed() bool { return IsClosed(c.done) }
+
+// IsClosed reports whether c is closed, of a channel on which nothing is sent.
+func IsClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// CanLeave reports whether a caller may leave a call before its end.
+func CanLeave(ctx context.Context, limit time.Time) bool { return ctx.Done() != nil || !limit.IsZero() }
+
+// Leavable runs f, which makes a call about the slot of a cluster, for a caller who may leave before the answer: when ctx is done, at limit if
+// that is not zero, or on Close. Then it returns at once, and left is true. The error is that of Close, or what the caller
+// may say of Redis: nothing, if there was no time for an answer. The channel that f was given is closed, and rollBack, if not nil,
+// gets what f returns when it does, or an error if f was not started.
+//
+// It is called within a call that was started. A caller who cannot leave asks on its own goroutine.
+func Leavable[T any](
+	ctx context.Context, c *Calls, slot uint16, limit time.Time, f func(left <-chan struct{}) (T, error), rollBack func(T, error),
+) (value T, left bool, err error) {
+	if !CanLeave(ctx, limit) {
+		value, err = f(c.done)
+		c.Answered(slot, err)
+		return value, false, err
+	}
+	began := time.Now()
+	var over <-chan time.Time
+	if !limit.IsZero() {
+		timer := time.NewTimer(limit.Sub(began))
+		defer timer.Stop()
+		over = timer.C
+	}
+	counted, err := c.admit(ctx, slot, over)
+	if err != nil {
+		if rollBack != nil {
+			rollBack(value, err)
+		}
+		return value, true, err
+	}
+	type result struct {
+		value T
+		err   error
+	}
+	results, gone := make(chan result), make(chan struct{})
+	c.Go(func() { // ends when f does, which no ctx of a caller ends
+		value, err := f(gone)
+		answered := err == nil || !MayPass(err)
+		select { // whoever is first decides: a caller who takes the result, or one who has left
+		case results <- result{value, err}:
+			c.left.ended(slot, counted, answered)
+		case <-gone:
+			if rollBack != nil {
+				rollBack(value, err)
+			}
+			c.left.ended(slot, true, answered)
+		}
+	})
+	select {
+	case r := <-results:
+		return r.value, false, r.err
+	case <-ctx.Done():
+	case <-over:
+	case <-c.done:
+		err = c.errClosed
+	}
+	if err == nil && time.Since(began) >= UnresponsiveAfter/2 {
+		err = ErrNoAnswer
+	}
+	if !counted {
+		c.left.add(slot)
+	}
+	close(gone)
+	return value, true, err
+}
+
+// admit waits until a call may start, and reports whether it counts as left behind from then on. The error is that of a caller who left first.
+func (c *Calls) admit(ctx context.Context, slot uint16, over <-chan time.Time) (counted bool, err error) {
+	for waited := false; ; waited = true {
+		w := c.left.admit(slot, waited)
+		if w.change == nil {
+			return w.counted, nil
+		}
+		again := time.NewTimer(w.atMost)
+		select {
+		case <-w.change:
+		case <-again.C:
+		case <-ctx.Done():
+			err = ErrSilent
+		case <-over:
+			err = ErrSilent
+		case <-c.done:
+			err = c.errClosed
+		}
+		again.Stop()
+		if err != nil {
+			return false, err
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package calls
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// Whether connections have a lifetime is seen at rueidis's own clients, and taken for granted at others.
+func TestMayRepeat(t *testing.T) {
+	s := redistest.Start(t)
+	life := func(o *rueidis.ClientOption) { o.ConnLifetime = time.Hour }
+	require.False(t, mayRepeat(s.Client(t)))
+	require.True(t, mayRepeat(s.Client(t, life)))
+	require.True(t, mayRepeat(struct{ rueidis.Client }{s.Client(t)}), "it cannot be seen through a wrapper")
+	cl := redistest.StartCluster(t, 3, 0)
+	require.False(t, mayRepeat(cl.Client(t)))
+	require.True(t, mayRepeat(cl.Client(t, life)))
+}
+
+func TestWhatErrorsMean(t *testing.T) {
+	for name, row := range map[string]struct {
+		err              error
+		mayPass, mayHave bool
+	}{
+		"connection refused":          {&net.OpError{Op: "dial", Err: errors.New("refused")}, true, false},
+		"reset":                       {&net.OpError{Op: "read", Err: errors.New("reset")}, true, true},
+		"rueidis is switching":        {rueidis.ErrClosing, true, true},
+		"time-out":                    {context.DeadlineExceeded, true, true},
+		"no connection":               {lua.ErrNoConnection, false, false},
+		"somebody else's key":         {lua.ErrForeign, false, false},
+		"sent twice, and not decided": {ErrRepeated, true, true},
+	} {
+		require.Equal(t, row.mayPass, MayPass(row.err), name)
+		require.Equal(t, row.mayHave, MayHaveRun(row.err), name)
+	}
+	rdb := redistest.Start(t).Client(t)
+	const before7 = "Error running script (call to f_dfa094601748940e7a4eb38df28cfad457f6c155): @user_script:9: @user_script: 9: "
+	for said, passes := range map[string]bool{
+		"READONLY You can't write":                                                   true, // a failover
+		before7 + "-READONLY You can't write":                                        true,
+		before7 + "Lua script attempted to access a non local key in a cluster node": true,
+		before7 + "-OOM command not allowed":                                         false,
+		"WRONGTYPE Operation against a key":                                          false,
+	} {
+		err := rdb.Do(t.Context(), rdb.B().Eval().Script("return redis.error_reply(ARGV[1])").Numkeys(0).Arg(said).Build()).Error()
+		require.Equal(t, passes, MayPass(err), said)
+	}
+}
+
+// While Redis is silent, calls start only until so many callers have left, and then as others end.
+func TestLeftCallsAreBounded(t *testing.T) {
+	var l left
+	for range maxLeft {
+		require.Equal(t, admission{}, l.admit(0, false))
+		l.add(0) // its caller leaves
+	}
+	require.Equal(t, admission{}, l.admit(1, false), "another slot of a cluster is no matter of theirs")
+	waits := l.admit(0, false)
+	require.NotNil(t, waits.change)
+	l.ended(0, true, false)
+	<-waits.change
+	require.Equal(t, admission{counted: true}, l.admit(0, true), "it waited, and counts from its start")
+	waits = l.admit(0, true)
+	require.NotNil(t, waits.change)
+	l.ended(0, true, true)
+	<-waits.change
+	require.Equal(t, admission{}, l.admit(0, false), "Redis has answered")
+}
+
+// A command goes on when its caller has left, and so says nothing of how the caller's ctx ended; nor do contexts made of its own.
+func TestCallContextHasACauseOfItsOwn(t *testing.T) {
+	type key struct{}
+	ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), key{}, "value"))
+	cancel(errors.New("the caller's"))
+	stopped := make(chan struct{})
+	call := (&Calls{stopped: stopped}).Context(ctx, time.Now(), 0)
+	child, end := context.WithCancel(call)
+	defer end()
+	require.Equal(t, "value", child.Value(key{}))
+	require.NoError(t, context.Cause(call))
+	require.NoError(t, child.Err())
+	close(stopped)
+	<-child.Done()
+	require.Equal(t, context.Canceled, context.Cause(child))
+	require.Equal(t, context.Canceled, context.Cause(call))
+}
+
+// While Redis is silent, one call more starts every half second: it may go by a connection that is well.
+func TestSilenceIsProbed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var l left
+		for range maxLeft {
+			l.add(0)
+		}
+		for range 3 {
+			waits := l.admit(0, false)
+			require.NotNil(t, waits.change)
+			require.Equal(t, probeEvery, waits.atMost)
+			time.Sleep(waits.atMost)
+			require.Equal(t, admission{counted: true}, l.admit(0, true), "the probe")
+		}
+		waits := l.admit(0, false)
+		require.NotNil(t, waits.change)
+		l.ended(0, true, true)
+		<-waits.change
+		require.Nil(t, l.admit(0, false).change, "a probe was answered")
+		for range maxLeftSomewhere {
+			l.add(1)
+		}
+		time.Sleep(2 * probeEvery)
+		require.NotNil(t, l.admit(0, false).change, "many slots are silent: nothing is probed")
+	})
+}
+
+// A caller who leaves is not kept, and what its call comes to is rolled back; one that was kept waiting for others leaves as well.
+func TestLeavable(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		errClosed := errors.New("closed")
+		c := New(nil, errClosed)
+		require.True(t, c.Start())
+		answer, rolledBack := make(chan error), make(chan error, 2)
+		ask := func(ctx context.Context, limit time.Time) (bool, error) {
+			_, left, err := Leavable(ctx, c, 0, limit, func(<-chan struct{}) (int, error) { return 1, <-answer },
+				func(_ int, err error) { rolledBack <- err })
+			return left, err
+		}
+		left, err := ask(t.Context(), time.Now().Add(time.Second))
+		require.True(t, left)
+		require.Equal(t, ErrNoAnswer, err)
+		require.True(t, c.AnyLeft())
+		answer <- nil
+		require.NoError(t, <-rolledBack)
+		synctest.Wait()
+		require.False(t, c.AnyLeft())
+
+		for range maxLeft {
+			c.Leave(0)
+		}
+		require.False(t, c.IsSilent(0), "not for long enough")
+		time.Sleep(2 * UnresponsiveAfter)
+		require.True(t, c.IsSilent(0))
+		left, err = ask(t.Context(), time.Now().Add(probeEvery/2))
+		require.True(t, left)
+		require.Equal(t, ErrSilent, err)
+		require.Equal(t, ErrSilent, <-rolledBack, "it was not started")
+		c.Answered(0, nil)
+		go func() { answer <- ErrRepeated }()
+		left, err = ask(t.Context(), time.Time{})
+		require.False(t, left)
+		require.Equal(t, ErrRepeated, err)
+
+		time.AfterFunc(time.Second, c.Close)
+		left, err = ask(t.Context(), time.Time{})
+		require.True(t, left)
+		require.Equal(t, errClosed, err)
+		require.False(t, c.Start())
+		answer <- nil
+		c.Ended()
+		c.Wait()
+		require.NoError(t, <-rolledBack)
+	})
+}

@@ -1,0 +1,76 @@
+package calls
+
+import (
+	"context"
+	"reflect"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Context is the context of one command, for rueidis only. It has a deadline, which bounds reads and writes,
+// because rueidis leaves its synchronous path, which spares two goroutine switches, for a ctx that can be cancelled and
+// has none (pipe.Do in v1.0.79). Done does not close when the deadline passes: on a connection that others share an answer may
+// come later, and says what has to be rolled back.
+//
+// Done and Err are one thing. Where Done is closed and Err is nil, rueidis takes a command that is still in its queue for one
+// that was answered, and uses its memory for the next: others' commands would be sent twice, and get foreign replies.
+type Context struct {
+	deadline time.Time
+	values   context.Context // whose values a wrapper of the client finds, such as the span of the caller
+	done     <-chan struct{}
+
+	repeats bool         // see mayRepeat
+	looks   atomic.Int32 // how often Err was called since the last answer
+}
+
+// Context is that of a command that is sent now and takes Redis so much longer than the least. It does not end with its caller, for
+// only the answer says what has to be rolled back. Stop ends it. It is made anew for each command: rueidis may
+// look at it afterwards. The values are those of ctx.
+func (c *Calls) Context(ctx context.Context, now time.Time, longer time.Duration) *Context {
+	return &Context{values: ctx, deadline: now.Add(longer).Add(Timeout), done: c.stopped, repeats: c.repeats}
+}
+
+// EndAt moves the deadline.
+func (c *Context) EndAt(deadline time.Time) { c.deadline = deadline }
+
+// EndWith has the context end when done is closed, instead of by Stop.
+func (c *Context) EndWith(done <-chan struct{}) { c.done = done }
+
+// Deadline is that of reads and writes.
+func (c *Context) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// Value hides package context's own keys, so that the caller's cancellation does not reach the command.
+func (c *Context) Value(key any) any { return context.WithoutCancel(c.values).Value(key) }
+
+// Done is closed by Stop.
+func (c *Context) Done() <-chan struct{} { return c.done }
+
+// Err is nil until Done is closed.
+func (c *Context) Err() error {
+	c.looks.Add(1)
+	if IsClosed(c.done) {
+		return context.Canceled
+	}
+	return nil
+}
+
+// Answered is called by package lua when the command sent so far was answered, and another one follows.
+func (c *Context) Answered() { c.looks.Store(0) }
+
+// IsRepeated reports whether the command may have run before the run that was answered, or may still run. rueidis looks
+// at Err before it sends a command, so it looked once, unless it sent the command again, or dialled.
+func (c *Context) IsRepeated() bool { return c.repeats && c.looks.Load() > 1 }
+
+// mayRepeat reports whether connections of rdb have a lifetime (ClientOption.ConnLifetime), or whether that cannot be seen, say
+// because another type is wrapped around the client. When one expires, rueidis sends the commands under way on it again by
+// itself, also those that ran.
+func mayRepeat(rdb rueidis.Client) bool {
+	v := reflect.Indirect(reflect.ValueOf(rdb))
+	if v.Kind() != reflect.Struct {
+		return true
+	}
+	f := v.FieldByName("hasLftm") // of all clients of rueidis v1.0.79 but standalone ones with replicas
+	return f.Kind() != reflect.Bool || f.Bool()
+}

@@ -1,0 +1,57 @@
+package calls
+
+import (
+	"errors"
+	"net"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/lua"
+)
+
+// The errors of a caller that left, about Redis.
+var (
+	ErrNoAnswer = errors.New("no answer")
+	ErrSilent   = errors.New("no answer, nor to other calls") // its own was not even sent
+)
+
+// ErrRepeated stands for the reply of a command that rueidis sent again by itself: the first copy may have run as well.
+var ErrRepeated = errors.New("sent twice, since its connection expired")
+
+// MayHaveRun reports whether the script may have run though the call failed. rueidis.ErrClosing says nothing: a
+// sentinel client answers it to the commands under way when it follows another master.
+func MayHaveRun(err error) bool {
+	var redisErr *rueidis.RedisError
+	var op *net.OpError
+	switch {
+	case errors.As(err, &redisErr) && strings.HasPrefix(redisErr.Error(), "UNTOLD "): // see release.lua
+		return true
+	case redisErr != nil, errors.Is(err, lua.ErrForeign), errors.Is(err, lua.ErrNoConnection):
+		return false
+	case errors.As(err, &op):
+		return op.Op != "dial"
+	}
+	return true
+}
+
+// MayPass reports whether it makes sense to try again: the connection failed, or the server says
+// that it is not ready.
+func MayPass(err error) bool {
+	var redisErr *rueidis.RedisError // rueidis.IsRedisErr does not look into wrapped errors
+	if !errors.As(err, &redisErr) {
+		return !errors.Is(err, lua.ErrForeign) && !errors.Is(err, lua.ErrNoConnection)
+	}
+	said := lua.Said(redisErr)
+	for _, prefix := range []string{
+		"LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "READONLY", "MOVED", "ASK",
+		"max number of clients", // said instead of taking the connection; rueidis cuts the ERR off
+		// A server whose slots change while a script runs; ours have written nothing by then.
+		"Script attempted to access a non local key", "Lua script attempted to access a non local key",
+	} {
+		if strings.HasPrefix(said, prefix) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,150 @@
+package calls
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxLeft bounds the calls whose callers have left, and with them the goroutines and what has to be found out about, while Redis
+	// is silent. One would do to notice that it answers again; more, so that a few slow connections do not keep
+	// the others waiting.
+	maxLeft = 16
+
+	// maxLeftSomewhere bounds them over all slots of a cluster, where only the slots of some nodes may be silent: beyond it a slot
+	// that is silent has one, and nothing is probed.
+	maxLeftSomewhere = 512
+
+	// probeEvery is how often one more call starts all the same, if Redis is silent: it may go by a connection that is well.
+	probeEvery = 500 * time.Millisecond
+)
+
+// left counts the calls whose callers have left, for each slot of a cluster, since one node may be silent and the others
+// well. When there are too many and Redis is silent, a further call starts only when one of them ends, or as a probe, and counts
+// from its start.
+type left struct {
+	mu    sync.Mutex           // guards the following, and all slots
+	slots map[uint16]*leftSlot // those with calls left behind; without a cluster there is one
+	total int
+	many  atomic.Int32 // total, for a look without mu
+}
+
+type leftSlot struct {
+	count    int
+	began    time.Time     // when the first of them left
+	answered time.Time     // when Redis answered a call last
+	probed   time.Time     // when a call was started though there were too many, or the first of them left
+	change   chan struct{} // closed when count falls or Redis answers; nil until somebody waits for that
+}
+
+// admission says whether a call may start, and if not, for what to wait.
+type admission struct {
+	counted bool            // it may, and counts
+	change  <-chan struct{} // nil: it may
+	atMost  time.Duration   // then to ask again
+}
+
+// admit says whether a call may start. One that has waited counts from its start.
+func (l *left) admit(slot uint16, waited bool) admission {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.slots[slot]
+	most, probes := maxLeft, true
+	if l.total >= maxLeftSomewhere {
+		most, probes = 1, false
+	}
+	if s != nil && s.count >= most && time.Since(s.answered) > UnresponsiveAfter {
+		now := time.Now()
+		wait := probeEvery - now.Sub(s.probed)
+		if !probes {
+			wait = probeEvery
+		}
+		if wait > 0 {
+			if s.change == nil {
+				s.change = make(chan struct{})
+			}
+			return admission{change: s.change, atMost: wait}
+		}
+		s.probed, waited = now, true
+	}
+	if waited {
+		l.count(slot)
+	}
+	return admission{counted: waited}
+}
+
+// add counts a call whose caller has left.
+func (l *left) add(slot uint16) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.count(slot)
+}
+
+func (l *left) count(slot uint16) {
+	if l.slots == nil {
+		l.slots = make(map[uint16]*leftSlot)
+	}
+	s := l.slots[slot]
+	if s == nil {
+		now := time.Now()
+		s = &leftSlot{began: now, probed: now}
+		l.slots[slot] = s
+	}
+	s.count++
+	l.total++
+	l.many.Store(int32(l.total))
+}
+
+// ended notes that a call has ended, whether it counted, and whether Redis answered it.
+func (l *left) ended(slot uint16, counted, answered bool) {
+	if !counted && !answered {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.slots[slot]
+	if s == nil {
+		return // it did not count
+	}
+	if counted {
+		s.count--
+		l.total--
+		l.many.Store(int32(l.total))
+	}
+	if answered {
+		s.answered = time.Now()
+	}
+	if s.change != nil {
+		close(s.change)
+		s.change = nil
+	}
+	if s.count == 0 {
+		delete(l.slots, slot)
+	}
+}
+
+// AnyLeft reports whether calls were left behind that have not ended.
+func (c *Calls) AnyLeft() bool { return c.left.many.Load() > 0 }
+
+// Leave counts a call about that slot, made without [Leavable], whose caller has left. LeftEnds is its end; whether Redis has answered is said by
+// Answered.
+func (c *Calls) Leave(slot uint16) { c.left.add(slot) }
+
+// LeftEnds is the end of a call that Leave has counted.
+func (c *Calls) LeftEnds(slot uint16) { c.left.ended(slot, true, false) }
+
+// Answered notes what a call about that slot has ended with: unless that is an error that may pass, Redis has answered.
+func (c *Calls) Answered(slot uint16, err error) {
+	if c.AnyLeft() && (err == nil || !MayPass(err)) {
+		c.left.ended(slot, false, true)
+	}
+}
+
+// IsSilent reports whether a call about that slot was left behind, and none was answered for a while.
+func (c *Calls) IsSilent(slot uint16) bool {
+	c.left.mu.Lock()
+	defer c.left.mu.Unlock()
+	s := c.left.slots[slot]
+	return s != nil && time.Since(s.began) > UnresponsiveAfter && time.Since(s.answered) > UnresponsiveAfter
+}
