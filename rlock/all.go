@@ -104,7 +104,7 @@ func All(lockers ...Locker) *MultiMutex {
 			if !slices.Contains(a.clients, m.about.client) {
 				a.clients = append(a.clients, m.about.client)
 			}
-		case (known.about.kind.side == lua.Whole) != (m.about.kind.side == lua.Whole):
+		case (known.about.kind.Side == lua.Whole) != (m.about.kind.Side == lua.Whole):
 			err = cmp.Or(err, fmt.Errorf("%q is given as a read/write lock and as one of another kind: "+
 				"these exclude each other, so use one of them", m.name))
 		default:
@@ -142,7 +142,7 @@ func flatten(lockers []Locker) (all []*member, err error) {
 			continue
 		case *Mutex:
 			m.about, m.mutex, m.trace = l, l, l
-			if l.kind.side == lua.Reader {
+			if l.kind.Side == lua.Reader {
 				m.order = 2
 			}
 		case *Upgradeable:
@@ -204,7 +204,7 @@ func (a *MultiMutex) split() {
 	}
 	parts := make(map[batchKey]int) // that still have room
 	for _, m := range a.members {
-		if m.mutex == nil || !m.mutex.kind.passesOn || m.mutex.client.options.Replicas > 0 {
+		if m.mutex == nil || !m.mutex.kind.PassesOn || m.mutex.client.options.Replicas > 0 {
 			a.parts = append(a.parts, []*member{m})
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
@@ -179,7 +180,7 @@ func (q *acquireRequest) send(left <-chan struct{}) (acquireResult, error) {
 		args.Within = q.within.tenure.field()
 	}
 	switch {
-	case m.kind.timeoutKey != nil && q.count == 1:
+	case m.kind.Queueing == kinds.PerWaiter && q.count == 1:
 		args.Fair, args.Join, args.Publish = m.fair(), q.enqueue, lua.Publish(c.knownChannel(m))
 	case q.enqueue:
 		args.Queue, args.GrantLease, args.Listens, args.Short = m.queueKey(), c.grantLease(), q.hasGrantChannel, m.isShort()
@@ -224,7 +225,7 @@ func (q *acquireRequest) send(left <-chan struct{}) (acquireResult, error) {
 }
 
 func (m *Mutex) acquireArgs(t *tenure, count int) lua.AcquireArgs {
-	args := lua.AcquireArgs{Name: m.key, Side: m.kind.side, Owner: t.field(), Lease: t.mutex.expiry(m.ttl()), Count: count}
+	args := lua.AcquireArgs{Name: m.key, Side: m.kind.Side, Owner: t.field(), Lease: t.mutex.expiry(m.ttl()), Count: count}
 	if !t.hasToken() { // a hold has one token
 		args.Fence = m.fenceOf()
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
@@ -176,17 +176,7 @@ func (c *Client) ID() string { return c.id }
 func (c *Client) handsOff() bool { return c.options.HandOff.Most > 0 && c.options.Replicas == 0 }
 
 // isOwn reports whether an owner field belongs to this client.
-func (c *Client) isOwn(field string) bool { return strings.HasPrefix(field, c.id+":") }
-
-// placeholderOwner is the owner of a lock that stays taken after its unlock, see WithMinHold. No hold has that tag, and no thread of Redisson
-// is written so. "0" would not do: lockAsync may be given any number.
-func (c *Client) placeholderOwner() string { return c.id + ":00" }
-
-// isNobody reports whether an owner field is the nobody of some client.
-func isNobody(field string) bool {
-	_, tag, _ := strings.Cut(field, ":")
-	return tag == "00"
-}
+func (c *Client) isOwn(field string) bool { return kinds.IsOf(c.id, field) }
 
 // renew sends renewals to Redis for the renewer.
 func (c *Client) renew(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
@@ -197,7 +187,7 @@ func (c *Client) renew(ctx context.Context, group any, ttl time.Duration, items 
 			holds[i].Lease = longer(item.Lease, g.grace)
 		}
 	}
-	answers, err := g.kind.renew(ctx, c.rdb, longer(ttl, g.grace), holds)
+	answers, err := g.kind.Renew(ctx, c.rdb, longer(ttl, g.grace), holds)
 	c.calls.Answered(g.slot, err)
 	return verdicts(answers, err)
 }
@@ -230,7 +220,7 @@ func verdicts(answers []lua.Renewal, err error) ([]lease.Verdict, error) {
 // renewal is what all holds renewed by one call have in common: the script, how much longer than trusted they last in Redis, and
 // on a cluster the slot.
 type renewal struct {
-	kind  *kind
+	kind  *kinds.Kind
 	grace time.Duration
 	slot  uint16
 }

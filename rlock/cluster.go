@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
@@ -40,8 +41,8 @@ func (c *Client) knownChannel(m *Mutex) pubsub.Channel {
 // waiters is where goroutines of this process wait for a lock that has been asked for before.
 func (m *Mutex) waiters() pubsub.Queue {
 	return pubsub.Queue{
-		Lock: m.key, Channel: m.client.knownChannel(m), Places: m.kind.passesOn && m.seesProcesses(),
-		Each: m.kind.timeoutKey != nil, Shared: m.kind.side != lua.Whole,
+		Lock: m.key, Channel: m.client.knownChannel(m), Places: m.kind.PassesOn && m.seesProcesses(),
+		Each: m.kind.Queueing == kinds.PerWaiter, Shared: m.kind.Side != lua.Whole,
 	}
 }
 
@@ -50,7 +51,7 @@ func (m *Mutex) waiters() pubsub.Queue {
 func (m *Mutex) queueKey() string {
 	c := m.client
 	switch {
-	case c.forbidden(m.kind.side).Load(), m.kind.timeoutKey != nil, m.kind.passesOn && !m.seesProcesses():
+	case c.forbidden(m.kind.Side).Load(), m.kind.Queueing == kinds.PerWaiter, m.kind.PassesOn && !m.seesProcesses():
 		return ""
 	case c.cluster != nil && c.slot(m.queue) != c.slot(m.key):
 		return ""
@@ -135,10 +136,10 @@ func (c *Client) askSharded(ctx context.Context, m *Mutex) (bool, error) {
 
 // fits reports an error for a lock that a cluster cannot have.
 func (m *Mutex) fits() error {
-	c, beside := m.client, m.kind.extraKey
-	if c.cluster == nil || beside == nil || c.slot(beside(m.key)) == c.slot(m.key) {
+	c, extra := m.client, m.kind.Extra
+	if c.cluster == nil || extra == nil || c.slot(extra(m.key)) == c.slot(m.key) {
 		return nil
 	}
 	return fmt.Errorf("on a cluster the name of such a lock may have braces only around what is hashed, "+
-		"or the key %q beside it would be in another slot", beside(m.key))
+		"or the key %q beside it would be in another slot", extra(m.key))
 }

@@ -141,12 +141,12 @@ func (t *tenure) send(count int32, raise bool, left time.Duration) (held bool, e
 	now, lease := time.Now(), m.expiry(max(left, time.Millisecond))
 	if !raise {
 		reply, err := c.release(c.calls.Context(t.section(), now, 0), m, lua.ReleaseArgs{
-			Name: m.key, Side: m.kind.side, Owner: t.field(), Count: int(count), Lease: lease, Publish: lua.Publish(c.knownChannel(m)),
+			Name: m.key, Side: m.kind.Side, Owner: t.field(), Count: int(count), Lease: lease, Publish: lua.Publish(c.knownChannel(m)),
 		})
 		return reply.Status != lua.NotHeld, err
 	}
 	reply, err := lua.Acquire(c.calls.Context(t.section(), now, 0), c.rdb, lua.AcquireArgs{
-		Name: m.key, Side: m.kind.side, Owner: t.field(), Count: int(count), Lease: lease,
+		Name: m.key, Side: m.kind.Side, Owner: t.field(), Count: int(count), Lease: lease,
 	})
 	c.calls.Answered(m.slot, err)
 	return reply.Status != lua.Lost, err

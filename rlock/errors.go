@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -83,7 +84,7 @@ func (e *NotAcquiredError) Error() string {
 		left = ", with " + e.TTL.Round(time.Millisecond).String() + " left"
 	}
 	switch {
-	case isNobody(e.Holder):
+	case kinds.IsPlaceholder(e.Holder):
 		texts = append(texts, "unlocked by "+e.Holder+", and kept by its WithMinHold"+left)
 	case e.carried:
 		texts = append(texts, "held under this ctx as "+e.Holder+left+

@@ -91,7 +91,7 @@ func (h *hold) attach() {
 	loss := t.loss
 	t.mu.Unlock()
 	if loss != nil {
-		t.mutex.client.lost(&h.first, t.mutex.kind.name, loss)
+		t.mutex.client.lost(&h.first, t.mutex.kind.Name, loss)
 	}
 }
 
@@ -107,7 +107,7 @@ func (l *locking) Take(from any, outsiders bool) bool {
 		return false
 	}
 	handed := acquireResult{how: passed}
-	if l.mutex.kind.fence != nil {
+	if l.mutex.kind.Fence != nil {
 		token, ok := t.tokens.take()
 		if !ok {
 			return false
@@ -125,7 +125,7 @@ func (l *locking) Take(from any, outsiders bool) bool {
 // mayPassOn reports whether a Lock wants of Redis what every other one does, so that it can have the tenure of another one, and another one
 // its: it is renewed, and has no bound of its own.
 func (m *Mutex) mayPassOn() bool {
-	return m.kind.passesOn && m.client.handsOff() && m.usesGrants() && m.maxHold == 0
+	return m.kind.PassesOn && m.client.handsOff() && m.usesGrants() && m.maxHold == 0
 }
 
 // claim tells the hub that the hold ends, and claims the waiter that is next in this process: nil if there is none. If
@@ -134,7 +134,7 @@ func (t *tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, sta
 	c, q := t.mutex.client, t.mutex.waiters()
 	stay = !t.run.over(c.options.HandOff, now)
 	switch {
-	case !t.mutex.kind.passesOn || !args.Taken.IsZero():
+	case !t.mutex.kind.PassesOn || !args.Taken.IsZero():
 		c.hub.Ending(q)
 		return nil, false
 	case !c.handsOff():
@@ -282,7 +282,7 @@ func (l *locking) given(g *pubsub.Grant) (a acquireResult, usable bool) {
 	m, t := l.mutex, l.tenure
 	a = acquireResult{sent: l.queuedAt(), lease: min(g.Lease, m.ttl())}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)
-	usable = !g.Crossed && m.usesGrants() && (g.Token >= 0 || m.kind.fence == nil) &&
+	usable = !g.Crossed && m.usesGrants() && (g.Token >= 0 || m.kind.Fence == nil) &&
 		time.Until(a.sent.Add(a.lease)) > a.lease/2
 	if usable {
 		t.queued = nil // it is out of the queue

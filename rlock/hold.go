@@ -29,13 +29,13 @@ type hold struct {
 // isOf reports whether it is a hold of that lock, or of that side of it, whichever handle took it.
 func (h *hold) isOf(m *Mutex) bool {
 	of := h.tenure.mutex
-	return of.client == m.client && of.key == m.key && of.kind.side == m.kind.side
+	return of.client == m.client && of.key == m.key && of.kind.Side == m.kind.Side
 }
 
 // isBeside reports whether it is a hold of the other side of a read/write lock.
 func (h *hold) isBeside(m *Mutex) bool {
 	of := h.tenure.mutex
-	return of.client == m.client && of.key == m.key && of.kind.side+m.kind.side == lua.Reader+lua.Writer
+	return of.client == m.client && of.key == m.key && of.kind.Side+m.kind.Side == lua.Reader+lua.Writer
 }
 
 // level is one Lock of a hold, open until its unlock is called. It is the ctx that the Lock returns.
@@ -131,7 +131,7 @@ func (t *tenure) admit(who caller, m *Mutex, a acquireResult, inside bool) (*lev
 
 // levelCtx is the ctx that a level is to have.
 func (m *Mutex) levelCtx(ctx context.Context) (context.Context, context.CancelCauseFunc) {
-	if m.kind.side == lua.Writer {
+	if m.kind.Side == lua.Writer {
 		ctx = &outerCtx{Context: ctx}
 	}
 	return context.WithCancelCause(ctx)
@@ -209,7 +209,7 @@ func (t *tenure) keep(m *Mutex, a acquireResult) bool {
 	if a.lease > 0 {
 		began = time.Now() // the grant was, later than it is trusted from
 	}
-	if m.kind.side == lua.Reader { // Redisson's readers set the expiry that all of them share
+	if m.kind.Side == lua.Reader { // Redisson's readers set the expiry that all of them share
 		t.lease.Guard()
 	}
 	if m.maxHold > 0 {

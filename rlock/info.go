@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -48,7 +49,7 @@ func (m *Mutex) Info(ctx context.Context) (Info, error) {
 	}
 	return query(ctx, m, func(ctx context.Context) (Info, error) {
 		raw, err := lua.Look(ctx, m.client.rdb, lua.InfoArgs{
-			Name: m.key, Queue: queue, List: m.kind.timeoutKey != nil, Fence: m.fenceOf(), Publish: lua.Publish(m.client.knownChannel(m)),
+			Name: m.key, Queue: queue, List: m.kind.Queueing == kinds.PerWaiter, Fence: m.fenceOf(), Publish: lua.Publish(m.client.knownChannel(m)),
 		})
 		if err != nil {
 			return Info{}, err

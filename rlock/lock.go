@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
@@ -147,7 +148,7 @@ func (l *locking) compete() (*level, error) {
 		}
 		turn = false
 		l.needsTenure()
-		l.enqueue = l.queued && m.kind.enqueues(l)
+		l.enqueue = l.queued && l.enqueues()
 		a, left, err := l.ask(l)
 		switch {
 		case left:
@@ -187,7 +188,7 @@ func (l *locking) compete() (*level, error) {
 			return nil, l.failure(nil)
 		}
 		switch {
-		case l.queued && m.kind.timeoutKey != nil && !l.keepsPlace(a):
+		case l.queued && m.kind.Queueing == kinds.PerWaiter && !l.keepsPlace(a):
 			l.leavePlace()
 			l.tenure.sweepIfUnresolved()
 			l.tenure, turn = nil, true
@@ -236,7 +237,7 @@ func (l *locking) suspect() {
 // join puts the Lock in the queue of the process.
 func (l *locking) join() (turn bool) {
 	m := l.mutex
-	l.waiter = pubsub.Waiter{Value: l, Until: l.leaves(), Shared: m.kind.side == lua.Reader, Ahead: l.within != nil}
+	l.waiter = pubsub.Waiter{Value: l, Until: l.leaves(), Shared: m.kind.Side == lua.Reader, Ahead: l.within != nil}
 	if l.once {
 		l.queued = m.client.hub.JoinFirst(&l.waiter, m.waiters())
 		return l.queued
@@ -246,8 +247,21 @@ func (l *locking) join() (turn bool) {
 	return m.client.hub.Join(&l.waiter, m.waiters())
 }
 
-// Kinds differ in what waiters leave in Redis: kind.enqueues is one of the following. Each reports whether the next request joins the
-// others there if the lock is held: not if nobody would hear of a grant.
+// enqueues reports whether the next request leaves something in Redis if the lock is held, or heeds what others have left: not if nobody would
+// hear of a grant.
+func (l *locking) enqueues() bool {
+	switch l.mutex.kind.Queueing {
+	case kinds.PerProcess:
+		return l.joinsProcesses()
+	case kinds.PerWaiter:
+		return l.joinsWaiters()
+	case kinds.LeavesMark:
+		return l.leavesMark()
+	case kinds.HeedsMarks: // those that come together enter together
+		return l.mutex.queueKey() != "" && !l.waiter.Follows()
+	}
+	return false
+}
 
 // joinsProcesses is for the queue of the processes.
 func (l *locking) joinsProcesses() bool {
@@ -283,9 +297,6 @@ func (l *locking) leavesMark() bool {
 	l.tenure.mayQueue(time.Now())
 	return true
 }
-
-// heedsMarks is for a reader. Those that come together enter together.
-func (l *locking) heedsMarks() bool { return l.mutex.queueKey() != "" && !l.waiter.Follows() }
 
 // refusal is the last one, or none.
 func (l *locking) refusal() lua.AcquireReply {
@@ -364,7 +375,7 @@ func (l *locking) withdrawInTime(hasTime bool, sweep func(*tenure)) (granted boo
 		} else {
 			sweep(l.tenure)
 		}
-		if m := l.mutex; m.kind.side == lua.Writer && !l.refusal().Joined { // readers stood behind it alone, and not behind its mark
+		if m := l.mutex; m.kind.Side == lua.Writer && !l.refusal().Joined { // readers stood behind it alone, and not behind its mark
 			m.client.hub.Wake(m.waiters())
 		}
 	}
@@ -472,7 +483,7 @@ func (m *Mutex) takeCalls(who caller, h *hold) error {
 // enterWithin is for a Lock whose ctx carries a hold of the other side: a writer lets a reader in, as a hold of its own and
 // without queueing. The other way round it would wait for itself.
 func (m *Mutex) enterWithin(who caller, outer *hold) (*level, error) {
-	if m.kind.side == lua.Writer {
+	if m.kind.Side == lua.Writer {
 		if loss := outer.lossSoFar(); loss != nil {
 			return nil, loss
 		}
@@ -537,7 +548,7 @@ func (h *hold) has(m *Mutex) bool {
 	}
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
-	return (m.lease == 0 && h.tenure.renewed() || left >= m.ttl()) && (m.kind.fence == nil || h.token != 0)
+	return (m.lease == 0 && h.tenure.renewed() || left >= m.ttl()) && (m.kind.Fence == nil || h.token != 0)
 }
 
 // reenterForMore asks for a level that needs a longer lease than the hold has, or a token.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -20,7 +21,7 @@ import (
 // process.
 type Mutex struct {
 	client    *Client
-	kind      *kind
+	kind      *kinds.Kind
 	name      string        // for users
 	key       string        // in Redis: Options.Prefix and the name
 	channel   string        // unlocks are published there
@@ -58,7 +59,7 @@ type UnlockFunc func() error
 // all other keys. A key that holds something else is an error of Lock and [Mutex.ForceUnlock], and stays
 // as it is. On a cluster, a part in braces decides on the slot, as usual.
 func (c *Client) Mutex(name string, options ...Option) *Mutex {
-	return c.mutex(plain, name, options)
+	return c.mutex(kinds.Mutex, name, options)
 }
 
 // FencedMutex is Mutex with a fencing token: a number that grows with every acquire of that name. Get
@@ -67,7 +68,7 @@ func (c *Client) Mutex(name string, options ...Option) *Mutex {
 // never expires. Its tokens are from 1 to 2^53-1, which scripts count exactly: one that somebody set below 0, or beyond, is an error of
 // Lock. A Mutex of the same name is the same lock, but does not count.
 func (c *Client) FencedMutex(name string, options ...Option) *Mutex {
-	return c.mutex(fenced, name, options)
+	return c.mutex(kinds.Fenced, name, options)
 }
 
 // FairMutex is Mutex with an order over all processes: the lock goes to whoever has waited longest, a goroutine of whichever
@@ -80,10 +81,10 @@ func (c *Client) FencedMutex(name string, options ...Option) *Mutex {
 // A Mutex of the same name is the same lock, but has no place in that order: the unlock of each kind serves the waiters of its own
 // first. So use one kind for one name.
 func (c *Client) FairMutex(name string, options ...Option) *Mutex {
-	return c.mutex(fair, name, options)
+	return c.mutex(kinds.Fair, name, options)
 }
 
-func (c *Client) mutex(k *kind, name string, options []Option) *Mutex {
+func (c *Client) mutex(k *kinds.Kind, name string, options []Option) *Mutex {
 	if c == nil || c.rdb == nil {
 		panic("rlock: a Client that was not made by New")
 	}
@@ -91,8 +92,8 @@ func (c *Client) mutex(k *kind, name string, options []Option) *Mutex {
 }
 
 // mutexAt is mutex with a key of its own.
-func (c *Client) mutexAt(key string, k *kind, name string, options []Option) *Mutex {
-	m := &Mutex{client: c, kind: k, name: name, key: key, channel: k.channel(key), queue: k.queue(key)}
+func (c *Client) mutexAt(key string, k *kinds.Kind, name string, options []Option) *Mutex {
+	m := &Mutex{client: c, kind: k, name: name, key: key, channel: k.Channel(key), queue: k.Queue(key)}
 	if c.cluster != nil {
 		m.slot = c.slot(key)
 	}
@@ -103,7 +104,7 @@ func (c *Client) mutexAt(key string, k *kind, name string, options []Option) *Mu
 		}
 		o.apply(m)
 	}
-	if m.minHold > 0 && !k.passesOn {
+	if m.minHold > 0 && !k.PassesOn {
 		m.invalid = m.fail(errors.New("a lock of this kind cannot stay taken after its unlock: use WithMinHold with a Mutex"))
 	}
 	if name == "" {
@@ -164,7 +165,7 @@ func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Contex
 
 // lockTraced makes a Lock of an attempt, and tells of it and of its unlock.
 func (m *Mutex) lockTraced(who caller, lock func(caller) (*level, error)) (context.Context, UnlockFunc, error) {
-	who.trace = m.client.trace(who.ctx, m.name, m.kind.name, who.began)
+	who.trace = m.client.trace(who.ctx, m.name, m.kind.Name, who.began)
 	l, err := lock(who)
 	ctx, unlock, err := m.result(who.ctx, l, err)
 	who.trace.ended(ctx, err, func() { l.giveBack() })
@@ -197,7 +198,7 @@ func (m *Mutex) check(ctx context.Context) {
 // A side of a read/write lock is asked for that side alone: the write side is locked if a writer holds the lock, and the read side if
 // readers do, those in the section of a writer included.
 func (m *Mutex) IsLocked(ctx context.Context) (bool, error) {
-	return query(ctx, m, func(ctx context.Context) (bool, error) { return m.kind.isLocked(ctx, m) })
+	return query(ctx, m, func(ctx context.Context) (bool, error) { return m.kind.IsLocked(ctx, m.client.rdb, m.key) })
 }
 
 // IsHeld reports whether ctx carries an open hold of the lock, and Redis has it, too.
@@ -252,7 +253,7 @@ func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 		return false, m.fail(err)
 	}
 	return query(ctx, m, func(ctx context.Context) (bool, error) {
-		return m.kind.force(ctx, m, lua.Publish(m.client.knownChannel(m)))
+		return m.kind.Force(ctx, m.client.rdb, m.key, m.fair(), lua.Publish(m.client.knownChannel(m)))
 	})
 }
 
@@ -319,4 +320,29 @@ func (m *Mutex) upToMax(ttl time.Duration) time.Duration {
 		return min(ttl, m.maxHold)
 	}
 	return ttl
+}
+
+// fair is what the scripts have to know of the queue, if each waiter has a place in it. On a cluster with plain channels no script
+// can tell whether a process still listens; then the head is told, and asks.
+func (m *Mutex) fair() lua.Fair {
+	c, k := m.client, m.kind
+	if k.Queueing != kinds.PerWaiter {
+		return lua.Fair{}
+	}
+	f := lua.Fair{
+		List: m.queue, Times: k.Timeouts(m.key), Place: c.placeLease(),
+		Counts: c.cluster == nil || c.knownChannel(m).Sharded,
+	}
+	if f.Counts && c.handsOff() {
+		f.GrantLease = c.grantLease()
+	}
+	return f
+}
+
+// fenceOf is the key of the fencing counter, "" if there is none.
+func (m *Mutex) fenceOf() string {
+	if m.kind.Fence == nil {
+		return ""
+	}
+	return m.kind.Fence(m.key)
 }

@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/go-rlock/rlock/internal/kinds"
 )
 
 // Whoever locks a name again under the ctx from before waits for itself. Errors and the log say so: if the holder's Lock was given the ctx
@@ -62,7 +64,7 @@ func (i *insiders) given(tag uint64) (all []context.Context) {
 
 // isSelf reports whether a Lock that was given that ctx waits for its own caller, as far as can be told, if it waits for that owner.
 func (c *Client) isSelf(given context.Context, owner string) bool {
-	if !c.isOwn(owner) || isNobody(owner) {
+	if !c.isOwn(owner) || kinds.IsPlaceholder(owner) {
 		return false
 	}
 	tag, _, _ := strings.Cut(owner[len(c.id)+1:], ":")

@@ -103,7 +103,7 @@ func (c *Client) refresh(ctx context.Context, group any, ttl time.Duration, item
 	for i, item := range items {
 		places[i] = lua.Place{
 			Name: item.Name, Owner: item.Owner,
-			List: k.queue(item.Name), Times: k.timeoutKey(item.Name), Channel: k.channel(item.Name),
+			List: k.Queue(item.Name), Times: k.Timeouts(item.Name), Channel: k.Channel(item.Name),
 		}
 	}
 	answers, err := lua.Refresh(ctx, c.rdb, m.fair(), lua.Publish(c.knownChannel(m)), places)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
 )
 
 // QuorumMutex is a lock that more than half of several independent servers hold, see [Quorum]. It has no state of its own: all
@@ -84,7 +85,7 @@ func (q *QuorumMutex) add(members []Locker) error {
 		switch {
 		case m.invalid != nil:
 			return m.invalid
-		case m.kind != plain:
+		case m.kind != kinds.Mutex:
 			return fmt.Errorf("member %d of the quorum is no plain Mutex: tokens, readers and queues are of one server alone, "+
 				"and say nothing of the others", i+1)
 		case m.noReentry || m.maxHold > 0 || m.minHold > 0 || m.grace > 0:

@@ -49,7 +49,7 @@ func (i *insiders) leading(key string, bound time.Duration) *tenure {
 // inside of the writer.
 func (l *locking) mayShare() bool {
 	m := l.mutex
-	return m.kind.shares && !m.alone && l.within == nil && l.tenure.isClean() &&
+	return m.kind.Shares && !m.alone && l.within == nil && l.tenure.isClean() &&
 		m.client.handsOff() && m.usesGrants() && m.maxHold == 0
 }
 
@@ -113,7 +113,7 @@ func (t *tenure) isLeft() bool {
 // leaveOthers ends a hold whose last level is closed, if others stand on its tenure, or are about to: then that goes on. err is the loss, if that has ended.
 func (h *hold) leaveOthers() (left bool, err error) {
 	t := h.tenure
-	if !t.mutex.kind.shares {
+	if !t.mutex.kind.Shares {
 		return false, nil
 	}
 	c := t.mutex.client

@@ -267,14 +267,14 @@ func (t *tenure) staysTaken() bool { return t.taken != nil && time.Now().Before(
 func (t *tenure) releaseArgs() lua.ReleaseArgs {
 	m := t.mutex
 	args := lua.ReleaseArgs{
-		Name: m.key, Side: m.kind.side, Owner: t.field(), Publish: lua.Publish(m.client.knownChannel(m)), Fair: m.fair(),
+		Name: m.key, Side: m.kind.Side, Owner: t.field(), Publish: lua.Publish(m.client.knownChannel(m)), Fair: m.fair(),
 	}
 	if key := m.queueKey(); key != "" {
 		args.Fence = m.fenceOf()
 		args.Queue = lua.Queue{Key: key, GrantLease: m.client.grantLease()}
 	}
 	if t.staysTaken() && t.lossSoFar() == nil { // a lost one ends with its lease, and not later
-		args.Next, args.Taken = m.client.placeholderOwner()+m.kind.suffix, *t.taken
+		args.Next, args.Taken = m.kind.Placeholder(m.client.id), *t.taken
 	}
 	return args
 }

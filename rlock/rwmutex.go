@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -37,8 +38,8 @@ type RWMutex struct {
 // wake each other; Redisson's read/write lock even enters a Mutex that is held. On a cluster, braces in a name may only be around
 // what is hashed.
 func (c *Client) RWMutex(name string, options ...Option) *RWMutex {
-	r, w := c.mutex(reading, name, options), c.mutex(writing, name, options)
-	gate := c.mutexAt(own("rlock_upgrade")(r.key), plain, name, options)
+	r, w := c.mutex(kinds.Read, name, options), c.mutex(kinds.Write, name, options)
+	gate := c.mutexAt(kinds.Own("rlock_upgrade")(r.key), kinds.Mutex, name, options)
 	gate.lease, gate.maxHold = 0, 0 // those of the reader, which may have to wait first
 	return &RWMutex{read: r, write: w, gate: gate}
 }
@@ -142,7 +143,7 @@ func (c *outerCtx) Value(key any) any {
 // downgraded reports, once, whether a Downgrade has closed the level.
 func (l *level) downgraded() bool {
 	outer, ok := l.Context.Value(outerKey{}).(*outerCtx)
-	return ok && l.hold.tenure.mutex.kind.side == lua.Writer && outer.downgraded.Swap(false)
+	return ok && l.hold.tenure.mutex.kind.Side == lua.Writer && outer.downgraded.Swap(false)
 }
 
 // String keeps fmt from reading what is inside, as [level.String].

@@ -206,5 +206,5 @@ func tenureOf(k lease.Keeper) (t *tenure, kind string) {
 		return s.held, "quorum"
 	}
 	t = k.(keeper).tenure //nolint:errcheck // there are no other ones
-	return t, t.mutex.kind.name
+	return t, t.mutex.kind.Name
 }

@@ -3,7 +3,6 @@ package rlock
 import (
 	"cmp"
 	"context"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,13 +62,8 @@ func newTenure(m *Mutex) *tenure { return &tenure{mutex: m, tag: lastTag.Add(1)}
 // field is the owner as Redis has it. It is made anew each time, for there may be many tenures, and calls for
 // each of them are rare.
 func (t *tenure) field() string {
-	var b [64]byte // room for a UUID and any number
-	k := t.mutex.kind
-	field := append(append(append(b[:0], t.mutex.client.id...), ':'), k.prefix...)
-	if k.timeoutKey != nil && t.mutex.isShort() {
-		field = append(field, k.prefix...) // its places are known by it
-	}
-	return string(append(strconv.AppendUint(field, t.tag, 10), k.suffix...))
+	m := t.mutex
+	return m.kind.Owner(m.client.id, t.tag, m.isShort())
 }
 
 // newHold returns a hold that is to stand on the tenure, and has no level yet.
@@ -209,7 +203,7 @@ func (t *tenure) lose(why *LostError) {
 	c := t.mutex.client
 	c.insiders.remove(t)
 	for _, h := range lost {
-		c.lost(&h.first, t.mutex.kind.name, why)
+		c.lost(&h.first, t.mutex.kind.Name, why)
 	}
 }
 

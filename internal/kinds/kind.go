@@ -1,0 +1,108 @@
+// Package kinds has the kinds of locks, as data: what their keys and owners are called in Redis, which scripts they have, and what
+// they ask of the engine, which is the same for all of them. Keys and channels are Redisson's, but for the queue of the processes and the marks
+// of writers, see docs/protocol.md.
+package kinds
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/lua"
+)
+
+// Kind is what tells one kind of lock from another. Functions from string to string make a key or channel of a lock's key.
+type Kind struct {
+	Name string // as a Trace has it
+	// Channel names where unlocks of a lock are published.
+	Channel func(key string) string
+	// Queue names the key of what those that wait for a lock leave in Redis, see Queueing.
+	Queue    func(key string) string
+	Queueing Queueing
+	// Timeouts names the key of the times at which waiters give up. It is nil but with PerWaiter.
+	Timeouts func(key string) string
+	// Fence names the key of the fencing counter; nil for a kind without one.
+	Fence func(key string) string
+	// Extra names another key, or key prefix, that the scripts touch. It must hash to the lock's slot; nil if it always
+	// does.
+	Extra func(key string) string
+	// PassesOn says that the scripts are those of acquire and release: an unlock gives the lock to the next waiter, here or in
+	// the queue of the processes, or leaves it taken for a while; and many locks can be taken or released by one call. Otherwise
+	// no unlock chooses a waiter of this process.
+	PassesOn bool
+	// Shares says that those who hold the lock at a time may have one tenure.
+	Shares bool
+	// Side is that of a read/write lock that a kind is. A reader gets a share, which others can have, too.
+	Side lua.Side
+
+	// What the owner field has before the tag and behind it.
+	prefix, suffix string
+
+	Renew    func(context.Context, rueidis.Client, time.Duration, []lua.Hold) ([]lua.Renewal, error)
+	Force    func(ctx context.Context, rdb rueidis.Client, key string, f lua.Fair, p lua.Publish) (bool, error)
+	IsLocked func(ctx context.Context, rdb rueidis.Client, key string) (bool, error)
+}
+
+// Queueing is what those that wait for a lock leave in Redis.
+type Queueing int8
+
+const (
+	PerProcess Queueing = iota // each process one place in a queue
+	PerWaiter                  // each waiter one, with a time, which it keeps
+	LeavesMark                 // a writer leaves a mark
+	HeedsMarks                 // a reader leaves nothing, and looks at the marks
+)
+
+// Owner is the hash field of the tenure with that tag of the Client with that id. One that is short must not be trusted to be a hold when it is
+// granted; where each waiter has a place, it is known by that.
+func (k *Kind) Owner(id string, tag uint64, short bool) string {
+	var b [64]byte // room for a UUID and any number
+	field := append(append(append(b[:0], id...), ':'), k.prefix...)
+	if k.Queueing == PerWaiter && short {
+		field = append(field, k.prefix...)
+	}
+	return string(append(strconv.AppendUint(field, tag, 10), k.suffix...))
+}
+
+// IsOf reports whether an owner field belongs to the Client with that id.
+func IsOf(id, field string) bool {
+	rest, ok := strings.CutPrefix(field, id)
+	return ok && strings.HasPrefix(rest, ":")
+}
+
+// placeholderTag is that of the owner of a lock that stays taken after its unlock. No hold has that tag, and no thread of Redisson
+// is written so. "0" would not do: lockAsync may be given any number.
+const placeholderTag = "00"
+
+// Placeholder is the owner of a lock that stays taken after its unlock by the Client with that id.
+func (k *Kind) Placeholder(id string) string { return id + ":" + placeholderTag + k.suffix }
+
+// IsPlaceholder reports whether an owner field is the Placeholder of some Client.
+func IsPlaceholder(field string) bool {
+	_, tag, _ := strings.Cut(field, ":")
+	return tag == placeholderTag
+}
+
+// prefixed makes names the way Redisson does: with the lock's name as the hash tag, unless it
+// brings its own, so that all of them share a cluster slot.
+func prefixed(prefix string) func(string) string {
+	return func(name string) string {
+		if strings.Contains(name, "{") {
+			return prefix + ":" + name
+		}
+		return prefix + ":{" + name + "}"
+	}
+}
+
+// Own makes names of keys that only this library has. Unlike Redisson's they differ for x and {x}, which are two locks.
+func Own(prefix string) func(string) string {
+	return func(name string) string {
+		if strings.Contains(name, "{") {
+			return prefix + "::" + name
+		}
+		return prefix + ":{" + name + "}"
+	}
+}

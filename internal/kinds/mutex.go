@@ -1,0 +1,38 @@
+package kinds
+
+import (
+	"context"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/lua"
+)
+
+// Mutex is Redisson's RLock.
+var Mutex = &Kind{
+	Name:     "mutex",
+	Channel:  prefixed("redisson_lock__channel"),
+	Queue:    Own("rlock_queue"),
+	PassesOn: true,
+	Renew:    lua.Renew, Force: forceHash, IsLocked: exists,
+}
+
+// Fenced is Redisson's RFencedLock.
+var Fenced = &Kind{
+	Name:     "fenced",
+	Channel:  prefixed("redisson_lock__channel"),
+	Queue:    Own("rlock_queue"),
+	PassesOn: true,
+	Fence:    prefixed("redisson_lock_token"),
+	Extra:    prefixed("redisson_lock_token"),
+	Renew:    lua.Renew, Force: forceHash, IsLocked: exists,
+}
+
+func forceHash(ctx context.Context, rdb rueidis.Client, key string, _ lua.Fair, p lua.Publish) (bool, error) {
+	return lua.Force(ctx, rdb, key, p)
+}
+
+func exists(ctx context.Context, rdb rueidis.Client, key string) (bool, error) {
+	n, err := rdb.Do(ctx, rdb.B().Exists().Key(key).Build()).AsInt64()
+	return n == 1, err
+}

@@ -1,0 +1,54 @@
+package kinds
+
+import (
+	"context"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/lua"
+)
+
+// Read is the read lock of Redisson's RReadWriteLock.
+var Read = &Kind{
+	Name:     "read",
+	Channel:  prefixed("redisson_rwlock"),
+	Queue:    Own("rlock_writers"),
+	Queueing: HeedsMarks,
+	Extra:    holdKeys,
+	Side:     lua.Reader,
+	Shares:   true,
+	Renew:    lua.RenewReaders, Force: forceSide(lua.Reader), IsLocked: sideIsLocked(lua.Reader),
+}
+
+// Write is its write lock.
+var Write = &Kind{
+	Name:     "write",
+	Channel:  prefixed("redisson_rwlock"),
+	Queue:    Own("rlock_writers"),
+	Queueing: LeavesMark,
+	Extra:    holdKeys,
+	Side:     lua.Writer,
+	suffix:   ":write",
+	Renew:    lua.Renew, Force: forceSide(lua.Writer), IsLocked: sideIsLocked(lua.Writer),
+}
+
+func forceSide(s lua.Side) func(context.Context, rueidis.Client, string, lua.Fair, lua.Publish) (bool, error) {
+	return func(ctx context.Context, rdb rueidis.Client, key string, _ lua.Fair, p lua.Publish) (bool, error) {
+		return lua.ForceSide(ctx, rdb, key, s, p)
+	}
+}
+
+func sideIsLocked(s lua.Side) func(context.Context, rueidis.Client, string) (bool, error) {
+	return func(ctx context.Context, rdb rueidis.Client, key string) (bool, error) {
+		return lua.IsLocked(ctx, rdb, key, s)
+	}
+}
+
+// holdKeys is what the hold keys of readers begin with, see read_acquire.lua.
+func holdKeys(name string) string {
+	if strings.Contains(name, "{") {
+		return name + ":"
+	}
+	return "{" + name + "}:"
+}
