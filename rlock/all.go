@@ -278,7 +278,7 @@ func (a *MultiMutex) lock(who caller) (context.Context, UnlockFunc, error) {
 		panic("rlock: the ctx is nil")
 	}
 	if i := slices.IndexFunc(a.members, func(m *member) bool { return m.trace != nil }); i >= 0 {
-		who.trace = a.members[i].trace.client.trace(who.ctx, a.name, "all", who.began)
+		who.trace = a.members[i].trace.client.options.Trace.follow(who.ctx, a.name, "all", who.began)
 		who.trace.of(a.names)
 	}
 	s, err := a.compete(who)

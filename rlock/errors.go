@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
@@ -181,8 +182,6 @@ func (e *lockError) Error() string {
 
 func (e *lockError) Unwrap() []error { return e.causes }
 
-func (m *Mutex) fail(causes ...error) error { return &lockError{name: m.name, causes: causes} }
-
 // unreachableError is ErrUnreachable with what Redis or the connection to it said last.
 type unreachableError struct{ cause error }
 
@@ -219,20 +218,23 @@ func unreachable(err error) error {
 
 // unlockedError is the [context.Cause] of a section that was unlocked. The unlock may find out afterwards that
 // the hold was lost before; from then on it passes for that loss.
-type unlockedError hold
+type unlockedError struct {
+	name string
+	loss atomic.Pointer[LostError]
+}
 
 func (e *unlockedError) Error() string {
-	if err := e.Unwrap(); err != nil {
-		return err.Error()
+	if loss := e.loss.Load(); loss != nil {
+		return loss.Error()
 	}
-	return prefix(e.tenure.mutex.name) + "unlocked"
+	return prefix(e.name) + "unlocked"
 }
 
 func (e *unlockedError) Is(target error) bool { return target == context.Canceled }
 
 func (e *unlockedError) Unwrap() error {
-	if lost := (*hold)(e).lossSoFar(); lost != nil {
-		return lost
+	if loss := e.loss.Load(); loss != nil {
+		return loss
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package rlock
 
 import (
+	"context"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
@@ -34,6 +35,15 @@ type run struct {
 	length int
 	began  time.Time
 	by     *level // of the section that the last one ended, for the Trace of the waiter that got it; nil without one
+}
+
+// section is the one that the last hand-off ended; nil if nobody wants to know. It is told once.
+func (r *run) section() context.Context {
+	by := r.by
+	if r.by = nil; by == nil {
+		return nil
+	}
+	return by
 }
 
 // besideOutsiders is what a run is bounded by while others wait who are not in line: they get a fifth of the sections at least, if they
@@ -89,6 +99,7 @@ func (h *hold) attach() {
 	t.mu.Lock()
 	h.passed, h.count, t.hold = false, 1, h
 	loss := t.loss
+	h.unlocked.loss.Store(loss)
 	t.mu.Unlock()
 	if loss != nil {
 		t.mutex.client.lost(&h.first, t.mutex.kind.Name, loss)

@@ -13,8 +13,9 @@ import (
 // Redis: its levels are opened and closed in memory, and the count in Redis follows (count.go). It is live from the moment the Lock has the
 // lock until it is lost or unlocked.
 type hold struct {
-	tenure *tenure
-	given  context.Context // by the caller of its Lock
+	tenure   *tenure
+	given    context.Context // by the caller of its Lock
+	unlocked unlockedError   // the cause of the end of its sections
 
 	// Guarded by tenure.mu.
 	beside  *hold  // another one that stands on the tenure
@@ -174,6 +175,7 @@ func (t *tenure) admitAs(
 		t.taken = nil
 	}
 	t.hold = h
+	h.unlocked.name = m.name
 	l := &h.first
 	l.Context, l.cancel, l.mutex, l.hold, l.outer = inner, cancel, m, h, outer
 	h.given, h.count, h.levels, h.token = given, 1, l, a.Token
@@ -287,7 +289,7 @@ func (l *level) close() (closed, last bool) {
 	if empty {
 		c.insiders.remove(t)
 	}
-	cancel((*unlockedError)(h))
+	cancel(&h.unlocked)
 	return true, last
 }
 

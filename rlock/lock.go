@@ -131,7 +131,7 @@ func (l *locking) compete() (*level, error) {
 					case l.delivered.how == letIn:
 						l.isShared()
 					default:
-						l.trace.handedBy(run)
+						l.trace.handedBy(run.section())
 						c.stats.handOffs.Add(1)
 					}
 					return s, err

@@ -165,7 +165,7 @@ func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Contex
 
 // lockTraced makes a Lock of an attempt, and tells of it and of its unlock.
 func (m *Mutex) lockTraced(who caller, lock func(caller) (*level, error)) (context.Context, UnlockFunc, error) {
-	who.trace = m.client.trace(who.ctx, m.name, m.kind.Name, who.began)
+	who.trace = m.client.options.Trace.follow(who.ctx, m.name, m.kind.Name, who.began)
 	l, err := lock(who)
 	ctx, unlock, err := m.result(who.ctx, l, err)
 	who.trace.ended(ctx, err, func() { l.giveBack() })
@@ -181,6 +181,8 @@ func (m *Mutex) result(ctx context.Context, l *level, err error) (context.Contex
 	}
 	return l, l.unlock, nil
 }
+
+func (m *Mutex) fail(causes ...error) error { return &lockError{name: m.name, causes: causes} }
 
 // check panics for what can only be a mistake in the program.
 func (m *Mutex) check(ctx context.Context) {

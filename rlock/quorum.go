@@ -136,7 +136,7 @@ func (q *QuorumMutex) TryLock(ctx context.Context, wait time.Duration) (context.
 // lockTraced tells of a Lock and of its unlock.
 func (q *QuorumMutex) lockTraced(who caller) (context.Context, UnlockFunc, error) {
 	if q.invalid == nil {
-		who.trace = q.members[0].client.trace(who.ctx, q.name, "quorum", who.began)
+		who.trace = q.members[0].client.options.Trace.follow(who.ctx, q.name, "quorum", who.began)
 	}
 	l, err := q.lock(who)
 	if err != nil {

@@ -262,6 +262,8 @@ type shareKeeper struct {
 func (k shareKeeper) Item() lease.Item { return keeper{k.held}.Item() }
 func (k shareKeeper) Group() any       { return keeper{k.held}.Group() }
 
+func (k shareKeeper) lock() (name, kind string) { return k.held.mutex.name, "quorum" }
+
 // Lost is called when the server has forgotten the share, or its lease has ended. It is asked for again.
 func (k shareKeeper) Lost(loss lease.Loss) {
 	s, h := k.share, k.of

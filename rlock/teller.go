@@ -193,18 +193,12 @@ func (c *Client) renewed(renewals []lease.Renewal) {
 	if t := c.options.Trace; t != nil && t.Renewed != nil {
 		c.traced(maxRenewals, func() {
 			for _, r := range renewals {
-				of, kind := tenureOf(r.Keeper)
-				t.Renewed(RenewedInfo{Name: of.mutex.name, Kind: kind, Left: r.Left, Granted: r.Short})
+				name, kind := r.Keeper.(keeps).lock() //nolint:errcheck // there are no other keepers
+				t.Renewed(RenewedInfo{Name: name, Kind: kind, Left: r.Left, Granted: r.Short})
 			}
 		})
 	}
 }
 
-// tenureOf is what a lease is for.
-func tenureOf(k lease.Keeper) (t *tenure, kind string) {
-	if s, ok := k.(shareKeeper); ok {
-		return s.held, "quorum"
-	}
-	t = k.(keeper).tenure //nolint:errcheck // there are no other ones
-	return t, t.mutex.kind.Name
-}
+// keeps is a keeper that can say which lock its lease is for.
+type keeps interface{ lock() (name, kind string) }

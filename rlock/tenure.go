@@ -35,10 +35,10 @@ type tenure struct {
 	mu      sync.Mutex   // guards the following, and the holds; no other lock but that of a renewer is taken under it
 	calling bool         // somebody has the right to make calls
 	left    bool         // the caller of its last unlock has left: its lease is not kept any more
+	coming  atomic.Int32 // how many Locks were let in by another reader, and have not begun their holds yet; lowered under mu
 	callers *callers     // nil until there are some, or a second level
 	loss    *LostError   // why it ended, unless by an unlock
 	hold    *hold        // the one that stands on it, or was the last, and those beside it; nil: none has, or it is on its way to the next one
-	coming  atomic.Int32 // how many Locks were let in by another reader, and have not begun their holds yet; lowered under mu
 	first   hold         // of those that it may have; the others have memory of their own
 }
 
@@ -140,6 +140,8 @@ type keeper struct{ *tenure }
 func (k keeper) Item() lease.Item { return lease.Item{Name: k.mutex.key, Owner: k.field()} }
 func (k keeper) Group() any       { return k.mutex.client.group(k.mutex) }
 
+func (k keeper) lock() (name, kind string) { return k.mutex.name, k.mutex.kind.Name }
+
 // Lost is called when nobody may trust in the tenure any more.
 func (k keeper) Lost(loss lease.Loss) {
 	e := &LostError{Reason: LostExpired, Since: loss.Until, err: loss.Err}
@@ -192,6 +194,7 @@ func (t *tenure) lose(why *LostError) {
 	var lost []*hold
 	for h := t.hold; h != nil; h = h.beside {
 		lost = append(lost, h)
+		h.unlocked.loss.Store(t.loss)
 		h.cancel(t.loss)
 		for l := h.levels; l != nil; l = l.next {
 			if l.gate != nil {

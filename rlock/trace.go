@@ -142,11 +142,12 @@ type tracing struct {
 	by         context.Context
 }
 
-func (c *Client) trace(ctx context.Context, name, kind string, at time.Time) *tracing {
-	if c.options.Trace == nil {
+// follow follows a Lock for to; nil if that is.
+func (to *Trace) follow(ctx context.Context, name, kind string, at time.Time) *tracing {
+	if to == nil {
 		return nil
 	}
-	return &tracing{to: c.options.Trace, name: name, kind: kind, ctx: ctx, at: at}
+	return &tracing{to: to, name: name, kind: kind, ctx: ctx, at: at}
 }
 
 // of says which locks an All consists of.
@@ -194,11 +195,10 @@ func (t *tracing) took(p Path) {
 	}
 }
 
-// handedBy says that the lock was handed over at the end of a section.
-func (t *tracing) handedBy(r *run) {
+// handedBy says that the lock was handed over at the end of that section.
+func (t *tracing) handedBy(section context.Context) {
 	if t != nil {
-		t.path, t.by = PathHandOff, r.by
-		r.by = nil
+		t.path, t.by = PathHandOff, section
 	}
 }
 

@@ -57,7 +57,7 @@ func (u *Upgradeable) TryDo(ctx context.Context, wait time.Duration, fn func(ctx
 // lockTraced tells of a Lock and of its unlock.
 func (u *Upgradeable) lockTraced(who caller) (context.Context, UnlockFunc, error) {
 	r := u.rw.read
-	who.trace = r.client.trace(who.ctx, r.name, "upgradeable", who.began)
+	who.trace = r.client.options.Trace.follow(who.ctx, r.name, "upgradeable", who.began)
 	l, gate, err := u.lock(who)
 	if err != nil {
 		who.trace.ended(who.ctx, err, nil)
