@@ -43,7 +43,7 @@ type MultiMutex struct {
 	members []*member // each lock once, in the fixed order
 	parts   [][]*member
 	again   []*member // further handles of locks that are members already, to be re-entered
-	clients []*Client // of the members, each once; not those of a Quorum, which goes on without one of them
+	clients []*engine // of the members, each once; not those of a Quorum, which goes on without one of them
 	invalid error
 }
 
@@ -52,9 +52,9 @@ type member struct {
 	Locker
 
 	name  string
-	about *Mutex  // the lock that it is; of an Upgradeable that of the reader; nil if it is of another type
-	mutex *Mutex  // about, if that is all it takes
-	trace *Mutex  // about, or the first member of a Quorum: of the Client whose Trace is told; nil: of none that is known
+	about *spec   // the lock that it is; of an Upgradeable that of the reader; nil if it is of another type
+	spec  *spec   // about, if that is all it takes
+	trace *spec   // about, or the first member of a Quorum: of the Client whose Trace is told; nil: of none that is known
 	order int     // among the members of one lock: each lets the next ones in
 	first *member // the member of the same lock that is taken before it, and lets it in; nil if it is that
 }
@@ -82,7 +82,7 @@ func All(lockers ...Locker) *MultiMutex {
 		return cmp.Or(strings.Compare(x.key(), y.key()), strings.Compare(x.clientID(), y.clientID()), cmp.Compare(x.order, y.order))
 	})
 	type lock struct {
-		client *Client
+		engine *engine
 		key    string
 	}
 	given, first := make(map[Locker]bool), make(map[lock]*member)
@@ -97,12 +97,12 @@ func All(lockers ...Locker) *MultiMutex {
 			a.members = append(a.members, m)
 			continue
 		}
-		l := lock{m.about.client, m.about.key}
+		l := lock{m.about.engine, m.about.key}
 		switch known := first[l]; {
 		case known == nil:
 			a.members, first[l] = append(a.members, m), m
-			if !slices.Contains(a.clients, m.about.client) {
-				a.clients = append(a.clients, m.about.client)
+			if !slices.Contains(a.clients, m.about.engine) {
+				a.clients = append(a.clients, m.about.engine)
 			}
 		case (known.about.kind.Side == lua.Whole) != (m.about.kind.Side == lua.Whole):
 			err = cmp.Or(err, fmt.Errorf("%q is given as a read/write lock and as one of another kind: "+
@@ -141,12 +141,12 @@ func flatten(lockers []Locker) (all []*member, err error) {
 			err = cmp.Or(err, l.invalid)
 			continue
 		case *Mutex:
-			m.about, m.mutex, m.trace = l, l, l
+			m.about, m.spec, m.trace = l.spec, l.spec, l.spec
 			if l.kind.Side == lua.Reader {
 				m.order = 2
 			}
 		case *Upgradeable:
-			m.about, m.order, m.trace = l.rw.read, 1, l.rw.read
+			m.about, m.order, m.trace = l.rw.read.spec, 1, l.rw.read.spec
 		case *QuorumMutex:
 			if err = cmp.Or(err, l.invalid); l.invalid == nil {
 				m.trace = l.members[0]
@@ -170,7 +170,7 @@ func isMade(l Locker) bool {
 	}
 	switch l := l.(type) {
 	case *Mutex:
-		return l.client != nil
+		return l.spec != nil
 	case *MultiMutex:
 		return l.name != ""
 	case *Upgradeable:
@@ -193,22 +193,22 @@ func (m *member) clientID() string {
 	if m.about == nil {
 		return ""
 	}
-	return m.about.client.id
+	return m.about.engine.id
 }
 
 // split makes parts of the members that one call can take, in the order of the first in each.
 func (a *MultiMutex) split() {
 	type batchKey struct {
-		client *Client
+		engine *engine
 		slot   uint16
 	}
 	parts := make(map[batchKey]int) // that still have room
 	for _, m := range a.members {
-		if m.mutex == nil || !m.mutex.kind.PassesOn || m.mutex.client.options.Replicas > 0 {
+		if m.spec == nil || !m.spec.kind.PassesOn || m.spec.engine.options.Replicas > 0 {
 			a.parts = append(a.parts, []*member{m})
 			continue
 		}
-		at := batchKey{m.mutex.client, m.mutex.slot}
+		at := batchKey{m.spec.engine, m.spec.slot}
 		i, ok := parts[at]
 		if !ok || len(a.parts[i]) == maxBatch {
 			i = len(a.parts)
@@ -278,7 +278,7 @@ func (a *MultiMutex) lock(who caller) (context.Context, UnlockFunc, error) {
 		panic("rlock: the ctx is nil")
 	}
 	if i := slices.IndexFunc(a.members, func(m *member) bool { return m.trace != nil }); i >= 0 {
-		who.trace = a.members[i].trace.client.options.Trace.follow(who.ctx, a.name, "all", who.began)
+		who.trace = a.members[i].trace.engine.options.Trace.follow(who.ctx, a.name, "all", who.began)
 		who.trace.of(a.names)
 	}
 	s, err := a.compete(who)
@@ -494,7 +494,7 @@ func (s *section) add(m *member, who caller) error {
 	ctx, unlock, err := m.lock(s.ctx, who)
 	if err == nil {
 		s.ctx = ctx
-		if m.mutex != nil {
+		if m.spec != nil {
 			s.levels = append(s.levels, levelOf(ctx))
 		}
 		s.unlocks = append(s.unlocks, func() []error {
@@ -509,10 +509,10 @@ func (s *section) add(m *member, who caller) error {
 
 // lock is that of the member for a caller with another ctx.
 func (m *member) lock(ctx context.Context, who caller) (context.Context, UnlockFunc, error) {
-	if m.mutex != nil {
+	if m.spec != nil {
 		who.ctx = ctx
-		l, err := m.mutex.lock(who)
-		return m.mutex.result(ctx, l, err)
+		l, err := m.spec.lock(who)
+		return m.spec.result(ctx, l, err)
 	}
 	if !who.once {
 		who.trace.waits("")
@@ -539,9 +539,9 @@ func (s *section) takePart(part []*member, who caller) (refused *member, err err
 	if len(part) < 2 {
 		return s.takeEach(part, who)
 	}
-	all := make([]*Mutex, len(part))
+	all := make([]*spec, len(part))
 	for i, m := range part {
-		all[i] = m.mutex
+		all[i] = m.spec
 	}
 	who.ctx = s.ctx
 	levels, which, err := takeTogether(who, all)
@@ -579,14 +579,14 @@ func (m *member) attempt() time.Duration {
 	switch {
 	case m.about == nil:
 		return calls.Timeout
-	case m.mutex == nil: // an Upgradeable, which is two locks
+	case m.spec == nil: // an Upgradeable, which is two locks
 		return 2 * (calls.Timeout + m.replicaTimeout())
 	}
 	return calls.Timeout + m.replicaTimeout()
 }
 
 func (m *member) replicaTimeout() time.Duration {
-	if o := m.about.client.options; o.Replicas > 0 {
+	if o := m.about.engine.options; o.Replicas > 0 {
 		return o.ReplicaTimeout
 	}
 	return 0

@@ -53,7 +53,7 @@ func (c caller) upTo(wait, least time.Duration) caller {
 // leaveTo runs f, which unlocks what the caller has got and has no use for, for as long as the caller stays: until ctx is done, or the
 // limit of an attempt is over. f goes on then, and ends as any unlock does. Close of the Clients concerned, which have been started, waits
 // for it.
-func (c caller) leaveTo(f func(), clients ...*Client) {
+func (c caller) leaveTo(f func(), clients ...*engine) {
 	if !calls.CanLeave(c.ctx, c.limit) {
 		f()
 		return
@@ -99,7 +99,7 @@ func (c caller) leaveTo(f func(), clients ...*Client) {
 
 // minAttempt is what the first attempt of a TryLock is given at least, and what the replicas may take on top of it, so that one
 // with a wait shorter than the way to Redis still asks once.
-func (c *Client) minAttempt() time.Duration {
+func (c *engine) minAttempt() time.Duration {
 	if c.options.Replicas > 0 {
 		return time.Second + c.options.ReplicaTimeout
 	}
@@ -108,7 +108,7 @@ func (c *Client) minAttempt() time.Duration {
 
 type acquireRequest struct {
 	caller
-	mutex           *Mutex
+	spec            *spec
 	tenure          *tenure
 	count           int                   // the levels with the one that is asked for
 	within          *hold                 // of the other side of a read/write lock, which lets it in; nil: none
@@ -141,7 +141,7 @@ const (
 func (a *acquireResult) granted() bool { return a.Status == lua.Acquired }
 
 // until is the end of the time for which what m was granted is trusted.
-func (a *acquireResult) until(m *Mutex) time.Time {
+func (a *acquireResult) until(m *spec) time.Time {
 	switch {
 	case a.sent.IsZero():
 		return time.Time{}
@@ -161,11 +161,11 @@ func (q *acquireRequest) ask(u rollbacker) (a acquireResult, left bool, err erro
 		q.failed.Store(nil) // of an earlier ask
 	}
 	if !calls.CanLeave(q.ctx, q.limit) { // spares the closures below
-		a, err = q.send(q.mutex.client.calls.Done())
-		q.mutex.client.calls.Answered(q.mutex.slot, err)
+		a, err = q.send(q.spec.engine.calls.Done())
+		q.spec.engine.calls.Answered(q.spec.slot, err)
 		return a, false, err
 	}
-	a, left, err = calls.Leavable(q.ctx, q.mutex.client.calls, q.mutex.slot, q.limit, q.send, u.rollBack)
+	a, left, err = calls.Leavable(q.ctx, q.spec.engine.calls, q.spec.slot, q.limit, q.send, u.rollBack)
 	if failed := q.failed.Load(); left && failed != nil {
 		err = *failed
 	}
@@ -174,7 +174,7 @@ func (q *acquireRequest) ask(u rollbacker) (a acquireResult, left bool, err erro
 
 // send asks Redis, again if something went wrong that may pass. It stops early when the caller has left.
 func (q *acquireRequest) send(left <-chan struct{}) (acquireResult, error) {
-	m, t, c := q.mutex, q.tenure, q.mutex.client
+	m, t, c := q.spec, q.tenure, q.spec.engine
 	args := m.acquireArgs(t, q.count)
 	if q.within != nil {
 		args.Within = q.within.tenure.field()
@@ -201,7 +201,7 @@ func (q *acquireRequest) send(left <-chan struct{}) (acquireResult, error) {
 			if err != nil && calls.MayHaveRun(err) || repeated {
 				t.lateAcquire(args.Lease)
 			}
-		case m.ttl() > t.mutex.ttl():
+		case m.ttl() > t.spec.ttl():
 			t.unresolvedUntil(time.Now().Add(args.Lease)) // if its end is not known, this one counts
 		}
 		if err == nil {
@@ -224,8 +224,8 @@ func (q *acquireRequest) send(left <-chan struct{}) (acquireResult, error) {
 	}
 }
 
-func (m *Mutex) acquireArgs(t *tenure, count int) lua.AcquireArgs {
-	args := lua.AcquireArgs{Name: m.key, Side: m.kind.Side, Owner: t.field(), Lease: t.mutex.expiry(m.ttl()), Count: count}
+func (m *spec) acquireArgs(t *tenure, count int) lua.AcquireArgs {
+	args := lua.AcquireArgs{Name: m.key, Side: m.kind.Side, Owner: t.field(), Lease: t.spec.expiry(m.ttl()), Count: count}
 	if !t.hasToken() { // a hold has one token
 		args.Fence = m.fenceOf()
 	}
@@ -234,10 +234,10 @@ func (m *Mutex) acquireArgs(t *tenure, count int) lua.AcquireArgs {
 
 // gaveUp is the error of a caller that got nothing, because its time is over (no error, or pubsub.ErrExpired) or
 // because of what went wrong. refusal is the last reply that said who holds the lock.
-func (m *Mutex) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
+func (m *spec) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
 	var loss *LostError
 	switch timeUp := who.ctx.Err() != nil || who.once || !who.wait.IsZero() && !time.Now().Before(who.wait); {
-	case m.client.calls.IsClosed(), m.client.isTold(), errors.Is(err, pubsub.ErrClosed), errors.Is(err, ErrClosed):
+	case m.engine.calls.IsClosed(), m.engine.isTold(), errors.Is(err, pubsub.ErrClosed), errors.Is(err, ErrClosed):
 		return m.fail(ErrClosed)
 	case errors.As(err, &loss):
 		return loss
@@ -245,13 +245,13 @@ func (m *Mutex) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
 		return m.fail(err)
 	case err == nil, errors.Is(err, pubsub.ErrExpired):
 		var causes []error
-		if refusal.Status == 0 && m.client.calls.IsSilent(m.slot) { // it stood behind one that got no answer
+		if refusal.Status == 0 && m.engine.calls.IsSilent(m.slot) { // it stood behind one that got no answer
 			causes = []error{unreachable(calls.ErrSilent)}
 		}
 		e := notAcquired(who.ctx, m.name, who.began, causes...)
 		e.Holder, e.TTL, e.other = refusal.Holder, refusal.TTL, refusal.Other
-		e.carried = m.client.isOwn(e.Holder) && carries(who.ctx, e.Holder)
-		e.self = m.client.isSelf(who.outer, e.Holder)
+		e.carried = m.engine.isOwn(e.Holder) && carries(who.ctx, e.Holder)
+		e.self = m.engine.isSelf(who.outer, e.Holder)
 		return e
 	case errors.Is(err, lua.ErrNoConnection):
 		return m.fail(ErrNotReplicated, err)

@@ -21,7 +21,7 @@ import (
 // batch is an attempt at many locks.
 type batch struct {
 	caller
-	client *Client
+	engine *engine
 	locks  []*locking
 	failed atomic.Pointer[error] // what went wrong the last time, if it did
 }
@@ -34,9 +34,9 @@ var errAlone = errors.New("to be taken one by one")
 
 // takeTogether takes all locks, or none. refused is the index of one that another owner holds, or others here wait for, and
 // the error is about that one; it is -1 if it failed otherwise.
-func takeTogether(who caller, all []*Mutex) (levels []*level, refused int, err error) {
+func takeTogether(who caller, all []*spec) (levels []*level, refused int, err error) {
 	first := all[0]
-	c := first.client
+	c := first.engine
 	if !c.calls.Start() {
 		return nil, -1, first.fail(ErrClosed)
 	}
@@ -52,16 +52,16 @@ func takeTogether(who caller, all []*Mutex) (levels []*level, refused int, err e
 			return nil, -1, first.gaveUp(who, err, lua.AcquireReply{})
 		}
 	}
-	b := &batch{caller: who, client: c, locks: make([]*locking, 0, len(all))}
+	b := &batch{caller: who, engine: c, locks: make([]*locking, 0, len(all))}
 	for i, m := range all {
-		l := &locking{acquireRequest: acquireRequest{caller: who, mutex: m, tenure: newTenure(m), count: 1}}
+		l := &locking{acquireRequest: acquireRequest{caller: who, spec: m, tenure: newTenure(m), count: 1}}
 		if !c.hub.JoinFirst(&l.waiter, m.waiters()) {
 			b.withdraw()
 			return nil, i, m.gaveUp(who, nil, lua.AcquireReply{})
 		}
 		b.locks = append(b.locks, l)
 	}
-	a, left, err := calls.Leavable(who.ctx, first.client.calls, first.slot, who.limit, b.send, b.rollBack)
+	a, left, err := calls.Leavable(who.ctx, first.engine.calls, first.slot, who.limit, b.send, b.rollBack)
 	switch {
 	case left:
 		if failed := b.failed.Load(); failed != nil {
@@ -97,10 +97,10 @@ type allAnswer struct {
 
 // send asks Redis, again if something went wrong that may pass. It stops early when the caller has left.
 func (b *batch) send(left <-chan struct{}) (allAnswer, error) {
-	c := b.client
+	c := b.engine
 	args := make([]lua.AcquireArgs, len(b.locks))
 	for i, l := range b.locks {
-		args[i] = l.mutex.acquireArgs(l.tenure, l.count)
+		args[i] = l.spec.acquireArgs(l.tenure, l.count)
 	}
 	again := calls.Retry{Until: b.limit, Least: calls.MinTries}
 	for {
@@ -109,7 +109,7 @@ func (b *batch) send(left <-chan struct{}) (allAnswer, error) {
 		reply, err := lua.AcquireAll(ctx, c.rdb, args)
 		if err != nil && calls.MayHaveRun(err) || ctx.IsRepeated() {
 			for _, l := range b.locks {
-				l.tenure.lateAcquire(l.mutex.expiry(l.mutex.ttl()))
+				l.tenure.lateAcquire(l.spec.expiry(l.spec.ttl()))
 			}
 		}
 		if err == nil {
@@ -130,7 +130,7 @@ func (b *batch) withdraw() {
 		l.waiter.Leave()
 		rest[i] = l.tenure.orphan()
 	}
-	b.client.sweep(rest...)
+	b.engine.sweep(rest...)
 }
 
 // rollBack ends an attempt whose caller has left, after the answer.
@@ -147,9 +147,9 @@ func (b *batch) releaseGrants() {
 	for i, l := range b.locks {
 		args[i] = l.tenure.releaseArgs()
 	}
-	ctx, cancel := b.client.lastCall()
+	ctx, cancel := b.engine.lastCall()
 	defer cancel()
-	results, err := lua.ReleaseEach(ctx, b.client.rdb, args)
+	results, err := lua.ReleaseEach(ctx, b.engine.rdb, args)
 	for i, l := range b.locks {
 		if err == nil {
 			l.tenure.givenBack(results[i].Err)
@@ -169,7 +169,7 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 	}()
 	inner := ctx
 	for i, l := range b.locks {
-		m, granted := l.mutex, acquireResult{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: a.Tokens[i]}, sent: a.sent}
+		m, granted := l.spec, acquireResult{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: a.Tokens[i]}, sent: a.sent}
 		if until := granted.until(m); !time.Now().Before(until) {
 			err = &LostError{
 				Name: m.name, Owner: l.tenure.field(), Reason: LostExpired, Since: until,
@@ -189,7 +189,7 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 		return levels, nil
 	}
 	b.locks = b.locks[len(levels):]
-	_, _, _ = calls.Leavable(b.ctx, b.locks[0].mutex.client.calls, b.locks[0].mutex.slot, b.limit, func(<-chan struct{}) (struct{}, error) {
+	_, _, _ = calls.Leavable(b.ctx, b.locks[0].spec.engine.calls, b.locks[0].spec.slot, b.limit, func(<-chan struct{}) (struct{}, error) {
 		b.releaseGrants()
 		b.withdraw()
 		return struct{}{}, nil
@@ -204,7 +204,7 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 	for _, l := range levels {
 		l.hold.tenure.taken = nil // nobody was told of it
 	}
-	b.caller.leaveTo(func() { _ = unlockTogether(levels) }, b.client)
+	b.caller.leaveTo(func() { _ = unlockTogether(levels) }, b.engine)
 	return nil, err
 }
 
@@ -246,7 +246,7 @@ func unlockTogether(levels []*level) (errs []error) {
 
 // releaseLevels ends the holds of levels that are closed.
 func releaseLevels(levels []*level, by *unlocker) (errs []error) {
-	c := levels[0].mutex.client
+	c := levels[0].spec.engine
 	for _, l := range levels {
 		l.hold.tenure.awaitCallSlot() // whoever has the right to make calls for it waits for no other hold
 	}
@@ -292,7 +292,7 @@ func endingOf(u *unlocking) *ending {
 // releaseTogether releases holds by one call, again if something went wrong that may pass and their leases last. As with a release
 // of one, only the first call names the next owners. What Redis refuses it is asked for alone.
 func releaseTogether(all []*ending) {
-	c := all[0].tenure.mutex.client
+	c := all[0].tenure.spec.engine
 	var last *ending // the one whose lease ends last
 	var until time.Time
 	args := make([]lua.ReleaseArgs, len(all))
@@ -339,7 +339,7 @@ func releaseTogether(all []*ending) {
 func (t *tenure) sendTogether(args []lua.ReleaseArgs, by *unlocker, closed bool) (
 	results []lua.ReleaseResult, repeated bool, err error,
 ) {
-	c := t.mutex.client
+	c := t.spec.engine
 	if closed {
 		ctx, cancel := c.lastCall()
 		defer cancel()
@@ -348,7 +348,7 @@ func (t *tenure) sendTogether(args []lua.ReleaseArgs, by *unlocker, closed bool)
 	}
 	ctx := t.releaseCall(time.Now(), by)
 	results, err = lua.ReleaseEach(ctx, c.rdb, args)
-	c.calls.Answered(t.mutex.slot, err)
+	c.calls.Answered(t.spec.slot, err)
 	return results, ctx.IsRepeated(), err
 }
 
@@ -366,7 +366,7 @@ func (e *ending) answered(handsOff bool, sent time.Time, r lua.ReleaseResult, re
 		}
 		e.next = nil
 	default:
-		e.tenure.mutex.wakeIfAlone(r.ReleaseReply)
+		e.tenure.spec.wakeIfAlone(r.ReleaseReply)
 		e.late = e.late || repeated
 		e.releaseResult = releaseResult{sent: sent, held: r.Status != lua.NotHeld || e.late, late: e.late}
 	}

@@ -30,7 +30,7 @@ type topology struct {
 // A sharded channel can be published to by a script only if it hashes to the slot of the script's
 // keys. It does, except for names with an empty or misplaced pair of braces, where prefixing
 // changes what is hashed. These use plain pub/sub; Redisson fails to unlock them.
-func (c *Client) knownChannel(m *Mutex) pubsub.Channel {
+func (c *engine) knownChannel(m *spec) pubsub.Channel {
 	ch := pubsub.Channel{Name: m.channel}
 	if c.cluster != nil && c.cluster.isSharded() {
 		ch.Sharded = c.slot(ch.Name) == c.slot(m.key)
@@ -39,17 +39,17 @@ func (c *Client) knownChannel(m *Mutex) pubsub.Channel {
 }
 
 // waiters is where goroutines of this process wait for a lock that has been asked for before.
-func (m *Mutex) waiters() pubsub.Queue {
+func (m *spec) waiters() pubsub.Queue {
 	return pubsub.Queue{
-		Lock: m.key, Channel: m.client.knownChannel(m), Places: m.kind.PassesOn && m.seesProcesses(),
+		Lock: m.key, Channel: m.engine.knownChannel(m), Places: m.kind.PassesOn && m.seesProcesses(),
 		Each: m.kind.Queueing == kinds.PerWaiter, Shared: m.kind.Side != lua.Whole,
 	}
 }
 
 // queueKey is the key of what waiters leave in Redis: the queue of the processes, or marks; "" if there is none, or each waiter
 // has a place in a queue of its own.
-func (m *Mutex) queueKey() string {
-	c := m.client
+func (m *spec) queueKey() string {
+	c := m.engine
 	switch {
 	case c.forbidden(m.kind.Side).Load(), m.kind.Queueing == kinds.PerWaiter, m.kind.PassesOn && !m.seesProcesses():
 		return ""
@@ -60,7 +60,7 @@ func (m *Mutex) queueKey() string {
 }
 
 // forbidden says whether the user may not use what waiters leave in Redis for locks of that side.
-func (c *Client) forbidden(s lua.Side) *atomic.Bool {
+func (c *engine) forbidden(s lua.Side) *atomic.Bool {
 	if s == lua.Whole {
 		return &c.noQueues
 	}
@@ -69,11 +69,11 @@ func (c *Client) forbidden(s lua.Side) *atomic.Bool {
 
 // seesProcesses reports whether scripts can tell if a process still listens: not on a cluster with plain channels, nor if the
 // processes have no channels of their own.
-func (m *Mutex) seesProcesses() bool {
-	return m.client.handsOff() && (m.client.cluster == nil || m.client.knownChannel(m).Sharded)
+func (m *spec) seesProcesses() bool {
+	return m.engine.handsOff() && (m.engine.cluster == nil || m.engine.knownChannel(m).Sharded)
 }
 
-func (c *Client) slot(key string) uint16 {
+func (c *engine) slot(key string) uint16 {
 	cmd := c.rdb.B().Exists().Key(key).Build()
 	return cmd.Slot()
 }
@@ -96,11 +96,11 @@ func (t *topology) isUnknown() bool {
 
 // learn asks for the version, the node that serves m. It reports false if that is still not known: the caller left, or the
 // error says what went wrong.
-func (t *topology) learn(ctx context.Context, limit time.Time, m *Mutex) (known bool, err error) {
-	c := m.client
+func (t *topology) learn(ctx context.Context, limit time.Time, m *spec) (known bool, err error) {
+	c := m.engine
 	again := calls.Retry{Until: limit}
 	for {
-		sharded, left, err := calls.Leavable(ctx, m.client.calls, m.slot, limit, func(<-chan struct{}) (bool, error) {
+		sharded, left, err := calls.Leavable(ctx, m.engine.calls, m.slot, limit, func(<-chan struct{}) (bool, error) {
 			return c.askSharded(c.calls.Context(ctx, time.Now(), 0), m)
 		}, nil)
 		switch {
@@ -117,7 +117,7 @@ func (t *topology) learn(ctx context.Context, limit time.Time, m *Mutex) (known 
 	}
 }
 
-func (c *Client) askSharded(ctx context.Context, m *Mutex) (bool, error) {
+func (c *engine) askSharded(ctx context.Context, m *spec) (bool, error) {
 	// HELLO is allowed to every user, unlike INFO.
 	info, err := c.rdb.Do(ctx, c.rdb.B().Hello().Build().SetSlot(m.key)).AsMap()
 	var redisErr *rueidis.RedisError
@@ -135,8 +135,8 @@ func (c *Client) askSharded(ctx context.Context, m *Mutex) (bool, error) {
 }
 
 // fits reports an error for a lock that a cluster cannot have.
-func (m *Mutex) fits() error {
-	c, extra := m.client, m.kind.Extra
+func (m *spec) fits() error {
+	c, extra := m.engine, m.kind.Extra
 	if c.cluster == nil || extra == nil || c.slot(extra(m.key)) == c.slot(m.key) {
 		return nil
 	}

@@ -14,12 +14,12 @@ func levelOf(ctx context.Context) *level {
 }
 
 // levelIn returns the innermost open level of m that ctx carries, or nil.
-func (m *Mutex) levelIn(ctx context.Context) *level { return openLevel(ctx, (*hold).isOf, m) }
+func (m *spec) levelIn(ctx context.Context) *level { return openLevel(ctx, (*hold).isOf, m) }
 
 // levelBeside returns the innermost open level of the other side of a read/write lock, or nil.
-func (m *Mutex) levelBeside(ctx context.Context) *level { return openLevel(ctx, (*hold).isBeside, m) }
+func (m *spec) levelBeside(ctx context.Context) *level { return openLevel(ctx, (*hold).isBeside, m) }
 
-func openLevel(ctx context.Context, is func(*hold, *Mutex) bool, m *Mutex) *level {
+func openLevel(ctx context.Context, is func(*hold, *spec) bool, m *spec) *level {
 	for l := levelOf(ctx); l != nil; l = l.outer {
 		if is(l.hold, m) && l.isOpen() {
 			return l
@@ -80,7 +80,7 @@ func Owner(ctx context.Context) string {
 // If ctx carries locks of one name in several Redis servers, use [Mutex.FencingToken]: it tells them apart.
 func FencingToken(ctx context.Context, name string) (token int64, ok bool) {
 	for l := levelOf(ctx); l != nil; l = l.outer {
-		if l.hold.tenure.mutex.name == name {
+		if l.hold.tenure.spec.name == name {
 			return l.hold.fencingToken()
 		}
 	}
@@ -91,7 +91,7 @@ func FencingToken(ctx context.Context, name string) (token int64, ok bool) {
 func (m *Mutex) FencingToken(ctx context.Context) (token int64, ok bool) {
 	m.check(ctx)
 	for l := levelOf(ctx); l != nil; l = l.outer {
-		if l.hold.isOf(m) {
+		if l.hold.isOf(m.spec) {
 			return l.hold.fencingToken()
 		}
 	}

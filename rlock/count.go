@@ -83,7 +83,7 @@ func (t *tenure) follow() {
 
 // state makes the call; again after a while, and then after a longer one, if that fails.
 func (t *tenure) state() {
-	c := t.mutex.client
+	c := t.spec.engine
 	started := c.calls.Start() // Close waits for it
 	if started {
 		defer c.calls.Ended()
@@ -106,7 +106,7 @@ func (t *tenure) state() {
 	t.mu.Unlock()
 
 	held, err := true, calls.ErrSilent
-	if !c.calls.AnyLeft() || !c.calls.IsSilent(t.mutex.slot) { // otherwise each tenure would have a call that hangs
+	if !c.calls.AnyLeft() || !c.calls.IsSilent(t.spec.slot) { // otherwise each tenure would have a call that hangs
 		held, err = t.send(count, raise, left)
 	}
 	t.mu.Lock()
@@ -136,8 +136,8 @@ func (t *tenure) state() {
 // send states a count, and reports whether the owner holds the lock, which is trusted for so long: the levels of a reader expire each by
 // itself.
 func (t *tenure) send(count int32, raise bool, left time.Duration) (held bool, err error) {
-	m := t.mutex
-	c := m.client
+	m := t.spec
+	c := m.engine
 	now, lease := time.Now(), m.expiry(max(left, time.Millisecond))
 	if !raise {
 		reply, err := c.release(c.calls.Context(t.section(), now, 0), m, lua.ReleaseArgs{

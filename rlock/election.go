@@ -50,7 +50,7 @@ type election struct {
 // serverWatch is where an election hears of one server.
 type serverWatch struct {
 	waiter pubsub.Waiter
-	member *Mutex
+	member *spec
 	joined bool
 	turn   bool  // the server may be free
 	err    error // it cannot subscribe
@@ -304,7 +304,7 @@ func (e *election) note(h *quorumHold, t tally, began time.Time, left bool) {
 		switch {
 		case s.refusal.Status == lua.Held:
 			ends[i] = s.refusal.TTL
-			e.held, e.own = s.refusal, s.tenure.mutex.client.isOwn(s.refusal.Holder)
+			e.held, e.own = s.refusal, s.tenure.spec.engine.isOwn(s.refusal.Holder)
 		case s.err != nil && !s.asked && !s.left:
 			ends[i] = deadServerRetry
 		default: // it is told when the share was given back
@@ -380,10 +380,10 @@ func (e *election) leave(won bool) {
 
 // listen joins the queue of the hub, or takes the turn there: what comes from now on is news.
 func (r *serverWatch) listen(q *QuorumMutex) {
-	if r.turn || r.err != nil || r.member.client.cluster.isUnknown() {
+	if r.turn || r.err != nil || r.member.engine.cluster.isUnknown() {
 		return
 	}
-	hub, queue := r.member.client.hub, q.waiters(r.member)
+	hub, queue := r.member.engine.hub, q.waiters(r.member)
 	if !r.joined {
 		r.joined = true
 		if r.turn = hub.Join(&r.waiter, queue); r.turn {
@@ -454,8 +454,8 @@ func (e *election) sleepBeyondWait(until time.Time, cases ...reflect.SelectCase)
 		}
 		all := append([]reflect.SelectCase{ready(e.ctx.Done()), ready(e.trace.over()), {Dir: reflect.SelectRecv, Chan: reflect.ValueOf(over)}}, cases...)
 		for _, m := range e.quorum.members {
-			if !m.client.isShut() {
-				all = append(all, ready(m.client.shut))
+			if !m.engine.isShut() {
+				all = append(all, ready(m.engine.shut))
 			}
 		}
 		switch i, _, _ := reflect.Select(all); {

@@ -28,7 +28,7 @@ import (
 // maxGrantLease bounds for how long a lock is given to another process, until that renews it: it may have died.
 const maxGrantLease = 2 * time.Second
 
-func (c *Client) grantLease() time.Duration { return min(maxGrantLease, c.options.WatchdogTimeout) }
+func (c *engine) grantLease() time.Duration { return min(maxGrantLease, c.options.WatchdogTimeout) }
 
 // run is how many hand-offs inside of the process followed each other, and since when. The holds pass it on to each other.
 type run struct {
@@ -63,8 +63,8 @@ func (r *run) over(o HandOff, now time.Time) bool {
 // left of its lease. Then the hold is as it was.
 func (h *hold) passOn() bool {
 	t := h.tenure
-	m := t.mutex
-	c := m.client
+	m := t.spec
+	c := m.engine
 	if !m.mayPassOn() {
 		return false
 	}
@@ -102,7 +102,7 @@ func (h *hold) attach() {
 	h.unlocked.loss.Store(loss)
 	t.mu.Unlock()
 	if loss != nil {
-		t.mutex.client.lost(&h.first, t.mutex.kind.Name, loss)
+		t.spec.engine.lost(&h.first, t.spec.kind.Name, loss)
 	}
 }
 
@@ -110,15 +110,15 @@ func (h *hold) attach() {
 // there is something to settle. It sleeps, and looks at its tenure only behind the hub's mutex.
 func (l *locking) Take(from any, outsiders bool) bool {
 	h := from.(*hold) //nolint:errcheck // no other value is ever given
-	t, now, o := h.tenure, time.Now(), l.mutex.client.options.HandOff
+	t, now, o := h.tenure, time.Now(), l.spec.engine.options.HandOff
 	if outsiders {
 		o = o.besideOutsiders()
 	}
-	if l.mutex.kind != t.mutex.kind || !l.mutex.mayPassOn() || !l.tenure.isClean() || t.run.over(o, now) {
+	if l.spec.kind != t.spec.kind || !l.spec.mayPassOn() || !l.tenure.isClean() || t.run.over(o, now) {
 		return false
 	}
 	handed := acquireResult{how: passed}
-	if l.mutex.kind.Fence != nil {
+	if l.spec.kind.Fence != nil {
 		token, ok := t.tokens.take()
 		if !ok {
 			return false
@@ -135,17 +135,17 @@ func (l *locking) Take(from any, outsiders bool) bool {
 
 // mayPassOn reports whether a Lock wants of Redis what every other one does, so that it can have the tenure of another one, and another one
 // its: it is renewed, and has no bound of its own.
-func (m *Mutex) mayPassOn() bool {
-	return m.kind.PassesOn && m.client.handsOff() && m.usesGrants() && m.maxHold == 0
+func (m *spec) mayPassOn() bool {
+	return m.kind.PassesOn && m.engine.handsOff() && m.usesGrants() && m.maxHold == 0
 }
 
 // claim tells the hub that the hold ends, and claims the waiter that is next in this process: nil if there is none. If
 // stay is true, it gets the lock before other processes.
 func (t *tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, stay bool) {
-	c, q := t.mutex.client, t.mutex.waiters()
+	c, q := t.spec.engine, t.spec.waiters()
 	stay = !t.run.over(c.options.HandOff, now)
 	switch {
-	case !t.mutex.kind.PassesOn || !args.Taken.IsZero():
+	case !t.spec.kind.PassesOn || !args.Taken.IsZero():
 		c.hub.Ending(q)
 		return nil, false
 	case !c.handsOff():
@@ -192,25 +192,25 @@ func (t *tenure) mayQueue(now time.Time) {
 func (t *tenure) handOff(next *locking, stay bool, args lua.ReleaseArgs, by *unlocker) releaseResult {
 	sent := time.Now()
 	ctx := t.releaseCall(sent, by)
-	reply, err := t.mutex.client.release(ctx, t.mutex, next.takesOver(args, stay))
+	reply, err := t.spec.engine.release(ctx, t.spec, next.takesOver(args, stay))
 	return t.handedOff(next, stay, sent, reply, err, ctx.IsRepeated())
 }
 
 // takesOver are the arguments of a release that has a next owner.
 func (l *locking) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
-	m := l.mutex
+	m := l.spec
 	l.needsTenure()
 	args.Fence, args.Lease, args.Next, args.Stay = m.fenceOf(), m.expiry(m.ttl()), l.tenure.field(), stay
 	args.Short = m.isShort()
 	if args.Fence != "" && m.mayPassOn() {
-		args.Spare = l.waiter.Behind(m.client.options.HandOff.Most)
+		args.Spare = l.waiter.Behind(m.engine.options.HandOff.Most)
 	}
 	return args
 }
 
 // handedOff is what came of such a release.
 func (t *tenure) handedOff(next *locking, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) releaseResult {
-	c, m := t.mutex.client, next.mutex
+	c, m := t.spec.engine, next.spec
 	switch {
 	case err == nil && reply.Status == lua.NotHeld && repeated:
 		return releaseResult{late: true, err: calls.ErrRepeated}
@@ -263,9 +263,9 @@ func (r *run) next(stay bool, now time.Time) *run {
 // instead.
 func (l *locking) notHandedOff(r releaseResult) {
 	if r.late && r.err != nil { // it may still run
-		l.tenure.lateAcquire(l.mutex.expiry(l.mutex.ttl()))
+		l.tenure.lateAcquire(l.spec.expiry(l.spec.ttl()))
 	} else { // also a script that was refused: it may have been half-way
-		l.tenure.unresolvedUntil(time.Now().Add(min(l.mutex.expiry(l.mutex.ttl()), maxSweep))).outcomeUnknown = true
+		l.tenure.unresolvedUntil(time.Now().Add(min(l.spec.expiry(l.spec.ttl()), maxSweep))).outcomeUnknown = true
 	}
 	l.unclaim()
 }
@@ -278,19 +278,19 @@ func (l *locking) unclaim() {
 }
 
 // usesGrants reports whether a grant is what a Lock asks for: it is renewed, for no shorter time, and has no grace.
-func (m *Mutex) usesGrants() bool {
-	return m.lease == 0 && m.grace == 0 && m.ttl() == m.client.options.WatchdogTimeout
+func (m *spec) usesGrants() bool {
+	return m.lease == 0 && m.grace == 0 && m.ttl() == m.engine.options.WatchdogTimeout
 }
 
 // isShort reports whether a Lock is to last for less than a grant may. So its field must not be trusted to be a hold when it is
 // granted: the Lock asks, and has its own lease from then on.
-func (m *Mutex) isShort() bool { return !m.usesGrants() && m.expiry(m.ttl()) < maxGrantLease }
+func (m *spec) isShort() bool { return !m.usesGrants() && m.expiry(m.ttl()) < maxGrantLease }
 
 // given is what a grant by another process comes to. The hold is trusted from when the process asked for its place, or saw it last, for
 // the lease of the grant. If too little of that is left, or something is missing, Redis has to be asked first: that the lock is
 // ours, it will say.
 func (l *locking) given(g *pubsub.Grant) (a acquireResult, usable bool) {
-	m, t := l.mutex, l.tenure
+	m, t := l.spec, l.tenure
 	a = acquireResult{sent: l.queuedAt(), lease: min(g.Lease, m.ttl())}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)
 	usable = !g.Crossed && m.usesGrants() && (g.Token >= 0 || m.kind.Fence == nil) &&

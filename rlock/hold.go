@@ -28,22 +28,22 @@ type hold struct {
 }
 
 // isOf reports whether it is a hold of that lock, or of that side of it, whichever handle took it.
-func (h *hold) isOf(m *Mutex) bool {
-	of := h.tenure.mutex
-	return of.client == m.client && of.key == m.key && of.kind.Side == m.kind.Side
+func (h *hold) isOf(m *spec) bool {
+	of := h.tenure.spec
+	return of.engine == m.engine && of.key == m.key && of.kind.Side == m.kind.Side
 }
 
 // isBeside reports whether it is a hold of the other side of a read/write lock.
-func (h *hold) isBeside(m *Mutex) bool {
-	of := h.tenure.mutex
-	return of.client == m.client && of.key == m.key && of.kind.Side+m.kind.Side == lua.Reader+lua.Writer
+func (h *hold) isBeside(m *spec) bool {
+	of := h.tenure.spec
+	return of.engine == m.engine && of.key == m.key && of.kind.Side+m.kind.Side == lua.Reader+lua.Writer
 }
 
 // level is one Lock of a hold, open until its unlock is called. It is the ctx that the Lock returns.
 type level struct {
 	context.Context // cancelled when the level is closed or the hold is lost
 
-	mutex *Mutex
+	spec  *spec
 	hold  *hold
 	outer *level   // the innermost one that was open when this one was opened under its ctx; so nobody walks over sections that had ended
 	trace *tracing // nil: nobody wants to know
@@ -58,7 +58,7 @@ type level struct {
 
 // String keeps fmt from reading the fields, which change. It is the form of package context.
 func (l *level) String() string {
-	return fmt.Sprint(l.Context) + ".WithLock(" + quote(l.mutex.name) + ")"
+	return fmt.Sprint(l.Context) + ".WithLock(" + quote(l.spec.name) + ")"
 }
 
 // Value makes the level the innermost one of its context.
@@ -115,7 +115,7 @@ func (h *hold) fencingToken() (token int64, ok bool) {
 
 // admit has a hold begin on a tenure. Inside of a section of the same lock, Shutdown lets it finish. It fails if the client is closed, and with
 // errOver if nobody asked Redis, and the tenure has ended meanwhile.
-func (t *tenure) admit(who caller, m *Mutex, a acquireResult, inside bool) (*level, error) {
+func (t *tenure) admit(who caller, m *spec, a acquireResult, inside bool) (*level, error) {
 	inner, cancel := m.levelCtx(who.ctx)
 	l, err := t.admitAs(inner, who.outer, cancel, m, a, inside)
 	if err != nil {
@@ -131,7 +131,7 @@ func (t *tenure) admit(who caller, m *Mutex, a acquireResult, inside bool) (*lev
 }
 
 // levelCtx is the ctx that a level is to have.
-func (m *Mutex) levelCtx(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+func (m *spec) levelCtx(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	if m.kind.Side == lua.Writer {
 		ctx = &outerCtx{Context: ctx}
 	}
@@ -140,9 +140,9 @@ func (m *Mutex) levelCtx(ctx context.Context) (context.Context, context.CancelCa
 
 // admitAs is admit with the ctx that the level is to have, and the one that the caller has given.
 func (t *tenure) admitAs(
-	inner, given context.Context, cancel context.CancelCauseFunc, m *Mutex, a acquireResult, inside bool,
+	inner, given context.Context, cancel context.CancelCauseFunc, m *spec, a acquireResult, inside bool,
 ) (*level, error) {
-	c := m.client
+	c := m.engine
 	if a.how != byCall && !time.Now().Before(c.leases.Until(&t.lease)) {
 		c.leases.CatchUp() // it is lost, whoever notices first
 	}
@@ -177,7 +177,7 @@ func (t *tenure) admitAs(
 	t.hold = h
 	h.unlocked.name = m.name
 	l := &h.first
-	l.Context, l.cancel, l.mutex, l.hold, l.outer = inner, cancel, m, h, outer
+	l.Context, l.cancel, l.spec, l.hold, l.outer = inner, cancel, m, h, outer
 	h.given, h.count, h.levels, h.token = given, 1, l, a.Token
 	t.follow()
 	if a.how != byCall && !renewed {
@@ -205,8 +205,8 @@ func (t *tenure) admitAs(
 }
 
 // keep has the renewer keep a tenure that was granted. It reports false if the client is closed.
-func (t *tenure) keep(m *Mutex, a acquireResult) bool {
-	leases, began, until := m.client.leases, a.sent, a.until(m)
+func (t *tenure) keep(m *spec, a acquireResult) bool {
+	leases, began, until := m.engine.leases, a.sent, a.until(m)
 	t.given = cmp.Or(a.lease, m.ttl())
 	if a.lease > 0 {
 		began = time.Now() // the grant was, later than it is trusted from
@@ -225,9 +225,9 @@ func (t *tenure) keep(m *Mutex, a acquireResult) bool {
 
 // reopen opens one more level, after a call that was answered, or without one. It fails if the hold was lost, or the client closed, since the
 // call was sent.
-func (h *hold) reopen(ctx context.Context, m *Mutex, a acquireResult) (*level, error) {
+func (h *hold) reopen(ctx context.Context, m *spec, a acquireResult) (*level, error) {
 	inner, cancel := m.levelCtx(ctx)
-	l := &level{Context: inner, cancel: cancel, mutex: m, hold: h, outer: innermostOpen(ctx)}
+	l := &level{Context: inner, cancel: cancel, spec: m, hold: h, outer: innermostOpen(ctx)}
 	if err := h.add(l, a); err != nil {
 		cancel(nil)
 		return nil, err
@@ -236,7 +236,7 @@ func (h *hold) reopen(ctx context.Context, m *Mutex, a acquireResult) (*level, e
 }
 
 func (h *hold) add(l *level, a acquireResult) error {
-	t, c := h.tenure, l.mutex.client
+	t, c := h.tenure, l.spec.engine
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -252,7 +252,7 @@ func (h *hold) add(l *level, a acquireResult) error {
 	h.levels, l.next = l, h.levels
 	h.token = max(h.token, a.Token)
 	t.follow()
-	if renewed, until := t.renewed(), a.until(l.mutex); renewed != before || !until.IsZero() {
+	if renewed, until := t.renewed(), a.until(l.spec); renewed != before || !until.IsZero() {
 		c.leases.Update(&t.lease, until, renewed) // under mu, so that the last one says what the levels ask for
 	}
 	return nil
@@ -280,7 +280,7 @@ func (l *level) close() (closed, last bool) {
 		h.count--
 	}
 	t.follow()
-	c := t.mutex.client
+	c := t.spec.engine
 	empty := t.isEmpty()
 	if renewed := t.renewed(); !empty && renewed != before {
 		c.leases.Update(&t.lease, time.Time{}, renewed)

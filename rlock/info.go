@@ -44,12 +44,12 @@ func (m *Mutex) Info(ctx context.Context) (Info, error) {
 		return Info{}, m.fail(err)
 	}
 	queue := m.queue
-	if c := m.client; c.cluster != nil && c.slot(queue) != c.slot(m.key) { // then nobody stands in it
+	if c := m.engine; c.cluster != nil && c.slot(queue) != c.slot(m.key) { // then nobody stands in it
 		queue = ""
 	}
-	return query(ctx, m, func(ctx context.Context) (Info, error) {
-		raw, err := lua.Look(ctx, m.client.rdb, lua.InfoArgs{
-			Name: m.key, Queue: queue, List: m.kind.Queueing == kinds.PerWaiter, Fence: m.fenceOf(), Publish: lua.Publish(m.client.knownChannel(m)),
+	return query(ctx, m.spec, func(ctx context.Context) (Info, error) {
+		raw, err := lua.Look(ctx, m.engine.rdb, lua.InfoArgs{
+			Name: m.key, Queue: queue, List: m.kind.Queueing == kinds.PerWaiter, Fence: m.fenceOf(), Publish: lua.Publish(m.engine.knownChannel(m.spec)),
 		})
 		if err != nil {
 			return Info{}, err

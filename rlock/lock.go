@@ -47,12 +47,11 @@ type locking struct {
 var errOver = errors.New("the hold is over")
 
 // lock re-enters the hold of the lock that the caller's ctx carries, or competes.
-func (m *Mutex) lock(who caller) (*level, error) {
-	m.check(who.ctx)
+func (m *spec) lock(who caller) (*level, error) {
 	if m.invalid != nil {
 		return nil, m.invalid
 	}
-	c := m.client
+	c := m.engine
 	if !c.calls.Start() {
 		return nil, m.fail(ErrClosed)
 	}
@@ -80,20 +79,20 @@ func (m *Mutex) lock(who caller) (*level, error) {
 }
 
 // compete takes the lock for a new owner. If within is not nil, it is the hold of a reader that becomes the writer.
-func (m *Mutex) compete(who caller, within *hold) (*level, error) {
+func (m *spec) compete(who caller, within *hold) (*level, error) {
 	switch {
-	case within == nil && m.client.isShut():
+	case within == nil && m.engine.isShut():
 		return nil, m.fail(ErrClosed)
 	case who.ctx.Err() != nil:
 		return nil, m.gaveUp(who, nil, lua.AcquireReply{})
 	}
-	l := &locking{acquireRequest: acquireRequest{caller: who, mutex: m, count: 1, within: within}}
+	l := &locking{acquireRequest: acquireRequest{caller: who, spec: m, count: 1, within: within}}
 	return l.compete()
 }
 
 // compete waits for the turn and asks. Only the first waiter of the process asks Redis, besides those that may have a share.
 func (l *locking) compete() (*level, error) {
-	m, c := l.mutex, l.mutex.client
+	m, c := l.spec, l.spec.engine
 	if c.cluster.isUnknown() {
 		if known, err := c.cluster.learn(l.ctx, l.limit, m); !known {
 			return nil, l.failure(err)
@@ -204,17 +203,17 @@ func (l *locking) compete() (*level, error) {
 // needsTenure is for whoever is about to ask Redis for the Lock.
 func (l *locking) needsTenure() {
 	if l.tenure == nil {
-		l.tenure = newTenure(l.mutex)
+		l.tenure = newTenure(l.spec)
 	}
 }
 
 // readerGone is the error of an upgrade that finds that Redis does not have the reader any more. Its unlock may be under way, and
 // have released it; otherwise it was lost.
 func (l *locking) readerGone() error {
-	err := l.mutex.takeCalls(l.caller, l.within)
+	err := l.spec.takeCalls(l.caller, l.within)
 	switch {
 	case err == errOver: //nolint:errorlint // never wrapped
-		return l.mutex.fail(ErrUpgrade, errors.New("the reader was unlocked meanwhile"))
+		return l.spec.fail(ErrUpgrade, errors.New("the reader was unlocked meanwhile"))
 	case err != nil:
 		return err
 	}
@@ -225,32 +224,32 @@ func (l *locking) readerGone() error {
 
 // suspect warns of a Lock that may wait for its own caller, who has not passed on the ctx of the section.
 func (l *locking) suspect() {
-	c, waited, holder := l.mutex.client, time.Since(l.began), l.refusal().Holder
+	c, waited, holder := l.spec.engine, time.Since(l.began), l.refusal().Holder
 	if !l.warned && waited >= c.options.WatchdogTimeout && c.isSelf(l.outer, holder) {
 		l.warned = true
 		c.warn("rlock: a Lock waits for a hold of this client that was taken under the same ctx; "+
 			"does its caller have the lock, and did not pass on the section's ctx?",
-			"name", l.mutex.name, "owner", holder, "waited", waited)
+			"name", l.spec.name, "owner", holder, "waited", waited)
 	}
 }
 
 // join puts the Lock in the queue of the process.
 func (l *locking) join() (turn bool) {
-	m := l.mutex
+	m := l.spec
 	l.waiter = pubsub.Waiter{Value: l, Until: l.leaves(), Shared: m.kind.Side == lua.Reader, Ahead: l.within != nil}
 	if l.once {
-		l.queued = m.client.hub.JoinFirst(&l.waiter, m.waiters())
+		l.queued = m.engine.hub.JoinFirst(&l.waiter, m.waiters())
 		return l.queued
 	}
 	l.queued = true
 	l.waiter.Joint = l.mayShare() && !l.limit.After(l.wait) // or it asks itself, since it has no time to wait for another's answer
-	return m.client.hub.Join(&l.waiter, m.waiters())
+	return m.engine.hub.Join(&l.waiter, m.waiters())
 }
 
 // enqueues reports whether the next request leaves something in Redis if the lock is held, or heeds what others have left: not if nobody would
 // hear of a grant.
 func (l *locking) enqueues() bool {
-	switch l.mutex.kind.Queueing {
+	switch l.spec.kind.Queueing {
 	case kinds.PerProcess:
 		return l.joinsProcesses()
 	case kinds.PerWaiter:
@@ -258,27 +257,27 @@ func (l *locking) enqueues() bool {
 	case kinds.LeavesMark:
 		return l.leavesMark()
 	case kinds.HeedsMarks: // those that come together enter together
-		return l.mutex.queueKey() != "" && !l.waiter.Follows()
+		return l.spec.queueKey() != "" && !l.waiter.Follows()
 	}
 	return false
 }
 
 // joinsProcesses is for the queue of the processes.
 func (l *locking) joinsProcesses() bool {
-	return !l.once && l.mutex.queueKey() != "" && (l.tenure.queued != nil || l.waiter.Listens()) && l.takePlace(time.Now())
+	return !l.once && l.spec.queueKey() != "" && (l.tenure.queued != nil || l.waiter.Listens()) && l.takePlace(time.Now())
 }
 
 // Inherit has the Lock go on as the owner that another one of its process had a place as: that one gives up, and its process does not lose its
 // turn. So each has the other's tenure, with what is to be settled of it. This one sleeps, and looks at its tenure only behind the hub's mutex.
 func (l *locking) Inherit(from any) bool {
 	other := from.(*locking) //nolint:errcheck // no other value is ever set
-	if l.mutex.kind != other.mutex.kind || l.mutex.isShort() != other.mutex.isShort() || other.tenure.unresolved != nil {
+	if l.spec.kind != other.spec.kind || l.spec.isShort() != other.spec.isShort() || other.tenure.unresolved != nil {
 		return false
 	}
 	if l.tenure, other.tenure = other.tenure, l.tenure; other.tenure != nil {
-		other.tenure.mutex = other.mutex
+		other.tenure.spec = other.spec
 	}
-	l.tenure.mutex = l.mutex
+	l.tenure.spec = l.spec
 	return true
 }
 
@@ -289,7 +288,7 @@ func (l *locking) joinsWaiters() bool {
 
 // leavesMark is for a writer, whose mark readers look at.
 func (l *locking) leavesMark() bool {
-	m := l.mutex
+	m := l.spec
 	l.hasGrantChannel = l.waiter.Listens()
 	if l.once || m.queueKey() == "" || l.tenure.queued == nil && !l.hasGrantChannel && m.seesProcesses() {
 		return false
@@ -307,7 +306,7 @@ func (l *locking) refusal() lua.AcquireReply {
 }
 
 // failure is the error of a Lock that got nothing.
-func (l *locking) failure(err error) error { return l.mutex.gaveUp(l.caller, err, l.refusal()) }
+func (l *locking) failure(err error) error { return l.spec.gaveUp(l.caller, err, l.refusal()) }
 
 // awaitTurn waits for the turn, or to be granted the lock, or for the end of the wait.
 func (l *locking) awaitTurn() (granted, gone bool, err error) {
@@ -342,7 +341,7 @@ func (l *locking) waitOut() {
 	select {
 	case <-timer.C:
 	case <-l.ctx.Done():
-	case <-l.mutex.client.calls.Done():
+	case <-l.spec.engine.calls.Done():
 	}
 }
 
@@ -355,7 +354,7 @@ func (l *locking) withdrawInTime(hasTime bool, sweep func(*tenure)) (granted boo
 	l.leavePlace()
 	if !l.queued { // it was given the lock, and could not use that
 		sweep(l.tenure)
-		l.mutex.client.hub.Wake(l.mutex.waiters())
+		l.spec.engine.hub.Wake(l.spec.waiters())
 		return false
 	}
 	switch l.waiter.Leave() {
@@ -364,7 +363,7 @@ func (l *locking) withdrawInTime(hasTime bool, sweep func(*tenure)) (granted boo
 	case pubsub.Claimed: // its claimant ends it
 	case pubsub.Left:
 		if hasTime && l.tenure != nil && l.tenure.queued != nil {
-			_, _, _ = calls.Leavable(l.ctx, l.mutex.client.calls, l.mutex.slot, l.wait, func(<-chan struct{}) (struct{}, error) {
+			_, _, _ = calls.Leavable(l.ctx, l.spec.engine.calls, l.spec.slot, l.wait, func(<-chan struct{}) (struct{}, error) {
 				l.tenure.giveBack()
 				return struct{}{}, nil
 			}, func(_ struct{}, err error) {
@@ -375,8 +374,8 @@ func (l *locking) withdrawInTime(hasTime bool, sweep func(*tenure)) (granted boo
 		} else {
 			sweep(l.tenure)
 		}
-		if m := l.mutex; m.kind.Side == lua.Writer && !l.refusal().Joined { // readers stood behind it alone, and not behind its mark
-			m.client.hub.Wake(m.waiters())
+		if m := l.spec; m.kind.Side == lua.Writer && !l.refusal().Joined { // readers stood behind it alone, and not behind its mark
+			m.engine.hub.Wake(m.waiters())
 		}
 	}
 	return false
@@ -390,7 +389,7 @@ func (l *locking) rollBack(a acquireResult, _ error) {
 		if l.queued {
 			l.waiter.Leave()
 		} else {
-			l.mutex.client.hub.Wake(l.mutex.waiters())
+			l.spec.engine.hub.Wake(l.spec.waiters())
 		}
 		return
 	}
@@ -399,11 +398,11 @@ func (l *locking) rollBack(a acquireResult, _ error) {
 
 // enter turns a grant into a live hold, or gives it back. The waiter has left the queue.
 func (l *locking) enter(a acquireResult) (s *level, err error) {
-	t, m := l.tenure, l.mutex
+	t, m := l.tenure, l.spec
 	l.leavePlace()
 	until := a.until(m)
 	if a.how != byCall {
-		until = m.client.leases.Until(&t.lease)
+		until = m.engine.leases.Until(&t.lease)
 	}
 	switch {
 	case a.Unconfirmed != nil:
@@ -428,8 +427,8 @@ func (l *locking) enter(a acquireResult) (s *level, err error) {
 		return nil, err
 	case err == errOver: //nolint:errorlint // never wrapped
 		l.tenure = nil
-		m.client.insiders.remove(t)
-		m.client.calls.Go(func() { // a call for a level of a hold before may be under way (I1); ends soon after that
+		m.engine.insiders.remove(t)
+		m.engine.calls.Go(func() { // a call for a level of a hold before may be under way (I1); ends soon after that
 			t.awaitCallSlot()
 			defer t.releaseCallSlot()
 			t.forget()
@@ -437,11 +436,11 @@ func (l *locking) enter(a acquireResult) (s *level, err error) {
 		return nil, err
 	}
 	if a.how != byCall {
-		m.client.insiders.remove(t)
-		m.client.leases.Stop(&t.lease) // nobody is to be told of its end, whenever it is given back
+		m.engine.insiders.remove(t)
+		m.engine.leases.Stop(&t.lease) // nobody is to be told of its end, whenever it is given back
 	}
 	// The caller may leave before the grant is given back; if that is not even begun, since Redis is silent, it is swept.
-	_, _, _ = calls.Leavable(l.ctx, m.client.calls, m.slot, l.limit, func(<-chan struct{}) (struct{}, error) {
+	_, _, _ = calls.Leavable(l.ctx, m.engine.calls, m.slot, l.limit, func(<-chan struct{}) (struct{}, error) {
 		t.awaitCallSlot()
 		defer t.releaseCallSlot()
 		t.giveBack()
@@ -452,12 +451,12 @@ func (l *locking) enter(a acquireResult) (s *level, err error) {
 			t.sweepIfUnresolved()
 		}
 	})
-	m.client.hub.Undone(m.waiters()) // those behind it ask, though that was no unlock they know of
+	m.engine.hub.Undone(m.waiters()) // those behind it ask, though that was no unlock they know of
 	return nil, l.failure(err)
 }
 
 // takeCalls takes the right to make calls for a live hold that the caller's ctx carries.
-func (m *Mutex) takeCalls(who caller, h *hold) error {
+func (m *spec) takeCalls(who caller, h *hold) error {
 	if err := m.awaitCalls(who, h); err != nil {
 		return err
 	}
@@ -482,7 +481,7 @@ func (m *Mutex) takeCalls(who caller, h *hold) error {
 
 // enterWithin is for a Lock whose ctx carries a hold of the other side: a writer lets a reader in, as a hold of its own and
 // without queueing. The other way round it would wait for itself.
-func (m *Mutex) enterWithin(who caller, outer *hold) (*level, error) {
+func (m *spec) enterWithin(who caller, outer *hold) (*level, error) {
 	if m.kind.Side == lua.Writer {
 		if loss := outer.lossSoFar(); loss != nil {
 			return nil, loss
@@ -493,7 +492,7 @@ func (m *Mutex) enterWithin(who caller, outer *hold) (*level, error) {
 		return nil, err
 	}
 	defer outer.tenure.releaseCallSlot()
-	l := &locking{acquireRequest: acquireRequest{caller: who, mutex: m, tenure: newTenure(m), count: 1, within: outer}}
+	l := &locking{acquireRequest: acquireRequest{caller: who, spec: m, tenure: newTenure(m), count: 1, within: outer}}
 	a, left, err := l.ask(l)
 	switch {
 	case left: // a late answer is rolled back
@@ -509,7 +508,7 @@ func (m *Mutex) enterWithin(who caller, outer *hold) (*level, error) {
 }
 
 // reenter adds a level to a live hold, without queueing. Nobody is asked for what the hold has.
-func (m *Mutex) reenter(who caller, h *hold) (l *level, err error) {
+func (m *spec) reenter(who caller, h *hold) (l *level, err error) {
 	if m.noReentry {
 		if loss := h.lossSoFar(); loss != nil {
 			return nil, loss
@@ -531,7 +530,7 @@ func (m *Mutex) reenter(who caller, h *hold) (l *level, err error) {
 }
 
 // reopen opens one more level.
-func (m *Mutex) reopen(who caller, h *hold, a acquireResult) (*level, error) {
+func (m *spec) reopen(who caller, h *hold, a acquireResult) (*level, error) {
 	l, err := h.reopen(who.ctx, m, a)
 	if err != nil && err != errOver { //nolint:errorlint // never wrapped
 		err = m.gaveUp(who, err, lua.AcquireReply{})
@@ -540,8 +539,8 @@ func (m *Mutex) reopen(who caller, h *hold, a acquireResult) (*level, error) {
 }
 
 // has reports whether the hold has what a level of m asks for: it is trusted for as long, and has a token if that has one.
-func (h *hold) has(m *Mutex) bool {
-	leases := m.client.leases
+func (h *hold) has(m *spec) bool {
+	leases := m.engine.leases
 	left := time.Until(leases.Until(&h.tenure.lease))
 	if left <= 0 {
 		leases.CatchUp() // it is lost, whoever notices first
@@ -552,7 +551,7 @@ func (h *hold) has(m *Mutex) bool {
 }
 
 // reenterForMore asks for a level that needs a longer lease than the hold has, or a token.
-func (m *Mutex) reenterForMore(who caller, h *hold) (*level, error) {
+func (m *spec) reenterForMore(who caller, h *hold) (*level, error) {
 	if err := m.takeCalls(who, h); err != nil {
 		return nil, err
 	}
@@ -562,7 +561,7 @@ func (m *Mutex) reenterForMore(who caller, h *hold) (*level, error) {
 	count = max(count, h.count+1)
 	t.mu.Unlock()
 	t.stated(count, false)
-	q := &reentry{acquireRequest{caller: who, mutex: m, tenure: t, count: int(count)}}
+	q := &reentry{acquireRequest{caller: who, spec: m, tenure: t, count: int(count)}}
 	a, left, err := q.ask(q)
 	if !left {
 		defer t.releaseCallSlot()
@@ -585,7 +584,7 @@ type reentry struct{ acquireRequest }
 func (q *reentry) rollBack(acquireResult, error) { q.tenure.releaseCallSlot() }
 
 // awaitCalls takes the right to make calls for a live hold (I1), when whoever has it gives it back.
-func (m *Mutex) awaitCalls(who caller, h *hold) error {
+func (m *spec) awaitCalls(who caller, h *hold) error {
 	wait, cancel, end := who.ctx, context.CancelFunc(func() {}), who.wait
 	if who.once { // those calls take no longer than an attempt
 		end = who.limit
@@ -602,7 +601,7 @@ func (m *Mutex) awaitCalls(who caller, h *hold) error {
 		case <-wait.Done():
 			h.tenure.leaves(turn)
 			return m.gaveUp(who, nil, lua.AcquireReply{})
-		case <-m.client.calls.Done():
+		case <-m.engine.calls.Done():
 			h.tenure.leaves(turn)
 			return m.fail(ErrClosed)
 		}

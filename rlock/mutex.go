@@ -2,11 +2,9 @@ package rlock
 
 import (
 	"context"
-	"errors"
 	"math"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -19,22 +17,7 @@ import (
 // In the terminology of the Go memory model, and as long as Redis keeps its data, the last unlock of
 // a hold is synchronized before the return of the Lock that gets the lock next, in whichever
 // process.
-type Mutex struct {
-	client    *Client
-	kind      *kinds.Kind
-	name      string        // for users
-	key       string        // in Redis: Options.Prefix and the name
-	channel   string        // unlocks are published there
-	queue     string        // of the processes that wait
-	slot      uint16        // of the cluster; 0 without one
-	lease     time.Duration // 0: the watchdog renews
-	maxHold   time.Duration // see WithMaxHold; 0: no such bound
-	minHold   time.Duration // see WithMinHold
-	grace     time.Duration // see WithGrace
-	noReentry bool          // see WithoutReentry
-	alone     bool          // it has a tenure of its own, though its kind shares one
-	invalid   error         // what is wrong with the handle; returned by Lock
-}
+type Mutex struct{ *spec }
 
 // UnlockFunc ends the level that its Lock opened, and the hold with the last of them. It cancels the
 // ctx of the section first. It may be called from any goroutine, also after that ctx was cancelled and after
@@ -59,7 +42,7 @@ type UnlockFunc func() error
 // all other keys. A key that holds something else is an error of Lock and [Mutex.ForceUnlock], and stays
 // as it is. On a cluster, a part in braces decides on the slot, as usual.
 func (c *Client) Mutex(name string, options ...Option) *Mutex {
-	return c.mutex(kinds.Mutex, name, options)
+	return c.handle(kinds.Mutex, name, options)
 }
 
 // FencedMutex is Mutex with a fencing token: a number that grows with every acquire of that name. Get
@@ -68,7 +51,7 @@ func (c *Client) Mutex(name string, options ...Option) *Mutex {
 // never expires. Its tokens are from 1 to 2^53-1, which scripts count exactly: one that somebody set below 0, or beyond, is an error of
 // Lock. A Mutex of the same name is the same lock, but does not count.
 func (c *Client) FencedMutex(name string, options ...Option) *Mutex {
-	return c.mutex(kinds.Fenced, name, options)
+	return c.handle(kinds.Fenced, name, options)
 }
 
 // FairMutex is Mutex with an order over all processes: the lock goes to whoever has waited longest, a goroutine of whichever
@@ -81,36 +64,12 @@ func (c *Client) FencedMutex(name string, options ...Option) *Mutex {
 // A Mutex of the same name is the same lock, but has no place in that order: the unlock of each kind serves the waiters of its own
 // first. So use one kind for one name.
 func (c *Client) FairMutex(name string, options ...Option) *Mutex {
-	return c.mutex(kinds.Fair, name, options)
+	return c.handle(kinds.Fair, name, options)
 }
 
-func (c *Client) mutex(k *kinds.Kind, name string, options []Option) *Mutex {
-	if c == nil || c.rdb == nil {
-		panic("rlock: a Client that was not made by New")
-	}
-	return c.mutexAt(c.options.Prefix+name, k, name, options)
-}
-
-// mutexAt is mutex with a key of its own.
-func (c *Client) mutexAt(key string, k *kinds.Kind, name string, options []Option) *Mutex {
-	m := &Mutex{client: c, kind: k, name: name, key: key, channel: k.Channel(key), queue: k.Queue(key)}
-	if c.cluster != nil {
-		m.slot = c.slot(key)
-	}
-	for _, o := range options {
-		if o == nil {
-			m.invalid = m.fail(errors.New("an option is nil"))
-			break
-		}
-		o.apply(m)
-	}
-	if m.minHold > 0 && !k.PassesOn {
-		m.invalid = m.fail(errors.New("a lock of this kind cannot stay taken after its unlock: use WithMinHold with a Mutex"))
-	}
-	if name == "" {
-		m.invalid = m.fail(errors.New("the name is empty"))
-	}
-	return m
+func (c *Client) handle(k *kinds.Kind, name string, options []Option) *Mutex {
+	c.check()
+	return &Mutex{c.newSpec(c.options.Prefix+name, k, name, options)}
 }
 
 // Name returns the name of the lock.
@@ -160,12 +119,12 @@ func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 // that follows is not bounded by wait.
 func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	m.check(ctx)
-	return m.lockTraced(callerNow(ctx).upTo(wait, m.client.minAttempt()), m.lock)
+	return m.lockTraced(callerNow(ctx).upTo(wait, m.engine.minAttempt()), m.lock)
 }
 
 // lockTraced makes a Lock of an attempt, and tells of it and of its unlock.
-func (m *Mutex) lockTraced(who caller, lock func(caller) (*level, error)) (context.Context, UnlockFunc, error) {
-	who.trace = m.client.options.Trace.follow(who.ctx, m.name, m.kind.Name, who.began)
+func (m *spec) lockTraced(who caller, lock func(caller) (*level, error)) (context.Context, UnlockFunc, error) {
+	who.trace = m.engine.options.Trace.follow(who.ctx, m.name, m.kind.Name, who.began)
 	l, err := lock(who)
 	ctx, unlock, err := m.result(who.ctx, l, err)
 	who.trace.ended(ctx, err, func() { l.giveBack() })
@@ -175,19 +134,17 @@ func (m *Mutex) lockTraced(who caller, lock func(caller) (*level, error)) (conte
 	return ctx, unlock, err
 }
 
-func (m *Mutex) result(ctx context.Context, l *level, err error) (context.Context, UnlockFunc, error) {
+func (m *spec) result(ctx context.Context, l *level, err error) (context.Context, UnlockFunc, error) {
 	if err != nil {
 		return ctx, func() error { return m.fail(ErrNotHeld, errLockFailed) }, err
 	}
 	return l, l.unlock, nil
 }
 
-func (m *Mutex) fail(causes ...error) error { return &lockError{name: m.name, causes: causes} }
-
 // check panics for what can only be a mistake in the program.
 func (m *Mutex) check(ctx context.Context) {
 	switch {
-	case m == nil || m.client == nil:
+	case m == nil || m.spec == nil:
 		panic("rlock: a Mutex that was not made by a Client")
 	case ctx == nil:
 		panic("rlock: the ctx is nil")
@@ -200,7 +157,8 @@ func (m *Mutex) check(ctx context.Context) {
 // A side of a read/write lock is asked for that side alone: the write side is locked if a writer holds the lock, and the read side if
 // readers do, those in the section of a writer included.
 func (m *Mutex) IsLocked(ctx context.Context) (bool, error) {
-	return query(ctx, m, func(ctx context.Context) (bool, error) { return m.kind.IsLocked(ctx, m.client.rdb, m.key) })
+	m.check(ctx)
+	return query(ctx, m.spec, func(ctx context.Context) (bool, error) { return m.kind.IsLocked(ctx, m.engine.rdb, m.key) })
 }
 
 // IsHeld reports whether ctx carries an open hold of the lock, and Redis has it, too.
@@ -217,8 +175,8 @@ func (m *Mutex) HoldCount(ctx context.Context) (int, error) {
 	if l == nil {
 		return 0, m.invalid
 	}
-	held, err := query(ctx, m, func(ctx context.Context) (bool, error) {
-		return m.client.rdb.Do(ctx, m.client.rdb.B().Hexists().Key(m.key).Field(l.hold.tenure.field()).Build()).AsBool()
+	held, err := query(ctx, m.spec, func(ctx context.Context) (bool, error) {
+		return m.engine.rdb.Do(ctx, m.engine.rdb.B().Hexists().Key(m.key).Field(l.hold.tenure.field()).Build()).AsBool()
 	})
 	if !held {
 		return 0, err
@@ -233,8 +191,9 @@ const NoExpiry = time.Duration(-1)
 // TTL returns the remaining time of the hold that somebody has on the lock, in whole milliseconds;
 // 0 if nobody has, or [NoExpiry]. The sides of a read/write lock have one expiry, that of whoever holds it longest.
 func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
-	n, err := query(ctx, m, func(ctx context.Context) (int64, error) {
-		return m.client.rdb.Do(ctx, m.client.rdb.B().Pttl().Key(m.key).Build()).AsInt64()
+	m.check(ctx)
+	n, err := query(ctx, m.spec, func(ctx context.Context) (int64, error) {
+		return m.engine.rdb.Do(ctx, m.engine.rdb.B().Pttl().Key(m.key).Build()).AsInt64()
 	})
 	switch n {
 	case -2:
@@ -254,97 +213,7 @@ func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	if err := m.fits(); err != nil && m.invalid == nil {
 		return false, m.fail(err)
 	}
-	return query(ctx, m, func(ctx context.Context) (bool, error) {
-		return m.kind.Force(ctx, m.client.rdb, m.key, m.fair(), lua.Publish(m.client.knownChannel(m)))
+	return query(ctx, m.spec, func(ctx context.Context) (bool, error) {
+		return m.kind.Force(ctx, m.engine.rdb, m.key, m.fair(), lua.Publish(m.engine.knownChannel(m.spec)))
 	})
-}
-
-// query runs a command for a caller who may leave. rueidis itself retries read-only commands until calls.Timeout.
-func query[T any](ctx context.Context, m *Mutex, command func(context.Context) (T, error)) (value T, err error) {
-	m.check(ctx)
-	if m.invalid != nil {
-		return value, m.invalid
-	}
-	c := m.client
-	if !c.calls.Start() {
-		return value, m.fail(ErrClosed)
-	}
-	defer c.calls.Ended()
-	if ctx.Err() != nil {
-		return value, m.fail(ctx.Err())
-	}
-	left := false
-	if c.cluster.isUnknown() {
-		var known bool
-		known, err = c.cluster.learn(ctx, time.Time{}, m)
-		left = !known
-	}
-	if !left {
-		value, left, err = calls.Leavable(ctx, m.client.calls, m.slot, time.Time{}, func(<-chan struct{}) (T, error) {
-			return command(c.calls.Context(ctx, time.Now(), 0))
-		}, nil)
-	}
-	switch {
-	case err == nil && !left:
-		return value, nil
-	case c.calls.IsClosed():
-		err = ErrClosed
-	case left && ctx.Err() != nil:
-		err = ctx.Err()
-	default:
-		err = unreachable(err)
-	}
-	return value, m.fail(err)
-}
-
-// ttl is for how long a hold is trusted that was acquired through this handle, unless it is renewed.
-func (m *Mutex) ttl() time.Duration {
-	if m.lease == 0 {
-		return m.upToMax(m.client.options.WatchdogTimeout)
-	}
-	return m.upToMax(m.lease)
-}
-
-// expiry is what Redis is told for a hold that this handle took, so that it can be trusted for ttl.
-func (m *Mutex) expiry(ttl time.Duration) time.Duration { return longer(m.upToMax(ttl), m.grace) }
-
-// longer is the sum of a and b, or the longest time that there is.
-func longer(a, b time.Duration) time.Duration {
-	if a > math.MaxInt64-b {
-		return math.MaxInt64
-	}
-	return a + b
-}
-
-// upToMax is the lease ttl, or the longest hold if that is less.
-func (m *Mutex) upToMax(ttl time.Duration) time.Duration {
-	if m.maxHold > 0 {
-		return min(ttl, m.maxHold)
-	}
-	return ttl
-}
-
-// fair is what the scripts have to know of the queue, if each waiter has a place in it. On a cluster with plain channels no script
-// can tell whether a process still listens; then the head is told, and asks.
-func (m *Mutex) fair() lua.Fair {
-	c, k := m.client, m.kind
-	if k.Queueing != kinds.PerWaiter {
-		return lua.Fair{}
-	}
-	f := lua.Fair{
-		List: m.queue, Times: k.Timeouts(m.key), Place: c.placeLease(),
-		Counts: c.cluster == nil || c.knownChannel(m).Sharded,
-	}
-	if f.Counts && c.handsOff() {
-		f.GrantLease = c.grantLease()
-	}
-	return f
-}
-
-// fenceOf is the key of the fencing counter, "" if there is none.
-func (m *Mutex) fenceOf() string {
-	if m.kind.Fence == nil {
-		return ""
-	}
-	return m.kind.Fence(m.key)
 }

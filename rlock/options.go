@@ -156,11 +156,11 @@ func (o Options) validate() (Options, error) {
 }
 
 // Option changes one lock handle, see [Client.Mutex].
-type Option interface{ apply(*Mutex) }
+type Option interface{ apply(*spec) }
 
-type optionFunc func(*Mutex)
+type optionFunc func(*spec)
 
-func (f optionFunc) apply(m *Mutex) { f(m) }
+func (f optionFunc) apply(m *spec) { f(m) }
 
 // WithMaxHold bounds how long a hold is renewed: until d after it was acquired, in whole milliseconds. If it was not unlocked by
 // then, it is lost with the reason [LostMaxHold], whatever became of its renewals. A longer lease ([WithLease]) is cut short as
@@ -171,7 +171,7 @@ func (f optionFunc) apply(m *Mutex) { f(m) }
 // makes it neither longer nor shorter. With a d below the watchdog time, a Lock that waited in line asks Redis once more when its
 // turn comes: a lock handed over by another process is renewed for the watchdog time.
 func WithMaxHold(d time.Duration) Option {
-	return durationOption("WithMaxHold", d, func(m *Mutex) *time.Duration { return &m.maxHold })
+	return durationOption("WithMaxHold", d, func(m *spec) *time.Duration { return &m.maxHold })
 }
 
 // WithMinHold keeps the lock taken for at least d, in whole milliseconds. An unlock before d has passed since Lock returned ends
@@ -184,7 +184,7 @@ func WithMaxHold(d time.Duration) Option {
 // frees the lock earlier. The option is for plain and fenced locks; handles of other kinds report it as an error. A holder that
 // crashes or loses its hold before the unlock keeps the lock until the end of its lease, as usual.
 func WithMinHold(d time.Duration) Option {
-	return durationOption("WithMinHold", d, func(m *Mutex) *time.Duration { return &m.minHold })
+	return durationOption("WithMinHold", d, func(m *spec) *time.Duration { return &m.minHold })
 }
 
 // WithGrace keeps a lost hold in Redis for d longer than it is trusted, in whole milliseconds: the ctx of the section is
@@ -196,18 +196,18 @@ func WithMinHold(d time.Duration) Option {
 // key, for example with [Mutex.ForceUnlock]. A Lock that waited in line asks Redis once more when its turn comes, to be given the
 // grace.
 func WithGrace(d time.Duration) Option {
-	return durationOption("WithGrace", d, func(m *Mutex) *time.Duration { return &m.grace })
+	return durationOption("WithGrace", d, func(m *spec) *time.Duration { return &m.grace })
 }
 
 // WithoutReentry makes a handle that does not re-enter: a Lock or TryLock whose ctx carries an open hold of the lock returns
 // [ErrReentry] at once, whichever handle took that hold, and sends nothing. It is for sections that must not nest, where a
 // re-entry is a mistake in the program. In Redis the lock is the same, so other handles of that name share it, and may re-enter
 // holds that were taken through this one.
-func WithoutReentry() Option { return optionFunc(func(m *Mutex) { m.noReentry = true }) }
+func WithoutReentry() Option { return optionFunc(func(m *spec) { m.noReentry = true }) }
 
 // durationOption sets a time, in whole milliseconds, as Redis counts.
-func durationOption(what string, d time.Duration, at func(*Mutex) *time.Duration) Option {
-	return optionFunc(func(m *Mutex) {
+func durationOption(what string, d time.Duration, at func(*spec) *time.Duration) Option {
+	return optionFunc(func(m *spec) {
 		if d < time.Millisecond {
 			m.invalid = m.fail(fmt.Errorf("%s is %v, want at least 1ms", what, d))
 		}
@@ -225,5 +225,5 @@ func durationOption(what string, d time.Duration, at func(*Mutex) *time.Duration
 // The remaining lease of a reader is set again in Redis every third of the watchdog time, which makes it no longer: Redisson's
 // readers may have shortened it.
 func WithLease(d time.Duration) Option {
-	return durationOption("WithLease", d, func(m *Mutex) *time.Duration { return &m.lease })
+	return durationOption("WithLease", d, func(m *spec) *time.Duration { return &m.lease })
 }

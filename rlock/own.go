@@ -36,8 +36,8 @@ func (i *insiders) remove(t *tenure) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	delete(i.of, t.tag)
-	if r := i.readers[t.mutex.key]; r != nil && r.tenure == t {
-		delete(i.readers, t.mutex.key)
+	if r := i.readers[t.spec.key]; r != nil && r.tenure == t {
+		delete(i.readers, t.spec.key)
 	}
 	if len(i.of) == 0 && i.most > 1000 { // a map keeps its room
 		i.of, i.readers, i.most = nil, nil, 0
@@ -63,7 +63,7 @@ func (i *insiders) given(tag uint64) (all []context.Context) {
 }
 
 // isSelf reports whether a Lock that was given that ctx waits for its own caller, as far as can be told, if it waits for that owner.
-func (c *Client) isSelf(given context.Context, owner string) bool {
+func (c *engine) isSelf(given context.Context, owner string) bool {
 	if !c.isOwn(owner) || kinds.IsPlaceholder(owner) {
 		return false
 	}

@@ -14,7 +14,7 @@ import (
 // released.
 func TestTenureLostOnItsWay(t *testing.T) {
 	c, h, next := passing(t)
-	lost, m := h.tenure, next.mutex
+	lost, m := h.tenure, next.spec
 	lost.gone()
 	require.True(t, h.lossSoFar() == nil, "it had ended")
 
@@ -40,7 +40,7 @@ func passing(t *testing.T) (c *Client, ended *hold, next *locking) {
 	_, last := l.close()
 	require.True(t, last && l.hold.detach())
 	c.holdEnds()
-	return c, l.hold, &locking{acquireRequest: acquireRequest{caller: callerNow(context.Background()), mutex: m, tenure: l.hold.tenure, count: 1}}
+	return c, l.hold, &locking{acquireRequest: acquireRequest{caller: callerNow(context.Background()), spec: m.spec, tenure: l.hold.tenure, count: 1}}
 }
 
 // G2, G9: a Client that is closed when the tenure is on its way tells nobody, so no hold begins.
@@ -60,6 +60,6 @@ func TestReentryAfterPassingOn(t *testing.T) {
 	require.True(t, ended.tenure.tryCallSlot())
 	ended.tenure.gone()
 	require.Equal(t, uint64(1), c.Stats().Lost)
-	err = next.mutex.awaitCalls(next.caller, ended)
+	err = next.spec.awaitCalls(next.caller, ended)
 	require.True(t, err == errOver)
 }

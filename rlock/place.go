@@ -24,7 +24,7 @@ import (
 // stopped, or died unseen.
 const placeLease = 5 * time.Second
 
-func (c *Client) placeLease() time.Duration { return min(placeLease, c.options.WatchdogTimeout) }
+func (c *engine) placeLease() time.Duration { return min(placeLease, c.options.WatchdogTimeout) }
 
 // placeKeeper is what the renewer knows of the placeKeeper of an owner.
 type placeKeeper struct {
@@ -33,21 +33,21 @@ type placeKeeper struct {
 }
 
 func (p *placeKeeper) Item() lease.Item {
-	return lease.Item{Name: p.tenure.mutex.key, Owner: p.tenure.field()}
+	return lease.Item{Name: p.tenure.spec.key, Owner: p.tenure.field()}
 }
-func (p *placeKeeper) Group() any { return p.tenure.mutex.client.group(p.tenure.mutex) }
+func (p *placeKeeper) Group() any { return p.tenure.spec.engine.group(p.tenure.spec) }
 
 // Lost has the waiter look after its place.
 func (p *placeKeeper) Lost(lease.Loss) {
-	m := p.tenure.mutex
-	m.client.hub.Look(m.waiters(), p.tenure.field())
+	m := p.tenure.spec
+	m.engine.hub.Look(m.waiters(), p.tenure.field())
 }
 
 // Closed has nothing to do: the hub tells the waiter.
 func (p *placeKeeper) Closed() {}
 
 // places returns the renewer of places, which runs from the first one on until Close; nil if there was none before that.
-func (c *Client) places() *lease.Renewer {
+func (c *engine) places() *lease.Renewer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.placed == nil && !c.calls.IsClosed() {
@@ -58,11 +58,11 @@ func (c *Client) places() *lease.Renewer {
 
 // keepsPlace notes what the answer says of the place of a waiter. It reports false if the place is gone.
 func (l *locking) keepsPlace(a acquireResult) bool {
-	places := l.mutex.client.places()
+	places := l.spec.engine.places()
 	if !a.Joined || places == nil { // closed
 		return a.Joined || l.place == nil
 	}
-	until := a.sent.Add(l.mutex.client.placeLease())
+	until := a.sent.Add(l.spec.engine.placeLease())
 	if l.place != nil {
 		places.Update(&l.place.lease, until, true)
 		return true
@@ -78,7 +78,7 @@ func (l *locking) keepsPlace(a acquireResult) bool {
 // leavePlace ends the care for the place.
 func (l *locking) leavePlace() {
 	if l.place != nil {
-		l.mutex.client.places().Stop(&l.place.lease)
+		l.spec.engine.places().Stop(&l.place.lease)
 		l.place = nil
 	}
 }
@@ -91,14 +91,14 @@ func (l *locking) queuedAt() time.Time {
 		}
 		return *l.tenure.queued
 	}
-	c := l.mutex.client
+	c := l.spec.engine
 	return c.places().Until(&l.place.lease).Add(-c.placeLease())
 }
 
 // refresh is the renewer's way to Redis.
-func (c *Client) refresh(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
+func (c *engine) refresh(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
 	k := group.(renewal).kind                            //nolint:errcheck // there are no other groups
-	m := c.mutexAt(items[0].Name, k, items[0].Name, nil) // any of them
+	m := c.newSpec(items[0].Name, k, items[0].Name, nil) // any of them
 	places := make([]lua.Place, len(items))
 	for i, item := range items {
 		places[i] = lua.Place{

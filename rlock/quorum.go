@@ -16,10 +16,10 @@ import (
 // handles on the same members are the same lock. Its methods are safe for concurrent use. They panic if the QuorumMutex was not
 // made by Quorum, and if ctx is nil.
 type QuorumMutex struct {
-	members []*Mutex // in the order of their Clients' ids, so that the order of the arguments does not matter
-	name    string   // of the first argument
-	key     string   // the same for all handles on the same members
-	invalid error    // what is wrong with the handle; returned by Lock
+	members []*spec // in the order of their Clients' ids, so that the order of the arguments does not matter
+	name    string  // of the first argument
+	key     string  // the same for all handles on the same members
+	invalid error   // what is wrong with the handle; returned by Lock
 }
 
 // Quorum returns a lock over three or more independent servers, an odd number: whoever has the members of more than half of
@@ -62,10 +62,10 @@ func Quorum(members ...Locker) *QuorumMutex {
 	if err := q.add(members); err != nil {
 		q.invalid = q.fail(err)
 	}
-	slices.SortFunc(q.members, func(a, b *Mutex) int { return cmp.Compare(a.client.id, b.client.id) })
+	slices.SortFunc(q.members, func(a, b *spec) int { return cmp.Compare(a.engine.id, b.engine.id) })
 	var key strings.Builder
 	for _, m := range q.members {
-		key.WriteString(m.client.id + m.key + "\n")
+		key.WriteString(m.engine.id + m.key + "\n")
 	}
 	q.key = key.String()
 	return q
@@ -73,10 +73,10 @@ func Quorum(members ...Locker) *QuorumMutex {
 
 // add checks the members.
 func (q *QuorumMutex) add(members []Locker) error {
-	of := make(map[*Client]bool)
+	of := make(map[*engine]bool)
 	for i, l := range members {
 		m, ok := l.(*Mutex)
-		if !ok || m == nil || m.client == nil {
+		if !ok || m == nil || m.spec == nil {
 			return fmt.Errorf("member %d of the quorum is a %T: give it a Mutex that a Client made", i+1, l)
 		}
 		if i == 0 {
@@ -90,13 +90,13 @@ func (q *QuorumMutex) add(members []Locker) error {
 				"and say nothing of the others", i+1)
 		case m.noReentry || m.maxHold > 0 || m.minHold > 0 || m.grace > 0:
 			return fmt.Errorf("member %d of the quorum has an option that is for locks of one server: WithLease alone is for both", i+1)
-		case of[m.client]:
+		case of[m.engine]:
 			return fmt.Errorf("member %d of the quorum is of the same Client as another one: one server has one vote", i+1)
 		case m.lease != members[0].(*Mutex).lease: //nolint:errcheck // looked at before
 			return fmt.Errorf("member %d of the quorum has another lease than the first", i+1)
 		}
-		of[m.client] = true
-		q.members = append(q.members, m)
+		of[m.engine] = true
+		q.members = append(q.members, m.spec)
 	}
 	switch n := len(members); {
 	case n < 3:
@@ -128,7 +128,7 @@ func (q *QuorumMutex) TryLock(ctx context.Context, wait time.Duration) (context.
 	q.check(ctx)
 	least := time.Duration(0)
 	for _, m := range q.members {
-		least = max(least, m.client.minAttempt())
+		least = max(least, m.engine.minAttempt())
 	}
 	return q.lockTraced(callerNow(ctx).upTo(wait, least))
 }
@@ -136,7 +136,7 @@ func (q *QuorumMutex) TryLock(ctx context.Context, wait time.Duration) (context.
 // lockTraced tells of a Lock and of its unlock.
 func (q *QuorumMutex) lockTraced(who caller) (context.Context, UnlockFunc, error) {
 	if q.invalid == nil {
-		who.trace = q.members[0].client.options.Trace.follow(who.ctx, q.name, "quorum", who.began)
+		who.trace = q.members[0].engine.options.Trace.follow(who.ctx, q.name, "quorum", who.began)
 	}
 	l, err := q.lock(who)
 	if err != nil {
@@ -190,15 +190,15 @@ func (q *QuorumMutex) lock(who caller) (*quorumLevel, error) {
 func (q *QuorumMutex) majority() int { return len(q.members)/2 + 1 }
 
 // isClosed reports whether too few Clients keep their holds for a majority.
-func (q *QuorumMutex) isClosed() bool { return q.tooMany((*Client).isTold) }
+func (q *QuorumMutex) isClosed() bool { return q.tooMany((*engine).isTold) }
 
 // isShut reports whether too few Clients may begin a hold.
-func (q *QuorumMutex) isShut() bool { return q.tooMany((*Client).isShut) }
+func (q *QuorumMutex) isShut() bool { return q.tooMany((*engine).isShut) }
 
-func (q *QuorumMutex) tooMany(are func(*Client) bool) bool {
+func (q *QuorumMutex) tooMany(are func(*engine) bool) bool {
 	n := 0
 	for _, m := range q.members {
-		if are(m.client) {
+		if are(m.engine) {
 			n++
 		}
 	}

@@ -54,7 +54,7 @@ type quorumHold struct {
 	news     chan struct{}   // capacity 1: a share was answered
 	released chan endOfShare // what came of the shares when it is over; has room for all of them
 	given    context.Context // by the user, to the Lock that it is of; not changed after it is live
-	counted  []*Client       // count it among their holds; not changed after it is live
+	counted  []*engine       // count it among their holds; not changed after it is live
 	ended    chan struct{}   // closed when it is lost, and the next goroutine may compete
 	timer    *time.Timer     // calls look
 
@@ -129,7 +129,7 @@ func newQuorumHold(q *QuorumMutex, line *localQueue) *quorumHold {
 	h.ctx, h.cancel = context.WithCancel(context.Background()) // calls under way do not end with their caller
 	h.tag = lastTag.Add(1)
 	for _, m := range q.members {
-		h.shares = append(h.shares, &share{of: h, tenure: &tenure{mutex: m, tag: h.tag}, asked: true})
+		h.shares = append(h.shares, &share{of: h, tenure: &tenure{spec: m, tag: h.tag}, asked: true})
 	}
 	for _, s := range h.shares {
 		s.ask()
@@ -139,7 +139,7 @@ func newQuorumHold(q *QuorumMutex, line *localQueue) *quorumHold {
 
 // ask asks the server for the share, or for a missing one again: acquire takes it, or finds it there. The share is marked as asked.
 func (s *share) ask() {
-	c := s.tenure.mutex.client
+	c := s.tenure.spec.engine
 	if !c.calls.Start() {
 		s.answered(acquireResult{}, false, ErrClosed)
 		return
@@ -163,20 +163,20 @@ func (s *share) ask() {
 
 // call sends the request once. If the hold ends first, or the Client is closed, left is true and rollBack gets the answer.
 func (s *share) call() (a acquireResult, left bool, err error) {
-	m, ctx := s.tenure.mutex, s.of.ctx
-	if c := m.client; c.cluster.isUnknown() {
+	m, ctx := s.tenure.spec, s.of.ctx
+	if c := m.engine; c.cluster.isUnknown() {
 		if known, err := c.cluster.learn(ctx, time.Time{}, m); !known {
 			return a, false, err
 		}
 	}
 	once := caller{ctx: ctx, limit: time.Now()} // no repeats after that
-	q := &acquireRequest{caller: once, mutex: m, tenure: s.tenure, count: 1}
-	return calls.Leavable(ctx, m.client.calls, m.slot, time.Time{}, q.send, s.rollBack)
+	q := &acquireRequest{caller: once, spec: m, tenure: s.tenure, count: 1}
+	return calls.Leavable(ctx, m.engine.calls, m.slot, time.Time{}, q.send, s.rollBack)
 }
 
 // rollBack ends a share that the hold has no use for, when its call was answered. That is once, if at all.
 func (s *share) rollBack(a acquireResult, err error) {
-	h, m := s.of, s.tenure.mutex
+	h, m := s.of, s.tenure.spec
 	h.mu.Lock()
 	r := releaseResult{held: a.granted() && !s.missed, err: err}
 	h.mu.Unlock()
@@ -190,12 +190,12 @@ func (s *share) rollBack(a acquireResult, err error) {
 	case h.released <- endOfShare{s, r}:
 	default: // nobody unlocks
 	}
-	m.client.hub.Wake(h.quorum.waiters(m)) // a waiter of this process may have been refused because of it
+	m.engine.hub.Wake(h.quorum.waiters(m)) // a waiter of this process may have been refused because of it
 }
 
 // answered works an answer in. It reports true if a share was granted, and the round is not decided yet.
 func (s *share) answered(a acquireResult, left bool, err error) (undecided bool) {
-	h, m := s.of, s.tenure.mutex
+	h, m := s.of, s.tenure.spec
 	granted := err == nil && !left && a.granted()
 	if granted && a.Unconfirmed != nil {
 		s.tenure.giveBack()
@@ -240,7 +240,7 @@ func (s *share) answered(a acquireResult, left bool, err error) (undecided bool)
 // keep has the renewer keep a share of a live hold.
 func (s *share) keep() {
 	h, held := s.of, s.tenure
-	leases := held.mutex.client.leases
+	leases := held.spec.engine.leases
 	h.mu.Lock()
 	watch := h.watched()
 	h.mu.Unlock()
@@ -262,20 +262,20 @@ type shareKeeper struct {
 func (k shareKeeper) Item() lease.Item { return keeper{k.held}.Item() }
 func (k shareKeeper) Group() any       { return keeper{k.held}.Group() }
 
-func (k shareKeeper) lock() (name, kind string) { return k.held.mutex.name, "quorum" }
+func (k shareKeeper) lock() (name, kind string) { return k.held.spec.name, "quorum" }
 
 // Lost is called when the server has forgotten the share, or its lease has ended. It is asked for again.
 func (k shareKeeper) Lost(loss lease.Loss) {
 	s, h := k.share, k.of
-	m := k.held.mutex
-	until := m.client.leases.Until(&k.held.lease)
+	m := k.held.spec
+	until := m.engine.leases.Until(&k.held.lease)
 	h.mu.Lock()
 	if h.over {
 		h.mu.Unlock()
 		return
 	}
 	s.held, s.missed = false, true
-	s.tenure = &tenure{mutex: m, tag: h.tag, unresolved: k.held.unresolved}
+	s.tenure = &tenure{spec: m, tag: h.tag, unresolved: k.held.unresolved}
 	if !loss.Gone { // a renewal without an answer may have kept it
 		s.tenure.unresolvedUntil(time.Now().Add(h.lease(s))).outcomeUnknown = true
 		h.mu.Unlock()
@@ -303,9 +303,9 @@ func (k shareKeeper) Lost(loss lease.Loss) {
 
 // seen is when the last call was sent that found the share there. renewed is what the renewer says. mu is held, or the hold is over.
 func (s *share) seen(renewed time.Time) time.Time {
-	m := s.tenure.mutex
+	m := s.tenure.spec
 	if renewed.After(s.until) {
-		return renewed.Add(-m.client.options.WatchdogTimeout)
+		return renewed.Add(-m.engine.options.WatchdogTimeout)
 	}
 	return s.until.Add(-m.ttl())
 }
@@ -319,9 +319,9 @@ func (k shareKeeper) Closed() {
 
 // lease is for how long a share was asked for last. mu is held.
 func (h *quorumHold) lease(s *share) time.Duration {
-	m := s.tenure.mutex
+	m := s.tenure.spec
 	if h.watch {
-		return max(m.ttl(), m.client.options.WatchdogTimeout)
+		return max(m.ttl(), m.engine.options.WatchdogTimeout)
 	}
 	return m.ttl()
 }
@@ -352,7 +352,7 @@ func (h *quorumHold) trusted() time.Time {
 	ends := make([]time.Time, len(terms))
 	for i, t := range terms {
 		ends[i] = t.until
-		if renewed := t.tenure.mutex.client.leases.Until(&t.tenure.lease); renewed.After(t.until) {
+		if renewed := t.tenure.spec.engine.leases.Until(&t.tenure.lease); renewed.After(t.until) {
 			ends[i] = renewed
 		}
 		ends[i] = ends[i].Add(-drift(t.lease))
@@ -370,8 +370,8 @@ func (h *quorumHold) open(who caller, q *QuorumMutex) (*quorumLevel, error) {
 		return nil, e
 	}
 	for _, m := range q.members {
-		if m.client.holdBegins(false) {
-			h.counted = append(h.counted, m.client)
+		if m.engine.holdBegins(false) {
+			h.counted = append(h.counted, m.engine)
 		}
 	}
 	if len(h.counted) < q.majority() {
@@ -469,7 +469,7 @@ func (h *quorumHold) look() {
 		switch {
 		case s.held:
 			held = append(held, s.tenure)
-		case watch && !s.asked && !s.left && !s.tenure.mutex.client.calls.IsClosed():
+		case watch && !s.asked && !s.left && !s.tenure.spec.engine.calls.IsClosed():
 			ask = append(ask, s)
 		}
 	}
@@ -483,12 +483,12 @@ func (h *quorumHold) look() {
 			s.asked = true
 		}
 		h.heal = now.Add(h.pause)
-		h.pause = min(2*h.pause, h.quorum.members[0].client.options.WatchdogTimeout/3)
+		h.pause = min(2*h.pause, h.quorum.members[0].engine.options.WatchdogTimeout/3)
 	}
 	h.timer.Reset(earlier(next, until).Sub(now))
 	h.mu.Unlock()
 	for _, held := range held {
-		held.mutex.client.leases.Update(&held.lease, time.Time{}, watch)
+		held.spec.engine.leases.Update(&held.lease, time.Time{}, watch)
 	}
 	for _, s := range ask {
 		s.ask()
@@ -527,7 +527,7 @@ func (h *quorumHold) lose(e *LostError) {
 	h.stop()
 	h.line.pass()
 	close(h.ended)
-	h.quorum.members[0].client.lost(ctx, "quorum", e) // last: no unlock waits for what a Trace does
+	h.quorum.members[0].engine.lost(ctx, "quorum", e) // last: no unlock waits for what a Trace does
 }
 
 // close tells everybody inside that a majority of Clients is closed. That is no loss: the hold stays in Redis, for its unlock.
@@ -546,7 +546,7 @@ func (h *quorumHold) explain(e *LostError) *LostError {
 }
 
 // field is the owner as the first of the servers has it. On the others only the Client's part differs.
-func (h *quorumHold) field() string { return (&tenure{mutex: h.quorum.members[0], tag: h.tag}).field() }
+func (h *quorumHold) field() string { return (&tenure{spec: h.quorum.members[0], tag: h.tag}).field() }
 
 // tell ends the contexts of all open levels. mu is held, see hold.cancel.
 func (h *quorumHold) tell(why error) {
@@ -576,7 +576,7 @@ func (h *quorumHold) stop() {
 		h.timer.Stop()
 	}
 	for _, s := range h.rest {
-		s.tenure.mutex.client.leases.Stop(&s.tenure.lease)
+		s.tenure.spec.engine.leases.Stop(&s.tenure.lease)
 	}
 }
 
@@ -592,6 +592,6 @@ func (h *quorumHold) markOver() {
 }
 
 // waiters is where a goroutine of this process waits for the server of m.
-func (q *QuorumMutex) waiters(m *Mutex) pubsub.Queue {
-	return pubsub.Queue{Lock: q.key, Channel: m.client.knownChannel(m)}
+func (q *QuorumMutex) waiters(m *spec) pubsub.Queue {
+	return pubsub.Queue{Lock: q.key, Channel: m.engine.knownChannel(m)}
 }

@@ -24,7 +24,7 @@ func (l *quorumLevel) unlock() error {
 		cancel(l.quorum.fail(errUnlocked))
 		began := time.Now()
 		defer func() { spend(l.Context, began, err != nil) }()
-		wait := l.quorum.members[0].client.unlockTime(&l.inner, began, func() bool { return false })
+		wait := l.quorum.members[0].engine.unlockTime(&l.inner, began, func() bool { return false })
 		return h.leave(last, began.Add(wait))
 	})
 }
@@ -60,9 +60,9 @@ func (h *quorumHold) leave(last bool, over time.Time) error {
 // sweep releases what a lost hold may still have in Redis.
 func (h *quorumHold) sweep() {
 	for _, s := range h.rest {
-		m := s.tenure.mutex
+		m := s.tenure.spec
 		if s.held {
-			s.tenure.unresolvedUntil(time.Now().Add(max(m.ttl(), m.client.options.WatchdogTimeout))).outcomeUnknown = true
+			s.tenure.unresolvedUntil(time.Now().Add(max(m.ttl(), m.engine.options.WatchdogTimeout))).outcomeUnknown = true
 		}
 		s.tenure.sweepIfUnresolved()
 	}
@@ -75,7 +75,7 @@ func (h *quorumHold) release(until, over time.Time) error {
 	calls, failed := len(h.shares)-len(h.rest), 0 // those under way end by being released
 	found := make(map[*share]bool)
 	for _, s := range h.rest {
-		c := s.tenure.mutex.client
+		c := s.tenure.spec.engine
 		if !s.held {
 			s.tenure.sweepIfUnresolved()
 			continue
@@ -126,7 +126,7 @@ func (h *quorumHold) sound(found map[*share]bool) (n int) {
 	seen := time.Now()
 	for _, s := range h.shares {
 		if s.held && !found[s] {
-			seen = earlier(seen, s.seen(s.tenure.mutex.client.leases.Until(&s.tenure.lease)))
+			seen = earlier(seen, s.seen(s.tenure.spec.engine.leases.Until(&s.tenure.lease)))
 		}
 	}
 	for s := range found {
@@ -140,11 +140,11 @@ func (h *quorumHold) sound(found map[*share]bool) (n int) {
 // release ends the share, again if something went wrong that may pass. What remains unresolved is swept.
 func (s *share) release(until time.Time) (r releaseResult) {
 	held := s.tenure
-	c := held.mutex.client
+	c := held.spec.engine
 	args := held.releaseArgs()
 	again := calls.Retry{Until: until}
 	for {
-		r.held, r.err = c.releaseOnce(held.mutex, args)
+		r.held, r.err = c.releaseOnce(held.spec, args)
 		// Not there after a call without a reply: that call has released it.
 		r.held = r.held || r.late && r.err == nil
 		if r.err == nil || !again.Wait(r.err, nil, c.calls.Done()) {

@@ -27,7 +27,7 @@ func TestQuorumTrust(t *testing.T) {
 	after := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
 	for i, seconds := range []int{5, 3, 1, 2, 4} {
 		h.shares = append(h.shares, &share{
-			of: h, tenure: &tenure{mutex: q.members[i]}, held: true, until: after(seconds),
+			of: h, tenure: &tenure{spec: q.members[i]}, held: true, until: after(seconds),
 		})
 	}
 	const allowed = 100*time.Millisecond + 2*time.Millisecond
@@ -45,7 +45,7 @@ func TestQuorumTrust(t *testing.T) {
 	h.shares[2].held, h.shares[2].until = true, after(9) // healed
 	trusts(2)
 	renewed := h.shares[3].tenure
-	require.True(t, renewed.mutex.client.leases.Keep(&renewed.lease, keeper{renewed}, now.Add(8*time.Second), false))
+	require.True(t, renewed.spec.engine.leases.Keep(&renewed.lease, keeper{renewed}, now.Add(8*time.Second), false))
 	require.Less(t, h.trusted().Sub(now.Add(4*time.Second-allowed)).Abs(), time.Microsecond)
-	renewed.mutex.client.leases.Stop(&renewed.lease)
+	renewed.spec.engine.leases.Stop(&renewed.lease)
 }

@@ -26,7 +26,7 @@ func (i *insiders) lead(t *tenure) {
 	if i.readers == nil {
 		i.readers = make(map[string]*readers)
 	}
-	i.readers[t.mutex.key] = &readers{tenure: t, since: time.Now()}
+	i.readers[t.spec.key] = &readers{tenure: t, since: time.Now()}
 }
 
 // leading is the tenure that a reader may join now; nil: it is to ask.
@@ -48,31 +48,31 @@ func (i *insiders) leading(key string, bound time.Duration) *tenure {
 // mayShare reports whether a Lock wants of Redis what every other reader does, see mayPassOn, has nothing to be settled there, and is not
 // inside of the writer.
 func (l *locking) mayShare() bool {
-	m := l.mutex
+	m := l.spec
 	return m.kind.Shares && !m.alone && l.within == nil && l.tenure.isClean() &&
-		m.client.handsOff() && m.usesGrants() && m.maxHold == 0
+		m.engine.handsOff() && m.usesGrants() && m.maxHold == 0
 }
 
 // lead has others join a Lock that was let in by a call.
 func (l *locking) lead(a acquireResult) {
 	if a.how == byCall && l.mayShare() {
 		l.leads = true
-		l.mutex.client.insiders.lead(l.tenure)
+		l.spec.engine.insiders.lead(l.tenure)
 	}
 }
 
 // share has a reader join those of its process. It returns errOver if there are none, or too little is left of their lease, or they came too
 // long ago.
 func (l *locking) share() (*level, error) {
-	m := l.mutex
-	if !l.mayShare() || !m.client.hub.MayShare(m.waiters()) {
+	m := l.spec
+	if !l.mayShare() || !m.engine.hub.MayShare(m.waiters()) {
 		return nil, errOver
 	}
-	t := m.client.insiders.leading(m.key, m.client.options.HandOff.For)
+	t := m.engine.insiders.leading(m.key, m.engine.options.HandOff.For)
 	if t == nil {
 		return nil, errOver
 	}
-	if left := time.Until(m.client.leases.Until(&t.lease)); left < m.ttl()/3 || left > m.ttl() { // nor a longer one than it asks for
+	if left := time.Until(m.engine.leases.Until(&t.lease)); left < m.ttl()/3 || left > m.ttl() { // nor a longer one than it asks for
 		return nil, errOver
 	}
 	s, err := t.admit(l.caller, m, acquireResult{how: shared}, false)
@@ -89,7 +89,7 @@ func (l *locking) share() (*level, error) {
 // isShared tells that it joined other readers.
 func (l *locking) isShared() {
 	l.trace.took(PathShared)
-	l.mutex.client.stats.shared.Add(1)
+	l.spec.engine.stats.shared.Add(1)
 }
 
 // Share has the Lock join one before it, which leads. It sleeps, and looks at its tenure only behind the hub's mutex.
@@ -113,10 +113,10 @@ func (t *tenure) isLeft() bool {
 // leaveOthers ends a hold whose last level is closed, if others stand on its tenure, or are about to: then that goes on. err is the loss, if that has ended.
 func (h *hold) leaveOthers() (left bool, err error) {
 	t := h.tenure
-	if !t.mutex.kind.Shares {
+	if !t.spec.kind.Shares {
 		return false, nil
 	}
-	c := t.mutex.client
+	c := t.spec.engine
 	if until := c.leases.Until(&t.lease); !time.Now().Before(until) {
 		c.leases.CatchUp()                                                                       // it is lost, whoever notices first;
 		t.lose(&LostError{Reason: LostExpired, Since: until, text: "lost: not renewed in time"}) // after Close nobody else does
@@ -137,7 +137,7 @@ func (h *hold) leaveOthers() (left bool, err error) {
 	t.mu.Unlock()
 	c.holdEnds()
 	if loss != nil {
-		return true, t.mutex.fail(ErrNotHeld, loss)
+		return true, t.spec.fail(ErrNotHeld, loss)
 	}
 	return true, nil
 }

@@ -35,17 +35,17 @@ func (l *level) unlock() error {
 	case l.downgraded():
 		return nil
 	}
-	return l.mutex.fail(ErrNotHeld, errUnlockedBefore)
+	return l.spec.fail(ErrNotHeld, errUnlockedBefore)
 }
 
 // outlived is the unlock of a level that is closed while others of its hold are open.
 func (l *level) outlived() error {
-	h, leases := l.hold, l.mutex.client.leases
+	h, leases := l.hold, l.spec.engine.leases
 	if !time.Now().Before(leases.Until(&h.tenure.lease)) {
 		leases.CatchUp() // it is lost, whoever notices first
 	}
 	if loss := h.lossSoFar(); loss != nil {
-		return l.mutex.fail(ErrNotHeld, loss)
+		return l.spec.fail(ErrNotHeld, loss)
 	}
 	return nil
 }
@@ -58,7 +58,7 @@ func (l *level) giveBack() {
 
 // untaken has the hold not stay taken, unless it is one that the caller had before.
 func (l *level) untaken() {
-	if l == &l.hold.first && l.mutex.minHold > 0 {
+	if l == &l.hold.first && l.spec.minHold > 0 {
 		l.hold.tenure.taken = nil
 	}
 }
@@ -94,7 +94,7 @@ func (l *level) toUnlock(by *unlocker) unlocking {
 	u.tenure = t
 	if u.ends() {
 		// No renewal starts from here on, but the end of the lease is still watched.
-		l.mutex.client.leases.Releasing(&t.lease)
+		l.spec.engine.leases.Releasing(&t.lease)
 	}
 	return u
 }
@@ -112,8 +112,8 @@ func (u *unlocking) end() (rest *orphan, err error) {
 	if u.loss != nil {
 		return h.releaseLost()
 	}
-	m := t.mutex
-	c := m.client
+	m := t.spec
+	c := m.engine
 	switch {
 	case r.err != nil:
 		c.leases.CatchUp() // if the end of the lease was the reason, the hold is lost, whoever notices first
@@ -152,7 +152,7 @@ func (u *unlocking) end() (rest *orphan, err error) {
 // have ended.
 func (h *hold) releaseLost() (rest *orphan, err error) {
 	t := h.tenure
-	m := t.mutex
+	m := t.spec
 	t.mu.Lock()
 	loss, last := h.loss(), h.levels == nil && h.count > 0
 	if last {
@@ -160,8 +160,8 @@ func (h *hold) releaseLost() (rest *orphan, err error) {
 	}
 	t.mu.Unlock()
 	if last {
-		defer m.client.holdEnds()
-		t.unresolvedUntil(time.Now().Add(longer(max(m.ttl(), m.client.options.WatchdogTimeout), m.grace))).outcomeUnknown = true
+		defer m.engine.holdEnds()
+		t.unresolvedUntil(time.Now().Add(longer(max(m.ttl(), m.engine.options.WatchdogTimeout), m.grace))).outcomeUnknown = true
 		rest = t.orphan()
 	}
 	return rest, m.fail(ErrNotHeld, loss)
@@ -187,7 +187,7 @@ type releasing struct {
 }
 
 func (t *tenure) toRelease() releasing {
-	return releasing{tenure: t, args: t.releaseArgs(), more: calls.Retry{Until: t.mutex.client.leases.Until(&t.lease)}}
+	return releasing{tenure: t, args: t.releaseArgs(), more: calls.Retry{Until: t.spec.engine.leases.Until(&t.lease)}}
 }
 
 // beginRelease makes the first call of those that end a hold: it goes to a waiter of this process, if there is one.
@@ -219,16 +219,16 @@ func (r *releasing) finish(by *unlocker) {
 
 func (r *releasing) call(by *unlocker) {
 	t := r.tenure
-	c := t.mutex.client
+	c := t.spec.engine
 	r.sent, r.last = time.Now(), c.calls.IsClosed()
 	if r.last { // Close may wait for this
-		r.held, r.err = c.releaseOnce(t.mutex, r.args)
+		r.held, r.err = c.releaseOnce(t.spec, r.args)
 	} else {
 		ctx := t.releaseCall(r.sent, by)
 		var reply lua.ReleaseReply
-		reply, r.err = c.release(ctx, t.mutex, r.args)
+		reply, r.err = c.release(ctx, t.spec, r.args)
 		r.held = reply.Status != lua.NotHeld
-		t.mutex.wakeIfAlone(reply)
+		t.spec.wakeIfAlone(reply)
 		r.late = r.late || ctx.IsRepeated()
 	}
 	if r.err != nil {
@@ -239,8 +239,8 @@ func (r *releasing) call(by *unlocker) {
 }
 
 // wakeIfAlone spares those that wait here the courtesy towards other processes if a release has told none.
-func (m *Mutex) wakeIfAlone(r lua.ReleaseReply) {
-	c := m.client
+func (m *spec) wakeIfAlone(r lua.ReleaseReply) {
+	c := m.engine
 	if r.Status == lua.Freed && !r.Several && (c.cluster == nil || c.knownChannel(m).Sharded) {
 		c.hub.Alone(m.waiters())
 	}
@@ -249,7 +249,7 @@ func (m *Mutex) wakeIfAlone(r lua.ReleaseReply) {
 // releaseCall is the context of a command that ends a tenure. On a connection that nobody else uses it is
 // given half the time of an unlock, so that a new connection has the rest.
 func (t *tenure) releaseCall(now time.Time, by *unlocker) *calls.Context {
-	c := t.mutex.client
+	c := t.spec.engine
 	ctx := c.calls.Context(t.section(), now, 0)
 	deadline := now.Add(max(minOwn, min(calls.Timeout, c.options.UnlockTimeout/2)))
 	if !by.over.IsZero() {
@@ -265,16 +265,16 @@ func (t *tenure) staysTaken() bool { return t.taken != nil && time.Now().Before(
 
 // releaseArgs are those of a release that ends the tenure.
 func (t *tenure) releaseArgs() lua.ReleaseArgs {
-	m := t.mutex
+	m := t.spec
 	args := lua.ReleaseArgs{
-		Name: m.key, Side: m.kind.Side, Owner: t.field(), Publish: lua.Publish(m.client.knownChannel(m)), Fair: m.fair(),
+		Name: m.key, Side: m.kind.Side, Owner: t.field(), Publish: lua.Publish(m.engine.knownChannel(m)), Fair: m.fair(),
 	}
 	if key := m.queueKey(); key != "" {
 		args.Fence = m.fenceOf()
-		args.Queue = lua.Queue{Key: key, GrantLease: m.client.grantLease()}
+		args.Queue = lua.Queue{Key: key, GrantLease: m.engine.grantLease()}
 	}
 	if t.staysTaken() && t.lossSoFar() == nil { // a lost one ends with its lease, and not later
-		args.Next, args.Taken = m.kind.Placeholder(m.client.id), *t.taken
+		args.Next, args.Taken = m.kind.Placeholder(m.engine.id), *t.taken
 	}
 	return args
 }

@@ -28,7 +28,7 @@ import (
 // wait.
 type RWMutex struct {
 	read, write *Mutex
-	gate        *Mutex // for the one that may upgrade
+	gate        *spec // for the one that may upgrade
 }
 
 // RWMutex returns a handle on the read/write lock called name. It does no I/O. The options are for both sides. An empty name and bad
@@ -38,8 +38,8 @@ type RWMutex struct {
 // wake each other; Redisson's read/write lock even enters a Mutex that is held. On a cluster, braces in a name may only be around
 // what is hashed.
 func (c *Client) RWMutex(name string, options ...Option) *RWMutex {
-	r, w := c.mutex(kinds.Read, name, options), c.mutex(kinds.Write, name, options)
-	gate := c.mutexAt(kinds.Own("rlock_upgrade")(r.key), kinds.Mutex, name, options)
+	r, w := c.handle(kinds.Read, name, options), c.handle(kinds.Write, name, options)
+	gate := c.newSpec(kinds.Own("rlock_upgrade")(r.key), kinds.Mutex, name, options)
 	gate.lease, gate.maxHold = 0, 0 // those of the reader, which may have to wait first
 	return &RWMutex{read: r, write: w, gate: gate}
 }
@@ -82,12 +82,12 @@ func (rw *RWMutex) downgrade(who caller, writer *level) (*level, error) {
 	if writer == nil {
 		return nil, rw.write.fail(ErrNotHeld, errors.New("the ctx carries no open write hold (use the ctx that the writer's Lock returned)"))
 	}
-	if !rw.read.client.calls.Start() {
+	if !rw.read.engine.calls.Start() {
 		return nil, rw.read.fail(ErrClosed)
 	}
-	defer rw.read.client.calls.Ended()
+	defer rw.read.engine.calls.Ended()
 	outer, _ := writer.Context.Value(outerKey{}).(*outerCtx)
-	read := *rw.read
+	read := *rw.read.spec
 	read.noReentry = false // a writer that was a reader before is that again
 	caller := who
 	inner, cancel := context.WithCancelCause(outer.Context)
@@ -99,7 +99,7 @@ func (rw *RWMutex) downgrade(who caller, writer *level) (*level, error) {
 	who.ctx = valuesOf{left, context.WithoutCancel(caller.ctx)}
 	l, err := read.lock(who)
 	if err == nil && !stop() {
-		caller.leaveTo(func() { _ = l.unlock() }, read.client)
+		caller.leaveTo(func() { _ = l.unlock() }, read.engine)
 		err = read.gaveUp(caller, nil, lua.AcquireReply{})
 	}
 	if err != nil {
@@ -112,7 +112,7 @@ func (rw *RWMutex) downgrade(who caller, writer *level) (*level, error) {
 	defer func() {
 		if !stays { // the hold of the writer was lost, or may be, or its Trace panics
 			caller.ctx = outer.Context // the other one ended with the writer
-			caller.leaveTo(func() { _ = l.unlock() }, read.client)
+			caller.leaveTo(func() { _ = l.unlock() }, read.engine)
 		}
 	}()
 	if err := writer.unlock(); err != nil {
@@ -143,7 +143,7 @@ func (c *outerCtx) Value(key any) any {
 // downgraded reports, once, whether a Downgrade has closed the level.
 func (l *level) downgraded() bool {
 	outer, ok := l.Context.Value(outerKey{}).(*outerCtx)
-	return ok && l.hold.tenure.mutex.kind.Side == lua.Writer && outer.downgraded.Swap(false)
+	return ok && l.hold.tenure.spec.kind.Side == lua.Writer && outer.downgraded.Swap(false)
 }
 
 // String keeps fmt from reading what is inside, as [level.String].

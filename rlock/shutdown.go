@@ -20,10 +20,7 @@ const lastWait = time.Second
 // Call it before the process ends, after what brings new work was shut down: so nobody else waits for the leases of a process that
 // ended in order. It may be called more than once, and concurrently with everything.
 func (c *Client) Shutdown(ctx context.Context) error {
-	switch {
-	case c == nil || c.rdb == nil:
-		panic("rlock: a Client that was not made by New")
-	case ctx == nil:
+	if c.check(); ctx == nil {
 		panic("rlock: the ctx is nil")
 	}
 	c.shutting.Do(func() { close(c.shut) })
@@ -43,7 +40,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 }
 
 // awaitEmpty waits until all sections have unlocked, or the Client is closed by somebody else.
-func (c *Client) awaitEmpty(ctx context.Context) error {
+func (c *engine) awaitEmpty(ctx context.Context) error {
 	select {
 	case <-c.empty:
 		return nil
@@ -61,13 +58,13 @@ func (c *Client) awaitEmpty(ctx context.Context) error {
 }
 
 // tellHolders ends the contexts of all sections, and the renewals.
-func (c *Client) tellHolders() {
+func (c *engine) tellHolders() {
 	c.telling.Do(func() { close(c.holdersCancelled) })
 	c.leases.Shut()
 }
 
 // isTold reports whether the holders have been told, or are being told.
-func (c *Client) isTold() bool {
+func (c *engine) isTold() bool {
 	select {
 	case <-c.holdersCancelled:
 		return true
@@ -77,7 +74,7 @@ func (c *Client) isTold() bool {
 }
 
 // isShut reports whether no new hold may begin but within a section.
-func (c *Client) isShut() bool {
+func (c *engine) isShut() bool {
 	select {
 	case <-c.shut:
 		return true

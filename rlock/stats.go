@@ -36,7 +36,7 @@ func (c *Client) Stats() Stats {
 
 // holdBegins counts a hold. It reports false, and has not counted, if the Client is being shut down, unless it is in a section of
 // that lock.
-func (c *Client) holdBegins(inside bool) bool {
+func (c *engine) holdBegins(inside bool) bool {
 	c.stats.holds.Add(1)
 	if !inside && c.isShut() { // after the counting, so that Shutdown misses none
 		c.holdEnds()
@@ -47,7 +47,7 @@ func (c *Client) holdBegins(inside bool) bool {
 }
 
 // holdEnds is the end of a hold with its last unlock.
-func (c *Client) holdEnds() {
+func (c *engine) holdEnds() {
 	if c.stats.holds.Add(-1) == 0 && c.isShut() {
 		c.emptied.Do(func() { close(c.empty) })
 	}

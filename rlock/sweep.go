@@ -52,7 +52,7 @@ func (t *tenure) lateAcquire(ttl time.Duration) {
 // of the queue in Redis.
 func (t *tenure) sweepIfUnresolved() {
 	if r := t.orphan(); r != nil {
-		t.mutex.client.sweep(r)
+		t.spec.engine.sweep(r)
 	}
 }
 
@@ -60,7 +60,7 @@ func (t *tenure) sweepIfUnresolved() {
 // Close does.
 func (t *tenure) sweepInCall() {
 	if r := t.orphan(); r != nil {
-		c := t.mutex.client
+		c := t.spec.engine
 		c.sweepers.add(c, []*orphan{r})
 	}
 }
@@ -68,7 +68,7 @@ func (t *tenure) sweepInCall() {
 // forget ends a tenure that was lost on its way from one hold to the next. It may still be there in Redis, say because the reply of a renewal
 // was lost.
 func (t *tenure) forget() {
-	m := t.mutex
+	m := t.spec
 	t.unresolvedUntil(time.Now().Add(longer(m.ttl(), m.grace))).outcomeUnknown = true
 	t.sweepInCall()
 }
@@ -88,7 +88,7 @@ func (t *tenure) orphan() *orphan {
 	if d.attempts <= 0 && !d.outcomeUnknown && t.queued == nil {
 		return nil
 	}
-	r := &orphan{unresolved: d, mutex: t.mutex, args: t.releaseArgs()}
+	r := &orphan{unresolved: d, spec: t.spec, args: t.releaseArgs()}
 	if t.queued != nil {
 		r.place = time.Now().Add(maxSweep)
 	}
@@ -96,7 +96,7 @@ func (t *tenure) orphan() *orphan {
 }
 
 // sweep sweeps those that are not nil: of one lock, or of locks that one call can take. After Close there is one more try, here.
-func (c *Client) sweep(all ...*orphan) {
+func (c *engine) sweep(all ...*orphan) {
 	all = slices.DeleteFunc(all, func(r *orphan) bool { return r == nil })
 	switch {
 	case len(all) == 0:
@@ -114,7 +114,7 @@ func (c *Client) sweep(all ...*orphan) {
 
 // giveBack releases a hold that was granted to nobody. It reports whether Redis has answered.
 func (t *tenure) giveBack() (answered bool) {
-	_, err := t.mutex.client.releaseOnce(t.mutex, t.releaseArgs())
+	_, err := t.spec.engine.releaseOnce(t.spec, t.releaseArgs())
 	t.givenBack(err)
 	t.sweepIfUnresolved()
 	return err == nil
@@ -123,7 +123,7 @@ func (t *tenure) giveBack() (answered bool) {
 // givenBack notes what the release of a hold that was granted to nobody came to.
 func (t *tenure) givenBack(err error) {
 	if err != nil {
-		m := t.mutex
+		m := t.spec
 		t.unresolvedUntil(time.Now().Add(m.expiry(m.ttl()))).outcomeUnknown = true
 	} else {
 		t.queued = nil
@@ -137,14 +137,14 @@ func (t *tenure) givenBack(err error) {
 const lastCallTimeout = time.Second
 
 // releaseOnce sends a release that is to arrive even if the client is closing.
-func (c *Client) releaseOnce(m *Mutex, args lua.ReleaseArgs) (held bool, err error) {
+func (c *engine) releaseOnce(m *spec, args lua.ReleaseArgs) (held bool, err error) {
 	ctx, cancel := c.lastCall()
 	defer cancel()
 	reply, err := c.release(ctx, m, args)
 	return reply.Status != lua.NotHeld, err
 }
 
-func (c *Client) release(ctx context.Context, m *Mutex, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
+func (c *engine) release(ctx context.Context, m *spec, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
 	reply, err := lua.Release(ctx, c.rdb, args)
 	c.calls.Answered(m.slot, err)
 	if reply.NoQueue && err == nil {
@@ -153,7 +153,7 @@ func (c *Client) release(ctx context.Context, m *Mutex, args lua.ReleaseArgs) (l
 	return reply, err
 }
 
-func (c *Client) lastCall() (context.Context, context.CancelFunc) {
+func (c *engine) lastCall() (context.Context, context.CancelFunc) {
 	timeout := calls.Timeout
 	if c.calls.IsClosed() { // Close waits
 		timeout = lastCallTimeout
@@ -165,7 +165,7 @@ func (c *Client) lastCall() (context.Context, context.CancelFunc) {
 type orphan struct {
 	unresolved
 	place time.Time // until when an answer is looked for, which takes it out of the queue in Redis
-	mutex *Mutex
+	spec  *spec
 	args  lua.ReleaseArgs
 	err   error         // of the last try
 	next  time.Time     // when to try again
@@ -181,7 +181,7 @@ type sweepers struct {
 
 // sweeper sweeps the fields of one slot on a goroutine, which lives while there are any.
 type sweeper struct {
-	client  *Client
+	engine  *engine
 	slot    uint16
 	orphans []*orphan
 	more    chan struct{} // capacity 1: orphans has grown
@@ -193,8 +193,8 @@ const (
 )
 
 // add has the sweeper of their slot look for all of them, at once and then again and again. The client has been started.
-func (all *sweepers) add(c *Client, more []*orphan) {
-	slot := more[0].mutex.slot
+func (all *sweepers) add(c *engine, more []*orphan) {
+	slot := more[0].spec.slot
 	for _, r := range more {
 		r.pause = firstPause
 	}
@@ -202,7 +202,7 @@ func (all *sweepers) add(c *Client, more []*orphan) {
 	defer all.mu.Unlock()
 	s := all.of[slot]
 	if s == nil {
-		s = &sweeper{client: c, slot: slot, more: make(chan struct{}, 1)}
+		s = &sweeper{engine: c, slot: slot, more: make(chan struct{}, 1)}
 		if all.of == nil {
 			all.of = make(map[uint16]*sweeper)
 		}
@@ -217,7 +217,7 @@ func (all *sweepers) add(c *Client, more []*orphan) {
 }
 
 func (s *sweeper) run() {
-	c := s.client
+	c := s.engine
 	failed := calls.MinPause // the pause after the next try that is not answered
 	for {
 		closing := c.calls.IsClosed()
@@ -246,7 +246,7 @@ func (s *sweeper) run() {
 // due returns the orphans to be tried now, and how long to wait if there are none; 0 if none are left, and the sweeper ends. When
 // the client is closing, each is tried once more.
 func (s *sweeper) due(closing bool) (due []*orphan, wait time.Duration) {
-	all := &s.client.sweepers
+	all := &s.engine.sweepers
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if len(s.orphans) == 0 {
@@ -270,7 +270,7 @@ func (s *sweeper) due(closing bool) (due []*orphan, wait time.Duration) {
 	return due, wait
 }
 
-func (c *Client) releaseAll(all []*orphan) []lua.ReleaseResult {
+func (c *engine) releaseAll(all []*orphan) []lua.ReleaseResult {
 	args := make([]lua.ReleaseArgs, len(all))
 	for i, r := range all {
 		args[i] = r.args
@@ -282,8 +282,8 @@ func (c *Client) releaseAll(all []*orphan) []lua.ReleaseResult {
 
 // try releases the fields, and drops those that need no further try. It reports whether Redis answered.
 func (s *sweeper) try(due []*orphan, failed time.Duration, closing bool) (answered bool) {
-	results := s.client.releaseAll(due)
-	s.client.calls.Answered(s.slot, results[0].Err)
+	results := s.engine.releaseAll(due)
+	s.engine.calls.Answered(s.slot, results[0].Err)
 	now := time.Now()
 	tried, done := make(map[*orphan]bool), make(map[*orphan]bool)
 	for i, r := range due {
@@ -301,7 +301,7 @@ func (s *sweeper) try(due []*orphan, failed time.Duration, closing bool) (answer
 		r.next = now.Add(wait)
 	}
 	var left []*orphan
-	all := &s.client.sweepers
+	all := &s.engine.sweepers
 	all.mu.Lock()
 	s.orphans = slices.DeleteFunc(s.orphans, func(r *orphan) bool {
 		if !answered && !tried[r] { // it would not have been answered, either
@@ -323,8 +323,8 @@ func (s *sweeper) try(due []*orphan, failed time.Duration, closing bool) (answer
 
 // isLeft warns of a field that could not be released.
 func (r *orphan) isLeft(err error) {
-	r.mutex.client.warn("rlock: a field may be left in Redis after a call without an answer; it ends with its lease",
-		"name", r.mutex.name, "owner", r.args.Owner, "err", err)
+	r.spec.engine.warn("rlock: a field may be left in Redis after a call without an answer; it ends with its lease",
+		"name", r.spec.name, "owner", r.args.Owner, "err", err)
 }
 
 // found records an answer and reports whether the sweep is done. After an unlock or a hand-off without a reply, the first hold found is
@@ -334,7 +334,7 @@ func (r *orphan) found(held bool) bool {
 	case held && !r.outcomeUnknown:
 		r.attempts--
 	case !held && r.outcomeUnknown: // it may have been handed off in the last moment
-		r.mutex.client.hub.Wake(r.mutex.waiters())
+		r.spec.engine.hub.Wake(r.spec.waiters())
 	}
 	r.outcomeUnknown = false
 	return r.attempts <= 0

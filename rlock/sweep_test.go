@@ -49,7 +49,7 @@ func TestFieldsGivenUpAreTold(t *testing.T) {
 		const n = 3 * sweepBatch
 		var all []*orphan
 		for i := range n {
-			h := newTenure(c.Mutex(fmt.Sprint(i)))
+			h := newTenure(c.Mutex(fmt.Sprint(i)).spec)
 			h.unresolvedUntil(until).attempts++
 			all = append(all, h.orphan())
 		}

@@ -109,7 +109,7 @@ func (t *teller) flush(ctx context.Context) {
 // tellers are those of a Client. Each of the two hears of what the other one breaks.
 type tellers struct{ logs, traces teller }
 
-func (c *Client) newTellers() {
+func (c *engine) newTellers() {
 	c.tellers.logs.panicked = func(v any, stack []byte) { // what would tell of it is what has failed
 		fmt.Fprintf(os.Stderr, "rlock: panic in Options.Logger: %v\n%s", v, stack)
 	}
@@ -126,14 +126,14 @@ func (t *tellers) flush() {
 	t.logs.flush(ctx)
 }
 
-func (c *Client) warn(text string, args ...any) {
+func (c *engine) warn(text string, args ...any) {
 	if c.options.Logger != nil {
 		c.log(slog.LevelWarn, text, args...)
 	}
 }
 
 // log has a line written, with the time of this call. Without a Logger it goes to slog's default.
-func (c *Client) log(level slog.Level, text string, args ...any) {
+func (c *engine) log(level slog.Level, text string, args ...any) {
 	var pc [1]uintptr
 	runtime.Callers(3, pc[:])
 	line := slog.NewRecord(time.Now(), level, text, pc[0])
@@ -153,7 +153,7 @@ func (c *Client) log(level slog.Level, text string, args ...any) {
 }
 
 // traced has f called, which calls functions of the Trace.
-func (c *Client) traced(most int, f func()) {
+func (c *engine) traced(most int, f func()) {
 	c.tellers.traces.tell(most, func(dropped int) {
 		if dropped > 0 {
 			c.warn("rlock: Options.Trace is slow, and was not told of all losses and renewals", "dropped", dropped)
@@ -163,7 +163,7 @@ func (c *Client) traced(most int, f func()) {
 }
 
 // lost tells of the loss of a hold. ctx is that of its section.
-func (c *Client) lost(ctx context.Context, kind string, e *LostError) {
+func (c *engine) lost(ctx context.Context, kind string, e *LostError) {
 	if e.Reason == LostClosed {
 		return
 	}
@@ -175,7 +175,7 @@ func (c *Client) lost(ctx context.Context, kind string, e *LostError) {
 }
 
 // renewed is told of renewals that were confirmed.
-func (c *Client) renewed(renewals []lease.Renewal) {
+func (c *engine) renewed(renewals []lease.Renewal) {
 	least, late := c.options.WatchdogTimeout, 0
 	for _, r := range renewals {
 		given := c.options.WatchdogTimeout

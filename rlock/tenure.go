@@ -20,7 +20,7 @@ import (
 // The calls that a tenure depends on, for a longer lease and for its end, are made one at a time, by whoever has the right to make
 // calls (I1). As long as no hold stands on it, that is the Lock that asks for it, or was given it, or the claimant that stands for that one.
 type tenure struct {
-	mutex *Mutex // the handle that took it; how it ends is up to that, also if levels are of others
+	spec  *spec  // the handle that took it; how it ends is up to that, also if levels are of others
 	tag   uint64 // plays Redisson's thread id
 	lease lease.Lease
 
@@ -57,13 +57,13 @@ func (t *tokens) take() (token int64, ok bool) {
 
 var lastTag atomic.Uint64
 
-func newTenure(m *Mutex) *tenure { return &tenure{mutex: m, tag: lastTag.Add(1)} }
+func newTenure(m *spec) *tenure { return &tenure{spec: m, tag: lastTag.Add(1)} }
 
 // field is the owner as Redis has it. It is made anew each time, for there may be many tenures, and calls for
 // each of them are rare.
 func (t *tenure) field() string {
-	m := t.mutex
-	return m.kind.Owner(m.client.id, t.tag, m.isShort())
+	m := t.spec
+	return m.kind.Owner(m.engine.id, t.tag, m.isShort())
 }
 
 // newHold returns a hold that is to stand on the tenure, and has no level yet.
@@ -98,7 +98,7 @@ func (t *tenure) isEmpty() bool {
 func (t *tenure) renewed() bool {
 	for h := t.hold; h != nil; h = h.beside {
 		for l := h.levels; l != nil; l = l.next {
-			if l.mutex.lease == 0 {
+			if l.spec.lease == 0 {
 				return true
 			}
 		}
@@ -137,10 +137,10 @@ func (t *tenure) lossSoFar() *LostError {
 // keeper is the tenure as the renewer sees it.
 type keeper struct{ *tenure }
 
-func (k keeper) Item() lease.Item { return lease.Item{Name: k.mutex.key, Owner: k.field()} }
-func (k keeper) Group() any       { return k.mutex.client.group(k.mutex) }
+func (k keeper) Item() lease.Item { return lease.Item{Name: k.spec.key, Owner: k.field()} }
+func (k keeper) Group() any       { return k.spec.engine.group(k.spec) }
 
-func (k keeper) lock() (name, kind string) { return k.mutex.name, k.mutex.kind.Name }
+func (k keeper) lock() (name, kind string) { return k.spec.name, k.spec.kind.Name }
 
 // Lost is called when nobody may trust in the tenure any more.
 func (k keeper) Lost(loss lease.Loss) {
@@ -150,7 +150,7 @@ func (k keeper) Lost(loss lease.Loss) {
 		k.gone()
 		return
 	case loss.Limit:
-		e.Reason, e.text = LostMaxHold, "lost: the longest hold was reached, "+k.mutex.maxHold.String()
+		e.Reason, e.text = LostMaxHold, "lost: the longest hold was reached, "+k.spec.maxHold.String()
 	case !loss.Renewed:
 		e.text = "lost: its lease of fixed length ended"
 	case loss.Err == nil:
@@ -176,9 +176,9 @@ func (t *tenure) gone() {
 	t.lose(&LostError{
 		Reason: LostGone, Since: time.Now(), text: "lost: the key was deleted, forced open or forgotten by a failover",
 	})
-	c := t.mutex.client
+	c := t.spec.engine
 	c.leases.Stop(&t.lease)
-	c.hub.Wake(t.mutex.waiters()) // the lock may be free, and nobody need have said so
+	c.hub.Wake(t.spec.waiters()) // the lock may be free, and nobody need have said so
 }
 
 // lose ends a tenure before its unlock: everybody inside is told. If it is on its way to the next hold, that one is lost before it begins.
@@ -203,15 +203,15 @@ func (t *tenure) lose(why *LostError) {
 		}
 	}
 	t.mu.Unlock()
-	c := t.mutex.client
+	c := t.spec.engine
 	c.insiders.remove(t)
 	for _, h := range lost {
-		c.lost(&h.first, t.mutex.kind.Name, why)
+		c.lost(&h.first, t.spec.kind.Name, why)
 	}
 }
 
 func (t *tenure) explain(e *LostError) *LostError {
-	e.Name, e.Owner = t.mutex.name, t.field()
+	e.Name, e.Owner = t.spec.name, t.field()
 	if e.Reason == LostClosed {
 		e.text = "client closed"
 	}

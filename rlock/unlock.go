@@ -57,7 +57,7 @@ func (u *unlocker) cause() error {
 // waits.
 func (u *unlocker) again(t *tenure, r *calls.Retry, err error) bool {
 	u.fails(err)
-	c := t.mutex.client
+	c := t.spec.engine
 	return !u.isLeft() && t.lossSoFar() == nil && (r.Wait(err, u.left, c.calls.Done()) || !u.isLeft() && c.calls.IsClosed())
 }
 
@@ -107,7 +107,7 @@ func spend(ctx context.Context, began time.Time, failed bool) {
 
 // unlockTime is how long an unlock of a section that begins now may keep its caller waiting. When the time is used up, an unlock
 // on a healthy server still gets a moment; one on a server known to be silent does not.
-func (c *Client) unlockTime(section *innerUnlocks, now time.Time, silent func() bool) time.Duration {
+func (c *engine) unlockTime(section *innerUnlocks, now time.Time, silent func() bool) time.Duration {
 	wait := c.options.UnlockTimeout
 	took := section.spent(now)
 	if rest := wait - took; took == 0 || rest > calls.UnresponsiveAfter || silent() {
@@ -139,7 +139,7 @@ func (l *level) release() (err error) {
 	if left, err := l.hold.leaveOthers(); left {
 		return err
 	}
-	c, h, began := l.mutex.client, l.hold, time.Now()
+	c, h, began := l.spec.engine, l.hold, time.Now()
 	wait := l.unlockTime(began)
 	over := began.Add(wait)
 	defer func() { spend(l.Context, began, err != nil) }()
@@ -207,8 +207,8 @@ func (l *level) isPatient() bool {
 }
 
 func (l *level) unlockTime(now time.Time) time.Duration {
-	c := l.mutex.client
-	return c.unlockTime(&l.inner, now, func() bool { return c.calls.IsSilent(l.mutex.slot) })
+	c := l.spec.engine
+	return c.unlockTime(&l.inner, now, func() bool { return c.calls.IsSilent(l.spec.slot) })
 }
 
 // ended is the end of an unlock whose calls have been made.
@@ -216,15 +216,15 @@ func (l *level) ended(u *unlocking) error {
 	defer l.hold.tenure.releaseCallSlot()
 	rest, err := u.end()
 	if rest != nil {
-		l.mutex.client.sweep(rest)
+		l.spec.engine.sweep(rest)
 	}
 	return err
 }
 
 // unlockFor runs f, which ends levels of one Client and slot. It returns when f does, when all levels are lost, or after wait.
 func unlockFor(by *unlocker, wait time.Duration, levels []*level, f func() []error) []error {
-	m := levels[0].mutex
-	c, slot, over := m.client, m.slot, time.Now().Add(wait)
+	m := levels[0].spec
+	c, slot, over := m.engine, m.slot, time.Now().Add(wait)
 	results := make(chan []error)
 	counted := c.calls.Start() // an unlock works after Close, too
 	go func() {                // ends with its calls, which no ctx of a caller ends; Close waits for it
@@ -275,7 +275,7 @@ func unlockFor(by *unlocker, wait time.Duration, levels []*level, f func() []err
 // untilLost is how long it takes until all levels are lost, as far as that is known, or until over if that is earlier. It may be
 // less once lost is closed.
 func untilLost(levels []*level, over time.Time) (wait time.Duration, lost <-chan struct{}) {
-	c, last := levels[0].mutex.client, time.Now()
+	c, last := levels[0].spec.engine, time.Now()
 	c.leases.CatchUp()
 	for _, l := range levels {
 		t := l.hold.tenure
@@ -303,7 +303,7 @@ func untilLost(levels []*level, over time.Time) (wait time.Duration, lost <-chan
 
 // leave is the unlock of a level whose caller waits no longer, for what came of it so far.
 func (l *level) leave(why error) error {
-	h, t, m := l.hold, l.hold.tenure, l.mutex
+	h, t, m := l.hold, l.hold.tenure, l.spec
 	t.mu.Lock()
 	loss, last := h.loss(), h.levels == nil
 	t.left = t.left || loss == nil && last
@@ -312,7 +312,7 @@ func (l *level) leave(why error) error {
 		return m.fail(ErrNotHeld, loss)
 	}
 	if last {
-		m.client.leases.Stop(&t.lease) // G7; and nobody is inside who would have to be told of its end
+		m.engine.leases.Stop(&t.lease) // G7; and nobody is inside who would have to be told of its end
 	}
 	return m.fail(unreachable(why))
 }

@@ -41,7 +41,7 @@ func (u *Upgradeable) Lock(ctx context.Context) (context.Context, UnlockFunc, er
 func (u *Upgradeable) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	w := u.sides().write
 	w.check(ctx)
-	return u.lockTraced(callerNow(ctx).upTo(wait, w.client.minAttempt()))
+	return u.lockTraced(callerNow(ctx).upTo(wait, w.engine.minAttempt()))
 }
 
 // Do runs fn while it holds the lock, as [Mutex.Do].
@@ -57,7 +57,7 @@ func (u *Upgradeable) TryDo(ctx context.Context, wait time.Duration, fn func(ctx
 // lockTraced tells of a Lock and of its unlock.
 func (u *Upgradeable) lockTraced(who caller) (context.Context, UnlockFunc, error) {
 	r := u.rw.read
-	who.trace = r.client.options.Trace.follow(who.ctx, r.name, "upgradeable", who.began)
+	who.trace = r.engine.options.Trace.follow(who.ctx, r.name, "upgradeable", who.began)
 	l, gate, err := u.lock(who)
 	if err != nil {
 		who.trace.ended(who.ctx, err, nil)
@@ -91,7 +91,7 @@ func (l *level) keeps(gate *level) {
 
 // free unlocks a gate whose reader is lost.
 func (l *level) free() {
-	if c := l.mutex.client; c.calls.Start() {
+	if c := l.spec.engine; c.calls.Start() {
 		defer c.calls.Ended()
 		_ = l.unlock()
 	}
@@ -107,20 +107,20 @@ func (u *Upgradeable) lock(who caller) (l, gate *level, err error) {
 		l, err = r.lock(who)
 		return l, nil, err
 	}
-	if !w.client.calls.Start() {
+	if !w.engine.calls.Start() {
 		return nil, nil, r.fail(ErrClosed)
 	}
-	defer w.client.calls.Ended() // Close waits for the gate to be given back
+	defer w.engine.calls.Ended() // Close waits for the gate to be given back
 	if gate, err = u.lockGate(who); err != nil {
 		return nil, nil, err
 	}
 	outer := who
 	who.ctx = gate
-	alone := *r // Redis lets the writer in beside this reader, and no other
+	alone := *r.spec // Redis lets the writer in beside this reader, and no other
 	alone.alone = true
 	if l, err = alone.lock(who); err != nil {
 		got := gate
-		outer.leaveTo(func() { _ = got.unlock() }, w.client) // nobody was in
+		outer.leaveTo(func() { _ = got.unlock() }, w.engine) // nobody was in
 		return nil, nil, orLoss(err, got.hold)
 	}
 	return l, gate, nil
@@ -179,10 +179,10 @@ func (u *Upgradeable) upgrade(who caller) (*level, error) {
 	case reader == nil || gate == nil:
 		return nil, w.fail(ErrUpgrade, errors.New("the ctx carries no hold of Upgradeable (use the ctx that its Lock returned)"))
 	}
-	if !w.client.calls.Start() {
+	if !w.engine.calls.Start() {
 		return nil, w.fail(ErrClosed)
 	}
-	defer w.client.calls.Ended()
+	defer w.engine.calls.Ended()
 	l, err := w.compete(who, reader.hold)
 	if err != nil {
 		return nil, orLoss(err, reader.hold, gate.hold)

@@ -110,7 +110,7 @@ func (b bench) awaitSubscribers(t testing.TB, name string, n int) {
 func waiting() int { return redistest.Started("rlock.(*locking).awaitTurn") }
 
 // behind returns how many goroutines of the caller's test wait for a call that is under way for a hold.
-func behind() int { return redistest.Started("rlock.(*Mutex).awaitCalls") }
+func behind() int { return redistest.Started("rlock.(*spec).awaitCalls") }
 
 func protocol(resp2 bool) func(*rueidis.ClientOption) {
 	return func(o *rueidis.ClientOption) {

@@ -1,0 +1,167 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/lease"
+	"github.com/go-rlock/rlock/lua"
+	"github.com/go-rlock/rlock/pubsub"
+)
+
+// engine is what the locks of a Client have in common.
+type engine struct {
+	rdb     rueidis.Client
+	calls   *calls.Calls // done with when Close begins; stopped after closeGrace
+	id      string       // the client part of its owner fields
+	options Options
+	hub     *pubsub.Hub
+	leases  *lease.Renewer
+	cluster *topology // nil unless rdb is a cluster client
+
+	noQueues    atomic.Bool     // the user may not use those of processes
+	noMarks     atomic.Bool     // nor the marks of writers
+	connections lua.Connections // for Options.Replicas
+	sweepers    sweepers
+	stats       counters
+	tellers     tellers
+	insiders    insiders
+
+	shutting, emptied sync.Once
+	shut              chan struct{} // closed by Shutdown at once: no new holds
+	empty             chan struct{} // closed when there is no hold any more after that
+
+	telling          sync.Once
+	holdersCancelled chan struct{} // closed before the holders are told of the end: nothing is renewed after that
+
+	closing sync.Once
+	over    chan struct{} // closed at the end of Close, for which others that close wait
+
+	mu     sync.Mutex     // guards the following; no other lock is taken under it
+	placed *lease.Renewer // see places; nil until something waited for a fair lock
+}
+
+const (
+	// closeGrace is how long Close waits for the replies of commands in flight, so that what they acquire can be given back.
+	closeGrace = calls.Timeout
+	// closeLimit is how long Close waits in all: there is time for one more call after the grace. What is still in flight then
+	// waits for rueidis to take a command or to give it a connection, which no ctx can end.
+	closeLimit = closeGrace + 2*lastCallTimeout
+)
+
+func newEngine(rdb rueidis.Client, id string, o Options) *engine {
+	c := &engine{
+		rdb:              rdb,
+		calls:            calls.New(rdb, ErrClosed),
+		id:               id,
+		options:          o,
+		shut:             make(chan struct{}),
+		empty:            make(chan struct{}),
+		holdersCancelled: make(chan struct{}),
+		over:             make(chan struct{}),
+	}
+	c.newTellers()
+	c.hub = pubsub.New(rdb, c.id)
+	c.hub.Run = openRunFor
+	if rdb.Mode() == rueidis.ClientModeCluster {
+		c.cluster = &topology{known: o.PlainPubSub}
+	}
+	leases := lease.Options{Watchdog: o.WatchdogTimeout, Timeout: calls.Timeout}
+	if o.Logger != nil || o.Trace != nil && o.Trace.Renewed != nil {
+		leases.Renewed = c.renewed
+	}
+	c.leases = lease.NewRenewer(c.renew, leases)
+	return c
+}
+
+func (c *engine) close() {
+	c.calls.Close()
+	c.shutting.Do(func() { close(c.shut) })
+	grace := time.AfterFunc(closeGrace, c.calls.Stop)
+	defer grace.Stop()
+	c.hub.Stop() // tells the waiters
+	c.tellHolders()
+	ended := make(chan struct{})
+	go func() { // ends with all that it waits for
+		defer close(ended)
+		var all sync.WaitGroup
+		all.Go(c.leases.Close)
+		if places := c.places(); places != nil {
+			all.Go(places.Close)
+		}
+		all.Go(c.hub.Close)
+		all.Wait()
+		c.calls.Wait()
+	}()
+	limit := time.NewTimer(closeLimit)
+	defer limit.Stop()
+	select {
+	case <-ended:
+	case <-limit.C:
+	}
+	c.tellers.flush()
+}
+
+// handsOff reports whether an unlock gives the lock to a waiter, here or in another process. Replicas do not confirm such a
+// grant.
+func (c *engine) handsOff() bool { return c.options.HandOff.Most > 0 && c.options.Replicas == 0 }
+
+// isOwn reports whether an owner field belongs to this client.
+func (c *engine) isOwn(field string) bool { return kinds.IsOf(c.id, field) }
+
+// renew sends renewals to Redis for the renewer.
+func (c *engine) renew(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
+	g := group.(renewal) //nolint:errcheck // there are no other groups
+	holds := make([]lua.Hold, len(items))
+	for i, item := range items {
+		if holds[i] = lua.Hold(item); item.Lease > 0 {
+			holds[i].Lease = longer(item.Lease, g.grace)
+		}
+	}
+	answers, err := g.kind.Renew(ctx, c.rdb, longer(ttl, g.grace), holds)
+	c.calls.Answered(g.slot, err)
+	return verdicts(answers, err)
+}
+
+// verdicts translates the answers of Redis for the renewer.
+func verdicts(answers []lua.Renewal, err error) ([]lease.Verdict, error) {
+	var redisErr *rueidis.RedisError
+	// TRYAGAIN passes only when the slot has moved; until then it is the answer to any call for
+	// both a key that has moved and one that has not.
+	if errors.As(err, &redisErr) && (!calls.MayPass(err) || redisErr.IsTryAgain()) {
+		return nil, fmt.Errorf("%w: %w", lease.ErrRefused, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	verdicts := make([]lease.Verdict, len(answers))
+	for i, a := range answers {
+		switch a {
+		case lua.Renewed:
+			verdicts[i] = lease.Renewed
+		case lua.Gone:
+			verdicts[i] = lease.Gone
+		default:
+			verdicts[i] = lease.Failed
+		}
+	}
+	return verdicts, nil
+}
+
+// renewal is what all holds renewed by one call have in common: the script, how much longer than trusted they last in Redis, and
+// on a cluster the slot.
+type renewal struct {
+	kind  *kinds.Kind
+	grace time.Duration
+	slot  uint16
+}
+
+func (c *engine) group(m *spec) any { return renewal{kind: m.kind, grace: m.grace, slot: m.slot} }
