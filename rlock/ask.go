@@ -212,7 +212,7 @@ func (q *acquireRequest) send(left <-chan struct{}) (acquireResult, error) {
 				t.queued = nil // not after a refusal: a late grant would be trusted from the next call on
 			}
 			if q.count == 1 && t.unresolved != nil {
-				t.unresolved.outcomeUnknown = false
+				t.unresolved.OutcomeUnknown = false
 			}
 			return acquireResult{AcquireReply: reply, sent: sent}, nil
 		}

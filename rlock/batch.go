@@ -9,6 +9,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -125,7 +126,7 @@ func (b *batch) send(left <-chan struct{}) (allAnswer, error) {
 
 // withdraw takes all waiters out of their queues, and sweeps what may be left in Redis.
 func (b *batch) withdraw() {
-	rest := make([]*orphan, len(b.locks))
+	rest := make([]*sweep.Orphan, len(b.locks))
 	for i, l := range b.locks {
 		l.waiter.Leave()
 		rest[i] = l.tenure.orphan()
@@ -147,7 +148,7 @@ func (b *batch) releaseGrants() {
 	for i, l := range b.locks {
 		args[i] = l.tenure.releaseArgs()
 	}
-	ctx, cancel := b.engine.lastCall()
+	ctx, cancel := b.engine.calls.Last()
 	defer cancel()
 	results, err := lua.ReleaseEach(ctx, b.engine.rdb, args)
 	for i, l := range b.locks {
@@ -261,7 +262,7 @@ func releaseLevels(levels []*level, by *unlocker) (errs []error) {
 	if len(ending) > 0 {
 		releaseTogether(ending)
 	}
-	rest := make([]*orphan, len(all))
+	rest := make([]*sweep.Orphan, len(all))
 	for i := range all {
 		var err error
 		if rest[i], err = all[i].end(); err != nil {
@@ -341,7 +342,7 @@ func (t *tenure) sendTogether(args []lua.ReleaseArgs, by *unlocker, closed bool)
 ) {
 	c := t.spec.engine
 	if closed {
-		ctx, cancel := c.lastCall()
+		ctx, cancel := c.calls.Last()
 		defer cancel()
 		results, err = lua.ReleaseEach(ctx, c.rdb, args)
 		return results, false, err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
@@ -30,7 +31,7 @@ type engine struct {
 	noQueues    atomic.Bool     // the user may not use those of processes
 	noMarks     atomic.Bool     // nor the marks of writers
 	connections lua.Connections // for Options.Replicas
-	sweepers    sweepers
+	sweepers    *sweep.Sweepers
 	stats       counters
 	tellers     tellers
 	insiders    insiders
@@ -54,7 +55,7 @@ const (
 	closeGrace = calls.Timeout
 	// closeLimit is how long Close waits in all: there is time for one more call after the grace. What is still in flight then
 	// waits for rueidis to take a command or to give it a connection, which no ctx can end.
-	closeLimit = closeGrace + 2*lastCallTimeout
+	closeLimit = closeGrace + 2*calls.LastTimeout
 )
 
 func newEngine(rdb rueidis.Client, id string, o Options) *engine {
@@ -68,6 +69,7 @@ func newEngine(rdb rueidis.Client, id string, o Options) *engine {
 		holdersCancelled: make(chan struct{}),
 		over:             make(chan struct{}),
 	}
+	c.sweepers = sweep.New(c.calls, rdb)
 	c.newTellers()
 	c.hub = pubsub.New(rdb, c.id)
 	c.hub.Run = openRunFor

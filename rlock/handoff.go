@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
@@ -265,7 +266,7 @@ func (l *locking) notHandedOff(r releaseResult) {
 	if r.late && r.err != nil { // it may still run
 		l.tenure.lateAcquire(l.spec.expiry(l.spec.ttl()))
 	} else { // also a script that was refused: it may have been half-way
-		l.tenure.unresolvedUntil(time.Now().Add(min(l.spec.expiry(l.spec.ttl()), maxSweep))).outcomeUnknown = true
+		l.tenure.unresolvedUntil(time.Now().Add(min(l.spec.expiry(l.spec.ttl()), sweep.Most))).OutcomeUnknown = true
 	}
 	l.unclaim()
 }

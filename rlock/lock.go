@@ -447,7 +447,7 @@ func (l *locking) enter(a acquireResult) (s *level, err error) {
 		return struct{}{}, nil
 	}, func(_ struct{}, err error) {
 		if err != nil {
-			t.unresolvedUntil(until.Add(m.grace)).outcomeUnknown = true
+			t.unresolvedUntil(until.Add(m.grace)).OutcomeUnknown = true
 			t.sweepIfUnresolved()
 		}
 	})

@@ -85,7 +85,7 @@ func (l *locking) leavePlace() {
 
 // queuedAt is when the last call was sent that a grant must have come after.
 func (l *locking) queuedAt() time.Time {
-	if l.place == nil || l.tenure.unresolved != nil && l.tenure.unresolved.attempts > 0 {
+	if l.place == nil || l.tenure.unresolved != nil && l.tenure.unresolved.Late {
 		if l.tenure.queued == nil {
 			return time.Time{}
 		}

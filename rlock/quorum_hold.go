@@ -277,7 +277,7 @@ func (k shareKeeper) Lost(loss lease.Loss) {
 	s.held, s.missed = false, true
 	s.tenure = &tenure{spec: m, tag: h.tag, unresolved: k.held.unresolved}
 	if !loss.Gone { // a renewal without an answer may have kept it
-		s.tenure.unresolvedUntil(time.Now().Add(h.lease(s))).outcomeUnknown = true
+		s.tenure.unresolvedUntil(time.Now().Add(h.lease(s))).OutcomeUnknown = true
 		h.mu.Unlock()
 		h.look()
 		return

@@ -62,7 +62,7 @@ func (h *quorumHold) sweep() {
 	for _, s := range h.rest {
 		m := s.tenure.spec
 		if s.held {
-			s.tenure.unresolvedUntil(time.Now().Add(max(m.ttl(), m.engine.options.WatchdogTimeout))).outcomeUnknown = true
+			s.tenure.unresolvedUntil(time.Now().Add(max(m.ttl(), m.engine.options.WatchdogTimeout))).OutcomeUnknown = true
 		}
 		s.tenure.sweepIfUnresolved()
 	}
@@ -154,9 +154,9 @@ func (s *share) release(until time.Time) (r releaseResult) {
 	}
 	switch {
 	case r.err != nil:
-		held.unresolvedUntil(until).outcomeUnknown = true
+		held.unresolvedUntil(until).OutcomeUnknown = true
 	case held.unresolved != nil:
-		held.unresolved.outcomeUnknown = false
+		held.unresolved.OutcomeUnknown = false
 	}
 	held.sweepIfUnresolved()
 	return r

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -107,7 +108,7 @@ func (u *unlocking) finish(by *unlocker) {
 }
 
 // end is what the hold and the caller learn of it. What is left to be swept, if anything, is for the caller.
-func (u *unlocking) end() (rest *orphan, err error) {
+func (u *unlocking) end() (rest *sweep.Orphan, err error) {
 	h, t, r := u.hold, u.tenure, u.releaseResult
 	if u.loss != nil {
 		return h.releaseLost()
@@ -134,7 +135,7 @@ func (u *unlocking) end() (rest *orphan, err error) {
 	defer c.holdEnds()
 	c.leases.Stop(&t.lease)
 	if r.err != nil {
-		t.unresolvedUntil(c.leases.Until(&t.lease).Add(m.grace)).outcomeUnknown = true
+		t.unresolvedUntil(c.leases.Until(&t.lease).Add(m.grace)).OutcomeUnknown = true
 	}
 	rest = t.orphan()
 	switch {
@@ -150,7 +151,7 @@ func (u *unlocking) end() (rest *orphan, err error) {
 // releaseLost is the unlock of a hold that was lost. It may still be there in Redis, say because the reply of a renewal was
 // lost, or something of it, if somebody deleted the key. That is removed when the last level is unlocked, so not before the sections
 // have ended.
-func (h *hold) releaseLost() (rest *orphan, err error) {
+func (h *hold) releaseLost() (rest *sweep.Orphan, err error) {
 	t := h.tenure
 	m := t.spec
 	t.mu.Lock()
@@ -161,7 +162,7 @@ func (h *hold) releaseLost() (rest *orphan, err error) {
 	t.mu.Unlock()
 	if last {
 		defer m.engine.holdEnds()
-		t.unresolvedUntil(time.Now().Add(longer(max(m.ttl(), m.engine.options.WatchdogTimeout), m.grace))).outcomeUnknown = true
+		t.unresolvedUntil(time.Now().Add(longer(max(m.ttl(), m.engine.options.WatchdogTimeout), m.grace))).OutcomeUnknown = true
 		rest = t.orphan()
 	}
 	return rest, m.fail(ErrNotHeld, loss)

@@ -13,6 +13,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/sweep"
 )
 
 // warnings is a log that notes the owners of the fields that it is told of.
@@ -41,16 +42,16 @@ func TestFieldsGivenUpAreTold(t *testing.T) {
 	s := redistest.Start(t)
 	rdb := s.Client(t)
 	s.Stop()
-	for name, until := range map[string]time.Time{"its time is over": {}, "Close": time.Now().Add(maxSweep)} {
+	for name, until := range map[string]time.Time{"its time is over": {}, "Close": time.Now().Add(sweep.Most)} {
 		log := &warnings{Handler: slog.NewTextHandler(io.Discard, nil), owners: make(map[string]bool)}
 		c, err := New(rdb, Options{Logger: slog.New(log)})
 		require.NoError(t, err)
 		t.Cleanup(c.Close)
-		const n = 3 * sweepBatch
-		var all []*orphan
+		const n = 3 * sweep.Batch
+		var all []*sweep.Orphan
 		for i := range n {
 			h := newTenure(c.Mutex(fmt.Sprint(i)).spec)
-			h.unresolvedUntil(until).attempts++
+			h.unresolvedUntil(until).Late = true
 			all = append(all, h.orphan())
 		}
 		c.sweep(all...)

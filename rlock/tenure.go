@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/lease"
 )
 
@@ -25,12 +26,12 @@ type tenure struct {
 	lease lease.Lease
 
 	// For whoever makes calls.
-	unresolved *unresolved   // nil most of the time
-	queued     *time.Time    // when the first call was sent that may have put it in the queue in Redis; nil: none, as for most
-	taken      *time.Time    // until when the lock stays taken after an unlock, see WithMinHold; nil: it does not
-	given      time.Duration // the lease that it was given at first; 0 before that
-	run        *run          // of hand-offs, that it is part of; nil if none led to it, and none has been tried
-	tokens     tokens        // for the holds to come
+	unresolved *sweep.Unresolved // nil most of the time
+	queued     *time.Time        // when the first call was sent that may have put it in the queue in Redis; nil: none, as for most
+	taken      *time.Time        // until when the lock stays taken after an unlock, see WithMinHold; nil: it does not
+	given      time.Duration     // the lease that it was given at first; 0 before that
+	run        *run              // of hand-offs, that it is part of; nil if none led to it, and none has been tried
+	tokens     tokens            // for the holds to come
 
 	mu      sync.Mutex   // guards the following, and the holds; no other lock but that of a renewer is taken under it
 	calling bool         // somebody has the right to make calls

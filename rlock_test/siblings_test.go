@@ -147,7 +147,7 @@ func TestSweepingEndsWithTheLease(t *testing.T) {
 	b.awaitSubscribers(t, b.name, 1)
 	leave()
 	require.ErrorIs(t, first.get(t, atMost).err, rlock.ErrNotAcquired)
-	sweepers := func() int { return redistest.Goroutines("rlock.(*sweeper)") }
+	sweepers := func() int { return redistest.Goroutines("sweep.(*sweeper)") }
 	redistest.Eventually(t, soon, func() bool { return sweepers() == 1 }, "the sweeper begins")
 	redistest.Eventually(t, 5*time.Second, func() bool { return sweepers() == 0 }, "the sweeper ends")
 }

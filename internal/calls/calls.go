@@ -178,3 +178,15 @@ func (c *Calls) admit(ctx context.Context, slot uint16, over <-chan time.Time) (
 		}
 	}
 }
+
+// LastTimeout is what a call is given while Close waits for it.
+const LastTimeout = time.Second
+
+// Last is the context of a call that is to arrive even if the Client is closing.
+func (c *Calls) Last() (context.Context, context.CancelFunc) {
+	timeout := Timeout
+	if c.IsClosed() { // Close waits
+		timeout = LastTimeout
+	}
+	return context.WithTimeout(context.Background(), timeout)
+}

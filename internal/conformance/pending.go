@@ -66,7 +66,8 @@ func awaitGone(t *testing.T) {
 	t.Helper()
 	const module = "github.com/go-rlock/rlock/"
 	left := func() bool {
-		return redistest.Goroutines(module+"rlock.", module+"lease.", module+"pubsub.", module+"lua.") > 0
+		return redistest.Goroutines(module+"rlock.", module+"lease.", module+"pubsub.", module+"lua.",
+			module+"internal/calls.", module+"internal/sweep.") > 0
 	}
 	for deadline := time.Now().Add(soon); left(); <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) && left() {

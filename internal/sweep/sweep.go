@@ -1,0 +1,214 @@
+// Package sweep undoes what calls without an answer may have done. A field whose owner nobody is any more is released again and again,
+// until the time is over in which such a call could still act. It is used for one tenure only, so nobody else can be hurt by that, however late
+// it comes.
+package sweep
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/lua"
+)
+
+const (
+	// Most bounds the search for a hold that a lost acquire may have started: how long a network may
+	// hold a request back and still deliver it.
+	Most = time.Minute
+
+	// Batch is how many fields a call releases at most.
+	Batch = 100
+
+	firstPause = 500 * time.Millisecond // doubles, so a hold that began late is found as late as that at the most
+)
+
+// Unresolved is what is not known of a field in Redis.
+type Unresolved struct {
+	// Late says that acquires were not answered. Each of them may still act, alone, until the time Until.
+	Late  bool
+	Until time.Time
+	// OutcomeUnknown says that there may be a hold now, after an unlock or a hand-off without an answer: any answer ends that.
+	OutcomeUnknown bool
+}
+
+// Orphan is a field that is to be swept. All but Slot, Args and the functions may be zero.
+type Orphan struct {
+	Unresolved
+
+	Place time.Time       // until when an answer is looked for, which takes it out of the queue in Redis
+	Slot  uint16          // of the cluster
+	Args  lua.ReleaseArgs // of its release
+	Gone  func()          // called when the field of an outcome that was unknown is not there: somebody else may have got the lock
+	Left  func(error)     // called when the sweeper gives up, and the field may be left in Redis
+
+	err   error         // of the last try
+	next  time.Time     // when to try again
+	pause time.Duration // after the last try that was answered
+}
+
+// Sweepers are those of a Client, one for each slot of a cluster in which there is something to sweep: one node may be silent, and
+// the others well. Package calls bounds how many orphans come together when Redis is silent. Its methods are safe for concurrent use.
+type Sweepers struct {
+	calls *calls.Calls
+	rdb   rueidis.Client
+
+	mu sync.Mutex // guards the following, and the orphans of all
+	of map[uint16]*sweeper
+}
+
+// New returns the Sweepers of a Client.
+func New(c *calls.Calls, rdb rueidis.Client) *Sweepers {
+	return &Sweepers{calls: c, rdb: rdb, of: make(map[uint16]*sweeper)}
+}
+
+// sweeper sweeps the fields of one slot on a goroutine, which lives while there are any.
+type sweeper struct {
+	all     *Sweepers
+	slot    uint16
+	orphans []*Orphan
+	more    chan struct{} // capacity 1: orphans has grown
+}
+
+// Add has the sweeper of their slot look for all of them, at once and then again and again. It is called within a call that was started, and
+// there is at least one.
+func (all *Sweepers) Add(more []*Orphan) {
+	slot := more[0].Slot
+	for _, r := range more {
+		r.pause = firstPause
+	}
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	s := all.of[slot]
+	if s == nil {
+		s = &sweeper{all: all, slot: slot, more: make(chan struct{}, 1)}
+		all.of[slot] = s
+		all.calls.Go(s.run) // ends when nothing is left to be found, or with one last try when the client closes
+	}
+	s.orphans = append(s.orphans, more...)
+	select {
+	case s.more <- struct{}{}:
+	default:
+	}
+}
+
+// Once releases each of them here, once. It is for after Close.
+func (all *Sweepers) Once(orphans []*Orphan) {
+	for i, result := range all.release(orphans) {
+		if result.Err != nil {
+			orphans[i].Left(result.Err)
+		}
+	}
+}
+
+func (all *Sweepers) release(orphans []*Orphan) []lua.ReleaseResult {
+	args := make([]lua.ReleaseArgs, len(orphans))
+	for i, r := range orphans {
+		args[i] = r.Args
+	}
+	ctx, cancel := all.calls.Last()
+	defer cancel()
+	return lua.ReleaseAll(ctx, all.rdb, args)
+}
+
+func (s *sweeper) run() {
+	c := s.all.calls
+	failed := calls.MinPause // the pause after the next try that is not answered
+	for {
+		closing := c.IsClosed()
+		due, wait := s.due(closing)
+		more := s.more
+		switch {
+		case wait == 0:
+			return
+		case len(due) == 0:
+		case s.try(due, failed, closing):
+			failed = calls.MinPause
+			continue
+		default: // the others would not be answered either: each try may be a new connection
+			wait, more, failed = failed, nil, min(2*failed, 4*calls.MaxPause)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-more:
+		case <-c.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// due returns the orphans to be tried now, and how long to wait if there are none; 0 if none are left, and the sweeper ends. When
+// the client is closing, each is tried once more.
+func (s *sweeper) due(closing bool) (due []*Orphan, wait time.Duration) {
+	s.all.mu.Lock()
+	defer s.all.mu.Unlock()
+	if len(s.orphans) == 0 {
+		delete(s.all.of, s.slot)
+		return nil, 0
+	}
+	wait = Most
+	if closing {
+		return slices.Clone(s.orphans), wait
+	}
+	now := time.Now()
+	slices.SortStableFunc(s.orphans, func(a, b *Orphan) int { return a.next.Compare(b.next) }) // so that each has its turn
+	for _, r := range s.orphans {
+		switch rest := r.next.Sub(now); {
+		case rest > 0:
+			wait = min(wait, rest)
+		case len(due) < Batch:
+			due = append(due, r)
+		}
+	}
+	return due, wait
+}
+
+// try releases the fields, and drops those that need no further try. It reports whether Redis answered.
+func (s *sweeper) try(due []*Orphan, failed time.Duration, closing bool) (answered bool) {
+	results := s.all.release(due)
+	s.all.calls.Answered(s.slot, results[0].Err)
+	now := time.Now()
+	tried, done := make(map[*Orphan]bool), make(map[*Orphan]bool)
+	for i, r := range due {
+		tried[r] = true
+		r.err = results[i].Err
+		wait := failed
+		if r.err == nil {
+			answered = true
+			wait, r.pause = r.pause, 2*r.pause
+			r.Place = time.Time{}
+			done[r] = r.resolved(results[i].Status != lua.NotHeld)
+		}
+		r.next = now.Add(wait)
+	}
+	var left []*Orphan
+	s.all.mu.Lock()
+	s.orphans = slices.DeleteFunc(s.orphans, func(r *Orphan) bool {
+		if !answered && !tried[r] { // it would not have been answered, either
+			r.err = results[0].Err
+		}
+		// Also after an error that does not pass by itself: a right or memory may be given back.
+		over := closing && tried[r] || now.After(r.Until) && now.After(r.Place) && (!answered || tried[r])
+		if !done[r] && over && r.err != nil {
+			left = append(left, r)
+		}
+		return done[r] || over
+	})
+	s.all.mu.Unlock()
+	for _, r := range left {
+		r.Left(r.err)
+	}
+	return answered
+}
+
+// resolved notes an answer, and reports whether the sweep is done: acquires that were not answered may act until their time is over.
+func (r *Orphan) resolved(held bool) bool {
+	if !held && r.OutcomeUnknown { // it may have been handed off in the last moment
+		r.Gone()
+	}
+	r.OutcomeUnknown = false
+	return !r.Late
+}

@@ -1,0 +1,94 @@
+package sweep
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/lua"
+)
+
+const soon = 5 * time.Second
+
+type bed struct {
+	rdb   rueidis.Client
+	calls *calls.Calls
+	all   *Sweepers
+}
+
+func newBed(t *testing.T) bed {
+	rdb := redistest.Start(t).Client(t)
+	c := calls.New(rdb, nil)
+	return bed{rdb: rdb, calls: c, all: New(c, rdb)}
+}
+
+// add has the field of an owner swept, of a lock that is named like the test.
+func (b bed) add(t *testing.T, u Unresolved) {
+	t.Helper()
+	require.True(t, b.calls.Start())
+	defer b.calls.Ended()
+	b.all.Add([]*Orphan{{Unresolved: u, Args: lua.ReleaseArgs{Name: t.Name(), Owner: "a:1", Publish: lua.Publish{Name: "c"}},
+		Gone: func() {}, Left: func(error) {}}})
+}
+
+func (b bed) appears(t *testing.T) {
+	t.Helper()
+	require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Hset().Key(t.Name()).FieldValue().FieldValue("a:1", "1").Build()).Error())
+}
+
+func (b bed) isThere(t *testing.T) bool {
+	t.Helper()
+	n, err := b.rdb.Do(context.Background(), b.rdb.B().Exists().Key(t.Name()).Build()).AsInt64()
+	require.NoError(t, err)
+	return n == 1
+}
+
+func (b bed) sweeps() bool {
+	b.all.mu.Lock()
+	defer b.all.mu.Unlock()
+	return len(b.all.of) > 0
+}
+
+// Of acquires without an answer each may act, until its time is over: what one has left is no reason to stop.
+func TestLateAcquires(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	until := time.Now().Add(3 * time.Second)
+	b.add(t, Unresolved{Late: true, Until: until})
+	for range 2 {
+		b.appears(t)
+		redistest.Eventually(t, soon, func() bool { return !b.isThere(t) }, "it is removed")
+	}
+	require.True(t, b.sweeps())
+	redistest.Eventually(t, soon, func() bool { return !b.sweeps() }, "until the time is over")
+	require.False(t, time.Now().Before(until))
+}
+
+// An outcome that was unknown is known with the first answer.
+func TestOutcomeIsKnown(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.appears(t)
+	b.add(t, Unresolved{OutcomeUnknown: true, Until: time.Now().Add(time.Minute)})
+	redistest.Eventually(t, soon, func() bool { return !b.sweeps() }, "nothing is left to be found")
+	require.False(t, b.isThere(t))
+}
+
+// Close has each tried once more, and Wait waits for that.
+func TestClose(t *testing.T) {
+	t.Parallel()
+	b := newBed(t)
+	b.appears(t)
+	b.add(t, Unresolved{Late: true, Until: time.Now().Add(time.Minute)})
+	redistest.Eventually(t, soon, func() bool { return !b.isThere(t) }, "it is removed")
+	b.appears(t)
+	b.calls.Close()
+	b.calls.Wait()
+	require.False(t, b.isThere(t))
+	require.False(t, b.sweeps())
+}
