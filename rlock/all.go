@@ -309,7 +309,7 @@ const (
 // Two that have one of two locks each, and are refused for the other, could change places for ever. A climb ends that: it is in
 // one order for all. Long before, those that want the same locks gather in one line: to ask for all again leads to that of the
 // first that is taken. Not each time, or they would pass that lock on among them while somebody who has the other one waits for it.
-func (a *MultiMutex) compete(who caller) (*section, error) {
+func (a *MultiMutex) compete(who caller) (*partly, error) {
 	if a.invalid != nil {
 		return nil, a.invalid
 	}
@@ -411,7 +411,7 @@ func (c caller) canWait() bool {
 
 // take adds all members but one that the section has. It does not wait. refused is a member that another owner holds; then, as after
 // any error, the section may have some of the others.
-func (a *MultiMutex) take(s *section, who caller, has *member) (refused *member, err error) {
+func (a *MultiMutex) take(s *partly, who caller, has *member) (refused *member, err error) {
 	var again []*member
 	for _, part := range a.parts {
 		var rest []*member
@@ -433,7 +433,7 @@ func (a *MultiMutex) take(s *section, who caller, has *member) (refused *member,
 
 // climb adds all members, one after the other, and waits for each. With the first one it has to be done before that time is over, and
 // before half of the time has passed for which one that it has is held at most: the rest is for the section.
-func (a *MultiMutex) climb(s *section, who caller, within time.Duration) (refused *member, err error) {
+func (a *MultiMutex) climb(s *partly, who caller, within time.Duration) (refused *member, err error) {
 	step := who
 	for _, m := range slices.Concat(a.members, a.again) {
 		if err := s.add(m, step); err != nil {
@@ -454,8 +454,8 @@ func (a *MultiMutex) climb(s *section, who caller, within time.Duration) (refuse
 	return nil, nil
 }
 
-// section is what a Lock has so far.
-type section struct {
+// partly is what a Lock of several has so far.
+type partly struct {
 	of      *MultiMutex
 	ctx     context.Context
 	cancel  context.CancelCauseFunc // ends it before anything is released
@@ -464,8 +464,8 @@ type section struct {
 	unlocks []func() []error
 }
 
-func (a *MultiMutex) newSection(ctx, closing context.Context) *section {
-	s := &section{of: a}
+func (a *MultiMutex) newSection(ctx, closing context.Context) *partly {
+	s := &partly{of: a}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	cancel := s.cancel
 	s.unwatch = context.AfterFunc(closing, func() { cancel(context.Cause(closing)) })
@@ -473,7 +473,7 @@ func (a *MultiMutex) newSection(ctx, closing context.Context) *section {
 }
 
 // inItsOwnWay is the refusal of which the section itself is the holder; nil if it is somebody else.
-func (s *section) inItsOwnWay(err error) *NotAcquiredError {
+func (s *partly) inItsOwnWay(err error) *NotAcquiredError {
 	var not *NotAcquiredError
 	if errors.As(err, &not) && slices.ContainsFunc(s.levels, func(l *level) bool { return l.hold.tenure.field() == not.Holder }) {
 		return not
@@ -482,7 +482,7 @@ func (s *section) inItsOwnWay(err error) *NotAcquiredError {
 }
 
 // loss is that of one that it has, or the end of a Client, which has ended its ctx; nil if the caller's ctx is done.
-func (s *section) loss(who caller) (loss *LostError) {
+func (s *partly) loss(who caller) (loss *LostError) {
 	if who.ctx.Err() == nil {
 		errors.As(context.Cause(s.ctx), &loss)
 	}
@@ -490,7 +490,7 @@ func (s *section) loss(who caller) (loss *LostError) {
 }
 
 // add locks m under the ctx of the section.
-func (s *section) add(m *member, who caller) error {
+func (s *partly) add(m *member, who caller) error {
 	ctx, unlock, err := m.lock(s.ctx, who)
 	if err == nil {
 		s.ctx = ctx
@@ -535,7 +535,7 @@ func (m *member) lock(ctx context.Context, who caller) (context.Context, UnlockF
 }
 
 // takePart adds locks that one call can take.
-func (s *section) takePart(part []*member, who caller) (refused *member, err error) {
+func (s *partly) takePart(part []*member, who caller) (refused *member, err error) {
 	if len(part) < 2 {
 		return s.takeEach(part, who)
 	}
@@ -559,7 +559,7 @@ func (s *section) takePart(part []*member, who caller) (refused *member, err err
 }
 
 // takeEach adds locks by an attempt for each.
-func (s *section) takeEach(all []*member, who caller) (refused *member, err error) {
+func (s *partly) takeEach(all []*member, who caller) (refused *member, err error) {
 	who.once = true
 	for _, m := range all {
 		step := who
@@ -611,7 +611,7 @@ func (m *member) leading() *member { return cmp.Or(m.first, m) }
 
 // refused is the member to be waited for, if the error about m says that this can be, and not that the ctx was done. If Redis did not
 // answer, or the ctx is done meanwhile, that wait will say so.
-func (s *section) refused(m *member, err error) *member {
+func (s *partly) refused(m *member, err error) *member {
 	if errors.Is(err, ErrNotAcquired) && (s.ctx.Err() == nil || !errors.Is(err, s.ctx.Err())) {
 		return m.leading()
 	}
@@ -619,7 +619,7 @@ func (s *section) refused(m *member, err error) *member {
 }
 
 // leave gives back what nobody was told of, for a caller who may leave meanwhile.
-func (s *section) leave(who caller) {
+func (s *partly) leave(who caller) {
 	s.unwatch()
 	if len(s.unlocks) == 0 {
 		s.cancel(s.of.fail(errUnlocked))
@@ -629,7 +629,7 @@ func (s *section) leave(who caller) {
 }
 
 // rollBack unlocks what nobody was told of. It does not stay taken, see WithMinHold, and what becomes of it is no concern of the caller.
-func (s *section) rollBack() {
+func (s *partly) rollBack() {
 	for _, l := range s.levels {
 		l.untaken()
 	}
@@ -637,7 +637,7 @@ func (s *section) rollBack() {
 }
 
 // unlock releases every lock taken so far. Calls that cannot be batched run concurrently, so that one silent server delays no other.
-func (s *section) unlock() error {
+func (s *partly) unlock() error {
 	s.cancel(s.of.fail(errUnlocked))
 	all, panics := make([][]error, len(s.unlocks)), make([]any, len(s.unlocks))
 	var wg sync.WaitGroup

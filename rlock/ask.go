@@ -75,7 +75,7 @@ func (c caller) leaveTo(f func(), clients ...*engine) {
 			case ended <- v:
 			case <-left:
 				if v != nil {
-					clients[0].tellers.traces.panicked(v, debug.Stack())
+					clients[0].tellers.traces.Panicked(v, debug.Stack())
 				}
 			}
 		}()

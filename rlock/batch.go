@@ -217,7 +217,7 @@ type nested struct {
 }
 
 func (n nested) Value(key any) any {
-	if _, ok := key.(ctxKey); ok {
+	if _, ok := key.(sectionKey); ok {
 		return n.around
 	}
 	return n.Context.Value(key)

@@ -2,62 +2,12 @@ package rlock
 
 import "context"
 
-// ctxKey is the key of the innermost *level in a context.
-type ctxKey struct{}
-
-func levelOf(ctx context.Context) *level {
-	if ctx == nil {
-		panic("rlock: the ctx is nil")
-	}
-	l, _ := ctx.Value(ctxKey{}).(*level)
-	return l
-}
-
-// levelIn returns the innermost open level of m that ctx carries, or nil.
-func (m *spec) levelIn(ctx context.Context) *level { return openLevel(ctx, (*hold).isOf, m) }
-
-// levelBeside returns the innermost open level of the other side of a read/write lock, or nil.
-func (m *spec) levelBeside(ctx context.Context) *level { return openLevel(ctx, (*hold).isBeside, m) }
-
-func openLevel(ctx context.Context, is func(*hold, *spec) bool, m *spec) *level {
-	for l := levelOf(ctx); l != nil; l = l.outer {
-		if is(l.hold, m) && l.isOpen() {
-			return l
-		}
-	}
-	return nil
-}
-
-// innermostOpen returns the innermost open level that ctx carries, of whichever lock, or nil.
-func innermostOpen(ctx context.Context) *level {
-	l := levelOf(ctx)
-	for l != nil && !l.isOpen() {
-		l = l.outer
-	}
-	return l
-}
-
-// carries reports whether an open hold of ctx, or a share of one of a quorum, has that owner field.
-func carries(ctx context.Context, field string) bool {
-	for l := levelOf(ctx); l != nil; l = l.outer {
-		if l.isOpen() && l.hold.tenure.field() == field {
-			return true
-		}
-	}
-	for l := quorumLevelOf(ctx); l != nil; l = l.outer {
-		if l.isOpen() && l.hold.has(field) {
-			return true
-		}
-	}
-	return false
-}
-
 // Detach returns a ctx that carries no holds: a Lock under it competes with the holds of ctx
 // instead of re-entering them. It is for goroutines that are started inside a section but do not
 // belong to it. Deadline, values and cancellation of ctx stay, so it still ends with the
 // section; add [context.WithoutCancel] for one that should not.
 func Detach(ctx context.Context) context.Context {
-	return context.WithValue(context.WithValue(ctx, ctxKey{}, (*level)(nil)), quorumKey{}, (*quorumLevel)(nil))
+	return context.WithValue(ctx, sectionKey{}, nil)
 }
 
 // Owner returns the owner of the innermost hold that ctx carries, of whichever lock, as it is written in Redis:
@@ -79,7 +29,7 @@ func Owner(ctx context.Context) string {
 //
 // If ctx carries locks of one name in several Redis servers, use [Mutex.FencingToken]: it tells them apart.
 func FencingToken(ctx context.Context, name string) (token int64, ok bool) {
-	for l := levelOf(ctx); l != nil; l = l.outer {
+	for l := levelOf(ctx); l != nil; l = l.enclosing() {
 		if l.hold.tenure.spec.name == name {
 			return l.hold.fencingToken()
 		}
@@ -90,7 +40,7 @@ func FencingToken(ctx context.Context, name string) (token int64, ok bool) {
 // FencingToken returns the token of the innermost hold of this lock that ctx carries, see the package's [FencingToken].
 func (m *Mutex) FencingToken(ctx context.Context) (token int64, ok bool) {
 	m.check(ctx)
-	for l := levelOf(ctx); l != nil; l = l.outer {
+	for l := levelOf(ctx); l != nil; l = l.enclosing() {
 		if l.hold.isOf(m.spec) {
 			return l.hold.fencingToken()
 		}

@@ -25,10 +25,7 @@ func TestEndedSectionsAreLeftOut(t *testing.T) {
 	name := redistest.Name(t)
 	rw := c.RWMutex(name + ":rw")
 	walk := func(ctx context.Context) (n int) {
-		for l := levelOf(ctx); l != nil; l = l.outer {
-			n++
-		}
-		for l := quorumLevelOf(ctx); l != nil; l = l.outer {
+		for s := sectionOf(ctx); s != nil; s = s.around() {
 			n++
 		}
 		return n

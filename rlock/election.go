@@ -239,13 +239,6 @@ func (e *election) vote(h *quorumHold, began time.Time) (t tally, err error) {
 	}
 }
 
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}
-
 // tally is what came of a round so far.
 type tally struct {
 	granted, refused, asked int // servers

@@ -33,8 +33,8 @@ type engine struct {
 	connections lua.Connections // for Options.Replicas
 	sweepers    *sweep.Sweepers
 	stats       counters
-	tellers     tellers
-	insiders    insiders
+	*tellers
+	insiders insiders
 
 	shutting, emptied sync.Once
 	shut              chan struct{} // closed by Shutdown at once: no new holds
@@ -70,7 +70,7 @@ func newEngine(rdb rueidis.Client, id string, o Options) *engine {
 		over:             make(chan struct{}),
 	}
 	c.sweepers = sweep.New(c.calls, rdb)
-	c.newTellers()
+	c.tellers = newTellers(o, c.grantLease())
 	c.hub = pubsub.New(rdb, c.id)
 	c.hub.Run = openRunFor
 	if rdb.Mode() == rueidis.ClientModeCluster {

@@ -219,7 +219,7 @@ func unreachable(err error) error {
 // unlockedError is the [context.Cause] of a section that was unlocked. The unlock may find out afterwards that
 // the hold was lost before; from then on it passes for that loss.
 type unlockedError struct {
-	name string
+	name *string // of the lock
 	loss atomic.Pointer[LostError]
 }
 
@@ -227,7 +227,7 @@ func (e *unlockedError) Error() string {
 	if loss := e.loss.Load(); loss != nil {
 		return loss.Error()
 	}
-	return prefix(e.name) + "unlocked"
+	return prefix(*e.name) + "unlocked"
 }
 
 func (e *unlockedError) Is(target error) bool { return target == context.Canceled }

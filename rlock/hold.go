@@ -3,7 +3,6 @@ package rlock
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/go-rlock/rlock/lua"
@@ -37,43 +36,6 @@ func (h *hold) isOf(m *spec) bool {
 func (h *hold) isBeside(m *spec) bool {
 	of := h.tenure.spec
 	return of.engine == m.engine && of.key == m.key && of.kind.Side+m.kind.Side == lua.Reader+lua.Writer
-}
-
-// level is one Lock of a hold, open until its unlock is called. It is the ctx that the Lock returns.
-type level struct {
-	context.Context // cancelled when the level is closed or the hold is lost
-
-	spec  *spec
-	hold  *hold
-	outer *level   // the innermost one that was open when this one was opened under its ctx; so nobody walks over sections that had ended
-	trace *tracing // nil: nobody wants to know
-
-	inner innerUnlocks
-
-	// Guarded by tenure.mu.
-	cancel context.CancelCauseFunc // nil once the level is closed
-	next   *level                  // the one that was opened before it, of those that are open
-	gate   *level                  // of an Upgradeable, which the loss of the hold frees; nil: none
-}
-
-// String keeps fmt from reading the fields, which change. It is the form of package context.
-func (l *level) String() string {
-	return fmt.Sprint(l.Context) + ".WithLock(" + quote(l.spec.name) + ")"
-}
-
-// Value makes the level the innermost one of its context.
-func (l *level) Value(key any) any {
-	if _, ok := key.(ctxKey); ok {
-		return l
-	}
-	return l.Context.Value(key)
-}
-
-func (l *level) isOpen() bool {
-	t := l.hold.tenure
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return l.cancel != nil
 }
 
 // isLive reports whether the hold was neither lost nor unlocked.
@@ -130,14 +92,6 @@ func (t *tenure) admit(who caller, m *spec, a acquireResult, inside bool) (*leve
 	return l, nil
 }
 
-// levelCtx is the ctx that a level is to have.
-func (m *spec) levelCtx(ctx context.Context) (context.Context, context.CancelCauseFunc) {
-	if m.kind.Side == lua.Writer {
-		ctx = &outerCtx{Context: ctx}
-	}
-	return context.WithCancelCause(ctx)
-}
-
 // admitAs is admit with the ctx that the level is to have, and the one that the caller has given.
 func (t *tenure) admitAs(
 	inner, given context.Context, cancel context.CancelCauseFunc, m *spec, a acquireResult, inside bool,
@@ -175,7 +129,7 @@ func (t *tenure) admitAs(
 		t.taken = nil
 	}
 	t.hold = h
-	h.unlocked.name = m.name
+	h.unlocked.name = &m.name
 	l := &h.first
 	l.Context, l.cancel, l.spec, l.hold, l.outer = inner, cancel, m, h, outer
 	h.given, h.count, h.levels, h.token = given, 1, l, a.Token
@@ -256,41 +210,6 @@ func (h *hold) add(l *level, a acquireResult) error {
 		c.leases.Update(&t.lease, until, renewed) // under mu, so that the last one says what the levels ask for
 	}
 	return nil
-}
-
-// close takes the level out of its hold and ends its ctx. It reports false if it was closed before, and whether the hold ends with it.
-func (l *level) close() (closed, last bool) {
-	h := l.hold
-	t := h.tenure
-	t.mu.Lock()
-	cancel := l.cancel
-	if cancel == nil {
-		t.mu.Unlock()
-		return false, false
-	}
-	before := t.renewed()
-	l.cancel = nil
-	at := &h.levels
-	for *at != l { // seldom far: levels are mostly closed in the reverse order
-		at = &(*at).next
-	}
-	*at = l.next
-	last = h.levels == nil
-	if !last && t.loss == nil {
-		h.count--
-	}
-	t.follow()
-	c := t.spec.engine
-	empty := t.isEmpty()
-	if renewed := t.renewed(); !empty && renewed != before {
-		c.leases.Update(&t.lease, time.Time{}, renewed)
-	}
-	t.mu.Unlock()
-	if empty {
-		c.insiders.remove(t)
-	}
-	cancel(&h.unlocked)
-	return true, last
 }
 
 // cancel ends the contexts of all open levels. mu is held: it takes no lock of ours, and the callers' own AfterFuncs run on

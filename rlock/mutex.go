@@ -69,7 +69,7 @@ func (c *Client) FairMutex(name string, options ...Option) *Mutex {
 
 func (c *Client) handle(k *kinds.Kind, name string, options []Option) *Mutex {
 	c.check()
-	return &Mutex{c.newSpec(c.options.Prefix+name, k, name, options)}
+	return &Mutex{c.newSpec(c.options.Prefix+name, k, name).with(options)}
 }
 
 // Name returns the name of the lock.

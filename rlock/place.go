@@ -97,8 +97,8 @@ func (l *locking) queuedAt() time.Time {
 
 // refresh is the renewer's way to Redis.
 func (c *engine) refresh(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
-	k := group.(renewal).kind                            //nolint:errcheck // there are no other groups
-	m := c.newSpec(items[0].Name, k, items[0].Name, nil) // any of them
+	k := group.(renewal).kind                       //nolint:errcheck // there are no other groups
+	m := c.newSpec(items[0].Name, k, items[0].Name) // any of them
 	places := make([]lua.Place, len(items))
 	for i, item := range items {
 		places[i] = lua.Place{

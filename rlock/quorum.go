@@ -215,31 +215,14 @@ func (q *QuorumMutex) tooFew(err error) error {
 	return unreachable(fmt.Errorf("fewer than %d of %d servers took part: %w", q.majority(), len(q.members), err))
 }
 
-// quorumKey is the key of the innermost *quorumLevel in a context.
-type quorumKey struct{}
-
-func quorumLevelOf(ctx context.Context) *quorumLevel {
-	l, _ := ctx.Value(quorumKey{}).(*quorumLevel)
-	return l
-}
-
 // levelIn returns the innermost open level of q that ctx carries, or nil.
 func (q *QuorumMutex) levelIn(ctx context.Context) *quorumLevel {
-	for l := quorumLevelOf(ctx); l != nil; l = l.outer {
+	for l, ok := innermost[*quorumLevel](sectionOf(ctx)); ok; l, ok = innermost[*quorumLevel](l.outer) {
 		if l.quorum.key == q.key && l.isOpen() {
 			return l
 		}
 	}
 	return nil
-}
-
-// innermostQuorum returns the innermost open level of a quorum that ctx carries, or nil.
-func innermostQuorum(ctx context.Context) *quorumLevel {
-	l := quorumLevelOf(ctx)
-	for l != nil && !l.isOpen() {
-		l = l.outer
-	}
-	return l
 }
 
 // quorumLevel is one Lock of a quorum's hold, open until its unlock is called. It is the ctx that the Lock returns.
@@ -248,7 +231,7 @@ type quorumLevel struct {
 
 	quorum *QuorumMutex
 	hold   *quorumHold
-	outer  *quorumLevel // see level.outer
+	outer  section // see section.around
 	inner  innerUnlocks
 	trace  *tracing                // nil: nobody wants to know
 	cancel context.CancelCauseFunc // nil once the level is closed; guarded by quorumHold.mu
@@ -259,9 +242,13 @@ func (l *quorumLevel) String() string {
 	return fmt.Sprint(l.Context) + ".WithQuorum(" + quote(l.quorum.name) + ")"
 }
 
-// Value makes the level the innermost one of its context.
+func (l *quorumLevel) around() section        { return l.outer }
+func (l *quorumLevel) owns(field string) bool { return l.hold.has(field) }
+func (l *quorumLevel) unlocks() *innerUnlocks { return &l.inner }
+
+// Value makes the level the innermost section of its context.
 func (l *quorumLevel) Value(key any) any {
-	if _, ok := key.(quorumKey); ok {
+	if _, ok := key.(sectionKey); ok {
 		return l
 	}
 	return l.Context.Value(key)

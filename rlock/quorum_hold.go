@@ -379,7 +379,7 @@ func (h *quorumHold) open(who caller, q *QuorumMutex) (*quorumLevel, error) {
 		h.rollBack()
 		return nil, ErrClosed
 	}
-	outer := innermostQuorum(who.ctx)
+	outer := innermostOpen(who.ctx)
 	h.mu.Lock()
 	h.live, h.began, h.given = true, time.Now(), who.outer
 	h.line.holder.Store(h)
@@ -409,7 +409,7 @@ func (h *quorumHold) uncount() {
 }
 
 // enter makes a level. mu is held.
-func (h *quorumHold) enter(ctx context.Context, q *QuorumMutex, outer *quorumLevel) *quorumLevel {
+func (h *quorumHold) enter(ctx context.Context, q *QuorumMutex, outer section) *quorumLevel {
 	inner, cancel := context.WithCancelCause(ctx)
 	l := &quorumLevel{Context: inner, quorum: q, hold: h, outer: outer, cancel: cancel}
 	h.levels = append(h.levels, l)
@@ -420,7 +420,7 @@ func (h *quorumHold) enter(ctx context.Context, q *QuorumMutex, outer *quorumLev
 // reenter adds a level. That asks nobody: the hold is trusted, or it is lost.
 func (h *quorumHold) reenter(ctx context.Context, q *QuorumMutex) (*quorumLevel, error) {
 	h.look()
-	outer := innermostQuorum(ctx)
+	outer := innermostOpen(ctx)
 	h.mu.Lock()
 	defer func() {
 		h.mu.Unlock()

@@ -39,7 +39,7 @@ type RWMutex struct {
 // what is hashed.
 func (c *Client) RWMutex(name string, options ...Option) *RWMutex {
 	r, w := c.handle(kinds.Read, name, options), c.handle(kinds.Write, name, options)
-	gate := c.newSpec(kinds.Own("rlock_upgrade")(r.key), kinds.Mutex, name, options)
+	gate := c.newSpec(kinds.Own("rlock_upgrade")(r.key), kinds.Mutex, name).with(options)
 	gate.lease, gate.maxHold = 0, 0 // those of the reader, which may have to wait first
 	return &RWMutex{read: r, write: w, gate: gate}
 }
@@ -123,31 +123,6 @@ func (rw *RWMutex) downgrade(who caller, writer *level) (*level, error) {
 	who.trace.took(PathFree) // no re-entry: it goes on alone
 	return l, nil
 }
-
-// outerCtx is the ctx that a writer's Lock was given, where a downgrade finds it.
-type outerCtx struct {
-	context.Context
-
-	downgraded atomic.Bool // its level, and its unlock was not called since
-}
-
-type outerKey struct{}
-
-func (c *outerCtx) Value(key any) any {
-	if _, ok := key.(outerKey); ok {
-		return c
-	}
-	return c.Context.Value(key)
-}
-
-// downgraded reports, once, whether a Downgrade has closed the level.
-func (l *level) downgraded() bool {
-	outer, ok := l.Context.Value(outerKey{}).(*outerCtx)
-	return ok && l.hold.tenure.spec.kind.Side == lua.Writer && outer.downgraded.Swap(false)
-}
-
-// String keeps fmt from reading what is inside, as [level.String].
-func (c *outerCtx) String() string { return fmt.Sprint(c.Context) }
 
 // leftCtx is the ctx of a Lock whose caller may leave when another ctx is done, and then says why as that one does.
 type leftCtx struct {

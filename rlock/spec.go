@@ -2,7 +2,6 @@ package rlock
 
 import (
 	"context"
-	"errors"
 	"math"
 	"time"
 
@@ -30,23 +29,10 @@ type spec struct {
 }
 
 // newSpec is that of the lock with that key, which users call name.
-func (c *engine) newSpec(key string, k *kinds.Kind, name string, options []Option) *spec {
+func (c *engine) newSpec(key string, k *kinds.Kind, name string) *spec {
 	m := &spec{engine: c, kind: k, name: name, key: key, channel: k.Channel(key), queue: k.Queue(key)}
 	if c.cluster != nil {
 		m.slot = c.slot(key)
-	}
-	for _, o := range options {
-		if o == nil {
-			m.invalid = m.fail(errors.New("an option is nil"))
-			break
-		}
-		o.apply(m)
-	}
-	if m.minHold > 0 && !k.PassesOn {
-		m.invalid = m.fail(errors.New("a lock of this kind cannot stay taken after its unlock: use WithMinHold with a Mutex"))
-	}
-	if name == "" {
-		m.invalid = m.fail(errors.New("the name is empty"))
 	}
 	return m
 }
@@ -140,4 +126,11 @@ func (m *spec) fenceOf() string {
 		return ""
 	}
 	return m.kind.Fence(m.key)
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
 }

@@ -1,7 +1,5 @@
 package rlock
 
-import "sync/atomic"
-
 // Stats are figures about a [Client], see [Client.Stats]. Those that only grow count from the beginning.
 type Stats struct {
 	Holds   int // of locks, not unlocked yet; a hold of a quorum counts for each of its Clients
@@ -12,12 +10,6 @@ type Stats struct {
 	Shared   uint64 // of these, of readers that joined others of this process without asking Redis
 	Grants   uint64 // of these, given by an unlock in another process and used without asking Redis
 	Lost     uint64 // holds that were lost, see [LostError]
-}
-
-// counters are what the Stats are made of.
-type counters struct {
-	holds                                    atomic.Int64
-	acquired, handOffs, shared, grants, lost atomic.Uint64
 }
 
 // Stats returns figures about the locks of the Client. It asks nobody, and takes microseconds, or a millisecond with many thousands
@@ -31,24 +23,5 @@ func (c *Client) Stats() Stats {
 		Shared:   c.stats.shared.Load(),
 		Grants:   c.stats.grants.Load(),
 		Lost:     c.stats.lost.Load(),
-	}
-}
-
-// holdBegins counts a hold. It reports false, and has not counted, if the Client is being shut down, unless it is in a section of
-// that lock.
-func (c *engine) holdBegins(inside bool) bool {
-	c.stats.holds.Add(1)
-	if !inside && c.isShut() { // after the counting, so that Shutdown misses none
-		c.holdEnds()
-		return false
-	}
-	c.stats.acquired.Add(1)
-	return true
-}
-
-// holdEnds is the end of a hold with its last unlock.
-func (c *engine) holdEnds() {
-	if c.stats.holds.Add(-1) == 0 && c.isShut() {
-		c.emptied.Do(func() { close(c.empty) })
 	}
 }

@@ -97,11 +97,8 @@ func spend(ctx context.Context, began time.Time, failed bool) {
 	if !failed || now.Sub(began) < calls.UnresponsiveAfter/2 {
 		return
 	}
-	for l := levelOf(ctx); l != nil; l = l.outer {
-		l.inner.add(began, now)
-	}
-	for l := quorumLevelOf(ctx); l != nil; l = l.outer {
-		l.inner.add(began, now)
+	for s := sectionOf(ctx); s != nil; s = s.around() {
+		s.unlocks().add(began, now)
 	}
 }
 

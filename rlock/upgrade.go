@@ -89,14 +89,6 @@ func (l *level) keeps(gate *level) {
 	}
 }
 
-// free unlocks a gate whose reader is lost.
-func (l *level) free() {
-	if c := l.spec.engine; c.calls.Start() {
-		defer c.calls.Ended()
-		_ = l.unlock()
-	}
-}
-
 // lock takes the gate, unless the caller is the writer, and then the read lock.
 func (u *Upgradeable) lock(who caller) (l, gate *level, err error) {
 	r, w := u.rw.read, u.rw.write

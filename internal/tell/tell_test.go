@@ -1,4 +1,4 @@
-package rlock
+package tell
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 // Calls are made in their order. Those beyond the bound are dropped, and the next one is told how many.
 func TestTellerDrops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tell := teller{}
+		tell := Teller{}
 		var got []string
 		call := func(what string, do func()) func(int) {
 			return func(dropped int) {
@@ -25,16 +25,16 @@ func TestTellerDrops(t *testing.T) {
 		}
 		nothing := func() {}
 		goOn := make(chan struct{})
-		tell.tell(2, call("a", func() { <-goOn }))
+		tell.Tell(2, call("a", func() { <-goOn }))
 		synctest.Wait()
 		for _, what := range []string{"b", "c", "d", "e"} {
-			tell.tell(2, call(what, nothing))
+			tell.Tell(2, call(what, nothing))
 		}
-		tell.tell(3, call("f", nothing))
+		tell.Tell(3, call("f", nothing))
 		close(goOn)
 		synctest.Wait()
 		require.True(t, slices.Equal(got, []string{"a0", "b2", "c0", "f0"}), got)
-		tell.tell(2, call("g", nothing))
+		tell.Tell(2, call("g", nothing))
 		synctest.Wait()
 		require.Equal(t, "g0", got[4])
 		require.True(t, tell.idle == nil, "no goroutine is left")
@@ -44,25 +44,25 @@ func TestTellerDrops(t *testing.T) {
 // flush waits for all calls, but not beyond its ctx. What it drops is counted, and a call that hangs ends the goroutine when it returns.
 func TestTellerFlush(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tell := teller{}
+		tell := Teller{}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		tell.flush(ctx)
-		tell.tell(9, func(int) { time.Sleep(300 * time.Millisecond) })
-		tell.tell(9, func(int) { time.Sleep(300 * time.Millisecond) })
+		tell.Flush(ctx)
+		tell.Tell(9, func(int) { time.Sleep(300 * time.Millisecond) })
+		tell.Tell(9, func(int) { time.Sleep(300 * time.Millisecond) })
 		began := time.Now()
-		tell.flush(ctx)
+		tell.Flush(ctx)
 		require.Equal(t, 600*time.Millisecond, time.Since(began))
 
 		goOn, more := make(chan struct{}), 0
-		tell.tell(9, func(int) { <-goOn })
-		tell.tell(9, func(int) { more++ })
-		tell.flush(ctx)
+		tell.Tell(9, func(int) { <-goOn })
+		tell.Tell(9, func(int) { more++ })
+		tell.Flush(ctx)
 		require.Equal(t, time.Second, time.Since(began))
 		close(goOn)
 		synctest.Wait()
 		require.Equal(t, 0, more)
-		tell.tell(9, func(dropped int) { more = dropped })
+		tell.Tell(9, func(dropped int) { more = dropped })
 		synctest.Wait()
 		require.Equal(t, 1, more)
 	})
@@ -72,11 +72,11 @@ func TestTellerFlush(t *testing.T) {
 func TestTellerOfCallsThatFail(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var panics []any
-		tell := teller{panicked: func(v any, _ []byte) { panics = append(panics, v) }}
+		tell := Teller{Panicked: func(v any, _ []byte) { panics = append(panics, v) }}
 		calls := 0
-		tell.tell(9, func(int) { panic("a") })
-		tell.tell(9, func(int) { runtime.Goexit() })
-		tell.tell(9, func(int) { calls++ })
+		tell.Tell(9, func(int) { panic("a") })
+		tell.Tell(9, func(int) { runtime.Goexit() })
+		tell.Tell(9, func(int) { calls++ })
 		synctest.Wait()
 		require.Equal(t, []any{"a"}, panics)
 		require.Equal(t, 1, calls)

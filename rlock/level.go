@@ -1,0 +1,127 @@
+package rlock
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-rlock/rlock/lua"
+)
+
+// level is one Lock of a hold, open until its unlock is called. It is the ctx that the Lock returns.
+type level struct {
+	context.Context // cancelled when the level is closed or the hold is lost
+
+	spec  *spec
+	hold  *hold
+	outer section  // see section.around
+	trace *tracing // nil: nobody wants to know
+
+	inner innerUnlocks
+
+	// Guarded by tenure.mu.
+	cancel context.CancelCauseFunc // nil once the level is closed
+	next   *level                  // the one that was opened before it, of those that are open
+	gate   *level                  // of an Upgradeable, which the loss of the hold frees; nil: none
+}
+
+// String keeps fmt from reading the fields, which change. It is the form of package context.
+func (l *level) String() string {
+	return fmt.Sprint(l.Context) + ".WithLock(" + quote(l.spec.name) + ")"
+}
+
+// Value makes the level the innermost section of its context.
+func (l *level) Value(key any) any {
+	if _, ok := key.(sectionKey); ok {
+		return l
+	}
+	return l.Context.Value(key)
+}
+
+func (l *level) around() section        { return l.outer }
+func (l *level) owns(field string) bool { return l.hold.tenure.field() == field }
+func (l *level) unlocks() *innerUnlocks { return &l.inner }
+
+func (l *level) isOpen() bool {
+	t := l.hold.tenure
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return l.cancel != nil
+}
+
+// close takes the level out of its hold and ends its ctx. It reports false if it was closed before, and whether the hold ends with it.
+func (l *level) close() (closed, last bool) {
+	h := l.hold
+	t := h.tenure
+	t.mu.Lock()
+	cancel := l.cancel
+	if cancel == nil {
+		t.mu.Unlock()
+		return false, false
+	}
+	before := t.renewed()
+	l.cancel = nil
+	at := &h.levels
+	for *at != l { // seldom far: levels are mostly closed in the reverse order
+		at = &(*at).next
+	}
+	*at = l.next
+	last = h.levels == nil
+	if !last && t.loss == nil {
+		h.count--
+	}
+	t.follow()
+	c := t.spec.engine
+	empty := t.isEmpty()
+	if renewed := t.renewed(); !empty && renewed != before {
+		c.leases.Update(&t.lease, time.Time{}, renewed)
+	}
+	t.mu.Unlock()
+	if empty {
+		c.insiders.remove(t)
+	}
+	cancel(&h.unlocked)
+	return true, last
+}
+
+// levelCtx is the ctx that a level is to have.
+func (m *spec) levelCtx(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	if m.kind.Side == lua.Writer {
+		ctx = &outerCtx{Context: ctx}
+	}
+	return context.WithCancelCause(ctx)
+}
+
+// outerCtx is the ctx that a writer's Lock was given, where a downgrade finds it.
+type outerCtx struct {
+	context.Context
+
+	downgraded atomic.Bool // its level, and its unlock was not called since
+}
+
+type outerKey struct{}
+
+func (c *outerCtx) Value(key any) any {
+	if _, ok := key.(outerKey); ok {
+		return c
+	}
+	return c.Context.Value(key)
+}
+
+// downgraded reports, once, whether a Downgrade has closed the level.
+func (l *level) downgraded() bool {
+	outer, ok := l.Context.Value(outerKey{}).(*outerCtx)
+	return ok && l.hold.tenure.spec.kind.Side == lua.Writer && outer.downgraded.Swap(false)
+}
+
+// String keeps fmt from reading what is inside, as [level.String].
+func (c *outerCtx) String() string { return fmt.Sprint(c.Context) }
+
+// free unlocks a gate whose reader is lost.
+func (l *level) free() {
+	if c := l.spec.engine; c.calls.Start() {
+		defer c.calls.Ended()
+		_ = l.unlock()
+	}
+}
