@@ -35,7 +35,7 @@
 local want = tonumber(ARGV[3])
 local queue = ARGV[4] and KEYS[#KEYS]
 local fence = #KEYS > (queue and 2 or 1) and KEYS[2]
-local entry = ARGV[1] .. (ARGV[5] == '1' and ' s' or fence and ' f' or '')
+local entry = queue_entry(ARGV[1], ARGV[5] == '1', fence)
 
 local ttl = redis.call('pttl', KEYS[1])
 local held, fields = false, {}

@@ -9,10 +9,10 @@ import (
 )
 
 var (
-	fairAcquireScript = script{Text("fair_acquire"), "7e4a658195be248d49f7f5dd3f3942413907e865"}
-	fairReleaseScript = script{Text("fair_release"), "568542a29693403da125d8df57f74ec644d26fec"}
-	fairRefreshScript = script{Text("fair_refresh"), "7c0b1408b16f28f835c1952eaf1074afd9af43a1"}
-	fairForceScript   = script{Text("fair_force"), "26b7559001845944cbe4025fa172064157fe4e80"}
+	fairAcquireScript = script{Text("fair_acquire"), "3d107d6dc9ed7b69bdaedf23fc817c2c50f8bfc6"}
+	fairReleaseScript = script{Text("fair_release"), "cdb6524fcaf7fa764bb5cde7455aab3ff17beeb5"}
+	fairRefreshScript = script{Text("fair_refresh"), "abf6bad40b38ab243acecdfcad84595afaa58d04"}
+	fairForceScript   = script{Text("fair_force"), "bc74b31c9c5dbf74dc2ff93c2819800f67e5214c"}
 )
 
 // Fair is the queue of a fair lock, in which each waiter has a place, in Redisson's form. The zero value is none: a lock is

@@ -8,8 +8,8 @@
 -- command, channel   publish or spublish, and the unlock channel, with which those of the waiters begin
 -- counts             '1': a message that nobody received tells that its waiter has gone
 --
--- Owner fields of this library have a tag that begins with 0, and with 00 if their lease is shorter than that of a grant. Java's have none. Their process listens to one channel for
--- all of them, <unlock channel>:<client>: '? 0 <owner>' there means that the lock is free. Redisson's waiters have one
+-- Owner fields of this library have a tag that begins with 0, and with 00 if their lease is shorter than that of a grant. Java's have
+-- none. Their process listens to one channel for all of them, <unlock channel>:<client>, see message.lua. Redisson's waiters have one
 -- each, <unlock channel>:<owner>, and subscribe to it after they have joined.
 
 local clock = redis.call('time')
@@ -100,7 +100,7 @@ local function wake(q, me)
       end
       return entry, time
     end
-    if not tell(q, entry, '? 0 ' .. entry) then
+    if not tell(q, entry, look_message(0, entry)) then
       return entry, time
     end
     drop_head(q, entry)
@@ -125,7 +125,7 @@ local function pass(q, hold, lease)
     end
     redis.call('hset', q.lock, entry, is_short(entry) and '0' or '1')
     redis.call('pexpire', q.lock, lease)
-    local gone = entry == hold or tell(q, entry, entry .. ' ' .. lease .. ' 0 -')
+    local gone = entry == hold or tell(q, entry, grant_message(entry, lease, '-'))
     if not refused then
       drop_head(q, entry)
       if not gone then

@@ -17,8 +17,8 @@
 --
 -- A repeat of a call whose reply was lost changes nothing: a hold that has ended answers 0.
 --
--- A grant is told to its process alone, on the channel <unlock channel>:<client>: '<owner> <lease> 0 -'. A head of Redisson's is
--- told '0' on its own channel. If nobody is in the queue, '0' on the unlock channel is for those that wait for a lock of
+-- A grant is told to its process alone, on the channel <unlock channel>:<client>, see message.lua. A head of Redisson's is told
+-- '0' on its own channel. If nobody is in the queue, '0' on the unlock channel is for those that wait for a lock of
 -- another kind under this name.
 
 local q = {

@@ -60,7 +60,7 @@ func scriptFiles(t *testing.T) []string {
 }
 
 // preludes are functions for scripts, and have no keys or arguments of their own.
-var preludes = []string{"fair", "hold_key", "lives", "owner_of", "raise", "readers"}
+var preludes = []string{"fair", "hold_key", "lives", "message", "owner_of", "queue_entry", "raise", "readers"}
 
 var errorReply = regexp.MustCompile(`return redis\.error_reply\('([A-Z]+) [^\n]*`)
 

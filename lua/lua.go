@@ -13,8 +13,8 @@ import (
 )
 
 var (
-	acquireScript = script{Text("acquire"), "a9f7f1cb8f9e88d99c7a89d4739d8fecf8dbe96f"}
-	releaseScript = script{Text("release"), "0d0eacf44a698b6318b15db183b46aa447d4d381"}
+	acquireScript = script{Text("acquire"), "1d79ccf47912c7f0f54feb31efcb7126138334d1"}
+	releaseScript = script{Text("release"), "f84da5b8e0c17a7e5e982a118f9d5a5510d7e656"}
 	renewScript   = script{Text("renew"), "dcc8d7c539374c8a7092f80e46e64c50db02e10e"}
 	forceScript   = script{Text("force"), "2eb4b1667734692edf365dcb8352a59f131cb506"}
 )

@@ -12,8 +12,8 @@ import (
 // Scripts for many locks at once. They do for each lock what the script for one does, since that is part of them.
 
 var (
-	acquireAllScript  = script{calling("acquire", "acquire_all"), "d3f56cc8b6fa5ae8fe297ecfe3a442beb67c7f1f"}
-	releaseEachScript = script{calling("release", "release_each"), "1a6639b9585a3fbf69ad4933ca900d288a3fbc3b"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "ae0dccdc3336d58858bcbf3b4b1e6d380b53cf45"}
+	releaseEachScript = script{calling("release", "release_each"), "26e316c0e664bff771fe647498c34cc6770aa5b6"}
 )
 
 // calling is the text of a script that calls another one as a function of its KEYS and ARGV.

@@ -10,11 +10,11 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Whatever else may be in a queue, say of another version, is passed over.
+// Whatever else may be in a queue is passed over.
 func TestMalformedPlaces(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
-	malformed := []string{"", " ", " f", "f", "x", "mode", "a b c", "\x00\r\n", waiter(1) + " g", waiter(1) + " f 7", waiter(1) + "  f"}
+	malformed := []string{"", " ", " f", "f", "x", "mode", "a b c", "\x00\r\n", waiter(1) + " G", waiter(1) + " f 7", waiter(1) + "  f"}
 	for _, alive := range []bool{true, false} {
 		for _, fence := range []string{"", "fence"} {
 			for _, own := range []string{"", next} {
@@ -47,6 +47,25 @@ func TestMalformedPlaces(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A place with a mark that this version does not know gets the lock reserved for it: the process asks for what it wants.
+func TestPlaceWithAMarkOfALaterVersion(t *testing.T) {
+	t.Parallel()
+	for _, fence := range []string{"", "fence"} {
+		l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
+		l.hold(me, "1", brief)
+		l.must("ZADD", l.queue, "0", waiter(1)+" g")
+		first, ends, asks := l.process(1), l.ends(), l.asks(waiter(1))
+		if fence != "" {
+			ends.Fence, asks.Fence = l.fence, l.fence
+		}
+		require.Equal(t, granted, l.releases(ends))
+		require.Equal(t, given(1, "-"), first.said())
+		require.Equal(t, has(waiter(1), "0"), l.fields())
+		require.Equal(t, lua.Acquired, l.acquire(asks).Status)
+		require.Equal(t, has(waiter(1), "1"), l.fields())
 	}
 }
 

@@ -26,10 +26,10 @@
 -- A repeat of a call whose reply was lost changes nothing: the count never rises here, and a
 -- hold that has ended answers 0. A partial release never shortens the expiry.
 --
--- A grant is told to its process alone, on the channel <unlock channel>:<client>: '<owner> <lease> 0 <token>', with '-' for
--- no token. '? <ms>' there means: look at the lock in so many ms. A process that nobody listens for has died, and is
--- passed over. '00' on the unlock channel is '0' for Redisson, which is not in the queue, and nothing for those who are. '01' is '1'
--- for Redisson, where each thread has to ask to learn a shorter time, and '0' for us, where the first asks for all.
+-- A grant is told to its process alone, on the channel <unlock channel>:<client>, and so is when to look at the lock: see
+-- message.lua. A process that nobody listens for has died, and is passed over. '00' on the unlock channel is '0' for Redisson, which is
+-- not in the queue, and nothing for those who are. '01' is '1' for Redisson, where each thread has to ask to learn a shorter time, and
+-- '0' for us, where the first asks for all.
 --
 -- A process that may be in the queue listens to <unlock channel>:rlock_queue as well, where nothing is ever said. So whoever listens
 -- to the unlock channel alone is an outsider. While there is one, the lock is given to nobody: it is free, and the outsiders are told, and
@@ -52,7 +52,6 @@ local lock, owner, next = KEYS[1], ARGV[1], ARGV[6]
 local want = tonumber(ARGV[2])
 local queue = ARGV[8] and KEYS[#KEYS]
 local fence = #KEYS > (queue and 2 or 1) and KEYS[2]
-local mark = ARGV[9] == '1' and ' s' or fence and ' f' or '' -- of the next owner's entry
 
 if want > 0 then
   local held = redis.call('hget', lock, owner)
@@ -133,7 +132,7 @@ local function watch(from)
   local behind = redis.pcall('zrange', queue, from, from + many - 1, 'withscores')
   for n = 1, #behind, 2 do
     if behind[n + 1] % 2 == 0 then
-      tell(behind[n], '? ' .. lease + math.min(10 * (n - 1), 500))
+      tell(behind[n], look_message(lease + math.min(10 * (n - 1), 500)))
       redis.pcall('zadd', queue, behind[n + 1] + 1, behind[n])
     end
   end
@@ -145,7 +144,7 @@ end
 -- invite tells the first of the queue that the lock is free, and reports whether there is one.
 local function invite()
   for entry in first do
-    if tell(entry, '? 0') then
+    if tell(entry, look_message(0)) then
       watch(1)
       return true
     end
@@ -155,7 +154,7 @@ local function invite()
 end
 
 if redis.call('hexists', lock, owner) == 0 then
-  if #front > 0 and redis.call('zrem', queue, owner, owner .. ' f', owner .. ' s') > 0 and redis.call('exists', lock) == 0 then
+  if #front > 0 and redis.call('zrem', queue, queue_entry(owner), queue_entry(owner, false, true), queue_entry(owner, true)) > 0 and redis.call('exists', lock) == 0 then
     front = {}
     invite() -- it may have been the owner's turn to look
   end
@@ -175,7 +174,7 @@ local function give(field, count, lasts)
   return failed
 end
 
-local entry_of_next = next ~= '' and next .. mark
+local entry_of_next = next ~= '' and queue_entry(next, ARGV[9] == '1', fence)
 
 local function hand_off()
   local token, spare = 0, nil
@@ -220,21 +219,21 @@ for entry in first do
     return hand_off()
   end
   redis.call('zrem', queue, entry)
-  local field, wants = string.match(entry, '^(%S+)( ?[fs]?)$')
+  local field, mark = string.match(entry, '^(%S+)( ?%l?)$')
   if field and field ~= owner then
     local count, token = '1', '-'
-    if wants == ' s' then
-      count = '0' -- reserved: it is to ask, and gets its own lease
-    elseif wants == ' f' then
+    if mark == ' f' then
       local raised = fence and raise(fence)
       if type(raised) == 'number' then
         token = string.format('%.0f', raised)
       else
         count = '0' -- reserved: it is to ask, and gets a token or an error
       end
+    elseif mark ~= '' then
+      count = '0' -- reserved: it is to ask, and gets its own lease, or what a mark of a later version stands for
     end
     if not give(field, count, lease) then
-      if tell(entry, field .. ' ' .. lease .. ' 0 ' .. token) then
+      if tell(entry, grant_message(field, lease, token)) then
         redis.call('hdel', lock, owner)
         watch(0)
         return 2

@@ -21,14 +21,14 @@ var sources embed.FS
 
 // preludes are the files with functions that stand before the scripts which call them: a script cannot call another one.
 var preludes = map[string][]string{
-	"acquire":       {"owner_of", "raise"},
-	"release":       {"raise"},
+	"acquire":       {"owner_of", "raise", "queue_entry"},
+	"release":       {"raise", "queue_entry", "message"},
 	"force":         {"owner_of"},
 	"info":          {"owner_of"},
-	"fair_acquire":  {"owner_of", "fair"},
-	"fair_release":  {"fair"},
-	"fair_refresh":  {"fair"},
-	"fair_force":    {"owner_of", "fair"},
+	"fair_acquire":  {"owner_of", "message", "fair"},
+	"fair_release":  {"message", "fair"},
+	"fair_refresh":  {"message", "fair"},
+	"fair_force":    {"owner_of", "message", "fair"},
 	"read_acquire":  {"owner_of", "hold_key", "lives"},
 	"read_release":  {"hold_key", "lives"},
 	"read_renew":    {"hold_key"},

@@ -52,6 +52,6 @@
 // link ends when it has been without subscriptions for a while.
 //
 // The files, each with one concept: hub.go (the entrance), queue.go (a waiter's way), claim.go (this
-// process hands the lock to a waiter), grant.go (another process does), expiry.go (its time is over), topic.go
+// process hands the lock to a waiter), grant.go (another process does), message.go (what it says), expiry.go (its time is over), topic.go
 // (the queue), courtesy.go (after a run others go first), subscription.go, link.go with send.go and cutoff.go (the connection), router.go.
 package pubsub

@@ -1,10 +1,7 @@
 package pubsub
 
 import (
-	"errors"
-	"math"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -102,46 +99,20 @@ func (t *topic) at(owner string) *Waiter {
 	return nil
 }
 
-// told handles a message to this process alone: '<owner> <lease> 0 <token>', with '-' for no token, or '? <ms>', or
-// '? <ms> <owner>' where each waiter has a place. Whatever else it says, the lock is to be looked at. Anybody may have sent it.
+// told handles a message to this process alone. If its form is not known, the lock is to be looked at.
 func (s *subscription) told(payload string) {
-	words := strings.Fields(payload)
-	if g := grantOf(words); g != nil {
-		s.give(words[0], g)
+	m, known := ReadMessage(payload)
+	if m.Granted {
+		s.give(m.Owner, &Grant{Lease: m.Lease, Token: m.Token})
 		return
 	}
-	var ms int64
-	if len(words) == 2 && words[0] == "?" {
-		ms, _ = strconv.ParseInt(words[1], 10, 64)
-	}
 	for _, t := range s.topics {
-		if len(words) == 3 && words[0] == "?" {
-			if w := t.at(words[2]); w != nil {
-				t.wake(w)
-			}
-		} else if t.places > 0 && !t.queue.Each {
-			t.look(time.Duration(ms) * time.Millisecond)
+		if w := t.at(m.Owner); w != nil {
+			t.wake(w)
+		} else if (m.Owner == "" || !known) && t.places > 0 && !t.queue.Each {
+			t.look(m.After)
 		}
 	}
-}
-
-// grantOf reads a grant; nil if the words are none.
-func grantOf(words []string) *Grant {
-	if len(words) != 4 {
-		return nil
-	}
-	if _, err := strconv.ParseUint(words[2], 10, 32); err != nil { // an older version counts there
-		return nil
-	}
-	lease, err1 := strconv.ParseInt(words[1], 10, 64)
-	token, err2 := strconv.ParseInt(words[3], 10, 64)
-	if words[3] == "-" {
-		token, err2 = -1, nil
-	}
-	if errors.Join(err1, err2) != nil || lease < 0 || lease > math.MaxInt64/int64(time.Millisecond) {
-		return nil
-	}
-	return &Grant{Lease: time.Duration(lease) * time.Millisecond, Token: token}
 }
 
 // give hands the lock to the waiter that is to be that owner. If it has gone, its caller releases the lock, or will

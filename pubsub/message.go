@@ -1,0 +1,124 @@
+package pubsub
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Message is what a script tells one waiting process, on the channel <unlock channel>:<client UUID>. lua/message.lua writes it,
+// [ReadMessage] reads it, and this comment is its specification.
+//
+//	<owner> <lease> <version> <token>   a grant: that owner has the lock
+//	? <ms>                              a hint: look at the lock in so many ms
+//	? 0 <owner>                         a hint: the fair lock is free, and that owner is the first of its queue
+//
+// Fields are separated by one space. Numbers are decimal, without a sign or leading zeros.
+//
+//	owner    the field in the lock's hash, <client UUID>:<tag>: the entry in the queue without its mark; never "?"
+//	lease    in ms, at least 1: how long the owner has the lock, from when the script ran, unless it renews it
+//	version  of the grant: 0
+//	token    the fencing token, at least 0 (scripts give 1 to 2^53-1); "-" if there is none
+//	ms       at least 0, which means now
+//
+// lease and ms are no longer than a [time.Duration] can be.
+//
+// A grant is trusted without a command, so ReadMessage accepts only what [Message.String] would write. It takes everything else for a hint
+// to look at once. Anybody may have published that, and the hold, if there is one, is in Redis, where an owner that asks finds it. So such a
+// hint costs a command, and never a lock. Hints need no version for the same reason.
+//
+// # Versions
+//
+// Processes of several versions may share a lock, and a script does not know the version of the process that it tells.
+//
+//   - The oldest know no grants: they listen to the unlock channel alone.
+//   - The first with grants send in the third field how many there have been in a row, from 0 on, and accept any number there.
+//   - The next ones send 0, and accept any number below 2^32.
+//   - This one sends 0 and accepts only 0. A number from one that counts is a hint to it.
+//
+// So a later version can raise the number if its four fields remain true for a process that ignores the number. A form that older ones
+// must not trust needs more than four fields: each version so far takes that for a hint, and before this one a fair lock's waiter asks
+// when its place is next refreshed. The first field stays the owner, whose waiter then asks.
+type Message struct {
+	// Granted says that Owner has the lock, for Lease, with Token. Otherwise the message is a hint.
+	Granted bool
+
+	Owner string        // whom it is for; "": whoever has the process's place
+	Lease time.Duration // in whole milliseconds
+	Token int64         // negative: there is none
+
+	After time.Duration // of a hint: when to look, in whole milliseconds
+}
+
+// grantVersion is that of the grants which this version trusts, as it stands in the message.
+const grantVersion = "0"
+
+// ReadMessage reads a message to this process. It reports false if the message has no form that this version knows; then it is a hint to
+// look at once, for the owner that it begins with.
+func ReadMessage(text string) (m Message, known bool) {
+	fields := strings.SplitN(text, " ", 5)
+	if fields[0] == "?" {
+		m, known = readHint(fields[1:])
+		fields[0] = ""
+	} else {
+		m, known = readGrant(fields)
+	}
+	if !known {
+		return Message{Owner: fields[0]}, false
+	}
+	return m, true
+}
+
+func readGrant(fields []string) (m Message, ok bool) {
+	if len(fields) != 4 || fields[0] == "" || fields[2] != grantVersion {
+		return m, false
+	}
+	lease, ok := readMillis(fields[1])
+	token, given := readNumber(fields[3])
+	if !given {
+		token = -1
+	}
+	m = Message{Granted: true, Owner: fields[0], Lease: lease, Token: token}
+	return m, ok && lease > 0 && (given || fields[3] == "-")
+}
+
+func readHint(fields []string) (m Message, ok bool) {
+	switch len(fields) {
+	case 1:
+		m.After, ok = readMillis(fields[0])
+	case 2:
+		m.Owner = fields[1]
+		ok = fields[0] == "0" && m.Owner != ""
+	}
+	return m, ok
+}
+
+func readMillis(text string) (d time.Duration, ok bool) {
+	ms, ok := readNumber(text)
+	return time.Duration(ms) * time.Millisecond, ok && ms <= math.MaxInt64/int64(time.Millisecond)
+}
+
+// readNumber takes a number in one form alone, so that a message says what it says in one way.
+func readNumber(text string) (n int64, ok bool) {
+	if text == "" || text[0] < '0' || text[0] > '9' || text[0] == '0' && text != "0" {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	return n, err == nil
+}
+
+// String is the message as scripts write it.
+func (m Message) String() string {
+	switch {
+	case m.Granted && m.Token < 0:
+		return fmt.Sprintf("%s %d %s -", m.Owner, m.Lease.Milliseconds(), grantVersion)
+	case m.Granted:
+		return fmt.Sprintf("%s %d %s %d", m.Owner, m.Lease.Milliseconds(), grantVersion, m.Token)
+	case m.Owner != "":
+		return "? 0 " + m.Owner
+	default:
+		return fmt.Sprintf("? %d", m.After.Milliseconds())
+	}
+}

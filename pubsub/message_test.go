@@ -1,0 +1,136 @@
+package pubsub
+
+import (
+	"math"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/require"
+)
+
+const longestMillis = math.MaxInt64 / int64(time.Millisecond)
+
+func TestReadMessage(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]Message{
+		"o 2000 0 7":                     {Granted: true, Owner: "o", Lease: 2 * time.Second, Token: 7},
+		"o 1 0 -":                        {Granted: true, Owner: "o", Lease: time.Millisecond, Token: -1},
+		"o 1 0 0":                        {Granted: true, Owner: "o", Lease: time.Millisecond},
+		"o 9223372036854 0 -":            {Granted: true, Owner: "o", Lease: time.Duration(longestMillis) * time.Millisecond, Token: -1},
+		me + ":1 2 0 9007199254740991":   {Granted: true, Owner: me + ":1", Lease: 2 * time.Millisecond, Token: 1<<53 - 1},
+		"o 1 0 9223372036854775807":      {Granted: true, Owner: "o", Lease: time.Millisecond, Token: math.MaxInt64},
+		"? 0":                            {},
+		"? 2000":                         {After: 2 * time.Second},
+		"? 9223372036854":                {After: time.Duration(longestMillis) * time.Millisecond},
+		"? 0 " + me + ":01":              {Owner: me + ":01"},
+		"- 2000 0 -":                     {Granted: true, Owner: "-", Lease: 2 * time.Second, Token: -1},
+		"x:y 12 0 1":                     {Granted: true, Owner: "x:y", Lease: 12 * time.Millisecond, Token: 1},
+		"\xff\n 12 0 1":                  {Granted: true, Owner: "\xff\n", Lease: 12 * time.Millisecond, Token: 1},
+		"?? 12 0 1":                      {Granted: true, Owner: "??", Lease: 12 * time.Millisecond, Token: 1},
+		"00000000-0000:\x00 1000000 0 -": {Granted: true, Owner: "00000000-0000:\x00", Lease: 1000 * time.Second, Token: -1},
+	} {
+		got, known := ReadMessage(text)
+		require.True(t, known, "%q", text)
+		require.Equal(t, want, got, "%q", text)
+		require.Equal(t, text, got.String())
+	}
+}
+
+// What is not quite a message is a hint for the owner that it begins with.
+func TestReadUnknownMessage(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"", " ", "?", "? ", "?  0", "? 0 ", "? 0 o p", "? 1 o", "? -1", "? +1", "? 01", "? x", "? 9223372036855", "? 9223372036854775808",
+		"? 2000 0 7", "o", "o ", "o 2000", "o 2000 0", "o 2000 0 ", "o 2000 0 7 ", " 2000 0 7", "  2000 0 7", "o  2000 0 7", "o\t2000 0 7",
+		"o 0 0 7", "o -1 0 7", "o +1 0 7", "o 01 0 7", "o 1e3 0 7", "o 9223372036855 0 7", "o 9223372036854775808 0 7", "o x 0 7",
+		"o 2000 0 -1", "o 2000 0 +1", "o 2000 0 07", "o 2000 0 --", "o 2000 0 9223372036854775808", "o 2000 0 x", "o 2000 0 7\n", "o 2000 0 7 8",
+		"o 2000 1 7", "o 2000 2 -", "o 2000 -0 7", "o 2000 00 7", "o 2000 -1 7", "o 2000 v1 7", "o 2000 4294967296 7", "o 2000 1 7 more", "o 1",
+	} {
+		got, known := ReadMessage(text)
+		require.False(t, known, "%q", text)
+		want, _, _ := strings.Cut(text, " ")
+		if want == "?" {
+			want = ""
+		}
+		require.Equal(t, Message{Owner: want}, got, "%q", text)
+	}
+}
+
+// A grant of another version, and one that the first version with grants has counted, is not believed: the waiter that it names asks, and if
+// nobody here is that owner, the first one does.
+func TestGrantsOfOtherVersions(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"o1 2000 1 7", "o1 2000 4 -", "o1 2000 4294967296 7", "o1 2000 0 7 more", "o1"} {
+		t.Run(text, func(t *testing.T) {
+			t.Parallel()
+			another := strings.Replace(text, "o1", "o9", 1)
+			d := newDesk(t)
+			ws := d.placed("o1", 2)
+			ws = append(ws, &Waiter{Ahead: true})
+			d.hub.Join(ws[2], d.q())
+			d.turn(ws, 2)
+			ws[2].Held(time.Hour, false)
+			d.told(text)
+			d.turn(ws, 0)
+			require.Nil(t, ws[0].Given())
+			ws[0].Held(time.Hour, true)
+			d.told(another)
+			d.turn(ws, 2)
+
+			d = newDesk(t)
+			ws = d.places(3)
+			d.told(text)
+			d.turn(ws, 1)
+			require.Nil(t, ws[1].Given())
+			ws[1].Held(time.Hour, true)
+			d.told(another)
+			d.turn(ws, -1)
+		})
+	}
+}
+
+// Independent of the code.
+var (
+	aGrantMessage = regexp.MustCompile(`^([^ ]+) ([1-9][0-9]{0,12}) 0 (-|0|[1-9][0-9]{0,18})$`)
+	aHintMessage  = regexp.MustCompile(`^\? (0|[1-9][0-9]{0,12})$|^\? 0 [^ ]+$`)
+)
+
+// FuzzMessage: reading never panics; what is read says the same when it is written; what has not the form of a grant is never one.
+func FuzzMessage(f *testing.F) {
+	for _, text := range []string{
+		"o 2000 0 7", "o 2000 0 -", "? 0", "? 2000", "? 0 o", "o 2000 1 7", "o 2000 0 7 8", "o 9223372036854 0 9223372036854775807", "o 9223372036855 0 7", "",
+	} {
+		f.Add(text, "o", int64(2000), int64(7))
+	}
+	f.Add("? x", "", int64(-1), int64(math.MinInt64))
+	f.Add("?", "?", int64(math.MaxInt64), int64(0))
+	f.Add(" ", "a b", longestMillis, int64(math.MaxInt64))
+	f.Fuzz(func(t *testing.T, text, owner string, ms, token int64) {
+		m, known := ReadMessage(text)
+		if known && m.String() != text {
+			t.Fatalf("%q is read as %+v, which is %q", text, m, m)
+		}
+		valid := known && aGrantMessage.MatchString(text) && m.Lease > 0 && m.Owner != "" && m.Owner != "?"
+		if m.Granted && !valid {
+			t.Fatalf("%q is trusted: %+v", text, m)
+		}
+		if known && !m.Granted && !aHintMessage.MatchString(text) {
+			t.Fatalf("%q is no hint: %+v", text, m)
+		}
+		if !known && (m.Granted || m.After != 0) {
+			t.Fatalf("%q is not known: %+v", text, m)
+		}
+
+		if owner == "" || owner == "?" || strings.Contains(owner, " ") || ms < 1 || ms > longestMillis {
+			return // no script writes such a message
+		}
+		d := time.Duration(ms) * time.Millisecond
+		for _, want := range []Message{{Granted: true, Owner: owner, Lease: d, Token: max(token, -1)}, {Owner: owner}, {After: d}, {}} {
+			if got, known := ReadMessage(want.String()); !known || got != want {
+				t.Fatalf("%+v is written %q, and read as %+v", want, want, got)
+			}
+		}
+	})
+}
