@@ -1,0 +1,279 @@
+package sim
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"testing/synctest"
+	"time"
+)
+
+// What is looked at while a world runs, and what may be left at its end.
+
+// look has all oracles look.
+func (w *world) look() {
+	w.mu.Lock()
+	waiting, used := slices.Collect(maps.Keys(w.waiting)), w.used
+	w.used = make(map[*oracle]struct{}, len(used))
+	for _, v := range waiting {
+		for _, o := range v.locks {
+			w.used[o] = struct{}{}
+		}
+	}
+	w.mu.Unlock()
+	for o := range used {
+		if o.look() {
+			w.uses(o)
+		}
+	}
+	for _, v := range waiting {
+		v.look()
+	}
+	if w.ticks++; w.ticks%20 == 0 {
+		w.lookForGhosts()
+	}
+}
+
+// lookForGhosts reports holds of processes that have nothing to do with the lock any more: what a call without an answer left there is looked for,
+// and released (G5).
+func (w *world) lookForGhosts() {
+	seen := make(map[string]time.Time)
+	for i, server := range w.servers {
+		of := make(map[string]*process)
+		for _, p := range w.all {
+			of[p.locks[i].ID()] = p
+		}
+		server.tick()
+		for _, key := range server.redis.Keys() {
+			o := w.of[key]
+			if o == nil {
+				continue
+			}
+			for _, field := range server.fields(key) {
+				p := of[field[:min(36, len(field))]]
+				if p == nil || p.ended.Load() {
+					continue
+				}
+				if d := w.haunts(p, o, fmt.Sprint(i, key, field), seen); d > 0 {
+					w.violation(o.name.Text, "server %d has %s for %v, and p%d has nothing to do with %s any more (G5)",
+						i, short(field), d, p.number, key)
+				}
+			}
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ghosts = seen
+}
+
+// disturbed is how many processes were, at some time since then.
+func (w *world) disturbed(since time.Duration) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.all {
+		if p.active > 0 || time.Since(p.faulted) < since || p.ended.Load() {
+			n++
+		}
+	}
+	return n
+}
+
+// uses notes that a lock has to be looked at.
+func (w *world) uses(o *oracle) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.used[o] = struct{}{}
+}
+
+// haunts notes a field of a process that has nothing to do with the lock, and returns for how long it is there if that is too long.
+func (w *world) haunts(p *process, o *oracle, name string, seen map[string]time.Time) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p.busy[o] > 0 {
+		return 0
+	}
+	at, known := w.ghosts[name]
+	if !known {
+		at = time.Now()
+	}
+	seen[name] = at
+	// One that came late by some time is found within that time and what a try takes. It is looked for as long as its lease, and for a minute at
+	// the most; one that comes later ends with its lease.
+	d, late := time.Since(at), p.longest+6*time.Second
+	if p.longest > min(w.plan.Watchdog, time.Minute) {
+		late += w.plan.Watchdog
+	}
+	if d < late || p.active > 0 || time.Since(p.faulted) < late {
+		return 0
+	}
+	seen[name] = time.Now().Add(time.Hour) // it is told
+	return d
+}
+
+// released notes that the unlock of an owner has returned. A section that came after it may have the same one, and may have come before that;
+// a Lock of several may have it while it waits for another one.
+func (w *world) released(p *process, o *oracle, owner string) {
+	if owner == "" || len(w.all) > 100 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.holding[owner] == 0 && p.many[o] == 0 {
+		w.unlocked[owner] = time.Now()
+	}
+}
+
+// stuck is a lock that somebody waits for.
+func (w *world) stuck() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for v := range w.waiting {
+		return v.locks[0].name.Text
+	}
+	return ""
+}
+
+// checkRest looks for what is left when all calls have ended.
+func (w *world) checkRest() {
+	wait := 4 * time.Second // what lingers, and what was swept
+	if !w.plan.isCalm() {
+		wait = w.settle() + 3*w.plan.Watchdog + 65*time.Second // what could not be released is tried for a minute
+	}
+	time.Sleep(wait)
+	for _, s := range w.servers {
+		for _, channel := range s.redis.PubSubChannels("") {
+			w.violation(w.nameIn(channel), "channel %s of server %d has a subscriber %v after the end (G5)", channel, s.number, wait)
+		}
+		s.tick()
+		for _, key := range s.redis.Keys() {
+			if !strings.HasPrefix(key, "redisson_lock_token") && !w.isOfTheDead(s, key) {
+				w.violation(w.nameIn(key), "key %s of server %d is there %v after the end (G5)", key, s.number, wait)
+			}
+		}
+	}
+	for _, p := range w.all {
+		p.close()
+	}
+}
+
+// isOfTheDead reports whether a key is the queue of a fair lock in which only processes are that have ended, or could not leave it for a
+// minute: they stay there until somebody wants the lock.
+func (w *world) isOfTheDead(s *server, key string) bool {
+	w.mu.Lock()
+	outage := w.outage
+	w.mu.Unlock()
+	if outage > 50*time.Second && (strings.HasPrefix(key, "redisson_lock_queue") || strings.HasPrefix(key, "redisson_lock_timeout")) {
+		return true
+	}
+	var entries []string
+	switch {
+	case strings.HasPrefix(key, "redisson_lock_queue"):
+		entries, _ = s.redis.List(key)
+	case strings.HasPrefix(key, "redisson_lock_timeout"):
+		entries, _ = s.redis.ZMembers(key)
+	}
+	for _, entry := range entries {
+		if !slices.ContainsFunc(w.all, func(p *process) bool { return p.ended.Load() && strings.HasPrefix(entry, p.locks[s.number].ID()) }) {
+			return false
+		}
+	}
+	return len(entries) > 0
+}
+
+// close closes the Clients of a process, one after the other, and looks at what each leaves behind (G9).
+func (p *process) close() {
+	w := p.world
+	for i, c := range p.locks {
+		began := time.Now()
+		c.Close()
+		took := time.Since(began)
+		p.closed.Go(func() { // ends by itself
+			time.Sleep(w.reach())
+			if p.isDead() || p.quiet() < time.Minute {
+				return
+			}
+			if took > time.Second {
+				w.violation("", "Close of p%d took %v (G9)", p.number, took)
+			}
+			for _, channel := range w.servers[i].redis.PubSubChannels("") {
+				if strings.Contains(channel, c.ID()) {
+					w.violation(w.nameIn(channel), "p%d is closed, and subscribed to %s (G9)", p.number, channel)
+				}
+			}
+		})
+	}
+}
+
+func (w *world) ran() int {
+	n := 0
+	for _, s := range w.servers {
+		n += s.ran()
+	}
+	return n
+}
+
+func (w *world) nameIn(text string) string {
+	for _, n := range w.plan.Names {
+		if strings.Contains(text, n.Text) {
+			return n.Text
+		}
+	}
+	return ""
+}
+
+// end ends all goroutines.
+func (w *world) end() {
+	select {
+	case <-w.over:
+	default:
+		close(w.over)
+	}
+	w.faults.Wait()
+	for _, p := range w.all {
+		p.stop()
+		for _, c := range p.locks {
+			p.closed.Go(c.Close)
+		}
+	}
+	w.work.Wait()
+	w.lookForGoroutines()
+	for _, p := range w.all {
+		p.closed.Wait()
+		for _, c := range p.redis {
+			c.Close()
+		}
+		for _, way := range p.ways {
+			way.kill()
+		}
+	}
+	synctest.Wait()
+	for _, s := range w.servers {
+		s.redis.Close()
+	}
+}
+
+// lookForGoroutines looks for those of the library when all of its Clients are closed, and all else still lives (G9).
+func (w *world) lookForGoroutines() {
+	for _, p := range w.all {
+		p.closed.Wait()
+	}
+	if !w.plan.isCalm() || len(w.all) > 100 {
+		return // one may wait for rueidis to give it a connection
+	}
+	synctest.Wait()
+	own := make([]byte, 200)
+	own = own[:runtime.Stack(own, false)]
+	from := bytes.Index(own, []byte("synctest bubble "))
+	bubble := own[from : from+bytes.IndexByte(own[from:], ']')+1]
+	all := make([]byte, 1<<22)
+	all = all[:runtime.Stack(all, true)]
+	for stack := range bytes.SplitSeq(all, []byte("\n\n")) {
+		if head, _, _ := bytes.Cut(stack, []byte{'\n'}); bytes.HasSuffix(bytes.TrimSuffix(head, []byte{':'}), bubble) &&
+			bytes.Contains(stack, []byte("created by github.com/go-rlock/rlock/")) && !bytes.Contains(stack, []byte("/internal/sim.")) {
+			w.violation("", "a goroutine is left after Close (G9): %s", stack)
+		}
+	}
+}

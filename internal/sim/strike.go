@@ -1,0 +1,152 @@
+package sim
+
+import (
+	"context"
+	"time"
+)
+
+// How faults are done to a world.
+
+// fault has one happen, and returns when it is over.
+func (w *world) fault(f Fault) {
+	concerned := w.all
+	if f.Process >= 0 {
+		concerned = w.all[f.Process : f.Process+1]
+	}
+	w.disturb(concerned, 1)
+	w.trace.note(-1, "fault: %v", f)
+	defer func() {
+		w.disturb(concerned, -1)
+		if f.For > 0 {
+			w.trace.note(-1, "fault: %v is over", f.What)
+		}
+	}()
+	server := w.servers[f.Server]
+	var ways []*way // concerned
+	if f.Process >= 0 {
+		ways = w.all[f.Process].ways
+	} else {
+		for _, p := range w.all {
+			ways = append(ways, p.ways[f.Server])
+		}
+	}
+	each := func(do func(*way)) {
+		for _, way := range ways {
+			do(way)
+		}
+	}
+	answer := func(text string) {
+		server.answer(text)
+		time.Sleep(f.For)
+		server.answer("")
+	}
+	switch f.What { //nolint:exhaustive // the last one is none
+	case Late:
+		each((*way).holdLinks)
+		time.Sleep(f.For)
+		each((*way).free)
+	case HeldBack, ServerSlow:
+		each((*way).hold)
+		time.Sleep(f.For)
+		each((*way).free)
+	case Cut:
+		each(func(way *way) { way.cutAll(nil) })
+	case HalfCut:
+		each(func(way *way) { way.cutAll(func(l *link) bool { return l.listens }) })
+	case ReplyLost:
+		each(func(way *way) { way.loseReplies(1) })
+	case Silent:
+		each((*way).silence)
+		time.Sleep(f.For)
+		each((*way).heal)
+	case Refused, ServerBack, ServerEmpty:
+		each(func(way *way) { way.refuse(true); way.cutAll(nil) })
+		if f.What == ServerEmpty {
+			w.forgotten(w.locks)
+			server.forget()
+			w.forgotten(w.locks)
+		}
+		time.Sleep(f.For)
+		each(func(way *way) { way.refuse(false) })
+	case Killed, Closed, ShutDown:
+		w.endProcess(w.all[f.Process], f.What)
+	case Loading:
+		answer("LOADING Redis is loading the dataset in memory")
+	case Busy:
+		answer("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.")
+	case ReadOnly:
+		answer("READONLY You can't write against a read only replica.")
+	case OutOfMemory:
+		answer("OOM command not allowed when used memory > 'maxmemory'.")
+	case NoScript:
+		server.scripts.forget()
+	case Deleted:
+		o := w.locks[f.Name]
+		w.forgotten([]*oracle{o})
+		server.redis.Del(o.name.Text)
+		w.forgotten([]*oracle{o})
+	case Forced: // as any client does it, in one moment
+		o := w.locks[f.Name]
+		w.forgotten([]*oracle{o})
+		server.redis.Del(o.name.Text)
+		w.forgotten([]*oracle{o})
+		channel := "redisson_lock__channel:{"
+		if o.name.Kind == ReadWrite {
+			channel = "redisson_rwlock:{"
+		}
+		server.redis.Publish(channel+o.name.Text+"}", "1")
+	}
+}
+
+// disturb notes that a fault begins or ends.
+func (w *world) disturb(concerned []*process, n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lastFault = time.Now()
+	if w.active == 0 {
+		w.disturbing = w.lastFault
+	}
+	w.active += n
+	w.outage = max(w.outage, w.lastFault.Sub(w.disturbing))
+	for _, p := range concerned {
+		if p.active == 0 && w.lastFault.Sub(p.faulted) > time.Second {
+			p.began = w.lastFault
+		}
+		p.active += n
+		p.faulted = w.lastFault
+		p.longest = max(p.longest, p.faulted.Sub(p.began))
+	}
+}
+
+// forgotten is called before and after the server forgets locks.
+func (w *world) forgotten(locks []*oracle) {
+	for _, o := range locks {
+		o.forgotten()
+	}
+}
+
+// endProcess ends one.
+func (w *world) endProcess(p *process, how What) {
+	w.mu.Lock()
+	w.ended++
+	w.mu.Unlock()
+	p.ended.Store(true)
+	if how == Killed {
+		p.dead.Store(true)
+		for _, way := range p.ways {
+			way.kill()
+		}
+	}
+	if how == ShutDown {
+		for _, c := range p.locks {
+			p.closed.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				_ = c.Shutdown(ctx)
+			})
+		}
+		return
+	}
+	p.stop()
+	p.closed.Go(p.close)
+}

@@ -1,0 +1,226 @@
+package rlock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
+)
+
+// partly is what a Lock of several has so far.
+type partly struct {
+	of      *MultiMutex
+	ctx     context.Context
+	cancel  context.CancelCauseFunc // ends it before anything is released
+	unwatch func() bool             // for the end of the Clients, which is told to what is held from then on
+	levels  []*level                // of the members that are a Mutex
+	unlocks []func() []error
+}
+
+func (a *MultiMutex) newSection(ctx, closing context.Context) *partly {
+	s := &partly{of: a}
+	s.ctx, s.cancel = context.WithCancelCause(ctx)
+	cancel := s.cancel
+	s.unwatch = context.AfterFunc(closing, func() { cancel(context.Cause(closing)) })
+	return s
+}
+
+// inItsOwnWay is the refusal of which the section itself is the holder; nil if it is somebody else.
+func (s *partly) inItsOwnWay(err error) *NotAcquiredError {
+	var not *NotAcquiredError
+	if errors.As(err, &not) && slices.ContainsFunc(s.levels, func(l *level) bool { return l.hold.tenure.field() == not.Holder }) {
+		return not
+	}
+	return nil
+}
+
+// loss is that of one that it has, or the end of a Client, which has ended its ctx; nil if the caller's ctx is done.
+func (s *partly) loss(who caller) (loss *LostError) {
+	if who.ctx.Err() == nil {
+		errors.As(context.Cause(s.ctx), &loss)
+	}
+	return loss
+}
+
+// add locks m under the ctx of the section.
+func (s *partly) add(m *member, who caller) error {
+	ctx, unlock, err := m.lock(s.ctx, who)
+	if err == nil {
+		s.ctx = ctx
+		if m.spec != nil {
+			s.levels = append(s.levels, levelOf(ctx))
+		}
+		s.unlocks = append(s.unlocks, func() []error {
+			if err := unlock(); err != nil {
+				return []error{err}
+			}
+			return nil
+		})
+	}
+	return err
+}
+
+// lock is that of the member for a caller with another ctx.
+func (m *member) lock(ctx context.Context, who caller) (context.Context, UnlockFunc, error) {
+	if m.spec != nil {
+		who.ctx = ctx
+		l, err := m.spec.lock(who)
+		return m.spec.result(ctx, l, err)
+	}
+	if !who.once {
+		who.trace.waits("")
+	}
+	step := callerNow(ctx)
+	step.wait, step.limit, step.once = who.wait, who.limit, who.once
+	switch l := m.Locker.(type) {
+	case *Upgradeable:
+		return l.lockTraced(step)
+	case *QuorumMutex:
+		return l.lockTraced(step)
+	}
+	switch { // somebody else's
+	case who.once:
+		return m.TryLock(ctx, 0)
+	case who.wait.IsZero():
+		return m.Lock(ctx)
+	}
+	return m.TryLock(ctx, max(1, time.Until(who.wait)))
+}
+
+// takePart adds locks that one call can take.
+func (s *partly) takePart(part []*member, who caller) (refused *member, err error) {
+	if len(part) < 2 {
+		return s.takeEach(part, who)
+	}
+	all := make([]*spec, len(part))
+	for i, m := range part {
+		all[i] = m.spec
+	}
+	who.ctx = s.ctx
+	levels, which, err := takeTogether(who, all)
+	switch {
+	case err == errAlone: //nolint:errorlint // never wrapped
+		return s.takeEach(part, who)
+	case err == nil:
+		s.ctx = levels[len(levels)-1]
+		s.levels = append(s.levels, levels...)
+		s.unlocks = append(s.unlocks, func() []error { return unlockTogether(levels) })
+	case which >= 0:
+		refused = part[which]
+	}
+	return refused, err
+}
+
+// takeEach adds locks by an attempt for each.
+func (s *partly) takeEach(all []*member, who caller) (refused *member, err error) {
+	who.once = true
+	for _, m := range all {
+		step := who
+		step.limit = time.Now().Add(m.attempt())
+		if !who.limit.IsZero() {
+			step.limit = earlier(step.limit, who.limit)
+		}
+		if err := s.add(m, step); err != nil {
+			return s.refused(m, err), err
+		}
+	}
+	return nil, nil
+}
+
+// attempt is for how long one attempt to get it may take, while others are held: as long as its commands may.
+func (m *member) attempt() time.Duration {
+	switch {
+	case m.about == nil:
+		return calls.Timeout
+	case m.spec == nil: // an Upgradeable, which is two locks
+		return 2 * (calls.Timeout + m.replicaTimeout())
+	}
+	return calls.Timeout + m.replicaTimeout()
+}
+
+func (m *member) replicaTimeout() time.Duration {
+	if o := m.about.engine.options; o.Replicas > 0 {
+		return o.ReplicaTimeout
+	}
+	return 0
+}
+
+// longest is for how long one hold of it lasts at most; 0 if the watchdog renews that without a bound.
+func (m *member) longest() time.Duration {
+	of := m.about
+	if of == nil {
+		if of = m.trace; of == nil { // of a Quorum the members have one lease
+			return 0
+		}
+	}
+	if of.lease == 0 || of.maxHold == 0 {
+		return max(of.lease, of.maxHold)
+	}
+	return min(of.lease, of.maxHold)
+}
+
+// leading is the first member of the same lock. To wait for another one, and then lock that one, would be to wait for oneself.
+func (m *member) leading() *member { return cmp.Or(m.first, m) }
+
+// refused is the member to be waited for, if the error about m says that this can be, and not that the ctx was done. If Redis did not
+// answer, or the ctx is done meanwhile, that wait will say so.
+func (s *partly) refused(m *member, err error) *member {
+	if errors.Is(err, ErrNotAcquired) && (s.ctx.Err() == nil || !errors.Is(err, s.ctx.Err())) {
+		return m.leading()
+	}
+	return nil
+}
+
+// leave gives back what nobody was told of, for a caller who may leave meanwhile.
+func (s *partly) leave(who caller) {
+	s.unwatch()
+	if len(s.unlocks) == 0 {
+		s.cancel(s.of.fail(errUnlocked))
+		return
+	}
+	who.leaveTo(s.rollBack, s.of.clients...)
+}
+
+// rollBack unlocks what nobody was told of. It does not stay taken, see WithMinHold, and what becomes of it is no concern of the caller.
+func (s *partly) rollBack() {
+	for _, l := range s.levels {
+		l.untaken()
+	}
+	_ = s.unlock()
+}
+
+// unlock releases every lock taken so far. Calls that cannot be batched run concurrently, so that one silent server delays no other.
+func (s *partly) unlock() error {
+	s.cancel(s.of.fail(errUnlocked))
+	all, panics := make([][]error, len(s.unlocks)), make([]any, len(s.unlocks))
+	var wg sync.WaitGroup
+	for i, unlock := range s.unlocks {
+		one := func() {
+			defer func() { panics[i] = recover() }() // of the Trace of a member
+			all[i] = unlock()
+		}
+		if i == len(all)-1 {
+			one()
+		} else {
+			wg.Go(one) // ends with the unlock, which is awaited here
+		}
+	}
+	wg.Wait()
+	for _, v := range panics {
+		if v != nil {
+			panic(v) // on the goroutine of the caller, and when all are unlocked
+		}
+	}
+	switch errs := slices.Concat(all...); len(errs) {
+	case 0:
+		return nil
+	case 1:
+		return errs[0]
+	default:
+		return &manyError{errs}
+	}
+}
