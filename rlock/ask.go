@@ -75,7 +75,7 @@ func (c caller) leaveTo(f func(), clients ...*engine) {
 			case ended <- v:
 			case <-left:
 				if v != nil {
-					clients[0].tellers.traces.Panicked(v, debug.Stack())
+					clients[0].tell.traces.Panicked(v, debug.Stack())
 				}
 			}
 		}()
@@ -165,7 +165,7 @@ func (q *acquireRequest) ask(u rollbacker) (a acquireResult, left bool, err erro
 		q.spec.engine.calls.Answered(q.spec.slot, err)
 		return a, false, err
 	}
-	a, left, err = calls.Leavable(q.ctx, q.spec.engine.calls, q.spec.slot, q.limit, q.send, u.rollBack)
+	a, left, err = leavable(q.ctx, q.spec, q.limit, q.send, u.rollBack)
 	if failed := q.failed.Load(); left && failed != nil {
 		err = *failed
 	}

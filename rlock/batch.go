@@ -62,7 +62,7 @@ func takeTogether(who caller, all []*spec) (levels []*level, refused int, err er
 		}
 		b.locks = append(b.locks, l)
 	}
-	a, left, err := calls.Leavable(who.ctx, first.engine.calls, first.slot, who.limit, b.send, b.rollBack)
+	a, left, err := leavable(who.ctx, first, who.limit, b.send, b.rollBack)
 	switch {
 	case left:
 		if failed := b.failed.Load(); failed != nil {
@@ -190,7 +190,7 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 		return levels, nil
 	}
 	b.locks = b.locks[len(levels):]
-	_, _, _ = calls.Leavable(b.ctx, b.locks[0].spec.engine.calls, b.locks[0].spec.slot, b.limit, func(<-chan struct{}) (struct{}, error) {
+	_, _, _ = leavable(b.ctx, b.locks[0].spec, b.limit, func(<-chan struct{}) (struct{}, error) {
 		b.releaseGrants()
 		b.withdraw()
 		return struct{}{}, nil

@@ -71,7 +71,10 @@ func (c *Client) Close() {
 }
 
 // ID returns the Client's part of its owner fields in Redis, a UUID: see [Owner].
-func (c *Client) ID() string { return c.id }
+func (c *Client) ID() string {
+	c.check()
+	return c.id
+}
 
 // check panics for what can only be a mistake in the program.
 func (c *Client) check() {

@@ -100,7 +100,7 @@ func (t *topology) learn(ctx context.Context, limit time.Time, m *spec) (known b
 	c := m.engine
 	again := calls.Retry{Until: limit}
 	for {
-		sharded, left, err := calls.Leavable(ctx, m.engine.calls, m.slot, limit, func(<-chan struct{}) (bool, error) {
+		sharded, left, err := leavable(ctx, m, limit, func(<-chan struct{}) (bool, error) {
 			return c.askSharded(c.calls.Context(ctx, time.Now(), 0), m)
 		}, nil)
 		switch {

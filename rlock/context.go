@@ -7,7 +7,7 @@ import "context"
 // belong to it. Deadline, values and cancellation of ctx stay, so it still ends with the
 // section; add [context.WithoutCancel] for one that should not.
 func Detach(ctx context.Context) context.Context {
-	return context.WithValue(ctx, sectionKey{}, nil)
+	return context.WithValue(ctx, sectionKey{}, noSection{}) // not nil, for which a ctx made of several would look elsewhere
 }
 
 // Owner returns the owner of the innermost hold that ctx carries, of whichever lock, as it is written in Redis:
@@ -25,7 +25,8 @@ func Owner(ctx context.Context) string {
 //
 // The token belongs to the hold, and all its levels have it. Every hold of one name has a higher token than those before it. So a store
 // that refuses writes with a token lower than one it has seen is safe from holders that do not know yet that they lost the lock. The token
-// stays the same after the hold has ended, but a section that begins after that, under its ctx, carries it no more.
+// stays the same after the hold has ended, but a section that begins after that, under its ctx, carries it no more, unless a section that
+// was open when the hold ended lies between the two.
 //
 // If ctx carries locks of one name in several Redis servers, use [Mutex.FencingToken]: it tells them apart.
 func FencingToken(ctx context.Context, name string) (token int64, ok bool) {

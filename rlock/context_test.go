@@ -79,3 +79,49 @@ func TestEndedSectionsAreLeftOut(t *testing.T) {
 	require.False(t, ok, "it began when that had ended")
 	require.NoError(t, unlock())
 }
+
+// merged is a ctx with the values of two, as programs make them of several.
+type merged struct {
+	context.Context
+
+	other context.Context
+}
+
+func (m merged) Value(key any) any {
+	if v := m.Context.Value(key); v != nil {
+		return v
+	}
+	return m.other.Value(key)
+}
+
+// A ctx that was detached carries no holds, whatever it is merged with.
+func TestDetachedAndMerged(t *testing.T) {
+	c, err := New(redistest.Start(t).Client(t), Options{})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	m := c.Mutex(redistest.Name(t))
+	ctx, unlock, err := m.Lock(t.Context())
+	require.NoError(t, err)
+	n, err := m.HoldCount(merged{Detach(ctx), ctx})
+	require.NoError(t, err)
+	require.Equal(t, 0, n)
+	require.NoError(t, unlock())
+}
+
+// Handles that no Client made, and Clients that New did not make, say so.
+func TestHandlesThatNobodyMade(t *testing.T) {
+	for name, f := range map[string]func(){
+		"Name": func() { (&Mutex{}).Name() }, "Lock": func() { _, _, _ = (&Mutex{}).Lock(t.Context()) },
+		"TTL": func() { _, _ = (&Mutex{}).TTL(t.Context()) }, "IsLocked": func() { _, _ = (*Mutex)(nil).IsLocked(t.Context()) },
+		"ID": func() { (&Client{}).ID() }, "Stats": func() { (&Client{}).Stats() }, "Mutex": func() { (*Client)(nil).Mutex("a") },
+		"Close": func() { (&Client{}).Close() }, "Shutdown": func() { _ = (*Client)(nil).Shutdown(t.Context()) },
+	} {
+		said := func() (v any) {
+			defer func() { v = recover() }()
+			f()
+			return nil
+		}()
+		text, _ := said.(string)
+		require.Contains(t, text, "rlock: a ", name)
+	}
+}

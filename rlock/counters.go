@@ -5,8 +5,6 @@ import (
 	"sync/atomic"
 )
 
-// How many holds an engine has, and its end.
-
 // counters are what the Stats are made of.
 type counters struct {
 	holds                                    atomic.Int64
@@ -38,49 +36,5 @@ func (c *engine) lost(ctx context.Context, kind string, e *LostError) {
 		return
 	}
 	c.stats.lost.Add(1)
-	c.tellers.lost(ctx, kind, e)
-}
-
-// awaitEmpty waits until all sections have unlocked, or the Client is closed by somebody else.
-func (c *engine) awaitEmpty(ctx context.Context) error {
-	select {
-	case <-c.empty:
-		return nil
-	case <-c.calls.Done():
-		return nil
-	default:
-	}
-	select {
-	case <-c.empty:
-	case <-c.calls.Done():
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return nil
-}
-
-// tellHolders ends the contexts of all sections, and the renewals.
-func (c *engine) tellHolders() {
-	c.telling.Do(func() { close(c.holdersCancelled) })
-	c.leases.Shut()
-}
-
-// isTold reports whether the holders have been told, or are being told.
-func (c *engine) isTold() bool {
-	select {
-	case <-c.holdersCancelled:
-		return true
-	default:
-		return false
-	}
-}
-
-// isShut reports whether no new hold may begin but within a section.
-func (c *engine) isShut() bool {
-	select {
-	case <-c.shut:
-		return true
-	default:
-		return false
-	}
+	c.tell.lost(ctx, kind, e)
 }

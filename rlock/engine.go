@@ -33,8 +33,8 @@ type engine struct {
 	connections lua.Connections // for Options.Replicas
 	sweepers    *sweep.Sweepers
 	stats       counters
-	*tellers
-	insiders insiders
+	tell        *tellers
+	insiders    insiders
 
 	shutting, emptied sync.Once
 	shut              chan struct{} // closed by Shutdown at once: no new holds
@@ -70,7 +70,7 @@ func newEngine(rdb rueidis.Client, id string, o Options) *engine {
 		over:             make(chan struct{}),
 	}
 	c.sweepers = sweep.New(c.calls, rdb)
-	c.tellers = newTellers(o, c.grantLease())
+	c.tell = newTellers(o, c.grantLease())
 	c.hub = pubsub.New(rdb, c.id)
 	c.hub.Run = openRunFor
 	if rdb.Mode() == rueidis.ClientModeCluster {
@@ -78,15 +78,15 @@ func newEngine(rdb rueidis.Client, id string, o Options) *engine {
 	}
 	leases := lease.Options{Watchdog: o.WatchdogTimeout, Timeout: calls.Timeout}
 	if o.Logger != nil || o.Trace != nil && o.Trace.Renewed != nil {
-		leases.Renewed = c.renewed
+		leases.Renewed = c.tell.renewed
 	}
 	c.leases = lease.NewRenewer(c.renew, leases)
 	return c
 }
 
 func (c *engine) close() {
+	c.shutting.Do(func() { close(c.shut) }) // first: who is told of the end by a call looks there
 	c.calls.Close()
-	c.shutting.Do(func() { close(c.shut) })
 	grace := time.AfterFunc(closeGrace, c.calls.Stop)
 	defer grace.Stop()
 	c.hub.Stop() // tells the waiters
@@ -109,7 +109,51 @@ func (c *engine) close() {
 	case <-ended:
 	case <-limit.C:
 	}
-	c.tellers.flush()
+	c.tell.flush()
+}
+
+// awaitEmpty waits until all sections have unlocked, or the Client is closed by somebody else.
+func (c *engine) awaitEmpty(ctx context.Context) error {
+	select {
+	case <-c.empty:
+		return nil
+	case <-c.calls.Done():
+		return nil
+	default:
+	}
+	select {
+	case <-c.empty:
+	case <-c.calls.Done():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// tellHolders ends the contexts of all sections, and the renewals.
+func (c *engine) tellHolders() {
+	c.telling.Do(func() { close(c.holdersCancelled) })
+	c.leases.Shut()
+}
+
+// isTold reports whether the holders have been told, or are being told.
+func (c *engine) isTold() bool {
+	select {
+	case <-c.holdersCancelled:
+		return true
+	default:
+		return false
+	}
+}
+
+// isShut reports whether no new hold may begin but within a section.
+func (c *engine) isShut() bool {
+	select {
+	case <-c.shut:
+		return true
+	default:
+		return false
+	}
 }
 
 // handsOff reports whether an unlock gives the lock to a waiter, here or in another process. Replicas do not confirm such a

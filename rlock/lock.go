@@ -227,7 +227,7 @@ func (l *locking) suspect() {
 	c, waited, holder := l.spec.engine, time.Since(l.began), l.refusal().Holder
 	if !l.warned && waited >= c.options.WatchdogTimeout && c.isSelf(l.outer, holder) {
 		l.warned = true
-		c.warn("rlock: a Lock waits for a hold of this client that was taken under the same ctx; "+
+		c.tell.warn("rlock: a Lock waits for a hold of this client that was taken under the same ctx; "+
 			"does its caller have the lock, and did not pass on the section's ctx?",
 			"name", l.spec.name, "owner", holder, "waited", waited)
 	}
@@ -363,7 +363,7 @@ func (l *locking) withdrawInTime(hasTime bool, sweep func(*tenure)) (granted boo
 	case pubsub.Claimed: // its claimant ends it
 	case pubsub.Left:
 		if hasTime && l.tenure != nil && l.tenure.queued != nil {
-			_, _, _ = calls.Leavable(l.ctx, l.spec.engine.calls, l.spec.slot, l.wait, func(<-chan struct{}) (struct{}, error) {
+			_, _, _ = leavable(l.ctx, l.spec, l.wait, func(<-chan struct{}) (struct{}, error) {
 				l.tenure.giveBack()
 				return struct{}{}, nil
 			}, func(_ struct{}, err error) {
@@ -440,7 +440,7 @@ func (l *locking) enter(a acquireResult) (s *level, err error) {
 		m.engine.leases.Stop(&t.lease) // nobody is to be told of its end, whenever it is given back
 	}
 	// The caller may leave before the grant is given back; if that is not even begun, since Redis is silent, it is swept.
-	_, _, _ = calls.Leavable(l.ctx, m.engine.calls, m.slot, l.limit, func(<-chan struct{}) (struct{}, error) {
+	_, _, _ = leavable(l.ctx, m, l.limit, func(<-chan struct{}) (struct{}, error) {
 		t.awaitCallSlot()
 		defer t.releaseCallSlot()
 		t.giveBack()

@@ -74,7 +74,7 @@ func (c *Client) handle(k *kinds.Kind, name string, options []Option) *Mutex {
 
 // Name returns the name of the lock.
 func (m *Mutex) Name() string {
-	if m == nil {
+	if m == nil || m.spec == nil {
 		panic("rlock: a Mutex that was not made by a Client")
 	}
 	return m.name

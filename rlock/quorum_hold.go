@@ -171,7 +171,7 @@ func (s *share) call() (a acquireResult, left bool, err error) {
 	}
 	once := caller{ctx: ctx, limit: time.Now()} // no repeats after that
 	q := &acquireRequest{caller: once, spec: m, tenure: s.tenure, count: 1}
-	return calls.Leavable(ctx, m.engine.calls, m.slot, time.Time{}, q.send, s.rollBack)
+	return leavable(ctx, m, time.Time{}, q.send, s.rollBack)
 }
 
 // rollBack ends a share that the hold has no use for, when its call was answered. That is once, if at all.
@@ -262,7 +262,7 @@ type shareKeeper struct {
 func (k shareKeeper) Item() lease.Item { return keeper{k.held}.Item() }
 func (k shareKeeper) Group() any       { return keeper{k.held}.Group() }
 
-func (k shareKeeper) lock() (name, kind string) { return k.held.spec.name, "quorum" }
+func (k shareKeeper) about() (name, kind string) { return k.held.spec.name, "quorum" }
 
 // Lost is called when the server has forgotten the share, or its lease has ended. It is asked for again.
 func (k shareKeeper) Lost(loss lease.Loss) {

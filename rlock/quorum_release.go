@@ -72,7 +72,7 @@ func (h *quorumHold) sweep() {
 // was trusted, nor than that time is over; the rest goes on in the background.
 func (h *quorumHold) release(until, over time.Time) error {
 	q := h.quorum
-	calls, failed := len(h.shares)-len(h.rest), 0 // those under way end by being released
+	underWay, failed := len(h.shares)-len(h.rest), 0 // those under way end by being released
 	found := make(map[*share]bool)
 	for _, s := range h.rest {
 		c := s.tenure.spec.engine
@@ -80,7 +80,7 @@ func (h *quorumHold) release(until, over time.Time) error {
 			s.tenure.sweepIfUnresolved()
 			continue
 		}
-		calls++
+		underWay++
 		counted := c.calls.Start() // an unlock works after Close, too
 		go func() {                // ends when the server has answered, or after its retries; Close waits for it
 			if counted {
@@ -93,7 +93,7 @@ func (h *quorumHold) release(until, over time.Time) error {
 	held := 0
 	timer := time.NewTimer(time.Until(earlier(until, over)))
 	defer timer.Stop()
-	for range calls {
+	for range underWay {
 		select {
 		case r := <-h.released:
 			switch {

@@ -14,6 +14,9 @@ type section interface {
 // sectionKey is the key of the innermost section in a context.
 type sectionKey struct{}
 
+// noSection stands for none, see [Detach].
+type noSection struct{}
+
 func sectionOf(ctx context.Context) section {
 	if ctx == nil {
 		panic("rlock: the ctx is nil")

@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// spec is what a lock is, and on which terms a handle takes it. It does not change.
+// spec is what a lock is, and on which terms a handle takes it. It does not change once the handle is made.
 type spec struct {
 	engine    *engine
 	kind      *kinds.Kind
@@ -39,6 +39,13 @@ func (c *engine) newSpec(key string, k *kinds.Kind, name string) *spec {
 
 func (m *spec) fail(causes ...error) error { return &lockError{name: m.name, causes: causes} }
 
+// leavable is [calls.Leavable] for a call about m.
+func leavable[T any](
+	ctx context.Context, m *spec, limit time.Time, f func(left <-chan struct{}) (T, error), rollBack func(T, error),
+) (value T, left bool, err error) {
+	return calls.Leavable(ctx, m.engine.calls, m.slot, limit, f, rollBack)
+}
+
 // query runs a command for a caller who may leave. rueidis itself retries read-only commands until calls.Timeout.
 func query[T any](ctx context.Context, m *spec, command func(context.Context) (T, error)) (value T, err error) {
 	if m.invalid != nil {
@@ -59,7 +66,7 @@ func query[T any](ctx context.Context, m *spec, command func(context.Context) (T
 		left = !known
 	}
 	if !left {
-		value, left, err = calls.Leavable(ctx, m.engine.calls, m.slot, time.Time{}, func(<-chan struct{}) (T, error) {
+		value, left, err = leavable(ctx, m, time.Time{}, func(<-chan struct{}) (T, error) {
 			return command(c.calls.Context(ctx, time.Now(), 0))
 		}, nil)
 	}

@@ -15,6 +15,7 @@ type Stats struct {
 // Stats returns figures about the locks of the Client. It asks nobody, and takes microseconds, or a millisecond with many thousands
 // of waiters.
 func (c *Client) Stats() Stats {
+	c.check()
 	return Stats{
 		Holds:    int(c.stats.holds.Load()),
 		Waiting:  c.hub.Waiting(),

@@ -13,8 +13,8 @@ import (
 // called back. What a command without a reply may have done is found out and rolled back here:
 //
 //   - Its reply comes late: whoever waits for it gives the hold back (locking.rollBack).
-//   - Its reply is lost: the owner field is swept, that is released again and again, until what was looked for was
-//     found, or until the lease that the command could have started has ended.
+//   - Its reply is lost: the owner field is swept, that is released again and again, until the command can do nothing any more: as
+//     long as the lease that it could have started lasts, or until the first answer if it was to end a hold.
 //
 // A field is used for one hold only (I3), so nobody else can be hurt by that, however late it comes.
 
@@ -77,7 +77,7 @@ func (t *tenure) orphan() *sweep.Orphan {
 	r := &sweep.Orphan{Unresolved: u, Slot: m.slot, Args: t.releaseArgs()}
 	r.Gone = func() { m.engine.hub.Wake(m.waiters()) }
 	r.Left = func(err error) {
-		m.engine.warn("rlock: a field may be left in Redis after a call without an answer; it ends with its lease",
+		m.engine.tell.warn("rlock: a field may be left in Redis after a call without an answer; it ends with its lease",
 			"name", m.name, "owner", r.Args.Owner, "err", err)
 	}
 	if t.queued != nil {

@@ -116,7 +116,7 @@ func (t *tellers) renewed(renewals []lease.Renewal) {
 	if to := t.trace; to != nil && to.Renewed != nil {
 		t.traced(maxRenewals, func() {
 			for _, r := range renewals {
-				name, kind := r.Keeper.(keeps).lock() //nolint:errcheck // there are no other keepers
+				name, kind := r.Keeper.(keeps).about() //nolint:errcheck // there are no other keepers
 				to.Renewed(RenewedInfo{Name: name, Kind: kind, Left: r.Left, Granted: r.Short})
 			}
 		})
@@ -124,4 +124,4 @@ func (t *tellers) renewed(renewals []lease.Renewal) {
 }
 
 // keeps is a keeper that can say which lock its lease is for.
-type keeps interface{ lock() (name, kind string) }
+type keeps interface{ about() (name, kind string) }

@@ -50,7 +50,7 @@ func (t *tenure) join() *turn {
 	return w
 }
 
-// takes is begin again, for a turn that is over.
+// takes is callSlot again, for a turn that is over.
 func (t *tenure) takes(w *turn) (ok bool, next *turn) {
 	if w.given {
 		return true, nil
@@ -70,7 +70,7 @@ func (t *tenure) leaves(w *turn) {
 	}
 }
 
-// awaitCallSlot is begin for an unlock, also if somebody has to give the right back first, and whatever becomes of the tenure meanwhile.
+// awaitCallSlot is callSlot for an unlock, also if somebody has to give the right back first, and whatever becomes of the tenure meanwhile.
 func (t *tenure) awaitCallSlot() {
 	for {
 		t.mu.Lock()

@@ -20,7 +20,7 @@ func ours() int { return redistest.Goroutines(packages...) }
 
 var packages = []string{
 	"github.com/go-rlock/rlock/rlock.", "github.com/go-rlock/rlock/lease.", "github.com/go-rlock/rlock/pubsub.", "github.com/go-rlock/rlock/lua.",
-	"github.com/go-rlock/rlock/internal/calls.", "github.com/go-rlock/rlock/internal/sweep.",
+	"github.com/go-rlock/rlock/internal/calls.", "github.com/go-rlock/rlock/internal/sweep.", "github.com/go-rlock/rlock/internal/tell.",
 }
 
 // awaitGone allows goroutines that have said they are done the moment that they need to end, on a loaded machine: less

@@ -220,7 +220,9 @@ func TestNoGhostRenewal(t *testing.T) {
 // The watchdog must go with the hold even if the Lock was cancelled at any moment.
 func TestWatchdogEndsWithCancelledAcquires(t *testing.T) {
 	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
-	calls := func() int { return redistest.Goroutines("go-rlock/rlock/rlock.") }
+	calls := func() int {
+		return redistest.Goroutines("go-rlock/rlock/rlock.", "go-rlock/rlock/internal/calls.", "go-rlock/rlock/internal/sweep.")
+	}
 	before := calls()
 	for i := range 300 {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i)*3*time.Microsecond)
