@@ -23,7 +23,7 @@ const (
 // Two that have one of two locks each, and are refused for the other, could change places for ever. A climb ends that: it is in
 // one order for all. Long before, those that want the same locks gather in one line: to ask for all again leads to that of the
 // first that is taken. Not each time, or they would pass that lock on among them while somebody who has the other one waits for it.
-func (a *MultiMutex) compete(who caller) (*partly, error) {
+func (a *MultiMutex) compete(who caller) (*taken, error) {
 	if a.invalid != nil {
 		return nil, a.invalid
 	}
@@ -32,7 +32,7 @@ func (a *MultiMutex) compete(who caller) (*partly, error) {
 		return nil, err
 	}
 	defer done()
-	s, hold := a.newSection(who.ctx, closing), firstClimb
+	s, hold := a.newTaken(who.ctx, closing), firstClimb
 	returns := false
 	defer func() {
 		if !returns { // a member panics, or its Trace
@@ -62,7 +62,7 @@ func (a *MultiMutex) compete(who caller) (*partly, error) {
 			e.sameHolder(err)
 			return nil, e
 		}
-		s = a.newSection(who.ctx, closing)
+		s = a.newTaken(who.ctx, closing)
 		switch {
 		case round%climbEvery == 0:
 			refused, err = a.climb(s, who, hold)
@@ -125,7 +125,7 @@ func (c caller) canWait() bool {
 
 // take adds all members but one that the section has. It does not wait. refused is a member that another owner holds; then, as after
 // any error, the section may have some of the others.
-func (a *MultiMutex) take(s *partly, who caller, has *member) (refused *member, err error) {
+func (a *MultiMutex) take(s *taken, who caller, has *member) (refused *member, err error) {
 	var again []*member
 	for _, part := range a.parts {
 		var rest []*member
@@ -147,7 +147,7 @@ func (a *MultiMutex) take(s *partly, who caller, has *member) (refused *member, 
 
 // climb adds all members, one after the other, and waits for each. With the first one it has to be done before that time is over, and
 // before half of the time has passed for which one that it has is held at most: the rest is for the section.
-func (a *MultiMutex) climb(s *partly, who caller, within time.Duration) (refused *member, err error) {
+func (a *MultiMutex) climb(s *taken, who caller, within time.Duration) (refused *member, err error) {
 	step := who
 	for _, m := range slices.Concat(a.members, a.again) {
 		if err := s.add(m, step); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/go-rlock/rlock/internal/calls"
 )
 
-// partly is what a Lock of several has so far.
-type partly struct {
+// taken is what a Lock of several has so far.
+type taken struct {
 	of      *MultiMutex
 	ctx     context.Context
 	cancel  context.CancelCauseFunc // ends it before anything is released
@@ -21,8 +21,8 @@ type partly struct {
 	unlocks []func() []error
 }
 
-func (a *MultiMutex) newSection(ctx, closing context.Context) *partly {
-	s := &partly{of: a}
+func (a *MultiMutex) newTaken(ctx, closing context.Context) *taken {
+	s := &taken{of: a}
 	s.ctx, s.cancel = context.WithCancelCause(ctx)
 	cancel := s.cancel
 	s.unwatch = context.AfterFunc(closing, func() { cancel(context.Cause(closing)) })
@@ -30,7 +30,7 @@ func (a *MultiMutex) newSection(ctx, closing context.Context) *partly {
 }
 
 // inItsOwnWay is the refusal of which the section itself is the holder; nil if it is somebody else.
-func (s *partly) inItsOwnWay(err error) *NotAcquiredError {
+func (s *taken) inItsOwnWay(err error) *NotAcquiredError {
 	var not *NotAcquiredError
 	if errors.As(err, &not) && slices.ContainsFunc(s.levels, func(l *level) bool { return l.hold.tenure.field() == not.Holder }) {
 		return not
@@ -39,7 +39,7 @@ func (s *partly) inItsOwnWay(err error) *NotAcquiredError {
 }
 
 // loss is that of one that it has, or the end of a Client, which has ended its ctx; nil if the caller's ctx is done.
-func (s *partly) loss(who caller) (loss *LostError) {
+func (s *taken) loss(who caller) (loss *LostError) {
 	if who.ctx.Err() == nil {
 		errors.As(context.Cause(s.ctx), &loss)
 	}
@@ -47,7 +47,7 @@ func (s *partly) loss(who caller) (loss *LostError) {
 }
 
 // add locks m under the ctx of the section.
-func (s *partly) add(m *member, who caller) error {
+func (s *taken) add(m *member, who caller) error {
 	ctx, unlock, err := m.lock(s.ctx, who)
 	if err == nil {
 		s.ctx = ctx
@@ -92,7 +92,7 @@ func (m *member) lock(ctx context.Context, who caller) (context.Context, UnlockF
 }
 
 // takePart adds locks that one call can take.
-func (s *partly) takePart(part []*member, who caller) (refused *member, err error) {
+func (s *taken) takePart(part []*member, who caller) (refused *member, err error) {
 	if len(part) < 2 {
 		return s.takeEach(part, who)
 	}
@@ -116,7 +116,7 @@ func (s *partly) takePart(part []*member, who caller) (refused *member, err erro
 }
 
 // takeEach adds locks by an attempt for each.
-func (s *partly) takeEach(all []*member, who caller) (refused *member, err error) {
+func (s *taken) takeEach(all []*member, who caller) (refused *member, err error) {
 	who.once = true
 	for _, m := range all {
 		step := who
@@ -168,7 +168,7 @@ func (m *member) leading() *member { return cmp.Or(m.first, m) }
 
 // refused is the member to be waited for, if the error about m says that this can be, and not that the ctx was done. If Redis did not
 // answer, or the ctx is done meanwhile, that wait will say so.
-func (s *partly) refused(m *member, err error) *member {
+func (s *taken) refused(m *member, err error) *member {
 	if errors.Is(err, ErrNotAcquired) && (s.ctx.Err() == nil || !errors.Is(err, s.ctx.Err())) {
 		return m.leading()
 	}
@@ -176,7 +176,7 @@ func (s *partly) refused(m *member, err error) *member {
 }
 
 // leave gives back what nobody was told of, for a caller who may leave meanwhile.
-func (s *partly) leave(who caller) {
+func (s *taken) leave(who caller) {
 	s.unwatch()
 	if len(s.unlocks) == 0 {
 		s.cancel(s.of.fail(errUnlocked))
@@ -186,7 +186,7 @@ func (s *partly) leave(who caller) {
 }
 
 // rollBack unlocks what nobody was told of. It does not stay taken, see WithMinHold, and what becomes of it is no concern of the caller.
-func (s *partly) rollBack() {
+func (s *taken) rollBack() {
 	for _, l := range s.levels {
 		l.untaken()
 	}
@@ -194,7 +194,7 @@ func (s *partly) rollBack() {
 }
 
 // unlock releases every lock taken so far. Calls that cannot be batched run concurrently, so that one silent server delays no other.
-func (s *partly) unlock() error {
+func (s *taken) unlock() error {
 	s.cancel(s.of.fail(errUnlocked))
 	all, panics := make([][]error, len(s.unlocks)), make([]any, len(s.unlocks))
 	var wg sync.WaitGroup
