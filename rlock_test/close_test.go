@@ -17,7 +17,9 @@ import (
 
 // ours counts the goroutines that run code of the library, but for those of another test that hang in a jam: a timer may have started one,
 // and then nothing says which test it is of.
-func ours() int { return redistest.Goroutines(packages...) - redistest.Goroutines("rlock_test_test.(*jam).hang(") }
+func ours() int {
+	return redistest.Goroutines(packages...) - redistest.Goroutines("rlock_test_test.(*jam).hang(")
+}
 
 var packages = []string{
 	"github.com/go-rlock/rlock/rlock.", "github.com/go-rlock/rlock/lease.", "github.com/go-rlock/rlock/pubsub.", "github.com/go-rlock/rlock/lua.",
