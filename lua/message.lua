@@ -1,5 +1,4 @@
--- This text stands before the scripts that tell one process something (see script.go). What the messages mean is in pubsub/message.go,
--- which reads them.
+-- This text stands before the scripts that send a message to one process (see script.go). pubsub/message.go reads and specifies them.
 
 -- grant_message says that an owner has the lock for so many ms, with that token; '-' stands for none. The 0 is the version.
 local function grant_message(owner, lease, token)

@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// What each script tells one process is read as what it means.
+// Each message that a script sends to one process is read as it was meant.
 func TestMessagesAreRead(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))

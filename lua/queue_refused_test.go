@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Whatever else may be in a queue is passed over.
+// Any other entry in a queue is passed over.
 func TestMalformedPlaces(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))

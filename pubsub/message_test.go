@@ -38,7 +38,7 @@ func TestReadMessage(t *testing.T) {
 	}
 }
 
-// What is not quite a message is a hint for the owner that it begins with.
+// Anything that is not quite a message is a hint for the owner at its beginning.
 func TestReadUnknownMessage(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{

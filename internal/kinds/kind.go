@@ -38,7 +38,7 @@ type Kind struct {
 	// Side is that of a read/write lock that a kind is. A reader gets a share, which others can have, too.
 	Side lua.Side
 
-	// What the owner field has before the tag and behind it.
+	// The parts of the owner field before the tag and behind it.
 	prefix, suffix string
 
 	Renew    func(context.Context, rueidis.Client, time.Duration, []lua.Hold) ([]lua.Renewal, error)

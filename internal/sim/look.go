@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// What is looked at while a world runs, and what may be left at its end.
+// Oracles look while a world runs, and for leftovers at its end.
 
 // look has all oracles look.
 func (w *world) look() {
