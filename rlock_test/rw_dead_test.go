@@ -26,7 +26,7 @@ func TestReadersThatStayAreDead(t *testing.T) {
 				dead := newClient(t, past.rdb).RWMutex(past.name, rlock.WithLease(brief))
 				waiter, writer := newClient(t, past.rdb).RWMutex(past.name), newClient(t, past.rdb).RWMutex(past.name)
 				if how != "fixed leases" {
-					dead = dying.RWMutex(past.name)
+					dead = dying.RWMutex(past.name, byCall) // each a field of its own
 				}
 				if how == "the writer is cut off, too" {
 					writer = dead

@@ -588,7 +588,7 @@ func TestWaitingWriterIsKilled(t *testing.T) {
 	require.NoError(t, err)
 	lockAsync(t, dying.RWMutex(past.name).Write())
 	redistest.Eventually(t, atMost, func() bool { return past.exists(t, "rlock_writers:{"+past.name+"}") }, "it waits")
-	asleep := lockAsync(t, rw.Read())
+	asleep := lockAsync(t, past.RWMutex(past.name, byCall).Read()) // not beside the one before it, which it may have come soon enough for
 	past.awaitWaiters(t, 2)
 	proxy.Refuse(true)
 	proxy.CutAll()
