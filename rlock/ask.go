@@ -235,28 +235,34 @@ func (m *spec) acquireArgs(t *tenure, count int) lua.AcquireArgs {
 // gaveUp is the error of a caller that got nothing, because its time is over (no error, or pubsub.ErrExpired) or
 // because of what went wrong. refusal is the last reply that said who holds the lock.
 func (m *spec) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
-	var loss *LostError
+	errs := &m.engine.errs
 	switch timeUp := who.ctx.Err() != nil || who.once || !who.wait.IsZero() && !time.Now().Before(who.wait); {
-	case m.engine.calls.IsClosed(), m.engine.isTold(), errors.Is(err, pubsub.ErrClosed), errors.Is(err, ErrClosed):
-		return m.fail(ErrClosed)
-	case errors.As(err, &loss):
-		return loss
-	case errors.Is(err, ErrNotReplicated):
+	case m.engine.calls.IsClosed(), m.engine.isTold(), errors.Is(err, pubsub.ErrClosed), errors.Is(err, errs.Closed):
+		return m.closed()
+	case errors.Is(err, errs.Lost):
+		return err
+	case errors.Is(err, errs.NotReplicated):
 		return m.fail(err)
 	case err == nil, errors.Is(err, pubsub.ErrExpired):
-		var causes []error
 		if refusal.Status == 0 && m.engine.calls.IsSilent(m.slot) { // it stood behind one that got no answer
-			causes = []error{unreachable(calls.ErrSilent)}
+			return m.notAcquired(who, refusal, errs.Unreachable(calls.ErrSilent))
 		}
-		e := notAcquired(who.ctx, m.name, who.began, causes...)
-		e.Holder, e.TTL, e.other = refusal.Holder, refusal.TTL, refusal.Other
-		e.carried = m.engine.isOwn(e.Holder) && carries(who.ctx, e.Holder)
-		e.self = m.engine.isSelf(who.outer, e.Holder)
-		return e
+		return m.notAcquired(who, refusal)
 	case errors.Is(err, lua.ErrNoConnection):
-		return m.fail(ErrNotReplicated, err)
+		return m.fail(errs.NotReplicated, err)
 	case timeUp && calls.MayPass(err):
-		return notAcquired(who.ctx, m.name, who.began, unreachable(err))
+		return m.notAcquired(who, lua.AcquireReply{}, errs.Unreachable(err))
 	}
-	return m.fail(unreachable(err))
+	return m.unreachable(err)
+}
+
+// notAcquired is the error of a wait that ended.
+func (m *spec) notAcquired(who caller, refusal lua.AcquireReply, causes ...error) error {
+	c := m.engine
+	return c.errs.NotAcquired(unacquired{
+		Ctx: who.ctx, Name: m.name, Began: who.began, Causes: causes,
+		Holder: refusal.Holder, TTL: refusal.TTL, Other: refusal.Other,
+		Carried: c.isOwn(refusal.Holder) && carries(who.ctx, refusal.Holder),
+		Self:    c.isSelf(who.outer, refusal.Holder),
+	})
 }

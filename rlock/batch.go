@@ -39,11 +39,11 @@ func takeTogether(who caller, all []*spec) (levels []*level, refused int, err er
 	first := all[0]
 	c := first.engine
 	if !c.calls.Start() {
-		return nil, -1, first.fail(ErrClosed)
+		return nil, -1, first.closed()
 	}
 	defer c.calls.Ended()
 	if c.isShut() {
-		return nil, -1, first.fail(ErrClosed)
+		return nil, -1, first.closed()
 	}
 	if who.ctx.Err() != nil {
 		return nil, -1, first.gaveUp(who, nil, lua.AcquireReply{})
@@ -172,10 +172,7 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 	for i, l := range b.locks {
 		m, granted := l.spec, acquireResult{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: a.Tokens[i]}, sent: a.sent}
 		if until := granted.until(m); !time.Now().Before(until) {
-			err = &LostError{
-				Name: m.name, Owner: l.tenure.field(), Reason: LostExpired, Since: until,
-				text: "lost: Redis took longer than the lease to answer",
-			}
+			err = l.tenure.tooLate(m, until)
 			break
 		}
 		s, failed := l.tenure.admitAs(inner, b.outer, cancel, m, granted, false)

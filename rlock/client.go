@@ -41,7 +41,7 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rlock: client id: %w", err)
 	}
-	return &Client{newEngine(rdb, id.String(), o)}, nil
+	return &Client{newEngine(rdb, id.String(), o, ofEngine)}, nil
 }
 
 // Close ends everything that the Client does. Waiting calls return [ErrClosed], and the contexts of sections are cancelled with a

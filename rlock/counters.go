@@ -30,11 +30,8 @@ func (c *engine) holdEnds() {
 	}
 }
 
-// lost tells of the loss of a hold. ctx is that of its section.
-func (c *engine) lost(ctx context.Context, kind string, e *LostError) {
-	if e.Reason == LostClosed {
-		return
-	}
+// lost tells of the loss of a hold, unless that is the end of the Client. ctx is that of its section.
+func (c *engine) lost(ctx context.Context, kind string, loss error) {
 	c.stats.lost.Add(1)
-	c.tell.lost(ctx, kind, e)
+	c.tell.lost(ctx, kind, loss)
 }

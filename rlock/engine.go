@@ -24,6 +24,7 @@ type engine struct {
 	calls   *calls.Calls // done with when Close begins; stopped after closeGrace
 	id      string       // the client part of its owner fields
 	options Options
+	errs    engineErrors
 	hub     *pubsub.Hub
 	leases  *lease.Renewer
 	cluster *topology // nil unless rdb is a cluster client
@@ -58,12 +59,13 @@ const (
 	closeLimit = closeGrace + 2*calls.LastTimeout
 )
 
-func newEngine(rdb rueidis.Client, id string, o Options) *engine {
+func newEngine(rdb rueidis.Client, id string, o Options, errs engineErrors) *engine {
 	c := &engine{
 		rdb:              rdb,
-		calls:            calls.New(rdb, ErrClosed),
+		calls:            calls.New(rdb, errs.Closed),
 		id:               id,
 		options:          o,
+		errs:             errs,
 		shut:             make(chan struct{}),
 		empty:            make(chan struct{}),
 		holdersCancelled: make(chan struct{}),

@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
@@ -52,12 +50,14 @@ var (
 	ErrClosed = errors.New("rlock: client closed")
 )
 
-// Causes behind the sentinels.
-var (
-	errUnlockedBefore = errors.New("unlocked before")
-	errLockFailed     = errors.New("its Lock failed")
-	errReads          = errors.New("the ctx carries a read hold (unlock that first; only a reader of Upgradeable can become the writer, by its Upgrade)")
-)
+// errLockFailed is behind the ErrNotHeld of the unlock that a Lock which failed returns.
+var errLockFailed = errors.New("its Lock failed")
+
+// ofEngine are the errors that locks make.
+var ofEngine = engineErrors{
+	Closed: ErrClosed, Lost: ErrLost, NotHeld: ErrNotHeld, NotReplicated: ErrNotReplicated, Reentry: ErrReentry, Upgrade: ErrUpgrade,
+	Loss: newLostError, NotAcquired: newNotAcquired, Unreachable: unreachable, Failed: newLockError,
+}
 
 // NotAcquiredError is the [ErrNotAcquired] of a Lock or TryLock.
 type NotAcquiredError struct {
@@ -151,6 +151,14 @@ type LostError struct {
 
 func (e *LostError) Error() string { return prefix(e.Name) + e.text }
 
+// newLostError is that of a hold of the engine.
+func newLostError(l whyLost) error {
+	reason := [...]LossReason{
+		lostExpired: LostExpired, lostGone: LostGone, lostMaxHold: LostMaxHold, lostClosed: LostClosed,
+	}[l.Reason]
+	return &LostError{Name: l.Name, Owner: l.Owner, Reason: reason, Since: l.Since, text: l.Text, err: l.Err}
+}
+
 // Is reports whether target is ErrLost, or ErrClosed for the reason LostClosed.
 func (e *LostError) Is(target error) bool {
 	if e.Reason == LostClosed {
@@ -167,6 +175,8 @@ type lockError struct {
 	name   string
 	causes []error
 }
+
+func newLockError(name string, causes ...error) error { return &lockError{name: name, causes: causes} }
 
 func (e *lockError) Error() string {
 	causes := e.causes
@@ -216,32 +226,6 @@ func unreachable(err error) error {
 	return &unreachableError{err}
 }
 
-// unlockedError is the [context.Cause] of a section that was unlocked. The unlock may find out afterwards that
-// the hold was lost before; from then on it passes for that loss.
-type unlockedError struct {
-	name *string // of the lock
-	loss atomic.Pointer[LostError]
-}
-
-func (e *unlockedError) Error() string {
-	if loss := e.loss.Load(); loss != nil {
-		return loss.Error()
-	}
-	return prefix(*e.name) + "unlocked"
-}
-
-func (e *unlockedError) Is(target error) bool { return target == context.Canceled }
-
-func (e *unlockedError) Unwrap() error {
-	if loss := e.loss.Load(); loss != nil {
-		return loss
-	}
-	return nil
-}
-
-// errUnlocked is the [context.Cause] of a section of several locks, or of a quorum, that was unlocked.
-var errUnlocked = fmt.Errorf("rlock: unlocked: %w", context.Canceled)
-
 // notAcquired is the error of a wait that ended, because ctx is done or its time is over.
 func notAcquired(ctx context.Context, name string, began time.Time, causes ...error) *NotAcquiredError {
 	e := &NotAcquiredError{Name: name, Waited: time.Since(began), causes: causes}
@@ -259,6 +243,13 @@ func notAcquired(ctx context.Context, name string, began time.Time, causes ...er
 	return e
 }
 
+// newNotAcquired is that of a wait in the engine.
+func newNotAcquired(u unacquired) error {
+	e := notAcquired(u.Ctx, u.Name, u.Began, u.Causes...)
+	e.Holder, e.TTL, e.self, e.other, e.carried = u.Holder, u.TTL, u.Self, u.Other, u.Carried
+	return e
+}
+
 // isOurs reports whether err is of a lock. It says nothing of another lock, though errors.Is would find it.
 func isOurs(err error) bool {
 	for _, sentinel := range []error{
@@ -268,8 +259,7 @@ func isOurs(err error) bool {
 			return true
 		}
 	}
-	var unlocked *unlockedError
-	return errors.Is(err, errUnlocked) || errors.As(err, &unlocked)
+	return errors.Is(err, errUnlocked)
 }
 
 // sectionError is the error of a section and of its lock.
@@ -323,13 +313,4 @@ func oneLine(name string, cause error) string {
 		text = strings.TrimPrefix(text, "rlock: ")
 	}
 	return strings.ReplaceAll(text, "\n", "; ")
-}
-
-// quote shortens names that would fill a log.
-func quote(name string) string {
-	const most = 128
-	if len(name) <= most {
-		return strconv.Quote(name)
-	}
-	return fmt.Sprintf("%q… (%d bytes)", name[:most], len(name))
 }

@@ -99,8 +99,8 @@ func (h *hold) attach() {
 	t := h.tenure
 	t.mu.Lock()
 	h.passed, h.count, t.hold = false, 1, h
-	loss := t.loss
-	h.unlocked.loss.Store(loss)
+	loss := t.why()
+	h.unlocked.loss.Store(t.loss)
 	t.mu.Unlock()
 	if loss != nil {
 		t.spec.engine.lost(&h.first, t.spec.kind.Name, loss)

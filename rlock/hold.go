@@ -56,14 +56,14 @@ func (h *hold) depth() (n int) {
 }
 
 // loss is why the hold ended, unless by its unlock. mu is held.
-func (h *hold) loss() *LostError {
+func (h *hold) loss() error {
 	if h.passed {
 		return nil
 	}
-	return h.tenure.loss
+	return h.tenure.why()
 }
 
-func (h *hold) lossSoFar() *LostError {
+func (h *hold) lossSoFar() error {
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
 	return h.loss()
@@ -101,7 +101,7 @@ func (t *tenure) admitAs(
 		c.leases.CatchUp() // it is lost, whoever notices first
 	}
 	if !c.holdBegins(inside) {
-		return nil, ErrClosed
+		return nil, c.errs.Closed
 	}
 	h, outer := t.newHold(), innermostOpen(inner)
 	t.mu.Lock()
@@ -110,7 +110,7 @@ func (t *tenure) admitAs(
 	case t.loss != nil, a.how == shared && (t.isEmpty() || t.left):
 		err = errOver
 	case a.how != byCall && c.isTold(): // Close has told the holds, and would miss this one
-		err = ErrClosed
+		err = c.errs.Closed
 	}
 	if err != nil {
 		t.mu.Unlock()
@@ -151,8 +151,8 @@ func (t *tenure) admitAs(
 	}
 	if !t.keep(m, a) {
 		c.holdEnds()
-		t.lose(&LostError{Reason: LostClosed, Since: time.Now()})
-		return nil, ErrClosed
+		t.lose(whyLost{Reason: lostClosed, Since: time.Now()})
+		return nil, c.errs.Closed
 	}
 	c.leases.CatchUp() // whoever had the lock through this Client before, till the end of its lease, is told first (G1)
 	return l, nil
@@ -199,7 +199,7 @@ func (h *hold) add(l *level, a acquireResult) error {
 	case h.levels == nil, t.left: // its last unlock has begun
 		return errOver
 	case c.isTold(): // Close told the open levels, and would miss this one
-		return ErrClosed
+		return c.errs.Closed
 	}
 	before := t.renewed()
 	h.count++

@@ -46,6 +46,8 @@ type locking struct {
 // errOver says that the hold to re-enter was unlocked meanwhile.
 var errOver = errors.New("the hold is over")
 
+var errReads = errors.New("the ctx carries a read hold (unlock that first; only a reader of Upgradeable can become the writer, by its Upgrade)")
+
 // lock re-enters the hold of the lock that the caller's ctx carries, or competes.
 func (m *spec) lock(who caller) (*level, error) {
 	if m.invalid != nil {
@@ -53,7 +55,7 @@ func (m *spec) lock(who caller) (*level, error) {
 	}
 	c := m.engine
 	if !c.calls.Start() {
-		return nil, m.fail(ErrClosed)
+		return nil, m.closed()
 	}
 	defer c.calls.Ended()
 	if err := m.fits(); err != nil {
@@ -82,7 +84,7 @@ func (m *spec) lock(who caller) (*level, error) {
 func (m *spec) compete(who caller, within *hold) (*level, error) {
 	switch {
 	case within == nil && m.engine.isShut():
-		return nil, m.fail(ErrClosed)
+		return nil, m.closed()
 	case who.ctx.Err() != nil:
 		return nil, m.gaveUp(who, nil, lua.AcquireReply{})
 	}
@@ -213,7 +215,7 @@ func (l *locking) readerGone() error {
 	err := l.spec.takeCalls(l.caller, l.within)
 	switch {
 	case err == errOver: //nolint:errorlint // never wrapped
-		return l.spec.fail(ErrUpgrade, errors.New("the reader was unlocked meanwhile"))
+		return l.spec.fail(l.spec.engine.errs.Upgrade, errors.New("the reader was unlocked meanwhile"))
 	case err != nil:
 		return err
 	}
@@ -406,14 +408,11 @@ func (l *locking) enter(a acquireResult) (s *level, err error) {
 	}
 	switch {
 	case a.Unconfirmed != nil:
-		err = fmt.Errorf("%w: %w", ErrNotReplicated, a.Unconfirmed)
+		err = fmt.Errorf("%w: %w", m.engine.errs.NotReplicated, a.Unconfirmed)
 	case a.how != byCall, time.Now().Before(until):
 		s, err = t.admit(l.caller, m, a, l.within != nil)
 	default:
-		err = &LostError{
-			Name: m.name, Owner: t.field(), Reason: LostExpired, Since: until,
-			text: "lost: Redis took longer than the lease to answer",
-		}
+		err = t.tooLate(m, until)
 	}
 	switch {
 	case err == nil:
@@ -486,7 +485,7 @@ func (m *spec) enterWithin(who caller, outer *hold) (*level, error) {
 		if loss := outer.lossSoFar(); loss != nil {
 			return nil, loss
 		}
-		return nil, m.fail(ErrUpgrade, errReads)
+		return nil, m.fail(m.engine.errs.Upgrade, errReads)
 	}
 	if err := m.takeCalls(who, outer); err != nil {
 		return nil, err
@@ -513,7 +512,7 @@ func (m *spec) reenter(who caller, h *hold) (l *level, err error) {
 		if loss := h.lossSoFar(); loss != nil {
 			return nil, loss
 		}
-		return nil, m.fail(ErrReentry)
+		return nil, m.fail(m.engine.errs.Reentry)
 	}
 	switch {
 	case who.ctx.Err() != nil:
@@ -603,7 +602,7 @@ func (m *spec) awaitCalls(who caller, h *hold) error {
 			return m.gaveUp(who, nil, lua.AcquireReply{})
 		case <-m.engine.calls.Done():
 			h.tenure.leaves(turn)
-			return m.fail(ErrClosed)
+			return m.closed()
 		}
 	}
 	if ok {

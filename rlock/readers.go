@@ -118,8 +118,8 @@ func (h *hold) leaveOthers() (left bool, err error) {
 	}
 	c := t.spec.engine
 	if until := c.leases.Until(&t.lease); !time.Now().Before(until) {
-		c.leases.CatchUp()                                                                       // it is lost, whoever notices first;
-		t.lose(&LostError{Reason: LostExpired, Since: until, text: "lost: not renewed in time"}) // after Close nobody else does
+		c.leases.CatchUp()                                                                    // it is lost, whoever notices first;
+		t.lose(whyLost{Reason: lostExpired, Since: until, Text: "lost: not renewed in time"}) // after Close nobody else does
 	}
 	t.mu.Lock()
 	if t.hold == h && h.beside == nil && t.coming.Load() == 0 {
@@ -131,13 +131,13 @@ func (h *hold) leaveOthers() (left bool, err error) {
 		at = &(*at).beside
 	}
 	*at = h.beside
-	loss := t.loss
+	loss := t.why()
 	h.count, h.passed = 0, loss == nil
 	t.follow()
 	t.mu.Unlock()
 	c.holdEnds()
 	if loss != nil {
-		return true, t.spec.fail(ErrNotHeld, loss)
+		return true, t.spec.notHeld(loss)
 	}
 	return true, nil
 }

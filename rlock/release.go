@@ -36,7 +36,7 @@ func (l *level) unlock() error {
 	case l.downgraded():
 		return nil
 	}
-	return l.spec.fail(ErrNotHeld, errUnlockedBefore)
+	return l.spec.notHeld(errUnlockedBefore)
 }
 
 // outlived is the unlock of a level that is closed while others of its hold are open.
@@ -46,7 +46,7 @@ func (l *level) outlived() error {
 		leases.CatchUp() // it is lost, whoever notices first
 	}
 	if loss := h.lossSoFar(); loss != nil {
-		return l.spec.fail(ErrNotHeld, loss)
+		return l.spec.notHeld(loss)
 	}
 	return nil
 }
@@ -70,7 +70,7 @@ type unlocking struct {
 
 	by   *unlocker
 	hold *hold
-	loss *LostError // the hold was lost before
+	loss error // the hold was lost before
 }
 
 // unlocking begins one, with the first call, unless the hold was lost.
@@ -141,9 +141,9 @@ func (u *unlocking) end() (rest *sweep.Orphan, err error) {
 	switch {
 	case r.err == nil:
 	case isOver(r.err):
-		err = m.fail(unreachable(u.by.cause()))
+		err = m.unreachable(u.by.cause())
 	default:
-		err = m.fail(unreachable(r.err))
+		err = m.unreachable(r.err)
 	}
 	return rest, err
 }
@@ -165,7 +165,7 @@ func (h *hold) releaseLost() (rest *sweep.Orphan, err error) {
 		t.unresolvedUntil(time.Now().Add(longer(max(m.ttl(), m.engine.options.WatchdogTimeout), m.grace))).OutcomeUnknown = true
 		rest = t.orphan()
 	}
-	return rest, m.fail(ErrNotHeld, loss)
+	return rest, m.notHeld(loss)
 }
 
 // releaseResult is what came of a release.

@@ -37,7 +37,13 @@ func (c *engine) newSpec(key string, k *kinds.Kind, name string) *spec {
 	return m
 }
 
-func (m *spec) fail(causes ...error) error { return &lockError{name: m.name, causes: causes} }
+func (m *spec) fail(causes ...error) error { return m.engine.errs.Failed(m.name, causes...) }
+
+func (m *spec) closed() error { return m.fail(m.engine.errs.Closed) }
+
+func (m *spec) notHeld(why error) error { return m.fail(m.engine.errs.NotHeld, why) }
+
+func (m *spec) unreachable(err error) error { return m.fail(m.engine.errs.Unreachable(err)) }
 
 // leavable is [calls.Leavable] for a call about m.
 func leavable[T any](
@@ -53,7 +59,7 @@ func query[T any](ctx context.Context, m *spec, command func(context.Context) (T
 	}
 	c := m.engine
 	if !c.calls.Start() {
-		return value, m.fail(ErrClosed)
+		return value, m.closed()
 	}
 	defer c.calls.Ended()
 	if ctx.Err() != nil {
@@ -74,11 +80,11 @@ func query[T any](ctx context.Context, m *spec, command func(context.Context) (T
 	case err == nil && !left:
 		return value, nil
 	case c.calls.IsClosed():
-		err = ErrClosed
+		err = c.errs.Closed
 	case left && ctx.Err() != nil:
 		err = ctx.Err()
 	default:
-		err = unreachable(err)
+		err = c.errs.Unreachable(err)
 	}
 	return value, m.fail(err)
 }

@@ -2,6 +2,7 @@ package rlock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -90,7 +91,11 @@ func (t *tellers) traced(most int, f func()) {
 }
 
 // lost tells of the loss of a hold. ctx is that of its section.
-func (t *tellers) lost(ctx context.Context, kind string, e *LostError) {
+func (t *tellers) lost(ctx context.Context, kind string, loss error) {
+	var e *LostError
+	if !errors.As(loss, &e) { // there are no others
+		return
+	}
 	t.warn("rlock: lost", "name", e.Name, "kind", kind, "owner", e.Owner, "since", e.Since, "err", e)
 	if to := t.trace; to != nil && to.Lost != nil {
 		t.traced(maxLosses, func() { to.Lost(ctx, LostInfo{Kind: kind, Err: e}) })

@@ -3,6 +3,7 @@ package rlock
 import (
 	"cmp"
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,7 +39,7 @@ type tenure struct {
 	left    bool         // the caller of its last unlock has left: its lease is not kept any more
 	coming  atomic.Int32 // how many Locks were let in by another reader, and have not begun their holds yet; lowered under mu
 	callers *callers     // nil until there are some, or a second level
-	loss    *LostError   // why it ended, unless by an unlock
+	loss    *error       // why it ended, unless by an unlock
 	hold    *hold        // the one that stands on it, or was the last, and those beside it; nil: none has, or it is on its way to the next one
 	first   hold         // of those that it may have; the others have memory of their own
 }
@@ -129,10 +130,18 @@ func (t *tenure) hasToken() bool {
 	return t.hold != nil && t.hold.token != 0
 }
 
-func (t *tenure) lossSoFar() *LostError {
+func (t *tenure) lossSoFar() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.loss
+	return t.why()
+}
+
+// why is its loss, or nil. mu is held.
+func (t *tenure) why() error {
+	if t.loss == nil {
+		return nil
+	}
+	return *t.loss
 }
 
 // keeper is the tenure as the renewer sees it.
@@ -145,19 +154,19 @@ func (k keeper) about() (name, kind string) { return k.spec.name, k.spec.kind.Na
 
 // Lost is called when nobody may trust in the tenure any more.
 func (k keeper) Lost(loss lease.Loss) {
-	e := &LostError{Reason: LostExpired, Since: loss.Until, err: loss.Err}
+	e := whyLost{Reason: lostExpired, Since: loss.Until, Err: loss.Err}
 	switch {
 	case loss.Gone:
 		k.gone()
 		return
 	case loss.Limit:
-		e.Reason, e.text = LostMaxHold, "lost: the longest hold was reached, "+k.spec.maxHold.String()
+		e.Reason, e.Text = lostMaxHold, "lost: the longest hold was reached, "+k.spec.maxHold.String()
 	case !loss.Renewed:
-		e.text = "lost: its lease of fixed length ended"
+		e.Text = "lost: its lease of fixed length ended"
 	case loss.Err == nil:
-		e.text = "lost: not renewed in time"
+		e.Text = "lost: not renewed in time"
 	default:
-		e.text = "lost: not renewed in time: " + oneLine("", loss.Err)
+		e.Text = "lost: not renewed in time: " + strings.ReplaceAll(loss.Err.Error(), "\n", "; ")
 	}
 	k.lose(e)
 }
@@ -168,14 +177,14 @@ func (k keeper) Closed() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for h := t.hold; h != nil; h = h.beside {
-		h.cancel(t.explain(&LostError{Reason: LostClosed, Since: time.Now()}))
+		h.cancel(t.explain(whyLost{Reason: lostClosed, Since: time.Now()}))
 	}
 }
 
 // gone ends a tenure that Redis does not have any more.
 func (t *tenure) gone() {
-	t.lose(&LostError{
-		Reason: LostGone, Since: time.Now(), text: "lost: the key was deleted, forced open or forgotten by a failover",
+	t.lose(whyLost{
+		Reason: lostGone, Since: time.Now(), Text: "lost: the key was deleted, forced open or forgotten by a failover",
 	})
 	c := t.spec.engine
 	c.leases.Stop(&t.lease)
@@ -183,20 +192,21 @@ func (t *tenure) gone() {
 }
 
 // lose ends a tenure before its unlock: everybody inside is told. If it is on its way to the next hold, that one is lost before it begins.
-func (t *tenure) lose(why *LostError) {
+func (t *tenure) lose(why whyLost) {
 	t.mu.Lock()
 	if _, count := t.open(); t.loss != nil || count == 0 {
 		t.mu.Unlock()
 		return
 	}
-	t.loss = t.explain(why)
+	loss := t.explain(why)
+	t.loss = &loss
 	t.follow()
 	t.wake()
 	var lost []*hold
 	for h := t.hold; h != nil; h = h.beside {
 		lost = append(lost, h)
 		h.unlocked.loss.Store(t.loss)
-		h.cancel(t.loss)
+		h.cancel(loss)
 		for l := h.levels; l != nil; l = l.next {
 			if l.gate != nil {
 				go l.gate.free() // ends as unlocks do; Close waits for it
@@ -206,15 +216,27 @@ func (t *tenure) lose(why *LostError) {
 	t.mu.Unlock()
 	c := t.spec.engine
 	c.insiders.remove(t)
+	if why.Reason == lostClosed {
+		return // nobody is told of that
+	}
 	for _, h := range lost {
-		c.lost(&h.first, t.spec.kind.Name, why)
+		c.lost(&h.first, t.spec.kind.Name, loss)
 	}
 }
 
-func (t *tenure) explain(e *LostError) *LostError {
-	e.Name, e.Owner = t.spec.name, t.field()
-	if e.Reason == LostClosed {
-		e.text = "client closed"
+// explain makes the error of a loss.
+func (t *tenure) explain(why whyLost) error {
+	why.Name, why.Owner = t.spec.name, t.field()
+	if why.Reason == lostClosed {
+		why.Text = "client closed"
 	}
-	return e
+	return t.spec.engine.errs.Loss(why)
+}
+
+// tooLate is the error of a grant through m whose lease was over before it was answered.
+func (t *tenure) tooLate(m *spec, until time.Time) error {
+	return m.engine.errs.Loss(whyLost{
+		Name: m.name, Owner: t.field(), Reason: lostExpired, Since: until,
+		Text: "lost: Redis took longer than the lease to answer",
+	})
 }

@@ -306,10 +306,10 @@ func (l *level) leave(why error) error {
 	t.left = t.left || loss == nil && last
 	t.mu.Unlock()
 	if loss != nil {
-		return m.fail(ErrNotHeld, loss)
+		return m.notHeld(loss)
 	}
 	if last {
 		m.engine.leases.Stop(&t.lease) // G7; and nobody is inside who would have to be told of its end
 	}
-	return m.fail(unreachable(why))
+	return m.unreachable(why)
 }

@@ -1,0 +1,93 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// engineErrors are those that callers get: what they look for with errors.Is, and how the ones that say more are made. All are set.
+type engineErrors struct {
+	Closed, Lost, NotHeld, NotReplicated, Reentry, Upgrade error
+
+	Loss        func(whyLost) error    // satisfies Lost, or Closed if that is the reason
+	NotAcquired func(unacquired) error // of a wait that ended
+	Unreachable func(error) error      // of what Redis, or the way to it, said last
+	// Failed makes any other error of the lock called name. errors.Is and errors.As find the causes.
+	Failed func(name string, causes ...error) error
+}
+
+// whyLost says why a hold ended before its unlock.
+type whyLost struct {
+	Name, Owner string
+	Reason      lostReason
+	Since       time.Time
+	Text        string // what is to be said behind the name
+	Err         error  // what the last renewal failed with, if that was why
+}
+
+type lostReason int8
+
+const (
+	lostExpired lostReason = iota // the lease ended
+	lostGone                      // Redis does not have it
+	lostMaxHold                   // the longest hold was reached
+	lostClosed                    // the engine was closed
+)
+
+// unacquired says how a wait ended without the lock.
+type unacquired struct {
+	Ctx    context.Context // of the caller; maybe it ended the wait
+	Name   string
+	Began  time.Time
+	Causes []error
+
+	Holder  string // the owner that has the lock, as far as is known
+	TTL     time.Duration
+	Self    bool // the holder was taken under the same ctx
+	Other   bool // the hold is seen to be of another kind
+	Carried bool // the holder is an open hold of the caller's ctx
+}
+
+// errUnlockedBefore is behind NotHeld.
+var errUnlockedBefore = errors.New("unlocked before")
+
+// errUnlocked is found in the cause of a section that was unlocked.
+var errUnlocked = fmt.Errorf("rlock: unlocked: %w", context.Canceled)
+
+// unlockedError is the [context.Cause] of a section that was unlocked. The unlock may find out afterwards that
+// the hold was lost before; from then on it passes for that loss.
+type unlockedError struct {
+	name *string // of the lock
+	loss atomic.Pointer[error]
+}
+
+func (e *unlockedError) Error() string {
+	if loss := e.Unwrap(); loss != nil {
+		return loss.Error()
+	}
+	return "rlock: " + quote(*e.name) + ": unlocked"
+}
+
+func (e *unlockedError) Is(target error) bool {
+	return target == errUnlocked || target == context.Canceled
+}
+
+func (e *unlockedError) Unwrap() error {
+	if loss := e.loss.Load(); loss != nil {
+		return *loss
+	}
+	return nil
+}
+
+// quote shortens names that would fill a log.
+func quote(name string) string {
+	const most = 128
+	if len(name) <= most {
+		return strconv.Quote(name)
+	}
+	return fmt.Sprintf("%q… (%d bytes)", name[:most], len(name))
+}
