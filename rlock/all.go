@@ -52,7 +52,8 @@ type member struct {
 	name  string
 	about *spec   // the lock that it is; of an Upgradeable that of the reader; nil if it is of another type
 	spec  *spec   // about, if that is all it takes
-	trace *spec   // about, or the first member of a Quorum: of the Client whose Trace is told; nil: of none that is known
+	trace *Trace  // of the Client of about, or of the first member of a Quorum: that is told
+	lease *spec   // about, or the first member of a Quorum: how long a hold lasts; nil if that is not known
 	order int     // among the members of one lock: each lets the next ones in
 	first *member // the member of the same lock that is taken before it, and lets it in; nil if it is that
 }
@@ -139,15 +140,16 @@ func flatten(lockers []Locker) (all []*member, err error) {
 			err = cmp.Or(err, l.invalid)
 			continue
 		case *Mutex:
-			m.about, m.spec, m.trace = l.spec, l.spec, l.spec
-			if l.kind.Side == lua.Reader {
+			m.about, m.spec, m.lease, m.trace = l.spec, l.spec, l.spec, l.client.trace
+			if l.spec.kind.Side == lua.Reader {
 				m.order = 2
 			}
 		case *Upgradeable:
-			m.about, m.order, m.trace = l.rw.read.spec, 1, l.rw.read.spec
+			r := l.rw.read
+			m.about, m.lease, m.trace, m.order = r.spec, r.spec, r.client.trace, 1
 		case *QuorumMutex:
 			if err = cmp.Or(err, l.invalid); l.invalid == nil {
-				m.trace = l.members[0]
+				m.lease, m.trace = l.members[0], l.trace
 			}
 		}
 		if m.about != nil {
@@ -202,7 +204,7 @@ func (a *MultiMutex) split() {
 	}
 	parts := make(map[batchKey]int) // that still have room
 	for _, m := range a.members {
-		if m.spec == nil || !m.spec.kind.PassesOn || m.spec.engine.options.Replicas > 0 {
+		if m.spec == nil || !m.spec.isBatchable() {
 			a.parts = append(a.parts, []*member{m})
 			continue
 		}
@@ -275,22 +277,24 @@ func (a *MultiMutex) lock(who caller) (context.Context, UnlockFunc, error) {
 	if who.ctx == nil {
 		panic("rlock: the ctx is nil")
 	}
-	if i := slices.IndexFunc(a.members, func(m *member) bool { return m.trace != nil }); i >= 0 {
-		who.trace = a.members[i].trace.engine.options.Trace.follow(who.ctx, a.name, "all", who.began)
-		who.trace.of(a.names)
+	var trace *tracing
+	if i := slices.IndexFunc(a.members, func(m *member) bool { return m.lease != nil }); i >= 0 {
+		trace = a.members[i].trace.follow(who.ctx, a.name, "all", who.began)
+		trace.of(a.names)
+		who.trace = trace.tracer()
 	}
 	s, err := a.compete(who)
-	who.trace.took(0) // what became of single members
+	trace.forget() // what became of single members
 	if err != nil {
-		who.trace.ended(who.ctx, err, nil)
+		trace.ended(who.ctx, err, nil)
 		return who.ctx, func() error { return a.fail(ErrNotHeld, errLockFailed) }, err
 	}
-	who.trace.ended(s.ctx, nil, s.rollBack)
+	trace.ended(s.ctx, nil, s.rollBack)
 	var unlocked atomic.Bool
 	return s.ctx, func() error {
 		if unlocked.Swap(true) {
 			return a.fail(ErrNotHeld, errUnlockedBefore)
 		}
-		return who.trace.released(s.unlock)
+		return trace.released(s.unlock)
 	}, nil
 }

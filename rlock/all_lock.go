@@ -53,7 +53,7 @@ func (a *MultiMutex) compete(who caller) (*taken, error) {
 		}
 		s.leave(who)
 		switch {
-		case refused == nil || !who.canWait():
+		case refused == nil || !canWait(who):
 			returns = true
 			return nil, err
 		case who.ctx.Err() != nil: // since it was refused
@@ -119,8 +119,8 @@ func (a *MultiMutex) begin() (closing context.Context, done func(), err error) {
 }
 
 // canWait reports whether there is time for another try.
-func (c caller) canWait() bool {
-	return !c.once && !calls.IsClosed(c.trace.over()) && (c.wait.IsZero() || time.Now().Before(c.wait))
+func canWait(c caller) bool {
+	return !c.once && !calls.IsClosed(c.stopped()) && (c.wait.IsZero() || time.Now().Before(c.wait))
 }
 
 // take adds all members but one that the section has. It does not wait. refused is a member that another owner holds; then, as after

@@ -69,10 +69,13 @@ func (m *member) lock(ctx context.Context, who caller) (context.Context, UnlockF
 	if m.spec != nil {
 		who.ctx = ctx
 		l, err := m.spec.lock(who)
-		return m.spec.result(ctx, l, err)
+		if err != nil {
+			return ctx, nil, err
+		}
+		return l, l.unlock, nil
 	}
 	if !who.once {
-		who.trace.waits("")
+		who.waits("")
 	}
 	step := callerNow(ctx)
 	step.wait, step.limit, step.once = who.wait, who.limit, who.once
@@ -137,25 +140,16 @@ func (m *member) attempt() time.Duration {
 	case m.about == nil:
 		return calls.Timeout
 	case m.spec == nil: // an Upgradeable, which is two locks
-		return 2 * (calls.Timeout + m.replicaTimeout())
+		return 2 * (calls.Timeout + m.about.engine.replicaTimeout())
 	}
-	return calls.Timeout + m.replicaTimeout()
-}
-
-func (m *member) replicaTimeout() time.Duration {
-	if o := m.about.engine.options; o.Replicas > 0 {
-		return o.ReplicaTimeout
-	}
-	return 0
+	return calls.Timeout + m.about.engine.replicaTimeout()
 }
 
 // longest is for how long one hold of it lasts at most; 0 if the watchdog renews that without a bound.
 func (m *member) longest() time.Duration {
-	of := m.about
+	of := m.lease // of a Quorum the members have one
 	if of == nil {
-		if of = m.trace; of == nil { // of a Quorum the members have one lease
-			return 0
-		}
+		return 0
 	}
 	if of.lease == 0 || of.maxHold == 0 {
 		return max(of.lease, of.maxHold)

@@ -35,7 +35,7 @@ type caller struct {
 	wait  time.Time // end of the waiting; zero: only ctx ends it
 	limit time.Time // of an attempt that is under way, not before wait; zero: only ctx ends it
 	once  bool      // no waiting: one attempt
-	trace *tracing  // nil: nobody wants to know
+	trace tracer    // nil: nobody wants to know
 }
 
 // callerNow is the caller of a Lock that is called now.
@@ -75,7 +75,7 @@ func (c caller) leaveTo(f func(), clients ...*engine) {
 			case ended <- v:
 			case <-left:
 				if v != nil {
-					clients[0].tell.traces.Panicked(v, debug.Stack())
+					clients[0].options.Tell.Panicked(v, debug.Stack())
 				}
 			}
 		}()
@@ -100,10 +100,15 @@ func (c caller) leaveTo(f func(), clients ...*engine) {
 // minAttempt is what the first attempt of a TryLock is given at least, and what the replicas may take on top of it, so that one
 // with a wait shorter than the way to Redis still asks once.
 func (c *engine) minAttempt() time.Duration {
-	if c.options.Replicas > 0 {
-		return time.Second + c.options.ReplicaTimeout
+	return time.Second + c.replicaTimeout()
+}
+
+// replicaTimeout is how long an acquire may wait for the replicas.
+func (c *engine) replicaTimeout() time.Duration {
+	if c.options.Replicas == 0 {
+		return 0
 	}
-	return time.Second
+	return c.options.ReplicaTimeout
 }
 
 type acquireRequest struct {
@@ -235,7 +240,7 @@ func (m *spec) acquireArgs(t *tenure, count int) lua.AcquireArgs {
 // gaveUp is the error of a caller that got nothing, because its time is over (no error, or pubsub.ErrExpired) or
 // because of what went wrong. refusal is the last reply that said who holds the lock.
 func (m *spec) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
-	errs := &m.engine.errs
+	errs := m.engine.errs
 	switch timeUp := who.ctx.Err() != nil || who.once || !who.wait.IsZero() && !time.Now().Before(who.wait); {
 	case m.engine.calls.IsClosed(), m.engine.isTold(), errors.Is(err, pubsub.ErrClosed), errors.Is(err, errs.Closed):
 		return m.closed()

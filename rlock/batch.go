@@ -33,6 +33,9 @@ const maxBatch = 1000
 // errAlone says that Redis refused a call for many locks. Asked for each of them alone, it will say which one that was about.
 var errAlone = errors.New("to be taken one by one")
 
+// isBatchable reports whether one call can take or release the lock with others.
+func (m *spec) isBatchable() bool { return m.kind.PassesOn && m.engine.options.Replicas == 0 }
+
 // takeTogether takes all locks, or none. refused is the index of one that another owner holds, or others here wait for, and
 // the error is about that one; it is -1 if it failed otherwise.
 func takeTogether(who caller, all []*spec) (levels []*level, refused int, err error) {

@@ -19,7 +19,11 @@ import (
 //   - when needed, one that undoes what calls without an answer may have done; on a cluster, one for each slot;
 //   - one for each call in flight whose caller may leave, or for which nobody waits;
 //   - one each that calls the Logger and the Trace, while they have something to be told.
-type Client struct{ *engine }
+type Client struct {
+	engine *engine
+	prefix string // of all keys
+	trace  *Trace // nil: nobody wants to know
+}
 
 // New returns a Client that keeps its locks in the Redis of rdb: a standalone, sentinel or cluster client of rueidis. It sends
 // nothing. The caller closes rdb, after the Client.
@@ -41,7 +45,7 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rlock: client id: %w", err)
 	}
-	return &Client{newEngine(rdb, id.String(), o, ofEngine)}, nil
+	return &Client{engine: newEngine(rdb, id.String(), o.forEngine()), prefix: o.Prefix, trace: o.Trace}, nil
 }
 
 // Close ends everything that the Client does. Waiting calls return [ErrClosed], and the contexts of sections are cancelled with a
@@ -61,19 +65,13 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 // be running: an unlock after Close releases as before, and a hold that is not unlocked ends with its lease.
 func (c *Client) Close() {
 	c.check()
-	first := false
-	c.closing.Do(func() { first = true })
-	if first {
-		c.close()
-		close(c.over)
-	}
-	<-c.over
+	c.engine.close()
 }
 
 // ID returns the Client's part of its owner fields in Redis, a UUID: see [Owner].
 func (c *Client) ID() string {
 	c.check()
-	return c.id
+	return c.engine.id
 }
 
 // check panics for what can only be a mistake in the program.

@@ -7,17 +7,14 @@ import "context"
 // belong to it. Deadline, values and cancellation of ctx stay, so it still ends with the
 // section; add [context.WithoutCancel] for one that should not.
 func Detach(ctx context.Context) context.Context {
-	return context.WithValue(ctx, sectionKey{}, noSection{}) // not nil, for which a ctx made of several would look elsewhere
+	return detached(ctx)
 }
 
 // Owner returns the owner of the innermost hold that ctx carries, of whichever lock, as it is written in Redis:
 // `<client UUID>:<tag>`. Holds of one Client that follow each other, see [HandOff], and readers may have the same one. It is "" if there is none,
 // or if it was lost or unlocked. It is meant for logs.
 func Owner(ctx context.Context) string {
-	if l := levelOf(ctx); l != nil && l.hold.isLive() {
-		return l.hold.tenure.field()
-	}
-	return ""
+	return ownerIn(ctx)
 }
 
 // FencingToken returns the token of the innermost hold of a lock called name that ctx carries; ok is false if there is no
@@ -30,21 +27,11 @@ func Owner(ctx context.Context) string {
 //
 // If ctx carries locks of one name in several Redis servers, use [Mutex.FencingToken]: it tells them apart.
 func FencingToken(ctx context.Context, name string) (token int64, ok bool) {
-	for l := levelOf(ctx); l != nil; l = l.enclosing() {
-		if l.hold.tenure.spec.name == name {
-			return l.hold.fencingToken()
-		}
-	}
-	return 0, false
+	return tokenOf(ctx, name)
 }
 
 // FencingToken returns the token of the innermost hold of this lock that ctx carries, see the package's [FencingToken].
 func (m *Mutex) FencingToken(ctx context.Context) (token int64, ok bool) {
 	m.check(ctx)
-	for l := levelOf(ctx); l != nil; l = l.enclosing() {
-		if l.hold.isOf(m.spec) {
-			return l.hold.fencingToken()
-		}
-	}
-	return 0, false
+	return m.spec.token(ctx)
 }

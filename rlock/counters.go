@@ -5,10 +5,24 @@ import (
 	"sync/atomic"
 )
 
-// counters are what the Stats are made of.
+// counters are what the figures are made of.
 type counters struct {
 	holds                                    atomic.Int64
 	acquired, handOffs, shared, grants, lost atomic.Uint64
+}
+
+// figures are what users see of the counters.
+type figures struct {
+	Holds, Waiting                           int
+	Acquired, HandOffs, Shared, Grants, Lost uint64
+}
+
+func (c *engine) figures() figures {
+	s := &c.stats
+	return figures{
+		Holds: int(s.holds.Load()), Waiting: c.hub.Waiting(),
+		Acquired: s.acquired.Load(), HandOffs: s.handOffs.Load(), Shared: s.shared.Load(), Grants: s.grants.Load(), Lost: s.lost.Load(),
+	}
 }
 
 // holdBegins counts a hold. It reports false, and has not counted, if the Client is being shut down, unless it is in a section of
@@ -30,8 +44,8 @@ func (c *engine) holdEnds() {
 	}
 }
 
-// lost tells of the loss of a hold, unless that is the end of the Client. ctx is that of its section.
+// lost tells of the loss of a hold, unless that is the end of the engine. ctx is that of its section.
 func (c *engine) lost(ctx context.Context, kind string, loss error) {
 	c.stats.lost.Add(1)
-	c.tell.lost(ctx, kind, loss)
+	c.options.Tell.Lost(ctx, kind, loss)
 }

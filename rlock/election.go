@@ -149,7 +149,7 @@ func (e *election) takeTurn() error {
 	if e.once {
 		return errGaveUp
 	}
-	e.trace.waits("")
+	e.waits("")
 	turn := reflect.SelectCase{Dir: reflect.SelectSend, Chan: reflect.ValueOf(e.line.turn), Send: reflect.ValueOf(struct{}{})}
 	for {
 		o := e.line.outage.Load()
@@ -325,7 +325,7 @@ const stragglers = 5 * time.Millisecond
 
 // await waits until a majority may be free.
 func (e *election) await() error {
-	e.trace.waits(e.held.Holder)
+	e.waits(e.held.Holder)
 	for {
 		free, deaf := 0, error(nil)
 		able := 0
@@ -445,7 +445,7 @@ func (e *election) sleepBeyondWait(until time.Time, cases ...reflect.SelectCase)
 		if e.quorum.isShut() {
 			return gaveUp
 		}
-		all := append([]reflect.SelectCase{ready(e.ctx.Done()), ready(e.trace.over()), {Dir: reflect.SelectRecv, Chan: reflect.ValueOf(over)}}, cases...)
+		all := append([]reflect.SelectCase{ready(e.ctx.Done()), ready(e.stopped()), {Dir: reflect.SelectRecv, Chan: reflect.ValueOf(over)}}, cases...)
 		for _, m := range e.quorum.members {
 			if !m.engine.isShut() {
 				all = append(all, ready(m.engine.shut))

@@ -23,8 +23,8 @@ type engine struct {
 	rdb     rueidis.Client
 	calls   *calls.Calls // done with when Close begins; stopped after closeGrace
 	id      string       // the client part of its owner fields
-	options Options
-	errs    engineErrors
+	options engineOptions
+	errs    *engineErrors
 	hub     *pubsub.Hub
 	leases  *lease.Renewer
 	cluster *topology // nil unless rdb is a cluster client
@@ -34,7 +34,6 @@ type engine struct {
 	connections lua.Connections // for Options.Replicas
 	sweepers    *sweep.Sweepers
 	stats       counters
-	tell        *tellers
 	insiders    insiders
 
 	shutting, emptied sync.Once
@@ -51,6 +50,19 @@ type engine struct {
 	placed *lease.Renewer // see places; nil until something waited for a fair lock
 }
 
+// engineOptions are those of an engine. All but the last two have a value.
+type engineOptions struct {
+	Errors          engineErrors
+	Tell            teller
+	WatchdogTimeout time.Duration // the lease of what is renewed
+	UnlockTimeout   time.Duration // for how long an unlock keeps its caller waiting
+	HandOff         runBound
+	Replicas        int                   // that have to confirm an acquire
+	ReplicaTimeout  time.Duration         // for how long it waits for them, if there are any
+	Renewed         func([]lease.Renewal) // hears of renewals that were confirmed, of keepers that are about a lock; nil: nobody does
+	PlainPubSub     bool                  // on a cluster: unlocks are published to all nodes
+}
+
 const (
 	// closeGrace is how long Close waits for the replies of commands in flight, so that what they acquire can be given back.
 	closeGrace = calls.Timeout
@@ -59,34 +71,40 @@ const (
 	closeLimit = closeGrace + 2*calls.LastTimeout
 )
 
-func newEngine(rdb rueidis.Client, id string, o Options, errs engineErrors) *engine {
+func newEngine(rdb rueidis.Client, id string, o engineOptions) *engine {
 	c := &engine{
 		rdb:              rdb,
-		calls:            calls.New(rdb, errs.Closed),
+		calls:            calls.New(rdb, o.Errors.Closed),
 		id:               id,
 		options:          o,
-		errs:             errs,
 		shut:             make(chan struct{}),
 		empty:            make(chan struct{}),
 		holdersCancelled: make(chan struct{}),
 		over:             make(chan struct{}),
 	}
 	c.sweepers = sweep.New(c.calls, rdb)
-	c.tell = newTellers(o, c.grantLease())
+	c.errs = &c.options.Errors
 	c.hub = pubsub.New(rdb, c.id)
 	c.hub.Run = openRunFor
 	if rdb.Mode() == rueidis.ClientModeCluster {
 		c.cluster = &topology{known: o.PlainPubSub}
 	}
-	leases := lease.Options{Watchdog: o.WatchdogTimeout, Timeout: calls.Timeout}
-	if o.Logger != nil || o.Trace != nil && o.Trace.Renewed != nil {
-		leases.Renewed = c.tell.renewed
-	}
-	c.leases = lease.NewRenewer(c.renew, leases)
+	c.leases = lease.NewRenewer(c.renew, lease.Options{Watchdog: o.WatchdogTimeout, Timeout: calls.Timeout, Renewed: o.Renewed})
 	return c
 }
 
+// close ends the engine; all calls of it return when it has ended. See [Client.Close].
 func (c *engine) close() {
+	first := false
+	c.closing.Do(func() { first = true })
+	if first {
+		c.end()
+		close(c.over)
+	}
+	<-c.over
+}
+
+func (c *engine) end() {
 	c.shutting.Do(func() { close(c.shut) }) // first: who is told of the end by a call looks there
 	c.calls.Close()
 	grace := time.AfterFunc(closeGrace, c.calls.Stop)
@@ -111,7 +129,28 @@ func (c *engine) close() {
 	case <-ended:
 	case <-limit.C:
 	}
-	c.tell.flush()
+	c.options.Tell.Flush()
+}
+
+// lastWait is how long shutdown waits for the unlocks of sections whose ctx it has cancelled.
+const lastWait = time.Second
+
+// shutdown closes the engine when its sections have ended, or ctx is done. See [Client.Shutdown].
+func (c *engine) shutdown(ctx context.Context) error {
+	c.shutting.Do(func() { close(c.shut) })
+	if c.stats.holds.Load() == 0 {
+		c.emptied.Do(func() { close(c.empty) })
+	}
+	c.hub.Drain() // tells the waiters
+	err := c.awaitEmpty(ctx)
+	if err != nil {
+		c.tellHolders()
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWait)
+		defer cancel()
+		_ = c.awaitEmpty(last)
+	}
+	c.close()
+	return err
 }
 
 // awaitEmpty waits until all sections have unlocked, or the Client is closed by somebody else.

@@ -53,12 +53,6 @@ var (
 // errLockFailed is behind the ErrNotHeld of the unlock that a Lock which failed returns.
 var errLockFailed = errors.New("its Lock failed")
 
-// ofEngine are the errors that locks make.
-var ofEngine = engineErrors{
-	Closed: ErrClosed, Lost: ErrLost, NotHeld: ErrNotHeld, NotReplicated: ErrNotReplicated, Reentry: ErrReentry, Upgrade: ErrUpgrade,
-	Loss: newLostError, NotAcquired: newNotAcquired, Unreachable: unreachable, Failed: newLockError,
-}
-
 // NotAcquiredError is the [ErrNotAcquired] of a Lock or TryLock.
 type NotAcquiredError struct {
 	Name   string        // of the lock

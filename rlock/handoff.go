@@ -29,7 +29,24 @@ import (
 // maxGrantLease bounds for how long a lock is given to another process, until that renews it: it may have died.
 const maxGrantLease = 2 * time.Second
 
-func (c *engine) grantLease() time.Duration { return min(maxGrantLease, c.options.WatchdogTimeout) }
+func (c *engine) grantLease() time.Duration { return grantLease(c.options.WatchdogTimeout) }
+
+// grantLease is for how long a lock is given to another process that has that watchdog time.
+func grantLease(watchdog time.Duration) time.Duration { return min(maxGrantLease, watchdog) }
+
+// runBound bounds a run.
+type runBound struct {
+	Most int           // hand-offs that may follow each other; 0: there are none, to other processes either
+	For  time.Duration // for how long they may
+}
+
+const (
+	// mostBesideOutsiders bounds a run while somebody waits who does not hand off.
+	mostBesideOutsiders = 2
+	// openRun bounds a run of unlocks that notify everybody, and openRunFor its time: then others go first for a tenth of that.
+	openRun    = 8
+	openRunFor = 100 * time.Millisecond
+)
 
 // run is how many hand-offs inside of the process followed each other, and since when. The holds pass it on to each other.
 type run struct {
@@ -49,13 +66,13 @@ func (r *run) section() context.Context {
 
 // besideOutsiders is what a run is bounded by while others wait who are not in line: they get a fifth of the sections at least, if they
 // are there for them.
-func (h HandOff) besideOutsiders() HandOff {
-	h.Most = min(h.Most, mostBesideOutsiders)
-	return h
+func (b runBound) besideOutsiders() runBound {
+	b.Most = min(b.Most, mostBesideOutsiders)
+	return b
 }
 
 // over reports whether there should be no further hand-off. A nil run is one that has not begun.
-func (r *run) over(o HandOff, now time.Time) bool {
+func (r *run) over(o runBound, now time.Time) bool {
 	return r != nil && (r.length >= o.Most || now.Sub(r.began) >= o.For)
 }
 

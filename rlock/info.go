@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -40,42 +39,32 @@ type Holder struct {
 // Info returns who holds the lock and who waits for it, for operators. The result is a snapshot; it may be stale when Info returns.
 func (m *Mutex) Info(ctx context.Context) (Info, error) {
 	m.check(ctx)
-	if err := m.fits(); err != nil && m.invalid == nil {
-		return Info{}, m.fail(err)
+	raw, err := m.spec.look(ctx)
+	if err != nil {
+		return Info{}, err
 	}
-	queue := m.queue
-	if c := m.engine; c.cluster != nil && c.slot(queue) != c.slot(m.key) { // then nobody stands in it
-		queue = ""
+	info := Info{Token: raw.Token, Listening: int(raw.Subscribers)}
+	switch ttl := raw.TTL.Milliseconds(); {
+	case ttl == -1:
+		info.TTL = NoExpiry
+	case ttl > 0:
+		info.TTL = raw.TTL
 	}
-	return query(ctx, m.spec, func(ctx context.Context) (Info, error) {
-		raw, err := lua.Look(ctx, m.engine.rdb, lua.InfoArgs{
-			Name: m.key, Queue: queue, List: m.kind.Queueing == kinds.PerWaiter, Fence: m.fenceOf(), Publish: lua.Publish(m.engine.knownChannel(m.spec)),
-		})
+	for field, count := range raw.Fields {
+		if field == "mode" {
+			continue
+		}
+		depth, err := strconv.Atoi(count)
 		if err != nil {
-			return Info{}, err
+			err = fmt.Errorf("%w: the key holds a hash with the field %q", lua.ErrForeign, field)
+			return Info{}, m.spec.fail(unreachable(err))
 		}
-		info := Info{Token: raw.Token, Listening: int(raw.Subscribers)}
-		switch ttl := raw.TTL.Milliseconds(); {
-		case ttl == -1:
-			info.TTL = NoExpiry
-		case ttl > 0:
-			info.TTL = raw.TTL
-		}
-		for field, count := range raw.Fields {
-			if field == "mode" {
-				continue
-			}
-			depth, err := strconv.Atoi(count)
-			if err != nil {
-				return Info{}, fmt.Errorf("%w: the key holds a hash with the field %q", lua.ErrForeign, field)
-			}
-			info.Holders = append(info.Holders, Holder{Owner: field, Depth: depth, Write: strings.HasSuffix(field, ":write")})
-		}
-		slices.SortFunc(info.Holders, func(a, b Holder) int { return strings.Compare(a.Owner, b.Owner) })
-		for _, entry := range raw.Queue {
-			entry, _, _ = strings.Cut(entry, " ") // whether it wants a token
-			info.Queue = append(info.Queue, entry)
-		}
-		return info, nil
-	})
+		info.Holders = append(info.Holders, Holder{Owner: field, Depth: depth, Write: strings.HasSuffix(field, ":write")})
+	}
+	slices.SortFunc(info.Holders, func(a, b Holder) int { return strings.Compare(a.Owner, b.Owner) })
+	for _, entry := range raw.Queue {
+		entry, _, _ = strings.Cut(entry, " ") // whether it wants a token
+		info.Queue = append(info.Queue, entry)
+	}
+	return info, nil
 }

@@ -15,8 +15,9 @@ type level struct {
 
 	spec  *spec
 	hold  *hold
-	outer section  // see section.around
-	trace *tracing // nil: nobody wants to know
+	outer section // see section.around
+	// released ends its section by that unlock, and returns what it does; nil: nobody wants to know of that.
+	released func(unlock func() error) error
 
 	inner innerUnlocks
 

@@ -132,7 +132,9 @@ func (l *locking) compete() (*level, error) {
 					case l.delivered.how == letIn:
 						l.isShared()
 					default:
-						l.trace.handedBy(run.section())
+						if l.trace != nil {
+							l.trace.HandedBy(run.section())
+						}
 						c.stats.handOffs.Add(1)
 					}
 					return s, err
@@ -140,7 +142,7 @@ func (l *locking) compete() (*level, error) {
 				if a, usable := l.given(g); usable {
 					s, err := l.enter(a)
 					if err == nil {
-						l.trace.took(PathGrant)
+						l.took(pathGrant)
 						c.stats.grants.Add(1)
 					}
 					return s, err
@@ -229,7 +231,7 @@ func (l *locking) suspect() {
 	c, waited, holder := l.spec.engine, time.Since(l.began), l.refusal().Holder
 	if !l.warned && waited >= c.options.WatchdogTimeout && c.isSelf(l.outer, holder) {
 		l.warned = true
-		c.tell.warn("rlock: a Lock waits for a hold of this client that was taken under the same ctx; "+
+		c.options.Tell.Warn("rlock: a Lock waits for a hold of this client that was taken under the same ctx; "+
 			"does its caller have the lock, and did not pass on the section's ctx?",
 			"name", l.spec.name, "owner", holder, "waited", waited)
 	}
@@ -312,13 +314,13 @@ func (l *locking) failure(err error) error { return l.spec.gaveUp(l.caller, err,
 
 // awaitTurn waits for the turn, or to be granted the lock, or for the end of the wait.
 func (l *locking) awaitTurn() (granted, gone bool, err error) {
-	l.trace.waits(l.refusal().Holder)
+	l.waits(l.refusal().Holder)
 	select {
 	case <-l.waiter.Turn():
 		granted, err = l.waiter.News()
 		return granted, err != nil, err
 	case <-l.ctx.Done():
-	case <-l.trace.over():
+	case <-l.stopped():
 	}
 	return false, true, nil
 }
@@ -523,7 +525,7 @@ func (m *spec) reenter(who caller, h *hold) (l *level, err error) {
 		l, err = m.reenterForMore(who, h)
 	}
 	if err == nil {
-		who.trace.took(PathReentry)
+		who.took(pathReentry)
 	}
 	return l, err
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/kinds"
-	"github.com/go-rlock/rlock/lua"
 )
 
 // Mutex is a handle on a lock in Redis: exclusive, and re-entrant under a ctx that carries a hold of
@@ -17,7 +16,10 @@ import (
 // In the terminology of the Go memory model, and as long as Redis keeps its data, the last unlock of
 // a hold is synchronized before the return of the Lock that gets the lock next, in whichever
 // process.
-type Mutex struct{ *spec }
+type Mutex struct {
+	client *Client
+	spec   *spec
+}
 
 // UnlockFunc ends the level that its Lock opened, and the hold with the last of them. It cancels the
 // ctx of the section first. It may be called from any goroutine, also after that ctx was cancelled and after
@@ -69,7 +71,7 @@ func (c *Client) FairMutex(name string, options ...Option) *Mutex {
 
 func (c *Client) handle(k *kinds.Kind, name string, options []Option) *Mutex {
 	c.check()
-	return &Mutex{c.newSpec(c.options.Prefix+name, k, name).with(options)}
+	return &Mutex{c, withOptions(c.engine.newSpec(c.prefix+name, k, name), options)}
 }
 
 // Name returns the name of the lock.
@@ -77,7 +79,7 @@ func (m *Mutex) Name() string {
 	if m == nil || m.spec == nil {
 		panic("rlock: a Mutex that was not made by a Client")
 	}
-	return m.name
+	return m.spec.name
 }
 
 // Lock waits until the lock is held or ctx is done. If ctx carries an open hold of this lock it re-enters that hold, and asks Redis only for
@@ -109,7 +111,7 @@ func (m *Mutex) Name() string {
 // or is what Redis said. If Redis can be reached, a Lock that failed leaves nothing there.
 func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	m.check(ctx)
-	return m.lockTraced(callerNow(ctx), m.lock)
+	return m.lockTraced(callerNow(ctx), m.spec.lock)
 }
 
 // TryLock is Lock with a bound on the waiting: after wait it returns [ErrNotAcquired]. If wait is 0
@@ -119,27 +121,27 @@ func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 // that follows is not bounded by wait.
 func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	m.check(ctx)
-	return m.lockTraced(callerNow(ctx).upTo(wait, m.engine.minAttempt()), m.lock)
+	return m.lockTraced(callerNow(ctx).upTo(wait, m.spec.engine.minAttempt()), m.spec.lock)
 }
 
 // lockTraced makes a Lock of an attempt, and tells of it and of its unlock.
-func (m *spec) lockTraced(who caller, lock func(caller) (*level, error)) (context.Context, UnlockFunc, error) {
-	who.trace = m.engine.options.Trace.follow(who.ctx, m.name, m.kind.Name, who.began)
+func (m *Mutex) lockTraced(who caller, lock func(caller) (*level, error)) (context.Context, UnlockFunc, error) {
+	trace := m.client.trace.follow(who.ctx, m.spec.name, m.spec.kind.Name, who.began)
+	who.trace = trace.tracer()
 	l, err := lock(who)
-	ctx, unlock, err := m.result(who.ctx, l, err)
-	who.trace.ended(ctx, err, func() { l.giveBack() })
-	if err == nil {
-		l.trace = who.trace
-	}
-	return ctx, unlock, err
-}
-
-func (m *spec) result(ctx context.Context, l *level, err error) (context.Context, UnlockFunc, error) {
 	if err != nil {
-		return ctx, func() error { return m.fail(ErrNotHeld, errLockFailed) }, err
+		trace.ended(who.ctx, err, nil)
+		return who.ctx, m.notLocked, err
+	}
+	trace.ended(l, nil, func() { l.giveBack() })
+	if trace != nil {
+		l.released = trace.released
 	}
 	return l, l.unlock, nil
 }
+
+// notLocked is the unlock of a Lock that failed.
+func (m *Mutex) notLocked() error { return m.spec.fail(ErrNotHeld, errLockFailed) }
 
 // check panics for what can only be a mistake in the program.
 func (m *Mutex) check(ctx context.Context) {
@@ -158,7 +160,7 @@ func (m *Mutex) check(ctx context.Context) {
 // readers do, those in the section of a writer included.
 func (m *Mutex) IsLocked(ctx context.Context) (bool, error) {
 	m.check(ctx)
-	return query(ctx, m.spec, func(ctx context.Context) (bool, error) { return m.kind.IsLocked(ctx, m.engine.rdb, m.key) })
+	return m.spec.isLocked(ctx)
 }
 
 // IsHeld reports whether ctx carries an open hold of the lock, and Redis has it, too.
@@ -171,17 +173,7 @@ func (m *Mutex) IsHeld(ctx context.Context) (bool, error) {
 // It counts those of all goroutines inside. The count in Redis, see [Mutex.Info], may be that of a moment ago.
 func (m *Mutex) HoldCount(ctx context.Context) (int, error) {
 	m.check(ctx)
-	l := m.levelIn(ctx)
-	if l == nil {
-		return 0, m.invalid
-	}
-	held, err := query(ctx, m.spec, func(ctx context.Context) (bool, error) {
-		return m.engine.rdb.Do(ctx, m.engine.rdb.B().Hexists().Key(m.key).Field(l.hold.tenure.field()).Build()).AsBool()
-	})
-	if !held {
-		return 0, err
-	}
-	return l.hold.depth(), nil
+	return m.spec.holdCount(ctx)
 }
 
 // NoExpiry is what [Mutex.TTL] returns for a lock that is held without an expiry. Locks of this
@@ -192,9 +184,7 @@ const NoExpiry = time.Duration(-1)
 // 0 if nobody has, or [NoExpiry]. The sides of a read/write lock have one expiry, that of whoever holds it longest.
 func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
 	m.check(ctx)
-	n, err := query(ctx, m.spec, func(ctx context.Context) (int64, error) {
-		return m.engine.rdb.Do(ctx, m.engine.rdb.B().Pttl().Key(m.key).Build()).AsInt64()
-	})
+	n, err := m.spec.pttl(ctx)
 	switch n {
 	case -2:
 		return 0, err
@@ -210,10 +200,5 @@ func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
 // side has the lock.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	m.check(ctx)
-	if err := m.fits(); err != nil && m.invalid == nil {
-		return false, m.fail(err)
-	}
-	return query(ctx, m.spec, func(ctx context.Context) (bool, error) {
-		return m.kind.Force(ctx, m.engine.rdb, m.key, m.fair(), lua.Publish(m.engine.knownChannel(m.spec)))
-	})
+	return m.spec.force(ctx)
 }

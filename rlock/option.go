@@ -13,8 +13,8 @@ type optionFunc func(*spec)
 
 func (f optionFunc) apply(m *spec) { f(m) }
 
-// with is the spec with the options of a handle.
-func (m *spec) with(options []Option) *spec {
+// withOptions is the spec of a handle with those options.
+func withOptions(m *spec, options []Option) *spec {
 	for _, o := range options {
 		if o == nil {
 			m.invalid = m.fail(errors.New("an option is nil"))

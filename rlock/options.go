@@ -96,14 +96,6 @@ const (
 	DefaultHandOffFor  = 10 * time.Millisecond
 )
 
-const (
-	// mostBesideOutsiders bounds a run while somebody waits who does not hand off.
-	mostBesideOutsiders = 2
-	// openRun bounds a run of unlocks that notify everybody, and openRunFor its time: then others go first for a tenth of that.
-	openRun    = 8
-	openRunFor = 100 * time.Millisecond
-)
-
 func (h HandOff) validate() (HandOff, error) {
 	if h.For < 0 {
 		return h, fmt.Errorf("rlock: Options.HandOff.For is %v, want 0 or more", h.For)
@@ -153,4 +145,23 @@ func (o Options) validate() (Options, error) {
 	o.HandOff = handOff
 	o.WatchdogTimeout = o.WatchdogTimeout.Truncate(time.Millisecond) // as Redis gets it
 	return o, nil
+}
+
+// forEngine are the options of the engine. They have been validated.
+func (o Options) forEngine() engineOptions {
+	t := newTellers(o)
+	return engineOptions{
+		Errors: engineErrors{
+			Closed: ErrClosed, Lost: ErrLost, NotHeld: ErrNotHeld, NotReplicated: ErrNotReplicated, Reentry: ErrReentry, Upgrade: ErrUpgrade,
+			Loss: newLostError, NotAcquired: newNotAcquired, Unreachable: unreachable, Failed: newLockError,
+		},
+		Tell:            t,
+		WatchdogTimeout: o.WatchdogTimeout,
+		UnlockTimeout:   o.UnlockTimeout,
+		HandOff:         runBound(o.HandOff),
+		Replicas:        o.Replicas,
+		ReplicaTimeout:  o.ReplicaTimeout,
+		Renewed:         t.onRenewal(),
+		PlainPubSub:     o.PlainPubSub,
+	}
 }

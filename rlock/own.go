@@ -104,7 +104,10 @@ var (
 // what they embed at any time.
 func parentOf(ctx context.Context) context.Context {
 	v := reflect.Indirect(reflect.ValueOf(ctx))
-	if v.Kind() != reflect.Struct || v.Type().PkgPath() != contextPackage && v.Type().PkgPath() != ownPackage {
+	if v.Kind() != reflect.Struct {
+		return nil
+	}
+	if _, ours := ctx.(section); !ours && v.Type().PkgPath() != contextPackage && v.Type().PkgPath() != ownPackage {
 		return nil
 	}
 	f, ok := v.Type().FieldByName("Context")

@@ -20,7 +20,7 @@ func TestTenureLostOnItsWay(t *testing.T) {
 
 	_, err := next.enter(acquireResult{how: passed})
 	require.True(t, err == errOver && next.tenure == nil)
-	require.Equal(t, 0, c.Stats().Holds)
+	require.Equal(t, 0, c.figures().Holds)
 	redistest.Eventually(t, 10*time.Second, func() bool {
 		n, err := c.rdb.Do(context.Background(), c.rdb.B().Exists().Key(m.key).Build()).AsInt64()
 		return err == nil && n == 0
@@ -28,19 +28,16 @@ func TestTenureLostOnItsWay(t *testing.T) {
 }
 
 // passing is a tenure on its way from a hold of the lock to a Lock that waits for it.
-func passing(t *testing.T) (c *Client, ended *hold, next *locking) {
+func passing(t *testing.T) (c *engine, ended *hold, next *locking) {
 	t.Helper()
-	c, err := New(redistest.Dial(t, redistest.Shared(t)), Options{})
+	c = startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
+	m := newMutex(t, c)
+	l, err := m.lock(callerNow(context.Background()))
 	require.NoError(t, err)
-	t.Cleanup(c.Close)
-	m := c.Mutex(redistest.Name(t))
-	ctx, _, err := m.Lock(context.Background())
-	require.NoError(t, err)
-	l := levelOf(ctx)
 	_, last := l.close()
 	require.True(t, last && l.hold.detach())
 	c.holdEnds()
-	return c, l.hold, &locking{acquireRequest: acquireRequest{caller: callerNow(context.Background()), spec: m.spec, tenure: l.hold.tenure, count: 1}}
+	return c, l.hold, &locking{acquireRequest: acquireRequest{caller: callerNow(context.Background()), spec: m, tenure: l.hold.tenure, count: 1}}
 }
 
 // G2, G9: a Client that is closed when the tenure is on its way tells nobody, so no hold begins.
@@ -48,8 +45,8 @@ func TestCloseOnTheWay(t *testing.T) {
 	c, _, next := passing(t)
 	c.tellHolders()
 	_, err := next.enter(acquireResult{how: passed})
-	require.True(t, errors.Is(err, ErrClosed))
-	require.Equal(t, 0, c.Stats().Holds)
+	require.True(t, errors.Is(err, errTestClosed))
+	require.Equal(t, 0, c.figures().Holds)
 }
 
 // Whoever wants to re-enter a hold that was passed on meanwhile competes, also if the tenure was lost by then: that is no loss of theirs.
@@ -59,7 +56,7 @@ func TestReentryAfterPassingOn(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, ended.tenure.tryCallSlot())
 	ended.tenure.gone()
-	require.Equal(t, uint64(1), c.Stats().Lost)
+	require.Equal(t, uint64(1), c.figures().Lost)
 	err = next.spec.awaitCalls(next.caller, ended)
 	require.True(t, err == errOver)
 }

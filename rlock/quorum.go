@@ -19,6 +19,7 @@ type QuorumMutex struct {
 	members []*spec // in the order of their Clients' ids, so that the order of the arguments does not matter
 	name    string  // of the first argument
 	key     string  // the same for all handles on the same members
+	trace   *Trace  // of the Client of the first of them
 	invalid error   // what is wrong with the handle; returned by Lock
 }
 
@@ -63,6 +64,11 @@ func Quorum(members ...Locker) *QuorumMutex {
 		q.invalid = q.fail(err)
 	}
 	slices.SortFunc(q.members, func(a, b *spec) int { return cmp.Compare(a.engine.id, b.engine.id) })
+	for _, l := range members {
+		if m, ok := l.(*Mutex); ok && q.invalid == nil && m.spec == q.members[0] {
+			q.trace = m.client.trace
+		}
+	}
 	var key strings.Builder
 	for _, m := range q.members {
 		key.WriteString(m.engine.id + m.key + "\n")
@@ -75,10 +81,11 @@ func Quorum(members ...Locker) *QuorumMutex {
 func (q *QuorumMutex) add(members []Locker) error {
 	of := make(map[*engine]bool)
 	for i, l := range members {
-		m, ok := l.(*Mutex)
-		if !ok || m == nil || m.spec == nil {
+		given, ok := l.(*Mutex)
+		if !ok || given == nil || given.spec == nil {
 			return fmt.Errorf("member %d of the quorum is a %T: give it a Mutex that a Client made", i+1, l)
 		}
+		m := given.spec
 		if i == 0 {
 			q.name = m.name
 		}
@@ -92,11 +99,11 @@ func (q *QuorumMutex) add(members []Locker) error {
 			return fmt.Errorf("member %d of the quorum has an option that is for locks of one server: WithLease alone is for both", i+1)
 		case of[m.engine]:
 			return fmt.Errorf("member %d of the quorum is of the same Client as another one: one server has one vote", i+1)
-		case m.lease != members[0].(*Mutex).lease: //nolint:errcheck // looked at before
+		case m.lease != members[0].(*Mutex).spec.lease: //nolint:errcheck // looked at before
 			return fmt.Errorf("member %d of the quorum has another lease than the first", i+1)
 		}
 		of[m.engine] = true
-		q.members = append(q.members, m.spec)
+		q.members = append(q.members, m)
 	}
 	switch n := len(members); {
 	case n < 3:
@@ -135,16 +142,18 @@ func (q *QuorumMutex) TryLock(ctx context.Context, wait time.Duration) (context.
 
 // lockTraced tells of a Lock and of its unlock.
 func (q *QuorumMutex) lockTraced(who caller) (context.Context, UnlockFunc, error) {
+	var trace *tracing
 	if q.invalid == nil {
-		who.trace = q.members[0].engine.options.Trace.follow(who.ctx, q.name, "quorum", who.began)
+		trace = q.trace.follow(who.ctx, q.name, "quorum", who.began)
+		who.trace = trace.tracer()
 	}
 	l, err := q.lock(who)
 	if err != nil {
-		who.trace.ended(who.ctx, err, nil)
+		trace.ended(who.ctx, err, nil)
 		return who.ctx, func() error { return q.fail(ErrNotHeld, errLockFailed) }, err
 	}
-	who.trace.ended(l, nil, func() { _ = l.unlock() })
-	l.trace = who.trace
+	trace.ended(l, nil, func() { _ = l.unlock() })
+	l.trace = trace
 	return l, l.unlock, nil
 }
 
@@ -175,7 +184,7 @@ func (q *QuorumMutex) lock(who caller) (*quorumLevel, error) {
 	}
 	for outer := q.levelIn(who.ctx); outer != nil; outer = q.levelIn(who.ctx) {
 		if l, err := outer.hold.reenter(who.ctx, q); err != errOver { //nolint:errorlint // never wrapped
-			who.trace.took(PathReentry)
+			who.took(pathReentry)
 			return l, err
 		}
 	}

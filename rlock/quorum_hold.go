@@ -262,7 +262,7 @@ type shareKeeper struct {
 func (k shareKeeper) Item() lease.Item { return keeper{k.held}.Item() }
 func (k shareKeeper) Group() any       { return keeper{k.held}.Group() }
 
-func (k shareKeeper) about() (name, kind string) { return k.held.spec.name, "quorum" }
+func (k shareKeeper) About() (name, kind string) { return k.held.spec.name, "quorum" }
 
 // Lost is called when the server has forgotten the share, or its lease has ended. It is asked for again.
 func (k shareKeeper) Lost(loss lease.Loss) {

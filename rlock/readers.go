@@ -88,7 +88,7 @@ func (l *locking) share() (*level, error) {
 
 // isShared tells that it joined other readers.
 func (l *locking) isShared() {
-	l.trace.took(PathShared)
+	l.took(pathShared)
 	l.spec.engine.stats.shared.Add(1)
 }
 

@@ -30,9 +30,9 @@ import (
 func (l *level) unlock() error {
 	switch closed, last := l.close(); {
 	case last:
-		return l.trace.released(l.release)
+		return l.traced((*level).release)
 	case closed:
-		return l.trace.released(l.outlived)
+		return l.traced((*level).outlived)
 	case l.downgraded():
 		return nil
 	}

@@ -2,12 +2,8 @@ package rlock
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"sync/atomic"
 
 	"github.com/go-rlock/rlock/internal/kinds"
-	"github.com/go-rlock/rlock/lua"
 )
 
 // RWMutex is a handle on a read/write lock in Redis: many readers may hold it, or one writer. It is Redisson's
@@ -28,7 +24,7 @@ import (
 // wait.
 type RWMutex struct {
 	read, write *Mutex
-	gate        *spec // for the one that may upgrade
+	lock        *rwLock
 }
 
 // RWMutex returns a handle on the read/write lock called name. It does no I/O. The options are for both sides. An empty name and bad
@@ -39,9 +35,7 @@ type RWMutex struct {
 // what is hashed.
 func (c *Client) RWMutex(name string, options ...Option) *RWMutex {
 	r, w := c.handle(kinds.Read, name, options), c.handle(kinds.Write, name, options)
-	gate := c.newSpec(kinds.Own("rlock_upgrade")(r.key), kinds.Mutex, name).with(options)
-	gate.lease, gate.maxHold = 0, 0 // those of the reader, which may have to wait first
-	return &RWMutex{read: r, write: w, gate: gate}
+	return &RWMutex{read: r, write: w, lock: newRWLock(r.spec, w.spec)}
 }
 
 // Name returns the name of the lock.
@@ -75,85 +69,5 @@ func (rw *RWMutex) sides() *RWMutex {
 func (rw *RWMutex) Downgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
 	r, w := rw.Read(), rw.Write()
 	w.check(ctx)
-	return r.lockTraced(callerNow(ctx), func(who caller) (*level, error) { return rw.downgrade(who, w.levelIn(ctx)) })
-}
-
-func (rw *RWMutex) downgrade(who caller, writer *level) (*level, error) {
-	if writer == nil {
-		return nil, rw.write.fail(ErrNotHeld, errors.New("the ctx carries no open write hold (use the ctx that the writer's Lock returned)"))
-	}
-	if !rw.read.engine.calls.Start() {
-		return nil, rw.read.fail(ErrClosed)
-	}
-	defer rw.read.engine.calls.Ended()
-	outer, _ := writer.Context.Value(outerKey{}).(*outerCtx)
-	read := *rw.read.spec
-	read.noReentry = false // a writer that was a reader before is that again
-	caller := who
-	inner, cancel := context.WithCancelCause(outer.Context)
-	left := &leftCtx{Context: inner, caller: caller.ctx}
-	stop := context.AfterFunc(caller.ctx, func() { // until it has the lock
-		left.left.Store(true)
-		cancel(context.Cause(caller.ctx))
-	})
-	who.ctx = valuesOf{left, context.WithoutCancel(caller.ctx)}
-	l, err := read.lock(who)
-	if err == nil && !stop() {
-		caller.leaveTo(func() { _ = l.unlock() }, read.engine)
-		err = read.gaveUp(caller, nil, lua.AcquireReply{})
-	}
-	if err != nil {
-		stop()
-		cancel(nil)
-		return nil, err
-	}
-	context.AfterFunc(l, func() { cancel(nil) }) // ends at once
-	stays := false
-	defer func() {
-		if !stays { // the hold of the writer was lost, or may be, or its Trace panics
-			caller.ctx = outer.Context // the other one ended with the writer
-			caller.leaveTo(func() { _ = l.unlock() }, read.engine)
-		}
-	}()
-	if err := writer.unlock(); err != nil {
-		return nil, err
-	}
-	stays = true
-	outer.downgraded.Store(true)
-	who.trace.took(PathFree) // no re-entry: it goes on alone
-	return l, nil
-}
-
-// leftCtx is the ctx of a Lock whose caller may leave when another ctx is done, and then says why as that one does.
-type leftCtx struct {
-	context.Context
-	caller context.Context
-	left   atomic.Bool
-}
-
-func (c *leftCtx) Err() error {
-	if c.left.Load() {
-		return c.caller.Err()
-	}
-	return c.Context.Err()
-}
-
-// String is as [outerCtx.String].
-func (c *leftCtx) String() string { return fmt.Sprint(c.Context) }
-
-// valuesOf is a ctx with the values of another one. Those for package context itself are not among them, if the other one
-// is without cancel: the ctx ends as it did.
-type valuesOf struct {
-	context.Context
-	values context.Context
-}
-
-// String is as [outerCtx.String].
-func (c valuesOf) String() string { return fmt.Sprint(c.Context) }
-
-func (c valuesOf) Value(key any) any {
-	if v := c.values.Value(key); v != nil {
-		return v
-	}
-	return c.Context.Value(key)
+	return r.lockTraced(callerNow(ctx), rw.lock.downgrade)
 }

@@ -14,7 +14,7 @@ type section interface {
 // sectionKey is the key of the innermost section in a context.
 type sectionKey struct{}
 
-// noSection stands for none, see [Detach].
+// noSection stands for none, see detached.
 type noSection struct{}
 
 func sectionOf(ctx context.Context) section {
@@ -79,4 +79,36 @@ func levelOf(ctx context.Context) *level {
 func (l *level) enclosing() *level {
 	next, _ := innermost[*level](l.outer)
 	return next
+}
+
+// detached is ctx without sections.
+func detached(ctx context.Context) context.Context {
+	return context.WithValue(ctx, sectionKey{}, noSection{}) // not nil, for which a ctx made of several would look elsewhere
+}
+
+// ownerIn is the owner of the innermost hold that ctx carries; "" if there is none, or it is over.
+func ownerIn(ctx context.Context) string {
+	if l := levelOf(ctx); l != nil && l.hold.isLive() {
+		return l.hold.tenure.field()
+	}
+	return ""
+}
+
+// tokenOf is that of the innermost hold of a lock called name.
+func tokenOf(ctx context.Context, name string) (token int64, ok bool) {
+	return tokenIn(ctx, func(h *hold) bool { return h.tenure.spec.name == name })
+}
+
+// token is that of the innermost hold of m.
+func (m *spec) token(ctx context.Context) (token int64, ok bool) {
+	return tokenIn(ctx, func(h *hold) bool { return h.isOf(m) })
+}
+
+func tokenIn(ctx context.Context, of func(*hold) bool) (token int64, ok bool) {
+	for l := levelOf(ctx); l != nil; l = l.enclosing() {
+		if of(l.hold) {
+			return l.hold.fencingToken()
+		}
+	}
+	return 0, false
 }

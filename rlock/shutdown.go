@@ -1,12 +1,6 @@
 package rlock
 
-import (
-	"context"
-	"time"
-)
-
-// lastWait is how long Shutdown waits for the unlocks of sections whose ctx it has cancelled.
-const lastWait = time.Second
+import "context"
 
 // Shutdown closes the Client when its sections have ended, as [net/http.Server.Shutdown] does with requests. From the call on every
 // Lock that competes returns [ErrClosed], also those that wait. Sections that run go on to their end: they are renewed and unlock, re-enter
@@ -23,18 +17,5 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	if c.check(); ctx == nil {
 		panic("rlock: the ctx is nil")
 	}
-	c.shutting.Do(func() { close(c.shut) })
-	if c.stats.holds.Load() == 0 {
-		c.emptied.Do(func() { close(c.empty) })
-	}
-	c.hub.Drain() // tells the waiters
-	err := c.awaitEmpty(ctx)
-	if err != nil {
-		c.tellHolders()
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWait)
-		defer cancel()
-		_ = c.awaitEmpty(last)
-	}
-	c.Close()
-	return err
+	return c.engine.shutdown(ctx)
 }

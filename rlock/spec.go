@@ -52,43 +52,6 @@ func leavable[T any](
 	return calls.Leavable(ctx, m.engine.calls, m.slot, limit, f, rollBack)
 }
 
-// query runs a command for a caller who may leave. rueidis itself retries read-only commands until calls.Timeout.
-func query[T any](ctx context.Context, m *spec, command func(context.Context) (T, error)) (value T, err error) {
-	if m.invalid != nil {
-		return value, m.invalid
-	}
-	c := m.engine
-	if !c.calls.Start() {
-		return value, m.closed()
-	}
-	defer c.calls.Ended()
-	if ctx.Err() != nil {
-		return value, m.fail(ctx.Err())
-	}
-	left := false
-	if c.cluster.isUnknown() {
-		var known bool
-		known, err = c.cluster.learn(ctx, time.Time{}, m)
-		left = !known
-	}
-	if !left {
-		value, left, err = leavable(ctx, m, time.Time{}, func(<-chan struct{}) (T, error) {
-			return command(c.calls.Context(ctx, time.Now(), 0))
-		}, nil)
-	}
-	switch {
-	case err == nil && !left:
-		return value, nil
-	case c.calls.IsClosed():
-		err = c.errs.Closed
-	case left && ctx.Err() != nil:
-		err = ctx.Err()
-	default:
-		err = c.errs.Unreachable(err)
-	}
-	return value, m.fail(err)
-}
-
 // ttl is for how long a hold is trusted that was acquired through this handle, unless it is renewed.
 func (m *spec) ttl() time.Duration {
 	if m.lease == 0 {

@@ -16,13 +16,5 @@ type Stats struct {
 // of waiters.
 func (c *Client) Stats() Stats {
 	c.check()
-	return Stats{
-		Holds:    int(c.stats.holds.Load()),
-		Waiting:  c.hub.Waiting(),
-		Acquired: c.stats.acquired.Load(),
-		HandOffs: c.stats.handOffs.Load(),
-		Shared:   c.stats.shared.Load(),
-		Grants:   c.stats.grants.Load(),
-		Lost:     c.stats.lost.Load(),
-	}
+	return Stats(c.engine.figures())
 }

@@ -77,7 +77,7 @@ func (t *tenure) orphan() *sweep.Orphan {
 	r := &sweep.Orphan{Unresolved: u, Slot: m.slot, Args: t.releaseArgs()}
 	r.Gone = func() { m.engine.hub.Wake(m.waiters()) }
 	r.Left = func(err error) {
-		m.engine.tell.warn("rlock: a field may be left in Redis after a call without an answer; it ends with its lease",
+		m.engine.options.Tell.Warn("rlock: a field may be left in Redis after a call without an answer; it ends with its lease",
 			"name", m.name, "owner", r.Args.Owner, "err", err)
 	}
 	if t.queued != nil {

@@ -1,39 +1,32 @@
 package rlock
 
 import (
-	"context"
 	"fmt"
-	"io"
-	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/require"
-
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/sweep"
 )
 
-// warnings is a log that notes the owners of the fields that it is told of.
+// warnings notes the owners of the fields that it is warned of.
 type warnings struct {
-	slog.Handler
+	silent
 
 	mu     sync.Mutex // guards the following
 	owners map[string]bool
 }
 
-func (w *warnings) Handle(_ context.Context, r slog.Record) error {
+func (w *warnings) Warn(text string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "owner" && strings.HasPrefix(r.Message, "rlock: a field may be left in Redis") {
-			w.owners[a.Value.String()] = true
-		}
-		return true
-	})
-	return nil
+	if strings.HasPrefix(text, "rlock: a field may be left in Redis") {
+		w.owners[args[slices.Index(args, any("owner"))+1].(string)] = true
+	}
 }
 
 // Each field that is given up while Redis does not answer is told of, also if there were so many that its turn never came; so is one
@@ -43,20 +36,18 @@ func TestFieldsGivenUpAreTold(t *testing.T) {
 	rdb := s.Client(t)
 	s.Stop()
 	for name, until := range map[string]time.Time{"its time is over": {}, "Close": time.Now().Add(sweep.Most)} {
-		log := &warnings{Handler: slog.NewTextHandler(io.Discard, nil), owners: make(map[string]bool)}
-		c, err := New(rdb, Options{Logger: slog.New(log)})
-		require.NoError(t, err)
-		t.Cleanup(c.Close)
+		log := &warnings{owners: make(map[string]bool)}
+		c := startEngine(t, rdb, log)
 		const n = 3 * sweep.Batch
 		var all []*sweep.Orphan
 		for i := range n {
-			h := newTenure(c.Mutex(fmt.Sprint(i)).spec)
+			h := newTenure(c.newSpec(fmt.Sprint(i), kinds.Mutex, fmt.Sprint(i)))
 			h.unresolvedUntil(until).Late = true
 			all = append(all, h.orphan())
 		}
 		c.sweep(all...)
 		if !until.IsZero() {
-			c.Close()
+			c.close()
 		}
 		redistest.Eventually(t, time.Minute, func() bool {
 			log.mu.Lock()

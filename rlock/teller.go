@@ -35,8 +35,8 @@ type tellers struct {
 	logs, traces    tell.Teller
 }
 
-func newTellers(o Options, grant time.Duration) *tellers {
-	t := &tellers{logger: o.Logger, trace: o.Trace, watchdog: o.WatchdogTimeout, grant: grant}
+func newTellers(o Options) *tellers {
+	t := &tellers{logger: o.Logger, trace: o.Trace, watchdog: o.WatchdogTimeout, grant: grantLease(o.WatchdogTimeout)}
 	t.logs.Panicked = func(v any, stack []byte) { // what would tell of it is what has failed
 		fmt.Fprintf(os.Stderr, "rlock: panic in Options.Logger: %v\n%s", v, stack)
 	}
@@ -46,15 +46,19 @@ func newTellers(o Options, grant time.Duration) *tellers {
 	return t
 }
 
-// flush is the end of Close.
-func (t *tellers) flush() {
+// Panicked has a panic of the Trace logged.
+func (t *tellers) Panicked(v any, stack []byte) { t.traces.Panicked(v, stack) }
+
+// Flush is the end of Close.
+func (t *tellers) Flush() {
 	ctx, cancel := context.WithTimeout(context.Background(), lastWords)
 	defer cancel()
 	t.traces.Flush(ctx) // first: it may have something to log
 	t.logs.Flush(ctx)
 }
 
-func (t *tellers) warn(text string, args ...any) {
+// Warn has a warning logged.
+func (t *tellers) Warn(text string, args ...any) {
 	if t.logger != nil {
 		t.log(slog.LevelWarn, text, args...)
 	}
@@ -84,22 +88,30 @@ func (t *tellers) log(level slog.Level, text string, args ...any) {
 func (t *tellers) traced(most int, f func()) {
 	t.traces.Tell(most, func(dropped int) {
 		if dropped > 0 {
-			t.warn("rlock: Options.Trace is slow, and was not told of all losses and renewals", "dropped", dropped)
+			t.Warn("rlock: Options.Trace is slow, and was not told of all losses and renewals", "dropped", dropped)
 		}
 		f()
 	})
 }
 
-// lost tells of the loss of a hold. ctx is that of its section.
-func (t *tellers) lost(ctx context.Context, kind string, loss error) {
+// Lost tells of the loss of a hold. ctx is that of its section.
+func (t *tellers) Lost(ctx context.Context, kind string, loss error) {
 	var e *LostError
 	if !errors.As(loss, &e) { // there are no others
 		return
 	}
-	t.warn("rlock: lost", "name", e.Name, "kind", kind, "owner", e.Owner, "since", e.Since, "err", e)
+	t.Warn("rlock: lost", "name", e.Name, "kind", kind, "owner", e.Owner, "since", e.Since, "err", e)
 	if to := t.trace; to != nil && to.Lost != nil {
 		t.traced(maxLosses, func() { to.Lost(ctx, LostInfo{Kind: kind, Err: e}) })
 	}
+}
+
+// onRenewal is what is told of renewals; nil if nobody wants to know of them.
+func (t *tellers) onRenewal() func([]lease.Renewal) {
+	if t.logger == nil && (t.trace == nil || t.trace.Renewed == nil) {
+		return nil
+	}
+	return t.renewed
 }
 
 // renewed is told of renewals that were confirmed.
@@ -116,17 +128,14 @@ func (t *tellers) renewed(renewals []lease.Renewal) {
 		}
 	}
 	if late > 0 {
-		t.warn("rlock: renewals are late", "holds", late, "left", least, "watchdog", t.watchdog)
+		t.Warn("rlock: renewals are late", "holds", late, "left", least, "watchdog", t.watchdog)
 	}
 	if to := t.trace; to != nil && to.Renewed != nil {
 		t.traced(maxRenewals, func() {
 			for _, r := range renewals {
-				name, kind := r.Keeper.(keeps).about() //nolint:errcheck // there are no other keepers
+				name, kind := r.Keeper.(about).About() //nolint:errcheck // there are no other keepers
 				to.Renewed(RenewedInfo{Name: name, Kind: kind, Left: r.Left, Granted: r.Short})
 			}
 		})
 	}
 }
-
-// keeps is a keeper that can say which lock its lease is for.
-type keeps interface{ about() (name, kind string) }

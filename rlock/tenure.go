@@ -150,7 +150,7 @@ type keeper struct{ *tenure }
 func (k keeper) Item() lease.Item { return lease.Item{Name: k.spec.key, Owner: k.field()} }
 func (k keeper) Group() any       { return k.spec.engine.group(k.spec) }
 
-func (k keeper) about() (name, kind string) { return k.spec.name, k.spec.kind.Name }
+func (k keeper) About() (name, kind string) { return k.spec.name, k.spec.kind.Name }
 
 // Lost is called when nobody may trust in the tenure any more.
 func (k keeper) Lost(loss lease.Loss) {

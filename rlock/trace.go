@@ -128,7 +128,8 @@ func (p Path) String() string {
 	return "unknown"
 }
 
-// tracing follows a Lock that is traced, and then its section. A nil *tracing traces nothing: its methods do nothing.
+// tracing follows a Lock that is traced, and then its section. A nil *tracing traces nothing: its methods do nothing, but
+// for those that the engine calls.
 type tracing struct {
 	to         *Trace
 	name, kind string
@@ -140,6 +141,14 @@ type tracing struct {
 	panicked   chan struct{} // closed when Waiting has panicked
 	path       Path
 	by         context.Context
+}
+
+// tracer is what the engine is given: nil if t is.
+func (t *tracing) tracer() tracer {
+	if t == nil {
+		return nil
+	}
+	return t
 }
 
 // follow follows a Lock for to; nil if that is.
@@ -157,10 +166,10 @@ func (t *tracing) of(names []string) {
 	}
 }
 
-// waits says that the Lock waits from here on. Only the first call counts. The Lock is in a queue, perhaps about to be given the
+// Waits says that the Lock waits from here on. Only the first call counts. The Lock is in a queue, perhaps about to be given the
 // lock, so it does not wait for the function here.
-func (t *tracing) waits(holder string) {
-	if t == nil || t.waiting {
+func (t *tracing) Waits(holder string) {
+	if t.waiting {
 		return
 	}
 	t.waiting = true
@@ -180,25 +189,22 @@ func (t *tracing) waits(holder string) {
 	}
 }
 
-// over is closed when there is a panic for the caller, so that the Lock stops waiting.
-func (t *tracing) over() <-chan struct{} {
-	if t == nil {
-		return nil
-	}
-	return t.panicked
+// Over is closed when there is a panic for the caller, so that the Lock stops waiting.
+func (t *tracing) Over() <-chan struct{} { return t.panicked }
+
+// Took says how the lock was got, unless that follows from the wait.
+func (t *tracing) Took(p path) {
+	t.path = [...]Path{pathReentry: PathReentry, pathGrant: PathGrant, pathShared: PathShared, pathAlone: PathFree}[p]
+	t.by = nil
 }
 
-// took says how the lock was got, unless that follows from the wait.
-func (t *tracing) took(p Path) {
-	if t != nil {
-		t.path, t.by = p, nil
-	}
-}
+// HandedBy says that the lock was handed over at the end of that section.
+func (t *tracing) HandedBy(section context.Context) { t.path, t.by = PathHandOff, section }
 
-// handedBy says that the lock was handed over at the end of that section.
-func (t *tracing) handedBy(section context.Context) {
+// forget forgets how single locks of an All were got.
+func (t *tracing) forget() {
 	if t != nil {
-		t.path, t.by = PathHandOff, section
+		t.path, t.by = 0, nil
 	}
 }
 

@@ -1,33 +1,35 @@
 package rlock
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"testing"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
 )
 
 // A Lock under the ctx of a reader that is lost says so, also in the moment in which its gate is freed: it never competes for that.
 func TestLockUnderALostUpgradeable(t *testing.T) {
-	c, err := New(redistest.Dial(t, redistest.Shared(t)), Options{})
-	require.NoError(t, err)
-	t.Cleanup(c.Close)
-	u := c.RWMutex(redistest.Name(t)).Upgradeable()
+	c := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
+	name := redistest.Name(t)
+	rw := newRWLock(c.newSpec(name, kinds.Read, name), c.newSpec(name, kinds.Write, name))
+	unlock := func(l, gate *level) error { return cmp.Or(l.unlock(), gate.unlock()) }
 	for range 500 {
-		ctx, unlock, err := u.Lock(context.Background())
+		l, gate, err := rw.lockUpgradeable(callerNow(context.Background()))
 		require.NoError(t, err)
-		go levelOf(ctx).hold.tenure.gone() // ends at once
+		go l.hold.tenure.gone() // ends at once
 		for {
-			_, again, err := u.TryLock(context.WithoutCancel(ctx), time.Second)
+			inner, innerGate, err := rw.lockUpgradeable(callerNow(context.WithoutCancel(l)).upTo(time.Second, c.minAttempt()))
 			if err != nil {
-				require.True(t, errors.Is(err, ErrLost))
+				require.True(t, errors.Is(err, errTestLost))
 				break
 			}
-			_ = again() // it came before the loss
+			_ = unlock(inner, innerGate) // it came before the loss
 		}
-		require.True(t, errors.Is(unlock(), ErrLost))
+		require.True(t, errors.Is(unlock(l, gate), errTestLost))
 	}
 }

@@ -1,0 +1,66 @@
+package rlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// The errors of the engines of these tests say no more than what they satisfy.
+var (
+	errTestClosed      = errors.New("closed")
+	errTestLost        = errors.New("lost")
+	errTestNotAcquired = errors.New("not acquired")
+)
+
+func testErrors() engineErrors {
+	return engineErrors{
+		Closed: errTestClosed, Lost: errTestLost,
+		NotHeld: errors.New("not held"), NotReplicated: errors.New("not replicated"),
+		Reentry: errors.New("re-entry"), Upgrade: errors.New("upgrade"),
+		Loss: func(l whyLost) error {
+			if l.Reason == lostClosed {
+				return errTestClosed
+			}
+			return fmt.Errorf("%w: %s", errTestLost, l.Text)
+		},
+		NotAcquired: func(unacquired) error { return errTestNotAcquired },
+		Unreachable: func(err error) error { return err },
+		Failed:      func(_ string, causes ...error) error { return errors.Join(causes...) },
+	}
+}
+
+// silent is a teller that notes nothing.
+type silent struct{}
+
+func (silent) Warn(string, ...any)                 {}
+func (silent) Lost(context.Context, string, error) {}
+func (silent) Panicked(v any, _ []byte)            { panic(v) }
+func (silent) Flush()                              {}
+
+// startEngine is an engine with the usual options, which is closed with the test.
+func startEngine(t *testing.T, rdb rueidis.Client, to teller) *engine {
+	t.Helper()
+	c := newEngine(rdb, uuid.NewString(), engineOptions{
+		Errors: testErrors(), Tell: to,
+		WatchdogTimeout: 30 * time.Second, UnlockTimeout: calls.Timeout, HandOff: runBound{Most: 64, For: 10 * time.Millisecond},
+	})
+	t.Cleanup(c.close)
+	return c
+}
+
+// newMutex is a plain lock of its own.
+func newMutex(t *testing.T, c *engine) *spec {
+	t.Helper()
+	name := redistest.Name(t)
+	return c.newSpec(name, kinds.Mutex, name)
+}
