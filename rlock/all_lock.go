@@ -158,7 +158,7 @@ func (a *MultiMutex) climb(s *taken, who caller, within time.Duration) (refused 
 		}
 		end := time.Now().Add(within)
 		if most := m.longest(); most > 0 {
-			end = earlier(end, time.Now().Add(most/2))
+			end = calls.Earlier(end, time.Now().Add(most/2))
 		}
 		if step.wait.IsZero() || end.Before(step.wait) {
 			step.wait = end

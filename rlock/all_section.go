@@ -32,7 +32,7 @@ func (a *MultiMutex) newTaken(ctx, closing context.Context) *taken {
 // inItsOwnWay is the refusal of which the section itself is the holder; nil if it is somebody else.
 func (s *taken) inItsOwnWay(err error) *NotAcquiredError {
 	var not *NotAcquiredError
-	if errors.As(err, &not) && slices.ContainsFunc(s.levels, func(l *level) bool { return l.hold.tenure.field() == not.Holder }) {
+	if errors.As(err, &not) && slices.ContainsFunc(s.levels, func(l *level) bool { return l.owns(not.Holder) }) {
 		return not
 	}
 	return nil
@@ -51,8 +51,8 @@ func (s *taken) add(m *member, who caller) error {
 	ctx, unlock, err := m.lock(s.ctx, who)
 	if err == nil {
 		s.ctx = ctx
-		if m.spec != nil {
-			s.levels = append(s.levels, levelOf(ctx))
+		if l, ok := ctx.(*level); ok && m.spec != nil {
+			s.levels = append(s.levels, l)
 		}
 		s.unlocks = append(s.unlocks, func() []error {
 			if err := unlock(); err != nil {
@@ -125,7 +125,7 @@ func (s *taken) takeEach(all []*member, who caller) (refused *member, err error)
 		step := who
 		step.limit = time.Now().Add(m.attempt())
 		if !who.limit.IsZero() {
-			step.limit = earlier(step.limit, who.limit)
+			step.limit = calls.Earlier(step.limit, who.limit)
 		}
 		if err := s.add(m, step); err != nil {
 			return s.refused(m, err), err

@@ -221,14 +221,14 @@ func (e *election) vote(h *quorumHold, began time.Time) (t tally, err error) {
 		}
 		end := began.Add(calls.RetryWindow)
 		if !e.failed.IsZero() { // by now there may be new connections
-			end = earlier(end, began.Add(max(secondTry, calls.RetryWindow-began.Sub(e.failed))))
+			end = calls.Earlier(end, began.Add(max(secondTry, calls.RetryWindow-began.Sub(e.failed))))
 		}
 		if t.refused > 0 && t.granted+t.refused >= most || t.granted+t.asked < most {
 			// Nothing is gained by what is granted, and others may need it. But what answers in time need not be asked again.
-			end = earlier(end, t.last.Add(t.last.Sub(began)+stragglers))
+			end = calls.Earlier(end, t.last.Add(t.last.Sub(began)+stragglers))
 		}
 		if !e.limit.IsZero() {
-			end = earlier(end, e.limit)
+			end = calls.Earlier(end, e.limit)
 		}
 		switch e.sleepBeyondWait(end, ready(h.news)) {
 		case timeUp:

@@ -485,7 +485,7 @@ func (h *quorumHold) look() {
 		h.heal = now.Add(h.pause)
 		h.pause = min(2*h.pause, h.quorum.members[0].engine.options.WatchdogTimeout/3)
 	}
-	h.timer.Reset(earlier(next, until).Sub(now))
+	h.timer.Reset(calls.Earlier(next, until).Sub(now))
 	h.mu.Unlock()
 	for _, held := range held {
 		held.spec.engine.leases.Update(&held.lease, time.Time{}, watch)

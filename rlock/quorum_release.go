@@ -91,7 +91,7 @@ func (h *quorumHold) release(until, over time.Time) error {
 	}
 	var last error
 	held := 0
-	timer := time.NewTimer(time.Until(earlier(until, over)))
+	timer := time.NewTimer(time.Until(calls.Earlier(until, over)))
 	defer timer.Stop()
 	for range underWay {
 		select {
@@ -126,7 +126,7 @@ func (h *quorumHold) sound(found map[*share]bool) (n int) {
 	seen := time.Now()
 	for _, s := range h.shares {
 		if s.held && !found[s] {
-			seen = earlier(seen, s.seen(s.tenure.spec.engine.leases.Until(&s.tenure.lease)))
+			seen = calls.Earlier(seen, s.seen(s.tenure.spec.engine.leases.Until(&s.tenure.lease)))
 		}
 	}
 	for s := range found {

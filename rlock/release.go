@@ -254,7 +254,7 @@ func (t *tenure) releaseCall(now time.Time, by *unlocker) *calls.Context {
 	ctx := c.calls.Context(t.section(), now, 0)
 	deadline := now.Add(max(minOwn, min(calls.Timeout, c.options.UnlockTimeout/2)))
 	if !by.over.IsZero() {
-		deadline = earlier(deadline, by.over.Add(-minOwn))
+		deadline = calls.Earlier(deadline, by.over.Add(-minOwn))
 		ctx.EndWith(by.left)
 	}
 	ctx.EndAt(deadline)

@@ -103,10 +103,3 @@ func (m *spec) fenceOf() string {
 	}
 	return m.kind.Fence(m.key)
 }
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
-}

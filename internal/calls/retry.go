@@ -60,3 +60,11 @@ func (r *Retry) Wait(err error, stop1, stop2 <-chan struct{}) bool {
 	}
 	return false
 }
+
+// Earlier is the first of two ends.
+func Earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
