@@ -111,6 +111,7 @@ func (c *engine) replicaTimeout() time.Duration {
 	return c.options.ReplicaTimeout
 }
 
+// acquireRequest is what a caller asks Redis for.
 type acquireRequest struct {
 	caller
 	spec            *spec
@@ -143,6 +144,7 @@ const (
 	inMemory            // as one more of a hold
 )
 
+// granted reports whether the lock is theirs.
 func (a *acquireResult) granted() bool { return a.Status == lua.Acquired }
 
 // until is the end of the time for which what m was granted is trusted.

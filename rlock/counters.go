@@ -17,6 +17,7 @@ type figures struct {
 	Acquired, HandOffs, Shared, Grants, Lost uint64
 }
 
+// figures are the counters now.
 func (c *engine) figures() figures {
 	s := &c.stats
 	return figures{

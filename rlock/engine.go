@@ -71,6 +71,7 @@ const (
 	closeLimit = closeGrace + 2*calls.LastTimeout
 )
 
+// newEngine begins one for the locks in the Redis of rdb. id is to be new. It sends nothing.
 func newEngine(rdb rueidis.Client, id string, o engineOptions) *engine {
 	c := &engine{
 		rdb:              rdb,
@@ -93,7 +94,7 @@ func newEngine(rdb rueidis.Client, id string, o engineOptions) *engine {
 	return c
 }
 
-// close ends the engine; all calls of it return when it has ended. See [Client.Close].
+// close ends the engine; all calls of it return when it has ended. So no call of it is under way, unless rueidis keeps it for too long.
 func (c *engine) close() {
 	first := false
 	c.closing.Do(func() { first = true })
@@ -135,7 +136,7 @@ func (c *engine) end() {
 // lastWait is how long shutdown waits for the unlocks of sections whose ctx it has cancelled.
 const lastWait = time.Second
 
-// shutdown closes the engine when its sections have ended, or ctx is done. See [Client.Shutdown].
+// shutdown closes the engine when its sections have ended, or ctx is done. Until then sections go on, and nothing else begins.
 func (c *engine) shutdown(ctx context.Context) error {
 	c.shutting.Do(func() { close(c.shut) })
 	if c.stats.holds.Load() == 0 {

@@ -16,6 +16,7 @@ type rwLock struct {
 	gate        *spec // for the one that may upgrade: a lock of its own
 }
 
+// newRWLock makes one of its sides.
 func newRWLock(read, write *spec) *rwLock {
 	gate := read.engine.newSpec(kinds.Own("rlock_upgrade")(read.key), kinds.Mutex, read.name)
 	// Not the lease and the bound of the reader, which may have to wait first.

@@ -34,6 +34,7 @@ type teller interface {
 // about is a keeper of leases that can say which lock its lease is for.
 type about interface{ About() (name, kind string) }
 
+// waits tells that the Lock waits from here on.
 func (c caller) waits(holder string) {
 	if c.trace != nil {
 		c.trace.Waits(holder)
@@ -48,6 +49,7 @@ func (c caller) stopped() <-chan struct{} {
 	return c.trace.Over()
 }
 
+// took tells how the lock was got.
 func (c caller) took(p path) {
 	if c.trace != nil {
 		c.trace.Took(p)

@@ -40,10 +40,16 @@ func (l *level) Value(key any) any {
 	return l.Context.Value(key)
 }
 
-func (l *level) around() section        { return l.outer }
+// around is the section around it.
+func (l *level) around() section { return l.outer }
+
+// owns reports whether its hold has that owner field.
 func (l *level) owns(field string) bool { return l.hold.tenure.field() == field }
+
+// unlocks is the time that unlocks inside of it took.
 func (l *level) unlocks() *innerUnlocks { return &l.inner }
 
+// isOpen reports whether it was not unlocked.
 func (l *level) isOpen() bool {
 	t := l.hold.tenure
 	t.mu.Lock()

@@ -259,8 +259,8 @@ type shareKeeper struct {
 	held *tenure
 }
 
-func (k shareKeeper) Item() lease.Item { return keeper{k.held}.Item() }
-func (k shareKeeper) Group() any       { return keeper{k.held}.Group() }
+func (k shareKeeper) Item() lease.Item { return keeper{tenure: k.held}.Item() }
+func (k shareKeeper) Group() any       { return keeper{tenure: k.held}.Group() }
 
 func (k shareKeeper) About() (name, kind string) { return k.held.spec.name, "quorum" }
 

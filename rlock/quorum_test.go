@@ -45,7 +45,7 @@ func TestQuorumTrust(t *testing.T) {
 	h.shares[2].held, h.shares[2].until = true, after(9) // healed
 	trusts(2)
 	renewed := h.shares[3].tenure
-	require.True(t, renewed.spec.engine.leases.Keep(&renewed.lease, keeper{renewed}, now.Add(8*time.Second), false))
+	require.True(t, renewed.spec.engine.leases.Keep(&renewed.lease, keeper{tenure: renewed}, now.Add(8*time.Second), false))
 	require.Less(t, h.trusted().Sub(now.Add(4*time.Second-allowed)).Abs(), time.Microsecond)
 	renewed.spec.engine.leases.Stop(&renewed.lease)
 }

@@ -17,6 +17,7 @@ type sectionKey struct{}
 // noSection stands for none, see detached.
 type noSection struct{}
 
+// sectionOf is the innermost section that ctx carries, or nil.
 func sectionOf(ctx context.Context) section {
 	if ctx == nil {
 		panic("rlock: the ctx is nil")

@@ -37,6 +37,7 @@ func (c *engine) newSpec(key string, k *kinds.Kind, name string) *spec {
 	return m
 }
 
+// fail makes an error about the lock.
 func (m *spec) fail(causes ...error) error { return m.engine.errs.Failed(m.name, causes...) }
 
 func (m *spec) closed() error { return m.fail(m.engine.errs.Closed) }

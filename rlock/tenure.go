@@ -57,6 +57,7 @@ func (t *tokens) take() (token int64, ok bool) {
 	return token, true
 }
 
+// lastTag is the tag of the tenure that was made last.
 var lastTag atomic.Uint64
 
 func newTenure(m *spec) *tenure { return &tenure{spec: m, tag: lastTag.Add(1)} }
@@ -147,9 +148,13 @@ func (t *tenure) why() error {
 // keeper is the tenure as the renewer sees it.
 type keeper struct{ *tenure }
 
+// Item is what a renewal names.
 func (k keeper) Item() lease.Item { return lease.Item{Name: k.spec.key, Owner: k.field()} }
-func (k keeper) Group() any       { return k.spec.engine.group(k.spec) }
 
+// Group is what it has in common with the others of a renewal.
+func (k keeper) Group() any { return k.spec.engine.group(k.spec) }
+
+// About is the lock that it is of.
 func (k keeper) About() (name, kind string) { return k.spec.name, k.spec.kind.Name }
 
 // Lost is called when nobody may trust in the tenure any more.
