@@ -29,6 +29,7 @@ type whyLost struct {
 	Err         error  // what the last renewal failed with, if that was why
 }
 
+// lostReason is what ended a hold.
 type lostReason int8
 
 const (
