@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -27,7 +28,7 @@ import (
 //	climbing  it has the first ones, and got the rest   entered
 //	          its time is over, or it lost one          waiting for the next one, with nothing held
 //
-// What it has is given back for a caller who may leave meanwhile (caller.leaveTo). A Lock is counted by all Clients of its members, and
+// What it has is given back for a caller who may leave meanwhile (caller.LeaveTo). A Lock is counted by all Clients of its members, and
 // the Close of any of them ends it.
 //
 // Each member has a hold and a level of its own, taken and released in the ways of a single lock. Members of one Client, and on a
@@ -40,8 +41,8 @@ type MultiMutex struct {
 	names   []string  // of the members
 	members []*member // each lock once, in the fixed order
 	parts   [][]*member
-	again   []*member // further handles of locks that are members already, to be re-entered
-	clients []*engine // of the members, each once; not those of a Quorum, which goes on without one of them
+	again   []*member        // further handles of locks that are members already, to be re-entered
+	clients []*engine.Engine // of the members, each once; not those of a Quorum, which goes on without one of them
 	invalid error
 }
 
@@ -50,12 +51,12 @@ type member struct {
 	Locker
 
 	name  string
-	about *spec   // the lock that it is; of an Upgradeable that of the reader; nil if it is of another type
-	spec  *spec   // about, if that is all it takes
-	trace *Trace  // of the Client of about, or of the first member of a Quorum: that is told
-	lease *spec   // about, or the first member of a Quorum: how long a hold lasts; nil if that is not known
-	order int     // among the members of one lock: each lets the next ones in
-	first *member // the member of the same lock that is taken before it, and lets it in; nil if it is that
+	about *engine.Spec // the lock that it is; of an Upgradeable that of the reader; nil if it is of another type
+	spec  *engine.Spec // about, if that is all it takes
+	trace *Trace       // of the Client of about, or of the first member of a Quorum: that is told
+	lease *engine.Spec // about, or the first member of a Quorum: how long a hold lasts; nil if that is not known
+	order int          // among the members of one lock: each lets the next ones in
+	first *member      // the member of the same lock that is taken before it, and lets it in; nil if it is that
 }
 
 // All makes one lock of several: Lock takes all of them, or waits and holds none. It does no I/O. The locks may be of any kind and
@@ -81,7 +82,7 @@ func All(lockers ...Locker) *MultiMutex {
 		return cmp.Or(strings.Compare(x.key(), y.key()), strings.Compare(x.clientID(), y.clientID()), cmp.Compare(x.order, y.order))
 	})
 	type lock struct {
-		engine *engine
+		engine *engine.Engine
 		key    string
 	}
 	given, first := make(map[Locker]bool), make(map[lock]*member)
@@ -96,14 +97,14 @@ func All(lockers ...Locker) *MultiMutex {
 			a.members = append(a.members, m)
 			continue
 		}
-		l := lock{m.about.engine, m.about.key}
+		l := lock{m.about.Engine, m.about.Key}
 		switch known := first[l]; {
 		case known == nil:
 			a.members, first[l] = append(a.members, m), m
-			if !slices.Contains(a.clients, m.about.engine) {
-				a.clients = append(a.clients, m.about.engine)
+			if !slices.Contains(a.clients, m.about.Engine) {
+				a.clients = append(a.clients, m.about.Engine)
 			}
-		case (known.about.kind.Side == lua.Whole) != (m.about.kind.Side == lua.Whole):
+		case (known.about.Kind.Side == lua.Whole) != (m.about.Kind.Side == lua.Whole):
 			err = cmp.Or(err, fmt.Errorf("%q is given as a read/write lock and as one of another kind: "+
 				"these exclude each other, so use one of them", m.name))
 		default:
@@ -141,7 +142,7 @@ func flatten(lockers []Locker) (all []*member, err error) {
 			continue
 		case *Mutex:
 			m.about, m.spec, m.lease, m.trace = l.spec, l.spec, l.spec, l.client.trace
-			if l.spec.kind.Side == lua.Reader {
+			if l.spec.Kind.Side == lua.Reader {
 				m.order = 2
 			}
 		case *Upgradeable:
@@ -153,8 +154,8 @@ func flatten(lockers []Locker) (all []*member, err error) {
 			}
 		}
 		if m.about != nil {
-			if invalid := cmp.Or(m.about.invalid, m.about.fits()); invalid != nil {
-				err = cmp.Or(err, m.about.fail(invalid))
+			if invalid := cmp.Or(m.about.Invalid, m.about.Fits()); invalid != nil {
+				err = cmp.Or(err, m.about.Fail(invalid))
 			}
 		}
 		m.name = l.Name()
@@ -186,31 +187,31 @@ func (m *member) key() string {
 	if m.about == nil {
 		return m.name
 	}
-	return m.about.key
+	return m.about.Key
 }
 
 func (m *member) clientID() string {
 	if m.about == nil {
 		return ""
 	}
-	return m.about.engine.id
+	return m.about.Engine.ID
 }
 
 // split makes parts of the members that one call can take, in the order of the first in each.
 func (a *MultiMutex) split() {
 	type batchKey struct {
-		engine *engine
+		engine *engine.Engine
 		slot   uint16
 	}
 	parts := make(map[batchKey]int) // that still have room
 	for _, m := range a.members {
-		if m.spec == nil || !m.spec.isBatchable() {
+		if m.spec == nil || !m.spec.IsBatchable() {
 			a.parts = append(a.parts, []*member{m})
 			continue
 		}
-		at := batchKey{m.spec.engine, m.spec.slot}
+		at := batchKey{m.spec.Engine, m.spec.Slot}
 		i, ok := parts[at]
-		if !ok || len(a.parts[i]) == maxBatch {
+		if !ok || len(a.parts[i]) == engine.MaxBatch {
 			i = len(a.parts)
 			parts[at], a.parts = i, append(a.parts, nil)
 		}
@@ -252,12 +253,12 @@ func (a *MultiMutex) check() {
 // as its cause. The unlock releases all of them; its error joins those of all that were lost or could not be released. Everything else
 // is as for [Mutex.Lock]. Errors name the lock that was in the way, and a Lock that failed leaves none of them behind.
 func (a *MultiMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
-	return a.lock(callerNow(ctx))
+	return a.lock(engine.CallerNow(ctx))
 }
 
 // TryLock is Lock with a bound on the waiting in all, see [Mutex.TryLock]. If wait is 0 or less it makes one attempt.
 func (a *MultiMutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
-	return a.lock(callerNow(ctx).upTo(wait, time.Second))
+	return a.lock(engine.CallerNow(ctx).UpTo(wait, time.Second))
 }
 
 // Do runs fn while it holds all locks, see [Mutex.Do].
@@ -272,28 +273,28 @@ func (a *MultiMutex) TryDo(ctx context.Context, wait time.Duration, fn func(ctx 
 
 func (a *MultiMutex) fail(causes ...error) error { return &lockError{name: a.name, causes: causes} }
 
-func (a *MultiMutex) lock(who caller) (context.Context, UnlockFunc, error) {
+func (a *MultiMutex) lock(who engine.Caller) (context.Context, UnlockFunc, error) {
 	a.check()
-	if who.ctx == nil {
+	if who.Ctx == nil {
 		panic("rlock: the ctx is nil")
 	}
 	var trace *tracing
 	if i := slices.IndexFunc(a.members, func(m *member) bool { return m.lease != nil }); i >= 0 {
-		trace = a.members[i].trace.follow(who.ctx, a.name, "all", who.began)
+		trace = a.members[i].trace.follow(who.Ctx, a.name, "all", who.Began)
 		trace.of(a.names)
-		who.trace = trace.tracer()
+		who.Trace = trace.tracer()
 	}
 	s, err := a.compete(who)
 	trace.forget() // what became of single members
 	if err != nil {
-		trace.ended(who.ctx, err, nil)
-		return who.ctx, func() error { return a.fail(ErrNotHeld, errLockFailed) }, err
+		trace.ended(who.Ctx, err, nil)
+		return who.Ctx, func() error { return a.fail(ErrNotHeld, errLockFailed) }, err
 	}
 	trace.ended(s.ctx, nil, s.rollBack)
 	var unlocked atomic.Bool
 	return s.ctx, func() error {
 		if unlocked.Swap(true) {
-			return a.fail(ErrNotHeld, errUnlockedBefore)
+			return a.fail(ErrNotHeld, engine.ErrUnlockedBefore)
 		}
 		return trace.released(s.unlock)
 	}, nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
 )
 
 // How a Lock of several waits, and in which order it takes them.
@@ -23,7 +24,7 @@ const (
 // Two that have one of two locks each, and are refused for the other, could change places for ever. A climb ends that: it is in
 // one order for all. Long before, those that want the same locks gather in one line: to ask for all again leads to that of the
 // first that is taken. Not each time, or they would pass that lock on among them while somebody who has the other one waits for it.
-func (a *MultiMutex) compete(who caller) (*taken, error) {
+func (a *MultiMutex) compete(who engine.Caller) (*taken, error) {
 	if a.invalid != nil {
 		return nil, a.invalid
 	}
@@ -32,7 +33,7 @@ func (a *MultiMutex) compete(who caller) (*taken, error) {
 		return nil, err
 	}
 	defer done()
-	s, hold := a.newTaken(who.ctx, closing), firstClimb
+	s, hold := a.newTaken(who.Ctx, closing), firstClimb
 	returns := false
 	defer func() {
 		if !returns { // a member panics, or its Trace
@@ -56,13 +57,13 @@ func (a *MultiMutex) compete(who caller) (*taken, error) {
 		case refused == nil || !canWait(who):
 			returns = true
 			return nil, err
-		case who.ctx.Err() != nil: // since it was refused
+		case who.Ctx.Err() != nil: // since it was refused
 			returns = true
-			e := notAcquired(who.ctx, refused.name, who.began)
+			e := notAcquired(who.Ctx, refused.name, who.Began)
 			e.sameHolder(err)
 			return nil, e
 		}
-		s = a.newTaken(who.ctx, closing)
+		s = a.newTaken(who.Ctx, closing)
 		switch {
 		case round%climbEvery == 0:
 			refused, err = a.climb(s, who, hold)
@@ -85,16 +86,16 @@ func (a *MultiMutex) compete(who caller) (*taken, error) {
 // another one just then. done ends both.
 func (a *MultiMutex) begin() (closing context.Context, done func(), err error) {
 	for i, c := range a.clients {
-		if !c.calls.Start() {
+		if !c.Calls.Start() {
 			for _, c := range a.clients[:i] {
-				c.calls.Ended()
+				c.Calls.Ended()
 			}
 			return nil, nil, a.fail(ErrClosed)
 		}
 	}
 	counted := func() {
 		for _, c := range a.clients {
-			c.calls.Ended()
+			c.Calls.Ended()
 		}
 	}
 	if len(a.clients) == 1 && !slices.ContainsFunc(a.members, func(m *member) bool { return m.about == nil }) {
@@ -103,9 +104,9 @@ func (a *MultiMutex) begin() (closing context.Context, done func(), err error) {
 	closing, end := context.WithCancelCause(context.Background())
 	over := make(chan struct{})
 	for _, c := range a.clients {
-		c.calls.Go(func() { // ends with the Lock, or when the Client is closed, which waits for it
+		c.Calls.Go(func() { // ends with the Lock, or when the Client is closed, which waits for it
 			select {
-			case <-c.calls.Done():
+			case <-c.Calls.Done():
 				end(&LostError{Name: a.name, Reason: LostClosed, Since: time.Now(), text: "client closed"})
 			case <-over:
 			}
@@ -119,20 +120,20 @@ func (a *MultiMutex) begin() (closing context.Context, done func(), err error) {
 }
 
 // canWait reports whether there is time for another try.
-func canWait(c caller) bool {
-	return !c.once && !calls.IsClosed(c.stopped()) && (c.wait.IsZero() || time.Now().Before(c.wait))
+func canWait(c engine.Caller) bool {
+	return !c.Once && !calls.IsClosed(c.Stopped()) && (c.Wait.IsZero() || time.Now().Before(c.Wait))
 }
 
 // take adds all members but one that the section has. It does not wait. refused is a member that another owner holds; then, as after
 // any error, the section may have some of the others.
-func (a *MultiMutex) take(s *taken, who caller, has *member) (refused *member, err error) {
+func (a *MultiMutex) take(s *taken, who engine.Caller, has *member) (refused *member, err error) {
 	var again []*member
 	for _, part := range a.parts {
 		var rest []*member
 		for _, m := range part {
 			switch {
 			case m == has:
-			case m.about != nil && m.about.levelIn(who.ctx) != nil:
+			case m.about != nil && m.about.LevelIn(who.Ctx) != nil:
 				again = append(again, m)
 			default:
 				rest = append(rest, m)
@@ -147,12 +148,12 @@ func (a *MultiMutex) take(s *taken, who caller, has *member) (refused *member, e
 
 // climb adds all members, one after the other, and waits for each. With the first one it has to be done before that time is over, and
 // before half of the time has passed for which one that it has is held at most: the rest is for the section.
-func (a *MultiMutex) climb(s *taken, who caller, within time.Duration) (refused *member, err error) {
+func (a *MultiMutex) climb(s *taken, who engine.Caller, within time.Duration) (refused *member, err error) {
 	step := who
 	for _, m := range slices.Concat(a.members, a.again) {
 		if err := s.add(m, step); err != nil {
 			if s.loss(who) != nil { // while it waited: that is nothing to a caller who has none of them
-				return m.leading(), notAcquired(who.ctx, m.name, who.began)
+				return m.leading(), notAcquired(who.Ctx, m.name, who.Began)
 			}
 			return s.refused(m, err), err
 		}
@@ -160,10 +161,10 @@ func (a *MultiMutex) climb(s *taken, who caller, within time.Duration) (refused 
 		if most := m.longest(); most > 0 {
 			end = calls.Earlier(end, time.Now().Add(most/2))
 		}
-		if step.wait.IsZero() || end.Before(step.wait) {
-			step.wait = end
+		if step.Wait.IsZero() || end.Before(step.Wait) {
+			step.Wait = end
 		}
-		step.limit = step.wait.Add(m.attempt())
+		step.Limit = step.Wait.Add(m.attempt())
 	}
 	return nil, nil
 }

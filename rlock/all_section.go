@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
 )
 
 // taken is what a Lock of several has so far.
@@ -17,7 +18,7 @@ type taken struct {
 	ctx     context.Context
 	cancel  context.CancelCauseFunc // ends it before anything is released
 	unwatch func() bool             // for the end of the Clients, which is told to what is held from then on
-	levels  []*level                // of the members that are a Mutex
+	levels  []*engine.Level         // of the members that are a Mutex
 	unlocks []func() []error
 }
 
@@ -32,26 +33,26 @@ func (a *MultiMutex) newTaken(ctx, closing context.Context) *taken {
 // inItsOwnWay is the refusal of which the section itself is the holder; nil if it is somebody else.
 func (s *taken) inItsOwnWay(err error) *NotAcquiredError {
 	var not *NotAcquiredError
-	if errors.As(err, &not) && slices.ContainsFunc(s.levels, func(l *level) bool { return l.owns(not.Holder) }) {
+	if errors.As(err, &not) && slices.ContainsFunc(s.levels, func(l *engine.Level) bool { return l.Owns(not.Holder) }) {
 		return not
 	}
 	return nil
 }
 
 // loss is that of one that it has, or the end of a Client, which has ended its ctx; nil if the caller's ctx is done.
-func (s *taken) loss(who caller) (loss *LostError) {
-	if who.ctx.Err() == nil {
+func (s *taken) loss(who engine.Caller) (loss *LostError) {
+	if who.Ctx.Err() == nil {
 		errors.As(context.Cause(s.ctx), &loss)
 	}
 	return loss
 }
 
 // add locks m under the ctx of the section.
-func (s *taken) add(m *member, who caller) error {
+func (s *taken) add(m *member, who engine.Caller) error {
 	ctx, unlock, err := m.lock(s.ctx, who)
 	if err == nil {
 		s.ctx = ctx
-		if l, ok := ctx.(*level); ok && m.spec != nil {
+		if l, ok := ctx.(*engine.Level); ok && m.spec != nil {
 			s.levels = append(s.levels, l)
 		}
 		s.unlocks = append(s.unlocks, func() []error {
@@ -65,20 +66,20 @@ func (s *taken) add(m *member, who caller) error {
 }
 
 // lock is that of the member for a caller with another ctx.
-func (m *member) lock(ctx context.Context, who caller) (context.Context, UnlockFunc, error) {
+func (m *member) lock(ctx context.Context, who engine.Caller) (context.Context, UnlockFunc, error) {
 	if m.spec != nil {
-		who.ctx = ctx
-		l, err := m.spec.lock(who)
+		who.Ctx = ctx
+		l, err := m.spec.Lock(who)
 		if err != nil {
 			return ctx, nil, err
 		}
-		return l, l.unlock, nil
+		return l, l.Unlock, nil
 	}
-	if !who.once {
-		who.waits("")
+	if !who.Once {
+		who.Waits("")
 	}
-	step := callerNow(ctx)
-	step.wait, step.limit, step.once = who.wait, who.limit, who.once
+	step := engine.CallerNow(ctx)
+	step.Wait, step.Limit, step.Once = who.Wait, who.Limit, who.Once
 	switch l := m.Locker.(type) {
 	case *Upgradeable:
 		return l.lockTraced(step)
@@ -86,32 +87,32 @@ func (m *member) lock(ctx context.Context, who caller) (context.Context, UnlockF
 		return l.lockTraced(step)
 	}
 	switch { // somebody else's
-	case who.once:
+	case who.Once:
 		return m.TryLock(ctx, 0)
-	case who.wait.IsZero():
+	case who.Wait.IsZero():
 		return m.Lock(ctx)
 	}
-	return m.TryLock(ctx, max(1, time.Until(who.wait)))
+	return m.TryLock(ctx, max(1, time.Until(who.Wait)))
 }
 
 // takePart adds locks that one call can take.
-func (s *taken) takePart(part []*member, who caller) (refused *member, err error) {
+func (s *taken) takePart(part []*member, who engine.Caller) (refused *member, err error) {
 	if len(part) < 2 {
 		return s.takeEach(part, who)
 	}
-	all := make([]*spec, len(part))
+	all := make([]*engine.Spec, len(part))
 	for i, m := range part {
 		all[i] = m.spec
 	}
-	who.ctx = s.ctx
-	levels, which, err := takeTogether(who, all)
+	who.Ctx = s.ctx
+	levels, which, err := engine.TakeTogether(who, all)
 	switch {
-	case err == errAlone: //nolint:errorlint // never wrapped
+	case err == engine.ErrAlone: //nolint:errorlint // never wrapped
 		return s.takeEach(part, who)
 	case err == nil:
 		s.ctx = levels[len(levels)-1]
 		s.levels = append(s.levels, levels...)
-		s.unlocks = append(s.unlocks, func() []error { return unlockTogether(levels) })
+		s.unlocks = append(s.unlocks, func() []error { return engine.UnlockTogether(levels) })
 	case which >= 0:
 		refused = part[which]
 	}
@@ -119,13 +120,13 @@ func (s *taken) takePart(part []*member, who caller) (refused *member, err error
 }
 
 // takeEach adds locks by an attempt for each.
-func (s *taken) takeEach(all []*member, who caller) (refused *member, err error) {
-	who.once = true
+func (s *taken) takeEach(all []*member, who engine.Caller) (refused *member, err error) {
+	who.Once = true
 	for _, m := range all {
 		step := who
-		step.limit = time.Now().Add(m.attempt())
-		if !who.limit.IsZero() {
-			step.limit = calls.Earlier(step.limit, who.limit)
+		step.Limit = time.Now().Add(m.attempt())
+		if !who.Limit.IsZero() {
+			step.Limit = calls.Earlier(step.Limit, who.Limit)
 		}
 		if err := s.add(m, step); err != nil {
 			return s.refused(m, err), err
@@ -140,9 +141,9 @@ func (m *member) attempt() time.Duration {
 	case m.about == nil:
 		return calls.Timeout
 	case m.spec == nil: // an Upgradeable, which is two locks
-		return 2 * (calls.Timeout + m.about.engine.replicaTimeout())
+		return 2 * (calls.Timeout + m.about.Engine.ReplicaTimeout())
 	}
-	return calls.Timeout + m.about.engine.replicaTimeout()
+	return calls.Timeout + m.about.Engine.ReplicaTimeout()
 }
 
 // longest is for how long one hold of it lasts at most; 0 if the watchdog renews that without a bound.
@@ -151,10 +152,10 @@ func (m *member) longest() time.Duration {
 	if of == nil {
 		return 0
 	}
-	if of.lease == 0 || of.maxHold == 0 {
-		return max(of.lease, of.maxHold)
+	if of.Lease == 0 || of.MaxHold == 0 {
+		return max(of.Lease, of.MaxHold)
 	}
-	return min(of.lease, of.maxHold)
+	return min(of.Lease, of.MaxHold)
 }
 
 // leading is the first member of the same lock. To wait for another one, and then lock that one, would be to wait for oneself.
@@ -170,26 +171,26 @@ func (s *taken) refused(m *member, err error) *member {
 }
 
 // leave gives back what nobody was told of, for a caller who may leave meanwhile.
-func (s *taken) leave(who caller) {
+func (s *taken) leave(who engine.Caller) {
 	s.unwatch()
 	if len(s.unlocks) == 0 {
-		s.cancel(s.of.fail(errUnlocked))
+		s.cancel(s.of.fail(engine.ErrUnlocked))
 		return
 	}
-	who.leaveTo(s.rollBack, s.of.clients...)
+	who.LeaveTo(s.rollBack, s.of.clients...)
 }
 
 // rollBack unlocks what nobody was told of. It does not stay taken, see WithMinHold, and what becomes of it is no concern of the caller.
 func (s *taken) rollBack() {
 	for _, l := range s.levels {
-		l.untaken()
+		l.Untaken()
 	}
 	_ = s.unlock()
 }
 
 // unlock releases every lock taken so far. Calls that cannot be batched run concurrently, so that one silent server delays no other.
 func (s *taken) unlock() error {
-	s.cancel(s.of.fail(errUnlocked))
+	s.cancel(s.of.fail(engine.ErrUnlocked))
 	all, panics := make([][]error, len(s.unlocks)), make([]any, len(s.unlocks))
 	var wg sync.WaitGroup
 	for i, unlock := range s.unlocks {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/engine"
 )
 
 // Client makes locks. A process needs one for each Redis: a hold of one Client is not re-entered through another. All of its
@@ -20,7 +22,7 @@ import (
 //   - one for each call in flight whose caller may leave, or for which nobody waits;
 //   - one each that calls the Logger and the Trace, while they have something to be told.
 type Client struct {
-	engine *engine
+	engine *engine.Engine
 	prefix string // of all keys
 	trace  *Trace // nil: nobody wants to know
 }
@@ -45,7 +47,7 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rlock: client id: %w", err)
 	}
-	return &Client{engine: newEngine(rdb, id.String(), o.forEngine()), prefix: o.Prefix, trace: o.Trace}, nil
+	return &Client{engine: engine.New(rdb, id.String(), o.forEngine()), prefix: o.Prefix, trace: o.Trace}, nil
 }
 
 // Close ends everything that the Client does. Waiting calls return [ErrClosed], and the contexts of sections are cancelled with a
@@ -65,13 +67,13 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 // be running: an unlock after Close releases as before, and a hold that is not unlocked ends with its lease.
 func (c *Client) Close() {
 	c.check()
-	c.engine.close()
+	c.engine.Close()
 }
 
 // ID returns the Client's part of its owner fields in Redis, a UUID: see [Owner].
 func (c *Client) ID() string {
 	c.check()
-	return c.engine.id
+	return c.engine.ID
 }
 
 // check panics for what can only be a mistake in the program.

@@ -1,20 +1,24 @@
 package rlock
 
-import "context"
+import (
+	"context"
+
+	"github.com/go-rlock/rlock/internal/engine"
+)
 
 // Detach returns a ctx that carries no holds: a Lock under it competes with the holds of ctx
 // instead of re-entering them. It is for goroutines that are started inside a section but do not
 // belong to it. Deadline, values and cancellation of ctx stay, so it still ends with the
 // section; add [context.WithoutCancel] for one that should not.
 func Detach(ctx context.Context) context.Context {
-	return detached(ctx)
+	return engine.Detached(ctx)
 }
 
 // Owner returns the owner of the innermost hold that ctx carries, of whichever lock, as it is written in Redis:
 // `<client UUID>:<tag>`. Holds of one Client that follow each other, see [HandOff], and readers may have the same one. It is "" if there is none,
 // or if it was lost or unlocked. It is meant for logs.
 func Owner(ctx context.Context) string {
-	return ownerIn(ctx)
+	return engine.Owner(ctx)
 }
 
 // FencingToken returns the token of the innermost hold of a lock called name that ctx carries; ok is false if there is no
@@ -27,11 +31,11 @@ func Owner(ctx context.Context) string {
 //
 // If ctx carries locks of one name in several Redis servers, use [Mutex.FencingToken]: it tells them apart.
 func FencingToken(ctx context.Context, name string) (token int64, ok bool) {
-	return tokenOf(ctx, name)
+	return engine.Token(ctx, name)
 }
 
 // FencingToken returns the token of the innermost hold of this lock that ctx carries, see the package's [FencingToken].
 func (m *Mutex) FencingToken(ctx context.Context) (token int64, ok bool) {
 	m.check(ctx)
-	return m.spec.token(ctx)
+	return m.spec.Token(ctx)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
 )
@@ -25,7 +26,7 @@ func TestEndedSectionsAreLeftOut(t *testing.T) {
 	name := redistest.Name(t)
 	rw := c.RWMutex(name + ":rw")
 	walk := func(ctx context.Context) (n int) {
-		for s := sectionOf(ctx); s != nil; s = s.around() {
+		for s := engine.SectionOf(ctx); s != nil; s = s.Around() {
 			n++
 		}
 		return n

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
@@ -36,7 +37,7 @@ import (
 
 // election is a Lock of a quorum on its way to a hold.
 type election struct {
-	caller
+	engine.Caller
 	quorum *QuorumMutex
 	line   *localQueue
 	ears   []serverWatch    // one for each member
@@ -50,7 +51,7 @@ type election struct {
 // serverWatch is where an election hears of one server.
 type serverWatch struct {
 	waiter pubsub.Waiter
-	member *spec
+	member *engine.Spec
 	joined bool
 	turn   bool  // the server may be free
 	err    error // it cannot subscribe
@@ -146,18 +147,18 @@ func (e *election) takeTurn() error {
 		return nil
 	default:
 	}
-	if e.once {
+	if e.Once {
 		return errGaveUp
 	}
-	e.waits("")
+	e.Waits("")
 	turn := reflect.SelectCase{Dir: reflect.SelectSend, Chan: reflect.ValueOf(e.line.turn), Send: reflect.ValueOf(struct{}{})}
 	for {
 		o := e.line.outage.Load()
-		switch e.sleep(e.wait, turn, ready(o.known)) {
+		switch e.sleep(e.Wait, turn, ready(o.known)) {
 		case 0:
 			return nil
 		case 1:
-			if e.began.Before(o.since) { // it has waited for all that time
+			if e.Began.Before(o.since) { // it has waited for all that time
 				return o.err
 			}
 		default:
@@ -178,14 +179,14 @@ func (e *election) elect() (*quorumLevel, error) {
 		h := newQuorumHold(q, e.line)
 		t, err := e.vote(h, began)
 		if err == nil && t.granted >= q.majority() {
-			return h.open(e.caller, q)
+			return h.open(e.Caller, q)
 		}
 		h.rollBack()
 		e.note(h, t, began, err != nil)
 		switch {
 		case err != nil:
 			return nil, err
-		case e.once:
+		case e.Once:
 			return nil, errGaveUp
 		case e.err == nil:
 			retry = calls.MinPause
@@ -227,8 +228,8 @@ func (e *election) vote(h *quorumHold, began time.Time) (t tally, err error) {
 			// Nothing is gained by what is granted, and others may need it. But what answers in time need not be asked again.
 			end = calls.Earlier(end, t.last.Add(t.last.Sub(began)+stragglers))
 		}
-		if !e.limit.IsZero() {
-			end = calls.Earlier(end, e.limit)
+		if !e.Limit.IsZero() {
+			end = calls.Earlier(end, e.Limit)
 		}
 		switch e.sleepBeyondWait(end, ready(h.news)) {
 		case timeUp:
@@ -297,7 +298,7 @@ func (e *election) note(h *quorumHold, t tally, began time.Time, left bool) {
 		switch {
 		case s.refusal.Status == lua.Held:
 			ends[i] = s.refusal.TTL
-			e.held, e.own = s.refusal, s.tenure.spec.engine.isOwn(s.refusal.Holder)
+			e.held, e.own = s.refusal, s.tenure.Spec.Engine.IsOwn(s.refusal.Holder)
 		case s.err != nil && !s.asked && !s.left:
 			ends[i] = deadServerRetry
 		default: // it is told when the share was given back
@@ -325,7 +326,7 @@ const stragglers = 5 * time.Millisecond
 
 // await waits until a majority may be free.
 func (e *election) await() error {
-	e.waits(e.held.Holder)
+	e.Waits(e.held.Holder)
 	for {
 		free, deaf := 0, error(nil)
 		able := 0
@@ -364,7 +365,7 @@ func (e *election) leave(won bool) {
 		switch r := &e.ears[i]; {
 		case !r.joined || r.err != nil:
 		case won && r.turn:
-			r.waiter.Done(r.member.ttl())
+			r.waiter.Done(r.member.TTL())
 		default:
 			r.waiter.Leave()
 		}
@@ -373,10 +374,10 @@ func (e *election) leave(won bool) {
 
 // listen joins the queue of the hub, or takes the turn there: what comes from now on is news.
 func (r *serverWatch) listen(q *QuorumMutex) {
-	if r.turn || r.err != nil || r.member.engine.cluster.isUnknown() {
+	if r.turn || r.err != nil || r.member.Engine.Cluster.IsUnknown() {
 		return
 	}
-	hub, queue := r.member.engine.hub, q.waiters(r.member)
+	hub, queue := r.member.Engine.Hub, q.waiters(r.member)
 	if !r.joined {
 		r.joined = true
 		if r.turn = hub.Join(&r.waiter, queue); r.turn {
@@ -422,9 +423,9 @@ const (
 
 // sleep returns the index of the first of the cases that is ready.
 func (e *election) sleep(until time.Time, cases ...reflect.SelectCase) int {
-	bounded := e.wait.IsZero() || !until.IsZero() && until.Before(e.wait)
+	bounded := e.Wait.IsZero() || !until.IsZero() && until.Before(e.Wait)
 	if !bounded {
-		until = e.wait
+		until = e.Wait
 	}
 	i := e.sleepBeyondWait(until, cases...)
 	if i == timeUp && !bounded {
@@ -445,10 +446,10 @@ func (e *election) sleepBeyondWait(until time.Time, cases ...reflect.SelectCase)
 		if e.quorum.isShut() {
 			return gaveUp
 		}
-		all := append([]reflect.SelectCase{ready(e.ctx.Done()), ready(e.stopped()), {Dir: reflect.SelectRecv, Chan: reflect.ValueOf(over)}}, cases...)
+		all := append([]reflect.SelectCase{ready(e.Ctx.Done()), ready(e.Stopped()), {Dir: reflect.SelectRecv, Chan: reflect.ValueOf(over)}}, cases...)
 		for _, m := range e.quorum.members {
-			if !m.engine.isShut() {
-				all = append(all, ready(m.engine.shut))
+			if !m.Engine.IsShut() {
+				all = append(all, ready(m.Engine.Shut))
 			}
 		}
 		switch i, _, _ := reflect.Select(all); {
@@ -482,15 +483,15 @@ func (e *election) failure(err error) error {
 	if e.err != nil {
 		causes = []error{q.tooFew(e.err)}
 	}
-	not := notAcquired(e.ctx, q.name, e.began, causes...)
+	not := notAcquired(e.Ctx, q.name, e.Began, causes...)
 	not.Holder, not.TTL, not.other = e.held.Holder, e.held.TTL, e.held.Other
 	own := e.own
 	if e.line != nil {
 		if h := e.line.holder.Load(); h != nil {
 			not.Holder, not.TTL, not.other = h.field(), time.Until(h.trusted()), false
-			own, not.self = true, isUnder(e.outer, h.given)
+			own, not.self = true, engine.IsUnder(e.Outer, h.given)
 		}
 	}
-	not.carried = own && carries(e.ctx, not.Holder)
+	not.carried = own && engine.Carries(e.Ctx, not.Holder)
 	return not
 }

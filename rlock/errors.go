@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -146,9 +147,9 @@ type LostError struct {
 func (e *LostError) Error() string { return prefix(e.Name) + e.text }
 
 // newLostError is that of a hold of the engine.
-func newLostError(l whyLost) error {
+func newLostError(l engine.Loss) error {
 	reason := [...]LossReason{
-		lostExpired: LostExpired, lostGone: LostGone, lostMaxHold: LostMaxHold, lostClosed: LostClosed,
+		engine.LostExpired: LostExpired, engine.LostGone: LostGone, engine.LostMaxHold: LostMaxHold, engine.LostClosed: LostClosed,
 	}[l.Reason]
 	return &LostError{Name: l.Name, Owner: l.Owner, Reason: reason, Since: l.Since, text: l.Text, err: l.Err}
 }
@@ -238,7 +239,7 @@ func notAcquired(ctx context.Context, name string, began time.Time, causes ...er
 }
 
 // newNotAcquired is that of a wait in the engine.
-func newNotAcquired(u unacquired) error {
+func newNotAcquired(u engine.NotAcquired) error {
 	e := notAcquired(u.Ctx, u.Name, u.Began, u.Causes...)
 	e.Holder, e.TTL, e.self, e.other, e.carried = u.Holder, u.TTL, u.Self, u.Other, u.Carried
 	return e
@@ -253,7 +254,7 @@ func isOurs(err error) bool {
 			return true
 		}
 	}
-	return errors.Is(err, errUnlocked)
+	return errors.Is(err, engine.ErrUnlocked)
 }
 
 // sectionError is the error of a section and of its lock.
@@ -297,7 +298,7 @@ func joinErrors(lock, section error) error {
 	return &sectionError{lock, section}
 }
 
-func prefix(name string) string { return "rlock: " + quote(name) + ": " }
+func prefix(name string) string { return "rlock: " + engine.Quote(name) + ": " }
 
 // oneLine is the text of a cause of an error of the lock called name, without what that says already.
 func oneLine(name string, cause error) string {

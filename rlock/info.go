@@ -39,7 +39,7 @@ type Holder struct {
 // Info returns who holds the lock and who waits for it, for operators. The result is a snapshot; it may be stale when Info returns.
 func (m *Mutex) Info(ctx context.Context) (Info, error) {
 	m.check(ctx)
-	raw, err := m.spec.look(ctx)
+	raw, err := m.spec.Look(ctx)
 	if err != nil {
 		return Info{}, err
 	}
@@ -57,7 +57,7 @@ func (m *Mutex) Info(ctx context.Context) (Info, error) {
 		depth, err := strconv.Atoi(count)
 		if err != nil {
 			err = fmt.Errorf("%w: the key holds a hash with the field %q", lua.ErrForeign, field)
-			return Info{}, m.spec.fail(unreachable(err))
+			return Info{}, m.spec.Fail(unreachable(err))
 		}
 		info.Holders = append(info.Holders, Holder{Owner: field, Depth: depth, Write: strings.HasSuffix(field, ":write")})
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 )
 
@@ -18,7 +19,7 @@ import (
 // process.
 type Mutex struct {
 	client *Client
-	spec   *spec
+	spec   *engine.Spec
 }
 
 // UnlockFunc ends the level that its Lock opened, and the hold with the last of them. It cancels the
@@ -71,7 +72,7 @@ func (c *Client) FairMutex(name string, options ...Option) *Mutex {
 
 func (c *Client) handle(k *kinds.Kind, name string, options []Option) *Mutex {
 	c.check()
-	return &Mutex{c, withOptions(c.engine.newSpec(c.prefix+name, k, name), options)}
+	return &Mutex{c, withOptions(c.engine.NewSpec(c.prefix+name, k, name), options)}
 }
 
 // Name returns the name of the lock.
@@ -79,7 +80,7 @@ func (m *Mutex) Name() string {
 	if m == nil || m.spec == nil {
 		panic("rlock: a Mutex that was not made by a Client")
 	}
-	return m.spec.name
+	return m.spec.Name
 }
 
 // Lock waits until the lock is held or ctx is done. If ctx carries an open hold of this lock it re-enters that hold, and asks Redis only for
@@ -111,7 +112,7 @@ func (m *Mutex) Name() string {
 // or is what Redis said. If Redis can be reached, a Lock that failed leaves nothing there.
 func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	m.check(ctx)
-	return m.lockTraced(callerNow(ctx), m.spec.lock)
+	return m.lockTraced(engine.CallerNow(ctx), m.spec.Lock)
 }
 
 // TryLock is Lock with a bound on the waiting: after wait it returns [ErrNotAcquired]. If wait is 0
@@ -121,27 +122,27 @@ func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 // that follows is not bounded by wait.
 func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	m.check(ctx)
-	return m.lockTraced(callerNow(ctx).upTo(wait, m.spec.engine.minAttempt()), m.spec.lock)
+	return m.lockTraced(engine.CallerNow(ctx).UpTo(wait, m.spec.Engine.MinAttempt()), m.spec.Lock)
 }
 
 // lockTraced makes a Lock of an attempt, and tells of it and of its unlock.
-func (m *Mutex) lockTraced(who caller, lock func(caller) (*level, error)) (context.Context, UnlockFunc, error) {
-	trace := m.client.trace.follow(who.ctx, m.spec.name, m.spec.kind.Name, who.began)
-	who.trace = trace.tracer()
+func (m *Mutex) lockTraced(who engine.Caller, lock func(engine.Caller) (*engine.Level, error)) (context.Context, UnlockFunc, error) {
+	trace := m.client.trace.follow(who.Ctx, m.spec.Name, m.spec.Kind.Name, who.Began)
+	who.Trace = trace.tracer()
 	l, err := lock(who)
 	if err != nil {
-		trace.ended(who.ctx, err, nil)
-		return who.ctx, m.notLocked, err
+		trace.ended(who.Ctx, err, nil)
+		return who.Ctx, m.notLocked, err
 	}
-	trace.ended(l, nil, func() { l.giveBack() })
+	trace.ended(l, nil, func() { l.GiveBack() })
 	if trace != nil {
-		l.released = trace.released
+		l.Released = trace.released
 	}
-	return l, l.unlock, nil
+	return l, l.Unlock, nil
 }
 
 // notLocked is the unlock of a Lock that failed.
-func (m *Mutex) notLocked() error { return m.spec.fail(ErrNotHeld, errLockFailed) }
+func (m *Mutex) notLocked() error { return m.spec.Fail(ErrNotHeld, errLockFailed) }
 
 // check panics for what can only be a mistake in the program.
 func (m *Mutex) check(ctx context.Context) {
@@ -160,7 +161,7 @@ func (m *Mutex) check(ctx context.Context) {
 // readers do, those in the section of a writer included.
 func (m *Mutex) IsLocked(ctx context.Context) (bool, error) {
 	m.check(ctx)
-	return m.spec.isLocked(ctx)
+	return m.spec.IsLocked(ctx)
 }
 
 // IsHeld reports whether ctx carries an open hold of the lock, and Redis has it, too.
@@ -173,7 +174,7 @@ func (m *Mutex) IsHeld(ctx context.Context) (bool, error) {
 // It counts those of all goroutines inside. The count in Redis, see [Mutex.Info], may be that of a moment ago.
 func (m *Mutex) HoldCount(ctx context.Context) (int, error) {
 	m.check(ctx)
-	return m.spec.holdCount(ctx)
+	return m.spec.HoldCount(ctx)
 }
 
 // NoExpiry is what [Mutex.TTL] returns for a lock that is held without an expiry. Locks of this
@@ -184,7 +185,7 @@ const NoExpiry = time.Duration(-1)
 // 0 if nobody has, or [NoExpiry]. The sides of a read/write lock have one expiry, that of whoever holds it longest.
 func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
 	m.check(ctx)
-	n, err := m.spec.pttl(ctx)
+	n, err := m.spec.PTTL(ctx)
 	switch n {
 	case -2:
 		return 0, err
@@ -200,5 +201,5 @@ func (m *Mutex) TTL(ctx context.Context) (time.Duration, error) {
 // side has the lock.
 func (m *Mutex) ForceUnlock(ctx context.Context) (bool, error) {
 	m.check(ctx)
-	return m.spec.force(ctx)
+	return m.spec.Force(ctx)
 }

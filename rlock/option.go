@@ -4,29 +4,31 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/engine"
 )
 
 // Option changes one lock handle, see [Client.Mutex].
-type Option interface{ apply(*spec) }
+type Option interface{ apply(*engine.Spec) }
 
-type optionFunc func(*spec)
+type optionFunc func(*engine.Spec)
 
-func (f optionFunc) apply(m *spec) { f(m) }
+func (f optionFunc) apply(m *engine.Spec) { f(m) }
 
 // withOptions is the spec of a handle with those options.
-func withOptions(m *spec, options []Option) *spec {
+func withOptions(m *engine.Spec, options []Option) *engine.Spec {
 	for _, o := range options {
 		if o == nil {
-			m.invalid = m.fail(errors.New("an option is nil"))
+			m.Invalid = m.Fail(errors.New("an option is nil"))
 			break
 		}
 		o.apply(m)
 	}
-	if m.minHold > 0 && !m.kind.PassesOn {
-		m.invalid = m.fail(errors.New("a lock of this kind cannot stay taken after its unlock: use WithMinHold with a Mutex"))
+	if m.MinHold > 0 && !m.Kind.PassesOn {
+		m.Invalid = m.Fail(errors.New("a lock of this kind cannot stay taken after its unlock: use WithMinHold with a Mutex"))
 	}
-	if m.name == "" {
-		m.invalid = m.fail(errors.New("the name is empty"))
+	if m.Name == "" {
+		m.Invalid = m.Fail(errors.New("the name is empty"))
 	}
 	return m
 }
@@ -40,7 +42,7 @@ func withOptions(m *spec, options []Option) *spec {
 // makes it neither longer nor shorter. With a d below the watchdog time, a Lock that waited in line asks Redis once more when its
 // turn comes: a lock handed over by another process is renewed for the watchdog time.
 func WithMaxHold(d time.Duration) Option {
-	return durationOption("WithMaxHold", d, func(m *spec) *time.Duration { return &m.maxHold })
+	return durationOption("WithMaxHold", d, func(m *engine.Spec) *time.Duration { return &m.MaxHold })
 }
 
 // WithMinHold keeps the lock taken for at least d, in whole milliseconds. An unlock before d has passed since Lock returned ends
@@ -53,7 +55,7 @@ func WithMaxHold(d time.Duration) Option {
 // frees the lock earlier. The option is for plain and fenced locks; handles of other kinds report it as an error. A holder that
 // crashes or loses its hold before the unlock keeps the lock until the end of its lease, as usual.
 func WithMinHold(d time.Duration) Option {
-	return durationOption("WithMinHold", d, func(m *spec) *time.Duration { return &m.minHold })
+	return durationOption("WithMinHold", d, func(m *engine.Spec) *time.Duration { return &m.MinHold })
 }
 
 // WithGrace keeps a lost hold in Redis for d longer than it is trusted, in whole milliseconds: the ctx of the section is
@@ -65,20 +67,20 @@ func WithMinHold(d time.Duration) Option {
 // key, for example with [Mutex.ForceUnlock]. A Lock that waited in line asks Redis once more when its turn comes, to be given the
 // grace.
 func WithGrace(d time.Duration) Option {
-	return durationOption("WithGrace", d, func(m *spec) *time.Duration { return &m.grace })
+	return durationOption("WithGrace", d, func(m *engine.Spec) *time.Duration { return &m.Grace })
 }
 
 // WithoutReentry makes a handle that does not re-enter: a Lock or TryLock whose ctx carries an open hold of the lock returns
 // [ErrReentry] at once, whichever handle took that hold, and sends nothing. It is for sections that must not nest, where a
 // re-entry is a mistake in the program. In Redis the lock is the same, so other handles of that name share it, and may re-enter
 // holds that were taken through this one.
-func WithoutReentry() Option { return optionFunc(func(m *spec) { m.noReentry = true }) }
+func WithoutReentry() Option { return optionFunc(func(m *engine.Spec) { m.NoReentry = true }) }
 
 // durationOption sets a time, in whole milliseconds, as Redis counts.
-func durationOption(what string, d time.Duration, at func(*spec) *time.Duration) Option {
-	return optionFunc(func(m *spec) {
+func durationOption(what string, d time.Duration, at func(*engine.Spec) *time.Duration) Option {
+	return optionFunc(func(m *engine.Spec) {
 		if d < time.Millisecond {
-			m.invalid = m.fail(fmt.Errorf("%s is %v, want at least 1ms", what, d))
+			m.Invalid = m.Fail(fmt.Errorf("%s is %v, want at least 1ms", what, d))
 		}
 		*at(m) = d.Truncate(time.Millisecond)
 	})
@@ -94,5 +96,5 @@ func durationOption(what string, d time.Duration, at func(*spec) *time.Duration)
 // The remaining lease of a reader is set again in Redis every third of the watchdog time, which makes it no longer: Redisson's
 // readers may have shortened it.
 func WithLease(d time.Duration) Option {
-	return durationOption("WithLease", d, func(m *spec) *time.Duration { return &m.lease })
+	return durationOption("WithLease", d, func(m *engine.Spec) *time.Duration { return &m.Lease })
 }

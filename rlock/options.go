@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
 )
 
 // DefaultWatchdogTimeout is the lease of a hold that the watchdog renews, as in Redisson.
@@ -136,7 +137,7 @@ func (o Options) validate() (Options, error) {
 		return o, fmt.Errorf("rlock: Options.ReplicaTimeout is %v, want 0 or at least 1ms", o.ReplicaTimeout)
 	}
 	if i := strings.IndexAny(o.Prefix, "{}"); i >= 0 && (o.Prefix[i] == '}' || strings.IndexByte(o.Prefix[i:], '}') <= 1) {
-		return o, fmt.Errorf("rlock: Options.Prefix is %s, want no braces, or a hash tag first, as in \"{shop}:\"", quote(o.Prefix))
+		return o, fmt.Errorf("rlock: Options.Prefix is %s, want no braces, or a hash tag first, as in \"{shop}:\"", engine.Quote(o.Prefix))
 	}
 	handOff, err := o.HandOff.validate()
 	if err != nil {
@@ -148,17 +149,17 @@ func (o Options) validate() (Options, error) {
 }
 
 // forEngine are the options of the engine. They have been validated.
-func (o Options) forEngine() engineOptions {
+func (o Options) forEngine() engine.Options {
 	t := newTellers(o)
-	return engineOptions{
-		Errors: engineErrors{
+	return engine.Options{
+		Errors: engine.Errors{
 			Closed: ErrClosed, Lost: ErrLost, NotHeld: ErrNotHeld, NotReplicated: ErrNotReplicated, Reentry: ErrReentry, Upgrade: ErrUpgrade,
 			Loss: newLostError, NotAcquired: newNotAcquired, Unreachable: unreachable, Failed: newLockError,
 		},
 		Tell:            t,
 		WatchdogTimeout: o.WatchdogTimeout,
 		UnlockTimeout:   o.UnlockTimeout,
-		HandOff:         runBound(o.HandOff),
+		HandOff:         engine.RunBound(o.HandOff),
 		Replicas:        o.Replicas,
 		ReplicaTimeout:  o.ReplicaTimeout,
 		Renewed:         t.onRenewal(),

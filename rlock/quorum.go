@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 )
 
@@ -16,11 +17,11 @@ import (
 // handles on the same members are the same lock. Its methods are safe for concurrent use. They panic if the QuorumMutex was not
 // made by Quorum, and if ctx is nil.
 type QuorumMutex struct {
-	members []*spec // in the order of their Clients' ids, so that the order of the arguments does not matter
-	name    string  // of the first argument
-	key     string  // the same for all handles on the same members
-	trace   *Trace  // of the Client of the first of them
-	invalid error   // what is wrong with the handle; returned by Lock
+	members []*engine.Spec // in the order of their Clients' ids, so that the order of the arguments does not matter
+	name    string         // of the first argument
+	key     string         // the same for all handles on the same members
+	trace   *Trace         // of the Client of the first of them
+	invalid error          // what is wrong with the handle; returned by Lock
 }
 
 // Quorum returns a lock over three or more independent servers, an odd number: whoever has the members of more than half of
@@ -63,7 +64,7 @@ func Quorum(members ...Locker) *QuorumMutex {
 	if err := q.add(members); err != nil {
 		q.invalid = q.fail(err)
 	}
-	slices.SortFunc(q.members, func(a, b *spec) int { return cmp.Compare(a.engine.id, b.engine.id) })
+	slices.SortFunc(q.members, func(a, b *engine.Spec) int { return cmp.Compare(a.Engine.ID, b.Engine.ID) })
 	for _, l := range members {
 		if m, ok := l.(*Mutex); ok && q.invalid == nil && m.spec == q.members[0] {
 			q.trace = m.client.trace
@@ -71,7 +72,7 @@ func Quorum(members ...Locker) *QuorumMutex {
 	}
 	var key strings.Builder
 	for _, m := range q.members {
-		key.WriteString(m.engine.id + m.key + "\n")
+		key.WriteString(m.Engine.ID + m.Key + "\n")
 	}
 	q.key = key.String()
 	return q
@@ -79,7 +80,7 @@ func Quorum(members ...Locker) *QuorumMutex {
 
 // add checks the members.
 func (q *QuorumMutex) add(members []Locker) error {
-	of := make(map[*engine]bool)
+	of := make(map[*engine.Engine]bool)
 	for i, l := range members {
 		given, ok := l.(*Mutex)
 		if !ok || given == nil || given.spec == nil {
@@ -87,22 +88,22 @@ func (q *QuorumMutex) add(members []Locker) error {
 		}
 		m := given.spec
 		if i == 0 {
-			q.name = m.name
+			q.name = m.Name
 		}
 		switch {
-		case m.invalid != nil:
-			return m.invalid
-		case m.kind != kinds.Mutex:
+		case m.Invalid != nil:
+			return m.Invalid
+		case m.Kind != kinds.Mutex:
 			return fmt.Errorf("member %d of the quorum is no plain Mutex: tokens, readers and queues are of one server alone, "+
 				"and say nothing of the others", i+1)
-		case m.noReentry || m.maxHold > 0 || m.minHold > 0 || m.grace > 0:
+		case m.NoReentry || m.MaxHold > 0 || m.MinHold > 0 || m.Grace > 0:
 			return fmt.Errorf("member %d of the quorum has an option that is for locks of one server: WithLease alone is for both", i+1)
-		case of[m.engine]:
+		case of[m.Engine]:
 			return fmt.Errorf("member %d of the quorum is of the same Client as another one: one server has one vote", i+1)
-		case m.lease != members[0].(*Mutex).spec.lease: //nolint:errcheck // looked at before
+		case m.Lease != members[0].(*Mutex).spec.Lease: //nolint:errcheck // looked at before
 			return fmt.Errorf("member %d of the quorum has another lease than the first", i+1)
 		}
-		of[m.engine] = true
+		of[m.Engine] = true
 		q.members = append(q.members, m)
 	}
 	switch n := len(members); {
@@ -125,7 +126,7 @@ func (q *QuorumMutex) Name() string {
 // Lock waits until the lock is held or ctx is done, as [Mutex.Lock] does.
 func (q *QuorumMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	q.check(ctx)
-	return q.lockTraced(callerNow(ctx))
+	return q.lockTraced(engine.CallerNow(ctx))
 }
 
 // TryLock is Lock with a bound on the waiting, see [Mutex.TryLock]. If wait is 0 or less it asks once, and not at all if a
@@ -135,22 +136,22 @@ func (q *QuorumMutex) TryLock(ctx context.Context, wait time.Duration) (context.
 	q.check(ctx)
 	least := time.Duration(0)
 	for _, m := range q.members {
-		least = max(least, m.engine.minAttempt())
+		least = max(least, m.Engine.MinAttempt())
 	}
-	return q.lockTraced(callerNow(ctx).upTo(wait, least))
+	return q.lockTraced(engine.CallerNow(ctx).UpTo(wait, least))
 }
 
 // lockTraced tells of a Lock and of its unlock.
-func (q *QuorumMutex) lockTraced(who caller) (context.Context, UnlockFunc, error) {
+func (q *QuorumMutex) lockTraced(who engine.Caller) (context.Context, UnlockFunc, error) {
 	var trace *tracing
 	if q.invalid == nil {
-		trace = q.trace.follow(who.ctx, q.name, "quorum", who.began)
-		who.trace = trace.tracer()
+		trace = q.trace.follow(who.Ctx, q.name, "quorum", who.Began)
+		who.Trace = trace.tracer()
 	}
 	l, err := q.lock(who)
 	if err != nil {
-		trace.ended(who.ctx, err, nil)
-		return who.ctx, func() error { return q.fail(ErrNotHeld, errLockFailed) }, err
+		trace.ended(who.Ctx, err, nil)
+		return who.Ctx, func() error { return q.fail(ErrNotHeld, errLockFailed) }, err
 	}
 	trace.ended(l, nil, func() { _ = l.unlock() })
 	l.trace = trace
@@ -178,18 +179,18 @@ func (q *QuorumMutex) check(ctx context.Context) {
 }
 
 // lock re-enters the hold that the caller's ctx carries, or competes.
-func (q *QuorumMutex) lock(who caller) (*quorumLevel, error) {
+func (q *QuorumMutex) lock(who engine.Caller) (*quorumLevel, error) {
 	if q.invalid != nil {
 		return nil, q.invalid
 	}
-	for outer := q.levelIn(who.ctx); outer != nil; outer = q.levelIn(who.ctx) {
-		if l, err := outer.hold.reenter(who.ctx, q); err != errOver { //nolint:errorlint // never wrapped
-			who.took(pathReentry)
+	for outer := q.levelIn(who.Ctx); outer != nil; outer = q.levelIn(who.Ctx) {
+		if l, err := outer.hold.reenter(who.Ctx, q); err != engine.ErrOver { //nolint:errorlint // never wrapped
+			who.Took(engine.PathReentry)
 			return l, err
 		}
 	}
-	e := &election{caller: who, quorum: q}
-	if who.ctx.Err() != nil {
+	e := &election{Caller: who, quorum: q}
+	if who.Ctx.Err() != nil {
 		return nil, e.failure(nil)
 	}
 	return e.compete()
@@ -199,15 +200,15 @@ func (q *QuorumMutex) lock(who caller) (*quorumLevel, error) {
 func (q *QuorumMutex) majority() int { return len(q.members)/2 + 1 }
 
 // isClosed reports whether too few Clients keep their holds for a majority.
-func (q *QuorumMutex) isClosed() bool { return q.tooMany((*engine).isTold) }
+func (q *QuorumMutex) isClosed() bool { return q.tooMany((*engine.Engine).IsTold) }
 
-// isShut reports whether too few Clients may begin a hold.
-func (q *QuorumMutex) isShut() bool { return q.tooMany((*engine).isShut) }
+// IsShut reports whether too few Clients may begin a hold.
+func (q *QuorumMutex) isShut() bool { return q.tooMany((*engine.Engine).IsShut) }
 
-func (q *QuorumMutex) tooMany(are func(*engine) bool) bool {
+func (q *QuorumMutex) tooMany(are func(*engine.Engine) bool) bool {
 	n := 0
 	for _, m := range q.members {
-		if are(m.engine) {
+		if are(m.Engine) {
 			n++
 		}
 	}
@@ -224,10 +225,10 @@ func (q *QuorumMutex) tooFew(err error) error {
 	return unreachable(fmt.Errorf("fewer than %d of %d servers took part: %w", q.majority(), len(q.members), err))
 }
 
-// levelIn returns the innermost open level of q that ctx carries, or nil.
+// LevelIn returns the innermost open level of q that ctx carries, or nil.
 func (q *QuorumMutex) levelIn(ctx context.Context) *quorumLevel {
-	for l, ok := innermost[*quorumLevel](sectionOf(ctx)); ok; l, ok = innermost[*quorumLevel](l.outer) {
-		if l.quorum.key == q.key && l.isOpen() {
+	for l, ok := engine.Innermost[*quorumLevel](engine.SectionOf(ctx)); ok; l, ok = engine.Innermost[*quorumLevel](l.outer) {
+		if l.quorum.key == q.key && l.IsOpen() {
 			return l
 		}
 	}
@@ -240,30 +241,30 @@ type quorumLevel struct {
 
 	quorum *QuorumMutex
 	hold   *quorumHold
-	outer  section // see section.around
-	inner  innerUnlocks
+	outer  engine.Section // see section.Around
+	inner  engine.InnerUnlocks
 	trace  *tracing                // nil: nobody wants to know
 	cancel context.CancelCauseFunc // nil once the level is closed; guarded by quorumHold.mu
 }
 
 // String keeps fmt from reading the fields, which change. It is the form of package context.
 func (l *quorumLevel) String() string {
-	return fmt.Sprint(l.Context) + ".WithQuorum(" + quote(l.quorum.name) + ")"
+	return fmt.Sprint(l.Context) + ".WithQuorum(" + engine.Quote(l.quorum.name) + ")"
 }
 
-func (l *quorumLevel) around() section        { return l.outer }
-func (l *quorumLevel) owns(field string) bool { return l.hold.has(field) }
-func (l *quorumLevel) unlocks() *innerUnlocks { return &l.inner }
+func (l *quorumLevel) Around() engine.Section        { return l.outer }
+func (l *quorumLevel) Owns(field string) bool        { return l.hold.has(field) }
+func (l *quorumLevel) Unlocks() *engine.InnerUnlocks { return &l.inner }
 
 // Value makes the level the innermost section of its context.
 func (l *quorumLevel) Value(key any) any {
-	if _, ok := key.(sectionKey); ok {
+	if _, ok := key.(engine.SectionKey); ok {
 		return l
 	}
 	return l.Context.Value(key)
 }
 
-func (l *quorumLevel) isOpen() bool {
+func (l *quorumLevel) IsOpen() bool {
 	l.hold.mu.Lock()
 	defer l.hold.mu.Unlock()
 	return l.cancel != nil

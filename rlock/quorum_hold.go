@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
@@ -50,13 +51,13 @@ type quorumHold struct {
 
 	ctx      context.Context // of the calls for shares; ends with the hold
 	cancel   context.CancelFunc
-	decided  chan struct{}   // closed when it is live or over
-	news     chan struct{}   // capacity 1: a share was answered
-	released chan endOfShare // what came of the shares when it is over; has room for all of them
-	given    context.Context // by the user, to the Lock that it is of; not changed after it is live
-	counted  []*engine       // count it among their holds; not changed after it is live
-	ended    chan struct{}   // closed when it is lost, and the next goroutine may compete
-	timer    *time.Timer     // calls look
+	decided  chan struct{}    // closed when it is live or over
+	news     chan struct{}    // capacity 1: a share was answered
+	released chan endOfShare  // what came of the shares when it is over; has room for all of them
+	given    context.Context  // by the user, to the Lock that it is of; not changed after it is live
+	counted  []*engine.Engine // count it among their holds; not changed after it is live
+	ended    chan struct{}    // closed when it is lost, and the next goroutine may compete
+	timer    *time.Timer      // calls look
 
 	// mu guards the following, and the shares. No other lock is taken under it.
 	mu     sync.Mutex
@@ -77,13 +78,13 @@ type quorumHold struct {
 func (h *quorumHold) has(field string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.ContainsFunc(h.shares, func(s *share) bool { return s.tenure.field() == field })
+	return slices.ContainsFunc(h.shares, func(s *share) bool { return s.tenure.Field() == field })
 }
 
 // share is what a quorum's hold has on one server. No hold stands on its tenure: that is for locks of one server.
 type share struct {
 	of     *quorumHold
-	tenure *tenure // for its field, its lease and what is unresolved; a new one for each lease
+	tenure *engine.Tenure // for its field, its lease and what is unresolved; a new one for each lease
 
 	asked   bool      // a call is under way
 	held    bool      // by all that is known
@@ -99,7 +100,7 @@ type share struct {
 // endOfShare is what came of the release of a share.
 type endOfShare struct {
 	share *share
-	releaseResult
+	engine.ReleaseResult
 }
 
 // majorityTieWindow is how much later than the majority the share of another server may be answered and still count as if it had been one of
@@ -124,12 +125,12 @@ func newQuorumHold(q *QuorumMutex, line *localQueue) *quorumHold {
 		quorum: q, line: line, pause: firstHeal,
 		decided: make(chan struct{}), news: make(chan struct{}, 1), ended: make(chan struct{}),
 		released: make(chan endOfShare, len(q.members)),
-		watch:    q.members[0].lease == 0,
+		watch:    q.members[0].Lease == 0,
 	}
 	h.ctx, h.cancel = context.WithCancel(context.Background()) // calls under way do not end with their caller
-	h.tag = lastTag.Add(1)
+	h.tag = engine.LastTag.Add(1)
 	for _, m := range q.members {
-		h.shares = append(h.shares, &share{of: h, tenure: &tenure{spec: m, tag: h.tag}, asked: true})
+		h.shares = append(h.shares, &share{of: h, tenure: &engine.Tenure{Spec: m, Tag: h.tag}, asked: true})
 	}
 	for _, s := range h.shares {
 		s.ask()
@@ -139,13 +140,13 @@ func newQuorumHold(q *QuorumMutex, line *localQueue) *quorumHold {
 
 // ask asks the server for the share, or for a missing one again: acquire takes it, or finds it there. The share is marked as asked.
 func (s *share) ask() {
-	c := s.tenure.spec.engine
-	if !c.calls.Start() {
-		s.answered(acquireResult{}, false, ErrClosed)
+	c := s.tenure.Spec.Engine
+	if !c.Calls.Start() {
+		s.answered(engine.AcquireResult{}, false, ErrClosed)
 		return
 	}
 	go func() { // ends with the answer and the end of the round, or with the hold; Close waits for it
-		defer c.calls.Ended()
+		defer c.Calls.Ended()
 		h := s.of
 		a, left, err := s.call()
 		if !s.answered(a, left, err) {
@@ -162,44 +163,44 @@ func (s *share) ask() {
 }
 
 // call sends the request once. If the hold ends first, or the Client is closed, left is true and rollBack gets the answer.
-func (s *share) call() (a acquireResult, left bool, err error) {
-	m, ctx := s.tenure.spec, s.of.ctx
-	if c := m.engine; c.cluster.isUnknown() {
-		if known, err := c.cluster.learn(ctx, time.Time{}, m); !known {
+func (s *share) call() (a engine.AcquireResult, left bool, err error) {
+	m, ctx := s.tenure.Spec, s.of.ctx
+	if c := m.Engine; c.Cluster.IsUnknown() {
+		if known, err := c.Cluster.Learn(ctx, time.Time{}, m); !known {
 			return a, false, err
 		}
 	}
-	once := caller{ctx: ctx, limit: time.Now()} // no repeats after that
-	q := &acquireRequest{caller: once, spec: m, tenure: s.tenure, count: 1}
-	return leavable(ctx, m, time.Time{}, q.send, s.rollBack)
+	once := engine.Caller{Ctx: ctx, Limit: time.Now()} // no repeats after that
+	q := &engine.AcquireRequest{Caller: once, Spec: m, Tenure: s.tenure, Count: 1}
+	return engine.Leavable(ctx, m, time.Time{}, q.Send, s.rollBack)
 }
 
 // rollBack ends a share that the hold has no use for, when its call was answered. That is once, if at all.
-func (s *share) rollBack(a acquireResult, err error) {
-	h, m := s.of, s.tenure.spec
+func (s *share) rollBack(a engine.AcquireResult, err error) {
+	h, m := s.of, s.tenure.Spec
 	h.mu.Lock()
-	r := releaseResult{held: a.granted() && !s.missed, err: err}
+	r := engine.ReleaseResult{Held: a.Granted() && !s.missed, Err: err}
 	h.mu.Unlock()
 	switch {
-	case !a.granted():
-		s.tenure.sweepIfUnresolved()
-	case !s.tenure.giveBack():
-		r.err = calls.ErrNoAnswer
+	case !a.Granted():
+		s.tenure.SweepIfUnresolved()
+	case !s.tenure.GiveBack():
+		r.Err = calls.ErrNoAnswer
 	}
 	select {
 	case h.released <- endOfShare{s, r}:
 	default: // nobody unlocks
 	}
-	m.engine.hub.Wake(h.quorum.waiters(m)) // a waiter of this process may have been refused because of it
+	m.Engine.Hub.Wake(h.quorum.waiters(m)) // a waiter of this process may have been refused because of it
 }
 
 // answered works an answer in. It reports true if a share was granted, and the round is not decided yet.
-func (s *share) answered(a acquireResult, left bool, err error) (undecided bool) {
-	h, m := s.of, s.tenure.spec
-	granted := err == nil && !left && a.granted()
+func (s *share) answered(a engine.AcquireResult, left bool, err error) (undecided bool) {
+	h, m := s.of, s.tenure.Spec
+	granted := err == nil && !left && a.Granted()
 	if granted && a.Unconfirmed != nil {
-		s.tenure.giveBack()
-		a, granted, err = acquireResult{}, false, fmt.Errorf("%w: %w", ErrNotReplicated, a.Unconfirmed)
+		s.tenure.GiveBack()
+		a, granted, err = engine.AcquireResult{}, false, fmt.Errorf("%w: %w", ErrNotReplicated, a.Unconfirmed)
 	} else if err == nil && !granted && a.Status == 0 {
 		err = calls.ErrNoAnswer
 	}
@@ -210,8 +211,8 @@ func (s *share) answered(a acquireResult, left bool, err error) (undecided bool)
 	switch {
 	case over:
 	case granted:
-		s.held, s.since, s.until = true, s.at, a.sent.Add(m.ttl())
-		if live && a.sent.Before(h.began) && s.at.Sub(h.began) < majorityTieWindow {
+		s.held, s.since, s.until = true, s.at, a.Sent.Add(m.TTL())
+		if live && a.Sent.Before(h.began) && s.at.Sub(h.began) < majorityTieWindow {
 			s.since = h.began
 		}
 	case err == nil:
@@ -240,44 +241,44 @@ func (s *share) answered(a acquireResult, left bool, err error) (undecided bool)
 // keep has the renewer keep a share of a live hold.
 func (s *share) keep() {
 	h, held := s.of, s.tenure
-	leases := held.spec.engine.leases
+	leases := held.Spec.Engine.Leases
 	h.mu.Lock()
 	watch := h.watched()
 	h.mu.Unlock()
-	leases.Keep(&held.lease, shareKeeper{s, held}, s.until, watch)
+	leases.Keep(&held.Lease, shareKeeper{s, held}, s.until, watch)
 	h.mu.Lock()
 	over := h.over
 	h.mu.Unlock()
 	if over { // since then, and it was stopped before it was kept
-		leases.Stop(&held.lease)
+		leases.Stop(&held.Lease)
 	}
 }
 
 // shareKeeper is a share as the renewer sees it.
 type shareKeeper struct {
 	*share
-	held *tenure
+	held *engine.Tenure
 }
 
-func (k shareKeeper) Item() lease.Item { return keeper{tenure: k.held}.Item() }
-func (k shareKeeper) Group() any       { return keeper{tenure: k.held}.Group() }
+func (k shareKeeper) Item() lease.Item { return engine.Keeper{Tenure: k.held}.Item() }
+func (k shareKeeper) Group() any       { return engine.Keeper{Tenure: k.held}.Group() }
 
-func (k shareKeeper) About() (name, kind string) { return k.held.spec.name, "quorum" }
+func (k shareKeeper) About() (name, kind string) { return k.held.Spec.Name, "quorum" }
 
 // Lost is called when the server has forgotten the share, or its lease has ended. It is asked for again.
 func (k shareKeeper) Lost(loss lease.Loss) {
 	s, h := k.share, k.of
-	m := k.held.spec
-	until := m.engine.leases.Until(&k.held.lease)
+	m := k.held.Spec
+	until := m.Engine.Leases.Until(&k.held.Lease)
 	h.mu.Lock()
 	if h.over {
 		h.mu.Unlock()
 		return
 	}
 	s.held, s.missed = false, true
-	s.tenure = &tenure{spec: m, tag: h.tag, unresolved: k.held.unresolved}
+	s.tenure = &engine.Tenure{Spec: m, Tag: h.tag, Unresolved: k.held.Unresolved}
 	if !loss.Gone { // a renewal without an answer may have kept it
-		s.tenure.unresolvedUntil(time.Now().Add(h.lease(s))).OutcomeUnknown = true
+		s.tenure.UnresolvedUntil(time.Now().Add(h.lease(s))).OutcomeUnknown = true
 		h.mu.Unlock()
 		h.look()
 		return
@@ -303,11 +304,11 @@ func (k shareKeeper) Lost(loss lease.Loss) {
 
 // seen is when the last call was sent that found the share there. renewed is what the renewer says. mu is held, or the hold is over.
 func (s *share) seen(renewed time.Time) time.Time {
-	m := s.tenure.spec
+	m := s.tenure.Spec
 	if renewed.After(s.until) {
-		return renewed.Add(-m.engine.options.WatchdogTimeout)
+		return renewed.Add(-m.Engine.Options.WatchdogTimeout)
 	}
-	return s.until.Add(-m.ttl())
+	return s.until.Add(-m.TTL())
 }
 
 // Closed is called when the Client is closed. The share stays in Redis, and counts until its lease ends.
@@ -319,22 +320,22 @@ func (k shareKeeper) Closed() {
 
 // lease is for how long a share was asked for last. mu is held.
 func (h *quorumHold) lease(s *share) time.Duration {
-	m := s.tenure.spec
+	m := s.tenure.Spec
 	if h.watch {
-		return max(m.ttl(), m.engine.options.WatchdogTimeout)
+		return max(m.TTL(), m.Engine.Options.WatchdogTimeout)
 	}
-	return m.ttl()
+	return m.TTL()
 }
 
 // watched reports whether the watchdog keeps the hold: if any open level has no lease of its own. mu is held.
 func (h *quorumHold) watched() bool {
-	return slices.ContainsFunc(h.levels, func(l *quorumLevel) bool { return l.quorum.members[0].lease == 0 })
+	return slices.ContainsFunc(h.levels, func(l *quorumLevel) bool { return l.quorum.members[0].Lease == 0 })
 }
 
 // trusted is until when a majority of the servers has the hold; zero if that is over.
 func (h *quorumHold) trusted() time.Time {
 	type term struct {
-		tenure *tenure
+		tenure *engine.Tenure
 		until  time.Time
 		lease  time.Duration
 	}
@@ -352,7 +353,7 @@ func (h *quorumHold) trusted() time.Time {
 	ends := make([]time.Time, len(terms))
 	for i, t := range terms {
 		ends[i] = t.until
-		if renewed := t.tenure.spec.engine.leases.Until(&t.tenure.lease); renewed.After(t.until) {
+		if renewed := t.tenure.Spec.Engine.Leases.Until(&t.tenure.Lease); renewed.After(t.until) {
 			ends[i] = renewed
 		}
 		ends[i] = ends[i].Add(-drift(t.lease))
@@ -362,7 +363,7 @@ func (h *quorumHold) trusted() time.Time {
 }
 
 // open makes a round that got the majority a live hold. It fails if the majority was had for too short a time.
-func (h *quorumHold) open(who caller, q *QuorumMutex) (*quorumLevel, error) {
+func (h *quorumHold) open(who engine.Caller, q *QuorumMutex) (*quorumLevel, error) {
 	until := h.trusted()
 	if !time.Now().Before(until) {
 		e := h.explain(&LostError{Reason: LostExpired, Since: until, text: "lost: the servers took longer than the lease to answer"})
@@ -370,8 +371,8 @@ func (h *quorumHold) open(who caller, q *QuorumMutex) (*quorumLevel, error) {
 		return nil, e
 	}
 	for _, m := range q.members {
-		if m.engine.holdBegins(false) {
-			h.counted = append(h.counted, m.engine)
+		if m.Engine.HoldBegins(false) {
+			h.counted = append(h.counted, m.Engine)
 		}
 	}
 	if len(h.counted) < q.majority() {
@@ -379,13 +380,13 @@ func (h *quorumHold) open(who caller, q *QuorumMutex) (*quorumLevel, error) {
 		h.rollBack()
 		return nil, ErrClosed
 	}
-	outer := innermostOpen(who.ctx)
+	outer := engine.InnermostOpen(who.Ctx)
 	h.mu.Lock()
-	h.live, h.began, h.given = true, time.Now(), who.outer
+	h.live, h.began, h.given = true, time.Now(), who.Outer
 	h.line.holder.Store(h)
 	h.heal = time.Now().Add(firstHeal)
 	h.timer = time.AfterFunc(time.Until(until), h.look)
-	l := h.enter(who.ctx, q, outer)
+	l := h.enter(who.Ctx, q, outer)
 	var held []*share
 	for _, s := range h.shares {
 		if s.held {
@@ -404,12 +405,12 @@ func (h *quorumHold) open(who caller, q *QuorumMutex) (*quorumLevel, error) {
 // uncount is the end of the hold for the Clients.
 func (h *quorumHold) uncount() {
 	for _, c := range h.counted {
-		c.holdEnds()
+		c.HoldEnds()
 	}
 }
 
 // enter makes a level. mu is held.
-func (h *quorumHold) enter(ctx context.Context, q *QuorumMutex, outer section) *quorumLevel {
+func (h *quorumHold) enter(ctx context.Context, q *QuorumMutex, outer engine.Section) *quorumLevel {
 	inner, cancel := context.WithCancelCause(ctx)
 	l := &quorumLevel{Context: inner, quorum: q, hold: h, outer: outer, cancel: cancel}
 	h.levels = append(h.levels, l)
@@ -420,7 +421,7 @@ func (h *quorumHold) enter(ctx context.Context, q *QuorumMutex, outer section) *
 // reenter adds a level. That asks nobody: the hold is trusted, or it is lost.
 func (h *quorumHold) reenter(ctx context.Context, q *QuorumMutex) (*quorumLevel, error) {
 	h.look()
-	outer := innermostOpen(ctx)
+	outer := engine.InnermostOpen(ctx)
 	h.mu.Lock()
 	defer func() {
 		h.mu.Unlock()
@@ -430,7 +431,7 @@ func (h *quorumHold) reenter(ctx context.Context, q *QuorumMutex) (*quorumLevel,
 	case h.loss != nil:
 		return nil, h.loss
 	case h.over || len(h.levels) == 0:
-		return nil, errOver
+		return nil, engine.ErrOver
 	case h.closed:
 		return nil, q.fail(ErrClosed)
 	case ctx.Err() != nil:
@@ -457,7 +458,7 @@ func (h *quorumHold) look() {
 		h.lose(h.expired(until))
 		return
 	}
-	var held []*tenure
+	var held []*engine.Tenure
 	var ask []*share
 	h.mu.Lock()
 	if h.over {
@@ -469,7 +470,7 @@ func (h *quorumHold) look() {
 		switch {
 		case s.held:
 			held = append(held, s.tenure)
-		case watch && !s.asked && !s.left && !s.tenure.spec.engine.calls.IsClosed():
+		case watch && !s.asked && !s.left && !s.tenure.Spec.Engine.Calls.IsClosed():
 			ask = append(ask, s)
 		}
 	}
@@ -483,12 +484,12 @@ func (h *quorumHold) look() {
 			s.asked = true
 		}
 		h.heal = now.Add(h.pause)
-		h.pause = min(2*h.pause, h.quorum.members[0].engine.options.WatchdogTimeout/3)
+		h.pause = min(2*h.pause, h.quorum.members[0].Engine.Options.WatchdogTimeout/3)
 	}
 	h.timer.Reset(calls.Earlier(next, until).Sub(now))
 	h.mu.Unlock()
 	for _, held := range held {
-		held.spec.engine.leases.Update(&held.lease, time.Time{}, watch)
+		held.Spec.Engine.Leases.Update(&held.Lease, time.Time{}, watch)
 	}
 	for _, s := range ask {
 		s.ask()
@@ -527,7 +528,7 @@ func (h *quorumHold) lose(e *LostError) {
 	h.stop()
 	h.line.pass()
 	close(h.ended)
-	h.quorum.members[0].engine.lost(ctx, "quorum", e) // last: no unlock waits for what a Trace does
+	h.quorum.members[0].Engine.Lost(ctx, "quorum", e) // last: no unlock waits for what a Trace does
 }
 
 // close tells everybody inside that a majority of Clients is closed. That is no loss: the hold stays in Redis, for its unlock.
@@ -546,7 +547,9 @@ func (h *quorumHold) explain(e *LostError) *LostError {
 }
 
 // field is the owner as the first of the servers has it. On the others only the Client's part differs.
-func (h *quorumHold) field() string { return (&tenure{spec: h.quorum.members[0], tag: h.tag}).field() }
+func (h *quorumHold) field() string {
+	return (&engine.Tenure{Spec: h.quorum.members[0], Tag: h.tag}).Field()
+}
 
 // tell ends the contexts of all open levels. mu is held, see hold.cancel.
 func (h *quorumHold) tell(why error) {
@@ -563,7 +566,7 @@ func (h *quorumHold) rollBack() {
 	h.stop()
 	for _, s := range h.rest {
 		if !s.held { // or its goroutine gives it back
-			s.tenure.sweepIfUnresolved()
+			s.tenure.SweepIfUnresolved()
 		}
 	}
 	close(h.decided)
@@ -576,7 +579,7 @@ func (h *quorumHold) stop() {
 		h.timer.Stop()
 	}
 	for _, s := range h.rest {
-		s.tenure.spec.engine.leases.Stop(&s.tenure.lease)
+		s.tenure.Spec.Engine.Leases.Stop(&s.tenure.Lease)
 	}
 }
 
@@ -592,6 +595,6 @@ func (h *quorumHold) markOver() {
 }
 
 // waiters is where a goroutine of this process waits for the server of m.
-func (q *QuorumMutex) waiters(m *spec) pubsub.Queue {
-	return pubsub.Queue{Lock: q.key, Channel: m.engine.knownChannel(m)}
+func (q *QuorumMutex) waiters(m *engine.Spec) pubsub.Queue {
+	return pubsub.Queue{Lock: q.key, Channel: m.Engine.KnownChannel(m)}
 }

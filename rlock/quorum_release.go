@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
 )
 
 // unlock closes the level, and ends the hold with the last one.
@@ -14,17 +15,17 @@ func (l *quorumLevel) unlock() error {
 	cancel := l.cancel
 	if cancel == nil {
 		h.mu.Unlock()
-		return l.quorum.fail(ErrNotHeld, errUnlockedBefore)
+		return l.quorum.fail(ErrNotHeld, engine.ErrUnlockedBefore)
 	}
 	l.cancel = nil
 	h.levels = slices.DeleteFunc(h.levels, func(o *quorumLevel) bool { return o == l })
 	last := len(h.levels) == 0
 	h.mu.Unlock()
 	return l.trace.released(func() (err error) {
-		cancel(l.quorum.fail(errUnlocked))
+		cancel(l.quorum.fail(engine.ErrUnlocked))
 		began := time.Now()
-		defer func() { spend(l.Context, began, err != nil) }()
-		wait := l.quorum.members[0].engine.unlockTime(&l.inner, began, func() bool { return false })
+		defer func() { engine.Spend(l.Context, began, err != nil) }()
+		wait := l.quorum.members[0].Engine.UnlockTime(&l.inner, began, func() bool { return false })
 		return h.leave(last, began.Add(wait))
 	})
 }
@@ -60,11 +61,11 @@ func (h *quorumHold) leave(last bool, over time.Time) error {
 // sweep releases what a lost hold may still have in Redis.
 func (h *quorumHold) sweep() {
 	for _, s := range h.rest {
-		m := s.tenure.spec
+		m := s.tenure.Spec
 		if s.held {
-			s.tenure.unresolvedUntil(time.Now().Add(max(m.ttl(), m.engine.options.WatchdogTimeout))).OutcomeUnknown = true
+			s.tenure.UnresolvedUntil(time.Now().Add(max(m.TTL(), m.Engine.Options.WatchdogTimeout))).OutcomeUnknown = true
 		}
-		s.tenure.sweepIfUnresolved()
+		s.tenure.SweepIfUnresolved()
 	}
 }
 
@@ -75,16 +76,16 @@ func (h *quorumHold) release(until, over time.Time) error {
 	underWay, failed := len(h.shares)-len(h.rest), 0 // those under way end by being released
 	found := make(map[*share]bool)
 	for _, s := range h.rest {
-		c := s.tenure.spec.engine
+		c := s.tenure.Spec.Engine
 		if !s.held {
-			s.tenure.sweepIfUnresolved()
+			s.tenure.SweepIfUnresolved()
 			continue
 		}
 		underWay++
-		counted := c.calls.Start() // an unlock works after Close, too
+		counted := c.Calls.Start() // an unlock works after Close, too
 		go func() {                // ends when the server has answered, or after its retries; Close waits for it
 			if counted {
-				defer c.calls.Ended()
+				defer c.Calls.Ended()
 			}
 			h.released <- endOfShare{s, s.release(until)}
 		}()
@@ -97,9 +98,9 @@ func (h *quorumHold) release(until, over time.Time) error {
 		select {
 		case r := <-h.released:
 			switch {
-			case r.err != nil:
-				failed, last = failed+1, r.err
-			case r.held:
+			case r.Err != nil:
+				failed, last = failed+1, r.Err
+			case r.Held:
 				found[r.share] = true
 			}
 			if held = h.sound(found); held >= q.majority() {
@@ -126,7 +127,7 @@ func (h *quorumHold) sound(found map[*share]bool) (n int) {
 	seen := time.Now()
 	for _, s := range h.shares {
 		if s.held && !found[s] {
-			seen = calls.Earlier(seen, s.seen(s.tenure.spec.engine.leases.Until(&s.tenure.lease)))
+			seen = calls.Earlier(seen, s.seen(s.tenure.Spec.Engine.Leases.Until(&s.tenure.Lease)))
 		}
 	}
 	for s := range found {
@@ -138,26 +139,26 @@ func (h *quorumHold) sound(found map[*share]bool) (n int) {
 }
 
 // release ends the share, again if something went wrong that may pass. What remains unresolved is swept.
-func (s *share) release(until time.Time) (r releaseResult) {
+func (s *share) release(until time.Time) (r engine.ReleaseResult) {
 	held := s.tenure
-	c := held.spec.engine
-	args := held.releaseArgs()
+	c := held.Spec.Engine
+	args := held.ReleaseArgs()
 	again := calls.Retry{Until: until}
 	for {
-		r.held, r.err = c.releaseOnce(held.spec, args)
+		r.Held, r.Err = c.ReleaseOnce(held.Spec, args)
 		// Not there after a call without a reply: that call has released it.
-		r.held = r.held || r.late && r.err == nil
-		if r.err == nil || !again.Wait(r.err, nil, c.calls.Done()) {
+		r.Held = r.Held || r.Late && r.Err == nil
+		if r.Err == nil || !again.Wait(r.Err, nil, c.Calls.Done()) {
 			break
 		}
-		r.late = r.late || calls.MayHaveRun(r.err)
+		r.Late = r.Late || calls.MayHaveRun(r.Err)
 	}
 	switch {
-	case r.err != nil:
-		held.unresolvedUntil(until).OutcomeUnknown = true
-	case held.unresolved != nil:
-		held.unresolved.OutcomeUnknown = false
+	case r.Err != nil:
+		held.UnresolvedUntil(until).OutcomeUnknown = true
+	case held.Unresolved != nil:
+		held.Unresolved.OutcomeUnknown = false
 	}
-	held.sweepIfUnresolved()
+	held.SweepIfUnresolved()
 	return r
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/internal/require"
 )
@@ -27,7 +28,7 @@ func TestQuorumTrust(t *testing.T) {
 	after := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
 	for i, seconds := range []int{5, 3, 1, 2, 4} {
 		h.shares = append(h.shares, &share{
-			of: h, tenure: &tenure{spec: q.members[i]}, held: true, until: after(seconds),
+			of: h, tenure: &engine.Tenure{Spec: q.members[i]}, held: true, until: after(seconds),
 		})
 	}
 	const allowed = 100*time.Millisecond + 2*time.Millisecond
@@ -45,7 +46,7 @@ func TestQuorumTrust(t *testing.T) {
 	h.shares[2].held, h.shares[2].until = true, after(9) // healed
 	trusts(2)
 	renewed := h.shares[3].tenure
-	require.True(t, renewed.spec.engine.leases.Keep(&renewed.lease, keeper{tenure: renewed}, now.Add(8*time.Second), false))
+	require.True(t, renewed.Spec.Engine.Leases.Keep(&renewed.Lease, engine.Keeper{Tenure: renewed}, now.Add(8*time.Second), false))
 	require.Less(t, h.trusted().Sub(now.Add(4*time.Second-allowed)).Abs(), time.Microsecond)
-	renewed.spec.engine.leases.Stop(&renewed.lease)
+	renewed.Spec.Engine.Leases.Stop(&renewed.Lease)
 }

@@ -3,6 +3,7 @@ package rlock
 import (
 	"context"
 
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/kinds"
 )
 
@@ -24,7 +25,7 @@ import (
 // wait.
 type RWMutex struct {
 	read, write *Mutex
-	lock        *rwLock
+	lock        *engine.RW
 }
 
 // RWMutex returns a handle on the read/write lock called name. It does no I/O. The options are for both sides. An empty name and bad
@@ -35,7 +36,7 @@ type RWMutex struct {
 // what is hashed.
 func (c *Client) RWMutex(name string, options ...Option) *RWMutex {
 	r, w := c.handle(kinds.Read, name, options), c.handle(kinds.Write, name, options)
-	return &RWMutex{read: r, write: w, lock: newRWLock(r.spec, w.spec)}
+	return &RWMutex{read: r, write: w, lock: engine.NewRW(r.spec, w.spec)}
 }
 
 // Name returns the name of the lock.
@@ -69,5 +70,5 @@ func (rw *RWMutex) sides() *RWMutex {
 func (rw *RWMutex) Downgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
 	r, w := rw.Read(), rw.Write()
 	w.check(ctx)
-	return r.lockTraced(callerNow(ctx), rw.lock.downgrade)
+	return r.lockTraced(engine.CallerNow(ctx), rw.lock.Downgrade)
 }

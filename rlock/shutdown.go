@@ -17,5 +17,5 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	if c.check(); ctx == nil {
 		panic("rlock: the ctx is nil")
 	}
-	return c.engine.shutdown(ctx)
+	return c.engine.Shutdown(ctx)
 }

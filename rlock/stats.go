@@ -16,5 +16,5 @@ type Stats struct {
 // of waiters.
 func (c *Client) Stats() Stats {
 	c.check()
-	return Stats(c.engine.figures())
+	return Stats(c.engine.Stats())
 }

@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/internal/tell"
 	"github.com/go-rlock/rlock/lease"
 )
@@ -36,7 +37,7 @@ type tellers struct {
 }
 
 func newTellers(o Options) *tellers {
-	t := &tellers{logger: o.Logger, trace: o.Trace, watchdog: o.WatchdogTimeout, grant: grantLease(o.WatchdogTimeout)}
+	t := &tellers{logger: o.Logger, trace: o.Trace, watchdog: o.WatchdogTimeout, grant: engine.GrantLease(o.WatchdogTimeout)}
 	t.logs.Panicked = func(v any, stack []byte) { // what would tell of it is what has failed
 		fmt.Fprintf(os.Stderr, "rlock: panic in Options.Logger: %v\n%s", v, stack)
 	}
@@ -133,7 +134,7 @@ func (t *tellers) renewed(renewals []lease.Renewal) {
 	if to := t.trace; to != nil && to.Renewed != nil {
 		t.traced(maxRenewals, func() {
 			for _, r := range renewals {
-				name, kind := r.Keeper.(about).About() //nolint:errcheck // there are no other keepers
+				name, kind := r.Keeper.(engine.About).About() //nolint:errcheck // there are no other keepers
 				to.Renewed(RenewedInfo{Name: name, Kind: kind, Left: r.Left, Granted: r.Short})
 			}
 		})

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/engine"
 )
 
 // Trace is told what happens to the locks of a Client, for metrics, spans and logs: see [Options].Trace. Any of its functions may
@@ -144,7 +146,7 @@ type tracing struct {
 }
 
 // tracer is what the engine is given: nil if t is.
-func (t *tracing) tracer() tracer {
+func (t *tracing) tracer() engine.Tracer {
 	if t == nil {
 		return nil
 	}
@@ -193,8 +195,8 @@ func (t *tracing) Waits(holder string) {
 func (t *tracing) Over() <-chan struct{} { return t.panicked }
 
 // Took says how the lock was got, unless that follows from the wait.
-func (t *tracing) Took(p path) {
-	t.path = [...]Path{pathReentry: PathReentry, pathGrant: PathGrant, pathShared: PathShared, pathAlone: PathFree}[p]
+func (t *tracing) Took(p engine.Path) {
+	t.path = [...]Path{engine.PathReentry: PathReentry, engine.PathGrant: PathGrant, engine.PathShared: PathShared, engine.PathAlone: PathFree}[p]
 	t.by = nil
 }
 
@@ -208,7 +210,7 @@ func (t *tracing) forget() {
 	}
 }
 
-// ended ends the Lock. If there is no error, ctx is that of the section. giveBack is called if a function of the Trace panics,
+// ended ends the Lock. If there is no error, ctx is that of the section. GiveBack is called if a function of the Trace panics,
 // since the caller then does not get the lock.
 func (t *tracing) ended(ctx context.Context, err error, giveBack func()) {
 	if t == nil {
@@ -251,7 +253,7 @@ func (t *tracing) released(unlock func() error) error {
 	}
 	held := time.Since(t.at)
 	err := unlock()
-	if errors.Is(err, errUnlockedBefore) {
+	if errors.Is(err, engine.ErrUnlockedBefore) {
 		return err
 	}
 	t.to.Released(t.ctx, ReleasedInfo{Name: t.name, Kind: t.kind, Names: t.names, Path: t.path, Held: held, Err: err})

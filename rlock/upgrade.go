@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/engine"
 )
 
 // Upgradeable is a read/write lock for a reader that may become the writer. There is one such reader at a time, beside any number
@@ -33,14 +35,14 @@ func (u *Upgradeable) sides() *RWMutex {
 // [ErrUpgrade] at once: who may upgrade could wait for that reader.
 func (u *Upgradeable) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	u.sides().write.check(ctx)
-	return u.lockTraced(callerNow(ctx))
+	return u.lockTraced(engine.CallerNow(ctx))
 }
 
 // TryLock is Lock with a bound on the waiting, as [Mutex.TryLock].
 func (u *Upgradeable) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	w := u.sides().write
 	w.check(ctx)
-	return u.lockTraced(callerNow(ctx).upTo(wait, w.spec.engine.minAttempt()))
+	return u.lockTraced(engine.CallerNow(ctx).UpTo(wait, w.spec.Engine.MinAttempt()))
 }
 
 // Do runs fn while it holds the lock, as [Mutex.Do].
@@ -54,19 +56,19 @@ func (u *Upgradeable) TryDo(ctx context.Context, wait time.Duration, fn func(ctx
 }
 
 // lockTraced tells of a Lock and of its unlock.
-func (u *Upgradeable) lockTraced(who caller) (context.Context, UnlockFunc, error) {
+func (u *Upgradeable) lockTraced(who engine.Caller) (context.Context, UnlockFunc, error) {
 	r := u.rw.read
-	trace := r.client.trace.follow(who.ctx, r.spec.name, "upgradeable", who.began)
-	who.trace = trace.tracer()
-	l, gate, err := u.rw.lock.lockUpgradeable(who)
+	trace := r.client.trace.follow(who.Ctx, r.spec.Name, "upgradeable", who.Began)
+	who.Trace = trace.tracer()
+	l, gate, err := u.rw.lock.LockUpgradeable(who)
 	if err != nil {
-		trace.ended(who.ctx, err, nil)
-		return who.ctx, r.notLocked, err
+		trace.ended(who.Ctx, err, nil)
+		return who.Ctx, r.notLocked, err
 	}
 	unlock := func() error {
-		err := l.unlock()
+		err := l.Unlock()
 		if gate != nil {
-			err = cmp.Or(err, gate.unlock())
+			err = cmp.Or(err, gate.Unlock())
 		}
 		return err
 	}
@@ -86,7 +88,7 @@ func (u *Upgradeable) lockTraced(who caller) (context.Context, UnlockFunc, error
 func (u *Upgradeable) Upgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
 	w := u.sides().write
 	w.check(ctx)
-	return w.lockTraced(callerNow(ctx), u.rw.lock.upgrade)
+	return w.lockTraced(engine.CallerNow(ctx), u.rw.lock.Upgrade)
 }
 
 // UpgradeDo runs fn while the reader that ctx carries is the writer: Upgrade, fn with the ctx of the writer, its unlock. Otherwise it

@@ -107,10 +107,10 @@ func (b bench) awaitSubscribers(t testing.TB, name string, n int) {
 }
 
 // waiting returns how many goroutines of the caller's test wait in a queue for a lock.
-func waiting() int { return redistest.Started("rlock.(*locking).awaitTurn") }
+func waiting() int { return redistest.Started("engine.(*locking).awaitTurn") }
 
 // behind returns how many goroutines of the caller's test wait for a call that is under way for a hold.
-func behind() int { return redistest.Started("rlock.(*spec).awaitCalls") }
+func behind() int { return redistest.Started("engine.(*Spec).awaitCalls") }
 
 func protocol(resp2 bool) func(*rueidis.ClientOption) {
 	return func(o *rueidis.ClientOption) {

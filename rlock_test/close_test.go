@@ -23,7 +23,7 @@ func ours() int {
 
 var packages = []string{
 	"github.com/go-rlock/rlock/rlock.", "github.com/go-rlock/rlock/lease.", "github.com/go-rlock/rlock/pubsub.", "github.com/go-rlock/rlock/lua.",
-	"github.com/go-rlock/rlock/internal/calls.", "github.com/go-rlock/rlock/internal/sweep.", "github.com/go-rlock/rlock/internal/tell.",
+	"github.com/go-rlock/rlock/internal/engine.", "github.com/go-rlock/rlock/internal/calls.", "github.com/go-rlock/rlock/internal/sweep.", "github.com/go-rlock/rlock/internal/tell.",
 }
 
 // awaitGone allows goroutines that have said they are done the moment that they need to end, on a loaded machine: less
@@ -145,7 +145,7 @@ func closeInABlackHole(t *testing.T, way func(*rueidis.ClientOption)) {
 	})
 	under := func(f string) func() bool { return func() bool { return redistest.Started(f) > 0 } }
 	redistest.Eventually(t, 5*time.Second, under("lua.Acquire"), "acquires are under way")
-	redistest.Eventually(t, 5*time.Second, under("rlock.query["), "the query is under way")
+	redistest.Eventually(t, 5*time.Second, under("engine.query["), "the query is under way")
 
 	began := time.Now()
 	closed := async(func() error { c.Close(); return nil })

@@ -76,7 +76,7 @@ func TestFirstLockOnAClusterIsCancelled(t *testing.T) {
 		p.BlackHole(true)
 	}
 	p := lockAsync(t, c.Mutex("first"))
-	redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Started("rlock.(*topology).learn") > 0 }, "it asks")
+	redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Started("engine.(*Topology).Learn") > 0 }, "it asks")
 	p.cancel()
 	err := p.get(t, soon).err
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)

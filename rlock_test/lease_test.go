@@ -221,7 +221,7 @@ func TestNoGhostRenewal(t *testing.T) {
 func TestWatchdogEndsWithCancelledAcquires(t *testing.T) {
 	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 	calls := func() int {
-		return redistest.Goroutines("go-rlock/rlock/rlock.", "go-rlock/rlock/internal/calls.", "go-rlock/rlock/internal/sweep.")
+		return redistest.Goroutines("go-rlock/rlock/rlock.", "go-rlock/rlock/internal/engine.", "go-rlock/rlock/internal/calls.", "go-rlock/rlock/internal/sweep.")
 	}
 	before := calls()
 	for i := range 300 {

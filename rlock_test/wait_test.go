@@ -135,7 +135,7 @@ func TestCancelledWaitsLeaveNothing(t *testing.T) {
 			held(func(key string) rueidis.Completed {
 				return rdb.B().Hset().Key(key).FieldValue().FieldValue(aThread, "1").Build()
 			})
-			before := redistest.Goroutines("go-rlock/rlock/rlock.", "go-rlock/rlock/internal/calls.", "go-rlock/rlock/internal/sweep.")
+			before := redistest.Goroutines("go-rlock/rlock/rlock.", "go-rlock/rlock/internal/engine.", "go-rlock/rlock/internal/calls.", "go-rlock/rlock/internal/sweep.")
 			var subscribed atomic.Int64
 			inParallel(names, func(i int) {
 				ctx, cancel := context.WithTimeout(context.Background(), rand.N(20*time.Millisecond))
@@ -163,7 +163,7 @@ func TestCancelledWaitsLeaveNothing(t *testing.T) {
 						}
 					}
 				}
-				return redistest.Goroutines("go-rlock/rlock/rlock.", "go-rlock/rlock/internal/calls.", "go-rlock/rlock/internal/sweep.") <= before
+				return redistest.Goroutines("go-rlock/rlock/rlock.", "go-rlock/rlock/internal/engine.", "go-rlock/rlock/internal/calls.", "go-rlock/rlock/internal/sweep.") <= before
 			}, "no keys, no channels, no goroutines")
 		})
 	}

@@ -67,7 +67,7 @@ func awaitGone(t *testing.T) {
 	const module = "github.com/go-rlock/rlock/"
 	left := func() bool {
 		return redistest.Goroutines(module+"rlock.", module+"lease.", module+"pubsub.", module+"lua.",
-			module+"internal/calls.", module+"internal/sweep.", module+"internal/tell.") > 0
+			module+"internal/engine.", module+"internal/calls.", module+"internal/sweep.", module+"internal/tell.") > 0
 	}
 	for deadline := time.Now().Add(soon); left(); <-time.After(time.Millisecond) {
 		if time.Now().After(deadline) && left() {

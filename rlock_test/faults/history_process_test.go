@@ -135,7 +135,7 @@ func (c *histCrew) end() histReport {
 func histLeft(own int) int {
 	left := func() int {
 		n := -own
-		for _, pkg := range []string{"rlock.", "lease.", "pubsub.", "lua.", "internal/calls.", "internal/sweep.", "internal/tell."} {
+		for _, pkg := range []string{"rlock.", "lease.", "pubsub.", "lua.", "internal/engine.", "internal/calls.", "internal/sweep.", "internal/tell."} {
 			n += redistest.Goroutines("github.com/go-rlock/rlock/" + pkg)
 		}
 		return max(n, 0)

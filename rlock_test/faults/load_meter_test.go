@@ -121,7 +121,7 @@ func cpu(t testing.TB) time.Duration {
 // libraryGoroutines counts the goroutines that run code of the library.
 func libraryGoroutines() int {
 	n := 0
-	for _, pkg := range []string{"rlock.", "lease.", "pubsub.", "lua.", "internal/calls.", "internal/sweep.", "internal/tell."} {
+	for _, pkg := range []string{"rlock.", "lease.", "pubsub.", "lua.", "internal/engine.", "internal/calls.", "internal/sweep.", "internal/tell."} {
 		n += redistest.Goroutines("github.com/go-rlock/rlock/" + pkg)
 	}
 	return n

@@ -83,7 +83,7 @@ func TestNetLateGrantGivenBackInSilence(t *testing.T) {
 	redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "granted, not answered")
 	pass(lease)
 	b.proxy.Release()
-	redistest.Eventually(t, netSlack, func() bool { return redistest.Goroutines("rlock.(*tenure).giveBack") == 1 }, "given back")
+	redistest.Eventually(t, netSlack, func() bool { return redistest.Goroutines("engine.(*Tenure).GiveBack") == 1 }, "given back")
 	late.waits(t)
 	cancel()
 	require.ErrorIs(t, late.within(t, time.Second).err, rlock.ErrLost)

@@ -17,7 +17,7 @@ import (
 func (b *netBench) behind(t *testing.T, hold context.Context) waiter {
 	t.Helper()
 	sibling := startLock(hold, b.forLonger())
-	redistest.Eventually(t, netSlack, func() bool { return redistest.Goroutines("rlock.(*spec).awaitCalls") == 1 }, "it waits behind")
+	redistest.Eventually(t, netSlack, func() bool { return redistest.Goroutines("engine.(*Spec).awaitCalls") == 1 }, "it waits behind")
 	return sibling
 }
 

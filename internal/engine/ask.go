@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"context"
@@ -27,46 +27,46 @@ import (
 // The script recognises a repeat, and a field belongs to one hold, so only the end matters: nothing is left in Redis that
 // its caller does not know of.
 
-// caller is who called Lock, and how long it waits.
-type caller struct {
-	ctx   context.Context
-	outer context.Context // that the user has given; ctx may be one inside of it
-	began time.Time
-	wait  time.Time // end of the waiting; zero: only ctx ends it
-	limit time.Time // of an attempt that is under way, not before wait; zero: only ctx ends it
-	once  bool      // no waiting: one attempt
-	trace tracer    // nil: nobody wants to know
+// Caller is who called Lock, and how long it waits.
+type Caller struct {
+	Ctx   context.Context
+	Outer context.Context // that the user has given; ctx may be one inside of it
+	Began time.Time
+	Wait  time.Time // end of the waiting; zero: only ctx ends it
+	Limit time.Time // of an attempt that is under way, not before wait; zero: only ctx ends it
+	Once  bool      // no waiting: one attempt
+	Trace Tracer    // nil: nobody wants to know
 }
 
-// callerNow is the caller of a Lock that is called now.
-func callerNow(ctx context.Context) caller { return caller{ctx: ctx, outer: ctx, began: time.Now()} }
+// CallerNow is the caller of a Lock that is called now.
+func CallerNow(ctx context.Context) Caller { return Caller{Ctx: ctx, Outer: ctx, Began: time.Now()} }
 
-// upTo bounds the waiting. Its first attempt is given the least at least.
-func (c caller) upTo(wait, least time.Duration) caller {
-	c.once, c.limit = wait <= 0, c.began.Add(max(wait, least))
-	if !c.once {
-		c.wait = c.began.Add(wait)
+// UpTo bounds the waiting. Its first attempt is given the least at least.
+func (c Caller) UpTo(wait, least time.Duration) Caller {
+	c.Once, c.Limit = wait <= 0, c.Began.Add(max(wait, least))
+	if !c.Once {
+		c.Wait = c.Began.Add(wait)
 	}
 	return c
 }
 
-// leaveTo runs f, which unlocks what the caller has got and has no use for, for as long as the caller stays: until ctx is done, or the
+// LeaveTo runs f, which unlocks what the caller has got and has no use for, for as long as the caller stays: until ctx is done, or the
 // limit of an attempt is over. f goes on then, and ends as any unlock does. Close of the Clients concerned, which have been started, waits
 // for it.
-func (c caller) leaveTo(f func(), clients ...*engine) {
-	if !calls.CanLeave(c.ctx, c.limit) {
+func (c Caller) LeaveTo(f func(), clients ...*Engine) {
+	if !calls.CanLeave(c.Ctx, c.Limit) {
 		f()
 		return
 	}
 	for _, c := range clients {
-		c.calls.Also()
+		c.Calls.Also()
 	}
 	ended, left := make(chan any), make(chan struct{})
 	defer close(left)
 	go func() { // ends with f
 		defer func() {
 			for _, c := range clients {
-				c.calls.Ended()
+				c.Calls.Ended()
 			}
 		}()
 		defer func() {
@@ -75,15 +75,15 @@ func (c caller) leaveTo(f func(), clients ...*engine) {
 			case ended <- v:
 			case <-left:
 				if v != nil {
-					clients[0].options.Tell.Panicked(v, debug.Stack())
+					clients[0].Options.Tell.Panicked(v, debug.Stack())
 				}
 			}
 		}()
 		f()
 	}()
 	var over <-chan time.Time
-	if !c.limit.IsZero() {
-		timer := time.NewTimer(time.Until(c.limit))
+	if !c.Limit.IsZero() {
+		timer := time.NewTimer(time.Until(c.Limit))
 		defer timer.Stop()
 		over = timer.C
 	}
@@ -92,31 +92,31 @@ func (c caller) leaveTo(f func(), clients ...*engine) {
 		if v != nil {
 			panic(v)
 		}
-	case <-c.ctx.Done():
+	case <-c.Ctx.Done():
 	case <-over:
 	}
 }
 
-// minAttempt is what the first attempt of a TryLock is given at least, and what the replicas may take on top of it, so that one
+// MinAttempt is what the first attempt of a TryLock is given at least, and what the replicas may take on top of it, so that one
 // with a wait shorter than the way to Redis still asks once.
-func (c *engine) minAttempt() time.Duration {
-	return time.Second + c.replicaTimeout()
+func (c *Engine) MinAttempt() time.Duration {
+	return time.Second + c.ReplicaTimeout()
 }
 
-// replicaTimeout is how long an acquire may wait for the replicas.
-func (c *engine) replicaTimeout() time.Duration {
-	if c.options.Replicas == 0 {
+// ReplicaTimeout is how long an acquire may wait for the replicas.
+func (c *Engine) ReplicaTimeout() time.Duration {
+	if c.Options.Replicas == 0 {
 		return 0
 	}
-	return c.options.ReplicaTimeout
+	return c.Options.ReplicaTimeout
 }
 
-// acquireRequest is what a caller asks Redis for.
-type acquireRequest struct {
-	caller
-	spec            *spec
-	tenure          *tenure
-	count           int                   // the levels with the one that is asked for
+// AcquireRequest is what a caller asks Redis for.
+type AcquireRequest struct {
+	Caller
+	Spec            *Spec
+	Tenure          *Tenure
+	Count           int                   // the levels with the one that is asked for
 	within          *hold                 // of the other side of a read/write lock, which lets it in; nil: none
 	enqueue         bool                  // the queue in Redis, if the lock is held; or leaves a mark, or looks at those of others
 	hasGrantChannel bool                  // with enqueue: on this process's own channel
@@ -125,11 +125,11 @@ type acquireRequest struct {
 	failed          atomic.Pointer[error] // what went wrong the last time, if it did
 }
 
-// acquireResult is what Redis replied to a request, or what the process itself can say in its place.
-type acquireResult struct {
+// AcquireResult is what Redis replied to a request, or what the process itself can say in its place.
+type AcquireResult struct {
 	lua.AcquireReply
 	how   how
-	sent  time.Time     // just before the call that was answered: the lease counts from here (G2)
+	Sent  time.Time     // just before the call that was answered: the lease counts from here (G2)
 	lease time.Duration // 0: what was asked for
 }
 
@@ -144,72 +144,72 @@ const (
 	inMemory            // as one more of a hold
 )
 
-// granted reports whether the lock is theirs.
-func (a *acquireResult) granted() bool { return a.Status == lua.Acquired }
+// Granted reports whether the lock is theirs.
+func (a *AcquireResult) Granted() bool { return a.Status == lua.Acquired }
 
 // until is the end of the time for which what m was granted is trusted.
-func (a *acquireResult) until(m *spec) time.Time {
+func (a *AcquireResult) until(m *Spec) time.Time {
 	switch {
-	case a.sent.IsZero():
+	case a.Sent.IsZero():
 		return time.Time{}
 	case a.lease > 0:
-		return a.sent.Add(a.lease)
+		return a.Sent.Add(a.lease)
 	}
-	return a.sent.Add(m.ttl())
+	return a.Sent.Add(m.TTL())
 }
 
 // rollbacker ends a request whose caller has left, when there is an answer.
-type rollbacker interface{ rollBack(acquireResult, error) }
+type rollbacker interface{ rollBack(AcquireResult, error) }
 
 // ask returns the answer. If the caller leaves first, left is true, and the rollbacker gets the answer instead; the error is
 // what went wrong so far.
-func (q *acquireRequest) ask(u rollbacker) (a acquireResult, left bool, err error) {
+func (q *AcquireRequest) ask(u rollbacker) (a AcquireResult, left bool, err error) {
 	if q.failed.Load() != nil {
 		q.failed.Store(nil) // of an earlier ask
 	}
-	if !calls.CanLeave(q.ctx, q.limit) { // spares the closures below
-		a, err = q.send(q.spec.engine.calls.Done())
-		q.spec.engine.calls.Answered(q.spec.slot, err)
+	if !calls.CanLeave(q.Ctx, q.Limit) { // spares the closures below
+		a, err = q.Send(q.Spec.Engine.Calls.Done())
+		q.Spec.Engine.Calls.Answered(q.Spec.Slot, err)
 		return a, false, err
 	}
-	a, left, err = leavable(q.ctx, q.spec, q.limit, q.send, u.rollBack)
+	a, left, err = Leavable(q.Ctx, q.Spec, q.Limit, q.Send, u.rollBack)
 	if failed := q.failed.Load(); left && failed != nil {
 		err = *failed
 	}
 	return a, left, err
 }
 
-// send asks Redis, again if something went wrong that may pass. It stops early when the caller has left.
-func (q *acquireRequest) send(left <-chan struct{}) (acquireResult, error) {
-	m, t, c := q.spec, q.tenure, q.spec.engine
-	args := m.acquireArgs(t, q.count)
+// Send asks Redis, again if something went wrong that may pass. It stops early when the caller has left.
+func (q *AcquireRequest) Send(left <-chan struct{}) (AcquireResult, error) {
+	m, t, c := q.Spec, q.Tenure, q.Spec.Engine
+	args := m.acquireArgs(t, q.Count)
 	if q.within != nil {
-		args.Within = q.within.tenure.field()
+		args.Within = q.within.tenure.Field()
 	}
 	switch {
-	case m.kind.Queueing == kinds.PerWaiter && q.count == 1:
-		args.Fair, args.Join, args.Publish = m.fair(), q.enqueue, lua.Publish(c.knownChannel(m))
+	case m.Kind.Queueing == kinds.PerWaiter && q.Count == 1:
+		args.Fair, args.Join, args.Publish = m.fair(), q.enqueue, lua.Publish(c.KnownChannel(m))
 	case q.enqueue:
 		args.Queue, args.GrantLease, args.Listens, args.Short = m.queueKey(), c.grantLease(), q.hasGrantChannel, m.isShort()
-		args.Publish = lua.Publish(c.knownChannel(m))
+		args.Publish = lua.Publish(c.KnownChannel(m))
 	}
-	if q.count == 1 { // a re-entry adds nothing that a failover could let somebody else have
-		args.Replicas, args.ReplicaWait = c.options.Replicas, c.options.ReplicaTimeout
+	if q.Count == 1 { // a re-entry adds nothing that a failover could let somebody else have
+		args.Replicas, args.ReplicaWait = c.Options.Replicas, c.Options.ReplicaTimeout
 		args.Connections = &c.connections
 	}
-	again := calls.Retry{Until: q.limit, Least: calls.MinTries}
+	again := calls.Retry{Until: q.Limit, Least: calls.MinTries}
 	for {
 		sent := time.Now()
-		ctx := c.calls.Context(q.ctx, sent, args.ReplicaWait)
+		ctx := c.Calls.Context(q.Ctx, sent, args.ReplicaWait)
 		reply, err := lua.Acquire(ctx, c.rdb, args)
 		repeated := args.Replicas == 0 && ctx.IsRepeated() // on a connection of its own rueidis repeats nothing
 		switch {
-		case q.count == 1:
+		case q.Count == 1:
 			if err != nil && calls.MayHaveRun(err) || repeated {
 				t.lateAcquire(args.Lease)
 			}
-		case m.ttl() > t.spec.ttl():
-			t.unresolvedUntil(time.Now().Add(args.Lease)) // if its end is not known, this one counts
+		case m.TTL() > t.Spec.TTL():
+			t.UnresolvedUntil(time.Now().Add(args.Lease)) // if its end is not known, this one counts
 		}
 		if err == nil {
 			if reply.NoQueue {
@@ -218,21 +218,21 @@ func (q *acquireRequest) send(left <-chan struct{}) (acquireResult, error) {
 			if (args.Queue != "" || args.Fair.List != "") && !reply.WithoutQueue && reply.Status == lua.Acquired {
 				t.queued = nil // not after a refusal: a late grant would be trusted from the next call on
 			}
-			if q.count == 1 && t.unresolved != nil {
-				t.unresolved.OutcomeUnknown = false
+			if q.Count == 1 && t.Unresolved != nil {
+				t.Unresolved.OutcomeUnknown = false
 			}
-			return acquireResult{AcquireReply: reply, sent: sent}, nil
+			return AcquireResult{AcquireReply: reply, Sent: sent}, nil
 		}
 		failed := err // of its own, so that no other call allocates
 		q.failed.Store(&failed)
-		if !again.Wait(err, left, c.calls.Done()) {
-			return acquireResult{}, err
+		if !again.Wait(err, left, c.Calls.Done()) {
+			return AcquireResult{}, err
 		}
 	}
 }
 
-func (m *spec) acquireArgs(t *tenure, count int) lua.AcquireArgs {
-	args := lua.AcquireArgs{Name: m.key, Side: m.kind.Side, Owner: t.field(), Lease: t.spec.expiry(m.ttl()), Count: count}
+func (m *Spec) acquireArgs(t *Tenure, count int) lua.AcquireArgs {
+	args := lua.AcquireArgs{Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Lease: t.Spec.expiry(m.TTL()), Count: count}
 	if !t.hasToken() { // a hold has one token
 		args.Fence = m.fenceOf()
 	}
@@ -241,22 +241,22 @@ func (m *spec) acquireArgs(t *tenure, count int) lua.AcquireArgs {
 
 // gaveUp is the error of a caller that got nothing, because its time is over (no error, or pubsub.ErrExpired) or
 // because of what went wrong. refusal is the last reply that said who holds the lock.
-func (m *spec) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
-	errs := m.engine.errs
-	switch timeUp := who.ctx.Err() != nil || who.once || !who.wait.IsZero() && !time.Now().Before(who.wait); {
-	case m.engine.calls.IsClosed(), m.engine.isTold(), errors.Is(err, pubsub.ErrClosed), errors.Is(err, errs.Closed):
+func (m *Spec) gaveUp(who Caller, err error, refusal lua.AcquireReply) error {
+	errs := m.Engine.errs
+	switch timeUp := who.Ctx.Err() != nil || who.Once || !who.Wait.IsZero() && !time.Now().Before(who.Wait); {
+	case m.Engine.Calls.IsClosed(), m.Engine.IsTold(), errors.Is(err, pubsub.ErrClosed), errors.Is(err, errs.Closed):
 		return m.closed()
 	case errors.Is(err, errs.Lost):
 		return err
 	case errors.Is(err, errs.NotReplicated):
-		return m.fail(err)
+		return m.Fail(err)
 	case err == nil, errors.Is(err, pubsub.ErrExpired):
-		if refusal.Status == 0 && m.engine.calls.IsSilent(m.slot) { // it stood behind one that got no answer
+		if refusal.Status == 0 && m.Engine.Calls.IsSilent(m.Slot) { // it stood behind one that got no answer
 			return m.notAcquired(who, refusal, errs.Unreachable(calls.ErrSilent))
 		}
 		return m.notAcquired(who, refusal)
 	case errors.Is(err, lua.ErrNoConnection):
-		return m.fail(errs.NotReplicated, err)
+		return m.Fail(errs.NotReplicated, err)
 	case timeUp && calls.MayPass(err):
 		return m.notAcquired(who, lua.AcquireReply{}, errs.Unreachable(err))
 	}
@@ -264,12 +264,12 @@ func (m *spec) gaveUp(who caller, err error, refusal lua.AcquireReply) error {
 }
 
 // notAcquired is the error of a wait that ended.
-func (m *spec) notAcquired(who caller, refusal lua.AcquireReply, causes ...error) error {
-	c := m.engine
-	return c.errs.NotAcquired(unacquired{
-		Ctx: who.ctx, Name: m.name, Began: who.began, Causes: causes,
+func (m *Spec) notAcquired(who Caller, refusal lua.AcquireReply, causes ...error) error {
+	c := m.Engine
+	return c.errs.NotAcquired(NotAcquired{
+		Ctx: who.Ctx, Name: m.Name, Began: who.Began, Causes: causes,
 		Holder: refusal.Holder, TTL: refusal.TTL, Other: refusal.Other,
-		Carried: c.isOwn(refusal.Holder) && carries(who.ctx, refusal.Holder),
-		Self:    c.isSelf(who.outer, refusal.Holder),
+		Carried: c.IsOwn(refusal.Holder) && Carries(who.Ctx, refusal.Holder),
+		Self:    c.isSelf(who.Outer, refusal.Holder),
 	})
 }

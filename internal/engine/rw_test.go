@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"cmp"
@@ -16,14 +16,14 @@ import (
 func TestLockUnderALostUpgradeable(t *testing.T) {
 	c := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
 	name := redistest.Name(t)
-	rw := newRWLock(c.newSpec(name, kinds.Read, name), c.newSpec(name, kinds.Write, name))
-	unlock := func(l, gate *level) error { return cmp.Or(l.unlock(), gate.unlock()) }
+	rw := NewRW(c.NewSpec(name, kinds.Read, name), c.NewSpec(name, kinds.Write, name))
+	unlock := func(l, gate *Level) error { return cmp.Or(l.Unlock(), gate.Unlock()) }
 	for range 500 {
-		l, gate, err := rw.lockUpgradeable(callerNow(context.Background()))
+		l, gate, err := rw.LockUpgradeable(CallerNow(context.Background()))
 		require.NoError(t, err)
 		go l.hold.tenure.gone() // ends at once
 		for {
-			inner, innerGate, err := rw.lockUpgradeable(callerNow(context.WithoutCancel(l)).upTo(time.Second, c.minAttempt()))
+			inner, innerGate, err := rw.LockUpgradeable(CallerNow(context.WithoutCancel(l)).UpTo(time.Second, c.MinAttempt()))
 			if err != nil {
 				require.True(t, errors.Is(err, errTestLost))
 				break

@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import "slices"
 
@@ -17,7 +17,7 @@ type turn struct {
 
 // tryCallSlot takes the right to make calls for the tenure (I1), unless somebody has it. It is for an unlock, which does not wait for the
 // count in Redis.
-func (t *tenure) tryCallSlot() bool {
+func (t *Tenure) tryCallSlot() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	ok := !t.calling
@@ -27,7 +27,7 @@ func (t *tenure) tryCallSlot() bool {
 
 // callSlot is tryCallSlot, and queues for the right if somebody has it: the turn has to end with takes or leaves. There is none if the tenure was
 // lost, for that ends the need.
-func (t *tenure) callSlot() (ok bool, w *turn) {
+func (t *Tenure) callSlot() (ok bool, w *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -41,7 +41,7 @@ func (t *tenure) callSlot() (ok bool, w *turn) {
 }
 
 // join queues for the right. mu is held.
-func (t *tenure) join() *turn {
+func (t *Tenure) join() *turn {
 	if t.callers == nil {
 		t.callers = new(callers)
 	}
@@ -51,7 +51,7 @@ func (t *tenure) join() *turn {
 }
 
 // takes is callSlot again, for a turn that is over.
-func (t *tenure) takes(w *turn) (ok bool, next *turn) {
+func (t *Tenure) takes(w *turn) (ok bool, next *turn) {
 	if w.given {
 		return true, nil
 	}
@@ -59,7 +59,7 @@ func (t *tenure) takes(w *turn) (ok bool, next *turn) {
 }
 
 // leaves ends a turn that nobody waits for any more. The right goes to the next one if it was given meanwhile.
-func (t *tenure) leaves(w *turn) {
+func (t *Tenure) leaves(w *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -71,7 +71,7 @@ func (t *tenure) leaves(w *turn) {
 }
 
 // awaitCallSlot is callSlot for an unlock, also if somebody has to give the right back first, and whatever becomes of the tenure meanwhile.
-func (t *tenure) awaitCallSlot() {
+func (t *Tenure) awaitCallSlot() {
 	for {
 		t.mu.Lock()
 		if !t.calling {
@@ -88,14 +88,14 @@ func (t *tenure) awaitCallSlot() {
 }
 
 // releaseCallSlot gives the right to make calls back.
-func (t *tenure) releaseCallSlot() {
+func (t *Tenure) releaseCallSlot() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.pass()
 }
 
 // pass gives the right to the next one, and wakes nobody else: of n that were all woken each time, there would be n²/2 wake-ups. mu is held.
-func (t *tenure) pass() {
+func (t *Tenure) pass() {
 	t.calling = t.callers != nil && len(t.callers.queue) > 0 && !t.callers.count.calling // state passes it on
 	if !t.calling {
 		t.follow()
@@ -109,7 +109,7 @@ func (t *tenure) pass() {
 }
 
 // losing is closed when the tenure is lost. mu is held, and it is not lost yet.
-func (t *tenure) losing() <-chan struct{} {
+func (t *Tenure) losing() <-chan struct{} {
 	if t.callers == nil {
 		t.callers = new(callers)
 	}
@@ -120,7 +120,7 @@ func (t *tenure) losing() <-chan struct{} {
 }
 
 // wake tells all of them that the tenure is lost. mu is held.
-func (t *tenure) wake() {
+func (t *Tenure) wake() {
 	if t.callers == nil {
 		return
 	}

@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"context"
@@ -14,49 +14,49 @@ import (
 // released.
 func TestTenureLostOnItsWay(t *testing.T) {
 	c, h, next := passing(t)
-	lost, m := h.tenure, next.spec
+	lost, m := h.tenure, next.Spec
 	lost.gone()
 	require.True(t, h.lossSoFar() == nil, "it had ended")
 
-	_, err := next.enter(acquireResult{how: passed})
-	require.True(t, err == errOver && next.tenure == nil)
-	require.Equal(t, 0, c.figures().Holds)
+	_, err := next.enter(AcquireResult{how: passed})
+	require.True(t, err == ErrOver && next.Tenure == nil)
+	require.Equal(t, 0, c.Stats().Holds)
 	redistest.Eventually(t, 10*time.Second, func() bool {
-		n, err := c.rdb.Do(context.Background(), c.rdb.B().Exists().Key(m.key).Build()).AsInt64()
+		n, err := c.rdb.Do(context.Background(), c.rdb.B().Exists().Key(m.Key).Build()).AsInt64()
 		return err == nil && n == 0
 	}, "it is released")
 }
 
 // passing is a tenure on its way from a hold of the lock to a Lock that waits for it.
-func passing(t *testing.T) (c *engine, ended *hold, next *locking) {
+func passing(t *testing.T) (c *Engine, ended *hold, next *locking) {
 	t.Helper()
 	c = startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
 	m := newMutex(t, c)
-	l, err := m.lock(callerNow(context.Background()))
+	l, err := m.Lock(CallerNow(context.Background()))
 	require.NoError(t, err)
 	_, last := l.close()
 	require.True(t, last && l.hold.detach())
-	c.holdEnds()
-	return c, l.hold, &locking{acquireRequest: acquireRequest{caller: callerNow(context.Background()), spec: m, tenure: l.hold.tenure, count: 1}}
+	c.HoldEnds()
+	return c, l.hold, &locking{AcquireRequest: AcquireRequest{Caller: CallerNow(context.Background()), Spec: m, Tenure: l.hold.tenure, Count: 1}}
 }
 
 // G2, G9: a Client that is closed when the tenure is on its way tells nobody, so no hold begins.
 func TestCloseOnTheWay(t *testing.T) {
 	c, _, next := passing(t)
 	c.tellHolders()
-	_, err := next.enter(acquireResult{how: passed})
+	_, err := next.enter(AcquireResult{how: passed})
 	require.True(t, errors.Is(err, errTestClosed))
-	require.Equal(t, 0, c.figures().Holds)
+	require.Equal(t, 0, c.Stats().Holds)
 }
 
 // Whoever wants to re-enter a hold that was passed on meanwhile competes, also if the tenure was lost by then: that is no loss of theirs.
 func TestReentryAfterPassingOn(t *testing.T) {
 	c, ended, next := passing(t)
-	_, err := next.enter(acquireResult{how: passed})
+	_, err := next.enter(AcquireResult{how: passed})
 	require.NoError(t, err)
 	require.True(t, ended.tenure.tryCallSlot())
 	ended.tenure.gone()
-	require.Equal(t, uint64(1), c.figures().Lost)
-	err = next.spec.awaitCalls(next.caller, ended)
-	require.True(t, err == errOver)
+	require.Equal(t, uint64(1), c.Stats().Lost)
+	err = next.Spec.awaitCalls(next.Caller, ended)
+	require.True(t, err == ErrOver)
 }

@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ import (
 // I1: the right to make calls for a tenure goes from one to the next, in their order. Nobody else is woken, however many there are, and
 // whoever leaves holds up nobody, also in the moment in which the right is theirs.
 func TestCallsTakeTurns(t *testing.T) {
-	h := new(tenure)
+	h := new(Tenure)
 	ok, none := h.callSlot()
 	require.True(t, ok)
 	require.True(t, none == nil)

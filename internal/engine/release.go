@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"time"
@@ -26,23 +26,23 @@ import (
 //	any                  the lease ends                       lost, when the call has ended
 //	after the loss                                            done: ErrLost and ErrNotHeld; swept if it may still be in Redis
 
-// unlock closes the level, and ends the hold with the last one.
-func (l *level) unlock() error {
+// Unlock closes the level, and ends the hold with the last one.
+func (l *Level) Unlock() error {
 	switch closed, last := l.close(); {
 	case last:
-		return l.traced((*level).release)
+		return l.traced((*Level).release)
 	case closed:
-		return l.traced((*level).outlived)
+		return l.traced((*Level).outlived)
 	case l.downgraded():
 		return nil
 	}
-	return l.spec.notHeld(errUnlockedBefore)
+	return l.spec.notHeld(ErrUnlockedBefore)
 }
 
 // outlived is the unlock of a level that is closed while others of its hold are open.
-func (l *level) outlived() error {
-	h, leases := l.hold, l.spec.engine.leases
-	if !time.Now().Before(leases.Until(&h.tenure.lease)) {
+func (l *Level) outlived() error {
+	h, leases := l.hold, l.spec.Engine.Leases
+	if !time.Now().Before(leases.Until(&h.tenure.Lease)) {
 		leases.CatchUp() // it is lost, whoever notices first
 	}
 	if loss := h.lossSoFar(); loss != nil {
@@ -51,15 +51,15 @@ func (l *level) outlived() error {
 	return nil
 }
 
-// giveBack unlocks a level that the caller was not told of. Its hold does not stay taken, see WithMinHold.
-func (l *level) giveBack() {
-	l.untaken()
-	_ = l.unlock()
+// GiveBack unlocks a level that the caller was not told of. Its hold does not stay taken, see WithMinHold.
+func (l *Level) GiveBack() {
+	l.Untaken()
+	_ = l.Unlock()
 }
 
-// untaken has the hold not stay taken, unless it is one that the caller had before.
-func (l *level) untaken() {
-	if l == &l.hold.first && l.spec.minHold > 0 {
+// Untaken has the hold not stay taken, unless it is one that the caller had before.
+func (l *Level) Untaken() {
+	if l == &l.hold.first && l.spec.MinHold > 0 {
 		l.hold.tenure.taken = nil
 	}
 }
@@ -74,7 +74,7 @@ type unlocking struct {
 }
 
 // unlocking begins one, with the first call, unless the hold was lost.
-func (l *level) unlocking(by *unlocker) unlocking {
+func (l *Level) unlocking(by *unlocker) unlocking {
 	u := l.toUnlock(by)
 	if u.ends() {
 		u.releasing = u.tenure.beginRelease(by)
@@ -86,7 +86,7 @@ func (l *level) unlocking(by *unlocker) unlocking {
 func (u *unlocking) ends() bool { return u.loss == nil }
 
 // toUnlock is unlocking without that call.
-func (l *level) toUnlock(by *unlocker) unlocking {
+func (l *Level) toUnlock(by *unlocker) unlocking {
 	h := l.hold
 	t := h.tenure
 	t.mu.Lock()
@@ -95,7 +95,7 @@ func (l *level) toUnlock(by *unlocker) unlocking {
 	u.tenure = t
 	if u.ends() {
 		// No renewal starts from here on, but the end of the lease is still watched.
-		l.spec.engine.leases.Releasing(&t.lease)
+		l.spec.Engine.Leases.Releasing(&t.Lease)
 	}
 	return u
 }
@@ -109,18 +109,18 @@ func (u *unlocking) finish(by *unlocker) {
 
 // end is what the hold and the caller learn of it. What is left to be swept, if anything, is for the caller.
 func (u *unlocking) end() (rest *sweep.Orphan, err error) {
-	h, t, r := u.hold, u.tenure, u.releaseResult
+	h, t, r := u.hold, u.tenure, u.ReleaseResult
 	if u.loss != nil {
 		return h.releaseLost()
 	}
-	m := t.spec
-	c := m.engine
+	m := t.Spec
+	c := m.Engine
 	switch {
-	case r.err != nil:
-		c.leases.CatchUp() // if the end of the lease was the reason, the hold is lost, whoever notices first
-	case !r.held && u.by.isLeft(): // maybe the lease has ended; there is nobody to be told
-		c.hub.Wake(m.waiters())
-	case !r.held:
+	case r.Err != nil:
+		c.Leases.CatchUp() // if the end of the lease was the reason, the hold is lost, whoever notices first
+	case !r.Held && u.by.isLeft(): // maybe the lease has ended; there is nobody to be told
+		c.Hub.Wake(m.waiters())
+	case !r.Held:
 		t.gone()
 	}
 	t.mu.Lock()
@@ -132,18 +132,18 @@ func (u *unlocking) end() (rest *sweep.Orphan, err error) {
 	if lost {
 		return h.releaseLost()
 	}
-	defer c.holdEnds()
-	c.leases.Stop(&t.lease)
-	if r.err != nil {
-		t.unresolvedUntil(c.leases.Until(&t.lease).Add(m.grace)).OutcomeUnknown = true
+	defer c.HoldEnds()
+	c.Leases.Stop(&t.Lease)
+	if r.Err != nil {
+		t.UnresolvedUntil(c.Leases.Until(&t.Lease).Add(m.Grace)).OutcomeUnknown = true
 	}
 	rest = t.orphan()
 	switch {
-	case r.err == nil:
-	case isOver(r.err):
+	case r.Err == nil:
+	case isOver(r.Err):
 		err = m.unreachable(u.by.cause())
 	default:
-		err = m.unreachable(r.err)
+		err = m.unreachable(r.Err)
 	}
 	return rest, err
 }
@@ -153,7 +153,7 @@ func (u *unlocking) end() (rest *sweep.Orphan, err error) {
 // have ended.
 func (h *hold) releaseLost() (rest *sweep.Orphan, err error) {
 	t := h.tenure
-	m := t.spec
+	m := t.Spec
 	t.mu.Lock()
 	loss, last := h.loss(), h.levels == nil && h.count > 0
 	if last {
@@ -161,41 +161,41 @@ func (h *hold) releaseLost() (rest *sweep.Orphan, err error) {
 	}
 	t.mu.Unlock()
 	if last {
-		defer m.engine.holdEnds()
-		t.unresolvedUntil(time.Now().Add(longer(max(m.ttl(), m.engine.options.WatchdogTimeout), m.grace))).OutcomeUnknown = true
+		defer m.Engine.HoldEnds()
+		t.UnresolvedUntil(time.Now().Add(longer(max(m.TTL(), m.Engine.Options.WatchdogTimeout), m.Grace))).OutcomeUnknown = true
 		rest = t.orphan()
 	}
 	return rest, m.notHeld(loss)
 }
 
-// releaseResult is what came of a release.
-type releaseResult struct {
+// ReleaseResult is what came of a release.
+type ReleaseResult struct {
 	sent time.Time // before the call that was answered
-	held bool      // the owner held the lock
-	late bool      // a call without a reply may have run, or may still
-	err  error     // what the last call failed with
+	Held bool      // the owner held the lock
+	Late bool      // a call without a reply may have run, or may still
+	Err  error     // what the last call failed with
 }
 
 // releasing is a release under way.
 type releasing struct {
-	releaseResult // what came of it so far
+	ReleaseResult // what came of it so far
 
-	tenure *tenure
+	tenure *Tenure
 	args   lua.ReleaseArgs
 	next   *locking // of this process, claimed until it is known what came of the release; nil: none
 	more   calls.Retry
 	last   bool // no other call follows: the Client is closed
 }
 
-func (t *tenure) toRelease() releasing {
-	return releasing{tenure: t, args: t.releaseArgs(), more: calls.Retry{Until: t.spec.engine.leases.Until(&t.lease)}}
+func (t *Tenure) toRelease() releasing {
+	return releasing{tenure: t, args: t.ReleaseArgs(), more: calls.Retry{Until: t.Spec.Engine.Leases.Until(&t.Lease)}}
 }
 
 // beginRelease makes the first call of those that end a hold: it goes to a waiter of this process, if there is one.
-func (t *tenure) beginRelease(by *unlocker) releasing {
+func (t *Tenure) beginRelease(by *unlocker) releasing {
 	r := t.toRelease()
 	if next, stay := t.claim(time.Now(), &r.args); next != nil {
-		if r.releaseResult = t.handOff(next, stay, r.args, by); r.err != nil {
+		if r.ReleaseResult = t.handOff(next, stay, r.args, by); r.Err != nil {
 			r.next = next
 		}
 		return r
@@ -208,51 +208,51 @@ func (t *tenure) beginRelease(by *unlocker) releasing {
 func (r *releasing) finish(by *unlocker) {
 	if next := r.next; next != nil {
 		defer func() {
-			next.notHandedOff(r.releaseResult)
+			next.notHandedOff(r.ReleaseResult)
 			r.next = nil
 		}()
 		r.call(by)
 	}
-	for r.err != nil && !r.last && by.again(r.tenure, &r.more, r.err) {
+	for r.Err != nil && !r.last && by.again(r.tenure, &r.more, r.Err) {
 		r.call(by)
 	}
 }
 
 func (r *releasing) call(by *unlocker) {
 	t := r.tenure
-	c := t.spec.engine
-	r.sent, r.last = time.Now(), c.calls.IsClosed()
+	c := t.Spec.Engine
+	r.sent, r.last = time.Now(), c.Calls.IsClosed()
 	if r.last { // Close may wait for this
-		r.held, r.err = c.releaseOnce(t.spec, r.args)
+		r.Held, r.Err = c.ReleaseOnce(t.Spec, r.args)
 	} else {
 		ctx := t.releaseCall(r.sent, by)
 		var reply lua.ReleaseReply
-		reply, r.err = c.release(ctx, t.spec, r.args)
-		r.held = reply.Status != lua.NotHeld
-		t.spec.wakeIfAlone(reply)
-		r.late = r.late || ctx.IsRepeated()
+		reply, r.Err = c.release(ctx, t.Spec, r.args)
+		r.Held = reply.Status != lua.NotHeld
+		t.Spec.wakeIfAlone(reply)
+		r.Late = r.Late || ctx.IsRepeated()
 	}
-	if r.err != nil {
-		r.late = r.late || calls.MayHaveRun(r.err)
+	if r.Err != nil {
+		r.Late = r.Late || calls.MayHaveRun(r.Err)
 	} else {
-		r.held = r.held || r.late // not there after a call without a reply: that call has released it
+		r.Held = r.Held || r.Late // not there after a call without a reply: that call has released it
 	}
 }
 
 // wakeIfAlone spares those that wait here the courtesy towards other processes if a release has told none.
-func (m *spec) wakeIfAlone(r lua.ReleaseReply) {
-	c := m.engine
-	if r.Status == lua.Freed && !r.Several && (c.cluster == nil || c.knownChannel(m).Sharded) {
-		c.hub.Alone(m.waiters())
+func (m *Spec) wakeIfAlone(r lua.ReleaseReply) {
+	c := m.Engine
+	if r.Status == lua.Freed && !r.Several && (c.Cluster == nil || c.KnownChannel(m).Sharded) {
+		c.Hub.Alone(m.waiters())
 	}
 }
 
 // releaseCall is the context of a command that ends a tenure. On a connection that nobody else uses it is
 // given half the time of an unlock, so that a new connection has the rest.
-func (t *tenure) releaseCall(now time.Time, by *unlocker) *calls.Context {
-	c := t.spec.engine
-	ctx := c.calls.Context(t.section(), now, 0)
-	deadline := now.Add(max(minOwn, min(calls.Timeout, c.options.UnlockTimeout/2)))
+func (t *Tenure) releaseCall(now time.Time, by *unlocker) *calls.Context {
+	c := t.Spec.Engine
+	ctx := c.Calls.Context(t.section(), now, 0)
+	deadline := now.Add(max(minOwn, min(calls.Timeout, c.Options.UnlockTimeout/2)))
 	if !by.over.IsZero() {
 		deadline = calls.Earlier(deadline, by.over.Add(-minOwn))
 		ctx.EndWith(by.left)
@@ -262,20 +262,20 @@ func (t *tenure) releaseCall(now time.Time, by *unlocker) *calls.Context {
 }
 
 // staysTaken reports whether the lock is to stay taken after an unlock now, see WithMinHold.
-func (t *tenure) staysTaken() bool { return t.taken != nil && time.Now().Before(*t.taken) }
+func (t *Tenure) staysTaken() bool { return t.taken != nil && time.Now().Before(*t.taken) }
 
-// releaseArgs are those of a release that ends the tenure.
-func (t *tenure) releaseArgs() lua.ReleaseArgs {
-	m := t.spec
+// ReleaseArgs are those of a release that ends the tenure.
+func (t *Tenure) ReleaseArgs() lua.ReleaseArgs {
+	m := t.Spec
 	args := lua.ReleaseArgs{
-		Name: m.key, Side: m.kind.Side, Owner: t.field(), Publish: lua.Publish(m.engine.knownChannel(m)), Fair: m.fair(),
+		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Publish: lua.Publish(m.Engine.KnownChannel(m)), Fair: m.fair(),
 	}
 	if key := m.queueKey(); key != "" {
 		args.Fence = m.fenceOf()
-		args.Queue = lua.Queue{Key: key, GrantLease: m.engine.grantLease()}
+		args.Queue = lua.Queue{Key: key, GrantLease: m.Engine.grantLease()}
 	}
 	if t.staysTaken() && t.lossSoFar() == nil { // a lost one ends with its lease, and not later
-		args.Next, args.Taken = m.kind.Placeholder(m.engine.id), *t.taken
+		args.Next, args.Taken = m.Kind.Placeholder(m.Engine.ID), *t.taken
 	}
 	return args
 }

@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import "time"
 
@@ -11,26 +11,26 @@ import "time"
 
 // readers are those of one lock that others may join.
 type readers struct {
-	tenure *tenure
+	tenure *Tenure
 	since  time.Time // when the first of them was let in by a call
 	asking bool      // one asks, to lead after them
 }
 
 // lead has others join the reader that was just let in by a call.
-func (i *insiders) lead(t *tenure) {
+func (i *insiders) lead(t *Tenure) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.of[t.tag] != t { // it was lost, or unlocked
+	if i.of[t.Tag] != t { // it was lost, or unlocked
 		return
 	}
 	if i.readers == nil {
 		i.readers = make(map[string]*readers)
 	}
-	i.readers[t.spec.key] = &readers{tenure: t, since: time.Now()}
+	i.readers[t.Spec.Key] = &readers{tenure: t, since: time.Now()}
 }
 
 // leading is the tenure that a reader may join now; nil: it is to ask.
-func (i *insiders) leading(key string, bound time.Duration) *tenure {
+func (i *insiders) leading(key string, bound time.Duration) *Tenure {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	r := i.readers[key]
@@ -48,36 +48,36 @@ func (i *insiders) leading(key string, bound time.Duration) *tenure {
 // mayShare reports whether a Lock wants of Redis what every other reader does, see mayPassOn, has nothing to be settled there, and is not
 // inside of the writer.
 func (l *locking) mayShare() bool {
-	m := l.spec
-	return m.kind.Shares && !m.alone && l.within == nil && l.tenure.isClean() &&
-		m.engine.handsOff() && m.usesGrants() && m.maxHold == 0
+	m := l.Spec
+	return m.Kind.Shares && !m.alone && l.within == nil && l.Tenure.isClean() &&
+		m.Engine.handsOff() && m.usesGrants() && m.MaxHold == 0
 }
 
 // lead has others join a Lock that was let in by a call.
-func (l *locking) lead(a acquireResult) {
+func (l *locking) lead(a AcquireResult) {
 	if a.how == byCall && l.mayShare() {
 		l.leads = true
-		l.spec.engine.insiders.lead(l.tenure)
+		l.Spec.Engine.insiders.lead(l.Tenure)
 	}
 }
 
-// share has a reader join those of its process. It returns errOver if there are none, or too little is left of their lease, or they came too
+// share has a reader join those of its process. It returns ErrOver if there are none, or too little is left of their lease, or they came too
 // long ago.
-func (l *locking) share() (*level, error) {
-	m := l.spec
-	if !l.mayShare() || !m.engine.hub.MayShare(m.waiters()) {
-		return nil, errOver
+func (l *locking) share() (*Level, error) {
+	m := l.Spec
+	if !l.mayShare() || !m.Engine.Hub.MayShare(m.waiters()) {
+		return nil, ErrOver
 	}
-	t := m.engine.insiders.leading(m.key, m.engine.options.HandOff.For)
+	t := m.Engine.insiders.leading(m.Key, m.Engine.Options.HandOff.For)
 	if t == nil {
-		return nil, errOver
+		return nil, ErrOver
 	}
-	if left := time.Until(m.engine.leases.Until(&t.lease)); left < m.ttl()/3 || left > m.ttl() { // nor a longer one than it asks for
-		return nil, errOver
+	if left := time.Until(m.Engine.Leases.Until(&t.Lease)); left < m.TTL()/3 || left > m.TTL() { // nor a longer one than it asks for
+		return nil, ErrOver
 	}
-	s, err := t.admit(l.caller, m, acquireResult{how: shared}, false)
+	s, err := t.admit(l.Caller, m, AcquireResult{how: shared}, false)
 	if err != nil {
-		if err != errOver { //nolint:errorlint // never wrapped
+		if err != ErrOver { //nolint:errorlint // never wrapped
 			err = l.failure(err)
 		}
 		return nil, err
@@ -88,8 +88,8 @@ func (l *locking) share() (*level, error) {
 
 // isShared tells that it joined other readers.
 func (l *locking) isShared() {
-	l.took(pathShared)
-	l.spec.engine.stats.shared.Add(1)
+	l.Took(PathShared)
+	l.Spec.Engine.stats.shared.Add(1)
 }
 
 // Share has the Lock join one before it, which leads. It sleeps, and looks at its tenure only behind the hub's mutex.
@@ -98,13 +98,13 @@ func (l *locking) Share(with any) bool {
 	if !first.leads || !l.mayShare() {
 		return false
 	}
-	first.tenure.coming.Add(1)
-	l.tenure, l.delivered = first.tenure, acquireResult{how: letIn}
+	first.Tenure.coming.Add(1)
+	l.Tenure, l.delivered = first.Tenure, AcquireResult{how: letIn}
 	return true
 }
 
 // isLeft is for a Lock that was let in, and cannot begin: it reports whether the tenure is left to it, to end that.
-func (t *tenure) isLeft() bool {
+func (t *Tenure) isLeft() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.coming.Add(-1) == 0 && t.hold == nil
@@ -113,13 +113,13 @@ func (t *tenure) isLeft() bool {
 // leaveOthers ends a hold whose last level is closed, if others stand on its tenure, or are about to: then that goes on. err is the loss, if that has ended.
 func (h *hold) leaveOthers() (left bool, err error) {
 	t := h.tenure
-	if !t.spec.kind.Shares {
+	if !t.Spec.Kind.Shares {
 		return false, nil
 	}
-	c := t.spec.engine
-	if until := c.leases.Until(&t.lease); !time.Now().Before(until) {
-		c.leases.CatchUp()                                                                    // it is lost, whoever notices first;
-		t.lose(whyLost{Reason: lostExpired, Since: until, Text: "lost: not renewed in time"}) // after Close nobody else does
+	c := t.Spec.Engine
+	if until := c.Leases.Until(&t.Lease); !time.Now().Before(until) {
+		c.Leases.CatchUp()                                                                 // it is lost, whoever notices first;
+		t.lose(Loss{Reason: LostExpired, Since: until, Text: "lost: not renewed in time"}) // after Close nobody else does
 	}
 	t.mu.Lock()
 	if t.hold == h && h.beside == nil && t.coming.Load() == 0 {
@@ -135,9 +135,9 @@ func (h *hold) leaveOthers() (left bool, err error) {
 	h.count, h.passed = 0, loss == nil
 	t.follow()
 	t.mu.Unlock()
-	c.holdEnds()
+	c.HoldEnds()
 	if loss != nil {
-		return true, t.spec.notHeld(loss)
+		return true, t.Spec.notHeld(loss)
 	}
 	return true, nil
 }

@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"time"
@@ -28,10 +28,10 @@ type follower struct {
 }
 
 // isStating reports whether a call for the count is under way. mu is held.
-func (t *tenure) isStating() bool { return t.callers != nil && t.callers.count.calling }
+func (t *Tenure) isStating() bool { return t.callers != nil && t.callers.count.calling }
 
 // follows returns what is known of the count in Redis; nil if there was one level all the time. mu is held.
-func (t *tenure) follows() *follower {
+func (t *Tenure) follows() *follower {
 	if t.callers == nil {
 		if _, count := t.open(); count < 2 {
 			return nil
@@ -46,7 +46,7 @@ func (t *tenure) follows() *follower {
 }
 
 // stated notes that a call was sent that raises the count to that, and then that it was answered.
-func (t *tenure) stated(count int32, answered bool) {
+func (t *Tenure) stated(count int32, answered bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.callers == nil {
@@ -60,7 +60,7 @@ func (t *tenure) stated(count int32, answered bool) {
 }
 
 // follow has the count in Redis follow the open levels, if it differs. mu is held.
-func (t *tenure) follow() {
+func (t *Tenure) follow() {
 	f := t.follows()
 	if f == nil {
 		return
@@ -82,15 +82,15 @@ func (t *tenure) follow() {
 }
 
 // state makes the call; again after a while, and then after a longer one, if that fails.
-func (t *tenure) state() {
-	c := t.spec.engine
-	started := c.calls.Start() // Close waits for it
+func (t *Tenure) state() {
+	c := t.Spec.Engine
+	started := c.Calls.Start() // Close waits for it
 	if started {
-		defer c.calls.Ended()
+		defer c.Calls.Ended()
 	}
-	left := time.Until(c.leases.Until(&t.lease))
+	left := time.Until(c.Leases.Until(&t.Lease))
 	if left <= 0 {
-		c.leases.CatchUp() // it is lost, whoever notices first
+		c.Leases.CatchUp() // it is lost, whoever notices first
 	}
 	t.mu.Lock()
 	f := &t.callers.count
@@ -106,7 +106,7 @@ func (t *tenure) state() {
 	t.mu.Unlock()
 
 	held, err := true, calls.ErrSilent
-	if !c.calls.AnyLeft() || !c.calls.IsSilent(t.spec.slot) { // otherwise each tenure would have a call that hangs
+	if !c.Calls.AnyLeft() || !c.Calls.IsSilent(t.Spec.Slot) { // otherwise each tenure would have a call that hangs
 		held, err = t.send(count, raise, left)
 	}
 	t.mu.Lock()
@@ -135,19 +135,19 @@ func (t *tenure) state() {
 
 // send states a count, and reports whether the owner holds the lock, which is trusted for so long: the levels of a reader expire each by
 // itself.
-func (t *tenure) send(count int32, raise bool, left time.Duration) (held bool, err error) {
-	m := t.spec
-	c := m.engine
+func (t *Tenure) send(count int32, raise bool, left time.Duration) (held bool, err error) {
+	m := t.Spec
+	c := m.Engine
 	now, lease := time.Now(), m.expiry(max(left, time.Millisecond))
 	if !raise {
-		reply, err := c.release(c.calls.Context(t.section(), now, 0), m, lua.ReleaseArgs{
-			Name: m.key, Side: m.kind.Side, Owner: t.field(), Count: int(count), Lease: lease, Publish: lua.Publish(c.knownChannel(m)),
+		reply, err := c.release(c.Calls.Context(t.section(), now, 0), m, lua.ReleaseArgs{
+			Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Count: int(count), Lease: lease, Publish: lua.Publish(c.KnownChannel(m)),
 		})
 		return reply.Status != lua.NotHeld, err
 	}
-	reply, err := lua.Acquire(c.calls.Context(t.section(), now, 0), c.rdb, lua.AcquireArgs{
-		Name: m.key, Side: m.kind.Side, Owner: t.field(), Count: int(count), Lease: lease,
+	reply, err := lua.Acquire(c.Calls.Context(t.section(), now, 0), c.rdb, lua.AcquireArgs{
+		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Count: int(count), Lease: lease,
 	})
-	c.calls.Answered(m.slot, err)
+	c.Calls.Answered(m.Slot, err)
 	return reply.Status != lua.Lost, err
 }

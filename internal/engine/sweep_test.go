@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"fmt"
@@ -41,13 +41,13 @@ func TestFieldsGivenUpAreTold(t *testing.T) {
 		const n = 3 * sweep.Batch
 		var all []*sweep.Orphan
 		for i := range n {
-			h := newTenure(c.newSpec(fmt.Sprint(i), kinds.Mutex, fmt.Sprint(i)))
-			h.unresolvedUntil(until).Late = true
+			h := newTenure(c.NewSpec(fmt.Sprint(i), kinds.Mutex, fmt.Sprint(i)))
+			h.UnresolvedUntil(until).Late = true
 			all = append(all, h.orphan())
 		}
 		c.sweep(all...)
 		if !until.IsZero() {
-			c.close()
+			c.Close()
 		}
 		redistest.Eventually(t, time.Minute, func() bool {
 			log.mu.Lock()

@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"context"
@@ -17,27 +17,27 @@ import (
 // insiders are the tenures of a Client with open levels.
 type insiders struct {
 	mu      sync.Mutex // guards the following; no other lock is taken under it
-	of      map[uint64]*tenure
+	of      map[uint64]*Tenure
 	readers map[string]*readers // those of each read/write lock that others may join, by its key
 	most    int                 // of them since the maps were made
 }
 
-func (i *insiders) add(t *tenure) {
+func (i *insiders) add(t *Tenure) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.of == nil {
-		i.of = make(map[uint64]*tenure)
+		i.of = make(map[uint64]*Tenure)
 	}
-	i.of[t.tag] = t
+	i.of[t.Tag] = t
 	i.most = max(i.most, len(i.of))
 }
 
-func (i *insiders) remove(t *tenure) {
+func (i *insiders) remove(t *Tenure) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	delete(i.of, t.tag)
-	if r := i.readers[t.spec.key]; r != nil && r.tenure == t {
-		delete(i.readers, t.spec.key)
+	delete(i.of, t.Tag)
+	if r := i.readers[t.Spec.Key]; r != nil && r.tenure == t {
+		delete(i.readers, t.Spec.Key)
 	}
 	if len(i.of) == 0 && i.most > 1000 { // a map keeps its room
 		i.of, i.readers, i.most = nil, nil, 0
@@ -63,18 +63,18 @@ func (i *insiders) given(tag uint64) (all []context.Context) {
 }
 
 // isSelf reports whether a Lock that was given that ctx waits for its own caller, as far as can be told, if it waits for that owner.
-func (c *engine) isSelf(given context.Context, owner string) bool {
-	if !c.isOwn(owner) || kinds.IsPlaceholder(owner) {
+func (c *Engine) isSelf(given context.Context, owner string) bool {
+	if !c.IsOwn(owner) || kinds.IsPlaceholder(owner) {
 		return false
 	}
-	tag, _, _ := strings.Cut(owner[len(c.id)+1:], ":")
+	tag, _, _ := strings.Cut(owner[len(c.ID)+1:], ":")
 	n, err := strconv.ParseUint(tag, 10, 64)
-	return err == nil && slices.ContainsFunc(c.insiders.given(n), func(outer context.Context) bool { return isUnder(given, outer) })
+	return err == nil && slices.ContainsFunc(c.insiders.given(n), func(outer context.Context) bool { return IsUnder(given, outer) })
 }
 
-// isUnder reports whether ctx is outer, or was derived from it. The second is not seen through everything, and does not count for what all
+// IsUnder reports whether ctx is outer, or was derived from it. The second is not seen through everything, and does not count for what all
 // are derived from.
-func isUnder(ctx, outer context.Context) bool {
+func IsUnder(ctx, outer context.Context) bool {
 	if outer == nil || !reflect.ValueOf(outer).Comparable() {
 		return false
 	}
@@ -97,7 +97,7 @@ func isSame(a, b context.Context) bool {
 // The packages whose contexts embed what they were derived from, for good.
 var (
 	contextPackage = reflect.TypeOf(context.Background()).PkgPath()
-	ownPackage     = reflect.TypeFor[level]().PkgPath()
+	ownPackage     = reflect.TypeFor[Level]().PkgPath()
 )
 
 // parentOf is what ctx embeds, as those of package context do but for WithoutCancel, and ours; nil: it cannot be told. Others may change
@@ -107,7 +107,7 @@ func parentOf(ctx context.Context) context.Context {
 	if v.Kind() != reflect.Struct {
 		return nil
 	}
-	if _, ours := ctx.(section); !ours && v.Type().PkgPath() != contextPackage && v.Type().PkgPath() != ownPackage {
+	if _, ours := ctx.(Section); !ours && v.Type().PkgPath() != contextPackage && v.Type().PkgPath() != ownPackage {
 		return nil
 	}
 	f, ok := v.Type().FieldByName("Context")

@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"context"
@@ -29,13 +29,13 @@ import (
 // maxGrantLease bounds for how long a lock is given to another process, until that renews it: it may have died.
 const maxGrantLease = 2 * time.Second
 
-func (c *engine) grantLease() time.Duration { return grantLease(c.options.WatchdogTimeout) }
+func (c *Engine) grantLease() time.Duration { return GrantLease(c.Options.WatchdogTimeout) }
 
-// grantLease is for how long a lock is given to another process that has that watchdog time.
-func grantLease(watchdog time.Duration) time.Duration { return min(maxGrantLease, watchdog) }
+// GrantLease is for how long a lock is given to another process that has that watchdog time.
+func GrantLease(watchdog time.Duration) time.Duration { return min(maxGrantLease, watchdog) }
 
-// runBound bounds a run.
-type runBound struct {
+// RunBound bounds a run.
+type RunBound struct {
 	Most int           // hand-offs that may follow each other; 0: there are none, to other processes either
 	For  time.Duration // for how long they may
 }
@@ -52,7 +52,7 @@ const (
 type run struct {
 	length int
 	began  time.Time
-	by     *level // of the section that the last one ended, for the Trace of the waiter that got it; nil without one
+	by     *Level // of the section that the last one ended, for the Trace of the waiter that got it; nil without one
 }
 
 // section is the one that the last hand-off ended; nil if nobody wants to know. It is told once.
@@ -66,13 +66,13 @@ func (r *run) section() context.Context {
 
 // besideOutsiders is what a run is bounded by while others wait who are not in line: they get a fifth of the sections at least, if they
 // are there for them.
-func (b runBound) besideOutsiders() runBound {
+func (b RunBound) besideOutsiders() RunBound {
 	b.Most = min(b.Most, mostBesideOutsiders)
 	return b
 }
 
 // over reports whether there should be no further hand-off. A nil run is one that has not begun.
-func (r *run) over(o runBound, now time.Time) bool {
+func (r *run) over(o RunBound, now time.Time) bool {
 	return r != nil && (r.length >= o.Most || now.Sub(r.began) >= o.For)
 }
 
@@ -81,20 +81,20 @@ func (r *run) over(o runBound, now time.Time) bool {
 // left of its lease. Then the hold is as it was.
 func (h *hold) passOn() bool {
 	t := h.tenure
-	m := t.spec
-	c := m.engine
+	m := t.Spec
+	c := m.Engine
 	if !m.mayPassOn() {
 		return false
 	}
-	left := time.Until(c.leases.Until(&t.lease))
+	left := time.Until(c.Leases.Until(&t.Lease))
 	if left < t.given/3 || !h.detach() {
 		return false
 	}
-	if !c.hub.Pass(m.waiters(), h, left) {
+	if !c.Hub.Pass(m.waiters(), h, left) {
 		h.attach()
 		return false
 	}
-	c.holdEnds()
+	c.HoldEnds()
 	return true
 }
 
@@ -120,7 +120,7 @@ func (h *hold) attach() {
 	h.unlocked.loss.Store(t.loss)
 	t.mu.Unlock()
 	if loss != nil {
-		t.spec.engine.lost(&h.first, t.spec.kind.Name, loss)
+		t.Spec.Engine.Lost(&h.first, t.Spec.Kind.Name, loss)
 	}
 }
 
@@ -128,15 +128,15 @@ func (h *hold) attach() {
 // there is something to settle. It sleeps, and looks at its tenure only behind the hub's mutex.
 func (l *locking) Take(from any, outsiders bool) bool {
 	h := from.(*hold) //nolint:errcheck // no other value is ever given
-	t, now, o := h.tenure, time.Now(), l.spec.engine.options.HandOff
+	t, now, o := h.tenure, time.Now(), l.Spec.Engine.Options.HandOff
 	if outsiders {
 		o = o.besideOutsiders()
 	}
-	if l.spec.kind != t.spec.kind || !l.spec.mayPassOn() || !l.tenure.isClean() || t.run.over(o, now) {
+	if l.Spec.Kind != t.Spec.Kind || !l.Spec.mayPassOn() || !l.Tenure.isClean() || t.run.over(o, now) {
 		return false
 	}
-	handed := acquireResult{how: passed}
-	if l.spec.kind.Fence != nil {
+	handed := AcquireResult{how: passed}
+	if l.Spec.Kind.Fence != nil {
 		token, ok := t.tokens.take()
 		if !ok {
 			return false
@@ -144,38 +144,38 @@ func (l *locking) Take(from any, outsiders bool) bool {
 		handed.Token = token
 	}
 	t.run = t.run.next(true, now)
-	if l.trace != nil {
+	if l.Trace != nil {
 		t.run.by = &h.first
 	}
-	l.tenure, l.delivered = t, handed
+	l.Tenure, l.delivered = t, handed
 	return true
 }
 
 // mayPassOn reports whether a Lock wants of Redis what every other one does, so that it can have the tenure of another one, and another one
 // its: it is renewed, and has no bound of its own.
-func (m *spec) mayPassOn() bool {
-	return m.kind.PassesOn && m.engine.handsOff() && m.usesGrants() && m.maxHold == 0
+func (m *Spec) mayPassOn() bool {
+	return m.Kind.PassesOn && m.Engine.handsOff() && m.usesGrants() && m.MaxHold == 0
 }
 
 // claim tells the hub that the hold ends, and claims the waiter that is next in this process: nil if there is none. If
 // stay is true, it gets the lock before other processes.
-func (t *tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, stay bool) {
-	c, q := t.spec.engine, t.spec.waiters()
-	stay = !t.run.over(c.options.HandOff, now)
+func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, stay bool) {
+	c, q := t.Spec.Engine, t.Spec.waiters()
+	stay = !t.run.over(c.Options.HandOff, now)
 	switch {
-	case !t.spec.kind.PassesOn || !args.Taken.IsZero():
-		c.hub.Ending(q)
+	case !t.Spec.Kind.PassesOn || !args.Taken.IsZero():
+		c.Hub.Ending(q)
 		return nil, false
 	case !c.handsOff():
-		c.hub.GiveWay(q, min(c.options.HandOff.Most, openRun))
+		c.Hub.GiveWay(q, min(c.Options.HandOff.Most, openRun))
 		return nil, false
 	case !stay && args.Key == "":
-		c.hub.GiveWay(q, 1)
+		c.Hub.GiveWay(q, 1)
 		return nil, false
 	}
-	w, outsiders := c.hub.Claim(q)
+	w, outsiders := c.Hub.Claim(q)
 	if outsiders && args.Key != "" { // which have no hand-offs
-		stay = !t.run.over(c.options.HandOff.besideOutsiders(), now)
+		stay = !t.run.over(c.Options.HandOff.besideOutsiders(), now)
 	}
 	if w == nil {
 		return nil, false
@@ -191,15 +191,15 @@ func (t *tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, sta
 // takePlace prepares for the call that puts the waiter in the queue in Redis.
 func (l *locking) takePlace(now time.Time) bool {
 	l.needsTenure()
-	if !l.waiter.TakePlace(l.tenure.field()) {
+	if !l.waiter.TakePlace(l.Tenure.Field()) {
 		return false
 	}
-	l.tenure.mayQueue(now)
+	l.Tenure.mayQueue(now)
 	return true
 }
 
 // mayQueue notes that a call is about to be sent that may leave the field in the queue, or a mark.
-func (t *tenure) mayQueue(now time.Time) {
+func (t *Tenure) mayQueue(now time.Time) {
 	if t.queued == nil { // a grant may be for the first of several calls
 		first := now // not now itself, which would be on the heap for all of them
 		t.queued = &first
@@ -207,63 +207,63 @@ func (t *tenure) mayQueue(now time.Time) {
 }
 
 // handOff makes the one attempt to end the hold with a waiter claimed. Unless it fails, the claim is over.
-func (t *tenure) handOff(next *locking, stay bool, args lua.ReleaseArgs, by *unlocker) releaseResult {
+func (t *Tenure) handOff(next *locking, stay bool, args lua.ReleaseArgs, by *unlocker) ReleaseResult {
 	sent := time.Now()
 	ctx := t.releaseCall(sent, by)
-	reply, err := t.spec.engine.release(ctx, t.spec, next.takesOver(args, stay))
+	reply, err := t.Spec.Engine.release(ctx, t.Spec, next.takesOver(args, stay))
 	return t.handedOff(next, stay, sent, reply, err, ctx.IsRepeated())
 }
 
 // takesOver are the arguments of a release that has a next owner.
 func (l *locking) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
-	m := l.spec
+	m := l.Spec
 	l.needsTenure()
-	args.Fence, args.Lease, args.Next, args.Stay = m.fenceOf(), m.expiry(m.ttl()), l.tenure.field(), stay
+	args.Fence, args.Lease, args.Next, args.Stay = m.fenceOf(), m.expiry(m.TTL()), l.Tenure.Field(), stay
 	args.Short = m.isShort()
 	if args.Fence != "" && m.mayPassOn() {
-		args.Spare = l.waiter.Behind(m.engine.options.HandOff.Most)
+		args.Spare = l.waiter.Behind(m.Engine.Options.HandOff.Most)
 	}
 	return args
 }
 
 // handedOff is what came of such a release.
-func (t *tenure) handedOff(next *locking, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) releaseResult {
-	c, m := t.spec.engine, next.spec
+func (t *Tenure) handedOff(next *locking, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) ReleaseResult {
+	c, m := t.Spec.Engine, next.Spec
 	switch {
 	case err == nil && reply.Status == lua.NotHeld && repeated:
-		return releaseResult{late: true, err: calls.ErrRepeated}
+		return ReleaseResult{Late: true, Err: calls.ErrRepeated}
 	case err != nil:
-		return releaseResult{late: calls.MayHaveRun(err), err: err}
+		return ReleaseResult{Late: calls.MayHaveRun(err), Err: err}
 	case reply.Status == lua.NotHeld:
 		next.unclaim() // nobody knows who has the lock
-		return releaseResult{}
+		return ReleaseResult{}
 	}
 	var ok bool
 	if reply.Status == lua.HandedOff {
-		next.tenure.run, next.tenure.tokens = t.run.next(stay, sent), tokens{reply.Token + 1, reply.Spare}
-		next.delivered = acquireResult{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: reply.Token}, sent: sent}
+		next.Tenure.run, next.Tenure.tokens = t.run.next(stay, sent), tokens{reply.Token + 1, reply.Spare}
+		next.delivered = AcquireResult{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: reply.Token}, Sent: sent}
 		if !reply.WithoutQueue {
-			next.tenure.queued = nil
+			next.Tenure.queued = nil
 		}
-		if next.trace != nil {
-			next.tenure.run.by = &t.current().first
+		if next.Trace != nil {
+			next.Tenure.run.by = &t.current().first
 		}
-		ok = next.waiter.Grant(m.expiry(m.ttl()))
+		ok = next.waiter.Grant(m.expiry(m.TTL()))
 	} else {
 		ok = next.waiter.Queued(c.grantLease())
 	}
 	if !ok { // it has given up
 		rollBack := func() { next.rollBack(next.delivered, nil) }
-		if c.calls.Start() { // not here: the hold has ended well, however long this takes
+		if c.Calls.Start() { // not here: the hold has ended well, however long this takes
 			go func() { // ends when Redis has answered, or with the call's time-out; Close waits for it
-				defer c.calls.Ended()
+				defer c.Calls.Ended()
 				rollBack()
 			}()
 		} else {
 			rollBack()
 		}
 	}
-	return releaseResult{sent: sent, held: true}
+	return ReleaseResult{sent: sent, Held: true}
 }
 
 // next is the run with one hand-off more, or a new one.
@@ -279,11 +279,11 @@ func (r *run) next(stay bool, now time.Time) *run {
 
 // notHandedOff ends the claim after an attempt that failed, when it is known what came of the release
 // instead.
-func (l *locking) notHandedOff(r releaseResult) {
-	if r.late && r.err != nil { // it may still run
-		l.tenure.lateAcquire(l.spec.expiry(l.spec.ttl()))
+func (l *locking) notHandedOff(r ReleaseResult) {
+	if r.Late && r.Err != nil { // it may still run
+		l.Tenure.lateAcquire(l.Spec.expiry(l.Spec.TTL()))
 	} else { // also a script that was refused: it may have been half-way
-		l.tenure.unresolvedUntil(time.Now().Add(min(l.spec.expiry(l.spec.ttl()), sweep.Most))).OutcomeUnknown = true
+		l.Tenure.UnresolvedUntil(time.Now().Add(min(l.Spec.expiry(l.Spec.TTL()), sweep.Most))).OutcomeUnknown = true
 	}
 	l.unclaim()
 }
@@ -291,28 +291,28 @@ func (l *locking) notHandedOff(r releaseResult) {
 // unclaim ends a claim of which it is not known what it came to.
 func (l *locking) unclaim() {
 	if !l.waiter.Unclaim() {
-		l.rollBack(acquireResult{}, nil)
+		l.rollBack(AcquireResult{}, nil)
 	}
 }
 
 // usesGrants reports whether a grant is what a Lock asks for: it is renewed, for no shorter time, and has no grace.
-func (m *spec) usesGrants() bool {
-	return m.lease == 0 && m.grace == 0 && m.ttl() == m.engine.options.WatchdogTimeout
+func (m *Spec) usesGrants() bool {
+	return m.Lease == 0 && m.Grace == 0 && m.TTL() == m.Engine.Options.WatchdogTimeout
 }
 
 // isShort reports whether a Lock is to last for less than a grant may. So its field must not be trusted to be a hold when it is
 // granted: the Lock asks, and has its own lease from then on.
-func (m *spec) isShort() bool { return !m.usesGrants() && m.expiry(m.ttl()) < maxGrantLease }
+func (m *Spec) isShort() bool { return !m.usesGrants() && m.expiry(m.TTL()) < maxGrantLease }
 
 // given is what a grant by another process comes to. The hold is trusted from when the process asked for its place, or saw it last, for
 // the lease of the grant. If too little of that is left, or something is missing, Redis has to be asked first: that the lock is
 // ours, it will say.
-func (l *locking) given(g *pubsub.Grant) (a acquireResult, usable bool) {
-	m, t := l.spec, l.tenure
-	a = acquireResult{sent: l.queuedAt(), lease: min(g.Lease, m.ttl())}
+func (l *locking) given(g *pubsub.Grant) (a AcquireResult, usable bool) {
+	m, t := l.Spec, l.Tenure
+	a = AcquireResult{Sent: l.queuedAt(), lease: min(g.Lease, m.TTL())}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)
-	usable = !g.Crossed && m.usesGrants() && (g.Token >= 0 || m.kind.Fence == nil) &&
-		time.Until(a.sent.Add(a.lease)) > a.lease/2
+	usable = !g.Crossed && m.usesGrants() && (g.Token >= 0 || m.Kind.Fence == nil) &&
+		time.Until(a.Sent.Add(a.lease)) > a.lease/2
 	if usable {
 		t.queued = nil // it is out of the queue
 	}

@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"context"
@@ -18,16 +18,16 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// engine is what the locks of a Client have in common.
-type engine struct {
+// Engine is what the locks of a Client have in common.
+type Engine struct {
 	rdb     rueidis.Client
-	calls   *calls.Calls // done with when Close begins; stopped after closeGrace
-	id      string       // the client part of its owner fields
-	options engineOptions
-	errs    *engineErrors
-	hub     *pubsub.Hub
-	leases  *lease.Renewer
-	cluster *topology // nil unless rdb is a cluster client
+	Calls   *calls.Calls // done with when Close begins; stopped after closeGrace
+	ID      string       // the client part of its owner fields
+	Options Options
+	errs    *Errors
+	Hub     *pubsub.Hub
+	Leases  *lease.Renewer
+	Cluster *Topology // nil unless rdb is a cluster client
 
 	noQueues    atomic.Bool     // the user may not use those of processes
 	noMarks     atomic.Bool     // nor the marks of writers
@@ -37,7 +37,7 @@ type engine struct {
 	insiders    insiders
 
 	shutting, emptied sync.Once
-	shut              chan struct{} // closed by Shutdown at once: no new holds
+	Shut              chan struct{} // closed by Shutdown at once: no new holds
 	empty             chan struct{} // closed when there is no hold any more after that
 
 	telling          sync.Once
@@ -50,13 +50,13 @@ type engine struct {
 	placed *lease.Renewer // see places; nil until something waited for a fair lock
 }
 
-// engineOptions are those of an engine. All but the last two have a value.
-type engineOptions struct {
-	Errors          engineErrors
-	Tell            teller
+// Options are those of an engine. All but the last two have a value.
+type Options struct {
+	Errors          Errors
+	Tell            Teller
 	WatchdogTimeout time.Duration // the lease of what is renewed
 	UnlockTimeout   time.Duration // for how long an unlock keeps its caller waiting
-	HandOff         runBound
+	HandOff         RunBound
 	Replicas        int                   // that have to confirm an acquire
 	ReplicaTimeout  time.Duration         // for how long it waits for them, if there are any
 	Renewed         func([]lease.Renewal) // hears of renewals that were confirmed, of keepers that are about a lock; nil: nobody does
@@ -71,31 +71,31 @@ const (
 	closeLimit = closeGrace + 2*calls.LastTimeout
 )
 
-// newEngine begins one for the locks in the Redis of rdb. id is to be new. It sends nothing.
-func newEngine(rdb rueidis.Client, id string, o engineOptions) *engine {
-	c := &engine{
+// New begins one for the locks in the Redis of rdb. id is to be new. It sends nothing.
+func New(rdb rueidis.Client, id string, o Options) *Engine {
+	c := &Engine{
 		rdb:              rdb,
-		calls:            calls.New(rdb, o.Errors.Closed),
-		id:               id,
-		options:          o,
-		shut:             make(chan struct{}),
+		Calls:            calls.New(rdb, o.Errors.Closed),
+		ID:               id,
+		Options:          o,
+		Shut:             make(chan struct{}),
 		empty:            make(chan struct{}),
 		holdersCancelled: make(chan struct{}),
 		over:             make(chan struct{}),
 	}
-	c.sweepers = sweep.New(c.calls, rdb)
-	c.errs = &c.options.Errors
-	c.hub = pubsub.New(rdb, c.id)
-	c.hub.Run = openRunFor
+	c.sweepers = sweep.New(c.Calls, rdb)
+	c.errs = &c.Options.Errors
+	c.Hub = pubsub.New(rdb, c.ID)
+	c.Hub.Run = openRunFor
 	if rdb.Mode() == rueidis.ClientModeCluster {
-		c.cluster = &topology{known: o.PlainPubSub}
+		c.Cluster = &Topology{known: o.PlainPubSub}
 	}
-	c.leases = lease.NewRenewer(c.renew, lease.Options{Watchdog: o.WatchdogTimeout, Timeout: calls.Timeout, Renewed: o.Renewed})
+	c.Leases = lease.NewRenewer(c.renew, lease.Options{Watchdog: o.WatchdogTimeout, Timeout: calls.Timeout, Renewed: o.Renewed})
 	return c
 }
 
-// close ends the engine; all calls of it return when it has ended. So no call of it is under way, unless rueidis keeps it for too long.
-func (c *engine) close() {
+// Close ends the engine; all calls of it return when it has ended. So no call of it is under way, unless rueidis keeps it for too long.
+func (c *Engine) Close() {
 	first := false
 	c.closing.Do(func() { first = true })
 	if first {
@@ -105,24 +105,24 @@ func (c *engine) close() {
 	<-c.over
 }
 
-func (c *engine) end() {
-	c.shutting.Do(func() { close(c.shut) }) // first: who is told of the end by a call looks there
-	c.calls.Close()
-	grace := time.AfterFunc(closeGrace, c.calls.Stop)
+func (c *Engine) end() {
+	c.shutting.Do(func() { close(c.Shut) }) // first: who is told of the end by a call looks there
+	c.Calls.Close()
+	grace := time.AfterFunc(closeGrace, c.Calls.Stop)
 	defer grace.Stop()
-	c.hub.Stop() // tells the waiters
+	c.Hub.Stop() // tells the waiters
 	c.tellHolders()
 	ended := make(chan struct{})
 	go func() { // ends with all that it waits for
 		defer close(ended)
 		var all sync.WaitGroup
-		all.Go(c.leases.Close)
+		all.Go(c.Leases.Close)
 		if places := c.places(); places != nil {
 			all.Go(places.Close)
 		}
-		all.Go(c.hub.Close)
+		all.Go(c.Hub.Close)
 		all.Wait()
-		c.calls.Wait()
+		c.Calls.Wait()
 	}()
 	limit := time.NewTimer(closeLimit)
 	defer limit.Stop()
@@ -130,19 +130,19 @@ func (c *engine) end() {
 	case <-ended:
 	case <-limit.C:
 	}
-	c.options.Tell.Flush()
+	c.Options.Tell.Flush()
 }
 
 // lastWait is how long shutdown waits for the unlocks of sections whose ctx it has cancelled.
 const lastWait = time.Second
 
-// shutdown closes the engine when its sections have ended, or ctx is done. Until then sections go on, and nothing else begins.
-func (c *engine) shutdown(ctx context.Context) error {
-	c.shutting.Do(func() { close(c.shut) })
+// Shutdown closes the engine when its sections have ended, or ctx is done. Until then sections go on, and nothing else begins.
+func (c *Engine) Shutdown(ctx context.Context) error {
+	c.shutting.Do(func() { close(c.Shut) })
 	if c.stats.holds.Load() == 0 {
 		c.emptied.Do(func() { close(c.empty) })
 	}
-	c.hub.Drain() // tells the waiters
+	c.Hub.Drain() // tells the waiters
 	err := c.awaitEmpty(ctx)
 	if err != nil {
 		c.tellHolders()
@@ -150,22 +150,22 @@ func (c *engine) shutdown(ctx context.Context) error {
 		defer cancel()
 		_ = c.awaitEmpty(last)
 	}
-	c.close()
+	c.Close()
 	return err
 }
 
 // awaitEmpty waits until all sections have unlocked, or the Client is closed by somebody else.
-func (c *engine) awaitEmpty(ctx context.Context) error {
+func (c *Engine) awaitEmpty(ctx context.Context) error {
 	select {
 	case <-c.empty:
 		return nil
-	case <-c.calls.Done():
+	case <-c.Calls.Done():
 		return nil
 	default:
 	}
 	select {
 	case <-c.empty:
-	case <-c.calls.Done():
+	case <-c.Calls.Done():
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -173,13 +173,13 @@ func (c *engine) awaitEmpty(ctx context.Context) error {
 }
 
 // tellHolders ends the contexts of all sections, and the renewals.
-func (c *engine) tellHolders() {
+func (c *Engine) tellHolders() {
 	c.telling.Do(func() { close(c.holdersCancelled) })
-	c.leases.Shut()
+	c.Leases.Shut()
 }
 
-// isTold reports whether the holders have been told, or are being told.
-func (c *engine) isTold() bool {
+// IsTold reports whether the holders have been told, or are being told.
+func (c *Engine) IsTold() bool {
 	select {
 	case <-c.holdersCancelled:
 		return true
@@ -188,10 +188,10 @@ func (c *engine) isTold() bool {
 	}
 }
 
-// isShut reports whether no new hold may begin but within a section.
-func (c *engine) isShut() bool {
+// IsShut reports whether no new hold may begin but within a section.
+func (c *Engine) IsShut() bool {
 	select {
-	case <-c.shut:
+	case <-c.Shut:
 		return true
 	default:
 		return false
@@ -200,13 +200,13 @@ func (c *engine) isShut() bool {
 
 // handsOff reports whether an unlock gives the lock to a waiter, here or in another process. Replicas do not confirm such a
 // grant.
-func (c *engine) handsOff() bool { return c.options.HandOff.Most > 0 && c.options.Replicas == 0 }
+func (c *Engine) handsOff() bool { return c.Options.HandOff.Most > 0 && c.Options.Replicas == 0 }
 
-// isOwn reports whether an owner field belongs to this client.
-func (c *engine) isOwn(field string) bool { return kinds.IsOf(c.id, field) }
+// IsOwn reports whether an owner field belongs to this client.
+func (c *Engine) IsOwn(field string) bool { return kinds.IsOf(c.ID, field) }
 
 // renew sends renewals to Redis for the renewer.
-func (c *engine) renew(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
+func (c *Engine) renew(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
 	g := group.(renewal) //nolint:errcheck // there are no other groups
 	holds := make([]lua.Hold, len(items))
 	for i, item := range items {
@@ -215,7 +215,7 @@ func (c *engine) renew(ctx context.Context, group any, ttl time.Duration, items 
 		}
 	}
 	answers, err := g.kind.Renew(ctx, c.rdb, longer(ttl, g.grace), holds)
-	c.calls.Answered(g.slot, err)
+	c.Calls.Answered(g.slot, err)
 	return verdicts(answers, err)
 }
 
@@ -252,4 +252,4 @@ type renewal struct {
 	slot  uint16
 }
 
-func (c *engine) group(m *spec) any { return renewal{kind: m.kind, grace: m.grace, slot: m.slot} }
+func (c *Engine) group(m *Spec) any { return renewal{kind: m.Kind, grace: m.Grace, slot: m.Slot} }

@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"context"
@@ -18,49 +18,49 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// topology is what has to be known of a cluster.
-type topology struct {
+// Topology is what has to be known of a cluster.
+type Topology struct {
 	mu      sync.Mutex // guards the following
 	known   bool
 	sharded bool // Redis 7 or later: unlocks are published with SPUBLISH
 }
 
-// knownChannel returns the unlock channel of m, when the cluster is known.
+// KnownChannel returns the unlock channel of m, when the cluster is known.
 //
 // A sharded channel can be published to by a script only if it hashes to the slot of the script's
 // keys. It does, except for names with an empty or misplaced pair of braces, where prefixing
 // changes what is hashed. These use plain pub/sub; Redisson fails to unlock them.
-func (c *engine) knownChannel(m *spec) pubsub.Channel {
+func (c *Engine) KnownChannel(m *Spec) pubsub.Channel {
 	ch := pubsub.Channel{Name: m.channel}
-	if c.cluster != nil && c.cluster.isSharded() {
-		ch.Sharded = c.slot(ch.Name) == c.slot(m.key)
+	if c.Cluster != nil && c.Cluster.isSharded() {
+		ch.Sharded = c.slot(ch.Name) == c.slot(m.Key)
 	}
 	return ch
 }
 
 // waiters is where goroutines of this process wait for a lock that has been asked for before.
-func (m *spec) waiters() pubsub.Queue {
+func (m *Spec) waiters() pubsub.Queue {
 	return pubsub.Queue{
-		Lock: m.key, Channel: m.engine.knownChannel(m), Places: m.kind.PassesOn && m.seesProcesses(),
-		Each: m.kind.Queueing == kinds.PerWaiter, Shared: m.kind.Side != lua.Whole,
+		Lock: m.Key, Channel: m.Engine.KnownChannel(m), Places: m.Kind.PassesOn && m.seesProcesses(),
+		Each: m.Kind.Queueing == kinds.PerWaiter, Shared: m.Kind.Side != lua.Whole,
 	}
 }
 
 // queueKey is the key of what waiters leave in Redis: the queue of the processes, or marks; "" if there is none, or each waiter
 // has a place in a queue of its own.
-func (m *spec) queueKey() string {
-	c := m.engine
+func (m *Spec) queueKey() string {
+	c := m.Engine
 	switch {
-	case c.forbidden(m.kind.Side).Load(), m.kind.Queueing == kinds.PerWaiter, m.kind.PassesOn && !m.seesProcesses():
+	case c.forbidden(m.Kind.Side).Load(), m.Kind.Queueing == kinds.PerWaiter, m.Kind.PassesOn && !m.seesProcesses():
 		return ""
-	case c.cluster != nil && c.slot(m.queue) != c.slot(m.key):
+	case c.Cluster != nil && c.slot(m.queue) != c.slot(m.Key):
 		return ""
 	}
 	return m.queue
 }
 
 // forbidden says whether the user may not use what waiters leave in Redis for locks of that side.
-func (c *engine) forbidden(s lua.Side) *atomic.Bool {
+func (c *Engine) forbidden(s lua.Side) *atomic.Bool {
 	if s == lua.Whole {
 		return &c.noQueues
 	}
@@ -69,23 +69,23 @@ func (c *engine) forbidden(s lua.Side) *atomic.Bool {
 
 // seesProcesses reports whether scripts can tell if a process still listens: not on a cluster with plain channels, nor if the
 // processes have no channels of their own.
-func (m *spec) seesProcesses() bool {
-	return m.engine.handsOff() && (m.engine.cluster == nil || m.engine.knownChannel(m).Sharded)
+func (m *Spec) seesProcesses() bool {
+	return m.Engine.handsOff() && (m.Engine.Cluster == nil || m.Engine.KnownChannel(m).Sharded)
 }
 
-func (c *engine) slot(key string) uint16 {
+func (c *Engine) slot(key string) uint16 {
 	cmd := c.rdb.B().Exists().Key(key).Build()
 	return cmd.Slot()
 }
 
-func (t *topology) isSharded() bool {
+func (t *Topology) isSharded() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.sharded
 }
 
-// isUnknown reports whether there is something to learn; without a cluster there is not.
-func (t *topology) isUnknown() bool {
+// IsUnknown reports whether there is something to learn; without a cluster there is not.
+func (t *Topology) IsUnknown() bool {
 	if t == nil {
 		return false
 	}
@@ -94,14 +94,14 @@ func (t *topology) isUnknown() bool {
 	return !t.known
 }
 
-// learn asks for the version, the node that serves m. It reports false if that is still not known: the caller left, or the
+// Learn asks for the version, the node that serves m. It reports false if that is still not known: the caller left, or the
 // error says what went wrong.
-func (t *topology) learn(ctx context.Context, limit time.Time, m *spec) (known bool, err error) {
-	c := m.engine
+func (t *Topology) Learn(ctx context.Context, limit time.Time, m *Spec) (known bool, err error) {
+	c := m.Engine
 	again := calls.Retry{Until: limit}
 	for {
-		sharded, left, err := leavable(ctx, m, limit, func(<-chan struct{}) (bool, error) {
-			return c.askSharded(c.calls.Context(ctx, time.Now(), 0), m)
+		sharded, left, err := Leavable(ctx, m, limit, func(<-chan struct{}) (bool, error) {
+			return c.askSharded(c.Calls.Context(ctx, time.Now(), 0), m)
 		}, nil)
 		switch {
 		case left:
@@ -111,15 +111,15 @@ func (t *topology) learn(ctx context.Context, limit time.Time, m *spec) (known b
 			t.known, t.sharded = true, sharded
 			t.mu.Unlock()
 			return true, nil
-		case !again.Wait(err, ctx.Done(), c.calls.Done()):
+		case !again.Wait(err, ctx.Done(), c.Calls.Done()):
 			return false, fmt.Errorf("ask for the server's version: %w", err)
 		}
 	}
 }
 
-func (c *engine) askSharded(ctx context.Context, m *spec) (bool, error) {
+func (c *Engine) askSharded(ctx context.Context, m *Spec) (bool, error) {
 	// HELLO is allowed to every user, unlike INFO.
-	info, err := c.rdb.Do(ctx, c.rdb.B().Hello().Build().SetSlot(m.key)).AsMap()
+	info, err := c.rdb.Do(ctx, c.rdb.B().Hello().Build().SetSlot(m.Key)).AsMap()
 	var redisErr *rueidis.RedisError
 	if errors.As(err, &redisErr) && !calls.MayPass(err) {
 		return false, nil // an imitation of Redis that does not know this form of HELLO
@@ -134,12 +134,12 @@ func (c *engine) askSharded(ctx context.Context, m *spec) (bool, error) {
 	return n >= 7, nil
 }
 
-// fits reports an error for a lock that a cluster cannot have.
-func (m *spec) fits() error {
-	c, extra := m.engine, m.kind.Extra
-	if c.cluster == nil || extra == nil || c.slot(extra(m.key)) == c.slot(m.key) {
+// Fits reports an error for a lock that a cluster cannot have.
+func (m *Spec) Fits() error {
+	c, extra := m.Engine, m.Kind.Extra
+	if c.Cluster == nil || extra == nil || c.slot(extra(m.Key)) == c.slot(m.Key) {
 		return nil
 	}
 	return fmt.Errorf("on a cluster the name of such a lock may have braces only around what is hashed, "+
-		"or the key %q beside it would be in another slot", extra(m.key))
+		"or the key %q beside it would be in another slot", extra(m.Key))
 }

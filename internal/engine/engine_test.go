@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"context"
@@ -15,6 +15,8 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
+func TestMain(m *testing.M) { redistest.Main(m) }
+
 // The errors of the engines of these tests say no more than what they satisfy.
 var (
 	errTestClosed      = errors.New("closed")
@@ -22,18 +24,18 @@ var (
 	errTestNotAcquired = errors.New("not acquired")
 )
 
-func testErrors() engineErrors {
-	return engineErrors{
+func testErrors() Errors {
+	return Errors{
 		Closed: errTestClosed, Lost: errTestLost,
 		NotHeld: errors.New("not held"), NotReplicated: errors.New("not replicated"),
 		Reentry: errors.New("re-entry"), Upgrade: errors.New("upgrade"),
-		Loss: func(l whyLost) error {
-			if l.Reason == lostClosed {
+		Loss: func(l Loss) error {
+			if l.Reason == LostClosed {
 				return errTestClosed
 			}
 			return fmt.Errorf("%w: %s", errTestLost, l.Text)
 		},
-		NotAcquired: func(unacquired) error { return errTestNotAcquired },
+		NotAcquired: func(NotAcquired) error { return errTestNotAcquired },
 		Unreachable: func(err error) error { return err },
 		Failed:      func(_ string, causes ...error) error { return errors.Join(causes...) },
 	}
@@ -48,19 +50,19 @@ func (silent) Panicked(v any, _ []byte)            { panic(v) }
 func (silent) Flush()                              {}
 
 // startEngine is an engine with the usual options, which is closed with the test.
-func startEngine(t *testing.T, rdb rueidis.Client, to teller) *engine {
+func startEngine(t *testing.T, rdb rueidis.Client, to Teller) *Engine {
 	t.Helper()
-	c := newEngine(rdb, uuid.NewString(), engineOptions{
+	c := New(rdb, uuid.NewString(), Options{
 		Errors: testErrors(), Tell: to,
-		WatchdogTimeout: 30 * time.Second, UnlockTimeout: calls.Timeout, HandOff: runBound{Most: 64, For: 10 * time.Millisecond},
+		WatchdogTimeout: 30 * time.Second, UnlockTimeout: calls.Timeout, HandOff: RunBound{Most: 64, For: 10 * time.Millisecond},
 	})
-	t.Cleanup(c.close)
+	t.Cleanup(c.Close)
 	return c
 }
 
 // newMutex is a plain lock of its own.
-func newMutex(t *testing.T, c *engine) *spec {
+func newMutex(t *testing.T, c *Engine) *Spec {
 	t.Helper()
 	name := redistest.Name(t)
-	return c.newSpec(name, kinds.Mutex, name)
+	return c.NewSpec(name, kinds.Mutex, name)
 }

@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"context"
@@ -21,51 +21,51 @@ import (
 
 // batch is an attempt at many locks.
 type batch struct {
-	caller
-	engine *engine
+	Caller
+	engine *Engine
 	locks  []*locking
 	failed atomic.Pointer[error] // what went wrong the last time, if it did
 }
 
-// maxBatch bounds the locks of one call, and so for how long Redis does nothing else: a few milliseconds.
-const maxBatch = 1000
+// MaxBatch bounds the locks of one call, and so for how long Redis does nothing else: a few milliseconds.
+const MaxBatch = 1000
 
-// errAlone says that Redis refused a call for many locks. Asked for each of them alone, it will say which one that was about.
-var errAlone = errors.New("to be taken one by one")
+// ErrAlone says that Redis refused a call for many locks. Asked for each of them alone, it will say which one that was about.
+var ErrAlone = errors.New("to be taken one by one")
 
-// isBatchable reports whether one call can take or release the lock with others.
-func (m *spec) isBatchable() bool { return m.kind.PassesOn && m.engine.options.Replicas == 0 }
+// IsBatchable reports whether one call can take or release the lock with others.
+func (m *Spec) IsBatchable() bool { return m.Kind.PassesOn && m.Engine.Options.Replicas == 0 }
 
-// takeTogether takes all locks, or none. refused is the index of one that another owner holds, or others here wait for, and
+// TakeTogether takes all locks, or none. refused is the index of one that another owner holds, or others here wait for, and
 // the error is about that one; it is -1 if it failed otherwise.
-func takeTogether(who caller, all []*spec) (levels []*level, refused int, err error) {
+func TakeTogether(who Caller, all []*Spec) (levels []*Level, refused int, err error) {
 	first := all[0]
-	c := first.engine
-	if !c.calls.Start() {
+	c := first.Engine
+	if !c.Calls.Start() {
 		return nil, -1, first.closed()
 	}
-	defer c.calls.Ended()
-	if c.isShut() {
+	defer c.Calls.Ended()
+	if c.IsShut() {
 		return nil, -1, first.closed()
 	}
-	if who.ctx.Err() != nil {
+	if who.Ctx.Err() != nil {
 		return nil, -1, first.gaveUp(who, nil, lua.AcquireReply{})
 	}
-	if c.cluster.isUnknown() {
-		if known, err := c.cluster.learn(who.ctx, who.limit, first); !known {
+	if c.Cluster.IsUnknown() {
+		if known, err := c.Cluster.Learn(who.Ctx, who.Limit, first); !known {
 			return nil, -1, first.gaveUp(who, err, lua.AcquireReply{})
 		}
 	}
-	b := &batch{caller: who, engine: c, locks: make([]*locking, 0, len(all))}
+	b := &batch{Caller: who, engine: c, locks: make([]*locking, 0, len(all))}
 	for i, m := range all {
-		l := &locking{acquireRequest: acquireRequest{caller: who, spec: m, tenure: newTenure(m), count: 1}}
-		if !c.hub.JoinFirst(&l.waiter, m.waiters()) {
+		l := &locking{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Tenure: newTenure(m), Count: 1}}
+		if !c.Hub.JoinFirst(&l.waiter, m.waiters()) {
 			b.withdraw()
 			return nil, i, m.gaveUp(who, nil, lua.AcquireReply{})
 		}
 		b.locks = append(b.locks, l)
 	}
-	a, left, err := leavable(who.ctx, first, who.limit, b.send, b.rollBack)
+	a, left, err := Leavable(who.Ctx, first, who.Limit, b.send, b.rollBack)
 	switch {
 	case left:
 		if failed := b.failed.Load(); failed != nil {
@@ -75,7 +75,7 @@ func takeTogether(who caller, all []*spec) (levels []*level, refused int, err er
 	case err != nil:
 		b.withdraw()
 		if isRefusal(err) {
-			return nil, -1, errAlone
+			return nil, -1, ErrAlone
 		}
 		return nil, -1, first.gaveUp(who, err, lua.AcquireReply{})
 	case !a.Acquired:
@@ -104,16 +104,16 @@ func (b *batch) send(left <-chan struct{}) (allAnswer, error) {
 	c := b.engine
 	args := make([]lua.AcquireArgs, len(b.locks))
 	for i, l := range b.locks {
-		args[i] = l.spec.acquireArgs(l.tenure, l.count)
+		args[i] = l.Spec.acquireArgs(l.Tenure, l.Count)
 	}
-	again := calls.Retry{Until: b.limit, Least: calls.MinTries}
+	again := calls.Retry{Until: b.Limit, Least: calls.MinTries}
 	for {
 		sent := time.Now()
-		ctx := c.calls.Context(b.ctx, sent, 0)
+		ctx := c.Calls.Context(b.Ctx, sent, 0)
 		reply, err := lua.AcquireAll(ctx, c.rdb, args)
 		if err != nil && calls.MayHaveRun(err) || ctx.IsRepeated() {
 			for _, l := range b.locks {
-				l.tenure.lateAcquire(l.spec.expiry(l.spec.ttl()))
+				l.Tenure.lateAcquire(l.Spec.expiry(l.Spec.TTL()))
 			}
 		}
 		if err == nil {
@@ -121,7 +121,7 @@ func (b *batch) send(left <-chan struct{}) (allAnswer, error) {
 		}
 		failed := err
 		b.failed.Store(&failed)
-		if isRefusal(err) || !again.Wait(err, left, c.calls.Done()) {
+		if isRefusal(err) || !again.Wait(err, left, c.Calls.Done()) {
 			return allAnswer{}, err
 		}
 	}
@@ -132,7 +132,7 @@ func (b *batch) withdraw() {
 	rest := make([]*sweep.Orphan, len(b.locks))
 	for i, l := range b.locks {
 		l.waiter.Leave()
-		rest[i] = l.tenure.orphan()
+		rest[i] = l.Tenure.orphan()
 	}
 	b.engine.sweep(rest...)
 }
@@ -149,23 +149,23 @@ func (b *batch) rollBack(a allAnswer, err error) {
 func (b *batch) releaseGrants() {
 	args := make([]lua.ReleaseArgs, len(b.locks))
 	for i, l := range b.locks {
-		args[i] = l.tenure.releaseArgs()
+		args[i] = l.Tenure.ReleaseArgs()
 	}
-	ctx, cancel := b.engine.calls.Last()
+	ctx, cancel := b.engine.Calls.Last()
 	defer cancel()
 	results, err := lua.ReleaseEach(ctx, b.engine.rdb, args)
 	for i, l := range b.locks {
 		if err == nil {
-			l.tenure.givenBack(results[i].Err)
+			l.Tenure.givenBack(results[i].Err)
 		} else {
-			l.tenure.givenBack(err)
+			l.Tenure.givenBack(err)
 		}
 	}
 }
 
 // enter turns a grant into live holds, whose levels are in one another and end together, or gives it back.
-func (b *batch) enter(a allAnswer) (levels []*level, err error) {
-	ctx, cancel := context.WithCancelCause(b.ctx)
+func (b *batch) enter(a allAnswer) (levels []*Level, err error) {
+	ctx, cancel := context.WithCancelCause(b.Ctx)
 	defer func() {
 		if err != nil {
 			cancel(nil)
@@ -173,31 +173,31 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 	}()
 	inner := ctx
 	for i, l := range b.locks {
-		m, granted := l.spec, acquireResult{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: a.Tokens[i]}, sent: a.sent}
+		m, granted := l.Spec, AcquireResult{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: a.Tokens[i]}, Sent: a.sent}
 		if until := granted.until(m); !time.Now().Before(until) {
-			err = l.tenure.tooLate(m, until)
+			err = l.Tenure.tooLate(m, until)
 			break
 		}
-		s, failed := l.tenure.admitAs(inner, b.outer, cancel, m, granted, false)
+		s, failed := l.Tenure.admitAs(inner, b.Outer, cancel, m, granted, false)
 		if failed != nil {
-			err = m.gaveUp(b.caller, failed, lua.AcquireReply{})
+			err = m.gaveUp(b.Caller, failed, lua.AcquireReply{})
 			break
 		}
-		l.waiter.Done(m.expiry(m.ttl()))
+		l.waiter.Done(m.expiry(m.TTL()))
 		levels, inner = append(levels, s), nested{ctx, s}
 	}
 	if err == nil {
 		return levels, nil
 	}
 	b.locks = b.locks[len(levels):]
-	_, _, _ = leavable(b.ctx, b.locks[0].spec, b.limit, func(<-chan struct{}) (struct{}, error) {
+	_, _, _ = Leavable(b.Ctx, b.locks[0].Spec, b.Limit, func(<-chan struct{}) (struct{}, error) {
 		b.releaseGrants()
 		b.withdraw()
 		return struct{}{}, nil
 	}, func(_ struct{}, err error) {
 		if err != nil { // not even begun, since Redis is silent
 			for _, l := range b.locks {
-				l.tenure.givenBack(err)
+				l.Tenure.givenBack(err)
 			}
 			b.withdraw()
 		}
@@ -205,7 +205,7 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 	for _, l := range levels {
 		l.hold.tenure.taken = nil // nobody was told of it
 	}
-	b.caller.leaveTo(func() { _ = unlockTogether(levels) }, b.engine)
+	b.Caller.LeaveTo(func() { _ = UnlockTogether(levels) }, b.engine)
 	return nil, err
 }
 
@@ -213,22 +213,22 @@ func (b *batch) enter(a allAnswer) (levels []*level, err error) {
 type nested struct {
 	context.Context
 
-	around *level
+	around *Level
 }
 
 func (n nested) Value(key any) any {
-	if _, ok := key.(sectionKey); ok {
+	if _, ok := key.(SectionKey); ok {
 		return n.around
 	}
 	return n.Context.Value(key)
 }
 
-// unlockTogether ends levels that takeTogether opened. The ctx of their section ends first.
-func unlockTogether(levels []*level) (errs []error) {
+// UnlockTogether ends levels that TakeTogether opened. The ctx of their section ends first.
+func UnlockTogether(levels []*Level) (errs []error) {
 	if len(levels) == 0 {
 		return nil
 	}
-	var last []*level // of their holds
+	var last []*Level // of their holds
 	for _, l := range levels {
 		if _, isLast := l.close(); isLast {
 			last = append(last, l)
@@ -240,14 +240,14 @@ func unlockTogether(levels []*level) (errs []error) {
 		return errs
 	}
 	first, began := levels[0], time.Now()
-	defer func() { spend(first.Context, began, len(errs) > 0) }()
+	defer func() { Spend(first.Context, began, len(errs) > 0) }()
 	by := newUnlocker()
 	return append(errs, unlockFor(by, first.unlockTime(began), last, func() []error { return releaseLevels(last, by) })...)
 }
 
 // releaseLevels ends the holds of levels that are closed.
-func releaseLevels(levels []*level, by *unlocker) (errs []error) {
-	c := levels[0].spec.engine
+func releaseLevels(levels []*Level, by *unlocker) (errs []error) {
+	c := levels[0].spec.Engine
 	for _, l := range levels {
 		l.hold.tenure.awaitCallSlot() // whoever has the right to make calls for it waits for no other hold
 	}
@@ -293,7 +293,7 @@ func endingOf(u *unlocking) *ending {
 // releaseTogether releases holds by one call, again if something went wrong that may pass and their leases last. As with a release
 // of one, only the first call names the next owners. What Redis refuses it is asked for alone.
 func releaseTogether(all []*ending) {
-	c := all[0].tenure.spec.engine
+	c := all[0].tenure.Spec.Engine
 	var last *ending // the one whose lease ends last
 	var until time.Time
 	args := make([]lua.ReleaseArgs, len(all))
@@ -302,13 +302,13 @@ func releaseTogether(all []*ending) {
 		if e.next != nil {
 			args[i] = e.next.takesOver(e.args, e.stay)
 		}
-		if t := c.leases.Until(&e.tenure.lease); last == nil || t.After(until) {
+		if t := c.Leases.Until(&e.tenure.Lease); last == nil || t.After(until) {
 			last, until = e, t
 		}
 	}
 	again := calls.Retry{Until: until}
 	for handsOff := true; ; handsOff = false {
-		closed := c.calls.IsClosed() // then Close may wait for this
+		closed := c.Calls.IsClosed() // then Close may wait for this
 		sent := time.Now()
 		results, repeated, err := last.tenure.sendTogether(args, last.by, closed)
 		for i, e := range all {
@@ -318,7 +318,7 @@ func releaseTogether(all []*ending) {
 			case isRefusal(err):
 				e.alone()
 			default:
-				e.late, e.err = e.late || calls.MayHaveRun(err), err
+				e.Late, e.Err = e.Late || calls.MayHaveRun(err), err
 			}
 			args[i] = e.args
 		}
@@ -331,25 +331,25 @@ func releaseTogether(all []*ending) {
 	}
 	for _, e := range all {
 		if e.next != nil {
-			e.next.notHandedOff(e.releaseResult)
+			e.next.notHandedOff(e.ReleaseResult)
 		}
 	}
 }
 
 // sendTogether makes the call.
-func (t *tenure) sendTogether(args []lua.ReleaseArgs, by *unlocker, closed bool) (
+func (t *Tenure) sendTogether(args []lua.ReleaseArgs, by *unlocker, closed bool) (
 	results []lua.ReleaseResult, repeated bool, err error,
 ) {
-	c := t.spec.engine
+	c := t.Spec.Engine
 	if closed {
-		ctx, cancel := c.calls.Last()
+		ctx, cancel := c.Calls.Last()
 		defer cancel()
 		results, err = lua.ReleaseEach(ctx, c.rdb, args)
 		return results, false, err
 	}
 	ctx := t.releaseCall(time.Now(), by)
 	results, err = lua.ReleaseEach(ctx, c.rdb, args)
-	c.calls.Answered(t.spec.slot, err)
+	c.Calls.Answered(t.Spec.Slot, err)
 	return results, ctx.IsRepeated(), err
 }
 
@@ -357,19 +357,19 @@ func (t *tenure) sendTogether(args []lua.ReleaseArgs, by *unlocker, closed bool)
 func (e *ending) answered(handsOff bool, sent time.Time, r lua.ReleaseResult, repeated bool) {
 	switch {
 	case r.Err != nil:
-		e.late = e.late || calls.MayHaveRun(r.Err)
+		e.Late = e.Late || calls.MayHaveRun(r.Err)
 		e.alone()
 	case handsOff:
-		e.releaseResult = e.tenure.handedOff(e.next, e.stay, sent, r.ReleaseReply, nil, repeated)
-		if e.err != nil {
+		e.ReleaseResult = e.tenure.handedOff(e.next, e.stay, sent, r.ReleaseReply, nil, repeated)
+		if e.Err != nil {
 			e.alone()
 			return
 		}
 		e.next = nil
 	default:
-		e.tenure.spec.wakeIfAlone(r.ReleaseReply)
-		e.late = e.late || repeated
-		e.releaseResult = releaseResult{sent: sent, held: r.Status != lua.NotHeld || e.late, late: e.late}
+		e.tenure.Spec.wakeIfAlone(r.ReleaseReply)
+		e.Late = e.Late || repeated
+		e.ReleaseResult = ReleaseResult{sent: sent, Held: r.Status != lua.NotHeld || e.Late, Late: e.Late}
 	}
 }
 

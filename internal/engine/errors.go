@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"context"
@@ -9,38 +9,38 @@ import (
 	"time"
 )
 
-// engineErrors are those that callers get: what they look for with errors.Is, and how the ones that say more are made. All are set.
-type engineErrors struct {
+// Errors are those that callers get: what they look for with errors.Is, and how the ones that say more are made. All are set.
+type Errors struct {
 	Closed, Lost, NotHeld, NotReplicated, Reentry, Upgrade error
 
-	Loss        func(whyLost) error    // satisfies Lost, or Closed if that is the reason
-	NotAcquired func(unacquired) error // of a wait that ended
-	Unreachable func(error) error      // of what Redis, or the way to it, said last
+	Loss        func(Loss) error        // satisfies Lost, or Closed if that is the reason
+	NotAcquired func(NotAcquired) error // of a wait that ended
+	Unreachable func(error) error       // of what Redis, or the way to it, said last
 	// Failed makes any other error of the lock called name. errors.Is and errors.As find the causes.
 	Failed func(name string, causes ...error) error
 }
 
-// whyLost says why a hold ended before its unlock.
-type whyLost struct {
+// Loss says why a hold ended before its unlock.
+type Loss struct {
 	Name, Owner string
-	Reason      lostReason
+	Reason      LostReason
 	Since       time.Time
 	Text        string // what is to be said behind the name
 	Err         error  // what the last renewal failed with, if that was why
 }
 
-// lostReason is what ended a hold.
-type lostReason int8
+// LostReason is what ended a hold.
+type LostReason int8
 
 const (
-	lostExpired lostReason = iota // the lease ended
-	lostGone                      // Redis does not have it
-	lostMaxHold                   // the longest hold was reached
-	lostClosed                    // the engine was closed
+	LostExpired LostReason = iota // the lease ended
+	LostGone                      // Redis does not have it
+	LostMaxHold                   // the longest hold was reached
+	LostClosed                    // the engine was closed
 )
 
-// unacquired says how a wait ended without the lock.
-type unacquired struct {
+// NotAcquired says how a wait ended without the lock.
+type NotAcquired struct {
 	Ctx    context.Context // of the caller; maybe it ended the wait
 	Name   string
 	Began  time.Time
@@ -53,11 +53,11 @@ type unacquired struct {
 	Carried bool // the holder is an open hold of the caller's ctx
 }
 
-// errUnlockedBefore is behind NotHeld.
-var errUnlockedBefore = errors.New("unlocked before")
+// ErrUnlockedBefore is behind NotHeld.
+var ErrUnlockedBefore = errors.New("unlocked before")
 
-// errUnlocked is found in the cause of a section that was unlocked.
-var errUnlocked = fmt.Errorf("rlock: unlocked: %w", context.Canceled)
+// ErrUnlocked is found in the cause of a section that was unlocked.
+var ErrUnlocked = fmt.Errorf("rlock: unlocked: %w", context.Canceled)
 
 // unlockedError is the [context.Cause] of a section that was unlocked. The unlock may find out afterwards that
 // the hold was lost before; from then on it passes for that loss.
@@ -70,11 +70,11 @@ func (e *unlockedError) Error() string {
 	if loss := e.Unwrap(); loss != nil {
 		return loss.Error()
 	}
-	return "rlock: " + quote(*e.name) + ": unlocked"
+	return "rlock: " + Quote(*e.name) + ": unlocked"
 }
 
 func (e *unlockedError) Is(target error) bool {
-	return target == errUnlocked || target == context.Canceled
+	return target == ErrUnlocked || target == context.Canceled
 }
 
 func (e *unlockedError) Unwrap() error {
@@ -84,8 +84,8 @@ func (e *unlockedError) Unwrap() error {
 	return nil
 }
 
-// quote shortens names that would fill a log.
-func quote(name string) string {
+// Quote shortens names that would fill a log.
+func Quote(name string) string {
 	const most = 128
 	if len(name) <= most {
 		return strconv.Quote(name)

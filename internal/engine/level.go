@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"context"
@@ -9,48 +9,48 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// level is one Lock of a hold, open until its unlock is called. It is the ctx that the Lock returns.
-type level struct {
+// Level is one Lock of a hold, open until its unlock is called. It is the ctx that the Lock returns.
+type Level struct {
 	context.Context // cancelled when the level is closed or the hold is lost
 
-	spec  *spec
+	spec  *Spec
 	hold  *hold
-	outer section // see section.around
-	// released ends its section by that unlock, and returns what it does; nil: nobody wants to know of that.
-	released func(unlock func() error) error
+	outer Section // see section.Around
+	// Released ends its section by that unlock, and returns what it does; nil: nobody wants to know of that.
+	Released func(unlock func() error) error
 
-	inner innerUnlocks
+	inner InnerUnlocks
 
 	// Guarded by tenure.mu.
 	cancel context.CancelCauseFunc // nil once the level is closed
-	next   *level                  // the one that was opened before it, of those that are open
-	gate   *level                  // of an Upgradeable, which the loss of the hold frees; nil: none
+	next   *Level                  // the one that was opened before it, of those that are open
+	gate   *Level                  // of an Upgradeable, which the loss of the hold frees; nil: none
 }
 
 // String keeps fmt from reading the fields, which change. It is the form of package context.
-func (l *level) String() string {
-	return fmt.Sprint(l.Context) + ".WithLock(" + quote(l.spec.name) + ")"
+func (l *Level) String() string {
+	return fmt.Sprint(l.Context) + ".WithLock(" + Quote(l.spec.Name) + ")"
 }
 
 // Value makes the level the innermost section of its context.
-func (l *level) Value(key any) any {
-	if _, ok := key.(sectionKey); ok {
+func (l *Level) Value(key any) any {
+	if _, ok := key.(SectionKey); ok {
 		return l
 	}
 	return l.Context.Value(key)
 }
 
-// around is the section around it.
-func (l *level) around() section { return l.outer }
+// Around is the section around it.
+func (l *Level) Around() Section { return l.outer }
 
-// owns reports whether its hold has that owner field.
-func (l *level) owns(field string) bool { return l.hold.tenure.field() == field }
+// Owns reports whether its hold has that owner field.
+func (l *Level) Owns(field string) bool { return l.hold.tenure.Field() == field }
 
-// unlocks is the time that unlocks inside of it took.
-func (l *level) unlocks() *innerUnlocks { return &l.inner }
+// Unlocks is the time that unlocks inside of it took.
+func (l *Level) Unlocks() *InnerUnlocks { return &l.inner }
 
-// isOpen reports whether it was not unlocked.
-func (l *level) isOpen() bool {
+// IsOpen reports whether it was not unlocked.
+func (l *Level) IsOpen() bool {
 	t := l.hold.tenure
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -58,7 +58,7 @@ func (l *level) isOpen() bool {
 }
 
 // close takes the level out of its hold and ends its ctx. It reports false if it was closed before, and whether the hold ends with it.
-func (l *level) close() (closed, last bool) {
+func (l *Level) close() (closed, last bool) {
 	h := l.hold
 	t := h.tenure
 	t.mu.Lock()
@@ -79,10 +79,10 @@ func (l *level) close() (closed, last bool) {
 		h.count--
 	}
 	t.follow()
-	c := t.spec.engine
+	c := t.Spec.Engine
 	empty := t.isEmpty()
 	if renewed := t.renewed(); !empty && renewed != before {
-		c.leases.Update(&t.lease, time.Time{}, renewed)
+		c.Leases.Update(&t.Lease, time.Time{}, renewed)
 	}
 	t.mu.Unlock()
 	if empty {
@@ -93,8 +93,8 @@ func (l *level) close() (closed, last bool) {
 }
 
 // levelCtx is the ctx that a level is to have.
-func (m *spec) levelCtx(ctx context.Context) (context.Context, context.CancelCauseFunc) {
-	if m.kind.Side == lua.Writer {
+func (m *Spec) levelCtx(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	if m.Kind.Side == lua.Writer {
 		ctx = &outerCtx{Context: ctx}
 	}
 	return context.WithCancelCause(ctx)
@@ -117,18 +117,18 @@ func (c *outerCtx) Value(key any) any {
 }
 
 // downgraded reports, once, whether a Downgrade has closed the level.
-func (l *level) downgraded() bool {
+func (l *Level) downgraded() bool {
 	outer, ok := l.Context.Value(outerKey{}).(*outerCtx)
-	return ok && l.hold.tenure.spec.kind.Side == lua.Writer && outer.downgraded.Swap(false)
+	return ok && l.hold.tenure.Spec.Kind.Side == lua.Writer && outer.downgraded.Swap(false)
 }
 
-// String keeps fmt from reading what is inside, as [level.String].
+// String keeps fmt from reading what is inside, as [Level.String].
 func (c *outerCtx) String() string { return fmt.Sprint(c.Context) }
 
 // free unlocks a gate whose reader is lost.
-func (l *level) free() {
-	if c := l.spec.engine; c.calls.Start() {
-		defer c.calls.Ended()
-		_ = l.unlock()
+func (l *Level) free() {
+	if c := l.spec.Engine; c.Calls.Start() {
+		defer c.Calls.Ended()
+		_ = l.Unlock()
 	}
 }

@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"cmp"
@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/lease"
 )
 
-// A tenure is what a Client has of one lock in Redis: one hash field, the owner, that is never used again (I3), with its lease, its count,
+// A Tenure is what a Client has of one lock in Redis: one hash field, the owner, that is never used again (I3), with its lease, its count,
 // and what is not known of them. It begins with an acquire or a grant, and ends with a release or a loss. The renewer, the sweeper and the
 // queue in Redis deal with tenures only.
 //
@@ -21,13 +21,13 @@ import (
 //
 // The calls that a tenure depends on, for a longer lease and for its end, are made one at a time, by whoever has the right to make
 // calls (I1). As long as no hold stands on it, that is the Lock that asks for it, or was given it, or the claimant that stands for that one.
-type tenure struct {
-	spec  *spec  // the handle that took it; how it ends is up to that, also if levels are of others
-	tag   uint64 // plays Redisson's thread id
-	lease lease.Lease
+type Tenure struct {
+	Spec  *Spec  // the handle that took it; how it ends is up to that, also if levels are of others
+	Tag   uint64 // plays Redisson's thread id
+	Lease lease.Lease
 
 	// For whoever makes calls.
-	unresolved *sweep.Unresolved // nil most of the time
+	Unresolved *sweep.Unresolved // nil most of the time
 	queued     *time.Time        // when the first call was sent that may have put it in the queue in Redis; nil: none, as for most
 	taken      *time.Time        // until when the lock stays taken after an unlock, see WithMinHold; nil: it does not
 	given      time.Duration     // the lease that it was given at first; 0 before that
@@ -57,20 +57,20 @@ func (t *tokens) take() (token int64, ok bool) {
 	return token, true
 }
 
-// lastTag is the tag of the tenure that was made last.
-var lastTag atomic.Uint64
+// LastTag is the tag of the tenure that was made last.
+var LastTag atomic.Uint64
 
-func newTenure(m *spec) *tenure { return &tenure{spec: m, tag: lastTag.Add(1)} }
+func newTenure(m *Spec) *Tenure { return &Tenure{Spec: m, Tag: LastTag.Add(1)} }
 
-// field is the owner as Redis has it. It is made anew each time, for there may be many tenures, and calls for
+// Field is the owner as Redis has it. It is made anew each time, for there may be many tenures, and calls for
 // each of them are rare.
-func (t *tenure) field() string {
-	m := t.spec
-	return m.kind.Owner(m.engine.id, t.tag, m.isShort())
+func (t *Tenure) Field() string {
+	m := t.Spec
+	return m.Kind.Owner(m.Engine.ID, t.Tag, m.isShort())
 }
 
 // newHold returns a hold that is to stand on the tenure, and has no level yet.
-func (t *tenure) newHold() *hold {
+func (t *Tenure) newHold() *hold {
 	h := &t.first
 	if h.tenure != nil {
 		h = new(hold)
@@ -81,7 +81,7 @@ func (t *tenure) newHold() *hold {
 
 // open is some of the levels that are open, and how many the count in Redis should be: those of the deepest hold. On the way from one hold to
 // the next the tenure has none, and keeps one. mu is held.
-func (t *tenure) open() (levels *level, count int32) {
+func (t *Tenure) open() (levels *Level, count int32) {
 	if t.hold == nil {
 		return nil, 1
 	}
@@ -92,16 +92,16 @@ func (t *tenure) open() (levels *level, count int32) {
 }
 
 // isEmpty reports whether nobody has it: its last level is closed, and none is about to be opened. mu is held.
-func (t *tenure) isEmpty() bool {
+func (t *Tenure) isEmpty() bool {
 	levels, _ := t.open()
 	return levels == nil && t.coming.Load() == 0
 }
 
 // renewed reports whether the watchdog keeps the tenure: if any open level has no lease of its own. mu is held.
-func (t *tenure) renewed() bool {
+func (t *Tenure) renewed() bool {
 	for h := t.hold; h != nil; h = h.beside {
 		for l := h.levels; l != nil; l = l.next {
-			if l.spec.lease == 0 {
+			if l.spec.Lease == 0 {
 				return true
 			}
 		}
@@ -110,14 +110,14 @@ func (t *tenure) renewed() bool {
 }
 
 // current is a hold that stands on it, or was the last.
-func (t *tenure) current() *hold {
+func (t *Tenure) current() *hold {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.hold
 }
 
 // section is the ctx of its section.
-func (t *tenure) section() context.Context {
+func (t *Tenure) section() context.Context {
 	if h := t.current(); h != nil {
 		return &h.first
 	}
@@ -125,47 +125,47 @@ func (t *tenure) section() context.Context {
 }
 
 // hasToken reports whether the hold that stands on it has a fencing token.
-func (t *tenure) hasToken() bool {
+func (t *Tenure) hasToken() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.hold != nil && t.hold.token != 0
 }
 
-func (t *tenure) lossSoFar() error {
+func (t *Tenure) lossSoFar() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.why()
 }
 
 // why is its loss, or nil. mu is held.
-func (t *tenure) why() error {
+func (t *Tenure) why() error {
 	if t.loss == nil {
 		return nil
 	}
 	return *t.loss
 }
 
-// keeper is the tenure as the renewer sees it.
-type keeper struct{ *tenure }
+// Keeper is the tenure as the renewer sees it.
+type Keeper struct{ *Tenure }
 
 // Item is what a renewal names.
-func (k keeper) Item() lease.Item { return lease.Item{Name: k.spec.key, Owner: k.field()} }
+func (k Keeper) Item() lease.Item { return lease.Item{Name: k.Spec.Key, Owner: k.Field()} }
 
 // Group is what it has in common with the others of a renewal.
-func (k keeper) Group() any { return k.spec.engine.group(k.spec) }
+func (k Keeper) Group() any { return k.Spec.Engine.group(k.Spec) }
 
 // About is the lock that it is of.
-func (k keeper) About() (name, kind string) { return k.spec.name, k.spec.kind.Name }
+func (k Keeper) About() (name, kind string) { return k.Spec.Name, k.Spec.Kind.Name }
 
 // Lost is called when nobody may trust in the tenure any more.
-func (k keeper) Lost(loss lease.Loss) {
-	e := whyLost{Reason: lostExpired, Since: loss.Until, Err: loss.Err}
+func (k Keeper) Lost(loss lease.Loss) {
+	e := Loss{Reason: LostExpired, Since: loss.Until, Err: loss.Err}
 	switch {
 	case loss.Gone:
 		k.gone()
 		return
 	case loss.Limit:
-		e.Reason, e.Text = lostMaxHold, "lost: the longest hold was reached, "+k.spec.maxHold.String()
+		e.Reason, e.Text = LostMaxHold, "lost: the longest hold was reached, "+k.Spec.MaxHold.String()
 	case !loss.Renewed:
 		e.Text = "lost: its lease of fixed length ended"
 	case loss.Err == nil:
@@ -177,27 +177,27 @@ func (k keeper) Lost(loss lease.Loss) {
 }
 
 // Closed is called when the client ends before the tenure does. That is no loss: it stays as it is in Redis, for the unlock of its hold.
-func (k keeper) Closed() {
-	t := k.tenure
+func (k Keeper) Closed() {
+	t := k.Tenure
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for h := t.hold; h != nil; h = h.beside {
-		h.cancel(t.explain(whyLost{Reason: lostClosed, Since: time.Now()}))
+		h.cancel(t.explain(Loss{Reason: LostClosed, Since: time.Now()}))
 	}
 }
 
 // gone ends a tenure that Redis does not have any more.
-func (t *tenure) gone() {
-	t.lose(whyLost{
-		Reason: lostGone, Since: time.Now(), Text: "lost: the key was deleted, forced open or forgotten by a failover",
+func (t *Tenure) gone() {
+	t.lose(Loss{
+		Reason: LostGone, Since: time.Now(), Text: "lost: the key was deleted, forced open or forgotten by a failover",
 	})
-	c := t.spec.engine
-	c.leases.Stop(&t.lease)
-	c.hub.Wake(t.spec.waiters()) // the lock may be free, and nobody need have said so
+	c := t.Spec.Engine
+	c.Leases.Stop(&t.Lease)
+	c.Hub.Wake(t.Spec.waiters()) // the lock may be free, and nobody need have said so
 }
 
 // lose ends a tenure before its unlock: everybody inside is told. If it is on its way to the next hold, that one is lost before it begins.
-func (t *tenure) lose(why whyLost) {
+func (t *Tenure) lose(why Loss) {
 	t.mu.Lock()
 	if _, count := t.open(); t.loss != nil || count == 0 {
 		t.mu.Unlock()
@@ -219,29 +219,29 @@ func (t *tenure) lose(why whyLost) {
 		}
 	}
 	t.mu.Unlock()
-	c := t.spec.engine
+	c := t.Spec.Engine
 	c.insiders.remove(t)
-	if why.Reason == lostClosed {
+	if why.Reason == LostClosed {
 		return // nobody is told of that
 	}
 	for _, h := range lost {
-		c.lost(&h.first, t.spec.kind.Name, loss)
+		c.Lost(&h.first, t.Spec.Kind.Name, loss)
 	}
 }
 
 // explain makes the error of a loss.
-func (t *tenure) explain(why whyLost) error {
-	why.Name, why.Owner = t.spec.name, t.field()
-	if why.Reason == lostClosed {
+func (t *Tenure) explain(why Loss) error {
+	why.Name, why.Owner = t.Spec.Name, t.Field()
+	if why.Reason == LostClosed {
 		why.Text = "client closed"
 	}
-	return t.spec.engine.errs.Loss(why)
+	return t.Spec.Engine.errs.Loss(why)
 }
 
 // tooLate is the error of a grant through m whose lease was over before it was answered.
-func (t *tenure) tooLate(m *spec, until time.Time) error {
-	return m.engine.errs.Loss(whyLost{
-		Name: m.name, Owner: t.field(), Reason: lostExpired, Since: until,
+func (t *Tenure) tooLate(m *Spec, until time.Time) error {
+	return m.Engine.errs.Loss(Loss{
+		Name: m.Name, Owner: t.Field(), Reason: LostExpired, Since: until,
 		Text: "lost: Redis took longer than the lease to answer",
 	})
 }

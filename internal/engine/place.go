@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"context"
@@ -24,50 +24,50 @@ import (
 // stopped, or died unseen.
 const placeLease = 5 * time.Second
 
-func (c *engine) placeLease() time.Duration { return min(placeLease, c.options.WatchdogTimeout) }
+func (c *Engine) placeLease() time.Duration { return min(placeLease, c.Options.WatchdogTimeout) }
 
 // placeKeeper is what the renewer knows of the placeKeeper of an owner.
 type placeKeeper struct {
-	tenure *tenure
+	tenure *Tenure
 	lease  lease.Lease
 }
 
 func (p *placeKeeper) Item() lease.Item {
-	return lease.Item{Name: p.tenure.spec.key, Owner: p.tenure.field()}
+	return lease.Item{Name: p.tenure.Spec.Key, Owner: p.tenure.Field()}
 }
-func (p *placeKeeper) Group() any { return p.tenure.spec.engine.group(p.tenure.spec) }
+func (p *placeKeeper) Group() any { return p.tenure.Spec.Engine.group(p.tenure.Spec) }
 
 // Lost has the waiter look after its place.
 func (p *placeKeeper) Lost(lease.Loss) {
-	m := p.tenure.spec
-	m.engine.hub.Look(m.waiters(), p.tenure.field())
+	m := p.tenure.Spec
+	m.Engine.Hub.Look(m.waiters(), p.tenure.Field())
 }
 
 // Closed has nothing to do: the hub tells the waiter.
 func (p *placeKeeper) Closed() {}
 
 // places returns the renewer of places, which runs from the first one on until Close; nil if there was none before that.
-func (c *engine) places() *lease.Renewer {
+func (c *Engine) places() *lease.Renewer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.placed == nil && !c.calls.IsClosed() {
+	if c.placed == nil && !c.Calls.IsClosed() {
 		c.placed = lease.NewRenewer(c.refresh, lease.Options{Watchdog: c.placeLease(), Timeout: calls.Timeout})
 	}
 	return c.placed
 }
 
 // keepsPlace notes what the answer says of the place of a waiter. It reports false if the place is gone.
-func (l *locking) keepsPlace(a acquireResult) bool {
-	places := l.spec.engine.places()
+func (l *locking) keepsPlace(a AcquireResult) bool {
+	places := l.Spec.Engine.places()
 	if !a.Joined || places == nil { // closed
 		return a.Joined || l.place == nil
 	}
-	until := a.sent.Add(l.spec.engine.placeLease())
+	until := a.Sent.Add(l.Spec.Engine.placeLease())
 	if l.place != nil {
 		places.Update(&l.place.lease, until, true)
 		return true
 	}
-	l.place = &placeKeeper{tenure: l.tenure}
+	l.place = &placeKeeper{tenure: l.Tenure}
 	places.Keep(&l.place.lease, l.place, until, true)
 	if a.Behind {
 		l.waiter.Hear()
@@ -78,27 +78,27 @@ func (l *locking) keepsPlace(a acquireResult) bool {
 // leavePlace ends the care for the place.
 func (l *locking) leavePlace() {
 	if l.place != nil {
-		l.spec.engine.places().Stop(&l.place.lease)
+		l.Spec.Engine.places().Stop(&l.place.lease)
 		l.place = nil
 	}
 }
 
 // queuedAt is when the last call was sent that a grant must have come after.
 func (l *locking) queuedAt() time.Time {
-	if l.place == nil || l.tenure.unresolved != nil && l.tenure.unresolved.Late {
-		if l.tenure.queued == nil {
+	if l.place == nil || l.Tenure.Unresolved != nil && l.Tenure.Unresolved.Late {
+		if l.Tenure.queued == nil {
 			return time.Time{}
 		}
-		return *l.tenure.queued
+		return *l.Tenure.queued
 	}
-	c := l.spec.engine
+	c := l.Spec.Engine
 	return c.places().Until(&l.place.lease).Add(-c.placeLease())
 }
 
 // refresh is the renewer's way to Redis.
-func (c *engine) refresh(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
+func (c *Engine) refresh(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
 	k := group.(renewal).kind                       //nolint:errcheck // there are no other groups
-	m := c.newSpec(items[0].Name, k, items[0].Name) // any of them
+	m := c.NewSpec(items[0].Name, k, items[0].Name) // any of them
 	places := make([]lua.Place, len(items))
 	for i, item := range items {
 		places[i] = lua.Place{
@@ -106,7 +106,7 @@ func (c *engine) refresh(ctx context.Context, group any, ttl time.Duration, item
 			List: k.Queue(item.Name), Times: k.Timeouts(item.Name), Channel: k.Channel(item.Name),
 		}
 	}
-	answers, err := lua.Refresh(ctx, c.rdb, m.fair(), lua.Publish(c.knownChannel(m)), places)
-	c.calls.Answered(group.(renewal).slot, err) //nolint:errcheck // as above
+	answers, err := lua.Refresh(ctx, c.rdb, m.fair(), lua.Publish(c.KnownChannel(m)), places)
+	c.Calls.Answered(group.(renewal).slot, err) //nolint:errcheck // as above
 	return verdicts(answers, err)
 }

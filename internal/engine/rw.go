@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"context"
@@ -10,44 +10,44 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// rwLock is a read/write lock: how one side goes on as the other.
-type rwLock struct {
-	read, write *spec
-	gate        *spec // for the one that may upgrade: a lock of its own
+// RW is a read/write lock: how one side goes on as the other.
+type RW struct {
+	read, write *Spec
+	gate        *Spec // for the one that may upgrade: a lock of its own
 }
 
-// newRWLock makes one of its sides.
-func newRWLock(read, write *spec) *rwLock {
-	gate := read.engine.newSpec(kinds.Own("rlock_upgrade")(read.key), kinds.Mutex, read.name)
+// NewRW makes one of its sides.
+func NewRW(read, write *Spec) *RW {
+	gate := read.Engine.NewSpec(kinds.Own("rlock_upgrade")(read.Key), kinds.Mutex, read.Name)
 	// Not the lease and the bound of the reader, which may have to wait first.
-	gate.minHold, gate.grace, gate.noReentry, gate.invalid = read.minHold, read.grace, read.noReentry, read.invalid
-	return &rwLock{read: read, write: write, gate: gate}
+	gate.MinHold, gate.Grace, gate.NoReentry, gate.Invalid = read.MinHold, read.Grace, read.NoReentry, read.Invalid
+	return &RW{read: read, write: write, gate: gate}
 }
 
-// downgrade takes the read lock in place of the write lock that the caller's ctx carries.
-func (rw *rwLock) downgrade(who caller) (*level, error) {
-	writer := rw.write.levelIn(who.ctx)
+// Downgrade takes the read lock in place of the write lock that the caller's ctx carries.
+func (rw *RW) Downgrade(who Caller) (*Level, error) {
+	writer := rw.write.LevelIn(who.Ctx)
 	if writer == nil {
 		return nil, rw.write.notHeld(errors.New("the ctx carries no open write hold (use the ctx that the writer's Lock returned)"))
 	}
-	if !rw.read.engine.calls.Start() {
+	if !rw.read.Engine.Calls.Start() {
 		return nil, rw.read.closed()
 	}
-	defer rw.read.engine.calls.Ended()
+	defer rw.read.Engine.Calls.Ended()
 	outer, _ := writer.Context.Value(outerKey{}).(*outerCtx)
 	read := *rw.read
-	read.noReentry = false // a writer that was a reader before is that again
+	read.NoReentry = false // a writer that was a reader before is that again
 	caller := who
 	inner, cancel := context.WithCancelCause(outer.Context)
-	left := &leftCtx{Context: inner, caller: caller.ctx}
-	stop := context.AfterFunc(caller.ctx, func() { // until it has the lock
+	left := &leftCtx{Context: inner, caller: caller.Ctx}
+	stop := context.AfterFunc(caller.Ctx, func() { // until it has the lock
 		left.left.Store(true)
-		cancel(context.Cause(caller.ctx))
+		cancel(context.Cause(caller.Ctx))
 	})
-	who.ctx = valuesOf{left, context.WithoutCancel(caller.ctx)}
-	l, err := read.lock(who)
+	who.Ctx = valuesOf{left, context.WithoutCancel(caller.Ctx)}
+	l, err := read.Lock(who)
 	if err == nil && !stop() {
-		caller.leaveTo(func() { _ = l.unlock() }, read.engine)
+		caller.LeaveTo(func() { _ = l.Unlock() }, read.Engine)
 		err = read.gaveUp(caller, nil, lua.AcquireReply{})
 	}
 	if err != nil {
@@ -59,16 +59,16 @@ func (rw *rwLock) downgrade(who caller) (*level, error) {
 	stays := false
 	defer func() {
 		if !stays { // the hold of the writer was lost, or may be, or its Trace panics
-			caller.ctx = outer.Context // the other one ended with the writer
-			caller.leaveTo(func() { _ = l.unlock() }, read.engine)
+			caller.Ctx = outer.Context // the other one ended with the writer
+			caller.LeaveTo(func() { _ = l.Unlock() }, read.Engine)
 		}
 	}()
-	if err := writer.unlock(); err != nil {
+	if err := writer.Unlock(); err != nil {
 		return nil, err
 	}
 	stays = true
 	outer.downgraded.Store(true)
-	who.took(pathAlone) // no re-entry: it goes on alone
+	who.Took(PathAlone) // no re-entry: it goes on alone
 	return l, nil
 }
 
@@ -106,30 +106,30 @@ func (c valuesOf) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// lockUpgradeable takes the gate, unless the caller is the writer, and then the read lock. A gate is to be unlocked after the level.
-func (rw *rwLock) lockUpgradeable(who caller) (l, gate *level, err error) {
+// LockUpgradeable takes the gate, unless the caller is the writer, and then the read lock. A gate is to be unlocked after the level.
+func (rw *RW) LockUpgradeable(who Caller) (l, gate *Level, err error) {
 	r, w := rw.read, rw.write
-	if w.invalid != nil {
-		return nil, nil, w.invalid
+	if w.Invalid != nil {
+		return nil, nil, w.Invalid
 	}
-	if w.levelIn(who.ctx) != nil {
-		l, err = r.lock(who)
+	if w.LevelIn(who.Ctx) != nil {
+		l, err = r.Lock(who)
 		return l, nil, err
 	}
-	if !w.engine.calls.Start() {
+	if !w.Engine.Calls.Start() {
 		return nil, nil, r.closed()
 	}
-	defer w.engine.calls.Ended() // Close waits for the gate to be given back
+	defer w.Engine.Calls.Ended() // Close waits for the gate to be given back
 	if gate, err = rw.lockGate(who); err != nil {
 		return nil, nil, err
 	}
 	outer := who
-	who.ctx = gate
+	who.Ctx = gate
 	alone := *r // Redis lets the writer in beside this reader, and no other
 	alone.alone = true
-	if l, err = alone.lock(who); err != nil {
+	if l, err = alone.Lock(who); err != nil {
 		got := gate
-		outer.leaveTo(func() { _ = got.unlock() }, w.engine) // nobody was in
+		outer.LeaveTo(func() { _ = got.Unlock() }, w.Engine) // nobody was in
 		return nil, nil, orLoss(err, got.hold)
 	}
 	l.keeps(gate)
@@ -137,17 +137,17 @@ func (rw *rwLock) lockUpgradeable(who caller) (l, gate *level, err error) {
 }
 
 // lockGate competes for the gate, or re-enters that of the reader that ctx carries: who has a reader never waits for it.
-func (rw *rwLock) lockGate(who caller) (*level, error) {
+func (rw *RW) lockGate(who Caller) (*Level, error) {
 	for {
-		reader := rw.read.levelIn(who.ctx)
+		reader := rw.read.LevelIn(who.Ctx)
 		if reader == nil {
-			return rw.gate.lock(who)
+			return rw.gate.Lock(who)
 		}
-		gate, err := (*level)(nil), rw.read.fail(rw.read.engine.errs.Upgrade, errReads)
-		if held := rw.gate.levelIn(who.ctx); held != nil {
+		gate, err := (*Level)(nil), rw.read.Fail(rw.read.Engine.errs.Upgrade, errReads)
+		if held := rw.gate.LevelIn(who.Ctx); held != nil {
 			gate, err = rw.gate.reenter(who, held.hold)
 		}
-		if err == errOver { //nolint:errorlint // never wrapped
+		if err == ErrOver { //nolint:errorlint // never wrapped
 			continue
 		}
 		if err != nil {
@@ -158,7 +158,7 @@ func (rw *rwLock) lockGate(who caller) (*level, error) {
 }
 
 // keeps has the gate freed when the reader is lost, for others who may upgrade then: nobody need call the unlock.
-func (l *level) keeps(gate *level) {
+func (l *Level) keeps(gate *Level) {
 	t := l.hold.tenure
 	t.mu.Lock()
 	l.gate = gate
@@ -169,22 +169,22 @@ func (l *level) keeps(gate *level) {
 	}
 }
 
-// upgrade takes the write lock under that of the reader that may.
-func (rw *rwLock) upgrade(who caller) (*level, error) {
+// Upgrade takes the write lock under that of the reader that may.
+func (rw *RW) Upgrade(who Caller) (*Level, error) {
 	r, w := rw.read, rw.write
-	reader, gate := r.levelIn(who.ctx), rw.gate.levelIn(who.ctx)
+	reader, gate := r.LevelIn(who.Ctx), rw.gate.LevelIn(who.Ctx)
 	switch {
-	case w.levelIn(who.ctx) != nil:
-		return w.lock(who)
+	case w.LevelIn(who.Ctx) != nil:
+		return w.Lock(who)
 	case reader != nil && reader.hold.lossSoFar() != nil:
 		return nil, reader.hold.lossSoFar()
 	case reader == nil || gate == nil:
-		return nil, w.fail(w.engine.errs.Upgrade, errors.New("the ctx carries no hold of Upgradeable (use the ctx that its Lock returned)"))
+		return nil, w.Fail(w.Engine.errs.Upgrade, errors.New("the ctx carries no hold of Upgradeable (use the ctx that its Lock returned)"))
 	}
-	if !w.engine.calls.Start() {
+	if !w.Engine.Calls.Start() {
 		return nil, w.closed()
 	}
-	defer w.engine.calls.Ended()
+	defer w.Engine.Calls.Ended()
 	l, err := w.compete(who, reader.hold)
 	if err != nil {
 		return nil, orLoss(err, reader.hold, gate.hold)

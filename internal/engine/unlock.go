@@ -1,4 +1,4 @@
-package rlock
+package engine
 
 import (
 	"context"
@@ -55,17 +55,17 @@ func (u *unlocker) cause() error {
 
 // again pauses, and reports whether a release that failed is to be sent again: if that may help, the hold is not lost, and its caller
 // waits.
-func (u *unlocker) again(t *tenure, r *calls.Retry, err error) bool {
+func (u *unlocker) again(t *Tenure, r *calls.Retry, err error) bool {
 	u.fails(err)
-	c := t.spec.engine
-	return !u.isLeft() && t.lossSoFar() == nil && (r.Wait(err, u.left, c.calls.Done()) || !u.isLeft() && c.calls.IsClosed())
+	c := t.Spec.Engine
+	return !u.isLeft() && t.lossSoFar() == nil && (r.Wait(err, u.left, c.Calls.Done()) || !u.isLeft() && c.Calls.IsClosed())
 }
 
 // soonAfter is how soon after an unlock the sections around it have to be unlocked for its time to be taken off theirs.
 const soonAfter = time.Second
 
-// innerUnlocks is the time that the unlocks inside a section have just taken. It is taken off the time of its own unlock.
-type innerUnlocks struct{ latest atomic.Pointer[spentTime] }
+// InnerUnlocks is the time that the unlocks inside a section have just taken. It is taken off the time of its own unlock.
+type InnerUnlocks struct{ latest atomic.Pointer[spentTime] }
 
 // spentTime is what unlocks took, one after the other.
 type spentTime struct {
@@ -74,7 +74,7 @@ type spentTime struct {
 }
 
 // spent is what they took if that was just now.
-func (i *innerUnlocks) spent(now time.Time) time.Duration {
+func (i *InnerUnlocks) spent(now time.Time) time.Duration {
 	if s := i.latest.Load(); s != nil && now.Sub(s.until) <= soonAfter {
 		return s.took
 	}
@@ -82,7 +82,7 @@ func (i *innerUnlocks) spent(now time.Time) time.Duration {
 }
 
 // add adds one, but for the time that it has in common with others. Of two that end in the same moment one may be forgotten.
-func (i *innerUnlocks) add(began, now time.Time) {
+func (i *InnerUnlocks) add(began, now time.Time) {
 	before := i.spent(began)
 	if s := i.latest.Load(); s != nil && s.until.After(began) {
 		began = s.until
@@ -90,22 +90,22 @@ func (i *innerUnlocks) add(began, now time.Time) {
 	i.latest.Store(&spentTime{before + max(now.Sub(began), 0), now})
 }
 
-// spend takes the time of an unlock that failed off the time of the sections that ctx lies in. One that Redis answered costs them
+// Spend takes the time of an unlock that failed off the time of the sections that ctx lies in. One that Redis answered costs them
 // nothing: Redis may be far away.
-func spend(ctx context.Context, began time.Time, failed bool) {
+func Spend(ctx context.Context, began time.Time, failed bool) {
 	now := time.Now()
 	if !failed || now.Sub(began) < calls.UnresponsiveAfter/2 {
 		return
 	}
-	for s := sectionOf(ctx); s != nil; s = s.around() {
-		s.unlocks().add(began, now)
+	for s := SectionOf(ctx); s != nil; s = s.Around() {
+		s.Unlocks().add(began, now)
 	}
 }
 
-// unlockTime is how long an unlock of a section that begins now may keep its caller waiting. When the time is used up, an unlock
+// UnlockTime is how long an unlock of a section that begins now may keep its caller waiting. When the time is used up, an unlock
 // on a healthy server still gets a moment; one on a server known to be silent does not.
-func (c *engine) unlockTime(section *innerUnlocks, now time.Time, silent func() bool) time.Duration {
-	wait := c.options.UnlockTimeout
+func (c *Engine) UnlockTime(section *InnerUnlocks, now time.Time, silent func() bool) time.Duration {
+	wait := c.Options.UnlockTimeout
 	took := section.spent(now)
 	if rest := wait - took; took == 0 || rest > calls.UnresponsiveAfter || silent() {
 		return max(rest, 0)
@@ -129,43 +129,43 @@ func wasStopped(due time.Time) bool { return time.Since(due) > calls.Unresponsiv
 // Its calls are made on a goroutine of their own, but for the first one if the caller could not leave the Lock either and nothing hints at
 // trouble: that saves two switches, a third of the time of a Lock and its unlock. rueidis ends that call in time, except while it waits
 // for room, or for another goroutine that dials.
-func (l *level) release() (err error) {
+func (l *Level) release() (err error) {
 	if l.hold.passOn() {
 		return nil
 	}
 	if left, err := l.hold.leaveOthers(); left {
 		return err
 	}
-	c, h, began := l.spec.engine, l.hold, time.Now()
+	c, h, began := l.spec.Engine, l.hold, time.Now()
 	wait := l.unlockTime(began)
 	over := began.Add(wait)
-	defer func() { spend(l.Context, began, err != nil) }()
+	defer func() { Spend(l.Context, began, err != nil) }()
 	mine := h.tenure.tryCallSlot()
-	if !mine || h.lossSoFar() == nil && (!l.isPatient() || wait < 2*minOwn || c.calls.AnyLeft() || !c.leases.Until(&h.tenure.lease).After(over)) {
+	if !mine || h.lossSoFar() == nil && (!l.isPatient() || wait < 2*minOwn || c.Calls.AnyLeft() || !c.Leases.Until(&h.tenure.Lease).After(over)) {
 		return l.releaseFor(over, mine, nil)
 	}
-	if c.calls.Start() { // an unlock works after Close, too; Close waits for all of it
-		defer c.calls.Ended()
+	if c.Calls.Start() { // an unlock works after Close, too; Close waits for all of it
+		defer c.Calls.Ended()
 	}
 	first := l.unlockHere(over)
-	if first.loss != nil || first.err == nil {
+	if first.loss != nil || first.Err == nil {
 		return l.ended(&first)
 	}
 	return l.releaseRest(over, first)
 }
 
 // releaseRest is the rest of an unlock whose first call has failed. first is in memory of its own then, which most unlocks do not need.
-func (l *level) releaseRest(over time.Time, first unlocking) error {
+func (l *Level) releaseRest(over time.Time, first unlocking) error {
 	return l.releaseFor(over, true, &first)
 }
 
 // releaseFor ends the hold on a goroutine of its own, with the first call or after that. mine says that the right to make calls was taken.
-func (l *level) releaseFor(over time.Time, mine bool, first *unlocking) error {
+func (l *Level) releaseFor(over time.Time, mine bool, first *unlocking) error {
 	by := newUnlocker()
 	if first != nil {
-		by.fails(first.err)
+		by.fails(first.Err)
 	}
-	errs := unlockFor(by, time.Until(over), []*level{l}, func() []error {
+	errs := unlockFor(by, time.Until(over), []*Level{l}, func() []error {
 		if !mine {
 			l.hold.tenure.awaitCallSlot()
 		}
@@ -188,7 +188,7 @@ func (l *level) releaseFor(over time.Time, mine bool, first *unlocking) error {
 
 // unlockHere makes the first call of an unlock on the caller's goroutine. It ends well before the unlock does, so that it is no dial that
 // ends then: if the server lets nobody in and says so unasked (maxclients), that makes rueidis v1.0.79 panic (pipe.Close).
-func (l *level) unlockHere(over time.Time) unlocking {
+func (l *Level) unlockHere(over time.Time) unlocking {
 	by := newUnlocker()
 	by.over = over
 	timer := time.AfterFunc(time.Until(over), func() { close(by.left) })
@@ -197,42 +197,42 @@ func (l *level) unlockHere(over time.Time) unlocking {
 }
 
 // isPatient reports whether the caller of Lock could not leave it.
-func (l *level) isPatient() bool {
+func (l *Level) isPatient() bool {
 	l.hold.tenure.mu.Lock()
 	defer l.hold.tenure.mu.Unlock()
 	return l.hold.patient && l == &l.hold.first
 }
 
-func (l *level) unlockTime(now time.Time) time.Duration {
-	c := l.spec.engine
-	return c.unlockTime(&l.inner, now, func() bool { return c.calls.IsSilent(l.spec.slot) })
+func (l *Level) unlockTime(now time.Time) time.Duration {
+	c := l.spec.Engine
+	return c.UnlockTime(&l.inner, now, func() bool { return c.Calls.IsSilent(l.spec.Slot) })
 }
 
 // ended is the end of an unlock whose calls have been made.
-func (l *level) ended(u *unlocking) error {
+func (l *Level) ended(u *unlocking) error {
 	defer l.hold.tenure.releaseCallSlot()
 	rest, err := u.end()
 	if rest != nil {
-		l.spec.engine.sweep(rest)
+		l.spec.Engine.sweep(rest)
 	}
 	return err
 }
 
 // unlockFor runs f, which ends levels of one Client and slot. It returns when f does, when all levels are lost, or after wait.
-func unlockFor(by *unlocker, wait time.Duration, levels []*level, f func() []error) []error {
+func unlockFor(by *unlocker, wait time.Duration, levels []*Level, f func() []error) []error {
 	m := levels[0].spec
-	c, slot, over := m.engine, m.slot, time.Now().Add(wait)
+	c, slot, over := m.Engine, m.Slot, time.Now().Add(wait)
 	results := make(chan []error)
-	counted := c.calls.Start() // an unlock works after Close, too
+	counted := c.Calls.Start() // an unlock works after Close, too
 	go func() {                // ends with its calls, which no ctx of a caller ends; Close waits for it
 		if counted {
-			defer c.calls.Ended()
+			defer c.Calls.Ended()
 		}
 		errs := f()
 		select {
 		case results <- errs:
 		case <-by.left:
-			c.calls.LeftEnds(slot) // whether Redis has answered, the calls have noted
+			c.Calls.LeftEnds(slot) // whether Redis has answered, the calls have noted
 		}
 	}()
 	for extended := false; ; {
@@ -259,9 +259,9 @@ func unlockFor(by *unlocker, wait time.Duration, levels []*level, f func() []err
 		return errs
 	default:
 	}
-	c.calls.Leave(slot)
+	c.Calls.Leave(slot)
 	close(by.left)
-	c.leases.CatchUp() // a hold that has just ended is lost, whoever notices first
+	c.Leases.CatchUp() // a hold that has just ended is lost, whoever notices first
 	errs := make([]error, len(levels))
 	for i, l := range levels {
 		errs[i] = l.leave(by.cause())
@@ -271,9 +271,9 @@ func unlockFor(by *unlocker, wait time.Duration, levels []*level, f func() []err
 
 // untilLost is how long it takes until all levels are lost, as far as that is known, or until over if that is earlier. It may be
 // less once lost is closed.
-func untilLost(levels []*level, over time.Time) (wait time.Duration, lost <-chan struct{}) {
-	c, last := levels[0].spec.engine, time.Now()
-	c.leases.CatchUp()
+func untilLost(levels []*Level, over time.Time) (wait time.Duration, lost <-chan struct{}) {
+	c, last := levels[0].spec.Engine, time.Now()
+	c.Leases.CatchUp()
 	for _, l := range levels {
 		t := l.hold.tenure
 		t.mu.Lock()
@@ -285,7 +285,7 @@ func untilLost(levels []*level, over time.Time) (wait time.Duration, lost <-chan
 		if isLost {
 			continue
 		}
-		until := c.leases.Until(&t.lease)
+		until := c.Leases.Until(&t.Lease)
 		// In the second case it has ended, and nobody was told: the Client is closed, or another unlock ends it.
 		if !until.Before(over) || !until.After(last) {
 			return time.Until(over), lost
@@ -299,7 +299,7 @@ func untilLost(levels []*level, over time.Time) (wait time.Duration, lost <-chan
 }
 
 // leave is the unlock of a level whose caller waits no longer, for what came of it so far.
-func (l *level) leave(why error) error {
+func (l *Level) leave(why error) error {
 	h, t, m := l.hold, l.hold.tenure, l.spec
 	t.mu.Lock()
 	loss, last := h.loss(), h.levels == nil
@@ -309,7 +309,7 @@ func (l *level) leave(why error) error {
 		return m.notHeld(loss)
 	}
 	if last {
-		m.engine.leases.Stop(&t.lease) // G7; and nobody is inside who would have to be told of its end
+		m.Engine.Leases.Stop(&t.Lease) // G7; and nobody is inside who would have to be told of its end
 	}
 	return m.unreachable(why)
 }

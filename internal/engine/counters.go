@@ -1,0 +1,52 @@
+package engine
+
+import (
+	"context"
+	"sync/atomic"
+)
+
+// counters are what the figures are made of.
+type counters struct {
+	holds                                    atomic.Int64
+	acquired, handOffs, shared, grants, lost atomic.Uint64
+}
+
+// Stats are what users see of the counters.
+type Stats struct {
+	Holds, Waiting                           int
+	Acquired, HandOffs, Shared, Grants, Lost uint64
+}
+
+// Stats are the counters now.
+func (c *Engine) Stats() Stats {
+	s := &c.stats
+	return Stats{
+		Holds: int(s.holds.Load()), Waiting: c.Hub.Waiting(),
+		Acquired: s.acquired.Load(), HandOffs: s.handOffs.Load(), Shared: s.shared.Load(), Grants: s.grants.Load(), Lost: s.lost.Load(),
+	}
+}
+
+// HoldBegins counts a hold. It reports false, and has not counted, if the Client is being shut down, unless it is in a section of
+// that lock.
+func (c *Engine) HoldBegins(inside bool) bool {
+	c.stats.holds.Add(1)
+	if !inside && c.IsShut() { // after the counting, so that Shutdown misses none
+		c.HoldEnds()
+		return false
+	}
+	c.stats.acquired.Add(1)
+	return true
+}
+
+// HoldEnds is the end of a hold with its last unlock.
+func (c *Engine) HoldEnds() {
+	if c.stats.holds.Add(-1) == 0 && c.IsShut() {
+		c.emptied.Do(func() { close(c.empty) })
+	}
+}
+
+// Lost tells of the loss of a hold, unless that is the end of the engine. ctx is that of its section.
+func (c *Engine) Lost(ctx context.Context, kind string, loss error) {
+	c.stats.lost.Add(1)
+	c.Options.Tell.Lost(ctx, kind, loss)
+}

@@ -1,0 +1,101 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// query runs a command for a caller who may leave. rueidis itself retries read-only commands until calls.Timeout.
+func query[T any](ctx context.Context, m *Spec, command func(context.Context) (T, error)) (value T, err error) {
+	if m.Invalid != nil {
+		return value, m.Invalid
+	}
+	c := m.Engine
+	if !c.Calls.Start() {
+		return value, m.closed()
+	}
+	defer c.Calls.Ended()
+	if ctx.Err() != nil {
+		return value, m.Fail(ctx.Err())
+	}
+	left := false
+	if c.Cluster.IsUnknown() {
+		var known bool
+		known, err = c.Cluster.Learn(ctx, time.Time{}, m)
+		left = !known
+	}
+	if !left {
+		value, left, err = Leavable(ctx, m, time.Time{}, func(<-chan struct{}) (T, error) {
+			return command(c.Calls.Context(ctx, time.Now(), 0))
+		}, nil)
+	}
+	switch {
+	case err == nil && !left:
+		return value, nil
+	case c.Calls.IsClosed():
+		err = c.errs.Closed
+	case left && ctx.Err() != nil:
+		err = ctx.Err()
+	default:
+		err = c.errs.Unreachable(err)
+	}
+	return value, m.Fail(err)
+}
+
+// IsLocked reports whether anybody has the lock.
+func (m *Spec) IsLocked(ctx context.Context) (bool, error) {
+	return query(ctx, m, func(ctx context.Context) (bool, error) { return m.Kind.IsLocked(ctx, m.Engine.rdb, m.Key) })
+}
+
+// HoldCount is how many open levels the hold has that ctx carries; 0 if there is none, or Redis does not have it.
+func (m *Spec) HoldCount(ctx context.Context) (int, error) {
+	l := m.LevelIn(ctx)
+	if l == nil {
+		return 0, m.Invalid
+	}
+	rdb := m.Engine.rdb
+	held, err := query(ctx, m, func(ctx context.Context) (bool, error) {
+		return rdb.Do(ctx, rdb.B().Hexists().Key(m.Key).Field(l.hold.tenure.Field()).Build()).AsBool()
+	})
+	if !held {
+		return 0, err
+	}
+	return l.hold.depth(), nil
+}
+
+// PTTL is what PTTL says of the lock.
+func (m *Spec) PTTL(ctx context.Context) (int64, error) {
+	rdb := m.Engine.rdb
+	return query(ctx, m, func(ctx context.Context) (int64, error) {
+		return rdb.Do(ctx, rdb.B().Pttl().Key(m.Key).Build()).AsInt64()
+	})
+}
+
+// Force frees the lock whoever has it, and reports whether somebody had it.
+func (m *Spec) Force(ctx context.Context) (bool, error) {
+	if err := m.Fits(); err != nil && m.Invalid == nil {
+		return false, m.Fail(err)
+	}
+	return query(ctx, m, func(ctx context.Context) (bool, error) {
+		return m.Kind.Force(ctx, m.Engine.rdb, m.Key, m.fair(), lua.Publish(m.Engine.KnownChannel(m)))
+	})
+}
+
+// Look is what Redis knows of the lock.
+func (m *Spec) Look(ctx context.Context) (info lua.Info, err error) {
+	if err := m.Fits(); err != nil && m.Invalid == nil {
+		return info, m.Fail(err)
+	}
+	c, queue := m.Engine, m.queue
+	if c.Cluster != nil && c.slot(queue) != c.slot(m.Key) { // then nobody stands in it
+		queue = ""
+	}
+	return query(ctx, m, func(ctx context.Context) (lua.Info, error) {
+		return lua.Look(ctx, c.rdb, lua.InfoArgs{
+			Name: m.Key, Queue: queue, List: m.Kind.Queueing == kinds.PerWaiter, Fence: m.fenceOf(), Publish: lua.Publish(c.KnownChannel(m)),
+		})
+	})
+}

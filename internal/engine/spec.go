@@ -1,0 +1,106 @@
+package engine
+
+import (
+	"context"
+	"math"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// Spec is what a lock is, and on which terms a handle takes it. It does not change once the handle is made.
+type Spec struct {
+	Engine    *Engine
+	Kind      *kinds.Kind
+	Name      string        // for users
+	Key       string        // in Redis: Options.Prefix and the name
+	channel   string        // unlocks are published there
+	queue     string        // of the processes that wait
+	Slot      uint16        // of the cluster; 0 without one
+	Lease     time.Duration // 0: the watchdog renews
+	MaxHold   time.Duration // see WithMaxHold; 0: no such bound
+	MinHold   time.Duration // see WithMinHold
+	Grace     time.Duration // see WithGrace
+	NoReentry bool          // see WithoutReentry
+	alone     bool          // it has a tenure of its own, though its kind shares one
+	Invalid   error         // what is wrong with the handle; returned by Lock
+}
+
+// NewSpec is that of the lock with that key, which users call name.
+func (c *Engine) NewSpec(key string, k *kinds.Kind, name string) *Spec {
+	m := &Spec{Engine: c, Kind: k, Name: name, Key: key, channel: k.Channel(key), queue: k.Queue(key)}
+	if c.Cluster != nil {
+		m.Slot = c.slot(key)
+	}
+	return m
+}
+
+// Fail makes an error about the lock.
+func (m *Spec) Fail(causes ...error) error { return m.Engine.errs.Failed(m.Name, causes...) }
+
+func (m *Spec) closed() error { return m.Fail(m.Engine.errs.Closed) }
+
+func (m *Spec) notHeld(why error) error { return m.Fail(m.Engine.errs.NotHeld, why) }
+
+func (m *Spec) unreachable(err error) error { return m.Fail(m.Engine.errs.Unreachable(err)) }
+
+// Leavable is [calls.Leavable] for a call about m.
+func Leavable[T any](
+	ctx context.Context, m *Spec, limit time.Time, f func(left <-chan struct{}) (T, error), rollBack func(T, error),
+) (value T, left bool, err error) {
+	return calls.Leavable(ctx, m.Engine.Calls, m.Slot, limit, f, rollBack)
+}
+
+// TTL is for how long a hold is trusted that was acquired through this handle, unless it is renewed.
+func (m *Spec) TTL() time.Duration {
+	if m.Lease == 0 {
+		return m.upToMax(m.Engine.Options.WatchdogTimeout)
+	}
+	return m.upToMax(m.Lease)
+}
+
+// expiry is what Redis is told for a hold that this handle took, so that it can be trusted for ttl.
+func (m *Spec) expiry(ttl time.Duration) time.Duration { return longer(m.upToMax(ttl), m.Grace) }
+
+// longer is the sum of a and b, or the longest time that there is.
+func longer(a, b time.Duration) time.Duration {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}
+
+// upToMax is the lease ttl, or the longest hold if that is less.
+func (m *Spec) upToMax(ttl time.Duration) time.Duration {
+	if m.MaxHold > 0 {
+		return min(ttl, m.MaxHold)
+	}
+	return ttl
+}
+
+// fair is what the scripts have to know of the queue, if each waiter has a place in it. On a cluster with plain channels no script
+// can tell whether a process still listens; then the head is told, and asks.
+func (m *Spec) fair() lua.Fair {
+	c, k := m.Engine, m.Kind
+	if k.Queueing != kinds.PerWaiter {
+		return lua.Fair{}
+	}
+	f := lua.Fair{
+		List: m.queue, Times: k.Timeouts(m.Key), Place: c.placeLease(),
+		Counts: c.Cluster == nil || c.KnownChannel(m).Sharded,
+	}
+	if f.Counts && c.handsOff() {
+		f.GrantLease = c.grantLease()
+	}
+	return f
+}
+
+// fenceOf is the key of the fencing counter, "" if there is none.
+func (m *Spec) fenceOf() string {
+	if m.Kind.Fence == nil {
+		return ""
+	}
+	return m.Kind.Fence(m.Key)
+}

@@ -1,0 +1,138 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/sweep"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// Nothing may be left behind by a call that failed (G5), though a command that was sent cannot be
+// called back. What a command without a reply may have done is found out and rolled back here:
+//
+//   - Its reply comes late: whoever waits for it gives the hold back (locking.rollBack).
+//   - Its reply is lost: the owner field is swept, that is released again and again, until the command can do nothing any more: as
+//     long as the lease that it could have started lasts, or until the first answer if it was to end a hold.
+//
+// A field is used for one hold only (I3), so nobody else can be hurt by that, however late it comes.
+
+// UnresolvedUntil returns what is unresolved of the tenure, which is so until then at least.
+func (t *Tenure) UnresolvedUntil(until time.Time) *sweep.Unresolved {
+	if t.Unresolved == nil {
+		t.Unresolved = new(sweep.Unresolved)
+	}
+	if until.After(t.Unresolved.Until) {
+		t.Unresolved.Until = until
+	}
+	return t.Unresolved
+}
+
+// lateAcquire notes that a first acquire that lasts for ttl was sent, and not answered.
+func (t *Tenure) lateAcquire(ttl time.Duration) {
+	t.UnresolvedUntil(time.Now().Add(min(ttl, sweep.Most))).Late = true
+}
+
+// SweepIfUnresolved sweeps the field of a hold that has ended, or did not come to be, if something of it is unresolved. A release also takes it out
+// of the queue in Redis.
+func (t *Tenure) SweepIfUnresolved() {
+	if r := t.orphan(); r != nil {
+		t.Spec.Engine.sweep(r)
+	}
+}
+
+// sweepInCall is SweepIfUnresolved within a call that the Client counts, and that does not wait for the sweep, not even while the Client closes:
+// Close does.
+func (t *Tenure) sweepInCall() {
+	if r := t.orphan(); r != nil {
+		t.Spec.Engine.sweepers.Add([]*sweep.Orphan{r})
+	}
+}
+
+// forget ends a tenure that was lost on its way from one hold to the next. It may still be there in Redis, say because the reply of a renewal
+// was lost.
+func (t *Tenure) forget() {
+	m := t.Spec
+	t.UnresolvedUntil(time.Now().Add(longer(m.TTL(), m.Grace))).OutcomeUnknown = true
+	t.sweepInCall()
+}
+
+// isClean reports whether all is known of the field, or nobody has asked for it.
+func (t *Tenure) isClean() bool { return t == nil || t.Unresolved == nil && t.queued == nil }
+
+// orphan is what of the field is to be swept, nil if there is nothing, or nobody has asked.
+func (t *Tenure) orphan() *sweep.Orphan {
+	if t == nil {
+		return nil
+	}
+	var u sweep.Unresolved
+	if t.Unresolved != nil {
+		u = *t.Unresolved
+	}
+	if !u.Late && !u.OutcomeUnknown && t.queued == nil {
+		return nil
+	}
+	m := t.Spec
+	r := &sweep.Orphan{Unresolved: u, Slot: m.Slot, Args: t.ReleaseArgs()}
+	r.Gone = func() { m.Engine.Hub.Wake(m.waiters()) }
+	r.Left = func(err error) {
+		m.Engine.Options.Tell.Warn("rlock: a field may be left in Redis after a call without an answer; it ends with its lease",
+			"name", m.Name, "owner", r.Args.Owner, "err", err)
+	}
+	if t.queued != nil {
+		r.Place = time.Now().Add(sweep.Most)
+	}
+	return r
+}
+
+// sweep sweeps those that are not nil: of one lock, or of locks that one call can take. After Close there is one more try, here.
+func (c *Engine) sweep(all ...*sweep.Orphan) {
+	all = slices.DeleteFunc(all, func(r *sweep.Orphan) bool { return r == nil })
+	switch {
+	case len(all) == 0:
+	case c.Calls.Start():
+		c.sweepers.Add(all)
+		c.Calls.Ended()
+	default:
+		c.sweepers.Once(all)
+	}
+}
+
+// GiveBack releases a hold that was granted to nobody. It reports whether Redis has answered.
+func (t *Tenure) GiveBack() (answered bool) {
+	_, err := t.Spec.Engine.ReleaseOnce(t.Spec, t.ReleaseArgs())
+	t.givenBack(err)
+	t.SweepIfUnresolved()
+	return err == nil
+}
+
+// givenBack notes what the release of a hold that was granted to nobody came to.
+func (t *Tenure) givenBack(err error) {
+	if err != nil {
+		m := t.Spec
+		t.UnresolvedUntil(time.Now().Add(m.expiry(m.TTL()))).OutcomeUnknown = true
+	} else {
+		t.queued = nil
+		if t.Unresolved != nil {
+			t.Unresolved.OutcomeUnknown = false
+		}
+	}
+}
+
+// ReleaseOnce sends a release that is to arrive even if the client is closing.
+func (c *Engine) ReleaseOnce(m *Spec, args lua.ReleaseArgs) (held bool, err error) {
+	ctx, cancel := c.Calls.Last()
+	defer cancel()
+	reply, err := c.release(ctx, m, args)
+	return reply.Status != lua.NotHeld, err
+}
+
+func (c *Engine) release(ctx context.Context, m *Spec, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
+	reply, err := lua.Release(ctx, c.rdb, args)
+	c.Calls.Answered(m.Slot, err)
+	if reply.NoQueue && err == nil {
+		c.forbidden(args.Side).Store(true)
+	}
+	return reply, err
+}
