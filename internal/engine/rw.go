@@ -151,7 +151,7 @@ func (rw *RW) lockGate(who Caller) (*Level, error) {
 			continue
 		}
 		if err != nil {
-			err = orLoss(err, reader.hold) // then the gate is free, see level.keeps
+			err = orLoss(err, reader.hold) // then the gate is free, see Level.keeps
 		}
 		return gate, err
 	}
