@@ -50,6 +50,25 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 	return &Client{engine: engine.New(rdb, id.String(), o.forEngine()), prefix: o.Prefix, trace: o.Trace}, nil
 }
 
+// forEngine are the options of the engine. They have been validated.
+func (o Options) forEngine() engine.Options {
+	t := newTellers(o)
+	return engine.Options{
+		Errors: engine.Errors{
+			Closed: ErrClosed, Lost: ErrLost, NotHeld: ErrNotHeld, NotReplicated: ErrNotReplicated, Reentry: ErrReentry, Upgrade: ErrUpgrade,
+			Loss: newLostError, NotAcquired: newNotAcquired, Unreachable: unreachable, Failed: newLockError,
+		},
+		Tell:            t,
+		WatchdogTimeout: o.WatchdogTimeout,
+		UnlockTimeout:   o.UnlockTimeout,
+		HandOff:         engine.RunBound(o.HandOff),
+		Replicas:        o.Replicas,
+		ReplicaTimeout:  o.ReplicaTimeout,
+		Renewed:         t.onRenewal(),
+		PlainPubSub:     o.PlainPubSub,
+	}
+}
+
 // Close ends everything that the Client does. Waiting calls return [ErrClosed], and the contexts of sections are cancelled with a
 // [LostError] that satisfies ErrClosed. Calls after it return ErrClosed.
 //

@@ -147,22 +147,3 @@ func (o Options) validate() (Options, error) {
 	o.WatchdogTimeout = o.WatchdogTimeout.Truncate(time.Millisecond) // as Redis gets it
 	return o, nil
 }
-
-// forEngine are the options of the engine. They have been validated.
-func (o Options) forEngine() engine.Options {
-	t := newTellers(o)
-	return engine.Options{
-		Errors: engine.Errors{
-			Closed: ErrClosed, Lost: ErrLost, NotHeld: ErrNotHeld, NotReplicated: ErrNotReplicated, Reentry: ErrReentry, Upgrade: ErrUpgrade,
-			Loss: newLostError, NotAcquired: newNotAcquired, Unreachable: unreachable, Failed: newLockError,
-		},
-		Tell:            t,
-		WatchdogTimeout: o.WatchdogTimeout,
-		UnlockTimeout:   o.UnlockTimeout,
-		HandOff:         engine.RunBound(o.HandOff),
-		Replicas:        o.Replicas,
-		ReplicaTimeout:  o.ReplicaTimeout,
-		Renewed:         t.onRenewal(),
-		PlainPubSub:     o.PlainPubSub,
-	}
-}

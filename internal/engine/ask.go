@@ -97,6 +97,28 @@ func (c Caller) LeaveTo(f func(), clients ...*Engine) {
 	}
 }
 
+// Waits tells that the Lock waits from here on.
+func (c Caller) Waits(holder string) {
+	if c.Trace != nil {
+		c.Trace.Waits(holder)
+	}
+}
+
+// Stopped is closed when the Lock is to stop waiting, though it has time.
+func (c Caller) Stopped() <-chan struct{} {
+	if c.Trace == nil {
+		return nil
+	}
+	return c.Trace.Over()
+}
+
+// Took tells how the lock was got.
+func (c Caller) Took(p Path) {
+	if c.Trace != nil {
+		c.Trace.Took(p)
+	}
+}
+
 // MinAttempt is what the first attempt of a TryLock is given at least, and what the replicas may take on top of it, so that one
 // with a wait shorter than the way to Redis still asks once.
 func (c *Engine) MinAttempt() time.Duration {
@@ -123,39 +145,6 @@ type AcquireRequest struct {
 	queued          bool                  // the waiter of a Lock is in the queue of the process
 	warned          bool                  // that it waits for its own caller
 	failed          atomic.Pointer[error] // what went wrong the last time, if it did
-}
-
-// AcquireResult is what Redis replied to a request, or what the process itself can say in its place.
-type AcquireResult struct {
-	lua.AcquireReply
-	how   how
-	Sent  time.Time     // just before the call that was answered: the lease counts from here (G2)
-	lease time.Duration // 0: what was asked for
-}
-
-// how a level is had.
-type how int8
-
-const (
-	byCall   how = iota // Redis has answered, or another process has given the lock
-	passed              // by the unlock before it: the tenure goes on
-	shared              // beside the readers of the process: their tenure goes on
-	letIn               // the same, by one of them: it goes on until this one has begun
-	inMemory            // as one more of a hold
-)
-
-// Granted reports whether the lock is theirs.
-func (a *AcquireResult) Granted() bool { return a.Status == lua.Acquired }
-
-// until is the end of the time for which what m was granted is trusted.
-func (a *AcquireResult) until(m *Spec) time.Time {
-	switch {
-	case a.Sent.IsZero():
-		return time.Time{}
-	case a.lease > 0:
-		return a.Sent.Add(a.lease)
-	}
-	return a.Sent.Add(m.TTL())
 }
 
 // rollbacker ends a request whose caller has left, when there is an answer.

@@ -117,7 +117,10 @@ func (c *Engine) end() {
 		defer close(ended)
 		var all sync.WaitGroup
 		all.Go(c.Leases.Close)
-		if places := c.places(); places != nil {
+		c.mu.Lock()
+		places := c.placed // no other comes any more
+		c.mu.Unlock()
+		if places != nil {
 			all.Go(places.Close)
 		}
 		all.Go(c.Hub.Close)
@@ -202,6 +205,20 @@ func (c *Engine) IsShut() bool {
 // grant.
 func (c *Engine) handsOff() bool { return c.Options.HandOff.Most > 0 && c.Options.Replicas == 0 }
 
+// maxGrantLease bounds for how long a lock is given to another process, until that renews it: it may have died.
+const maxGrantLease = 2 * time.Second
+
+func (c *Engine) grantLease() time.Duration { return GrantLease(c.Options.WatchdogTimeout) }
+
+// GrantLease is for how long a lock is given to another process that has that watchdog time.
+func GrantLease(watchdog time.Duration) time.Duration { return min(maxGrantLease, watchdog) }
+
+// placeLease is for how long a place lasts unless it is refreshed, and with that how long a waiter keeps others waiting that was
+// stopped, or died unseen.
+const placeLease = 5 * time.Second
+
+func (c *Engine) placeLease() time.Duration { return min(placeLease, c.Options.WatchdogTimeout) }
+
 // IsOwn reports whether an owner field belongs to this client.
 func (c *Engine) IsOwn(field string) bool { return kinds.IsOf(c.ID, field) }
 
@@ -253,3 +270,20 @@ type renewal struct {
 }
 
 func (c *Engine) group(m *Spec) any { return renewal{kind: m.Kind, grace: m.Grace, slot: m.Slot} }
+
+// ReleaseOnce sends a release that is to arrive even if the client is closing.
+func (c *Engine) ReleaseOnce(m *Spec, args lua.ReleaseArgs) (held bool, err error) {
+	ctx, cancel := c.Calls.Last()
+	defer cancel()
+	reply, err := c.release(ctx, m, args)
+	return reply.Status != lua.NotHeld, err
+}
+
+func (c *Engine) release(ctx context.Context, m *Spec, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
+	reply, err := lua.Release(ctx, c.rdb, args)
+	c.Calls.Answered(m.Slot, err)
+	if reply.NoQueue && err == nil {
+		c.forbidden(args.Side).Store(true)
+	}
+	return reply, err
+}

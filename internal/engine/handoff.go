@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"context"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
@@ -25,56 +24,6 @@ import (
 //
 // If the reply is lost, the release that follows tells: if the owner still had the lock, it was not handed off,
 // and cannot be any more; if it had not, the waiter asks whether it has it.
-
-// maxGrantLease bounds for how long a lock is given to another process, until that renews it: it may have died.
-const maxGrantLease = 2 * time.Second
-
-func (c *Engine) grantLease() time.Duration { return GrantLease(c.Options.WatchdogTimeout) }
-
-// GrantLease is for how long a lock is given to another process that has that watchdog time.
-func GrantLease(watchdog time.Duration) time.Duration { return min(maxGrantLease, watchdog) }
-
-// RunBound bounds a run.
-type RunBound struct {
-	Most int           // hand-offs that may follow each other; 0: there are none, to other processes either
-	For  time.Duration // for how long they may
-}
-
-const (
-	// mostBesideOutsiders bounds a run while somebody waits who does not hand off.
-	mostBesideOutsiders = 2
-	// openRun bounds a run of unlocks that notify everybody, and openRunFor its time: then others go first for a tenth of that.
-	openRun    = 8
-	openRunFor = 100 * time.Millisecond
-)
-
-// run is how many hand-offs inside of the process followed each other, and since when. The holds pass it on to each other.
-type run struct {
-	length int
-	began  time.Time
-	by     *Level // of the section that the last one ended, for the Trace of the waiter that got it; nil without one
-}
-
-// section is the one that the last hand-off ended; nil if nobody wants to know. It is told once.
-func (r *run) section() context.Context {
-	by := r.by
-	if r.by = nil; by == nil {
-		return nil
-	}
-	return by
-}
-
-// besideOutsiders is what a run is bounded by while others wait who are not in line: they get a fifth of the sections at least, if they
-// are there for them.
-func (b RunBound) besideOutsiders() RunBound {
-	b.Most = min(b.Most, mostBesideOutsiders)
-	return b
-}
-
-// over reports whether there should be no further hand-off. A nil run is one that has not begun.
-func (r *run) over(o RunBound, now time.Time) bool {
-	return r != nil && (r.length >= o.Most || now.Sub(r.began) >= o.For)
-}
 
 // passOn has the next waiter of the process go on with the tenure of a hold whose last level is closed. It reports false if that cannot be:
 // nobody waits, or not for the same, or the run is over; or a call is under way, or something is not known of the tenure, or too little is
@@ -149,12 +98,6 @@ func (l *locking) Take(from any, outsiders bool) bool {
 	}
 	l.Tenure, l.delivered = t, handed
 	return true
-}
-
-// mayPassOn reports whether a Lock wants of Redis what every other one does, so that it can have the tenure of another one, and another one
-// its: it is renewed, and has no bound of its own.
-func (m *Spec) mayPassOn() bool {
-	return m.Kind.PassesOn && m.Engine.handsOff() && m.usesGrants() && m.MaxHold == 0
 }
 
 // claim tells the hub that the hold ends, and claims the waiter that is next in this process: nil if there is none. If
@@ -266,17 +209,6 @@ func (t *Tenure) handedOff(next *locking, stay bool, sent time.Time, reply lua.R
 	return ReleaseResult{sent: sent, Held: true}
 }
 
-// next is the run with one hand-off more, or a new one.
-func (r *run) next(stay bool, now time.Time) *run {
-	if r == nil || !stay {
-		r = &run{began: now}
-	}
-	if stay {
-		r.length++
-	}
-	return r
-}
-
 // notHandedOff ends the claim after an attempt that failed, when it is known what came of the release
 // instead.
 func (l *locking) notHandedOff(r ReleaseResult) {
@@ -294,15 +226,6 @@ func (l *locking) unclaim() {
 		l.rollBack(AcquireResult{}, nil)
 	}
 }
-
-// usesGrants reports whether a grant is what a Lock asks for: it is renewed, for no shorter time, and has no grace.
-func (m *Spec) usesGrants() bool {
-	return m.Lease == 0 && m.Grace == 0 && m.TTL() == m.Engine.Options.WatchdogTimeout
-}
-
-// isShort reports whether a Lock is to last for less than a grant may. So its field must not be trusted to be a hold when it is
-// granted: the Lock asks, and has its own lease from then on.
-func (m *Spec) isShort() bool { return !m.usesGrants() && m.expiry(m.TTL()) < maxGrantLease }
 
 // given is what a grant by another process comes to. The hold is trusted from when the process asked for its place, or saw it last, for
 // the lease of the grant. If too little of that is left, or something is missing, Redis has to be asked first: that the lock is

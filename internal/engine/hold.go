@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/go-rlock/rlock/lua"
@@ -75,16 +76,52 @@ func (h *hold) fencingToken() (token int64, ok bool) {
 	return h.token, h.token != 0
 }
 
+// AcquireResult is what Redis replied to a request, or what the process itself can say in its place.
+type AcquireResult struct {
+	lua.AcquireReply
+	how   how
+	Sent  time.Time     // just before the call that was answered: the lease counts from here (G2)
+	lease time.Duration // 0: what was asked for
+}
+
+// how a level is had.
+type how int8
+
+const (
+	byCall   how = iota // Redis has answered, or another process has given the lock
+	passed              // by the unlock before it: the tenure goes on
+	shared              // beside the readers of the process: their tenure goes on
+	letIn               // the same, by one of them: it goes on until this one has begun
+	inMemory            // as one more of a hold
+)
+
+// Granted reports whether the lock is theirs.
+func (a *AcquireResult) Granted() bool { return a.Status == lua.Acquired }
+
+// until is the end of the time for which what m was granted is trusted.
+func (a *AcquireResult) until(m *Spec) time.Time {
+	switch {
+	case a.Sent.IsZero():
+		return time.Time{}
+	case a.lease > 0:
+		return a.Sent.Add(a.lease)
+	}
+	return a.Sent.Add(m.TTL())
+}
+
+// ErrOver says that the hold to re-enter was unlocked meanwhile.
+var ErrOver = errors.New("the hold is over")
+
 // admit has a hold begin on a tenure. Inside of a section of the same lock, Shutdown lets it finish. It fails if the client is closed, and with
 // ErrOver if nobody asked Redis, and the tenure has ended meanwhile.
-func (t *Tenure) admit(who Caller, m *Spec, a AcquireResult, inside bool) (*Level, error) {
-	inner, cancel := m.levelCtx(who.Ctx)
-	l, err := t.admitAs(inner, who.Outer, cancel, m, a, inside)
+func (t *Tenure) admit(ctx, given context.Context, m *Spec, a AcquireResult, inside bool) (*Level, error) {
+	inner, cancel := m.levelCtx(ctx)
+	l, err := t.admitAs(inner, given, cancel, m, a, inside)
 	if err != nil {
 		cancel(nil)
 		return nil, err
 	}
-	if who.Ctx.Done() == nil {
+	if ctx.Done() == nil {
 		t.mu.Lock()
 		l.hold.patient = true
 		t.mu.Unlock()

@@ -24,7 +24,7 @@ type Level struct {
 	// Guarded by tenure.mu.
 	cancel context.CancelCauseFunc // nil once the level is closed
 	next   *Level                  // the one that was opened before it, of those that are open
-	gate   *Level                  // of an Upgradeable, which the loss of the hold frees; nil: none
+	freed  func()                  // called on a goroutine of its own when the hold is lost; nil: nothing is
 }
 
 // String keeps fmt from reading the fields, which change. It is the form of package context.
@@ -125,10 +125,56 @@ func (l *Level) downgraded() bool {
 // String keeps fmt from reading what is inside, as [Level.String].
 func (c *outerCtx) String() string { return fmt.Sprint(c.Context) }
 
-// free unlocks a gate whose reader is lost.
-func (l *Level) free() {
-	if c := l.spec.Engine; c.Calls.Start() {
-		defer c.Calls.Ended()
-		_ = l.Unlock()
+// LevelIn returns the innermost open level of m that ctx carries, or nil.
+func (m *Spec) LevelIn(ctx context.Context) *Level { return openLevel(ctx, (*hold).isOf, m) }
+
+// levelBeside returns the innermost open level of the other side of a read/write lock, or nil.
+func (m *Spec) levelBeside(ctx context.Context) *Level { return openLevel(ctx, (*hold).isBeside, m) }
+
+func openLevel(ctx context.Context, is func(*hold, *Spec) bool, m *Spec) *Level {
+	for l := levelOf(ctx); l != nil; l = l.enclosing() {
+		if is(l.hold, m) && l.IsOpen() {
+			return l
+		}
 	}
+	return nil
+}
+
+// levelOf returns the innermost level that ctx carries, or nil.
+func levelOf(ctx context.Context) *Level {
+	l, _ := Innermost[*Level](SectionOf(ctx))
+	return l
+}
+
+// enclosing is the next level around it, or nil.
+func (l *Level) enclosing() *Level {
+	next, _ := Innermost[*Level](l.outer)
+	return next
+}
+
+// Owner is the owner of the innermost hold that ctx carries; "" if there is none, or it is over.
+func Owner(ctx context.Context) string {
+	if l := levelOf(ctx); l != nil && l.hold.isLive() {
+		return l.hold.tenure.Field()
+	}
+	return ""
+}
+
+// Token is that of the innermost hold of a lock called name.
+func Token(ctx context.Context, name string) (token int64, ok bool) {
+	return tokenIn(ctx, func(h *hold) bool { return h.tenure.Spec.Name == name })
+}
+
+// Token is that of the innermost hold of m.
+func (m *Spec) Token(ctx context.Context) (token int64, ok bool) {
+	return tokenIn(ctx, func(h *hold) bool { return h.isOf(m) })
+}
+
+func tokenIn(ctx context.Context, of func(*hold) bool) (token int64, ok bool) {
+	for l := levelOf(ctx); l != nil; l = l.enclosing() {
+		if of(l.hold) {
+			return l.hold.fencingToken()
+		}
+	}
+	return 0, false
 }

@@ -43,9 +43,6 @@ type locking struct {
 	delivered      AcquireResult     // what a claimant made of it, in its place
 }
 
-// ErrOver says that the hold to re-enter was unlocked meanwhile.
-var ErrOver = errors.New("the hold is over")
-
 var errReads = errors.New("the ctx carries a read hold (unlock that first; only a reader of Upgradeable can become the writer, by its Upgrade)")
 
 // Lock re-enters the hold of the lock that the caller's ctx carries, or competes.
@@ -412,7 +409,7 @@ func (l *locking) enter(a AcquireResult) (s *Level, err error) {
 	case a.Unconfirmed != nil:
 		err = fmt.Errorf("%w: %w", m.Engine.errs.NotReplicated, a.Unconfirmed)
 	case a.how != byCall, time.Now().Before(until):
-		s, err = t.admit(l.Caller, m, a, l.within != nil)
+		s, err = t.admit(l.Ctx, l.Outer, m, a, l.within != nil)
 	default:
 		err = t.tooLate(m, until)
 	}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-rlock/rlock/internal/kinds"
 )
@@ -20,6 +21,13 @@ type insiders struct {
 	of      map[uint64]*Tenure
 	readers map[string]*readers // those of each read/write lock that others may join, by its key
 	most    int                 // of them since the maps were made
+}
+
+// readers are those of one lock that others may join (readers.go).
+type readers struct {
+	tenure *Tenure
+	since  time.Time // when the first of them was let in by a call
+	asking bool      // one asks, to lead after them
 }
 
 func (i *insiders) add(t *Tenure) {
@@ -97,7 +105,7 @@ func isSame(a, b context.Context) bool {
 // The packages whose contexts embed what they were derived from, for good.
 var (
 	contextPackage = reflect.TypeOf(context.Background()).PkgPath()
-	ownPackage     = reflect.TypeFor[Level]().PkgPath()
+	ownPackage     = reflect.TypeFor[Engine]().PkgPath()
 )
 
 // parentOf is what ctx embeds, as those of package context do but for WithoutCancel, and ours; nil: it cannot be told. Others may change

@@ -20,12 +20,6 @@ import (
 // have run twice (tenure.unresolved): then a late copy may have put the owner in the queue again, after a grant whose message is still
 // on its way. Such a grant counts from the first call, as that of a plain lock.
 
-// placeLease is for how long a place lasts unless it is refreshed, and with that how long a waiter keeps others waiting that was
-// stopped, or died unseen.
-const placeLease = 5 * time.Second
-
-func (c *Engine) placeLease() time.Duration { return min(placeLease, c.Options.WatchdogTimeout) }
-
 // placeKeeper is what the renewer knows of the placeKeeper of an owner.
 type placeKeeper struct {
 	tenure *Tenure

@@ -9,13 +9,6 @@ import "time"
 //
 // Nobody joins who would have to wait in the process's own queue, say behind a writer.
 
-// readers are those of one lock that others may join.
-type readers struct {
-	tenure *Tenure
-	since  time.Time // when the first of them was let in by a call
-	asking bool      // one asks, to lead after them
-}
-
 // lead has others join the reader that was just let in by a call.
 func (i *insiders) lead(t *Tenure) {
 	i.mu.Lock()
@@ -75,7 +68,7 @@ func (l *locking) share() (*Level, error) {
 	if left := time.Until(m.Engine.Leases.Until(&t.Lease)); left < m.TTL()/3 || left > m.TTL() { // nor a longer one than it asks for
 		return nil, ErrOver
 	}
-	s, err := t.admit(l.Caller, m, AcquireResult{how: shared}, false)
+	s, err := t.admit(l.Ctx, l.Outer, m, AcquireResult{how: shared}, false)
 	if err != nil {
 		if err != ErrOver { //nolint:errorlint // never wrapped
 			err = l.failure(err)

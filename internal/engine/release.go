@@ -26,44 +26,6 @@ import (
 //	any                  the lease ends                       lost, when the call has ended
 //	after the loss                                            done: ErrLost and ErrNotHeld; swept if it may still be in Redis
 
-// Unlock closes the level, and ends the hold with the last one.
-func (l *Level) Unlock() error {
-	switch closed, last := l.close(); {
-	case last:
-		return l.traced((*Level).release)
-	case closed:
-		return l.traced((*Level).outlived)
-	case l.downgraded():
-		return nil
-	}
-	return l.spec.notHeld(ErrUnlockedBefore)
-}
-
-// outlived is the unlock of a level that is closed while others of its hold are open.
-func (l *Level) outlived() error {
-	h, leases := l.hold, l.spec.Engine.Leases
-	if !time.Now().Before(leases.Until(&h.tenure.Lease)) {
-		leases.CatchUp() // it is lost, whoever notices first
-	}
-	if loss := h.lossSoFar(); loss != nil {
-		return l.spec.notHeld(loss)
-	}
-	return nil
-}
-
-// GiveBack unlocks a level that the caller was not told of. Its hold does not stay taken, see WithMinHold.
-func (l *Level) GiveBack() {
-	l.Untaken()
-	_ = l.Unlock()
-}
-
-// Untaken has the hold not stay taken, unless it is one that the caller had before.
-func (l *Level) Untaken() {
-	if l == &l.hold.first && l.spec.MinHold > 0 {
-		l.hold.tenure.taken = nil
-	}
-}
-
 // unlocking is the unlock of what was the last open level, by whoever has the right to make calls for its hold.
 type unlocking struct {
 	releasing
@@ -259,23 +221,4 @@ func (t *Tenure) releaseCall(now time.Time, by *unlocker) *calls.Context {
 	}
 	ctx.EndAt(deadline)
 	return ctx
-}
-
-// staysTaken reports whether the lock is to stay taken after an unlock now, see WithMinHold.
-func (t *Tenure) staysTaken() bool { return t.taken != nil && time.Now().Before(*t.taken) }
-
-// ReleaseArgs are those of a release that ends the tenure.
-func (t *Tenure) ReleaseArgs() lua.ReleaseArgs {
-	m := t.Spec
-	args := lua.ReleaseArgs{
-		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Publish: lua.Publish(m.Engine.KnownChannel(m)), Fair: m.fair(),
-	}
-	if key := m.queueKey(); key != "" {
-		args.Fence = m.fenceOf()
-		args.Queue = lua.Queue{Key: key, GrantLease: m.Engine.grantLease()}
-	}
-	if t.staysTaken() && t.lossSoFar() == nil { // a lost one ends with its lease, and not later
-		args.Next, args.Taken = m.Kind.Placeholder(m.Engine.ID), *t.taken
-	}
-	return args
 }

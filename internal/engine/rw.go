@@ -161,7 +161,7 @@ func (rw *RW) lockGate(who Caller) (*Level, error) {
 func (l *Level) keeps(gate *Level) {
 	t := l.hold.tenure
 	t.mu.Lock()
-	l.gate = gate
+	l.freed = gate.free
 	lost := l.hold.loss() != nil
 	t.mu.Unlock()
 	if lost {
@@ -200,4 +200,12 @@ func orLoss(err error, holds ...*hold) error {
 		}
 	}
 	return err
+}
+
+// free unlocks a gate whose reader is lost.
+func (l *Level) free() {
+	if c := l.spec.Engine; c.Calls.Start() {
+		defer c.Calls.Ended()
+		_ = l.Unlock()
+	}
 }

@@ -1,6 +1,10 @@
 package engine
 
-import "context"
+import (
+	"context"
+	"sync/atomic"
+	"time"
+)
 
 // Section is what a ctx carries of a Lock: a level of a hold, or of that of a quorum.
 type Section interface {
@@ -14,7 +18,7 @@ type Section interface {
 // SectionKey is the key of the innermost section in a context.
 type SectionKey struct{}
 
-// noSection stands for none, see detached.
+// noSection stands for none, see Detached.
 type noSection struct{}
 
 // SectionOf is the innermost section that ctx carries, or nil.
@@ -55,61 +59,36 @@ func Innermost[L Section](s Section) (l L, ok bool) {
 	return l, false
 }
 
-// LevelIn returns the innermost open level of m that ctx carries, or nil.
-func (m *Spec) LevelIn(ctx context.Context) *Level { return openLevel(ctx, (*hold).isOf, m) }
-
-// levelBeside returns the innermost open level of the other side of a read/write lock, or nil.
-func (m *Spec) levelBeside(ctx context.Context) *Level { return openLevel(ctx, (*hold).isBeside, m) }
-
-func openLevel(ctx context.Context, is func(*hold, *Spec) bool, m *Spec) *Level {
-	for l := levelOf(ctx); l != nil; l = l.enclosing() {
-		if is(l.hold, m) && l.IsOpen() {
-			return l
-		}
-	}
-	return nil
-}
-
-// levelOf returns the innermost level that ctx carries, or nil.
-func levelOf(ctx context.Context) *Level {
-	l, _ := Innermost[*Level](SectionOf(ctx))
-	return l
-}
-
-// enclosing is the next level around it, or nil.
-func (l *Level) enclosing() *Level {
-	next, _ := Innermost[*Level](l.outer)
-	return next
-}
-
 // Detached is ctx without sections.
 func Detached(ctx context.Context) context.Context {
 	return context.WithValue(ctx, SectionKey{}, noSection{}) // not nil, for which a ctx made of several would look elsewhere
 }
 
-// Owner is the owner of the innermost hold that ctx carries; "" if there is none, or it is over.
-func Owner(ctx context.Context) string {
-	if l := levelOf(ctx); l != nil && l.hold.isLive() {
-		return l.hold.tenure.Field()
+// soonAfter is how soon after an unlock the sections around it have to be unlocked for its time to be taken off theirs.
+const soonAfter = time.Second
+
+// InnerUnlocks is the time that the unlocks inside a section have just taken. It is taken off the time of its own unlock.
+type InnerUnlocks struct{ latest atomic.Pointer[spentTime] }
+
+// spentTime is what unlocks took, one after the other.
+type spentTime struct {
+	took  time.Duration
+	until time.Time
+}
+
+// spent is what they took if that was just now.
+func (i *InnerUnlocks) spent(now time.Time) time.Duration {
+	if s := i.latest.Load(); s != nil && now.Sub(s.until) <= soonAfter {
+		return s.took
 	}
-	return ""
+	return 0
 }
 
-// Token is that of the innermost hold of a lock called name.
-func Token(ctx context.Context, name string) (token int64, ok bool) {
-	return tokenIn(ctx, func(h *hold) bool { return h.tenure.Spec.Name == name })
-}
-
-// Token is that of the innermost hold of m.
-func (m *Spec) Token(ctx context.Context) (token int64, ok bool) {
-	return tokenIn(ctx, func(h *hold) bool { return h.isOf(m) })
-}
-
-func tokenIn(ctx context.Context, of func(*hold) bool) (token int64, ok bool) {
-	for l := levelOf(ctx); l != nil; l = l.enclosing() {
-		if of(l.hold) {
-			return l.hold.fencingToken()
-		}
+// add adds one, but for the time that it has in common with others. Of two that end in the same moment one may be forgotten.
+func (i *InnerUnlocks) add(began, now time.Time) {
+	before := i.spent(began)
+	if s := i.latest.Load(); s != nil && s.until.After(began) {
+		began = s.until
 	}
-	return 0, false
+	i.latest.Store(&spentTime{before + max(now.Sub(began), 0), now})
 }

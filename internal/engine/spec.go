@@ -104,3 +104,18 @@ func (m *Spec) fenceOf() string {
 	}
 	return m.Kind.Fence(m.Key)
 }
+
+// mayPassOn reports whether a Lock wants of Redis what every other one does, so that it can have the tenure of another one, and another one
+// its: it is renewed, and has no bound of its own.
+func (m *Spec) mayPassOn() bool {
+	return m.Kind.PassesOn && m.Engine.handsOff() && m.usesGrants() && m.MaxHold == 0
+}
+
+// usesGrants reports whether a grant is what a Lock asks for: it is renewed, for no shorter time, and has no grace.
+func (m *Spec) usesGrants() bool {
+	return m.Lease == 0 && m.Grace == 0 && m.TTL() == m.Engine.Options.WatchdogTimeout
+}
+
+// isShort reports whether a Lock is to last for less than a grant may. So its field must not be trusted to be a hold when it is
+// granted: the Lock asks, and has its own lease from then on.
+func (m *Spec) isShort() bool { return !m.usesGrants() && m.expiry(m.TTL()) < maxGrantLease }

@@ -1,12 +1,10 @@
 package engine
 
 import (
-	"context"
 	"slices"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/sweep"
-	"github.com/go-rlock/rlock/lua"
 )
 
 // Nothing may be left behind by a call that failed (G5), though a command that was sent cannot be
@@ -118,21 +116,4 @@ func (t *Tenure) givenBack(err error) {
 			t.Unresolved.OutcomeUnknown = false
 		}
 	}
-}
-
-// ReleaseOnce sends a release that is to arrive even if the client is closing.
-func (c *Engine) ReleaseOnce(m *Spec, args lua.ReleaseArgs) (held bool, err error) {
-	ctx, cancel := c.Calls.Last()
-	defer cancel()
-	reply, err := c.release(ctx, m, args)
-	return reply.Status != lua.NotHeld, err
-}
-
-func (c *Engine) release(ctx context.Context, m *Spec, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
-	reply, err := lua.Release(ctx, c.rdb, args)
-	c.Calls.Answered(m.Slot, err)
-	if reply.NoQueue && err == nil {
-		c.forbidden(args.Side).Store(true)
-	}
-	return reply, err
 }

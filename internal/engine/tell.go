@@ -33,33 +33,3 @@ type Teller interface {
 
 // About is a keeper of leases that can say which lock its lease is for.
 type About interface{ About() (name, kind string) }
-
-// Waits tells that the Lock waits from here on.
-func (c Caller) Waits(holder string) {
-	if c.Trace != nil {
-		c.Trace.Waits(holder)
-	}
-}
-
-// Stopped is closed when the Lock is to stop waiting, though it has time.
-func (c Caller) Stopped() <-chan struct{} {
-	if c.Trace == nil {
-		return nil
-	}
-	return c.Trace.Over()
-}
-
-// Took tells how the lock was got.
-func (c Caller) Took(p Path) {
-	if c.Trace != nil {
-		c.Trace.Took(p)
-	}
-}
-
-// traced ends the section of a level.
-func (l *Level) traced(end func(*Level) error) error {
-	if l.Released == nil {
-		return end(l)
-	}
-	return l.Released(func() error { return end(l) })
-}

@@ -3,13 +3,16 @@ package engine
 import (
 	"cmp"
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/lease"
+	"github.com/go-rlock/rlock/lua"
 )
 
 // A Tenure is what a Client has of one lock in Redis: one hash field, the owner, that is never used again (I3), with its lease, its count,
@@ -213,8 +216,8 @@ func (t *Tenure) lose(why Loss) {
 		h.unlocked.loss.Store(t.loss)
 		h.cancel(loss)
 		for l := h.levels; l != nil; l = l.next {
-			if l.gate != nil {
-				go l.gate.free() // ends as unlocks do; Close waits for it
+			if l.freed != nil {
+				go l.freed() // ends as unlocks do; Close waits for it
 			}
 		}
 	}
@@ -245,3 +248,65 @@ func (t *Tenure) tooLate(m *Spec, until time.Time) error {
 		Text: "lost: Redis took longer than the lease to answer",
 	})
 }
+
+// staysTaken reports whether the lock is to stay taken after an unlock now, see WithMinHold.
+func (t *Tenure) staysTaken() bool { return t.taken != nil && time.Now().Before(*t.taken) }
+
+// ReleaseArgs are those of a release that ends the tenure.
+func (t *Tenure) ReleaseArgs() lua.ReleaseArgs {
+	m := t.Spec
+	args := lua.ReleaseArgs{
+		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Publish: lua.Publish(m.Engine.KnownChannel(m)), Fair: m.fair(),
+	}
+	if key := m.queueKey(); key != "" {
+		args.Fence = m.fenceOf()
+		args.Queue = lua.Queue{Key: key, GrantLease: m.Engine.grantLease()}
+	}
+	if t.staysTaken() && t.lossSoFar() == nil { // a lost one ends with its lease, and not later
+		args.Next, args.Taken = m.Kind.Placeholder(m.Engine.ID), *t.taken
+	}
+	return args
+}
+
+// unlocker is an unlock as its calls see it.
+type unlocker struct {
+	left   chan struct{}         // closed when the caller stops waiting
+	over   time.Time             // when that is, if its call is made on the caller's goroutine; zero: on another
+	failed atomic.Pointer[error] // what went wrong the last time, if it did
+}
+
+func newUnlocker() *unlocker { return &unlocker{left: make(chan struct{})} }
+
+func (u *unlocker) isLeft() bool { return calls.IsClosed(u.left) }
+
+// fails notes what went wrong. That the time of a call is over says nothing of why.
+func (u *unlocker) fails(err error) {
+	if !isOver(err) {
+		u.failed.Store(&err)
+	}
+}
+
+// isOver reports whether a call failed because its time was over.
+func isOver(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// cause is what keeps an unlock from its end, as far as is known.
+func (u *unlocker) cause() error {
+	if err := u.failed.Load(); err != nil {
+		return *err
+	}
+	return calls.ErrNoAnswer
+}
+
+// again pauses, and reports whether a release that failed is to be sent again: if that may help, the hold is not lost, and its caller
+// waits.
+func (u *unlocker) again(t *Tenure, r *calls.Retry, err error) bool {
+	u.fails(err)
+	c := t.Spec.Engine
+	return !u.isLeft() && t.lossSoFar() == nil && (r.Wait(err, u.left, c.Calls.Done()) || !u.isLeft() && c.Calls.IsClosed())
+}
+
+// minOwn is the least time of a call on the goroutine of an unlock's caller, and for how long the unlock then goes on: rueidis closes the
+// connection when that time is exceeded.
+const minOwn = time.Second

@@ -2,8 +2,6 @@ package engine
 
 import (
 	"context"
-	"errors"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
@@ -22,72 +20,50 @@ import (
 // The sections around it share that time if they are unlocked soon afterwards. A call in flight ends only with its answer, or by
 // rueidis or Close.
 
-// unlocker is an unlock as its calls see it.
-type unlocker struct {
-	left   chan struct{}         // closed when the caller stops waiting
-	over   time.Time             // when that is, if its call is made on the caller's goroutine; zero: on another
-	failed atomic.Pointer[error] // what went wrong the last time, if it did
+// Unlock closes the level, and ends the hold with the last one.
+func (l *Level) Unlock() error {
+	switch closed, last := l.close(); {
+	case last:
+		return l.traced((*Level).release)
+	case closed:
+		return l.traced((*Level).outlived)
+	case l.downgraded():
+		return nil
+	}
+	return l.spec.notHeld(ErrUnlockedBefore)
 }
 
-func newUnlocker() *unlocker { return &unlocker{left: make(chan struct{})} }
+// outlived is the unlock of a level that is closed while others of its hold are open.
+func (l *Level) outlived() error {
+	h, leases := l.hold, l.spec.Engine.Leases
+	if !time.Now().Before(leases.Until(&h.tenure.Lease)) {
+		leases.CatchUp() // it is lost, whoever notices first
+	}
+	if loss := h.lossSoFar(); loss != nil {
+		return l.spec.notHeld(loss)
+	}
+	return nil
+}
 
-func (u *unlocker) isLeft() bool { return calls.IsClosed(u.left) }
+// GiveBack unlocks a level that the caller was not told of. Its hold does not stay taken, see WithMinHold.
+func (l *Level) GiveBack() {
+	l.Untaken()
+	_ = l.Unlock()
+}
 
-// fails notes what went wrong. That the time of a call is over says nothing of why.
-func (u *unlocker) fails(err error) {
-	if !isOver(err) {
-		u.failed.Store(&err)
+// Untaken has the hold not stay taken, unless it is one that the caller had before.
+func (l *Level) Untaken() {
+	if l == &l.hold.first && l.spec.MinHold > 0 {
+		l.hold.tenure.taken = nil
 	}
 }
 
-// isOver reports whether a call failed because its time was over.
-func isOver(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-}
-
-// cause is what keeps an unlock from its end, as far as is known.
-func (u *unlocker) cause() error {
-	if err := u.failed.Load(); err != nil {
-		return *err
+// traced ends the section of a level.
+func (l *Level) traced(end func(*Level) error) error {
+	if l.Released == nil {
+		return end(l)
 	}
-	return calls.ErrNoAnswer
-}
-
-// again pauses, and reports whether a release that failed is to be sent again: if that may help, the hold is not lost, and its caller
-// waits.
-func (u *unlocker) again(t *Tenure, r *calls.Retry, err error) bool {
-	u.fails(err)
-	c := t.Spec.Engine
-	return !u.isLeft() && t.lossSoFar() == nil && (r.Wait(err, u.left, c.Calls.Done()) || !u.isLeft() && c.Calls.IsClosed())
-}
-
-// soonAfter is how soon after an unlock the sections around it have to be unlocked for its time to be taken off theirs.
-const soonAfter = time.Second
-
-// InnerUnlocks is the time that the unlocks inside a section have just taken. It is taken off the time of its own unlock.
-type InnerUnlocks struct{ latest atomic.Pointer[spentTime] }
-
-// spentTime is what unlocks took, one after the other.
-type spentTime struct {
-	took  time.Duration
-	until time.Time
-}
-
-// spent is what they took if that was just now.
-func (i *InnerUnlocks) spent(now time.Time) time.Duration {
-	if s := i.latest.Load(); s != nil && now.Sub(s.until) <= soonAfter {
-		return s.took
-	}
-	return 0
-}
-
-// add adds one, but for the time that it has in common with others. Of two that end in the same moment one may be forgotten.
-func (i *InnerUnlocks) add(began, now time.Time) {
-	before := i.spent(began)
-	if s := i.latest.Load(); s != nil && s.until.After(began) {
-		began = s.until
-	}
-	i.latest.Store(&spentTime{before + max(now.Sub(began), 0), now})
+	return l.Released(func() error { return end(l) })
 }
 
 // Spend takes the time of an unlock that failed off the time of the sections that ctx lies in. One that Redis answered costs them
@@ -112,10 +88,6 @@ func (c *Engine) UnlockTime(section *InnerUnlocks, now time.Time, silent func() 
 	}
 	return min(calls.UnresponsiveAfter, wait)
 }
-
-// minOwn is the least time of a call on the goroutine of an unlock's caller, and for how long the unlock then goes on: rueidis closes the
-// connection when that time is exceeded.
-const minOwn = time.Second
 
 // afterStop is how much longer an unlock takes if this process was stopped in it, and goes on after the end of its time: the answer may be
 // there, or need a new connection.
