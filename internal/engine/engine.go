@@ -50,7 +50,7 @@ type Engine struct {
 	placed *lease.Renewer // see places; nil until something waited for a fair lock
 }
 
-// Options are those of an engine. All but the last two have a value.
+// Options are those of an engine. They are valid: Errors, Tell and the times are set.
 type Options struct {
 	Errors          Errors
 	Tell            Teller
@@ -59,7 +59,7 @@ type Options struct {
 	HandOff         RunBound
 	Replicas        int                   // that have to confirm an acquire
 	ReplicaTimeout  time.Duration         // for how long it waits for them, if there are any
-	Renewed         func([]lease.Renewal) // hears of renewals that were confirmed, of keepers that are about a lock; nil: nobody does
+	Renewed         func([]lease.Renewal) // hears of confirmed renewals, whose keepers are About a lock; nil: nobody does
 	PlainPubSub     bool                  // on a cluster: unlocks are published to all nodes
 }
 
