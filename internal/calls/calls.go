@@ -26,6 +26,7 @@ type Calls struct {
 	done      chan struct{} // closed by Close at once: callers return
 	stopped   chan struct{} // closed by Stop: commands under way are given up
 	left      left
+	moments   moments
 
 	mu      sync.Mutex // guards closed, and running against a Wait that has begun
 	closed  bool

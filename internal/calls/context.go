@@ -29,7 +29,23 @@ type Context struct {
 // only the answer says what has to be rolled back. Stop ends it. It is made anew for each command: rueidis may
 // look at it afterwards. The values are those of ctx.
 func (c *Calls) Context(ctx context.Context, now time.Time, longer time.Duration) *Context {
-	return &Context{values: ctx, deadline: now.Add(longer).Add(Timeout), done: c.stopped, repeats: c.repeats}
+	return new(Context).begin(c, ctx, now, longer)
+}
+
+func (c *Context) begin(of *Calls, ctx context.Context, now time.Time, longer time.Duration) *Context {
+	c.values, c.deadline, c.done, c.repeats = ctx, now.Add(longer).Add(Timeout), of.stopped, of.repeats
+	return c
+}
+
+// Contexts makes those of commands that are sent one after the other. The first, mostly the only one, needs no memory of its own.
+type Contexts struct{ first Context }
+
+// Next is [Calls.Context].
+func (s *Contexts) Next(c *Calls, ctx context.Context, now time.Time, longer time.Duration) *Context {
+	if s.first.values != nil {
+		return c.Context(ctx, now, longer)
+	}
+	return s.first.begin(c, ctx, now, longer)
 }
 
 // EndAt moves the deadline.

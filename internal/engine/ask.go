@@ -145,6 +145,7 @@ type AcquireRequest struct {
 	queued          bool                  // the waiter of a Lock is in the queue of the process
 	warned          bool                  // that it waits for its own caller
 	failed          atomic.Pointer[error] // what went wrong the last time, if it did
+	contexts        calls.Contexts        // of its calls
 }
 
 // rollbacker ends a request whose caller has left, when there is an answer.
@@ -189,7 +190,7 @@ func (q *AcquireRequest) Send(left <-chan struct{}) (AcquireResult, error) {
 	again := calls.Retry{Until: q.Limit, Least: calls.MinTries}
 	for {
 		sent := time.Now()
-		ctx := c.Calls.Context(q.Ctx, sent, args.ReplicaWait)
+		ctx := q.contexts.Next(c.Calls, q.Ctx, sent, args.ReplicaWait)
 		reply, err := lua.Acquire(ctx, c.rdb, args)
 		repeated := args.Replicas == 0 && ctx.IsRepeated() // on a connection of its own rueidis repeats nothing
 		switch {

@@ -241,7 +241,7 @@ func UnlockTogether(levels []*Level) (errs []error) {
 	}
 	first, began := levels[0], time.Now()
 	defer func() { Spend(first.Context, began, len(errs) > 0) }()
-	by := newUnlocker()
+	by := new(unlocker)
 	return append(errs, unlockFor(by, first.unlockTime(began), last, func() []error { return releaseLevels(last, by) })...)
 }
 

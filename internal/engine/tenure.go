@@ -270,12 +270,11 @@ func (t *Tenure) ReleaseArgs() lua.ReleaseArgs {
 
 // unlocker is an unlock as its calls see it.
 type unlocker struct {
-	left   chan struct{}         // closed when the caller stops waiting
-	over   time.Time             // when that is, if its call is made on the caller's goroutine; zero: on another
-	failed atomic.Pointer[error] // what went wrong the last time, if it did
+	left     <-chan struct{}       // closed when the caller stops waiting
+	over     time.Time             // when that is, if its call is made on the caller's goroutine; zero: on another
+	failed   atomic.Pointer[error] // what went wrong the last time, if it did
+	contexts calls.Contexts        // of its calls
 }
-
-func newUnlocker() *unlocker { return &unlocker{left: make(chan struct{})} }
 
 func (u *unlocker) isLeft() bool { return calls.IsClosed(u.left) }
 

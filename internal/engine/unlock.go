@@ -133,7 +133,7 @@ func (l *Level) releaseRest(over time.Time, first unlocking) error {
 
 // releaseFor ends the hold on a goroutine of its own, with the first call or after that. mine says that the right to make calls was taken.
 func (l *Level) releaseFor(over time.Time, mine bool, first *unlocking) error {
-	by := newUnlocker()
+	by := new(unlocker)
 	if first != nil {
 		by.fails(first.Err)
 	}
@@ -161,11 +161,7 @@ func (l *Level) releaseFor(over time.Time, mine bool, first *unlocking) error {
 // unlockHere makes the first call of an unlock on the caller's goroutine. It ends well before the unlock does, so that it is no dial that
 // ends then: if the server lets nobody in and says so unasked (maxclients), that makes rueidis v1.0.79 panic (pipe.Close).
 func (l *Level) unlockHere(over time.Time) unlocking {
-	by := newUnlocker()
-	by.over = over
-	timer := time.AfterFunc(time.Until(over), func() { close(by.left) })
-	defer timer.Stop()
-	return l.unlocking(by)
+	return l.unlocking(&unlocker{over: over, left: l.spec.Engine.Calls.After(over)})
 }
 
 // isPatient reports whether the caller of Lock could not leave it.
@@ -194,7 +190,8 @@ func (l *Level) ended(u *unlocking) error {
 func unlockFor(by *unlocker, wait time.Duration, levels []*Level, f func() []error) []error {
 	m := levels[0].spec
 	c, slot, over := m.Engine, m.Slot, time.Now().Add(wait)
-	results := make(chan []error)
+	results, left := make(chan []error), make(chan struct{})
+	by.left = left
 	counted := c.Calls.Start() // an unlock works after Close, too
 	go func() {                // ends with its calls, which no ctx of a caller ends; Close waits for it
 		if counted {
@@ -203,7 +200,7 @@ func unlockFor(by *unlocker, wait time.Duration, levels []*Level, f func() []err
 		errs := f()
 		select {
 		case results <- errs:
-		case <-by.left:
+		case <-left:
 			c.Calls.LeftEnds(slot) // whether Redis has answered, the calls have noted
 		}
 	}()
@@ -232,7 +229,7 @@ func unlockFor(by *unlocker, wait time.Duration, levels []*Level, f func() []err
 	default:
 	}
 	c.Calls.Leave(slot)
-	close(by.left)
+	close(left)
 	c.Leases.CatchUp() // a hold that has just ended is lost, whoever notices first
 	errs := make([]error, len(levels))
 	for i, l := range levels {
