@@ -216,7 +216,7 @@ func (t *Tenure) releaseCall(now time.Time, by *unlocker) *calls.Context {
 	ctx := by.contexts.Next(c.Calls, t.section(), now, 0)
 	deadline := now.Add(max(minOwn, min(calls.Timeout, c.Options.UnlockTimeout/2)))
 	if !by.over.IsZero() {
-		deadline = calls.Earlier(deadline, by.over.Add(-minOwn))
+		deadline = calls.Earlier(deadline, by.over.Add(-spareOwn))
 		ctx.EndWith(by.left)
 	}
 	ctx.EndAt(deadline)

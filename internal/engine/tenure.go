@@ -306,6 +306,9 @@ func (u *unlocker) again(t *Tenure, r *calls.Retry, err error) bool {
 	return !u.isLeft() && t.lossSoFar() == nil && (r.Wait(err, u.left, c.Calls.Done()) || !u.isLeft() && c.Calls.IsClosed())
 }
 
-// minOwn is the least time of a call on the goroutine of an unlock's caller, and for how long the unlock then goes on: rueidis closes the
-// connection when that time is exceeded.
-const minOwn = time.Second
+const (
+	// minOwn is the least time of a call on the goroutine of an unlock's caller: rueidis closes the connection when that time is exceeded.
+	minOwn = time.Second
+	// spareOwn is how much earlier than the unlock, and than the lease, such a call ends at least.
+	spareOwn = time.Second / 2
+)

@@ -113,13 +113,14 @@ func (l *Level) release() (err error) {
 	over := began.Add(wait)
 	defer func() { Spend(l.Context, began, err != nil) }()
 	mine := h.tenure.tryCallSlot()
-	if !mine || h.lossSoFar() == nil && (!l.isPatient() || wait < 2*minOwn || c.Calls.AnyLeft() || !c.Leases.Until(&h.tenure.Lease).After(over)) {
+	until := calls.Earlier(over, c.Leases.Until(&h.tenure.Lease))
+	if !mine || h.lossSoFar() == nil && (!l.isPatient() || until.Sub(began) < minOwn+spareOwn || c.Calls.AnyLeft()) {
 		return l.releaseFor(over, mine, nil)
 	}
 	if c.Calls.Start() { // an unlock works after Close, too; Close waits for all of it
 		defer c.Calls.Ended()
 	}
-	first := l.unlockHere(over)
+	first := l.unlockHere(until)
 	if first.loss != nil || first.Err == nil {
 		return l.ended(&first)
 	}
@@ -160,8 +161,8 @@ func (l *Level) releaseFor(over time.Time, mine bool, first *unlocking) error {
 
 // unlockHere makes the first call of an unlock on the caller's goroutine. It ends well before the unlock does, so that it is no dial that
 // ends then: if the server lets nobody in and says so unasked (maxclients), that makes rueidis v1.0.79 panic (pipe.Close).
-func (l *Level) unlockHere(over time.Time) unlocking {
-	return l.unlocking(&unlocker{over: over, left: l.spec.Engine.Calls.After(over)})
+func (l *Level) unlockHere(until time.Time) unlocking {
+	return l.unlocking(&unlocker{over: until, left: l.spec.Engine.Calls.After(until)})
 }
 
 // isPatient reports whether the caller of Lock could not leave it.
