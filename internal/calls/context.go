@@ -29,10 +29,10 @@ type Context struct {
 // only the answer says what has to be rolled back. Stop ends it. It is made anew for each command: rueidis may
 // look at it afterwards. The values are those of ctx.
 func (c *Calls) Context(ctx context.Context, now time.Time, longer time.Duration) *Context {
-	return new(Context).begin(c, ctx, now, longer)
+	return new(Context).begin(ctx, c, now, longer)
 }
 
-func (c *Context) begin(of *Calls, ctx context.Context, now time.Time, longer time.Duration) *Context {
+func (c *Context) begin(ctx context.Context, of *Calls, now time.Time, longer time.Duration) *Context {
 	c.values, c.deadline, c.done, c.repeats = ctx, now.Add(longer).Add(Timeout), of.stopped, of.repeats
 	return c
 }
@@ -41,11 +41,11 @@ func (c *Context) begin(of *Calls, ctx context.Context, now time.Time, longer ti
 type Contexts struct{ first Context }
 
 // Next is [Calls.Context].
-func (s *Contexts) Next(c *Calls, ctx context.Context, now time.Time, longer time.Duration) *Context {
+func (s *Contexts) Next(ctx context.Context, c *Calls, now time.Time, longer time.Duration) *Context {
 	if s.first.values != nil {
 		return c.Context(ctx, now, longer)
 	}
-	return s.first.begin(c, ctx, now, longer)
+	return s.first.begin(ctx, c, now, longer)
 }
 
 // EndAt moves the deadline.

@@ -190,7 +190,7 @@ func (q *AcquireRequest) Send(left <-chan struct{}) (AcquireResult, error) {
 	again := calls.Retry{Until: q.Limit, Least: calls.MinTries}
 	for {
 		sent := time.Now()
-		ctx := q.contexts.Next(c.Calls, q.Ctx, sent, args.ReplicaWait)
+		ctx := q.contexts.Next(q.Ctx, c.Calls, sent, args.ReplicaWait)
 		reply, err := lua.Acquire(ctx, c.rdb, args)
 		repeated := args.Replicas == 0 && ctx.IsRepeated() // on a connection of its own rueidis repeats nothing
 		switch {

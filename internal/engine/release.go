@@ -213,7 +213,7 @@ func (m *Spec) wakeIfAlone(r lua.ReleaseReply) {
 // given half the time of an unlock, so that a new connection has the rest.
 func (t *Tenure) releaseCall(now time.Time, by *unlocker) *calls.Context {
 	c := t.Spec.Engine
-	ctx := by.contexts.Next(c.Calls, t.section(), now, 0)
+	ctx := by.contexts.Next(t.section(), c.Calls, now, 0)
 	deadline := now.Add(max(minOwn, min(calls.Timeout, c.Options.UnlockTimeout/2)))
 	if !by.over.IsZero() {
 		deadline = calls.Earlier(deadline, by.over.Add(-spareOwn))
