@@ -121,8 +121,8 @@ faults: redis-server c-compiler ## histories, single faults and mixed ones: make
 		CGO_ENABLED=1 $(GO) test -race -skip $(FAULTS_LOAD) -timeout="$$timeout" $(FAULTSFLAGS) ./... && \
 		$(GO) test -run $(FAULTS_LOAD) -timeout="$$timeout" $(FAULTSFLAGS) ./...
 
-faults-ci: redis-server c-compiler ## all but the load, with one round of the mix: six minutes
-	cd $(FAULTS) && FAULTS_SEED=1 FAULTS_DURATION=25s CGO_ENABLED=1 $(GO) test -race -skip $(FAULTS_LOAD) -timeout=15m $(FAULTSFLAGS) ./...
+faults-ci: redis-server c-compiler ## all but the load, with one round of the mix: ten minutes
+	cd $(FAULTS) && FAULTS_SEED=1 FAULTS_DURATION=25s CGO_ENABLED=1 $(GO) test -race -skip $(FAULTS_LOAD) -timeout=30m $(FAULTSFLAGS) -parallel=8 ./...
 
 bench: redis-server jdk ## rlock, its floors and its peers, Redisson too, side by side; rewrites docs/bench
 	@$(JDK_PATH); jar=$(BENCH)/$(BENCH_JAR); \

@@ -9,7 +9,7 @@
 -- ARGV[3]      the count that the owner has once this call succeeded; 1 for a first acquire
 -- ARGV[4]      optional: the owner joins the queue if the lock is held; a place that it has there stays as it is. It is the
 --              lease in ms of a grant to another process
--- ARGV[5]      with ARGV[4]: 1 if the owner's lease is shorter than that of a grant: one to it is a count of 0, and it has to ask
+-- ARGV[5]      optional, with ARGV[4]: 1 if the owner's lease is shorter than that of a grant: one to it is a count of 0, and it has to ask
 --
 -- Reply token                  held by the owner, ARGV[3] deep; a number from 0 on, and 0 without a counter
 -- Reply {ttl, holder, joined, other}  held by another for ttl more ms (-1: without expiry); holder is a field of theirs; joined

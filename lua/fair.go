@@ -9,10 +9,10 @@ import (
 )
 
 var (
-	fairAcquireScript = script{Text("fair_acquire"), "3d107d6dc9ed7b69bdaedf23fc817c2c50f8bfc6"}
+	fairAcquireScript = script{Text("fair_acquire"), "7452f5fe12f3742ad00999391cdff44a21524eea"}
 	fairReleaseScript = script{Text("fair_release"), "cdb6524fcaf7fa764bb5cde7455aab3ff17beeb5"}
 	fairRefreshScript = script{Text("fair_refresh"), "abf6bad40b38ab243acecdfcad84595afaa58d04"}
-	fairForceScript   = script{Text("fair_force"), "bc74b31c9c5dbf74dc2ff93c2819800f67e5214c"}
+	fairForceScript   = script{Text("fair_force"), "79d5d5fb5035e2f8e329db27893f6de6eefe8619"}
 )
 
 // Fair is the queue of a fair lock, in which each waiter has a place, in Redisson's form. The zero value is none: a lock is

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-var infoScript = script{Text("info"), "f81120ea5bcc5ac9ed11ee3f1c1dab1ba3b4d64a"}
+var infoScript = script{Text("info"), "737ce81a0a2156479683220e43fc5c04c8127687"}
 
 // InfoArgs are the arguments of Look.
 type InfoArgs struct {

@@ -13,10 +13,10 @@ import (
 )
 
 var (
-	acquireScript = script{Text("acquire"), "1d79ccf47912c7f0f54feb31efcb7126138334d1"}
-	releaseScript = script{Text("release"), "f84da5b8e0c17a7e5e982a118f9d5a5510d7e656"}
+	acquireScript = script{Text("acquire"), "8546ea24aed85bc586f4dd03841fb516c2b8d34b"}
+	releaseScript = script{Text("release"), "311fba54dbc0640ca4c4704d152267b1c9b37d54"}
 	renewScript   = script{Text("renew"), "dcc8d7c539374c8a7092f80e46e64c50db02e10e"}
-	forceScript   = script{Text("force"), "2eb4b1667734692edf365dcb8352a59f131cb506"}
+	forceScript   = script{Text("force"), "20843753656df37b1f9adbc43c966e61094a7d99"}
 )
 
 // Publish says where an unlock is announced.
@@ -150,8 +150,11 @@ func (a AcquireArgs) args() (args [7]string, n int) {
 		}
 	default:
 		args[3], args[4] = args[4], flag(a.Short)
-		if n = 5; a.Queue == "" {
+		switch { // each argument takes Redis half as long as a command in the script
+		case a.Queue == "":
 			n = 3
+		case a.Short:
+			n = 5
 		}
 	}
 	return args, n
@@ -349,8 +352,11 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 		args = args[:5]
 	case a.Key == "":
 		args = args[:7]
-	case a.Fence == "" || a.Spare == 0:
+	case a.Fence != "" && a.Spare > 0:
+	case a.Short:
 		args = args[:9]
+	default:
+		args = args[:8]
 	}
 	return releaseScripts[a.Side], keysOf(&memory.keys, a.Name, a.Fence, a.Key), args
 }
@@ -573,7 +579,20 @@ func unanswered(err error) error {
 	return err
 }
 
-func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
+// millis is a time as Redis takes it. Most leases are whole seconds, up to a minute: their texts are there.
+func millis(d time.Duration) string {
+	if s := d / time.Second; d%time.Second == 0 && 0 <= s && int(s) < len(wholeSeconds) {
+		return wholeSeconds[s]
+	}
+	return strconv.FormatInt(d.Milliseconds(), 10)
+}
+
+var wholeSeconds = func() (all [61]string) {
+	for s := range all {
+		all[s] = strconv.Itoa(s * 1000)
+	}
+	return all
+}()
 
 // duration is the longest that there is for an expiry more than 292 years away, and of the negative
 // ones, which all mean that there is none, the one that Redis says.

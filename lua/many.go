@@ -12,8 +12,8 @@ import (
 // Scripts for many locks at once. They do for each lock what the script for one does, since that is part of them.
 
 var (
-	acquireAllScript  = script{calling("acquire", "acquire_all"), "ae0dccdc3336d58858bcbf3b4b1e6d380b53cf45"}
-	releaseEachScript = script{calling("release", "release_each"), "26e316c0e664bff771fe647498c34cc6770aa5b6"}
+	acquireAllScript  = script{calling("acquire", "acquire_all"), "1a86e0c2a59abe8ffd3c465e081c4bac13dc9a5d"}
+	releaseEachScript = script{calling("release", "release_each"), "0943bc3727ec04a32cc6fa545a6cf0ad1669960e"}
 )
 
 // calling is the text of a script that calls another one as a function of its KEYS and ARGV.

@@ -6,8 +6,8 @@
 local function owner_of(fields)
   local owner, sides = '', nil
   for _, field in ipairs(fields) do
-    local id, write = string.match(field, '^([%x-]+):%-?%d+(.*)$')
-    if id and #id == 36 and (write == '' or write == ':write') then
+    local write = string.find(field, ':', 1, true) == 37 and string.match(field, '^[%x-]+:%-?%d+(.*)$')
+    if write == '' or write == ':write' then
       owner = field
       sides = write ~= '' and 1 or sides
     elseif field == 'mode' and #fields > 1 then

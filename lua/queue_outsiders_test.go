@@ -154,7 +154,7 @@ func TestSuccessorsWatch(t *testing.T) {
 	addr := redistest.Shared(t)
 	rdb := redistest.Dial(t, addr)
 	looks := func(n int) []string { return []string{fmt.Sprintf("? %d", 100000+20*n)} }
-	const six = 6*grantLease + margin // then those before the last could each have had a grant
+	const six = 6*grantLease + grantLease/2 // then those before the last could each have had a grant, also if the test takes long
 	all := [6][]string{1: looks(0), 2: looks(1), 3: looks(2), 4: looks(3), 5: looks(4)}
 	for name, row := range map[string]struct {
 		asleep  time.Duration // that all will be
@@ -174,6 +174,12 @@ func TestSuccessorsWatch(t *testing.T) {
 		"three leases":          {asleep: 3 * grantLease, told: [6][]string{1: looks(0), 2: looks(1)}, until: 3*grantLease + margin},
 		"behind four that look by then": {
 			asleep: six, armed: []int{1, 2, 3, 4}, told: [6][]string{5: looks(4)}, until: grantLease + margin,
+		},
+		"behind more than need be told": {
+			asleep: 3 * grantLease, armed: []int{1, 2, 3, 4}, told: [6][]string{5: looks(4)}, until: grantLease + margin,
+		},
+		"behind one that need be told": {
+			asleep: 3 * grantLease, armed: []int{1, 3, 4}, told: [6][]string{2: looks(1)}, until: 3*grantLease + margin,
 		},
 		"those in between": {asleep: six, armed: []int{1, 3, 5}, told: [6][]string{2: looks(1), 4: looks(3)}, until: grantLease + margin},
 	} {

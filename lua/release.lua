@@ -12,7 +12,7 @@
 -- ARGV[7]      1: that one gets the lock; 0: the first of the queue does, and that one joins at the end; 2: that one, which
 --              nobody is, has the lock until its lease is over, and all are told to ask how long that is
 -- ARGV[8]      optional: lease in ms of a grant to another process
--- ARGV[9]      with ARGV[8]: 1 if the next owner's lease is shorter than that of a grant
+-- ARGV[9]      optional, with ARGV[8]: 1 if the next owner's lease is shorter than that of a grant
 -- ARGV[10]     optional, with ARGV[8] and the counter: how many more tokens the next owner in this process is to have
 --
 -- Reply 1        released, and whoever waits is told
@@ -97,8 +97,8 @@ if ARGV[7] == '2' and redis.call('hexists', lock, owner) == 1 then
 end
 
 local stay = next ~= '' and ARGV[7] == '1'
-local front = queue and redis.call('zrange', queue, '0', '0') or {}
-if not stay and (not queue or next == '' and #front == 0) then
+local front = queue and redis.call('zrange', queue, '0', '0')[1]
+if not stay and not front and (not queue or next == '') then
   return free('0')
 end
 
@@ -108,20 +108,16 @@ local function tell(entry, message)
   return type(heard) == 'number' and heard > 0
 end
 
--- first returns the next one of the queue, as long as those before it are taken out; nil at its end. From here on the queue may be gone
--- with its last entry, and its slot be served by another node of a cluster: not to reach it any more is no error.
-local at = 0
+-- first returns the first of the queue as it is now; nil if there is none. The queue may be gone with its last entry, and its slot be served by
+-- another node of a cluster: not to reach it any more is no error.
 local function first()
-  at = at + 1
-  if at > #front then
-    front, at = redis.pcall('zrange', queue, '0', '31'), 1
-  end
-  return front[at]
+  return redis.pcall('zrange', queue, '0', '0')[1]
 end
 
 -- watch has those look when a grant is over that are behind so many others: all who would sleep past the time when those before them,
 -- if all of these are dead, could each have had a grant. The queue's expiry tells how long anybody sleeps. An entry
 -- with an odd score looks by then anyway. They look 20 ms after each other, so that the first gets a lock that is free, on a busy machine, too.
+-- If all of these look by then, so do the rest when they have been told: then nobody sleeps longer, and the calls that follow need not look here.
 local lease, asleep = ARGV[8], nil
 local function watch(from)
   asleep = asleep or redis.pcall('pttl', queue)
@@ -129,33 +125,41 @@ local function watch(from)
   if many < 1 then
     return
   end
-  local behind = redis.pcall('zrange', queue, from, from + many - 1, 'withscores')
-  for n = 1, #behind, 2 do
-    if behind[n + 1] % 2 == 0 then
-      tell(behind[n], look_message(lease + math.min(10 * (n - 1), 500)))
-      redis.pcall('zadd', queue, behind[n + 1] + 1, behind[n])
+  local to, told = from + many - 1, false
+  repeat
+    local behind = redis.pcall('zrange', queue, from, to, 'withscores')
+    for n = 1, #behind, 2 do
+      if behind[n + 1] % 2 == 0 then
+        told = true
+        tell(behind[n], look_message(lease + math.min(10 * (n - 1), 500)))
+        redis.pcall('zadd', queue, behind[n + 1] + 1, behind[n])
+      end
     end
-  end
-  if #behind < 2 * many then -- these were all
-    redis.pcall('pexpire', queue, lease + 1000)
-  end
+    if to == -1 or #behind < 2 * many then -- these were all
+      redis.pcall('pexpire', queue, lease + 1000)
+      return
+    end
+    to = -1
+  until told
 end
 
 -- invite tells the first of the queue that the lock is free, and reports whether there is one.
 local function invite()
-  for entry in first do
+  local entry = front or first()
+  while entry do
     if tell(entry, look_message(0)) then
       watch(1)
       return true
     end
     redis.call('zrem', queue, entry)
+    entry = first()
   end
   return false
 end
 
 if redis.call('hexists', lock, owner) == 0 then
-  if #front > 0 and redis.call('zrem', queue, queue_entry(owner), queue_entry(owner, false, true), queue_entry(owner, true)) > 0 and redis.call('exists', lock) == 0 then
-    front = {}
+  if front and redis.call('zrem', queue, queue_entry(owner), queue_entry(owner, false, true), queue_entry(owner, true)) > 0 and redis.call('exists', lock) == 0 then
+    front = nil
     invite() -- it may have been the owner's turn to look
   end
   return 0
@@ -185,7 +189,7 @@ local function hand_off()
   if failed then
     return failed
   end
-  if #front > 0 then
+  if front then
     redis.call('zrem', queue, entry_of_next)
   end
   redis.call('hdel', lock, owner)
@@ -197,13 +201,13 @@ if stay then
 end
 
 if entry_of_next then
-  local last = #front == 0 and 0 or redis.call('zrange', queue, '-1', '-1', 'withscores')[2]
+  local last = not front and 0 or redis.call('zrange', queue, '-1', '-1', 'withscores')[2]
   redis.call('zadd', queue, 'nx', math.floor(last / 2) * 2 + 3, entry_of_next)
   asleep = redis.call('pttl', queue)
   if asleep < lease + 1000 then
     redis.call('pexpire', queue, lease + 1000)
   end
-  front[1] = front[1] or entry_of_next
+  front = front or entry_of_next
 end
 
 local listen = redis.pcall('pubsub', ARGV[4] == 'publish' and 'numsub' or 'shardnumsub', ARGV[5], ARGV[5] .. ':rlock_queue')
@@ -214,12 +218,16 @@ end
 -- What is granted below is told before the owner's field goes, which must not fail then: the right to it is tried here.
 redis.call('hdel', lock, '')
 
-for entry in first do
+local entry = front
+while entry do
   if entry == entry_of_next then
     return hand_off()
   end
   redis.call('zrem', queue, entry)
-  local field, mark = string.match(entry, '^(%S+)( ?%l?)$')
+  local field, mark = entry, ''
+  if string.find(entry, ' ', 1, true) then
+    field, mark = string.match(entry, '^(%S+)( ?%l?)$')
+  end
   if field and field ~= owner then
     local count, token = '1', '-'
     if mark == ' f' then
@@ -241,5 +249,6 @@ for entry in first do
       redis.call('hdel', lock, field)
     end
   end
+  entry = first()
 end
 return free('0')

@@ -10,7 +10,7 @@ import (
 
 var (
 	readRenewScript = script{Text("read_renew"), "239eb53fccbbaa8455c0bbcb54e3410e73f3a20d"}
-	rwForceScript   = script{Text("rw_force"), "8ce2411f4801b617b7b2c070d075c170730ba18a"}
+	rwForceScript   = script{Text("rw_force"), "20ba8bd95ba33830412448245acc7f26995efa83"}
 )
 
 // Side says whether a lock is a read/write lock, and for which of its sides a call is.
@@ -28,8 +28,8 @@ func (s Side) mode() string { return [...]string{Reader: "read", Writer: "write"
 var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
-		Reader: {Text("read_acquire"), "dc9c0431652846392d3ef141eb79140a24b9cc5e"},
-		Writer: {Text("write_acquire"), "8be63b470cefefa8a4ee7c69cd542d9f3906cfcc"},
+		Reader: {Text("read_acquire"), "e52c5d063bac6618be861d4d1bc1aff84e1df09d"},
+		Writer: {Text("write_acquire"), "485673944f30943071d38dbaec419ee42f53f938"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,

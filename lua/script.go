@@ -35,7 +35,19 @@ var preludes = map[string][]string{
 	"write_acquire": {"owner_of", "hold_key", "lives", "readers"},
 	"write_release": {"hold_key", "lives", "readers"},
 	"rw_force":      {"owner_of", "hold_key"},
+	"permits":       {"clock", "counter", "message", "line"},
+	"permits_renew": {"clock"},
+	"permits_lease": {"clock", "message", "line"},
+	"permits_info":  {"clock", "counter"},
+
+	"latch_set":        {"latch"},
+	"latch_count_down": {"latch"},
+	"latch_delete":     {"latch"},
+	"latch_look":       {"latch"},
 }
+
+// include begins a line in a script with the preludes that stand there, for what comes before does not need them.
+const include = "-- include "
 
 // Text is what is sent of a script, which is named as its file: with its preludes, without comments and indentation. The first
 // call has to get through slow networks, too.
@@ -47,7 +59,12 @@ func Text(name string) string {
 			panic(err) // there is no such script
 		}
 		for line := range strings.Lines(string(source)) {
-			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "--") {
+			line = strings.TrimSpace(line)
+			if files, ok := strings.CutPrefix(line, include); ok {
+				for prelude := range strings.FieldsSeq(files) {
+					text.WriteString(Text(prelude))
+				}
+			} else if line != "" && !strings.HasPrefix(line, "--") {
 				text.WriteString(line + "\n")
 			}
 		}

@@ -15,6 +15,9 @@ func TestHashes(t *testing.T) {
 		"fairRefresh": fairRefreshScript, "fairForce": fairForceScript,
 		"readAcquire": acquireScripts[Reader], "readRelease": releaseScripts[Reader], "readRenew": readRenewScript,
 		"writeAcquire": acquireScripts[Writer], "writeRelease": releaseScripts[Writer], "rwForce": rwForceScript, "info": infoScript,
+		"latchSet": latchSetScript, "latchCountDown": latchCountDownScript, "latchDelete": latchDeleteScript, "latchLook": latchLookScript,
+		"semaphore": semaphoreScript, "permits": permitsScript, "permitsRenew": permitsRenewScript,
+		"permitsLease": permitsLeaseScript, "permitsInfo": permitsInfoScript,
 	} {
 		sum := sha1.Sum([]byte(s.text))
 		if want := hex.EncodeToString(sum[:]); s.sha != want {

@@ -11,7 +11,7 @@ import (
 
 const (
 	aRun   = 100 * time.Millisecond
-	moment = aRun/10 + time.Millisecond // Redis rounds times down, so timers add that much
+	moment = 10*time.Millisecond + time.Millisecond // Redis rounds times down, so timers add that much
 )
 
 // polite runs f with a line of two that wait in a process whose unlocks tell everybody, or with a place if owner is not empty.
@@ -19,7 +19,7 @@ func polite(t *testing.T, owner string, f func(t *testing.T, d *desk, ws []*Wait
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		d := newDesk(t)
-		d.hub.Run = aRun
+		d.hub.Aside = moment - time.Millisecond
 		ws := d.line(2)
 		if owner != "" {
 			d.hub.message(d.ch, "0")
@@ -32,8 +32,8 @@ func polite(t *testing.T, owner string, f func(t *testing.T, d *desk, ws []*Wait
 }
 
 // unlock is one of this process, which tells everybody.
-func (d *desk) unlock(most int) {
-	d.hub.GiveWay(queue(d.ch), most)
+func (d *desk) unlock(run time.Duration) {
+	d.hub.GiveWay(queue(d.ch), run)
 	d.hub.message(d.ch, "0")
 }
 
@@ -53,47 +53,49 @@ func TestOthersGoFirst(t *testing.T) {
 		do   func(d *desk, ws []*Waiter)
 		want time.Duration
 	}{
-		"the only unlock of the run": {func(d *desk, _ []*Waiter) { d.unlock(1) }, moment},
-		"not the last of the run":    {func(d *desk, _ []*Waiter) { d.unlock(2) }, 0},
-		"the last of the run": {func(d *desk, ws []*Waiter) {
-			d.unlock(2)
+		"the only unlock of the run": {func(d *desk, _ []*Waiter) { d.unlock(0) }, moment},
+		"the first of a run":         {func(d *desk, _ []*Waiter) { d.unlock(aRun) }, 0},
+		"the run is not over": {func(d *desk, ws []*Waiter) {
+			d.unlock(aRun)
 			asksIn(d.t, ws[0], 0)
-			d.unlock(2)
-		}, moment},
-		"a run that took its time": {func(d *desk, ws []*Waiter) {
-			d.unlock(8)
+			time.Sleep(aRun - time.Nanosecond)
+			d.unlock(aRun)
+		}, 0},
+		"the run is over": {func(d *desk, ws []*Waiter) {
+			d.unlock(aRun)
 			asksIn(d.t, ws[0], 0)
 			time.Sleep(aRun)
-			d.unlock(8)
+			d.unlock(aRun)
 		}, moment},
 		"another had the lock meanwhile": {func(d *desk, ws []*Waiter) {
-			d.unlock(2)
+			d.unlock(aRun)
 			asksIn(d.t, ws[0], 0)
+			time.Sleep(aRun)
 			d.hub.message(d.ch, "0")
 			asksIn(d.t, ws[0], 0)
-			d.unlock(2)
+			d.unlock(aRun)
 		}, 0},
 		"another has come and gone": {func(d *desk, _ []*Waiter) {
-			d.unlock(1)
+			d.unlock(0)
 			time.Sleep(moment / 2)
 			d.hub.message(d.ch, "0")
 		}, 0},
 		"another's, before": {func(d *desk, _ []*Waiter) { d.hub.message(d.ch, "0") }, 0},
 		"nobody else was told": {func(d *desk, _ []*Waiter) {
-			d.unlock(1)
+			d.unlock(0)
 			d.hub.Alone(queue(d.ch))
 		}, 0},
 		"nobody else was told, says the answer first": {func(d *desk, _ []*Waiter) {
-			d.hub.GiveWay(queue(d.ch), 1)
+			d.hub.GiveWay(queue(d.ch), 0)
 			d.hub.Alone(queue(d.ch))
 		}, 0},
 		"the subscription is lost": {func(d *desk, _ []*Waiter) {
-			d.unlock(1)
+			d.unlock(0)
 			d.link.down(io.EOF, false)
 			d.obey()
 		}, 0},
 		"the subscription was lost": {func(d *desk, ws []*Waiter) {
-			d.hub.GiveWay(queue(d.ch), 1)
+			d.hub.GiveWay(queue(d.ch), 0)
 			d.link.down(io.EOF, false)
 			d.obey()
 			asksIn(d.t, ws[0], 0)
@@ -111,25 +113,23 @@ func TestOthersGoFirst(t *testing.T) {
 	}
 }
 
-// If nobody came, the next moment is a run later, then two, and so on. If somebody did, there is one after each run.
+// If nobody came, the next moment is a while later. If somebody did, there is one after each run.
 func TestCourtesyInVain(t *testing.T) {
 	t.Parallel()
 	polite(t, "", func(t *testing.T, d *desk, ws []*Waiter) {
-		pause := aRun
 		for range 5 {
 			gave := time.Now()
-			d.unlock(1)
+			d.unlock(0)
 			asksIn(t, ws[0], moment)
-			d.unlock(1)
+			d.unlock(0)
 			asksIn(t, ws[0], 0)
-			time.Sleep(time.Until(gave.Add(pause)) - time.Nanosecond)
-			d.unlock(1)
+			time.Sleep(time.Until(gave.Add(again)) - time.Nanosecond)
+			d.unlock(0)
 			asksIn(t, ws[0], 0)
 			time.Sleep(time.Nanosecond)
-			pause = min(2*pause, linger)
 		}
 		for range 5 {
-			d.unlock(1)
+			d.unlock(0)
 			asksIn(t, ws[0], moment)
 			d.hub.message(d.ch, "0")
 			asksIn(t, ws[0], 0)
@@ -141,13 +141,13 @@ func TestCourtesyInVain(t *testing.T) {
 func TestLeavingInTheMoment(t *testing.T) {
 	t.Parallel()
 	polite(t, "", func(t *testing.T, d *desk, ws []*Waiter) {
-		d.unlock(1)
+		d.unlock(0)
 		time.Sleep(moment / 2)
 		require.Equal(t, Left, ws[0].Leave())
 		asksIn(t, ws[1], moment-moment/2)
 		d.hub.message(d.ch, "0")
 		asksIn(t, ws[1], 0)
-		d.unlock(1)
+		d.unlock(0)
 		require.Equal(t, Left, ws[1].Leave())
 		late := &Waiter{}
 		require.True(t, d.hub.Join(late, queue(d.ch)))
@@ -164,10 +164,10 @@ func TestCourtesyInATurn(t *testing.T) {
 	polite(t, "", func(t *testing.T, d *desk, ws []*Waiter) {
 		d.hub.message(d.ch, "0")
 		<-ws[0].turn
-		d.unlock(1)
+		d.unlock(0)
 		ws[0].Held(time.Hour, false)
 		asksIn(t, ws[0], 0)
-		d.unlock(1)
+		d.unlock(0)
 		require.Same(t, ws[0], claimOf(d.hub, queue(d.ch)))
 		require.True(t, ws[0].Queued(time.Hour))
 		asksIn(t, ws[0], 0)
@@ -184,7 +184,7 @@ func TestCourtesyInATurn(t *testing.T) {
 }
 
 // The first of Redis's queue lets those outside of it go first. If none came, there is no such moment for a while; the '0' of one that
-// did, which those in the queue never say, changes that.
+// did changes that.
 func TestOutsidersGoFirst(t *testing.T) {
 	t.Parallel()
 	polite(t, "o", func(t *testing.T, d *desk, ws []*Waiter) {
@@ -194,15 +194,13 @@ func TestOutsidersGoFirst(t *testing.T) {
 			d.hub.message(d.ch, "00")
 			asksIn(t, ws[0], want)
 		}
-		pause := aRun
 		for range 4 {
 			gave := time.Now()
 			outsiders(moment)
 			outsiders(0)
-			time.Sleep(time.Until(gave.Add(pause)) - time.Nanosecond)
+			time.Sleep(time.Until(gave.Add(again)) - time.Nanosecond)
 			outsiders(0)
 			time.Sleep(time.Nanosecond)
-			pause = min(2*pause, linger)
 		}
 		for range 4 {
 			outsiders(moment)
@@ -217,19 +215,5 @@ func TestOutsidersGoFirst(t *testing.T) {
 		d.hub.message(d.ch, "0")
 		asksIn(t, ws[0], 0)
 		outsiders(moment)
-
-		d.hub.Wake(queue(d.ch))
-		<-ws[0].turn
-		d.hub.message(d.ch, "0") // the queue may have been empty
-		ws[0].Held(time.Hour, true)
-		asksIn(t, ws[0], 0)
-		require.True(t, d.topic().inVain())
-
-		ws[0].Leave()
-		<-ws[1].turn
-		ws[1].Held(time.Hour, false)
-		d.hub.message(d.ch, "0") // nobody here has a place: it may be the end of a queue
-		asksIn(t, ws[1], 0)
-		require.True(t, d.topic().inVain())
 	})
 }

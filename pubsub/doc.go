@@ -36,6 +36,8 @@
 // by "? <ms> <owner>", or by Redisson on a channel of the waiter's own, to which it subscribes only if Redisson may tell it
 // something ([Waiter.Hear]). Other processes alone decide who is next, so nobody claims such a waiter.
 //
+// Where permits are waited for ([Queue].Counts), a message to all is a number. With a leading zero it is for those who have no place.
+//
 // The queue asks for the subscription when an attempt was answered "held", and tries again when it is
 // confirmed; an attempt that began when it was live needs no other one after it. The subscription is
 // given back when no queue needs it: at once if the last waiter gave up, or could not keep what it

@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -137,7 +138,7 @@ func (t *topic) look(d time.Duration) {
 		return
 	}
 	t.freed()
-	if !t.letOthersFirst() {
+	if t.queue.Counts || !t.stepAside() { // permits are kept for whoever is told
 		t.wakeFirst()
 	}
 }
@@ -147,6 +148,13 @@ func (t *topic) look(d time.Duration) {
 func (s *subscription) unlocked(payload string) {
 	ms, _ := strconv.ParseInt(payload, 10, 64)
 	for _, t := range s.topics {
+		if t.queue.Counts {
+			if t.places == 0 || !strings.HasPrefix(payload, "0") {
+				t.freed()
+				t.wakeFirst()
+			}
+			continue
+		}
 		if payload == "00" && t.queue.Shared {
 			continue // for Redisson, behind a '1'
 		}
@@ -159,7 +167,7 @@ func (s *subscription) unlocked(payload string) {
 		t.freed()
 		if payload == "00" {
 			t.outside = time.Now()
-			if !t.inVain() {
+			if t.mayStepAside() {
 				t.othersFirst()
 			}
 		}

@@ -24,14 +24,15 @@ type Queue struct {
 	Places  bool // whoever waits there is to have the process's place in Redis's queue, so it need not be told what all are told
 	Each    bool // each waiter has a place of its own in Redis's queue, not only one of each process
 	Shared  bool // waiters may want a share: one that gets it lets others in, so a message to all is one for the first
+	Counts  bool // what is waited for is a number of permits, which messages tell; one with a leading zero is for those who have no place
 }
 
 // Hub queues the waiters of one process and keeps their subscriptions. It is safe for concurrent
 // use.
 type Hub struct {
-	// Run is for how long this process may have a lock in a row. Where all are told of an unlock, its first waiter lets others go
-	// first for a tenth of that. It is set before the first Join; 0: all ask at once.
-	Run time.Duration
+	// Aside is for how long the first waiter steps aside for other processes, now and then, where all are told of an unlock. It is set before
+	// the first Join; 0: all ask at once.
+	Aside time.Duration
 
 	rdb    rueidis.Client
 	grants string          // what the name of a channel for grants ends with; "": there are none
@@ -43,6 +44,7 @@ type Hub struct {
 	// held for memory operations only, and no other lock is taken under it.
 	mu     sync.Mutex
 	topics map[Queue]*topic
+	spare  []*topic // in which nobody slept, to be used again
 	subs   map[Channel]*subscription
 	links  map[string]*link // by node address; plain channels use plainLink
 	router router
@@ -193,7 +195,12 @@ func (t *topic) isShareAsked() bool {
 func (h *Hub) topic(w *Waiter, q Queue) *topic {
 	t := h.topics[q]
 	if t == nil {
-		t = &topic{hub: h, queue: q}
+		if last := len(h.spare) - 1; last >= 0 {
+			t, h.spare = h.spare[last], h.spare[:last]
+		} else {
+			t = new(topic)
+		}
+		*t = topic{hub: h, queue: q}
 		h.topics[q] = t
 	}
 	w.topic, w.since = t, t.turns
@@ -215,8 +222,14 @@ func (t *topic) askAtOnce(w *Waiter) {
 // drop forgets an empty topic.
 func (h *Hub) drop(t *topic) {
 	delete(h.topics, t.queue)
+	if !t.slept && t.sub == nil && t.timer == nil && len(h.spare) < maxSpare { // nothing refers to it any more
+		h.spare = append(h.spare, t)
+	}
 	t.sub = nil
 }
+
+// maxSpare is how many topics are kept. Most locks are free when they are asked for: each of them has a topic for as long as that takes.
+const maxSpare = 64
 
 // Len returns the number of queues that have waiters or a subscription.
 func (h *Hub) Len() int {

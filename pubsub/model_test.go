@@ -639,7 +639,7 @@ func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 		for round := 0; round < rounds || rare() && round < 30*rounds; round++ {
 			seed := rand.Uint64()
 			m := &model{desk: newDesk(t), rnd: rand.New(rand.NewPCG(seed, 0)), later: later, placed: make(map[*Waiter]bool)}
-			m.hub.Run = 10 * time.Hour
+			m.hub.Aside = time.Hour
 			m.each = round%3 == 0
 			m.inLine = round%3 == 1
 			m.states = states{now: make(map[*Waiter]string), table: table}

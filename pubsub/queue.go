@@ -359,6 +359,7 @@ func (w *Waiter) bequeath() {
 
 // park prepares a waiter that does not have the turn for what may come.
 func (w *Waiter) park() {
+	w.topic.slept = true
 	if w.turn == nil { // it is new, or had the turn at once
 		w.turn = make(chan struct{}, 1)
 	}

@@ -42,13 +42,15 @@ type topic struct {
 	asked     uint64    // news when the current turn, or the last one, began
 	heard     bool      // the subscription was live when it began
 
-	outside  time.Time // when somebody was last told who is not in line; zero: never
-	courtesy *courtesy // towards other processes; nil as long as there was no occasion
+	outside time.Time // when somebody was last told who is not in line; zero: never
+	aside   time.Time // the first waiter does not step aside for other processes before that; zero: it may now
+	own     bool      // an unlock of this process that tells everybody is under way: the next '0' is its
 
 	sub    *subscription // nil until it was needed for the first time
 	need   bool          // the queue needs it
 	polite bool          // the timer is to end a moment in which others go first
 	apart  int32         // how many ask for a share beside the queue
+	slept  bool          // a waiter did, and may look at it even after it is out of the queue
 }
 
 // begin gives w the turn, or claims it. The answer to the attempt will tell whose the lock is.
@@ -158,9 +160,7 @@ func (t *topic) wakeFirst() {
 
 // confirmed wakes those who may have missed a message.
 func (t *topic) confirmed() {
-	if t.courtesy != nil {
-		t.courtesy.own = false
-	}
+	t.own = false
 	switch {
 	case !t.queue.Each:
 		t.wakeFirst()

@@ -32,7 +32,7 @@ import (
 // the Close of any of them ends it.
 //
 // Each member has a hold and a level of its own, taken and released in the ways of a single lock. Members of one Client, and on a
-// cluster of one slot, are taken by one call (batch.go).
+// cluster of one slot, are taken by one call (engine.TakeTogether).
 
 // MultiMutex is several locks that are taken together, made by [All]. It has no state of its own: it excludes whoever holds one of
 // its members, by whatever handle. Its methods are safe for concurrent use.
@@ -148,9 +148,15 @@ func flatten(lockers []Locker) (all []*member, err error) {
 		case *Upgradeable:
 			r := l.rw.read
 			m.about, m.lease, m.trace, m.order = r.spec, r.spec, r.client.trace, 1
+		case *permits:
+			err = cmp.Or(err, fmt.Errorf("permits of the semaphore %q cannot be one of several locks: nobody owns them in Redis, "+
+				"so those that a process holds for a moment, and dies, are gone (take them in a section of the others)", l.Name()))
+		case *permitLocker:
+			err = cmp.Or(err, fmt.Errorf("permits of the semaphore %q cannot be one of several locks: they are no locks, and have no place in "+
+				"the order of these (take them in a section of the others)", l.Name()))
 		case *QuorumMutex:
 			if err = cmp.Or(err, l.invalid); l.invalid == nil {
-				m.lease, m.trace = l.members[0], l.trace
+				m.lease, m.trace = l.of.Spec, l.trace
 			}
 		}
 		if m.about != nil {
@@ -177,7 +183,7 @@ func isMade(l Locker) bool {
 	case *Upgradeable:
 		return l.rw != nil
 	case *QuorumMutex:
-		return l.members != nil || l.invalid != nil
+		return l.isMade()
 	}
 	return true
 }

@@ -19,12 +19,15 @@ import (
 //   - one that keeps the places of waiters, once a FairMutex was waited for;
 //   - one for each Redis node on which something is waited for, with a connection of its own;
 //   - when needed, one that undoes what calls without an answer may have done; on a cluster, one for each slot;
+//   - one for each latch that something waits for, one for each that is being changed, and one for each semaphore in use;
 //   - one for each call in flight whose caller may leave, or for which nobody waits;
 //   - one each that calls the Logger and the Trace, while they have something to be told.
 type Client struct {
-	engine *engine.Engine
-	prefix string // of all keys
-	trace  *Trace // nil: nobody wants to know
+	engine     *engine.Engine
+	latches    *engine.Latches
+	semaphores *engine.Semaphores
+	prefix     string // of all keys
+	trace      *Trace // nil: nobody wants to know
 }
 
 // New returns a Client that keeps its locks in the Redis of rdb: a standalone, sentinel or cluster client of rueidis. It sends
@@ -47,7 +50,8 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rlock: client id: %w", err)
 	}
-	return &Client{engine: engine.New(rdb, id.String(), o.forEngine()), prefix: o.Prefix, trace: o.Trace}, nil
+	c := engine.New(rdb, id.String(), o.forEngine())
+	return &Client{engine: c, latches: engine.NewLatches(c), semaphores: engine.NewSemaphores(c), prefix: o.Prefix, trace: o.Trace}, nil
 }
 
 // forEngine are the options of the engine. They have been validated.

@@ -35,6 +35,12 @@
 // A section's ctx is a child of the ctx passed to Lock, and ends with it. If locks overlap
 // but do not nest, take the next one with the ctx you had before the first.
 //
+// # Semaphores and latches
+//
+// [Client.Semaphore] is a number of permits, and [Client.CountDownLatch] a count that goroutines wait for. They are no locks: nobody owns a
+// permit or a count, so nothing of them is lost, and nothing comes back by itself. The permits of a [Client.PermitSemaphore] have a lease, which is
+// renewed as that of a lock: they begin a section, whose ctx ends when a permit is lost, and those of a dead holder come back.
+//
 // # Several locks
 //
 // [All] takes several locks or none, whatever the order of its arguments, and holds none of them while it waits. If sections

@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	// ErrNotAcquired means that the wait ended before the lock could be had: the wait given to
+	// ErrNotAcquired means that the wait ended before the lock could be had, or the latch was open: the wait given to
 	// [Mutex.TryLock], or the caller's ctx. In the second case the error satisfies errors.Is for the
 	// ctx's error, too. If Redis had not answered, it also satisfies [ErrUnreachable]: then nothing is
 	// known of the lock. The error is a [*NotAcquiredError].
@@ -54,24 +54,33 @@ var (
 // errLockFailed is behind the ErrNotHeld of the unlock that a Lock which failed returns.
 var errLockFailed = errors.New("its Lock failed")
 
-// NotAcquiredError is the [ErrNotAcquired] of a Lock or TryLock.
+// NotAcquiredError is the [ErrNotAcquired] of a Lock or TryLock, or of an Await or TryAwait.
 type NotAcquiredError struct {
-	Name   string        // of the lock
+	Name   string        // of the lock or latch
 	Waited time.Duration // from the call to its end
 	// Holder is the owner that held the lock when Redis was asked last, as it is written in Redis, and TTL how
 	// long its hold would have lasted from then on. Both are zero if this call did not ask, or got no answer.
 	Holder string
 	TTL    time.Duration
+	// Count is how often a latch was still to be counted down when Redis was asked last, or how many permits of a semaphore were free then; 0
+	// if there was no answer. A lock has none.
+	Count int64
 
-	self    bool    // the holder was taken under the same ctx
-	other   bool    // the hold is seen to be of another kind
-	carried bool    // the holder is an open hold of the caller's ctx: of another kind or a quorum, or it would be re-entered
-	causes  []error // found by errors.Is and errors.As
-	why     string  // what ended the ctx, text only: it may be the loss of another lock
+	counter engine.CounterKind // there is no lock, but a latch or a semaphore
+	seen    bool               // and Count was
+	wanted  int64              // permits
+	self    bool               // the holder was taken under the same ctx
+	other   bool               // the hold is seen to be of another kind
+	carried bool               // the holder is an open hold of the caller's ctx: of another kind or a quorum, or it would be re-entered
+	causes  []error            // found by errors.Is and errors.As
+	why     string             // what ended the ctx, text only: it may be the loss of another lock
 }
 
 func (e *NotAcquiredError) Error() string {
 	texts := []string{prefix(e.Name) + "not acquired"}
+	if e.counter == engine.LatchCounter {
+		texts[0] = prefix(e.Name) + "not open"
+	}
 	if e.Waited >= time.Millisecond {
 		texts[0] += " after " + e.Waited.Round(time.Millisecond).String()
 	}
@@ -80,6 +89,10 @@ func (e *NotAcquiredError) Error() string {
 		left = ", with " + e.TTL.Round(time.Millisecond).String() + " left"
 	}
 	switch {
+	case e.counter == engine.LatchCounter && e.seen:
+		texts = append(texts, fmt.Sprintf("%d left to count down", e.Count))
+	case e.counter == engine.Permits && e.seen:
+		texts = append(texts, fmt.Sprintf("%d free of %d wanted", e.Count, e.wanted))
 	case kinds.IsPlaceholder(e.Holder):
 		texts = append(texts, "unlocked by "+e.Holder+", and kept by its WithMinHold"+left)
 	case e.carried:
@@ -136,7 +149,7 @@ const (
 // before the lease ends. If the last renewal failed, errors.Is and errors.As find what it failed with.
 type LostError struct {
 	Name   string // of the lock
-	Owner  string // as it is written in Redis
+	Owner  string // as it is written in Redis; of a permit its id
 	Reason LossReason
 	Since  time.Time // when the lease ended, or when the loss was noticed
 
@@ -212,6 +225,8 @@ func unreachable(err error) error {
 	switch {
 	case errors.Is(err, lua.ErrForeign):
 		return fmt.Errorf("%w; give the lock a name that no other data uses", err)
+	case errors.Is(err, lua.ErrNoCounter):
+		return fmt.Errorf("%w; give it a name that no other data uses", err)
 	case errors.Is(err, lua.ErrNoScripts):
 		return fmt.Errorf("%w; every lock needs EVALSHA and EVAL: see that the server has them, ACLs allow them, "+
 			"and a proxy before it passes them on", err)
@@ -242,6 +257,7 @@ func notAcquired(ctx context.Context, name string, began time.Time, causes ...er
 func newNotAcquired(u engine.NotAcquired) error {
 	e := notAcquired(u.Ctx, u.Name, u.Began, u.Causes...)
 	e.Holder, e.TTL, e.self, e.other, e.carried = u.Holder, u.TTL, u.Self, u.Other, u.Carried
+	e.counter, e.seen, e.wanted, e.Count = u.Counter, u.Seen, u.Wanted, u.Count
 	return e
 }
 

@@ -125,14 +125,20 @@ func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Contex
 	return m.lockTraced(engine.CallerNow(ctx).UpTo(wait, m.spec.Engine.MinAttempt()), m.spec.Lock)
 }
 
-// lockTraced makes a Lock of an attempt, and tells of it and of its unlock.
 func (m *Mutex) lockTraced(who engine.Caller, lock func(engine.Caller) (*engine.Level, error)) (context.Context, UnlockFunc, error) {
-	trace := m.client.trace.follow(who.Ctx, m.spec.Name, m.spec.Kind.Name, who.Began)
+	return lockTraced(m.client.trace, m.spec, who, lock)
+}
+
+// lockTraced makes a Lock of an attempt, and tells of it and of its unlock.
+func lockTraced(
+	to *Trace, m *engine.Spec, who engine.Caller, lock func(engine.Caller) (*engine.Level, error),
+) (context.Context, UnlockFunc, error) {
+	trace := to.follow(who.Ctx, m.Name, m.Kind.Name, who.Began)
 	who.Trace = trace.tracer()
 	l, err := lock(who)
 	if err != nil {
 		trace.ended(who.Ctx, err, nil)
-		return who.Ctx, m.notLocked, err
+		return who.Ctx, func() error { return notLocked(m) }, err
 	}
 	trace.ended(l, nil, func() { l.GiveBack() })
 	if trace != nil {
@@ -142,7 +148,7 @@ func (m *Mutex) lockTraced(who engine.Caller, lock func(engine.Caller) (*engine.
 }
 
 // notLocked is the unlock of a Lock that failed.
-func (m *Mutex) notLocked() error { return m.spec.Fail(ErrNotHeld, errLockFailed) }
+func notLocked(m *engine.Spec) error { return m.Fail(ErrNotHeld, errLockFailed) }
 
 // check panics for what can only be a mistake in the program.
 func (m *Mutex) check(ctx context.Context) {

@@ -87,7 +87,8 @@ type HandOff struct {
 	// too: each unlock then wakes one waiter in every process, and all of them ask.
 	Most int
 	// For is how long they may follow each other, counted from the first; the section that is running when it ends is not cut
-	// short. For so long, too, readers join one that Redis has let in, see [RWMutex]. 0 means DefaultHandOffFor; less is an error.
+	// short. For so long, too, readers join one that Redis has let in, see [RWMutex], and a process without hand-offs has a lock in a row before
+	// it lets others ask first. 0 means DefaultHandOffFor; less is an error.
 	For time.Duration
 }
 

@@ -2,7 +2,7 @@ package rlock
 
 // Stats are figures about a [Client], see [Client.Stats]. Those that only grow count from the beginning.
 type Stats struct {
-	Holds   int // of locks, not unlocked yet; a hold of a quorum counts for each of its Clients
+	Holds   int // of locks, not unlocked yet, and sections of permits that expire; a hold of a quorum counts for each of its Clients
 	Waiting int // goroutines that wait for a lock; of those that wait for a quorum, one at most
 
 	Acquired uint64 // holds so far; re-entries are not among them

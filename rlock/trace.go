@@ -11,11 +11,14 @@ import (
 // Trace is told what happens to the locks of a Client, for metrics, spans and logs: see [Options].Trace. Any of its functions may
 // be nil. They are called concurrently: they must be safe for concurrent use, return at once, and not lock.
 //
-// Acquired reports every Lock or TryLock that succeeds, Released its unlock, Failed the rest, including those inside a Do. [All],
+// Acquired reports every Lock or TryLock that succeeds, Released its unlock, Failed the rest, including those inside a Do. Passed reports
+// every Await of a latch and every Acquire of a [Semaphore] that succeeds, with a bound or without, and Failed the rest; one of a [PermitSemaphore] is
+// reported as a Lock. [All],
 // [Quorum] and [Upgradeable] report themselves to the Trace of their first lock's Client, and not the locks that they consist of;
 // but Lost reports the single lock that was lost. A Quorum or an Upgradeable given to All reports itself, too.
 //
-// Waiting, Acquired, Failed and Released concern one caller and affect only that one: its Lock or unlock returns after they have.
+// Waiting, Acquired, Passed, Failed and Released concern one caller and affect only that one: its Lock, Await, Acquire or
+// unlock returns after they have.
 // Their panics reach that caller, too. A panic of Waiting ends the wait. If the Lock has got the lock, it is unlocked first, and
 // Released is not called.
 //
@@ -24,12 +27,14 @@ import (
 // functions is not fixed: Lost may be called after Released. Their panics are logged, with the default Logger of package slog if
 // [Options].Logger is nil.
 type Trace struct {
-	// Waiting is called when a Lock begins to wait, at most once, on a goroutine of its own: the wait goes on meanwhile. Acquired
-	// or Failed follows after it has returned.
+	// Waiting is called when a Lock, Await or Acquire begins to wait, at most once, on a goroutine of its own: the wait goes on meanwhile.
+	// Acquired, Passed or Failed follows after it has returned.
 	Waiting func(context.Context, WaitingInfo)
 	// Acquired is called before Lock returns. The ctx is that of the section.
 	Acquired func(context.Context, AcquiredInfo)
-	// Failed is called before Lock returns an error.
+	// Passed is called before Await or Acquire returns nil. What follows is no section: nobody is told of its end.
+	Passed func(context.Context, PassedInfo)
+	// Failed is called before Lock, Await or Acquire returns an error.
 	Failed func(context.Context, FailedInfo)
 	// Released is called before the first call of an unlock returns. The ctx is that of the section, which has ended.
 	Released func(context.Context, ReleasedInfo)
@@ -44,7 +49,7 @@ type WaitingInfo struct {
 	Name, Kind string
 	Names      []string // of the locks of an [All], not to be changed; nil for other kinds
 	// Holder is the owner that has the lock, as it is written in Redis. It is "" if this Lock did not ask, because others of its
-	// process were in line before it.
+	// process were in line before it, and for a latch or a semaphore.
 	Holder string
 }
 
@@ -58,11 +63,18 @@ type AcquiredInfo struct {
 	By context.Context
 }
 
+// PassedInfo is the argument of [Trace].Passed.
+type PassedInfo struct {
+	Name, Kind string
+	Waited     time.Duration // from the call of Await or Acquire
+	WasWaiting bool          // Waiting was called for it
+}
+
 // FailedInfo is the argument of [Trace].Failed.
 type FailedInfo struct {
 	Name, Kind string
 	Names      []string      // of the locks of an [All], not to be changed; nil for other kinds
-	Waited     time.Duration // from the call of Lock
+	Waited     time.Duration // from the call of Lock, Await or Acquire
 	WasWaiting bool          // Waiting was called for it; of an AcquiredInfo, Path says so
 	Err        error
 }
@@ -222,16 +234,10 @@ func (t *tracing) ended(ctx context.Context, err error, giveBack func()) {
 			giveBack()
 		}
 	}()
-	if t.told != nil {
-		if v := <-t.told; v != nil {
-			panic(v)
-		}
-	}
+	t.awaitWaiting()
 	switch {
 	case err != nil:
-		if t.to.Failed != nil {
-			t.to.Failed(ctx, FailedInfo{Name: t.name, Kind: t.kind, Names: t.names, Waited: now.Sub(t.at), WasWaiting: t.waiting, Err: err})
-		}
+		t.failed(ctx, now, err)
 		return
 	case t.path != 0:
 	case t.waiting:
@@ -244,6 +250,36 @@ func (t *tracing) ended(ctx context.Context, err error, giveBack func()) {
 	}
 	t.ctx, t.at, t.by = ctx, now, nil
 	returned = true
+}
+
+// passed ends an Await or Acquire.
+func (t *tracing) passed(err error) {
+	if t == nil {
+		return
+	}
+	now := time.Now()
+	t.awaitWaiting()
+	switch {
+	case err != nil:
+		t.failed(t.ctx, now, err)
+	case t.to.Passed != nil:
+		t.to.Passed(t.ctx, PassedInfo{Name: t.name, Kind: t.kind, Waited: now.Sub(t.at), WasWaiting: t.waiting})
+	}
+}
+
+// awaitWaiting waits until the function Waiting has returned, and has the caller panic if that did.
+func (t *tracing) awaitWaiting() {
+	if t.told != nil {
+		if v := <-t.told; v != nil {
+			panic(v)
+		}
+	}
+}
+
+func (t *tracing) failed(ctx context.Context, now time.Time, err error) {
+	if t.to.Failed != nil {
+		t.to.Failed(ctx, FailedInfo{Name: t.name, Kind: t.kind, Names: t.names, Waited: now.Sub(t.at), WasWaiting: t.waiting, Err: err})
+	}
 }
 
 // released ends the section.

@@ -63,7 +63,7 @@ func (u *Upgradeable) lockTraced(who engine.Caller) (context.Context, UnlockFunc
 	l, gate, err := u.rw.lock.LockUpgradeable(who)
 	if err != nil {
 		trace.ended(who.Ctx, err, nil)
-		return who.Ctx, r.notLocked, err
+		return who.Ctx, func() error { return notLocked(r.spec) }, err
 	}
 	unlock := func() error {
 		err := l.Unlock()

@@ -27,15 +27,19 @@ var packages = []string{
 }
 
 // awaitGone allows goroutines that have said they are done the moment that they need to end, on a loaded machine: less
-// than the time-out of a call, for which Close may not leave one behind.
+// than the time-out of a call, for which Close may not leave one behind. What a timer has started may be of a test beside, in which a call hangs.
 func awaitGone(t *testing.T, before int) {
 	t.Helper()
-	for deadline := time.Now().Add(soon); ours() > before; pass(time.Millisecond) {
-		if time.Now().After(deadline) && ours() > before {
+	for began := time.Now(); ours() > before; pass(time.Millisecond) {
+		late := time.Since(began)
+		if late > soon && redistest.GoroutinesOfTest(packages...) > before || late > soon+hangs {
 			require.FailNow(t, "goroutines are left", "%s", redistest.GoroutineStacks(packages...))
 		}
 	}
 }
+
+// hangs is the longest time for which a test has a call hang.
+const hangs = 15 * time.Second
 
 func TestCloseWhileWaitingAndHolding(t *testing.T) {
 	before := ours()

@@ -153,7 +153,7 @@ func contextsOfAllCalls(t *testing.T, where string, to *contexts, end func(*rloc
 	}
 	o := rlock.Options{WatchdogTimeout: time.Second}
 	c, confirmed := newClient(t, notingClient{rdb, to}, o), newClient(t, notingClient{rdb, to}, rlock.Options{
-		Replicas: 1, ReplicaTimeout: 50 * time.Millisecond,
+		Replicas: 1, ReplicaTimeout: time.Second, // also for the connection, on a busy machine
 	})
 	p := process{c, newClient(t, notingClient{rdb, to}, o), newClient(t, notingClient{rdb, to}, o)}
 	loadScripts(t, c)

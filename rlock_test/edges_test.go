@@ -216,6 +216,15 @@ func TestPrintingAContextThatIsInUse(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
+// So is that of several locks, whose levels are around each other.
+func TestContextOfSeveralIsPrintable(t *testing.T) {
+	b := newBench(t)
+	ctx, unlock, err := rlock.All(b.Mutex(b.name+":a"), b.Mutex(b.name+":b"), b.Mutex(b.name+":c")).Lock(context.Background())
+	require.NoError(t, err)
+	require.Regexp(t, `^context\.Background[.\w]*\.WithLock\("`+b.name+`:a"\)\.WithLock\("`+b.name+`:b"\)\.WithLock\("`+b.name+`:c"\)$`, fmt.Sprint(ctx))
+	require.NoError(t, unlock())
+}
+
 func TestNilOption(t *testing.T) {
 	b := newBench(t)
 	for _, m := range []*rlock.Mutex{

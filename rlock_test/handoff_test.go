@@ -152,7 +152,7 @@ const attempts = 2
 func (r *relay) settle(t testing.TB, asked int64) {
 	t.Helper()
 	redistest.Eventually(t, atMost, func() bool {
-		return r.asked.Load() >= asked && redistest.Started("engine.(*locking).compete(", "engine.(*locking).awaitTurn(") == 0
+		return r.asked.Load() >= asked && redistest.Started("engine.(*attempt).compete(", "engine.(*attempt).awaitTurn(") == 0
 	}, "all have asked and wait")
 }
 

@@ -91,11 +91,14 @@ func TestConnectionNamed(t *testing.T) {
 	require.NoError(t, next.get(t, atMost).unlock())
 }
 
-// A Lock that waits for its own caller is warned of when that has taken as long as the watchdog time.
+// A Lock that waits for its own caller is warned of at its first refusal after the watchdog time. It asks at least once in such a time, when the lease
+// that it has been told of ends.
 func TestWaitForOneselfIsLogged(t *testing.T) {
 	redistest.Parallel(t)
 	var log lockedBuffer
-	b := newBench(t, rlock.Options{WatchdogTimeout: 3 * time.Second, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	const watchdog = 3 * time.Second
+	const longer = 2*watchdog + soon
+	b := newBench(t, rlock.Options{WatchdogTimeout: watchdog, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	_, unlock, err := b.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	others := b.Mutex(b.name + ":others")
@@ -103,8 +106,8 @@ func TestWaitForOneselfIsLogged(t *testing.T) {
 	require.NoError(t, err)
 	nobodys := b.Mutex(b.name+":nobody", rlock.WithMinHold(time.Minute))
 	require.NoError(t, nobodys.Do(context.Background(), nothing))
-	waits := []pending{lockAsync(t, tryFor{others, 6 * time.Second}), lockAsync(t, tryFor{nobodys, 6 * time.Second})}
-	_, _, err = b.Mutex(b.name).TryLock(context.Background(), 6*time.Second) // of the wrong ctx
+	waits := []pending{lockAsync(t, tryFor{others, longer}), lockAsync(t, tryFor{nobodys, longer})}
+	_, _, err = b.Mutex(b.name).TryLock(context.Background(), longer) // of the wrong ctx
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	for _, w := range waits {
 		require.ErrorIs(t, w.get(t, atMost).err, rlock.ErrNotAcquired)

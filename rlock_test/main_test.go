@@ -9,6 +9,7 @@ import (
 	"maps"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -68,9 +69,58 @@ func newClient(t testing.TB, rdb rueidis.Client, o ...rlock.Options) *rlock.Clie
 	}
 	c, err := rlock.New(rdb, options)
 	require.NoError(t, err)
+	clientsOf.add(t, c)
 	t.Cleanup(c.Close)
 	return c
 }
+
+// clientsOf are the Clients that tests have made, by the name of the test.
+var clientsOf clientsOfTests
+
+type clientsOfTests struct {
+	mu sync.Mutex // guards the following
+	of map[string][]*rlock.Client
+}
+
+func (all *clientsOfTests) add(t testing.TB, c *rlock.Client) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.of == nil {
+		all.of = make(map[string][]*rlock.Client)
+	}
+	if name := t.Name(); all.of[name] == nil {
+		t.Cleanup(func() {
+			all.mu.Lock()
+			defer all.mu.Unlock()
+			delete(all.of, name)
+		})
+	}
+	all.of[t.Name()] = append(all.of[t.Name()], c)
+}
+
+// asleep is for how many semaphores and latches the Clients of a test wait, and of those that it is a part of; each counts once, however many goroutines
+// wait for it. What they have asked was answered, and they wait for a message, or to be subscribed.
+func asleep(t testing.TB) (n int) {
+	clientsOf.mu.Lock()
+	defer clientsOf.mu.Unlock()
+	for name, clients := range clientsOf.of {
+		if strings.HasPrefix(t.Name()+"/", name+"/") {
+			for _, c := range clients {
+				n += c.Stats().Waiting
+			}
+		}
+	}
+	return n
+}
+
+// noCalls waits until the library does nothing in the background for semaphores and latches of the test: nothing is waited for, given back or asked again.
+func noCalls(t testing.TB) {
+	t.Helper()
+	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines(engine) == 0 }, "nothing goes on in the background")
+}
+
+// engine is what the stacks of the library's own goroutines have that ask Redis.
+const engine = "go-rlock/rlock/internal/engine."
 
 func (b bench) do(t testing.TB, cmd ...string) rueidis.RedisResult {
 	t.Helper()

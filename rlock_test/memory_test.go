@@ -19,6 +19,7 @@ const (
 	memoryOf       = 5000 // waiters, or holds; the race detector follows 8,000 goroutines at most
 	waiterBytes    = 1024
 	holdBytes      = 512
+	pairAllocs     = 12 // 10 without the race detector
 	memoryPatience = 10 * time.Second
 )
 
@@ -131,4 +132,19 @@ func TestMemoryOfHolds(t *testing.T) {
 	assert.LessOrEqual(t, per, int64(holdBytes))
 	redistest.Eventually(t, memoryPatience, func() bool { return runtime.NumGoroutine() <= goroutines }, "one goroutine for all holds")
 	each(memoryOf, unlock)
+}
+
+// What a Lock and its unlock leave to the garbage collector, if nobody else wants the lock.
+func TestMemoryOfAPair(t *testing.T) {
+	s := redistest.Start(t)
+	m := newClient(t, s.Client(t)).Mutex("pair")
+	pair := func() {
+		_, unlock, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+	}
+	pair()                                  // makes the connection, and sends the scripts
+	per := testing.AllocsPerRun(1000, pair) // on one core, so nothing else of this process runs for long
+	t.Logf("a Lock and its unlock allocate %.0f times", per)
+	assert.LessOrEqual(t, per, float64(pairAllocs))
 }

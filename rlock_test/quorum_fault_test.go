@@ -3,6 +3,7 @@ package rlock_test
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -163,9 +164,8 @@ func TestQuorumGivesLateGrantsBack(t *testing.T) {
 			t.Run(name+" "+string(action), func(t *testing.T) {
 				redistest.Parallel(t)
 				e := newElectorate(t, 5)
+				e.loadScripts(t)
 				v := e.voter(t, rlock.Options{})
-				require.NoError(t, v.Do(t.Context(), nothing)) // scripts
-				e.awaitVotes(t, 0)
 				for i := range 3 {
 					fault(e.proxies[i], redistest.Nth(1, "EVALSHA", action))
 				}
@@ -196,7 +196,7 @@ func TestQuorumWakes(t *testing.T) {
 		e.awaitVotes(t, 5)
 		waiter := lockAsync(t, b)
 		e.awaitSubscribers(t, 1)
-		redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Started("rlock.(*election).await(") == 1 }, "it waits")
+		redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Started("quorum.(*election).await(") == 1 }, "it waits")
 		if i == 0 {
 			pass(100 * time.Millisecond) // the round that the subscriptions have it ask
 			before := e.commands(t)
@@ -455,6 +455,8 @@ func TestQuorumClose(t *testing.T) {
 	require.ErrorIs(t, second.get(t, soon).err, rlock.ErrClosed)
 	_, _, err = b.Lock(t.Context())
 	require.ErrorIs(t, err, rlock.ErrClosed)
+	_, _, err = b.Lock(context.WithoutCancel(other.ctx))
+	require.ErrorIs(t, err, rlock.ErrClosed, "nor is a level opened that nobody would tell")
 	local.stillWaits(t)
 	require.NoError(t, other.unlock(), "an unlock after Close releases as before")
 	got := local.get(t, 5*time.Second)
@@ -495,6 +497,81 @@ func TestQuorumUnlockBesideTheDead(t *testing.T) {
 			e.awaitVotes(t, 0)
 		})
 	}
+}
+
+// An unlock that gets no answer ends with the lease, if that is earlier than its time; and the loss is told.
+func TestQuorumUnlockOutlivesItsLease(t *testing.T) {
+	redistest.Parallel(t)
+	const lease = time.Second
+	for says, options := range map[string][]rlock.Option{
+		"its lease of fixed length ended":              {rlock.WithLease(lease)},
+		"fewer than 2 of 3 servers renewed it in time": nil,
+	} {
+		t.Run(says, func(t *testing.T) {
+			redistest.Parallel(t)
+			e := newElectorate(t, 3)
+			lost := make(chan rlock.LostInfo, 1)
+			v := e.voter(t, rlock.Options{
+				WatchdogTimeout: lease, UnlockTimeout: atMost,
+				Trace: &rlock.Trace{Lost: func(_ context.Context, i rlock.LostInfo) { lost <- i }},
+			}, options...)
+			ctx, unlock, err := v.Lock(t.Context())
+			require.NoError(t, err)
+			e.awaitVotes(t, 3)
+			e.proxies[0].BlackHole(true)
+			e.proxies[1].BlackHole(true)
+			began := time.Now()
+			err = unlock()
+			require.ErrorIs(t, err, rlock.ErrNotHeld)
+			require.ErrorIs(t, err, rlock.ErrLost)
+			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost, "whoever looks at the section afterwards sees it as well")
+			took := time.Since(began)
+			require.Greater(t, took, lease/3)
+			require.Less(t, took, lease+soon)
+			info := <-lost
+			require.Equal(t, "quorum", info.Kind)
+			require.Equal(t, rlock.LostExpired, info.Err.Reason)
+			require.ErrorContains(t, info.Err, says)
+			require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+			e.proxies[0].BlackHole(false)
+			e.proxies[1].BlackHole(false)
+			e.awaitVotes(t, 0)
+			require.NoError(t, v.Do(t.Context(), nothing), "the process asks again")
+			e.awaitVotes(t, 0)
+			for _, c := range v.clients {
+				require.Equal(t, 0, c.Stats().Holds)
+			}
+		})
+	}
+}
+
+// A share that was given back while the section went on, since its Client was closed, says nothing at the unlock: another owner may have had that
+// server since.
+func TestQuorumUnlockCountsNoShareGivenBackBefore(t *testing.T) {
+	redistest.Parallel(t)
+	e := newElectorate(t, 3)
+	e.loadScripts(t)
+	v := e.voter(t, rlock.Options{})
+	e.proxies[2].OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+	_, unlock, err := v.Lock(t.Context())
+	require.NoError(t, err)
+	e.awaitVotes(t, 3)
+	closed := async(func() error { v.clients[2].Close(); return nil })
+	redistest.Eventually(t, atMost, func() bool {
+		_, err := v.clients[2].Mutex(e.name).IsLocked(t.Context())
+		return errors.Is(err, rlock.ErrClosed)
+	}, "it closes")
+	pass(100 * time.Millisecond) // the call for the share is left
+	e.proxies[2].Release()
+	require.NoError(t, within(t, closed, atMost))
+	e.awaitVotes(t, 2)
+	require.NoError(t, e.watch[1].Do(t.Context(), e.watch[1].B().Del().Key(e.name).Build()).Error())
+	err = unlock()
+	require.ErrorIs(t, err, rlock.ErrLost)
+	var loss *rlock.LostError
+	require.ErrorAs(t, err, &loss)
+	require.Equal(t, rlock.LostGone, loss.Reason)
+	e.awaitVotes(t, 0)
 }
 
 // Sections beside a dead server, before which something takes connections and closes them, leave a doubt each. As long as nobody answers,

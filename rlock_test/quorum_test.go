@@ -70,6 +70,19 @@ func (v voter) handle(options ...rlock.Option) *rlock.QuorumMutex {
 	return rlock.Quorum(members...)
 }
 
+// loadScripts has all servers know the scripts, and none of them be asked for anything any more. That a section is over says less: a share that
+// came after the majority may be on its way, and then its release, which a fault would meet in place of the call that it is for.
+func (e *electorate) loadScripts(t testing.TB) {
+	t.Helper()
+	v := e.voter(t, rlock.Options{})
+	_, unlock, err := v.Lock(t.Context())
+	require.NoError(t, err)
+	e.awaitVotes(t, len(e.servers))
+	require.NoError(t, unlock())
+	v.close() // waits for all calls (G9)
+	require.Zero(t, e.votes(t))
+}
+
 // votes returns how many of the servers that are up have the key.
 func (e *electorate) votes(t testing.TB) (n int) {
 	t.Helper()
@@ -213,7 +226,7 @@ func TestQuorumOfClusterClients(t *testing.T) {
 	require.Equal(t, names[0], one.Name())
 	votes(3)
 	waiter := lockAsync(t, two)
-	redistest.Eventually(t, soon, func() bool { return redistest.Started("rlock.(*election).await(") == 1 }, "it waits")
+	redistest.Eventually(t, soon, func() bool { return redistest.Started("quorum.(*election).await(") == 1 }, "it waits")
 	pass(200 * time.Millisecond) // until it is told by messages alone
 	waiter.stillWaits(t)
 	require.NoError(t, unlock())
@@ -271,8 +284,10 @@ func TestQuorumReentry(t *testing.T) {
 	require.NoError(t, err)
 	again, unlockAgain, err := v.TryLock(inner, 0)
 	require.NoError(t, err)
+	pass(300 * time.Millisecond) // the count in Redis of other locks follows in that time
 	require.NoError(t, unlockInner())
 	require.Error(t, again.Err(), "it is a child")
+	pass(300 * time.Millisecond)
 	require.NoError(t, unlockAgain())
 	require.Equal(t, before, e.commands(t))
 	require.NoError(t, outer.Err())
@@ -290,13 +305,45 @@ func TestQuorumReentry(t *testing.T) {
 	e.awaitVotes(t, 0)
 }
 
+// A section of a quorum is none of a lock of one server, whatever their names: owner and token are of the lock around it. A member that is locked in it
+// waits for itself, and says so.
+func TestQuorumIsNoLockOfOneServer(t *testing.T) {
+	redistest.Parallel(t)
+	e := newElectorate(t, 3)
+	v := e.voter(t, rlock.Options{})
+	fenced := newBench(t).FencedMutex(e.name)
+	ctx, unlockFenced, err := fenced.Lock(t.Context())
+	require.NoError(t, err)
+	token, ok := rlock.FencingToken(ctx, e.name)
+	require.True(t, ok)
+	inner, unlock, err := v.Lock(ctx)
+	require.NoError(t, err)
+	e.awaitVotes(t, 3)
+	require.NotEmpty(t, rlock.Owner(ctx))
+	require.Equal(t, rlock.Owner(ctx), rlock.Owner(inner))
+	same, ok := rlock.FencingToken(inner, e.name)
+	require.True(t, ok)
+	require.Equal(t, token, same)
+	for _, c := range v.clients {
+		m := c.Mutex(e.name)
+		held, err := m.IsHeld(inner)
+		require.NoError(t, err)
+		require.False(t, held)
+		_, _, err = m.TryLock(inner, 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.ErrorContains(t, err, "held under this ctx as "+c.ID())
+	}
+	require.NoError(t, unlock())
+	require.NoError(t, unlockFenced())
+	e.awaitVotes(t, 0)
+}
+
 // Goroutines of one process are let in one after the other, by asking nobody but for their own turn.
 func TestQuorumInOneProcess(t *testing.T) {
 	redistest.Parallel(t)
 	e := newElectorate(t, 3)
+	e.loadScripts(t)
 	v := e.voter(t, rlock.Options{})
-	require.NoError(t, v.Do(t.Context(), nothing)) // scripts
-	e.awaitVotes(t, 0)
 	before := e.commands(t)
 	const n = 20
 	var wg sync.WaitGroup
@@ -325,6 +372,8 @@ func TestQuorumWithLease(t *testing.T) {
 	began := time.Now()
 	outer, unlock, err := v.Lock(t.Context())
 	require.NoError(t, err)
+	e.awaitVotes(t, 3)
+	pass(100 * time.Millisecond) // the last answer has been worked in
 	inner, unlockInner, err := v.handle().Lock(outer)
 	require.NoError(t, err)
 	select {

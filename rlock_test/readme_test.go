@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
@@ -111,6 +112,40 @@ func useAllKinds(t *testing.T, one, two *rlock.Client) {
 			require.NoError(t, got.unlock())
 		}
 	}
+	semaphore := one.Semaphore("order:11")
+	_, err := semaphore.TrySetPermits(ctx, 0)
+	require.NoError(t, err)
+	gets := async(func() error { return two.Semaphore("order:11").Acquire(ctx, 2) })
+	redistest.Eventually(t, atMost, func() bool { return asleep(t) == 1 }, "permits are waited for")
+	require.NoError(t, semaphore.Release(ctx, 2))
+	require.NoError(t, within(t, gets, atMost))
+	_, err = semaphore.Drain(ctx)
+	require.NoError(t, err)
+	_, err = semaphore.Available(ctx)
+	require.NoError(t, err)
+	permits := one.PermitSemaphore("order:12")
+	require.NoError(t, permits.SetPermits(ctx, 1))
+	_, permit, err := permits.Acquire(ctx)
+	require.NoError(t, err)
+	gets = async(func() error { _, _, err := two.PermitSemaphore("order:12").Acquire(ctx); return err })
+	redistest.Eventually(t, atMost, func() bool { return asleep(t) == 1 }, "a permit is waited for")
+	require.NoError(t, permits.UpdateLease(ctx, permit.ID(), time.Minute))
+	_, err = permits.LeaseTime(ctx, permit.ID())
+	require.NoError(t, err)
+	require.NoError(t, permit.Release())
+	require.NoError(t, within(t, gets, atMost))
+	latch := one.CountDownLatch("order:10")
+	_, err = latch.TrySetCount(ctx, 1)
+	require.NoError(t, err)
+	waits := async(func() error { return two.CountDownLatch("order:10").Await(ctx) })
+	redistest.Eventually(t, atMost, func() bool { return asleep(t) == 1 }, "the latch is waited for")
+	require.NoError(t, latch.CountDown(ctx))
+	require.NoError(t, within(t, waits, atMost))
+	_, err = latch.Delete(ctx)
+	require.NoError(t, err)
+	_, err = latch.Count(ctx)
+	require.NoError(t, err)
+
 	cache := one.RWMutex("order:9")
 	require.NoError(t, cache.Upgradeable().Do(ctx, func(ctx context.Context) error {
 		return cache.Upgradeable().UpgradeDo(ctx, func(context.Context) error { return nil })

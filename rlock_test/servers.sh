@@ -58,6 +58,7 @@ debian() {
 sharded='TestShardedPublishOnACluster|TestOutsidersOnACluster|TestReleaseGrantsToTheFirst/cluster|TestCloseLeavesNoGoroutine/close/sharded'
 sharded="$sharded|TestLeavesANodeThatIsCutOff|TestGrantsOnACluster|TestClusterRoutesUnknownForAWhile|TestChannelOfAWaiter"
 sharded="$sharded|TestForbiddenShardedChannel|TestForbiddenRoutes|TestSlotMovesToANewNode|TestSlotMigration|TestClusterMasterKilled"
+sharded="$sharded|TestSemaphoreWakesWhoFits/cluster|TestSemaphoreOutsiders/cluster"
 # Only Redis 8.4, Valkey 9 and later move slots by themselves.
 moves='TestAtomic'
 

@@ -80,6 +80,13 @@ func (s *story) traced() rlock.Options {
 			}
 			s.tell("%s failed%s%s: %v", i.Kind, waiting, label(ctx), errorsOf(i.Err))
 		},
+		Passed: func(ctx context.Context, i rlock.PassedInfo) {
+			waiting := ""
+			if i.WasWaiting {
+				waiting = " waiting"
+			}
+			s.tell("%s passed%s%s", i.Kind, waiting, label(ctx))
+		},
 		Released: func(ctx context.Context, i rlock.ReleasedInfo) {
 			s.tell("%s %v released%s: %v", i.Kind, i.Path, label(ctx), errorsOf(i.Err))
 		},

@@ -163,6 +163,41 @@ func TestTroubleshootingShowsTheErrors(t *testing.T) {
 			require.NoError(t, unlock())
 			return unlock()
 		})
+		try("no permits", func(t *testing.T, c *rlock.Client, _ *rlock.Mutex) error {
+			semaphore := c.Semaphore("order:42")
+			_, err := semaphore.TrySetPermits(t.Context(), 1)
+			require.NoError(t, err)
+			return semaphore.Acquire(short(t, 50*time.Millisecond), 2)
+		})
+		try("never set", func(t *testing.T, c *rlock.Client, _ *rlock.Mutex) error {
+			return c.Semaphore("order:42").Acquire(short(t, 50*time.Millisecond), 1)
+		})
+		try("too few", func(t *testing.T, c *rlock.Client, _ *rlock.Mutex) error {
+			return c.Semaphore("order:42").Acquire(t.Context(), 0)
+		})
+		try("not open", func(t *testing.T, c *rlock.Client, _ *rlock.Mutex) error {
+			latch := c.CountDownLatch("order:42")
+			_, err := latch.TrySetCount(t.Context(), 3)
+			require.NoError(t, err)
+			return latch.Await(short(t, 50*time.Millisecond))
+		})
+		for what, act := range map[string]func(context.Context, *rlock.Client) error{
+			"text for a latch": func(ctx context.Context, c *rlock.Client) error { return c.CountDownLatch("order:42").CountDown(ctx) },
+			"text for permits": func(ctx context.Context, c *rlock.Client) error { return c.Semaphore("order:42").Acquire(ctx, 1) },
+		} {
+			try(what, func(t *testing.T, c *rlock.Client, _ *rlock.Mutex) error {
+				rdb := s.Client(t)
+				require.NoError(t, rdb.Do(t.Context(), rdb.B().Set().Key(what+":order:42").Value("x").Build()).Error())
+				return act(t.Context(), c)
+			})
+		}
+		try("silent to a count down", func(t *testing.T, _ *rlock.Client, _ *rlock.Mutex) error {
+			p := redistest.StartProxy(t, s.Addr())
+			latch := newClient(t, s.Client(t, redistest.Via(p))).CountDownLatch("order:42")
+			p.BlackHole(true)
+			t.Cleanup(func() { p.BlackHole(false) })
+			return latch.CountDown(short(t, time.Second))
+		})
 		try("no re-entry", func(t *testing.T, _ *rlock.Client, m *rlock.Mutex) error {
 			ctx, _ := take(t, m)
 			_, _, err := m.Lock(ctx)

@@ -58,7 +58,7 @@ func New(options ...Option) (*rlock.Trace, error) {
 		return nil, err
 	}
 	return &rlock.Trace{
-		Waiting: t.waits, Acquired: t.acquired, Failed: t.failed, Released: t.released, Lost: t.lost, Renewed: t.renewed,
+		Waiting: t.waits, Acquired: t.acquired, Passed: t.passed, Failed: t.failed, Released: t.released, Lost: t.lost, Renewed: t.renewed,
 	}, nil
 }
 
@@ -88,11 +88,11 @@ var margins = metric.WithExplicitBucketBoundaries(0.025, 0.05, 0.1, 0.25, 0.5, 1
 func (t *telemetry) instruments(m metric.Meter) error {
 	var errs [7]error
 	t.acquiring, errs[0] = m.Float64Histogram("rlock.acquire.duration", durations, metric.WithUnit("s"),
-		metric.WithDescription("Duration of calls of Lock and TryLock."))
+		metric.WithDescription("Duration of calls of Lock and TryLock, and of Await and TryAwait."))
 	t.holds, errs[1] = m.Float64Histogram("rlock.hold.duration", durations, metric.WithUnit("s"),
 		metric.WithDescription("Time from when Lock returned until unlock was called."))
 	t.waiting, errs[2] = m.Int64UpDownCounter("rlock.wait.active", metric.WithUnit("{waiter}"),
-		metric.WithDescription("Calls of Lock and TryLock that wait now."))
+		metric.WithDescription("Calls of Lock and TryLock, and of Await and TryAwait, that wait now."))
 	t.holding, errs[3] = m.Int64UpDownCounter("rlock.hold.active", metric.WithUnit("{hold}"),
 		metric.WithDescription("Holds that have not been unlocked yet."))
 	t.margin, errs[4] = m.Float64Histogram("rlock.lease.margin", margins, metric.WithUnit("s"),
@@ -124,6 +124,20 @@ func (t *telemetry) acquired(ctx context.Context, i rlock.AcquiredInfo) {
 	if i.Path != rlock.PathFree && i.Path != rlock.PathReentry { // it has waited
 		t.waiting.Add(ctx, -1, t.of(lock).add...)
 		t.span(ctx, i.Name, s, i.Waited, nil, trace.SpanContextFromContext(i.By))
+	}
+}
+
+func (t *telemetry) passed(ctx context.Context, i rlock.PassedInfo) {
+	latch := t.lock(i.Kind, i.Name)
+	s := latch
+	s.outcome, s.path = "acquired", rlock.PathFree.String()
+	if i.WasWaiting {
+		s.path = rlock.PathWoken.String()
+	}
+	t.acquiring.Record(ctx, i.Waited.Seconds(), t.of(s).record...)
+	if i.WasWaiting {
+		t.waiting.Add(ctx, -1, t.of(latch).add...)
+		t.span(ctx, i.Name, s, i.Waited, nil, trace.SpanContext{})
 	}
 }
 

@@ -252,6 +252,23 @@ func TestMetricsOfEachKind(t *testing.T) {
 	require.NoError(t, unlock())
 	require.Equal(t, int64(0), e.metrics(t)["hold.active group=order kind=read"])
 
+	latch := c.CountDownLatch(lock + ":latch")
+	require.NoError(t, latch.Await(ctx))
+	_, err = latch.TrySetCount(ctx, 1)
+	require.NoError(t, err)
+	opened := make(chan error)
+	go func() { opened <- latch.Await(ctx) }() // ends with the CountDown
+	redistest.Eventually(t, atMost, func() bool { return e.metrics(t)["wait.active group=order kind=latch"] == 1 }, "it waits")
+	require.ErrorIs(t, latch.TryAwait(ctx, 0), rlock.ErrNotAcquired)
+	require.NoError(t, latch.CountDown(ctx))
+	require.NoError(t, <-opened)
+	now := e.metrics(t)
+	require.Zero(t, now["wait.active group=order kind=latch"])
+	require.Equal(t, int64(1), now["acquire.duration group=order kind=latch outcome=acquired path=free"])
+	require.Equal(t, int64(1), now["acquire.duration group=order kind=latch outcome=acquired path=woken"])
+	require.Equal(t, int64(1), now["acquire.duration group=order kind=latch outcome=not_acquired"])
+	require.NotContains(t, now, "hold.active group=order kind=latch", "nobody holds it")
+
 	mixed := rlock.All(c.Mutex(lock), c.Mutex("user:"+lock))
 	_, unlock, err = mixed.Lock(ctx)
 	require.NoError(t, err)

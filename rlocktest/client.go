@@ -3,6 +3,7 @@ package rlocktest
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -27,7 +28,7 @@ type Client struct {
 
 	mu       sync.Mutex // guards the following
 	others   []*process
-	held     map[string]bool // the owners of HoldElsewhere
+	held     map[string]bool // the owners of HoldElsewhere, and the ids of permits that are held elsewhere
 	dead     map[string]bool // the ids of Clients that Crash ended
 	clock    *time.Timer     // until endless looks again
 	patience time.Duration   // for how long that is
@@ -158,6 +159,82 @@ func (c *Client) HoldElsewhere(name string) (release func()) {
 	})
 }
 
+// HoldPermitsElsewhere has another process take n permits of the [rlock.Semaphore] called name, until release is called or the test ends. If they
+// cannot be had at once, that is an error of the test. release may be called more than once. To have the process die with them, do not call it:
+// nobody owns such permits.
+func (c *Client) HoldPermitsElsewhere(name string, n int64) (release func()) {
+	c.t.Helper()
+	s := c.Elsewhere().Semaphore(name)
+	if err := s.TryAcquire(context.Background(), n, 0); err != nil {
+		c.t.Errorf("rlocktest: HoldPermitsElsewhere: %v", err)
+		return func() {}
+	}
+	return sync.OnceFunc(func() {
+		c.t.Helper()
+		if err := s.Release(context.Background(), n); err != nil {
+			c.t.Errorf("rlocktest: HoldPermitsElsewhere: %v", err)
+		}
+	})
+}
+
+// HoldExpiringPermitsElsewhere has another process take n permits, from 1 to 100, of the [rlock.PermitSemaphore] called name, and renew them until
+// their Release is called or the test ends. If they cannot be had at once, that is an error of the test, and there are none. To have the process
+// die with them, take them with a Client of [Client.Elsewhere].
+func (c *Client) HoldExpiringPermitsElsewhere(name string, n int) *rlock.Permit {
+	c.t.Helper()
+	_, p, err := c.Elsewhere().PermitSemaphore(name).TryAcquireN(context.Background(), n, 0)
+	if err != nil {
+		c.t.Errorf("rlocktest: HoldExpiringPermitsElsewhere: %v", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, id := range p.IDs() {
+		c.held[id] = true
+	}
+	return p
+}
+
+// LosePermit ends a permit of the [rlock.PermitSemaphore] called name under its holder, as an operator does who gives it back: others can have it at
+// once, also those that wait. Of the permits that the code under test holds it is the one with the lowest slot; if there is none, that is an error of
+// the test. The ctx of the holder's section is cancelled with an [rlock.ErrLost] by its Release or its next renewal, about a third of
+// [rlock.Options].WatchdogTimeout later. A permit with [rlock.WithLease] is not renewed, so that is when its lease is over.
+//
+// To end a certain one, have [Client.Elsewhere] release its id.
+func (c *Client) LosePermit(name string) {
+	c.t.Helper()
+	for _, p := range c.permits(c.options.Prefix + name) {
+		if c.isOther(p.client) {
+			continue
+		}
+		if err := c.Elsewhere().PermitSemaphore(name).Release(context.Background(), p.id); err != nil {
+			c.t.Errorf("rlocktest: LosePermit: %v", err)
+		}
+		return
+	}
+	c.t.Errorf("rlocktest: LosePermit: the code under test holds no permit of %q", name)
+}
+
+// isOther reports whether a process of Elsewhere has a Client whose id begins so.
+func (c *Client) isOther(client string) bool {
+	return slices.ContainsFunc(c.processes()[1:], func(p *process) bool { return strings.HasPrefix(p.locks.ID(), client) })
+}
+
+// CountDownElsewhere has another process count down the latch called name. If it has no count, that is an error of the test.
+func (c *Client) CountDownElsewhere(name string) {
+	c.t.Helper()
+	l := c.Elsewhere().CountDownLatch(name)
+	n, err := l.Count(context.Background())
+	if err == nil && n == 0 {
+		err = errors.New("it has no count")
+	}
+	if err == nil {
+		err = l.CountDown(context.Background())
+	}
+	if err != nil {
+		c.t.Errorf("rlocktest: CountDownElsewhere(%q): %v", name, err)
+	}
+}
+
 // Crash has the process of a Client that [Client.Elsewhere] returned die at this moment. What it holds stays in Redis, and is renewed no
 // more: others get the lock when its lease is over, which is [rlock.Options].WatchdogTimeout after the last renewal, or that of its
 // [rlock.WithLease]. A place in a queue stays, too, and nothing of all that is reported at the end of the test. Goroutines of the test
@@ -181,6 +258,8 @@ func (c *Client) Crash(elsewhere *rlock.Client) {
 // others can have the lock, if they ask; those that wait already ask when the lease that they saw is over. The ctx of the holder's section
 // is cancelled with an [rlock.ErrLost] by its unlock or its next renewal, about a third of [rlock.Options].WatchdogTimeout later. A
 // hold with [rlock.WithLease] is not renewed, so that is when its lease is over. If nobody holds the lock, that is an error of the test.
+//
+// A semaphore that is lost has no permits any more, and all that were held of an [rlock.PermitSemaphore] are gone: see also [Client.LosePermit].
 func (c *Client) Lose(name string) {
 	c.t.Helper()
 	if !c.server.Del(c.options.Prefix + name) {
@@ -191,6 +270,7 @@ func (c *Client) Lose(name string) {
 			c.server.Del(key)
 		}
 	}
+	c.server.Del(permitsOf(c.options.Prefix + name))
 }
 
 // FailRedis cuts this process off from Redis, until restore is called or the test ends: what is sent is lost, in both directions, and

@@ -1,5 +1,5 @@
-// Package rlocktest is for tests of code that uses rlock: real locks of all kinds, on a Redis in memory that needs no server and no
-// socket.
+// Package rlocktest is for tests of code that uses rlock: real locks, semaphores and latches, on a Redis in memory that needs no server
+// and no socket.
 //
 // Nothing in it waits for the outside, so it works inside a bubble of testing/synctest, where a lease of 30 seconds ends in no time:
 //
@@ -20,8 +20,10 @@
 // [New] returns a [Client], which is an rlock.Client with helpers for the test:
 //
 //   - [Client.HoldElsewhere] has another process hold a lock, and [Client.Elsewhere] is a Client of another process.
+//   - [Client.HoldPermitsElsewhere] has another process take permits of a Semaphore, [Client.HoldExpiringPermitsElsewhere] of a PermitSemaphore.
+//   - [Client.CountDownElsewhere] has another process count a latch down.
 //   - [Client.Crash] has another process die, with all that it holds.
-//   - [Client.Lose] ends a hold under its holder.
+//   - [Client.Lose] ends a hold under its holder, [Client.LosePermit] a permit of a PermitSemaphore.
 //   - [Client.FailRedis] cuts the code under test off from Redis.
 //   - [Client.AssertHeld] checks that a ctx carries a lock.
 //

@@ -88,6 +88,86 @@ func ExampleClient_HoldElsewhere() {
 	// <nil>
 }
 
+// Of a Semaphore, nobody owns a permit: those that are held elsewhere are fewer for the code under test.
+func ExampleClient_HoldPermitsElsewhere() {
+	t := new(printer)
+	defer t.end()
+
+	locks := rlocktest.New(t)
+	gpus := locks.Semaphore("gpus")
+	_, err := gpus.TrySetPermits(context.Background(), 4)
+	fmt.Println(err)
+	release := locks.HoldPermitsElsewhere("gpus", 3)
+	fmt.Println(errors.Is(gpus.TryAcquire(context.Background(), 2, 0), rlock.ErrNotAcquired))
+
+	time.AfterFunc(10*time.Millisecond, release)
+	fmt.Println(gpus.Do(context.Background(), 2, func(context.Context) error { return nil }))
+	// Output:
+	// <nil>
+	// true
+	// <nil>
+}
+
+// The permits of a PermitSemaphore have ids and slots, and are renewed.
+func ExampleClient_HoldExpiringPermitsElsewhere() {
+	t := new(printer)
+	defer t.end()
+
+	locks := rlocktest.New(t)
+	workers := locks.PermitSemaphore("workers")
+	fmt.Println(workers.SetPermits(context.Background(), 3))
+	other := locks.HoldExpiringPermitsElsewhere("workers", 2)
+	fmt.Println(other.Slots())
+	fmt.Println(workers.Do(context.Background(), func(_ context.Context, p *rlock.Permit) error {
+		fmt.Println("slot", p.Slot())
+		return nil
+	}))
+	fmt.Println(other.Release())
+	// Output:
+	// <nil>
+	// [0 1]
+	// slot 2
+	// <nil>
+	// <nil>
+}
+
+// A holder whose permit is gone is told by its next renewal.
+func ExampleClient_LosePermit() {
+	t := new(printer)
+	defer t.end()
+
+	locks := rlocktest.NewWith(t, rlock.Options{WatchdogTimeout: time.Second})
+	workers := locks.PermitSemaphore("workers")
+	fmt.Println(workers.SetPermits(context.Background(), 1))
+	err := workers.Do(context.Background(), func(ctx context.Context, _ *rlock.Permit) error {
+		locks.LosePermit("workers")
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	fmt.Println(errors.Is(err, rlock.ErrLost))
+	// Output:
+	// <nil>
+	// true
+}
+
+func ExampleClient_CountDownElsewhere() {
+	t := new(printer)
+	defer t.end()
+
+	locks := rlocktest.New(t)
+	parts := locks.CountDownLatch("parts")
+	_, err := parts.TrySetCount(context.Background(), 2)
+	fmt.Println(err)
+	locks.CountDownElsewhere("parts")
+	fmt.Println(errors.Is(parts.TryAwait(context.Background(), 0), rlock.ErrNotAcquired))
+	locks.CountDownElsewhere("parts")
+	fmt.Println(parts.Await(context.Background()))
+	// Output:
+	// <nil>
+	// true
+	// <nil>
+}
+
 // Locks of other kinds are held elsewhere by a Client of another process.
 func ExampleClient_Elsewhere() {
 	t := new(printer)

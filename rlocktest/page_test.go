@@ -142,6 +142,48 @@ func TestShipWhileRedisFails(t *testing.T) {
 	})
 }
 
+func TestWorkerStopsWhenItsPermitIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := rlocktest.New(t)
+		workers := locks.PermitSemaphore("workers")
+		if err := workers.SetPermits(t.Context(), 2); err != nil {
+			t.Fatal(err)
+		}
+		other := locks.HoldExpiringPermitsElsewhere("workers", 1) // has slot 0
+		err := workers.Do(t.Context(), func(ctx context.Context, p *rlock.Permit) error {
+			if p.Slot() != 1 {
+				t.Errorf("got slot %d", p.Slot())
+			}
+			locks.LosePermit("workers")
+			<-ctx.Done() // told by its next renewal
+			return ctx.Err()
+		})
+		if !errors.Is(err, rlock.ErrLost) {
+			t.Errorf("got %v, want a loss", err)
+		}
+		if err := other.Release(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestImportWaitsForItsParts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := rlocktest.New(t)
+		parts := locks.CountDownLatch("parts")
+		if _, err := parts.TrySetCount(t.Context(), 1); err != nil {
+			t.Fatal(err)
+		}
+		result := make(chan error)
+		go func() { result <- parts.Await(t.Context()) }()
+		synctest.Wait() // until it waits
+		locks.CountDownElsewhere("parts")
+		if err := <-result; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // The code in the package comment.
 func TestChargeStopsWhenTheLockIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

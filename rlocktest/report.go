@@ -1,6 +1,8 @@
 package rlocktest
 
 import (
+	"cmp"
+	"encoding/hex"
 	"fmt"
 	"regexp"
 	"slices"
@@ -53,15 +55,24 @@ var (
 	nobody = regexp.MustCompile(`^[\da-f-]{36}:00$`) // for whom WithMinHold keeps a lock
 	places = regexp.MustCompile(`^(?:rlock_queue::?|rlock_writers::?|redisson_lock_timeout:)(.*)$`)
 	gate   = regexp.MustCompile(`^rlock_upgrade::?`) // a lock beside a read/write lock
+	slots  = regexp.MustCompile(`^rlock_sem_slots::?(.*)$`)
 	// Each process that waits listens to a channel of its own beside that of the lock.
-	channel = regexp.MustCompile(`^(?:redisson_lock__channel|redisson_rwlock):(.*):([\da-f-]{36})$`)
+	channel = regexp.MustCompile(`^(?:redisson_lock__channel:|redisson_rwlock:|redisson_sc:|redisson_countdownlatch__channel__)(.*):([\da-f-]{36})$`)
 )
 
 // holds says which locks are held.
 func (c *Client) holds() (all []string) {
 	for _, key := range c.server.Keys() {
-		if gate.MatchString(key) { // whoever has that reads, too
+		if gate.MatchString(key) { // whoever has the first reads, too
 			continue
+		}
+		if at := slots.FindStringSubmatch(key); at != nil {
+			name := c.name(at[1])
+			for _, p := range c.permits(c.options.Prefix + name) {
+				if !c.isElsewhere(p.id) && !c.isDead(p.client) {
+					all = append(all, fmt.Sprintf("%q is still held by permit %s, with slot %d", name, p.id, p.slot))
+				}
+			}
 		}
 		for _, who := range c.owners(key) {
 			if !c.isElsewhere(who) {
@@ -117,6 +128,42 @@ func (c *Client) owners(key string) (all []string) {
 	return all
 }
 
+// permit is one of this library that is held.
+type permit struct {
+	id     string
+	client string // how the id of the Client begins that holds it
+	slot   int
+}
+
+// permitsOf is the key of the permits of the semaphore with that key.
+func permitsOf(key string) string { return braced(key) + ":timeout" }
+
+// braced is a name as it stands in those of the keys beside it.
+func braced(key string) string {
+	if strings.Contains(key, "{") {
+		return key
+	}
+	return "{" + key + "}"
+}
+
+// permits returns those that are held of the semaphore with that key, in the order of their slots.
+func (c *Client) permits(key string) (all []permit) {
+	ends, _ := c.server.SortedSet(permitsOf(key)) // nobody holds one
+	separator := ":"
+	if strings.Contains(key, "{") {
+		separator = "::"
+	}
+	slots, _ := c.server.SortedSet("rlock_sem_slots" + separator + braced(key))
+	for member, end := range ends {
+		slot, ours := slots[member]
+		if id := hex.EncodeToString([]byte(member)); ours && len(id) == 32 && int64(end) > time.Now().UnixMilli() {
+			all = append(all, permit{id, id[:8] + "-" + id[8:12] + "-" + id[12:16], int(slot)})
+		}
+	}
+	slices.SortFunc(all, func(a, b permit) int { return cmp.Compare(a.slot, b.slot) })
+	return all
+}
+
 // entries returns whoever has a place in the sorted set with that key.
 func (c *Client) entries(key string) (all []string) {
 	members, _ := c.server.ZMembers(key) // gone meanwhile: nobody
@@ -133,4 +180,16 @@ func (c *Client) isElsewhere(owner string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.held[owner] || c.dead[id]
+}
+
+// isDead reports whether a process is dead whose Client's id begins so.
+func (c *Client) isDead(client string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for id := range c.dead {
+		if strings.HasPrefix(id, client) {
+			return true
+		}
+	}
+	return false
 }

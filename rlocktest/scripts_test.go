@@ -69,3 +69,83 @@ func TestGrantInMemory(t *testing.T) {
 		require.NoError(t, <-ended)
 	})
 }
+
+// The scripts about semaphores run on the server in memory, too.
+func TestSemaphoreScripts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		locks := New(t)
+		rdb, request := locks.Redis(), int64(0)
+		semaphore := func(client string) lua.SemaphoreArgs {
+			request++
+			return lua.SemaphoreArgs{
+				Semaphore: lua.Semaphore{
+					Name: "s", Requests: "requests", Queue: "queue", Publish: lua.Publish{Name: "channel"}, Client: client, Keep: 2 * time.Second,
+				},
+				Request: request,
+			}
+		}
+		use := func(a lua.SemaphoreArgs) lua.SemaphoreReply {
+			r, err := lua.UseSemaphore(t.Context(), rdb, a)
+			require.NoError(t, err)
+			return r
+		}
+		a := semaphore("a")
+		a.Change, a.N = lua.TrySet, 3
+		require.Equal(t, lua.SemaphoreReply{Free: 3, Done: 1}, use(a))
+		a = semaphore("a")
+		a.Wants, a.Waits = []int64{2, 2, 1}, true
+		require.Equal(t, lua.SemaphoreReply{Done: 1, Granted: []int{0, 2}, Again: time.Minute}, use(a))
+		require.Equal(t, []int{0, 2}, use(a).Granted)
+		require.Zero(t, use(a).Free)
+		b := semaphore("b")
+		b.Wants, b.Waits = []int64{1}, true
+		require.Empty(t, use(b).Granted)
+		b = semaphore("c")
+		b.N = 2
+		require.Equal(t, int64(2), use(b).Free) // those in line do not listen
+		places, err := rdb.Do(t.Context(), rdb.B().Exists().Key("queue").Build()).AsInt64()
+		require.NoError(t, err)
+		require.Zero(t, places)
+		a.Cancel = true
+		require.Equal(t, int64(5), use(a).Free)
+
+		permits := func() lua.PermitsArgs {
+			p := lua.PermitsArgs{SemaphoreArgs: semaphore("a"), Timeouts: "timeouts", Slots: "slots", Lease: time.Minute}
+			p.Name = "p"
+			return p
+		}
+		take := func(p lua.PermitsArgs) lua.PermitsReply {
+			r, err := lua.UsePermits(t.Context(), rdb, p)
+			require.NoError(t, err)
+			return r
+		}
+		p := permits()
+		p.Change, p.N = lua.SetTotal, 2
+		require.Equal(t, int64(2), take(p).Free)
+		first, second, third := lua.PermitID{1}, lua.PermitID{2}, lua.PermitID{3, 255}
+		p = permits()
+		p.Wants, p.IDs = []int64{1, 1}, []lua.PermitID{first, second}
+		require.Equal(t, []int64{0, 1}, take(p).Slots)
+		require.NoError(t, rdb.Do(t.Context(), rdb.B().Zrem().Key("timeouts").Member(string(first[:])).Build()).Error())
+		require.NoError(t, rdb.Do(t.Context(), rdb.B().Incr().Key("p").Build()).Error())
+		p = permits()
+		p.Wants, p.IDs = []int64{1, 1}, []lua.PermitID{third, {4}}
+		r := take(p)
+		require.Equal(t, []int64{0}, r.Slots)
+		require.Equal(t, time.Minute, r.Again.Round(time.Second))
+		named := lua.PermitSemaphore{Semaphore: p.Semaphore, Timeouts: p.Timeouts, Slots: p.Slots}
+		verdicts, err := lua.RenewPermits(t.Context(), rdb, time.Hour, []lua.PermitsToRenew{{Timeouts: "timeouts", IDs: []lua.PermitID{first, second}}})
+		require.NoError(t, err)
+		require.Equal(t, []lua.Renewal{lua.Gone, lua.Renewed}, verdicts)
+		held, err := lua.SetPermitLease(t.Context(), rdb, named, third, lua.Forever)
+		require.NoError(t, err)
+		require.True(t, held)
+		info, err := lua.LookPermits(t.Context(), rdb, named, &third)
+		require.NoError(t, err)
+		require.Equal(t, lua.PermitsInfo{Exists: true, Held: 2, Left: lua.Forever, Found: true}, info)
+		p = permits()
+		p.Release = []lua.PermitID{first, second, third}
+		require.Equal(t, []lua.Given{lua.PermitUnknown, lua.PermitReleased, lua.PermitReleased}, take(p).Released)
+		locks.server.FlushAll()
+	})
+}

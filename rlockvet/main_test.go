@@ -80,8 +80,9 @@ func TestRealLibrary(t *testing.T) {
 	for _, name := range []string{
 		"outerctx/outerctx.go", "outerctx/outerctx_test.go",
 		"endedctx/endedctx.go", "endedctx/endedctx_test.go",
-		"lostunlock/lostunlock.go", "lostunlock/lostunlock_test.go", "lostunlock/kit.go",
-		"lockerr/lockerr.go", "lockerr/lockerr_test.go",
+		"lostunlock/lostunlock.go", "lostunlock/lostunlock_test.go", "lostunlock/kit.go", "lostunlock/semaphore.go",
+		"lockerr/lockerr.go", "lockerr/lockerr_test.go", "lockerr/semaphore.go",
+		"permit/outerctx/outerctx.go", "permit/endedctx/endedctx.go", "permit/lostunlock/lostunlock.go", "permit/lockerr/lockerr.go",
 	} {
 		text := read(filepath.Join("checks", "testdata", "src", name))
 		add(name, regexp.MustCompile("// want `.*").ReplaceAllString(text, "// want "), "// want ")
@@ -127,10 +128,11 @@ func report(context.Context) error { return nil }
 			t.Errorf("%s %s: not found: %s", name, args, w)
 		}
 	}
-	check("outerctx/", "go", "vet", "-vettool="+tool, "-outerctx", "./outerctx")
-	check("endedctx/", "go", "vet", "-vettool="+tool, "-endedctx", "./endedctx")
-	check("lostunlock/", "go", "vet", "-vettool="+tool, "-lostunlock", "./lostunlock")
-	check("lockerr/", "go", "vet", "-vettool="+tool, "-lockerr", "./lockerr")
+	for _, analyzer := range []string{"outerctx", "endedctx", "lostunlock", "lockerr"} {
+		for _, dir := range []string{analyzer, "permit/" + analyzer} {
+			check(dir+"/", "go", "vet", "-vettool="+tool, "-"+analyzer, "./"+dir)
+		}
+	}
 	check("page/", "go", "vet", "-vettool="+tool, "./page")
 	check("page/", tool, "./page")
 }

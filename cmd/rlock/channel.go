@@ -9,7 +9,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Unlocks are published on a channel named after the key: with one beginning for read/write locks, and another for all others.
+// Unlocks are published on a channel named after the key: with one beginning for read/write locks, and another for all others. See latchChannel and
+// semaphoreChannel for others.
 const (
 	lockChannel = "redisson_lock__channel"
 	rwChannel   = "redisson_rwlock"
@@ -23,10 +24,15 @@ var personal = regexp.MustCompile(`:([0-9a-fA-F-]{36})(:-?[0-9]+)?$`)
 
 // keysOf are the keys whose unlocks are published on a channel: one, or two, since x and {x} have one channel.
 func keysOf(channel string) []string {
+	if name, ok := strings.CutPrefix(channel, latchChannel+"{"); ok && strings.HasSuffix(name, "}") {
+		return []string{strings.TrimSuffix(name, "}")}
+	}
 	name, ok := strings.CutPrefix(channel, lockChannel+":")
 	if !ok {
 		if name, ok = strings.CutPrefix(channel, rwChannel+":"); !ok {
-			return nil
+			if name, ok = strings.CutPrefix(channel, semaphoreChannel+":"); !ok {
+				return nil
+			}
 		}
 	}
 	if strings.HasPrefix(name, "{") && strings.HasSuffix(name, "}") {
@@ -57,9 +63,9 @@ func (l *listeners) count() int64 {
 
 // listening adds those who listen at a server, on plain and sharded channels, by unlock channel.
 func (n node) listening(ctx context.Context, all map[string]*listeners) error {
-	for _, prefix := range []string{lockChannel, rwChannel} {
+	for _, pattern := range []string{lockChannel + ":*", rwChannel + ":*", latchChannel + "{*", semaphoreChannel + ":*"} {
 		b := n.B()
-		names, err := n.Do(ctx, b.PubsubChannels().Pattern(prefix+":*").Build()).AsStrSlice()
+		names, err := n.Do(ctx, b.PubsubChannels().Pattern(pattern).Build()).AsStrSlice()
 		if err == nil {
 			err = n.count(ctx, all, names, "NUMSUB")
 		}
@@ -67,7 +73,7 @@ func (n node) listening(ctx context.Context, all map[string]*listeners) error {
 			return err
 		}
 		// Before Redis 7 there are none.
-		names, _ = n.Do(ctx, b.PubsubShardchannels().Pattern(prefix+":*").Build()).AsStrSlice()
+		names, _ = n.Do(ctx, b.PubsubShardchannels().Pattern(pattern).Build()).AsStrSlice()
 		if err := n.count(ctx, all, names, "SHARDNUMSUB"); err != nil {
 			return err
 		}

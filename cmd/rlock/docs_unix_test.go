@@ -131,6 +131,14 @@ func newMarket(t *testing.T) *market {
 	waits := newLocks(t, s.redis.Client(t))
 	lock(t.Context(), t, s.holder.FencedMutex("invoices"))
 	waitFor(t, waits, waits.FencedMutex("invoices"))
+	workers := s.holder.PermitSemaphore("workers")
+	require.NoError(t, workers.SetPermits(t.Context(), 3))
+	_, _, err := workers.Acquire(t.Context())
+	require.NoError(t, err)
+	_, err = s.holder.Semaphore("gpus").TrySetPermits(t.Context(), 4)
+	require.NoError(t, err)
+	_, err = s.holder.CountDownLatch("import:2026-11-24").TrySetCount(t.Context(), 3)
+	require.NoError(t, err)
 	cli, err := exec.LookPath("redis-cli")
 	require.NoError(t, err, "redis-cli comes with Redis")
 	_, port, _ := strings.Cut(s.redis.Addr(), ":")
@@ -351,6 +359,36 @@ func requireAllKinds(t *testing.T, name string, dial func() rueidis.Client) {
 			return clients[1].Stats().Grants > before
 		}, kind+": a grant is used")
 	}
+	latch := clients[0].CountDownLatch(fmt.Sprintf(name, "latch"))
+	_, err := latch.TrySetCount(t.Context(), 1)
+	require.NoError(t, err)
+	opened := begin(t, clients[1], clients[1].CountDownLatch(latch.Name()).Await)
+	require.NoError(t, latch.CountDown(t.Context()))
+	require.NoError(t, <-opened)
+	_, err = latch.Delete(t.Context())
+	require.NoError(t, err)
+	_, err = latch.Count(t.Context())
+	require.NoError(t, err)
+	for kind, of := range map[string]func(c *rlock.Client, name string) rlock.Locker{
+		"semaphore": func(c *rlock.Client, name string) rlock.Locker { return c.Semaphore(name).Locker(1) },
+		"permits":   func(c *rlock.Client, name string) rlock.Locker { return c.PermitSemaphore(name).Locker(1) },
+	} {
+		name := fmt.Sprintf(name, kind)
+		_, err := clients[0].Semaphore(name).TrySetPermits(t.Context(), 1)
+		require.NoError(t, err, kind)
+		_, release, err := of(clients[0], name).Lock(t.Context())
+		require.NoError(t, err, kind)
+		var next rlock.UnlockFunc
+		got := begin(t, clients[1], func(ctx context.Context) (err error) {
+			_, next, err = of(clients[1], name).Lock(ctx)
+			return err
+		})
+		require.NoError(t, release(), kind)
+		require.NoError(t, <-got, kind)
+		require.NoError(t, next(), kind)
+	}
+	_, err = clients[0].PermitSemaphore(fmt.Sprintf(name, "permits")).Permits(t.Context())
+	require.NoError(t, err)
 	up := clients[0].RWMutex(fmt.Sprintf(name, "up")).Upgradeable()
 	require.NoError(t, up.Do(t.Context(), func(ctx context.Context) error {
 		return up.UpgradeDo(ctx, func(context.Context) error { return nil })
@@ -363,7 +401,7 @@ func TestJSONFieldsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(projectRoot, "docs", "cli.md"))
 	require.NoError(t, err)
 	_, section, _ := strings.Cut(string(text), "\n## JSON\n")
-	for _, printed := range []any{state{}, holder{}, view{}, wanted{}, change{}, finding{}} {
+	for _, printed := range []any{state{}, holder{}, permit{}, view{}, wanted{}, change{}, finding{}} {
 		for _, f := range reflect.VisibleFields(reflect.TypeOf(printed)) {
 			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
 				require.Contains(t, section, "`"+name+"`")

@@ -540,19 +540,14 @@ func neededRights(key string, cluster, sentinels bool) []rightsFor {
 	const id = "00000000-0000-0000-0000-000000000000"
 	owner, sha := id+":1", strings.Repeat("0", 40)
 	lock, rw := prefixed(lockChannel, key), prefixed(rwChannel, key)
-	own := func(prefix string) string { // as the library names what Redisson does not know
-		if strings.Contains(key, "{") {
-			return prefix + "::" + key
-		}
-		return prefix + ":{" + key + "}"
-	}
+	own := func(prefix string) string { return own(prefix, key) }
 	queue, marks, gate := own("rlock_queue"), own("rlock_writers"), own("rlock_upgrade")
 	fair, times := prefixed("redisson_lock_queue", key), prefixed("redisson_lock_timeout", key)
 	token := prefixed("redisson_lock_token", key)
-	hold := "{" + key + "}:" + owner + ":rwlock_timeout:1"
-	if strings.Contains(key, "{") {
-		hold = key + ":" + owner + ":rwlock_timeout:1"
-	}
+	sc, wants, semQueue := prefixed(semaphoreChannel, key), semaphoreWantsOf(key), own("rlock_sem_queue")
+	latch, record := latchChannelOf(key), latchRecordOf(key)
+	permits, slots := permitsOf(key), slotsOf(key)
+	hold := hashTag(key) + ":" + owner + ":rwlock_timeout:1"
 	all := []rightsFor{
 		{"all locks", "bad", "Locks do not work.", []right{
 			{"EVALSHA", sha, "1", key}, {"EVAL", "return 1", "1", key}, {"DEL", key}, {"HDEL", key, owner}, {"HEXISTS", key, owner},
@@ -575,6 +570,20 @@ func neededRights(key string, cluster, sentinels bool) []rightsFor {
 			{"HGETALL", key}, {"HKEYS", key}, {"HLEN", key}, {"SET", hold, "1"}, {"PTTL", hold}, {"PEXPIRE", hold, "1"}, {"DEL", hold}, {"EXISTS", hold},
 			{"TIME"}, {"ZADD", marks, "0", owner}, {"ZRANGE", marks, "0", "-1"}, {"ZREM", marks, owner}, {"HSET", gate, owner, "1"},
 			{"PUBLISH", rw, "1"}, {"SUBSCRIBE", rw}, {"SUBSCRIBE", rw + ":" + id}, {"PUBSUB", "NUMSUB", rw},
+		}},
+		{"semaphores", "warn", "Semaphore fails.", []right{
+			{"GET", key}, {"MGET", key, wants + ":" + id}, {"SET", key, "1"}, {"SET", wants + ":" + id, "1"}, {"INCRBY", key, "1"}, {"HMGET", wants, id},
+			{"HSET", wants, id, "1"}, {"HDEL", wants, id}, {"PEXPIRE", wants, "1"}, {"TIME"}, {"ZADD", semQueue, "0", id}, {"ZRANGE", semQueue, "0", "-1"},
+			{"ZREM", semQueue, id}, {"PEXPIRE", semQueue, "1"}, {"PUBLISH", sc, "1"}, {"SUBSCRIBE", sc}, {"SUBSCRIBE", sc + ":" + id}, {"PUBSUB", "NUMSUB", sc},
+		}},
+		{"permits that expire", "warn", "PermitSemaphore fails.", []right{
+			{"ZADD", permits, "0", id}, {"ZCARD", permits}, {"ZCOUNT", permits, "0", "1"}, {"ZMSCORE", permits, id}, {"ZRANGE", permits, "0", "0"},
+			{"ZRANGEBYSCORE", permits, "0", "1"}, {"ZREM", permits, id}, {"ZSCORE", permits, id}, {"PEXPIRE", permits, "1"}, {"ZADD", slots, "0", id},
+			{"ZINTERSTORE", slots, "2", slots, permits}, {"PEXPIRE", slots, "1"},
+		}},
+		{"latches", "warn", "CountDownLatch fails.", []right{
+			{"GET", key}, {"SET", key, "1"}, {"DECRBY", key, "1"}, {"HGET", record, id}, {"HSET", record, id, "1 1"}, {"PEXPIRE", record, "1"},
+			{"PUBLISH", latch, "0"}, {"SUBSCRIBE", latch},
 		}},
 		{"IsLocked and Info", "warn", "These two fail.", []right{
 			{"EXISTS", key}, {"HGETALL", key}, {"GET", token}, {"LRANGE", fair, "0", "-1"}, {"ZRANGE", queue, "0", "-1"}, {"PUBSUB", "NUMSUB", lock},

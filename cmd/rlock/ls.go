@@ -13,8 +13,10 @@ import (
 
 const usageLs = `usage: rlock ls [flags] [PATTERN]
 
-Lists the locks that are held, of all kinds, Redisson's included. PATTERN is one
-of Redis: * and ? and [abc], with \ before what is meant as it is.
+Lists the locks that are held, of all kinds, Redisson's included, the semaphores
+of which permits are held that expire, and latches and other semaphores that
+somebody waits for. PATTERN is one of Redis: * and ? and [abc], with \ before
+what is meant as it is.
 
 It finds them by SCAN, in steps of 500 keys, so it disturbs nobody, but takes
 its time on a server with millions of keys. On a cluster it asks all masters.
@@ -57,7 +59,19 @@ func (p *program) ls(args []string) int {
 		if err != nil {
 			return p.failed(ctx, v.at(err))
 		}
-		locks, more, err := v.scan(ctx, servers, escapeGlob(v.prefix)+pattern, *limit)
+		pattern = escapeGlob(v.prefix) + pattern
+		locks, more, err := v.scan(ctx, servers, pattern, *limit)
+		if err == nil && !more {
+			var latches []state
+			latches, err = v.waitedFor(ctx, servers, pattern)
+			for _, s := range latches {
+				if !slices.ContainsFunc(locks, func(known state) bool { return known.key == s.key }) {
+					locks = append(locks, s)
+				}
+			}
+			more = len(locks) > *limit
+			locks = locks[:min(len(locks), *limit)]
+		}
 		p.list(locks, *asJSON)
 		for _, err := range down {
 			p.fail(exitInternal, fmt.Errorf("not asked, and may be a master: %w", err))
@@ -74,39 +88,54 @@ func (p *program) ls(args []string) int {
 	})
 }
 
+// search is how SCAN finds locks: by a pattern and a type of keys, from which those of the locks follow. It reports false if none does.
+type search struct {
+	pattern, keyType string
+	lock             func(key string) (string, bool)
+}
+
 // scan finds the locks on servers that are held and match, limit of them at most; more says that it stopped at that.
 func (v *viewer) scan(ctx context.Context, servers []node, pattern string, limit int) (locks []state, more bool, err error) {
 	seen := make(map[string]bool) // SCAN may tell of a key twice
+	searches := append([]search{{pattern, "hash", func(key string) (string, bool) { return key, true }}}, permitKeys(pattern)...)
 	for _, n := range servers {
-		for cursor := uint64(0); ; {
-			page, err := v.page(ctx, n, cursor, pattern)
-			if err != nil {
-				return locks, false, err
-			}
-			keys := slices.DeleteFunc(page.Elements, func(key string) bool { return seen[key] })
-			for _, key := range keys {
-				seen[key] = true
-			}
-			found, err := v.readPage(ctx, keys)
-			if err != nil {
-				return locks, false, err
-			}
-			locks = append(locks, found...)
-			if len(locks) > limit {
-				return locks[:limit], true, nil
-			}
-			if cursor = page.Cursor; cursor == 0 {
-				break
+		for _, how := range searches {
+			for cursor := uint64(0); ; {
+				page, err := v.page(ctx, n, cursor, how)
+				if err != nil {
+					return locks, false, err
+				}
+				var keys []string
+				for _, found := range page.Elements {
+					if key, ok := how.lock(found); ok && !seen[key] {
+						seen[key] = true
+						keys = append(keys, key)
+					}
+				}
+				found, err := v.readPage(ctx, keys)
+				if err != nil {
+					return locks, false, err
+				}
+				if how.keyType == "zset" { // there may be a number of that name, or a hash
+					found = slices.DeleteFunc(found, func(s state) bool { return s.Kind != permitKind })
+				}
+				locks = append(locks, found...)
+				if len(locks) > limit {
+					return locks[:limit], true, nil
+				}
+				if cursor = page.Cursor; cursor == 0 {
+					break
+				}
 			}
 		}
 	}
 	return locks, false, nil
 }
 
-func (v *viewer) page(ctx context.Context, n node, cursor uint64, pattern string) (rueidis.ScanEntry, error) {
+func (v *viewer) page(ctx context.Context, n node, cursor uint64, how search) (rueidis.ScanEntry, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	page, err := n.Do(ctx, n.B().Scan().Cursor(cursor).Match(pattern).Count(scanStep).Type("hash").Build()).AsScanEntry()
+	page, err := n.Do(ctx, n.B().Scan().Cursor(cursor).Match(how.pattern).Count(scanStep).Type(how.keyType).Build()).AsScanEntry()
 	if err != nil {
 		return page, fmt.Errorf("%s: SCAN: %w", n.addr, err)
 	}
@@ -145,6 +174,9 @@ func (p *program) list(locks []state, asJSON bool) {
 
 // holders are the first of them, and how many more there are.
 func (s *state) holders() string {
+	if s.isCounter() {
+		return s.left()
+	}
 	text := s.Holders[0].text()
 	if more := len(s.Holders) - 1; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)

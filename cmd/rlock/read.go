@@ -22,10 +22,14 @@ import (
 type state struct {
 	Name    string   `json:"name"`                  // without the prefix
 	Bytes   []byte   `json:"name_base64,omitempty"` // of a name that is no UTF-8, which the JSON of a text cannot be
-	Kind    string   `json:"kind"`                  // mutex, fenced, fair, read or write; "" of a free lock
+	Kind    string   `json:"kind"`                  // mutex, fenced, fair, read or write; latch, semaphore or permits, or counter if it may be one; "" of a free lock
 	Holders []holder `json:"holders"`
-	TTL     int64    `json:"ttl_ms"` // -1: no expiry
-	Token   int64    `json:"token,omitempty"`
+	Count   int64    `json:"count,omitempty"` // of a latch, or free permits
+	// Of a semaphore whose permits expire: how many are held, and the first mostPermits of those.
+	Acquired int64    `json:"acquired,omitempty"`
+	Permits  []permit `json:"permits,omitempty"`
+	TTL      int64    `json:"ttl_ms"` // -1: no expiry
+	Token    int64    `json:"token,omitempty"`
 
 	key string
 }
@@ -56,15 +60,17 @@ func (v *viewer) read(ctx context.Context, keys []string) (locks []state, failed
 	}
 	failed = make(map[string]error)
 	fail := func(key string, err error) {
-		if redisErr, said := rueidis.IsRedisErr(err); said && strings.HasPrefix(redisErr.Error(), "WRONGTYPE") {
+		if isWrongType(err) {
 			err = errNoLock
 		}
 		failed[key] = err
 	}
-	var likely []string
+	var likely, strange []string
 	for i, reply := range v.rdb.DoMulti(ctx, looks...) {
 		fields, err := reply.AsStrSlice()
 		switch {
+		case isWrongType(err):
+			strange = append(strange, keys[i])
 		case err != nil && !rueidis.IsRedisNil(err):
 			fail(keys[i], err)
 		case slices.ContainsFunc(fields, func(f string) bool { return f != "mode" && !ownerForm.MatchString(f) }):
@@ -78,6 +84,7 @@ func (v *viewer) read(ctx context.Context, keys []string) (locks []state, failed
 		reads = append(reads, b.Hgetall().Key(key).Build(), b.Pttl().Key(key).Build(),
 			b.Get().Key(tokenKey(key)).Build())
 	}
+	reads = append(reads, v.readCounters(strange)...)
 	replies := v.rdb.DoMulti(ctx, reads...)
 	for i, key := range likely {
 		fields, err1 := replies[3*i].AsStrMap()
@@ -95,7 +102,20 @@ func (v *viewer) read(ctx context.Context, keys []string) (locks []state, failed
 			locks = append(locks, s)
 		}
 	}
+	for i, key := range strange {
+		switch s, err := v.counter(key, replies[3*len(likely)+counterReads*i:]); {
+		case err != nil:
+			fail(key, err)
+		case s.Count > 0 || s.isSemaphore() || s.Kind == counterKind && s.TTL != -2:
+			locks = append(locks, s)
+		}
+	}
 	return locks, failed
+}
+
+func isWrongType(err error) bool {
+	redisErr, said := rueidis.IsRedisErr(err)
+	return said && strings.HasPrefix(redisErr.Error(), "WRONGTYPE")
 }
 
 // named is what is known of a lock before it is read.
@@ -234,10 +254,11 @@ type view struct {
 	state
 	Held bool `json:"held"`
 	// Processes is how many listen for the unlock, Redisson's included; -1 if the server does not tell.
-	Processes int      `json:"waiting_processes"`
-	Queue     []string `json:"queue,omitempty"`      // what each process is to become that waits for a plain or fenced lock
-	FairQueue []string `json:"fair_queue,omitempty"` // those who wait for a fair lock
-	Writers   []string `json:"writers,omitempty"`    // those who wait for a read/write lock
+	Processes int       `json:"waiting_processes"`
+	Queue     []string  `json:"queue,omitempty"`      // what each process is to become that waits for a plain or fenced lock; of a semaphore their Clients
+	Wants     [][]int64 `json:"wants,omitempty"`      // of a semaphore, for each of these: how many permits each of its waiters wants
+	FairQueue []string  `json:"fair_queue,omitempty"` // those who wait for a fair lock
+	Writers   []string  `json:"writers,omitempty"`    // those who wait for a read/write lock
 }
 
 // viewer is what commands that look at locks have.
@@ -308,6 +329,14 @@ func (v *viewer) inspect(ctx context.Context, name string) (*view, error) {
 	if seen.Held {
 		seen.state = held[0]
 	}
+	if err := v.seeWaiters(ctx, seen); err != nil {
+		return nil, err
+	}
+	if seen.isSemaphore() {
+		if err := v.seeLine(ctx, seen); err != nil {
+			return nil, err
+		}
+	}
 	// The queues of all kinds: a lock that is free does not tell its own.
 	for _, kind := range []struct {
 		lock   *rlock.Mutex
@@ -318,6 +347,9 @@ func (v *viewer) inspect(ctx context.Context, name string) (*view, error) {
 		{v.locks.FairMutex(name), prefixed("redisson_lock_timeout", key), &seen.FairQueue},
 		{v.locks.RWMutex(name).Write(), hashTag(key) + ":", &seen.Writers},
 	} {
+		if seen.isCounter() { // it has neither
+			break
+		}
 		if !v.together(key, kind.beside) { // a lock that this cluster cannot have
 			continue
 		}
@@ -344,13 +376,13 @@ func (v *viewer) inspect(ctx context.Context, name string) (*view, error) {
 			seen.Processes++
 		}
 	}
-	if !v.together(key, prefixed(lockChannel, key)) { // nor can one see who listens
+	if !seen.isCounter() && !v.together(key, prefixed(lockChannel, key)) { // nor can one see who listens
 		seen.Processes = -1
 	}
 	if seen.Kind == "mutex" && len(seen.FairQueue) > 0 {
 		seen.Kind = "fair"
 	}
-	if !seen.Held {
+	if !seen.Held && !seen.isCounter() {
 		seen.Token, _ = v.token(ctx, key) // there may be none, or something else
 	}
 	return seen, nil
@@ -363,5 +395,8 @@ func (v *viewer) addHosts(ctx context.Context, s *state) {
 	known := hosts(ctx, v.rdb)
 	for i := range s.Holders {
 		s.Holders[i].Host = known[clientID(s.Holders[i].Owner)]
+	}
+	for i := range s.Permits {
+		s.Permits[i].addHost(known)
 	}
 }

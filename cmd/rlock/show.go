@@ -9,12 +9,17 @@ import (
 
 const usageShow = `usage: rlock show [flags] NAME
 
-Shows who holds the lock NAME, of whatever kind it is, and who waits for it.
+Shows who holds the lock NAME, of whatever kind it is, and who waits for it; if
+it is a latch, how often it is still to be counted down; of a semaphore how many
+permits are free, and each one that is held, if they expire. A number that
+nobody waits for may be anything that counts.
 
   -json        as one line of JSON
 ` + usageTarget + `
 The host of a holder is known if it has a connection named rlock:<client id>: a
-process that has waited for any lock in the last seconds, or "rlock run".
+process that has waited for any lock in the last seconds, or "rlock run". Of a
+permit the beginning of that id is known in any case, but not if it is
+Redisson's.
 
 exit code  0 it is held   1 it is free   2 usage   125 Redis failed
 `
@@ -52,14 +57,24 @@ func (v *view) print(w io.Writer) {
 		fmt.Fprintf(w, "%-12s %s\n", what, clean(fmt.Sprintf(format, args...)))
 	}
 	line("lock", "%s", printable(v.Name))
-	if !v.Held {
+	switch {
+	case !v.Held:
 		line("state", "free")
-	} else {
+	case v.isCounter():
+		line("state", "%s, %s", v.left(), v.Kind)
+		line("ttl", "%s", v.ttl())
+	default:
 		line("state", "held, %s", v.Kind)
 		line("ttl", "%s", v.ttl())
 	}
 	for _, h := range v.Holders {
 		line("holder", "%s depth %d", h.text(), h.Depth)
+	}
+	for i := range v.Permits[:min(len(v.Permits), mostLines)] {
+		line("permit", "%s", v.Permits[i].text())
+	}
+	if more := v.Acquired - mostLines; more > 0 {
+		line("permit", "and %d more", more)
 	}
 	if v.Token != 0 {
 		line("token", "%d", v.Token)
@@ -69,18 +84,20 @@ func (v *view) print(w io.Writer) {
 		processes = strconv.Itoa(v.Processes) + " listening"
 	}
 	line("processes", "%s", processes)
-	list(w, "queue", v.Queue)
+	list(w, "queue", v.places())
 	list(w, "fair queue", v.FairQueue)
 	list(w, "writers", v.Writers)
 }
 
+// mostLines is how many lines are written of those who wait, or of permits.
+const mostLines = 20
+
 // list writes the first of those who wait.
 func list(w io.Writer, what string, owners []string) {
-	const most = 20
-	for i, owner := range owners[:min(len(owners), most)] {
+	for i, owner := range owners[:min(len(owners), mostLines)] {
 		fmt.Fprintf(w, "%-12s %d. %s\n", what, i+1, clean(owner))
 	}
-	if more := len(owners) - most; more > 0 {
+	if more := len(owners) - mostLines; more > 0 {
 		fmt.Fprintf(w, "%-12s and %d more\n", what, more)
 	}
 }

@@ -145,9 +145,15 @@ func (t *top) look(ctx context.Context) (sight, error) {
 	if !answers {
 		return sight{}, down
 	}
-	waiting := make(map[string]int64) // by key
+	waiting, counters := make(map[string]int64), make(map[string]string) // by key
 	for channel, l := range channels {
 		for _, key := range keysOf(channel) {
+			switch {
+			case strings.HasPrefix(channel, latchChannel):
+				counters[key] = latchKind
+			case strings.HasPrefix(channel, semaphoreChannel+":"):
+				counters[key] = semaphoreKind
+			}
 			if many := l.count(); many > 0 && strings.HasPrefix(key, t.prefix) {
 				waiting[key] += many
 			}
@@ -178,6 +184,9 @@ func (t *top) look(ctx context.Context) (sight, error) {
 	}
 	looked := slices.Sorted(maps.Keys(waiting))
 	held, failed := t.read(ctx, looked)
+	for i := range held {
+		held[i].waitedAs(counters[held[i].key])
+	}
 	seen.locks = t.wanted(waiting, held, failed)
 	return seen, nil
 }
@@ -232,7 +241,7 @@ func topRows(locks []wanted) [][]string {
 		if l.Error != "" {
 			row[3] = l.Error
 		}
-		if len(l.Holders) > 0 {
+		if len(l.Holders) > 0 || l.isCounter() {
 			row = append(row[:2], l.Kind, l.holders(), short(time.Duration(l.Since*float64(time.Second))), l.ttl())
 		}
 		rows = append(rows, row)
@@ -338,7 +347,7 @@ func topScreen(where string, seen sight, trouble error, height, width int) []byt
 	var text bytes.Buffer
 	holders := 0
 	for i := range seen.locks {
-		if len(seen.locks[i].Holders) > 0 {
+		if len(seen.locks[i].Holders) > 0 || seen.locks[i].Acquired > 0 {
 			holders++
 		}
 	}

@@ -95,7 +95,9 @@ func TestKeysOf(t *testing.T) {
 		"redisson_lock__channel:a{b}":  {"a{b}"},
 		"redisson_lock__channel:{{a}}": {"{{a}}"},
 		"redisson_rwlock:{a:b}":        {"a:b", "{a:b}"},
-		"redisson_sc:{a}":              nil,
+		"redisson_sc:{a}":              {"a", "{a}"},
+		latchChannelOf("a"):            {"a"},
+		latchChannelOf("{a}"):          {"{a}"},
 		"news":                         nil,
 	} {
 		require.Equal(t, keys, keysOf(channel), channel)

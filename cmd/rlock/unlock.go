@@ -47,6 +47,9 @@ func (p *program) unlock(args []string) int {
 			return code
 		}
 		defer v.close()
+		if seen.isCounter() {
+			return p.failed(ctx, v.at(fmt.Errorf("%q: %w", name, errNoLock)))
+		}
 		if seen.Held {
 			v.addHosts(ctx, &seen.state)
 			seen.print(p.out)
@@ -95,10 +98,14 @@ func (v *viewer) lock(seen *view) *rlock.Mutex {
 	return v.locks.Mutex(seen.Name)
 }
 
+// owners are those of a lock, or the ids of permits.
 func (s *state) owners() []string {
-	owners := make([]string, len(s.Holders))
-	for i, h := range s.Holders {
-		owners[i] = h.Owner
+	owners := make([]string, 0, len(s.Holders)+len(s.Permits))
+	for _, h := range s.Holders {
+		owners = append(owners, h.Owner)
+	}
+	for _, p := range s.Permits {
+		owners = append(owners, p.ID)
 	}
 	return owners
 }

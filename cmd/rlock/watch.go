@@ -14,7 +14,9 @@ import (
 const usageWatch = `usage: rlock watch [flags] NAME
 
 Prints a line for each change of the lock NAME: acquired, re-entered, released,
-lost, and how many processes wait. Ends with Ctrl-C.
+lost, and how many processes wait; of a latch: set, counted down, opened; of a
+semaphore: how many permits are free, and each one that is acquired, released or
+lost, if they expire. Ends with Ctrl-C.
 
 It looks when an unlock is told, and every -every besides, since nobody tells of
 a lock that is handed on or runs out: holds that are shorter than that may be
@@ -31,10 +33,13 @@ exit code  0   2 usage   125 Redis failed
 // change is a line of watch.
 type change struct {
 	Time    time.Time `json:"time"`
-	Event   string    `json:"event"` // held, free, acquired, reentered, released, expired, gone, waiting, error
+	Event   string    `json:"event"` // held, free, acquired, reentered, released, expired, gone, waiting, error; count, set, counted, opened, permits
 	Owner   string    `json:"owner,omitempty"`
 	Depth   int       `json:"depth,omitempty"`
 	Token   int64     `json:"token,omitempty"`
+	Count   int64     `json:"count,omitempty"` // of a latch, or free permits
+	Permit  string    `json:"permit,omitempty"`
+	Slot    *int64    `json:"slot,omitempty"` // of that permit
 	Waiting *int      `json:"waiting_processes,omitempty"`
 	Text    string    `json:"text"`
 }
@@ -110,7 +115,7 @@ func (v *viewer) listen(ctx context.Context, key string, told chan<- struct{}) b
 	if v.rdb.Mode() == rueidis.ClientModeCluster && version(ctx, v.rdb) >= 7 {
 		return false
 	}
-	patterns := []string{escapeGlob(prefixed(lockChannel, key)), escapeGlob(prefixed(rwChannel, key))}
+	patterns := []string{escapeGlob(prefixed(lockChannel, key)), escapeGlob(prefixed(rwChannel, key)), escapeGlob(latchChannelOf(key)), escapeGlob(prefixed(semaphoreChannel, key))}
 	go func() { // ends with ctx
 		for ctx.Err() == nil {
 			_ = v.rdb.Receive(ctx, v.rdb.B().Psubscribe().Pattern(patterns...).Build(), func(rueidis.PubSubMessage) {
@@ -134,8 +139,15 @@ func beginning(v *view) []change {
 	for _, h := range v.Holders {
 		all = append(all, change{Event: "held", Owner: h.Owner, Depth: h.Depth, Token: v.Token, Text: fmt.Sprintf("held by %s, ttl %s", h.text(), v.ttl())})
 	}
-	if !v.Held {
+	switch {
+	case !v.Held:
 		all = append(all, change{Event: "free", Text: "free"})
+	case v.isCounter():
+		all = append(all, change{Event: "count", Count: v.Count, Text: fmt.Sprintf("%s: %s, ttl %s", v.Kind, v.left(), v.ttl())})
+	}
+	for i := range v.Permits[:min(len(v.Permits), mostLines)] {
+		p := &v.Permits[i]
+		all = append(all, change{Event: "held", Permit: p.ID, Slot: p.Slot, Text: "held: permit " + p.text()})
 	}
 	return append(all, waitingNow(v)...)
 }
@@ -182,7 +194,9 @@ func changes(before, now *view, between time.Duration, unlocked, listens bool) (
 			all = append(all, c)
 		}
 	}
-	if len(all) == 0 && unlocked && !now.Held {
+	all = append(all, taken(before, now, between)...)
+	all = append(all, counted(before, now)...)
+	if len(all) == 0 && unlocked && !now.Held && !before.isCounter() {
 		all = append(all, change{Event: "released", Text: "acquired and released between two looks"})
 	}
 	if now.Processes != before.Processes {
@@ -194,10 +208,15 @@ func changes(before, now *view, between time.Duration, unlocked, listens bool) (
 // ttlSlack is how much later the time left was asked for than the look began. A hold that is renewed has much more.
 const ttlSlack = 50 * time.Millisecond
 
+// runsOut reports whether a hold that had so much time left, in ms, can have ended by itself.
+func runsOut(ttl int64, between time.Duration) bool {
+	return ttl >= 0 && time.Duration(ttl)*time.Millisecond <= between+ttlSlack
+}
+
 // ended says why a holder is none any more.
 func ended(before, now *view, h holder, between time.Duration, unlocked, listens bool) change {
 	c := change{Owner: h.Owner, Event: "released", Text: "released by " + h.text()}
-	ranOut := before.TTL >= 0 && time.Duration(before.TTL)*time.Millisecond <= between+ttlSlack
+	ranOut := runsOut(before.TTL, between)
 	switch {
 	case unlocked:
 	case now.Held && !ranOut:

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,13 +16,6 @@ import (
 	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
-
-// Topology is what has to be known of a cluster.
-type Topology struct {
-	mu      sync.Mutex // guards the following
-	known   bool
-	sharded bool // Redis 7 or later: unlocks are published with SPUBLISH
-}
 
 // KnownChannel returns the unlock channel of m, when the cluster is known.
 //
@@ -71,11 +63,6 @@ func (c *Engine) forbidden(s lua.Side) *atomic.Bool {
 // processes have no channels of their own.
 func (m *Spec) seesProcesses() bool {
 	return m.Engine.handsOff() && (m.Engine.Cluster == nil || m.Engine.KnownChannel(m).Sharded)
-}
-
-func (c *Engine) slot(key string) uint16 {
-	cmd := c.rdb.B().Exists().Key(key).Build()
-	return cmd.Slot()
 }
 
 func (t *Topology) isSharded() bool {
@@ -142,4 +129,21 @@ func (m *Spec) Fits() error {
 	}
 	return fmt.Errorf("on a cluster the name of such a lock may have braces only around what is hashed, "+
 		"or the key %q beside it would be in another slot", extra(m.Key))
+}
+
+// fair is what the scripts have to know of the queue, if each waiter has a place in it. On a cluster with plain channels no script
+// can tell whether a process still listens; then the head is told, and asks.
+func (m *Spec) fair() lua.Fair {
+	c, k := m.Engine, m.Kind
+	if k.Queueing != kinds.PerWaiter {
+		return lua.Fair{}
+	}
+	f := lua.Fair{
+		List: m.queue, Times: k.Timeouts(m.Key), Place: c.placeLease(),
+		Counts: c.Cluster == nil || c.KnownChannel(m).Sharded,
+	}
+	if f.Counts && c.handsOff() {
+		f.GrantLease = c.grantLease()
+	}
+	return f
 }

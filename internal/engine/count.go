@@ -61,6 +61,9 @@ func (t *Tenure) stated(count int32, answered bool) {
 
 // follow has the count in Redis follow the open levels, if it differs. mu is held.
 func (t *Tenure) follow() {
+	if t.majority != nil {
+		return // the count stays 1 on all servers
+	}
 	f := t.follows()
 	if f == nil {
 		return

@@ -1,15 +1,6 @@
 package engine
 
-import (
-	"context"
-	"sync/atomic"
-)
-
-// counters are what the figures are made of.
-type counters struct {
-	holds                                    atomic.Int64
-	acquired, handOffs, shared, grants, lost atomic.Uint64
-}
+import "context"
 
 // Stats are what users see of the counters.
 type Stats struct {
@@ -46,7 +37,7 @@ func (c *Engine) HoldEnds() {
 }
 
 // Lost tells of the loss of a hold, unless that is the end of the engine. ctx is that of its section.
-func (c *Engine) Lost(ctx context.Context, kind string, loss error) {
+func (c *Engine) lost(ctx context.Context, kind string, loss error) {
 	c.stats.lost.Add(1)
 	c.Options.Tell.Lost(ctx, kind, loss)
 }

@@ -51,7 +51,21 @@ type NotAcquired struct {
 	Self    bool // the holder was taken under the same ctx
 	Other   bool // the hold is seen to be of another kind
 	Carried bool // the holder is an open hold of the caller's ctx
+
+	Counter CounterKind
+	Seen    bool  // of a counter: there was an answer
+	Count   int64 // of the last one: of a latch, or free permits
+	Wanted  int64 // permits
 }
+
+// CounterKind says which kind of counter it was, that nobody holds.
+type CounterKind int8
+
+const (
+	NoCounter CounterKind = iota // a lock
+	LatchCounter
+	Permits
+)
 
 // ErrUnlockedBefore is behind NotHeld.
 var ErrUnlockedBefore = errors.New("unlocked before")

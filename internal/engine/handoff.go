@@ -69,13 +69,13 @@ func (h *hold) attach() {
 	h.unlocked.loss.Store(t.loss)
 	t.mu.Unlock()
 	if loss != nil {
-		t.Spec.Engine.Lost(&h.first, t.Spec.Kind.Name, loss)
+		t.Spec.Engine.lost(&h.first, t.Spec.Kind.Name, loss)
 	}
 }
 
 // Take has the Lock go on with the tenure of a hold that ends. It reports false if that is not what it wants, or it has asked before, and
 // there is something to settle. It sleeps, and looks at its tenure only behind the hub's mutex.
-func (l *locking) Take(from any, outsiders bool) bool {
+func (l *attempt) Take(from any, outsiders bool) bool {
 	h := from.(*hold) //nolint:errcheck // no other value is ever given
 	t, now, o := h.tenure, time.Now(), l.Spec.Engine.Options.HandOff
 	if outsiders {
@@ -86,7 +86,7 @@ func (l *locking) Take(from any, outsiders bool) bool {
 	}
 	handed := AcquireResult{how: passed}
 	if l.Spec.Kind.Fence != nil {
-		token, ok := t.tokens.take()
+		token, ok := t.run.token()
 		if !ok {
 			return false
 		}
@@ -102,7 +102,7 @@ func (l *locking) Take(from any, outsiders bool) bool {
 
 // claim tells the hub that the hold ends, and claims the waiter that is next in this process: nil if there is none. If
 // stay is true, it gets the lock before other processes.
-func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, stay bool) {
+func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *attempt, stay bool) {
 	c, q := t.Spec.Engine, t.Spec.waiters()
 	stay = !t.run.over(c.Options.HandOff, now)
 	switch {
@@ -110,10 +110,10 @@ func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, sta
 		c.Hub.Ending(q)
 		return nil, false
 	case !c.handsOff():
-		c.Hub.GiveWay(q, min(c.Options.HandOff.Most, openRun))
+		c.Hub.GiveWay(q, c.Options.HandOff.For)
 		return nil, false
 	case !stay && args.Key == "":
-		c.Hub.GiveWay(q, 1)
+		c.Hub.GiveWay(q, 0)
 		return nil, false
 	}
 	w, outsiders := c.Hub.Claim(q)
@@ -123,7 +123,7 @@ func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, sta
 	if w == nil {
 		return nil, false
 	}
-	next = w.Value.(*locking) //nolint:errcheck // no other value is ever set
+	next = w.Value.(*attempt) //nolint:errcheck // no other value is ever set
 	if !stay && !next.takePlace(now) {
 		next.unclaim()
 		return nil, false
@@ -132,7 +132,7 @@ func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *locking, sta
 }
 
 // takePlace prepares for the call that puts the waiter in the queue in Redis.
-func (l *locking) takePlace(now time.Time) bool {
+func (l *attempt) takePlace(now time.Time) bool {
 	l.needsTenure()
 	if !l.waiter.TakePlace(l.Tenure.Field()) {
 		return false
@@ -149,16 +149,8 @@ func (t *Tenure) mayQueue(now time.Time) {
 	}
 }
 
-// handOff makes the one attempt to end the hold with a waiter claimed. Unless it fails, the claim is over.
-func (t *Tenure) handOff(next *locking, stay bool, args lua.ReleaseArgs, by *unlocker) ReleaseResult {
-	sent := time.Now()
-	ctx := t.releaseCall(sent, by)
-	reply, err := t.Spec.Engine.release(ctx, t.Spec, next.takesOver(args, stay))
-	return t.handedOff(next, stay, sent, reply, err, ctx.IsRepeated())
-}
-
 // takesOver are the arguments of a release that has a next owner.
-func (l *locking) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
+func (l *attempt) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
 	m := l.Spec
 	l.needsTenure()
 	args.Fence, args.Lease, args.Next, args.Stay = m.fenceOf(), m.expiry(m.TTL()), l.Tenure.Field(), stay
@@ -169,8 +161,8 @@ func (l *locking) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
 	return args
 }
 
-// handedOff is what came of such a release.
-func (t *Tenure) handedOff(next *locking, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) ReleaseResult {
+// handedOff is what came of such a release. Unless it failed, the claim is over.
+func (t *Tenure) handedOff(next *attempt, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) ReleaseResult {
 	c, m := t.Spec.Engine, next.Spec
 	switch {
 	case err == nil && reply.Status == lua.NotHeld && repeated:
@@ -183,7 +175,8 @@ func (t *Tenure) handedOff(next *locking, stay bool, sent time.Time, reply lua.R
 	}
 	var ok bool
 	if reply.Status == lua.HandedOff {
-		next.Tenure.run, next.Tenure.tokens = t.run.next(stay, sent), tokens{reply.Token + 1, reply.Spare}
+		next.Tenure.run = t.run.next(stay, sent)
+		next.Tenure.run.tokens = tokens{reply.Token + 1, reply.Spare}
 		next.delivered = AcquireResult{AcquireReply: lua.AcquireReply{Status: lua.Acquired, Token: reply.Token}, Sent: sent}
 		if !reply.WithoutQueue {
 			next.Tenure.queued = nil
@@ -206,12 +199,12 @@ func (t *Tenure) handedOff(next *locking, stay bool, sent time.Time, reply lua.R
 			rollBack()
 		}
 	}
-	return ReleaseResult{sent: sent, Held: true}
+	return ReleaseResult{Held: true}
 }
 
 // notHandedOff ends the claim after an attempt that failed, when it is known what came of the release
 // instead.
-func (l *locking) notHandedOff(r ReleaseResult) {
+func (l *attempt) notHandedOff(r ReleaseResult) {
 	if r.Late && r.Err != nil { // it may still run
 		l.Tenure.lateAcquire(l.Spec.expiry(l.Spec.TTL()))
 	} else { // also a script that was refused: it may have been half-way
@@ -221,7 +214,7 @@ func (l *locking) notHandedOff(r ReleaseResult) {
 }
 
 // unclaim ends a claim of which it is not known what it came to.
-func (l *locking) unclaim() {
+func (l *attempt) unclaim() {
 	if !l.waiter.Unclaim() {
 		l.rollBack(AcquireResult{}, nil)
 	}
@@ -230,7 +223,7 @@ func (l *locking) unclaim() {
 // given is what a grant by another process comes to. The hold is trusted from when the process asked for its place, or saw it last, for
 // the lease of the grant. If too little of that is left, or something is missing, Redis has to be asked first: that the lock is
 // ours, it will say.
-func (l *locking) given(g *pubsub.Grant) (a AcquireResult, usable bool) {
+func (l *attempt) given(g *pubsub.Grant) (a AcquireResult, usable bool) {
 	m, t := l.Spec, l.Tenure
 	a = AcquireResult{Sent: l.queuedAt(), lease: min(g.Lease, m.TTL())}
 	a.Status, a.Token = lua.Acquired, max(g.Token, 0)

@@ -9,9 +9,9 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// A hold is one acquisition of one lock: from the Lock that won it to the unlock of its last level. It stands on a tenure, and knows nothing of
-// Redis: its levels are opened and closed in memory, and the count in Redis follows (count.go). It is live from the moment the Lock has the
-// lock until it is lost or unlocked.
+// A hold is one acquisition of one lock: from the Lock that won it to the unlock of its last level. It stands on a tenure, be it that of one
+// server or of a quorum, and knows nothing of Redis: its levels are opened and closed in memory, and the count in Redis follows (count.go). It is
+// live from the moment the Lock has the lock until it is lost or unlocked.
 type hold struct {
 	tenure   *Tenure
 	given    context.Context // by the caller of its Lock
@@ -112,35 +112,19 @@ func (a *AcquireResult) until(m *Spec) time.Time {
 // ErrOver says that the hold to re-enter was unlocked meanwhile.
 var ErrOver = errors.New("the hold is over")
 
-// admit has a hold begin on a tenure. Inside of a section of the same lock, Shutdown lets it finish. It fails if the client is closed, and with
-// ErrOver if nobody asked Redis, and the tenure has ended meanwhile.
-func (t *Tenure) admit(ctx, given context.Context, m *Spec, a AcquireResult, inside bool) (*Level, error) {
-	inner, cancel := m.levelCtx(ctx)
-	l, err := t.admitAs(inner, given, cancel, m, a, inside)
-	if err != nil {
-		cancel(nil)
-		return nil, err
-	}
-	if ctx.Done() == nil {
-		t.mu.Lock()
-		l.hold.patient = true
-		t.mu.Unlock()
-	}
-	return l, nil
-}
-
-// admitAs is admit with the ctx that the level is to have, and the one that the caller has given.
-func (t *Tenure) admitAs(
-	inner, given context.Context, cancel context.CancelCauseFunc, m *Spec, a AcquireResult, inside bool,
+// admit has a hold begin on a tenure, with the ctx that its level is to have. Inside of a section of the same lock, Shutdown lets it finish. It fails
+// if the client is closed, and with ErrOver if nobody asked Redis, and the tenure has ended meanwhile.
+func (t *Tenure) admit(
+	ctx context.Context, cancel context.CancelCauseFunc, who *Caller, m *Spec, a AcquireResult, inside bool,
 ) (*Level, error) {
 	c := m.Engine
-	if a.how != byCall && !time.Now().Before(c.Leases.Until(&t.Lease)) {
-		c.Leases.CatchUp() // it is lost, whoever notices first
+	if a.how != byCall {
+		t.catchUp()
 	}
 	if !c.HoldBegins(inside) {
 		return nil, c.errs.Closed
 	}
-	h, outer := t.newHold(), InnermostOpen(inner)
+	h, outer, patient := t.newHold(), InnermostOpen(ctx), who.Ctx.Done() == nil
 	t.mu.Lock()
 	var err error
 	switch {
@@ -165,11 +149,8 @@ func (t *Tenure) admitAs(
 	default:
 		t.taken = nil
 	}
-	t.hold = h
-	h.unlocked.name = &m.Name
-	l := &h.first
-	l.Context, l.cancel, l.spec, l.hold, l.outer = inner, cancel, m, h, outer
-	h.given, h.count, h.levels, h.token = given, 1, l, a.Token
+	l := h.begin(ctx, who.Outer, cancel, m, outer)
+	h.patient, h.token = patient, a.Token
 	t.follow()
 	if a.how != byCall && !renewed {
 		c.Leases.Update(&t.Lease, time.Time{}, true) // the last level before may have had a lease of its own
@@ -182,17 +163,27 @@ func (t *Tenure) admitAs(
 		taken := time.Now().Add(m.MinHold)
 		t.taken = &taken
 	}
-	c.insiders.add(t)
+	t.joinInsiders()
 	if a.how == passed {
 		return l, nil
 	}
 	if !t.keep(m, a) {
 		c.HoldEnds()
-		t.lose(Loss{Reason: LostClosed, Since: time.Now()})
+		t.Lose(Loss{Reason: LostClosed, Since: time.Now()})
 		return nil, c.errs.Closed
 	}
 	c.Leases.CatchUp() // whoever had the lock through this Client before, till the end of its lease, is told first (G1)
 	return l, nil
+}
+
+// begin has the hold stand on its tenure, with its first level. mu is held.
+func (h *hold) begin(inner, given context.Context, cancel context.CancelCauseFunc, m *Spec, outer Section) *Level {
+	h.tenure.hold = h
+	h.unlocked.name = &m.Name
+	l := &h.first
+	l.Context, l.cancel, l.spec, l.hold, l.outer = inner, cancel, m, h, outer
+	h.given, h.count, h.levels = given, 1, l
+	return l
 }
 
 // keep has the renewer keep a tenure that was granted. It reports false if the client is closed.
@@ -235,7 +226,7 @@ func (h *hold) add(l *Level, a AcquireResult) error {
 		return h.loss()
 	case h.levels == nil, t.left: // its last unlock has begun
 		return ErrOver
-	case c.IsTold(): // Close told the open levels, and would miss this one
+	case t.isTold(): // Close told the open levels, and would miss this one
 		return c.errs.Closed
 	}
 	before := t.renewed()

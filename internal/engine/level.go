@@ -15,7 +15,7 @@ type Level struct {
 
 	spec  *Spec
 	hold  *hold
-	outer Section // see section.Around
+	outer Section // see Section.Around
 	// Released ends its section by that unlock, and returns what it does; nil: nobody wants to know of that.
 	Released func(unlock func() error) error
 
@@ -44,7 +44,12 @@ func (l *Level) Value(key any) any {
 func (l *Level) Around() Section { return l.outer }
 
 // Owns reports whether its hold has that owner field.
-func (l *Level) Owns(field string) bool { return l.hold.tenure.Field() == field }
+func (l *Level) Owns(field string) bool {
+	if of := l.hold.tenure.majority; of != nil {
+		return of.Owns(field)
+	}
+	return l.hold.tenure.Field() == field
+}
 
 // Unlocks is the time that unlocks inside of it took.
 func (l *Level) Unlocks() *InnerUnlocks { return &l.inner }
@@ -86,7 +91,7 @@ func (l *Level) close() (closed, last bool) {
 	}
 	t.mu.Unlock()
 	if empty {
-		c.insiders.remove(t)
+		t.leaveInsiders()
 	}
 	cancel(&h.unlocked)
 	return true, last
@@ -152,10 +157,10 @@ func (l *Level) enclosing() *Level {
 	return next
 }
 
-// Owner is the owner of the innermost hold that ctx carries; "" if there is none, or it is over.
+// Owner is the owner of the innermost hold of one server that ctx carries; "" if there is none, or it is over.
 func Owner(ctx context.Context) string {
-	if l := levelOf(ctx); l != nil && l.hold.isLive() {
-		return l.hold.tenure.Field()
+	if h := holdIn(ctx, func(*hold) bool { return true }); h != nil && h.isLive() {
+		return h.tenure.Field()
 	}
 	return ""
 }
@@ -170,11 +175,19 @@ func (m *Spec) Token(ctx context.Context) (token int64, ok bool) {
 	return tokenIn(ctx, func(h *hold) bool { return h.isOf(m) })
 }
 
-func tokenIn(ctx context.Context, of func(*hold) bool) (token int64, ok bool) {
-	for l := levelOf(ctx); l != nil; l = l.enclosing() {
-		if of(l.hold) {
-			return l.hold.fencingToken()
-		}
+func tokenIn(ctx context.Context, is func(*hold) bool) (token int64, ok bool) {
+	if h := holdIn(ctx, is); h != nil {
+		return h.fencingToken()
 	}
 	return 0, false
+}
+
+// holdIn returns the innermost hold of one server that ctx carries, and that is so, or nil.
+func holdIn(ctx context.Context, is func(*hold) bool) *hold {
+	for l := levelOf(ctx); l != nil; l = l.enclosing() {
+		if l.hold.tenure.majority == nil && is(l.hold) {
+			return l.hold
+		}
+	}
+	return nil
 }

@@ -3,13 +3,8 @@ package engine
 import (
 	"context"
 	"reflect"
-	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
-
-	"github.com/go-rlock/rlock/internal/kinds"
 )
 
 // Whoever locks a name again under the ctx from before waits for itself. Errors and the log say so: if the holder's Lock was given the ctx
@@ -18,66 +13,54 @@ import (
 // insiders are the tenures of a Client with open levels.
 type insiders struct {
 	mu      sync.Mutex // guards the following; no other lock is taken under it
-	of      map[uint64]*Tenure
+	of      map[uint64]insider
 	readers map[string]*readers // those of each read/write lock that others may join, by its key
 	most    int                 // of them since the maps were made
 }
 
+// insider is a tenure as those see it that wait for it: a [Tenure], which stands above the engine.
+type insider interface {
+	givenTo() []context.Context // the contexts that its Locks were given
+}
+
 // readers are those of one lock that others may join (readers.go).
 type readers struct {
-	tenure *Tenure
+	tenure insider
 	since  time.Time // when the first of them was let in by a call
 	asking bool      // one asks, to lead after them
 }
 
-func (i *insiders) add(t *Tenure) {
+func (i *insiders) add(tag uint64, t insider) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.of == nil {
-		i.of = make(map[uint64]*Tenure)
+		i.of = make(map[uint64]insider)
 	}
-	i.of[t.Tag] = t
+	i.of[tag] = t
 	i.most = max(i.most, len(i.of))
 }
 
-func (i *insiders) remove(t *Tenure) {
+func (i *insiders) remove(tag uint64, key string) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	delete(i.of, t.Tag)
-	if r := i.readers[t.Spec.Key]; r != nil && r.tenure == t {
-		delete(i.readers, t.Spec.Key)
+	if r := i.readers[key]; r != nil && r.tenure == i.of[tag] {
+		delete(i.readers, key)
 	}
+	delete(i.of, tag)
 	if len(i.of) == 0 && i.most > 1000 { // a map keeps its room
 		i.of, i.readers, i.most = nil, nil, 0
 	}
 }
 
 // given are the contexts that the Locks of the tenure with that tag were given.
-func (i *insiders) given(tag uint64) (all []context.Context) {
+func (i *insiders) given(tag uint64) []context.Context {
 	i.mu.Lock()
 	t := i.of[tag]
 	i.mu.Unlock()
 	if t == nil {
 		return nil
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for h := t.hold; h != nil; h = h.beside {
-		if h.levels != nil {
-			all = append(all, h.given)
-		}
-	}
-	return all
-}
-
-// isSelf reports whether a Lock that was given that ctx waits for its own caller, as far as can be told, if it waits for that owner.
-func (c *Engine) isSelf(given context.Context, owner string) bool {
-	if !c.IsOwn(owner) || kinds.IsPlaceholder(owner) {
-		return false
-	}
-	tag, _, _ := strings.Cut(owner[len(c.ID)+1:], ":")
-	n, err := strconv.ParseUint(tag, 10, 64)
-	return err == nil && slices.ContainsFunc(c.insiders.given(n), func(outer context.Context) bool { return IsUnder(given, outer) })
+	return t.givenTo()
 }
 
 // IsUnder reports whether ctx is outer, or was derived from it. The second is not seen through everything, and does not count for what all
@@ -105,7 +88,7 @@ func isSame(a, b context.Context) bool {
 // The packages whose contexts embed what they were derived from, for good.
 var (
 	contextPackage = reflect.TypeOf(context.Background()).PkgPath()
-	ownPackage     = reflect.TypeFor[Engine]().PkgPath()
+	ownPackage     = reflect.TypeFor[insiders]().PkgPath()
 )
 
 // parentOf is what ctx embeds, as those of package context do but for WithoutCancel, and ours; nil: it cannot be told. Others may change

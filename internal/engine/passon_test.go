@@ -28,7 +28,7 @@ func TestTenureLostOnItsWay(t *testing.T) {
 }
 
 // passing is a tenure on its way from a hold of the lock to a Lock that waits for it.
-func passing(t *testing.T) (c *Engine, ended *hold, next *locking) {
+func passing(t *testing.T) (c *Engine, ended *hold, next *attempt) {
 	t.Helper()
 	c = startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
 	m := newMutex(t, c)
@@ -37,7 +37,7 @@ func passing(t *testing.T) (c *Engine, ended *hold, next *locking) {
 	_, last := l.close()
 	require.True(t, last && l.hold.detach())
 	c.HoldEnds()
-	return c, l.hold, &locking{AcquireRequest: AcquireRequest{Caller: CallerNow(context.Background()), Spec: m, Tenure: l.hold.tenure, Count: 1}}
+	return c, l.hold, &attempt{AcquireRequest: AcquireRequest{Caller: CallerNow(context.Background()), Spec: m, Tenure: l.hold.tenure, Count: 1}}
 }
 
 // G2, G9: a Client that is closed when the tenure is on its way tells nobody, so no hold begins.

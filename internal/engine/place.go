@@ -51,7 +51,7 @@ func (c *Engine) places() *lease.Renewer {
 }
 
 // keepsPlace notes what the answer says of the place of a waiter. It reports false if the place is gone.
-func (l *locking) keepsPlace(a AcquireResult) bool {
+func (l *attempt) keepsPlace(a AcquireResult) bool {
 	places := l.Spec.Engine.places()
 	if !a.Joined || places == nil { // closed
 		return a.Joined || l.place == nil
@@ -70,7 +70,7 @@ func (l *locking) keepsPlace(a AcquireResult) bool {
 }
 
 // leavePlace ends the care for the place.
-func (l *locking) leavePlace() {
+func (l *attempt) leavePlace() {
 	if l.place != nil {
 		l.Spec.Engine.places().Stop(&l.place.lease)
 		l.place = nil
@@ -78,7 +78,7 @@ func (l *locking) leavePlace() {
 }
 
 // queuedAt is when the last call was sent that a grant must have come after.
-func (l *locking) queuedAt() time.Time {
+func (l *attempt) queuedAt() time.Time {
 	if l.place == nil || l.Tenure.Unresolved != nil && l.Tenure.Unresolved.Late {
 		if l.Tenure.queued == nil {
 			return time.Time{}

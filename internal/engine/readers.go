@@ -35,19 +35,19 @@ func (i *insiders) leading(key string, bound time.Duration) *Tenure {
 		r.asking = true
 		return nil
 	}
-	return r.tenure
+	return r.tenure.(*Tenure) //nolint:errcheck // no other value is ever set
 }
 
 // mayShare reports whether a Lock wants of Redis what every other reader does, see mayPassOn, has nothing to be settled there, and is not
 // inside of the writer.
-func (l *locking) mayShare() bool {
+func (l *attempt) mayShare() bool {
 	m := l.Spec
 	return m.Kind.Shares && !m.alone && l.within == nil && l.Tenure.isClean() &&
 		m.Engine.handsOff() && m.usesGrants() && m.MaxHold == 0
 }
 
 // lead has others join a Lock that was let in by a call.
-func (l *locking) lead(a AcquireResult) {
+func (l *attempt) lead(a AcquireResult) {
 	if a.how == byCall && l.mayShare() {
 		l.leads = true
 		l.Spec.Engine.insiders.lead(l.Tenure)
@@ -56,7 +56,7 @@ func (l *locking) lead(a AcquireResult) {
 
 // share has a reader join those of its process. It returns ErrOver if there are none, or too little is left of their lease, or they came too
 // long ago.
-func (l *locking) share() (*Level, error) {
+func (l *attempt) share() (*Level, error) {
 	m := l.Spec
 	if !l.mayShare() || !m.Engine.Hub.MayShare(m.waiters()) {
 		return nil, ErrOver
@@ -68,8 +68,10 @@ func (l *locking) share() (*Level, error) {
 	if left := time.Until(m.Engine.Leases.Until(&t.Lease)); left < m.TTL()/3 || left > m.TTL() { // nor a longer one than it asks for
 		return nil, ErrOver
 	}
-	s, err := t.admit(l.Ctx, l.Outer, m, AcquireResult{how: shared}, false)
+	ctx, cancel := m.levelCtx(l.Ctx)
+	s, err := t.admit(ctx, cancel, &l.Caller, m, AcquireResult{how: shared}, false)
 	if err != nil {
+		cancel(nil)
 		if err != ErrOver { //nolint:errorlint // never wrapped
 			err = l.failure(err)
 		}
@@ -80,14 +82,14 @@ func (l *locking) share() (*Level, error) {
 }
 
 // isShared tells that it joined other readers.
-func (l *locking) isShared() {
+func (l *attempt) isShared() {
 	l.Took(PathShared)
 	l.Spec.Engine.stats.shared.Add(1)
 }
 
 // Share has the Lock join one before it, which leads. It sleeps, and looks at its tenure only behind the hub's mutex.
-func (l *locking) Share(with any) bool {
-	first := with.(*locking) //nolint:errcheck // no other value is ever set
+func (l *attempt) Share(with any) bool {
+	first := with.(*attempt) //nolint:errcheck // no other value is ever set
 	if !first.leads || !l.mayShare() {
 		return false
 	}
@@ -112,7 +114,7 @@ func (h *hold) leaveOthers() (left bool, err error) {
 	c := t.Spec.Engine
 	if until := c.Leases.Until(&t.Lease); !time.Now().Before(until) {
 		c.Leases.CatchUp()                                                                 // it is lost, whoever notices first;
-		t.lose(Loss{Reason: LostExpired, Since: until, Text: "lost: not renewed in time"}) // after Close nobody else does
+		t.Lose(Loss{Reason: LostExpired, Since: until, Text: "lost: not renewed in time"}) // after Close nobody else does
 	}
 	t.mu.Lock()
 	if t.hold == h && h.beside == nil && t.coming.Load() == 0 {

@@ -1,6 +1,9 @@
 package engine
 
 import (
+	"context"
+	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
@@ -26,20 +29,28 @@ import (
 //	any                  the lease ends                       lost, when the call has ended
 //	after the loss                                            done: ErrLost and ErrNotHeld; swept if it may still be in Redis
 
-// unlocking is the unlock of what was the last open level, by whoever has the right to make calls for its hold.
-type unlocking struct {
-	releasing
+// unlockings are the holds that one unlock ends by the same calls: one, or those of locks that were taken together.
+type unlockings []unlocking
 
-	by   *unlocker
-	hold *hold
-	loss error // the hold was lost before
+// unlocking is the unlock of what was the last open level of a hold, by whoever has the right to make calls for that.
+type unlocking struct {
+	ReleaseResult // what came of it so far
+
+	hold   *hold
+	tenure *Tenure // that it stands on
+	loss   error   // the hold was lost before
+	args   lua.ReleaseArgs
+	next   *attempt // of this process, claimed until it is known what came of the release; nil: none
+	stay   bool     // that one comes before other processes
 }
 
-// unlocking begins one, with the first call, unless the hold was lost.
-func (l *Level) unlocking(by *unlocker) unlocking {
-	u := l.toUnlock(by)
+// toUnlock prepares for the calls.
+func (l *Level) toUnlock() unlocking {
+	h := l.hold
+	u := unlocking{hold: h, tenure: h.tenure, loss: h.lossSoFar()}
 	if u.ends() {
-		u.releasing = u.tenure.beginRelease(by)
+		// No renewal starts from here on, but the end of the lease is still watched.
+		l.spec.Engine.Leases.Releasing(&h.tenure.Lease)
 	}
 	return u
 }
@@ -47,30 +58,119 @@ func (l *Level) unlocking(by *unlocker) unlocking {
 // ends reports whether there is a hold to be ended.
 func (u *unlocking) ends() bool { return u.loss == nil }
 
-// toUnlock is unlocking without that call.
-func (l *Level) toUnlock(by *unlocker) unlocking {
-	h := l.hold
-	t := h.tenure
-	t.mu.Lock()
-	u := unlocking{by: by, hold: h, loss: h.loss()}
-	t.mu.Unlock()
-	u.tenure = t
-	if u.ends() {
-		// No renewal starts from here on, but the end of the lease is still watched.
-		l.spec.Engine.Leases.Releasing(&t.Lease)
+// begin makes the first call. It names the next owners, the first waiters of this process, if there are any.
+func (all unlockings) begin(by *unlocker) error {
+	for i := range all {
+		if u := &all[i]; u.ends() {
+			u.args = u.tenure.releaseArgs()
+			u.next, u.stay = u.tenure.claim(time.Now(), &u.args)
+		}
 	}
-	return u
+	return all.call(by, true)
 }
 
-// finish makes the other calls.
-func (u *unlocking) finish(by *unlocker) {
-	if u.by = by; u.ends() {
-		u.releasing.finish(by)
+// finish makes the other calls, if the first one failed with err or Redis refused one of the locks. They name no next owners: such a call may have
+// failed because of them, so one lock is asked for again at once. Those that Redis refused among others are released alone.
+func (all unlockings) finish(by *unlocker, err error) {
+	if len(all) == 1 && all[0].next != nil {
+		err = all.call(by, false)
 	}
+	err = all.repeat(by, err)
+	for i := range all {
+		u, alone := &all[i], all[i:i+1]
+		if len(all) > 1 && u.Err != nil && (err == nil || isRefusal(err)) {
+			_ = alone.repeat(by, alone.call(by, false))
+		}
+		if u.next != nil {
+			u.next.notHandedOff(u.ReleaseResult)
+			u.next = nil
+		}
+	}
+}
+
+// repeat makes more calls after one that failed, for as long as that may help, and a lease lasts.
+func (all unlockings) repeat(by *unlocker, err error) error {
+	last, until := all.lastToEnd()
+	more := calls.Retry{Until: until}
+	for err != nil && !by.closed && (len(all) == 1 || !isRefusal(err)) && by.again(last, &more, err) {
+		err = all.call(by, false)
+	}
+	return err
+}
+
+// lastToEnd is the tenure whose lease ends last, of those that are to be released; nil if there are none.
+func (all unlockings) lastToEnd() (last *Tenure, until time.Time) {
+	for i := range all {
+		t := all[i].tenure
+		if end := t.Spec.Engine.Leases.Until(&t.Lease); all[i].ends() && (last == nil || end.After(until)) {
+			last, until = t, end
+		}
+	}
+	return last, until
+}
+
+// call makes one call. The error is that of the call, or of what Redis said if there is but one lock.
+func (all unlockings) call(by *unlocker, handsOff bool) error {
+	last, _ := all.lastToEnd()
+	if last == nil {
+		return nil
+	}
+	c, m, sent := last.Spec.Engine, last.Spec, time.Now()
+	by.closed = c.Calls.IsClosed()
+	ctx, end, repeats := last.releaseCall(sent, by)
+	defer end()
+	if len(all) == 1 {
+		u := &all[0]
+		reply, err := c.release(ctx, m, u.callArgs(handsOff))
+		u.answered(handsOff, sent, reply, err, repeats.IsRepeated())
+		return u.Err
+	}
+	args := make([]lua.ReleaseArgs, 0, len(all))
+	for i := range all {
+		if u := &all[i]; u.ends() {
+			args = append(args, u.callArgs(handsOff))
+		}
+	}
+	results, err := lua.ReleaseEach(ctx, c.rdb, args)
+	c.Calls.Answered(m.Slot, err)
+	for i := range all {
+		u, reply, failed := &all[i], lua.ReleaseReply{}, err
+		switch {
+		case !u.ends():
+			continue
+		case err == nil:
+			reply, failed = results[0].ReleaseReply, results[0].Err
+			results = results[1:]
+		}
+		u.answered(handsOff, sent, reply, failed, repeats.IsRepeated())
+	}
+	return err
+}
+
+func (u *unlocking) callArgs(handsOff bool) lua.ReleaseArgs {
+	if handsOff && u.next != nil {
+		return u.next.takesOver(u.args, u.stay)
+	}
+	return u.args
+}
+
+// answered takes in what came of a call for this hold.
+func (u *unlocking) answered(handsOff bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) {
+	t := u.tenure
+	if handsOff && u.next != nil {
+		if u.ReleaseResult = t.handedOff(u.next, u.stay, sent, reply, err, repeated); u.Err == nil {
+			u.next = nil
+		}
+		return
+	}
+	t.Spec.wakeIfAlone(reply)
+	u.Late = u.Late || repeated || err != nil && calls.MayHaveRun(err)
+	// Not there after a call without a reply: that call has released it.
+	u.Held, u.Err = reply.Status != lua.NotHeld || u.Late, err
 }
 
 // end is what the hold and the caller learn of it. What is left to be swept, if anything, is for the caller.
-func (u *unlocking) end() (rest *sweep.Orphan, err error) {
+func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 	h, t, r := u.hold, u.tenure, u.ReleaseResult
 	if u.loss != nil {
 		return h.releaseLost()
@@ -80,7 +180,7 @@ func (u *unlocking) end() (rest *sweep.Orphan, err error) {
 	switch {
 	case r.Err != nil:
 		c.Leases.CatchUp() // if the end of the lease was the reason, the hold is lost, whoever notices first
-	case !r.Held && u.by.isLeft(): // maybe the lease has ended; there is nobody to be told
+	case !r.Held && by.isLeft(): // maybe the lease has ended; there is nobody to be told
 		c.Hub.Wake(m.waiters())
 	case !r.Held:
 		t.gone()
@@ -103,7 +203,7 @@ func (u *unlocking) end() (rest *sweep.Orphan, err error) {
 	switch {
 	case r.Err == nil:
 	case isOver(r.Err):
-		err = m.unreachable(u.by.cause())
+		err = m.unreachable(by.cause())
 	default:
 		err = m.unreachable(r.Err)
 	}
@@ -130,77 +230,6 @@ func (h *hold) releaseLost() (rest *sweep.Orphan, err error) {
 	return rest, m.notHeld(loss)
 }
 
-// ReleaseResult is what came of a release.
-type ReleaseResult struct {
-	sent time.Time // before the call that was answered
-	Held bool      // the owner held the lock
-	Late bool      // a call without a reply may have run, or may still
-	Err  error     // what the last call failed with
-}
-
-// releasing is a release under way.
-type releasing struct {
-	ReleaseResult // what came of it so far
-
-	tenure *Tenure
-	args   lua.ReleaseArgs
-	next   *locking // of this process, claimed until it is known what came of the release; nil: none
-	more   calls.Retry
-	last   bool // no other call follows: the Client is closed
-}
-
-func (t *Tenure) toRelease() releasing {
-	return releasing{tenure: t, args: t.ReleaseArgs(), more: calls.Retry{Until: t.Spec.Engine.Leases.Until(&t.Lease)}}
-}
-
-// beginRelease makes the first call of those that end a hold: it goes to a waiter of this process, if there is one.
-func (t *Tenure) beginRelease(by *unlocker) releasing {
-	r := t.toRelease()
-	if next, stay := t.claim(time.Now(), &r.args); next != nil {
-		if r.ReleaseResult = t.handOff(next, stay, r.args, by); r.Err != nil {
-			r.next = next
-		}
-		return r
-	}
-	r.call(by)
-	return r
-}
-
-// finish makes the other calls: one without the next owner, and more if something went wrong that may pass and the lease lasts.
-func (r *releasing) finish(by *unlocker) {
-	if next := r.next; next != nil {
-		defer func() {
-			next.notHandedOff(r.ReleaseResult)
-			r.next = nil
-		}()
-		r.call(by)
-	}
-	for r.Err != nil && !r.last && by.again(r.tenure, &r.more, r.Err) {
-		r.call(by)
-	}
-}
-
-func (r *releasing) call(by *unlocker) {
-	t := r.tenure
-	c := t.Spec.Engine
-	r.sent, r.last = time.Now(), c.Calls.IsClosed()
-	if r.last { // Close may wait for this
-		r.Held, r.Err = c.ReleaseOnce(t.Spec, r.args)
-	} else {
-		ctx := t.releaseCall(r.sent, by)
-		var reply lua.ReleaseReply
-		reply, r.Err = c.release(ctx, t.Spec, r.args)
-		r.Held = reply.Status != lua.NotHeld
-		t.Spec.wakeIfAlone(reply)
-		r.Late = r.Late || ctx.IsRepeated()
-	}
-	if r.Err != nil {
-		r.Late = r.Late || calls.MayHaveRun(r.Err)
-	} else {
-		r.Held = r.Held || r.Late // not there after a call without a reply: that call has released it
-	}
-}
-
 // wakeIfAlone spares those that wait here the courtesy towards other processes if a release has told none.
 func (m *Spec) wakeIfAlone(r lua.ReleaseReply) {
 	c := m.Engine
@@ -209,16 +238,66 @@ func (m *Spec) wakeIfAlone(r lua.ReleaseReply) {
 	}
 }
 
-// releaseCall is the context of a command that ends a tenure. On a connection that nobody else uses it is
-// given half the time of an unlock, so that a new connection has the rest.
-func (t *Tenure) releaseCall(now time.Time, by *unlocker) *calls.Context {
+// releaseCall is the context of a command that ends a tenure, with what ends that. On a connection that nobody else uses it is given half the
+// time of an unlock, so that a new connection has the rest. Close may wait for the last one.
+func (t *Tenure) releaseCall(now time.Time, by *unlocker) (ctx context.Context, end func(), repeats *calls.Context) {
 	c := t.Spec.Engine
-	ctx := by.contexts.Next(t.section(), c.Calls, now, 0)
+	own := by.contexts.Next(t.section(), c.Calls, now, 0)
+	if by.closed {
+		ctx, end := c.Calls.Last()
+		return ctx, end, own
+	}
 	deadline := now.Add(max(minOwn, min(calls.Timeout, c.Options.UnlockTimeout/2)))
 	if !by.over.IsZero() {
 		deadline = calls.Earlier(deadline, by.over.Add(-spareOwn))
-		ctx.EndWith(by.left)
+		own.EndWith(by.left)
 	}
-	ctx.EndAt(deadline)
-	return ctx
+	own.EndAt(deadline)
+	return own, func() {}, own
 }
+
+// unlocker is an unlock as its calls see it.
+type unlocker struct {
+	left     <-chan struct{}       // closed when the caller stops waiting
+	over     time.Time             // when that is, if its call is made on the caller's goroutine; zero: on another
+	closed   bool                  // so is the Client: no call follows the one that was made last
+	failed   atomic.Pointer[error] // what went wrong the last time, if it did
+	contexts calls.Contexts        // of its calls
+}
+
+func (u *unlocker) isLeft() bool { return calls.IsClosed(u.left) }
+
+// fails notes what went wrong. That the time of a call is over says nothing of why.
+func (u *unlocker) fails(err error) {
+	if !isOver(err) {
+		u.failed.Store(&err)
+	}
+}
+
+// isOver reports whether a call failed because its time was over.
+func isOver(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+// cause is what keeps an unlock from its end, as far as is known.
+func (u *unlocker) cause() error {
+	if err := u.failed.Load(); err != nil {
+		return *err
+	}
+	return calls.ErrNoAnswer
+}
+
+// again pauses, and reports whether a release that failed is to be sent again: if that may help, the hold is not lost, and its caller
+// waits.
+func (u *unlocker) again(t *Tenure, r *calls.Retry, err error) bool {
+	u.fails(err)
+	c := t.Spec.Engine
+	return !u.isLeft() && t.lossSoFar() == nil && (r.Wait(err, u.left, c.Calls.Done()) || !u.isLeft() && c.Calls.IsClosed())
+}
+
+const (
+	// minOwn is the least time of a call on the goroutine of an unlock's caller: rueidis closes the connection when that time is exceeded.
+	minOwn = time.Second
+	// spareOwn is how much earlier than the unlock, and than the lease, such a call ends at least.
+	spareOwn = time.Second / 2
+)

@@ -14,9 +14,8 @@ type RunBound struct {
 const (
 	// mostBesideOutsiders bounds a run while somebody waits who does not hand off.
 	mostBesideOutsiders = 2
-	// openRun bounds a run of unlocks that notify everybody, and openRunFor its time: then others go first for a tenth of that.
-	openRun    = 8
-	openRunFor = 100 * time.Millisecond
+	// aside is for how long a process steps aside that had a run of unlocks that notify everybody.
+	aside = 10 * time.Millisecond
 )
 
 // run is how many hand-offs inside of the process followed each other, and since when. The holds pass it on to each other.
@@ -24,6 +23,20 @@ type run struct {
 	length int
 	began  time.Time
 	by     context.Context // of the section that the last one ended, for the Trace of the waiter that got it; nil without one
+	tokens tokens          // for its holds to come
+}
+
+// tokens are fencing tokens that nobody has: from the next one on, so many.
+type tokens struct{ next, left int64 }
+
+// token takes the next one; false: there is none.
+func (r *run) token() (token int64, ok bool) {
+	if r == nil || r.tokens.left == 0 {
+		return 0, false
+	}
+	token = r.tokens.next
+	r.tokens = tokens{token + 1, r.tokens.left - 1}
+	return token, true
 }
 
 // section is the one that the last hand-off ended; nil if nobody wants to know. It is told once.

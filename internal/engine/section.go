@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Section is what a ctx carries of a Lock: a level of a hold, or of that of a quorum.
+// Section is what a ctx carries of a Lock or of an Acquire: a level of a hold, or permits that expire.
 type Section interface {
 	// Around is the innermost section that was open when this one was opened under its ctx; so nobody walks over those that had ended.
 	Around() Section

@@ -7,7 +7,6 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
-	"github.com/go-rlock/rlock/lua"
 )
 
 // Spec is what a lock is, and on which terms a handle takes it. It does not change once the handle is made.
@@ -78,23 +77,6 @@ func (m *Spec) upToMax(ttl time.Duration) time.Duration {
 		return min(ttl, m.MaxHold)
 	}
 	return ttl
-}
-
-// fair is what the scripts have to know of the queue, if each waiter has a place in it. On a cluster with plain channels no script
-// can tell whether a process still listens; then the head is told, and asks.
-func (m *Spec) fair() lua.Fair {
-	c, k := m.Engine, m.Kind
-	if k.Queueing != kinds.PerWaiter {
-		return lua.Fair{}
-	}
-	f := lua.Fair{
-		List: m.queue, Times: k.Timeouts(m.Key), Place: c.placeLease(),
-		Counts: c.Cluster == nil || c.KnownChannel(m).Sharded,
-	}
-	if f.Counts && c.handsOff() {
-		f.GrantLease = c.grantLease()
-	}
-	return f
 }
 
 // fenceOf is the key of the fencing counter, "" if there is none.

@@ -10,7 +10,7 @@ import (
 // Nothing may be left behind by a call that failed (G5), though a command that was sent cannot be
 // called back. What a command without a reply may have done is found out and rolled back here:
 //
-//   - Its reply comes late: whoever waits for it gives the hold back (locking.rollBack).
+//   - Its reply comes late: whoever waits for it gives the hold back (attempt.rollBack).
 //   - Its reply is lost: the owner field is swept, that is released again and again, until the command can do nothing any more: as
 //     long as the lease that it could have started lasts, or until the first answer if it was to end a hold.
 //
@@ -40,20 +40,12 @@ func (t *Tenure) SweepIfUnresolved() {
 	}
 }
 
-// sweepInCall is SweepIfUnresolved within a call that the Client counts, and that does not wait for the sweep, not even while the Client closes:
-// Close does.
-func (t *Tenure) sweepInCall() {
-	if r := t.orphan(); r != nil {
-		t.Spec.Engine.sweepers.Add([]*sweep.Orphan{r})
-	}
-}
-
 // forget ends a tenure that was lost on its way from one hold to the next. It may still be there in Redis, say because the reply of a renewal
 // was lost.
 func (t *Tenure) forget() {
 	m := t.Spec
 	t.UnresolvedUntil(time.Now().Add(longer(m.TTL(), m.Grace))).OutcomeUnknown = true
-	t.sweepInCall()
+	t.Spec.Engine.sweepInCall(t.orphan())
 }
 
 // isClean reports whether all is known of the field, or nobody has asked for it.
@@ -72,7 +64,7 @@ func (t *Tenure) orphan() *sweep.Orphan {
 		return nil
 	}
 	m := t.Spec
-	r := &sweep.Orphan{Unresolved: u, Slot: m.Slot, Args: t.ReleaseArgs()}
+	r := &sweep.Orphan{Unresolved: u, Slot: m.Slot, Args: t.releaseArgs()}
 	r.Gone = func() { m.Engine.Hub.Wake(m.waiters()) }
 	r.Left = func(err error) {
 		m.Engine.Options.Tell.Warn("rlock: a field may be left in Redis after a call without an answer; it ends with its lease",
@@ -97,12 +89,25 @@ func (c *Engine) sweep(all ...*sweep.Orphan) {
 	}
 }
 
+// sweepInCall is sweep within a call that the Client counts, and that does not wait for the sweep, not even while the Client closes: Close does.
+func (c *Engine) sweepInCall(all ...*sweep.Orphan) {
+	if all = slices.DeleteFunc(all, func(r *sweep.Orphan) bool { return r == nil }); len(all) > 0 {
+		c.sweepers.Add(all)
+	}
+}
+
 // GiveBack releases a hold that was granted to nobody. It reports whether Redis has answered.
 func (t *Tenure) GiveBack() (answered bool) {
-	_, err := t.Spec.Engine.ReleaseOnce(t.Spec, t.ReleaseArgs())
-	t.givenBack(err)
+	err := t.giveBack()
 	t.SweepIfUnresolved()
 	return err == nil
+}
+
+// giveBack is GiveBack, and sweeps nothing.
+func (t *Tenure) giveBack() error {
+	_, err := t.Spec.Engine.releaseOnce(t.Spec, t.releaseArgs())
+	t.givenBack(err)
+	return err
 }
 
 // givenBack notes what the release of a hold that was granted to nobody came to.

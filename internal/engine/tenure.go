@@ -3,13 +3,11 @@ package engine
 import (
 	"cmp"
 	"context"
-	"errors"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/lua"
@@ -35,7 +33,7 @@ type Tenure struct {
 	taken      *time.Time        // until when the lock stays taken after an unlock, see WithMinHold; nil: it does not
 	given      time.Duration     // the lease that it was given at first; 0 before that
 	run        *run              // of hand-offs, that it is part of; nil if none led to it, and none has been tried
-	tokens     tokens            // for the holds to come
+	majority   Majority          // what it is of a quorum, see there; nil: it is one field of one server
 
 	mu      sync.Mutex   // guards the following, and the holds; no other lock but that of a renewer is taken under it
 	calling bool         // somebody has the right to make calls
@@ -47,23 +45,28 @@ type Tenure struct {
 	first   hold         // of those that it may have; the others have memory of their own
 }
 
-// tokens are fencing tokens that nobody has: from the next one on, so many.
-type tokens struct{ next, left int64 }
-
-// take returns the next one; false: there is none.
-func (t *tokens) take() (token int64, ok bool) {
-	if t.left == 0 {
-		return 0, false
-	}
-	token = t.next
-	t.next, t.left = t.next+1, t.left-1
-	return token, true
+// Majority is what a hold of a quorum stands on: a share on each of several servers, of which more than half are there (package quorum). Each
+// share is a tenure, on which no hold stands. All of them together are one more tenure, for the hold and its levels: it has an owner, which
+// errors name, a time until when it is trusted, and a loss. But nothing of it is in Redis: what differs for that is in majority.go.
+//
+// No method is called with a mutex held but IsTold, which takes none.
+type Majority interface {
+	// Until is until when most of the servers have it; zero if that is over.
+	Until() time.Time
+	// CatchUp has the shares follow what the open levels ask for. If its time is over, the tenure is lost when CatchUp returns.
+	CatchUp()
+	// IsTold reports whether the holds of so many Clients have been told of the end, or are being told, that no majority is left.
+	IsTold() bool
+	// Owns reports whether that is the owner on one of the servers.
+	Owns(field string) bool
+	// Release is the end of the unlock of the last level, which keeps its caller waiting until that time is over: see Await.
+	Release(last *Level, over time.Time) error
 }
 
-// LastTag is the tag of the tenure that was made last.
-var LastTag atomic.Uint64
+// lastTag is the tag of the tenure that was made last.
+var lastTag atomic.Uint64
 
-func newTenure(m *Spec) *Tenure { return &Tenure{Spec: m, Tag: LastTag.Add(1)} }
+func newTenure(m *Spec) *Tenure { return &Tenure{Spec: m, Tag: lastTag.Add(1)} }
 
 // Field is the owner as Redis has it. It is made anew each time, for there may be many tenures, and calls for
 // each of them are rare.
@@ -119,6 +122,22 @@ func (t *Tenure) current() *hold {
 	return t.hold
 }
 
+// joinInsiders has those that wait learn who is inside; leaveInsiders ends that.
+func (t *Tenure) joinInsiders()  { t.Spec.Engine.insiders.add(t.Tag, t) }
+func (t *Tenure) leaveInsiders() { t.Spec.Engine.insiders.remove(t.Tag, t.Spec.Key) }
+
+// givenTo are the contexts that its Locks were given.
+func (t *Tenure) givenTo() (all []context.Context) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for h := t.hold; h != nil; h = h.beside {
+		if h.levels != nil {
+			all = append(all, h.given)
+		}
+	}
+	return all
+}
+
 // section is the ctx of its section.
 func (t *Tenure) section() context.Context {
 	if h := t.current(); h != nil {
@@ -138,6 +157,32 @@ func (t *Tenure) lossSoFar() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.why()
+}
+
+// until is the end of the time for which it is trusted.
+func (t *Tenure) until() time.Time {
+	if t.majority != nil {
+		return t.majority.Until()
+	}
+	return t.Spec.Engine.Leases.Until(&t.Lease)
+}
+
+// catchUp loses a tenure whose time is over, whoever notices first.
+func (t *Tenure) catchUp() {
+	switch {
+	case t.majority != nil:
+		t.majority.CatchUp()
+	case !time.Now().Before(t.until()):
+		t.Spec.Engine.Leases.CatchUp()
+	}
+}
+
+// isTold reports whether holds have been told of the end of the Client, or are being told.
+func (t *Tenure) isTold() bool {
+	if t.majority != nil {
+		return t.majority.IsTold()
+	}
+	return t.Spec.Engine.IsTold()
 }
 
 // why is its loss, or nil. mu is held.
@@ -162,13 +207,19 @@ func (k Keeper) About() (name, kind string) { return k.Spec.Name, k.Spec.Kind.Na
 
 // Lost is called when nobody may trust in the tenure any more.
 func (k Keeper) Lost(loss lease.Loss) {
-	e := Loss{Reason: LostExpired, Since: loss.Until, Err: loss.Err}
-	switch {
-	case loss.Gone:
+	if loss.Gone {
 		k.gone()
 		return
+	}
+	k.Lose(k.Spec.lossOf(loss))
+}
+
+// lossOf is the loss of what has come to the end of its trusted time.
+func (m *Spec) lossOf(loss lease.Loss) Loss {
+	e := Loss{Reason: LostExpired, Since: loss.Until, Err: loss.Err}
+	switch {
 	case loss.Limit:
-		e.Reason, e.Text = LostMaxHold, "lost: the longest hold was reached, "+k.Spec.MaxHold.String()
+		e.Reason, e.Text = LostMaxHold, "lost: the longest hold was reached, "+m.MaxHold.String()
 	case !loss.Renewed:
 		e.Text = "lost: its lease of fixed length ended"
 	case loss.Err == nil:
@@ -176,7 +227,7 @@ func (k Keeper) Lost(loss lease.Loss) {
 	default:
 		e.Text = "lost: not renewed in time: " + strings.ReplaceAll(loss.Err.Error(), "\n", "; ")
 	}
-	k.lose(e)
+	return e
 }
 
 // Closed is called when the client ends before the tenure does. That is no loss: it stays as it is in Redis, for the unlock of its hold.
@@ -191,7 +242,7 @@ func (k Keeper) Closed() {
 
 // gone ends a tenure that Redis does not have any more.
 func (t *Tenure) gone() {
-	t.lose(Loss{
+	t.Lose(Loss{
 		Reason: LostGone, Since: time.Now(), Text: "lost: the key was deleted, forced open or forgotten by a failover",
 	})
 	c := t.Spec.Engine
@@ -199,12 +250,13 @@ func (t *Tenure) gone() {
 	c.Hub.Wake(t.Spec.waiters()) // the lock may be free, and nobody need have said so
 }
 
-// lose ends a tenure before its unlock: everybody inside is told. If it is on its way to the next hold, that one is lost before it begins.
-func (t *Tenure) lose(why Loss) {
+// Lose ends a tenure before its unlock: everybody inside is told. If it is on its way to the next hold, that one is lost before it begins. It
+// reports false if the tenure has ended, by a loss or an unlock.
+func (t *Tenure) Lose(why Loss) bool {
 	t.mu.Lock()
 	if _, count := t.open(); t.loss != nil || count == 0 {
 		t.mu.Unlock()
-		return
+		return false
 	}
 	loss := t.explain(why)
 	t.loss = &loss
@@ -223,20 +275,24 @@ func (t *Tenure) lose(why Loss) {
 	}
 	t.mu.Unlock()
 	c := t.Spec.Engine
-	c.insiders.remove(t)
+	t.leaveInsiders()
 	if why.Reason == LostClosed {
-		return // nobody is told of that
+		return true // nobody is told of that
 	}
 	for _, h := range lost {
-		c.Lost(&h.first, t.Spec.Kind.Name, loss)
+		c.lost(&h.first, t.Spec.Kind.Name, loss)
 	}
+	return true
 }
+
+// clientClosed is the text of the loss by Close.
+const clientClosed = "client closed"
 
 // explain makes the error of a loss.
 func (t *Tenure) explain(why Loss) error {
 	why.Name, why.Owner = t.Spec.Name, t.Field()
 	if why.Reason == LostClosed {
-		why.Text = "client closed"
+		why.Text = clientClosed
 	}
 	return t.Spec.Engine.errs.Loss(why)
 }
@@ -252,8 +308,8 @@ func (t *Tenure) tooLate(m *Spec, until time.Time) error {
 // staysTaken reports whether the lock is to stay taken after an unlock now, see WithMinHold.
 func (t *Tenure) staysTaken() bool { return t.taken != nil && time.Now().Before(*t.taken) }
 
-// ReleaseArgs are those of a release that ends the tenure.
-func (t *Tenure) ReleaseArgs() lua.ReleaseArgs {
+// releaseArgs are those of a release that ends the tenure.
+func (t *Tenure) releaseArgs() lua.ReleaseArgs {
 	m := t.Spec
 	args := lua.ReleaseArgs{
 		Name: m.Key, Side: m.Kind.Side, Owner: t.Field(), Publish: lua.Publish(m.Engine.KnownChannel(m)), Fair: m.fair(),
@@ -268,47 +324,9 @@ func (t *Tenure) ReleaseArgs() lua.ReleaseArgs {
 	return args
 }
 
-// unlocker is an unlock as its calls see it.
-type unlocker struct {
-	left     <-chan struct{}       // closed when the caller stops waiting
-	over     time.Time             // when that is, if its call is made on the caller's goroutine; zero: on another
-	failed   atomic.Pointer[error] // what went wrong the last time, if it did
-	contexts calls.Contexts        // of its calls
+// ReleaseResult is what came of a release.
+type ReleaseResult struct {
+	Held bool  // the owner held the lock
+	Late bool  // a call without a reply may have run, or may still
+	Err  error // what the last call failed with
 }
-
-func (u *unlocker) isLeft() bool { return calls.IsClosed(u.left) }
-
-// fails notes what went wrong. That the time of a call is over says nothing of why.
-func (u *unlocker) fails(err error) {
-	if !isOver(err) {
-		u.failed.Store(&err)
-	}
-}
-
-// isOver reports whether a call failed because its time was over.
-func isOver(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
-}
-
-// cause is what keeps an unlock from its end, as far as is known.
-func (u *unlocker) cause() error {
-	if err := u.failed.Load(); err != nil {
-		return *err
-	}
-	return calls.ErrNoAnswer
-}
-
-// again pauses, and reports whether a release that failed is to be sent again: if that may help, the hold is not lost, and its caller
-// waits.
-func (u *unlocker) again(t *Tenure, r *calls.Retry, err error) bool {
-	u.fails(err)
-	c := t.Spec.Engine
-	return !u.isLeft() && t.lossSoFar() == nil && (r.Wait(err, u.left, c.Calls.Done()) || !u.isLeft() && c.Calls.IsClosed())
-}
-
-const (
-	// minOwn is the least time of a call on the goroutine of an unlock's caller: rueidis closes the connection when that time is exceeded.
-	minOwn = time.Second
-	// spareOwn is how much earlier than the unlock, and than the lease, such a call ends at least.
-	spareOwn = time.Second / 2
-)

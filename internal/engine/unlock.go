@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/sweep"
 )
 
 // An unlock keeps its caller waiting for a bounded time, because the ctx of the section may have ended long ago, or may never be
@@ -35,11 +36,8 @@ func (l *Level) Unlock() error {
 
 // outlived is the unlock of a level that is closed while others of its hold are open.
 func (l *Level) outlived() error {
-	h, leases := l.hold, l.spec.Engine.Leases
-	if !time.Now().Before(leases.Until(&h.tenure.Lease)) {
-		leases.CatchUp() // it is lost, whoever notices first
-	}
-	if loss := h.lossSoFar(); loss != nil {
+	l.hold.tenure.catchUp()
+	if loss := l.Loss(); loss != nil {
 		return l.spec.notHeld(loss)
 	}
 	return nil
@@ -66,9 +64,9 @@ func (l *Level) traced(end func(*Level) error) error {
 	return l.Released(func() error { return end(l) })
 }
 
-// Spend takes the time of an unlock that failed off the time of the sections that ctx lies in. One that Redis answered costs them
+// spend takes the time of an unlock that failed off the time of the sections that ctx lies in. One that Redis answered costs them
 // nothing: Redis may be far away.
-func Spend(ctx context.Context, began time.Time, failed bool) {
+func spend(ctx context.Context, began time.Time, failed bool) {
 	now := time.Now()
 	if !failed || now.Sub(began) < calls.UnresponsiveAfter/2 {
 		return
@@ -78,9 +76,9 @@ func Spend(ctx context.Context, began time.Time, failed bool) {
 	}
 }
 
-// UnlockTime is how long an unlock of a section that begins now may keep its caller waiting. When the time is used up, an unlock
+// unlockTime is how long an unlock of a section that begins now may keep its caller waiting. When the time is used up, an unlock
 // on a healthy server still gets a moment; one on a server known to be silent does not.
-func (c *Engine) UnlockTime(section *InnerUnlocks, now time.Time, silent func() bool) time.Duration {
+func (c *Engine) unlockTime(section *InnerUnlocks, now time.Time, silent func() bool) time.Duration {
 	wait := c.Options.UnlockTimeout
 	took := section.spent(now)
 	if rest := wait - took; took == 0 || rest > calls.UnresponsiveAfter || silent() {
@@ -102,67 +100,80 @@ func wasStopped(due time.Time) bool { return time.Since(due) > calls.Unresponsiv
 // trouble: that saves two switches, a third of the time of a Lock and its unlock. rueidis ends that call in time, except while it waits
 // for room, or for another goroutine that dials.
 func (l *Level) release() (err error) {
+	if of := l.hold.tenure.majority; of != nil {
+		return l.releaseMajority(of)
+	}
 	if l.hold.passOn() {
 		return nil
 	}
 	if left, err := l.hold.leaveOthers(); left {
 		return err
 	}
-	c, h, began := l.spec.Engine, l.hold, time.Now()
-	wait := l.unlockTime(began)
-	over := began.Add(wait)
-	defer func() { Spend(l.Context, began, err != nil) }()
-	mine := h.tenure.tryCallSlot()
-	until := calls.Earlier(over, c.Leases.Until(&h.tenure.Lease))
-	if !mine || h.lossSoFar() == nil && (!l.isPatient() || until.Sub(began) < minOwn+spareOwn || c.Calls.AnyLeft()) {
-		return l.releaseFor(over, mine, nil)
+	c, t, began := l.spec.Engine, l.hold.tenure, time.Now()
+	over := began.Add(l.unlockTime(began))
+	defer func() { spend(l.Context, began, err != nil) }()
+	mine := t.tryCallSlot()
+	until := calls.Earlier(over, c.Leases.Until(&t.Lease))
+	if !mine || l.hold.lossSoFar() == nil && (!l.isPatient() || until.Sub(began) < minOwn+spareOwn || c.Calls.AnyLeft()) {
+		return onlyError(unlockFor(new(unlocker), over, []*Level{l}, mine, nil))
 	}
 	if c.Calls.Start() { // an unlock works after Close, too; Close waits for all of it
 		defer c.Calls.Ended()
 	}
-	first := l.unlockHere(until)
-	if first.loss != nil || first.Err == nil {
-		return l.ended(&first)
+	// It ends well before the unlock does, so that it is no dial that ends then: if the server lets nobody in and says so unasked
+	// (maxclients), that makes rueidis v1.0.79 panic (pipe.Close).
+	by := &unlocker{over: until, left: c.Calls.After(until)}
+	one := [1]unlocking{l.toUnlock()}
+	all := unlockings(one[:])
+	if err := all.begin(by); err != nil {
+		return l.releaseRest(over, one[0])
 	}
-	return l.releaseRest(over, first)
+	return onlyError(all.ended(by))
 }
 
-// releaseRest is the rest of an unlock whose first call has failed. first is in memory of its own then, which most unlocks do not need.
-func (l *Level) releaseRest(over time.Time, first unlocking) error {
-	return l.releaseFor(over, true, &first)
+// releaseMajority ends the hold of a majority, whose last level is closed.
+func (l *Level) releaseMajority(of Majority) (err error) {
+	began := time.Now()
+	defer func() { spend(l.Context, began, err != nil) }()
+	// One silent server is none of the caller's concern.
+	wait := l.spec.Engine.unlockTime(&l.inner, began, func() bool { return false })
+	return of.Release(l, began.Add(wait))
 }
 
-// releaseFor ends the hold on a goroutine of its own, with the first call or after that. mine says that the right to make calls was taken.
-func (l *Level) releaseFor(over time.Time, mine bool, first *unlocking) error {
+// releaseRest is the rest of an unlock whose first call has failed. begun is in memory of its own then, which most unlocks do not need.
+func (l *Level) releaseRest(over time.Time, begun unlocking) error {
 	by := new(unlocker)
-	if first != nil {
-		by.fails(first.Err)
-	}
-	errs := unlockFor(by, time.Until(over), []*Level{l}, func() []error {
-		if !mine {
-			l.hold.tenure.awaitCallSlot()
-		}
-		u := first
-		if u == nil {
-			began := l.unlocking(by)
-			u = &began
-		}
-		u.finish(by)
-		if err := l.ended(u); err != nil {
-			return []error{err}
-		}
-		return nil
-	})
+	by.fails(begun.Err)
+	return onlyError(unlockFor(by, over, []*Level{l}, true, unlockings{begun}))
+}
+
+// onlyError is that of an unlock that has at most one.
+func onlyError(errs []error) error {
 	if len(errs) > 0 {
 		return errs[0]
 	}
 	return nil
 }
 
-// unlockHere makes the first call of an unlock on the caller's goroutine. It ends well before the unlock does, so that it is no dial that
-// ends then: if the server lets nobody in and says so unasked (maxclients), that makes rueidis v1.0.79 panic (pipe.Close).
-func (l *Level) unlockHere(until time.Time) unlocking {
-	return l.unlocking(&unlocker{over: until, left: l.spec.Engine.Calls.After(until)})
+// UnlockTogether ends levels that TakeTogether opened. The ctx of their section ends first.
+func UnlockTogether(levels []*Level) (errs []error) {
+	if len(levels) == 0 {
+		return nil
+	}
+	var last []*Level // of their holds
+	for _, l := range levels {
+		if _, isLast := l.close(); isLast {
+			last = append(last, l)
+		} else if err := l.outlived(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if len(last) == 0 {
+		return errs
+	}
+	one, began := levels[0], time.Now()
+	defer func() { spend(one.Context, began, len(errs) > 0) }()
+	return append(errs, unlockFor(new(unlocker), began.Add(one.unlockTime(began)), last, false, nil)...)
 }
 
 // isPatient reports whether the caller of Lock could not leave it.
@@ -174,23 +185,55 @@ func (l *Level) isPatient() bool {
 
 func (l *Level) unlockTime(now time.Time) time.Duration {
 	c := l.spec.Engine
-	return c.UnlockTime(&l.inner, now, func() bool { return c.Calls.IsSilent(l.spec.Slot) })
+	return c.unlockTime(&l.inner, now, func() bool { return c.Calls.IsSilent(l.spec.Slot) })
+}
+
+// releaseAll ends the holds of levels that are closed. mine says that the right to make calls for them was taken, begun that the first call
+// was made.
+func releaseAll(levels []*Level, by *unlocker, mine bool, begun unlockings) []error {
+	for _, l := range levels {
+		if !mine {
+			l.hold.tenure.awaitCallSlot() // whoever has the right to make calls for it waits for no other hold
+		}
+	}
+	var err error
+	if begun == nil {
+		begun = make(unlockings, len(levels))
+		for i, l := range levels {
+			begun[i] = l.toUnlock()
+		}
+		err = begun.begin(by)
+	} else {
+		err = begun[0].Err
+	}
+	begun.finish(by, err)
+	return begun.ended(by)
 }
 
 // ended is the end of an unlock whose calls have been made.
-func (l *Level) ended(u *unlocking) error {
-	defer l.hold.tenure.releaseCallSlot()
-	rest, err := u.end()
-	if rest != nil {
-		l.spec.Engine.sweep(rest)
+func (all unlockings) ended(by *unlocker) (errs []error) {
+	var rest []*sweep.Orphan
+	for i := range all {
+		r, err := all[i].end(by)
+		if r != nil {
+			rest = append(rest, r)
+		}
+		if err != nil {
+			errs = append(errs, err)
+		}
 	}
-	return err
+	for i := range all {
+		all[i].tenure.releaseCallSlot()
+	}
+	all[0].tenure.Spec.Engine.sweep(rest...)
+	return errs
 }
 
-// unlockFor runs f, which ends levels of one Client and slot. It returns when f does, when all levels are lost, or after wait.
-func unlockFor(by *unlocker, wait time.Duration, levels []*Level, f func() []error) []error {
+// unlockFor is releaseAll on a goroutine of its own, for levels of one Client and slot. It returns when that does, when all levels are lost, or when
+// the time is over.
+func unlockFor(by *unlocker, over time.Time, levels []*Level, mine bool, begun unlockings) []error {
 	m := levels[0].spec
-	c, slot, over := m.Engine, m.Slot, time.Now().Add(wait)
+	c, slot := m.Engine, m.Slot
 	results, left := make(chan []error), make(chan struct{})
 	by.left = left
 	counted := c.Calls.Start() // an unlock works after Close, too
@@ -198,13 +241,28 @@ func unlockFor(by *unlocker, wait time.Duration, levels []*Level, f func() []err
 		if counted {
 			defer c.Calls.Ended()
 		}
-		errs := f()
+		errs := releaseAll(levels, by, mine, begun)
 		select {
 		case results <- errs:
 		case <-left:
 			c.Calls.LeftEnds(slot) // whether Redis has answered, the calls have noted
 		}
 	}()
+	if errs, ended := awaitUnlock(levels, over, results); ended {
+		return errs
+	}
+	c.Calls.Leave(slot)
+	close(left)
+	c.Leases.CatchUp() // a hold that has just ended is lost, whoever notices first
+	errs := make([]error, len(levels))
+	for i, l := range levels {
+		errs[i] = l.leave(by.cause())
+	}
+	return errs
+}
+
+// awaitUnlock waits for what came of an unlock, until all levels are lost or that time is over.
+func awaitUnlock(levels []*Level, over time.Time, results <-chan []error) (errs []error, ended bool) {
 	for extended := false; ; {
 		wait, lost := untilLost(levels, over)
 		if !extended && wasStopped(over) {
@@ -218,7 +276,7 @@ func unlockFor(by *unlocker, wait time.Duration, levels []*Level, f func() []err
 		select {
 		case errs := <-results:
 			timer.Stop()
-			return errs
+			return errs, true
 		case <-timer.C:
 		case <-lost:
 			timer.Stop()
@@ -226,26 +284,19 @@ func unlockFor(by *unlocker, wait time.Duration, levels []*Level, f func() []err
 	}
 	select {
 	case errs := <-results:
-		return errs
+		return errs, true
 	default:
+		return nil, false
 	}
-	c.Calls.Leave(slot)
-	close(left)
-	c.Leases.CatchUp() // a hold that has just ended is lost, whoever notices first
-	errs := make([]error, len(levels))
-	for i, l := range levels {
-		errs[i] = l.leave(by.cause())
-	}
-	return errs
 }
 
 // untilLost is how long it takes until all levels are lost, as far as that is known, or until over if that is earlier. It may be
 // less once lost is closed.
 func untilLost(levels []*Level, over time.Time) (wait time.Duration, lost <-chan struct{}) {
-	c, last := levels[0].spec.Engine, time.Now()
-	c.Leases.CatchUp()
+	last := time.Now()
 	for _, l := range levels {
 		t := l.hold.tenure
+		t.catchUp()
 		t.mu.Lock()
 		isLost := t.loss != nil
 		if !isLost {
@@ -255,7 +306,7 @@ func untilLost(levels []*Level, over time.Time) (wait time.Duration, lost <-chan
 		if isLost {
 			continue
 		}
-		until := c.Leases.Until(&t.Lease)
+		until := t.until()
 		// In the second case it has ended, and nobody was told: the Client is closed, or another unlock ends it.
 		if !until.Before(over) || !until.After(last) {
 			return time.Until(over), lost

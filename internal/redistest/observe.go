@@ -85,8 +85,21 @@ func Parallel(t *testing.T) {
 // package are left out: a test's own stack names the package under test too.
 // In a test that called Parallel, so are those of the tests beside it.
 func Goroutines(substrs ...string) (n int) {
-	for _, g := range counted(substrs) {
+	_, all := counted(substrs)
+	for _, g := range all {
 		n += g.count
+	}
+	return n
+}
+
+// GoroutinesOfTest counts as Goroutines does, in a test that called Parallel without those of which nothing says which test they are of: a timer has
+// started them.
+func GoroutinesOfTest(substrs ...string) (n int) {
+	own, all := counted(substrs)
+	for _, g := range all {
+		if g.labels == own {
+			n += g.count
+		}
 	}
 	return n
 }
@@ -94,23 +107,24 @@ func Goroutines(substrs ...string) (n int) {
 // GoroutineStacks is what Goroutines counts, for the message of a test that fails.
 func GoroutineStacks(substrs ...string) string {
 	var text strings.Builder
-	for _, g := range counted(substrs) {
+	_, all := counted(substrs)
+	for _, g := range all {
 		fmt.Fprintf(&text, "%d, labels %q:\n%s\n", g.count, g.labels, g.stack)
 	}
 	return text.String()
 }
 
-func counted(substrs []string) []alike {
+// counted also returns the labels of the caller's test.
+func counted(substrs []string) (own string, counted []alike) {
 	looking.Lock()
 	defer looking.Unlock()
 	all := look()
-	own := ""
 	for _, g := range all {
 		if strings.Contains(g.stack, "internal/redistest.look(") {
 			own = g.labels
 		}
 	}
-	return slices.DeleteFunc(all, func(g alike) bool {
+	return own, slices.DeleteFunc(all, func(g alike) bool {
 		foreign := own != "" && g.labels != "" && g.labels != own
 		return foreign || g.ofTests() || !containsAny(g.stack, substrs)
 	})

@@ -32,6 +32,11 @@ func (w *world) look() {
 	for _, v := range waiting {
 		v.look()
 	}
+	for _, o := range w.locks {
+		if o.counter != nil {
+			o.counter.look()
+		}
+	}
 	if w.ticks++; w.ticks%20 == 0 {
 		w.lookForGhosts()
 	}
@@ -49,7 +54,7 @@ func (w *world) lookForGhosts() {
 		server.tick()
 		for _, key := range server.redis.Keys() {
 			o := w.of[key]
-			if o == nil {
+			if o == nil || o.counter != nil {
 				continue
 			}
 			for _, field := range server.fields(key) {
@@ -142,6 +147,10 @@ func (w *world) checkRest() {
 	if !w.plan.isCalm() {
 		wait = w.settle() + 3*w.plan.Watchdog + 65*time.Second // what could not be released is tried for a minute
 	}
+	counts := slices.ContainsFunc(w.locks, func(o *oracle) bool { return o.counter != nil })
+	if counts {
+		wait = max(wait, recordKept)
+	}
 	time.Sleep(wait)
 	for _, s := range w.servers {
 		for _, channel := range s.redis.PubSubChannels("") {
@@ -149,9 +158,17 @@ func (w *world) checkRest() {
 		}
 		s.tick()
 		for _, key := range s.redis.Keys() {
+			if o := w.of[key]; o != nil && o.counter != nil {
+				continue // it stays
+			}
 			if !strings.HasPrefix(key, "redisson_lock_token") && !w.isOfTheDead(s, key) {
 				w.violation(w.nameIn(key), "key %s of server %d is there %v after the end (G5)", key, s.number, wait)
 			}
+		}
+	}
+	for _, o := range w.locks {
+		if o.counter != nil {
+			o.counter.rest()
 		}
 	}
 	for _, p := range w.all {
@@ -226,11 +243,7 @@ func (w *world) nameIn(text string) string {
 
 // end ends all goroutines.
 func (w *world) end() {
-	select {
-	case <-w.over:
-	default:
-		close(w.over)
-	}
+	w.finish()
 	w.faults.Wait()
 	for _, p := range w.all {
 		p.stop()

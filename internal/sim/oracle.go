@@ -3,6 +3,7 @@ package sim
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,8 +16,9 @@ import (
 
 // oracle knows of one lock who is inside, and who waits.
 type oracle struct {
-	world *world
-	name  Name
+	world   *world
+	name    Name
+	counter counter // nil: it is a lock, and all that follows is about that
 
 	mu       sync.Mutex // guards the following
 	sections map[*section]struct{}
@@ -190,6 +192,10 @@ func (o *oracle) share(s *section) (excused bool, writers int) {
 
 // forgotten notes that the server forgot the lock.
 func (o *oracle) forgotten() {
+	if o.counter != nil {
+		o.counter.forgotten()
+		return
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.lost, o.token, o.taken, o.clean = time.Now(), 0, time.Time{}, time.Time{}
@@ -511,8 +517,11 @@ func (o *oracle) state() string {
 }
 
 func short(owner string) string {
-	if len(owner) > 36 {
+	switch {
+	case len(owner) > 36:
 		return owner[:4] + owner[36:]
+	case len(owner) == 16: // the id of a permit
+		return hex.EncodeToString([]byte(owner[:4]))
 	}
 	return owner
 }

@@ -27,30 +27,41 @@ type Plan struct {
 	Nest        float64       // share of sections with another Lock inside
 	Odd         float64       // share of Locks with an option
 	Many        float64       // share of Locks of several at once
+	Meddle      float64       // share of calls for a semaphore before which its number of permits is changed, or what others have of it
 }
 
-// Name is a lock.
+// Name is a lock, or a counter.
 type Name struct {
-	Kind Kind
-	Text string
+	Kind  Kind
+	Text  string
+	Count int64 // permits of a semaphore, or the highest count of a latch
 }
 
-// Kind is one of the kinds of locks.
+// Kind is one of the kinds of locks, or a counter.
 type Kind int
 
-// The kinds.
+// The kinds of locks.
 const (
 	Plain Kind = iota
 	Fenced
 	Fair
 	ReadWrite
 	Quorum
-	kinds
+	kinds // how many there are
+)
+
+// The kinds of counters.
+const (
+	Semaphore = kinds + iota
+	Latch
+	Permits // a PermitSemaphore
 )
 
 func (k Kind) String() string {
-	return [...]string{"plain", "fenced", "fair", "readwrite", "quorum"}[k]
+	return [...]string{"plain", "fenced", "fair", "readwrite", "quorum", "semaphore", "latch", "permits"}[k]
 }
+
+func (k Kind) isCounter() bool { return k >= kinds }
 
 // Process is one Client and the goroutines that use it.
 type Process struct {
@@ -136,6 +147,8 @@ type Limits struct {
 	Processes int
 	Time      time.Duration
 	Kinds     []Kind // of which its names are
+	Counters  bool   // there are semaphores or latches among them
+	Permits   bool   // or semaphores of both kinds, on which all is done that can be
 	Calm      bool   // no faults
 }
 
@@ -197,11 +210,29 @@ func NewPlan(seed uint64, l Limits) *Plan {
 			p.Processes[i].Options.Replicas = 0
 		}
 	}
+	for i := range p.Names {
+		switch n := &p.Names[i]; n.Kind { //nolint:exhaustive // locks have none
+		case Semaphore, Permits:
+			n.Count = pick[int64](r, 1, 2, 3, 10)
+		case Latch:
+			n.Count = pick[int64](r, 1, 3, 10, 1_000_000) // the last of these is never counted down to its end, so that its sum is right to the last one
+		}
+	}
+	if l.Permits {
+		p.Meddle = pick(r, 0, 0.1, 0.3)
+		p.Most /= 3 // those for permits that expire take as much longer
+	}
 	return p
 }
 
 func (p *Plan) drawNames(r *rand.Rand, l Limits) {
 	of := l.Kinds
+	if l.Counters {
+		of = pick(r, []Kind{Semaphore}, []Kind{Semaphore}, []Kind{Latch}, []Kind{Semaphore, Latch}, []Kind{Latch, Semaphore, Plain})
+	}
+	if l.Permits {
+		of = pick(r, []Kind{Permits}, []Kind{Permits}, []Kind{Permits}, []Kind{Semaphore}, []Kind{Permits, Semaphore}, []Kind{Permits, Plain})
+	}
 	if of == nil {
 		of = []Kind{Kind(r.IntN(int(kinds)))}
 		if r.IntN(2) == 0 {
@@ -213,7 +244,7 @@ func (p *Plan) drawNames(r *rand.Rand, l Limits) {
 	}
 	for i := range pick(r, 1, 1, 2, 5, 40) {
 		k := of[i%len(of)]
-		p.Names = append(p.Names, Name{k, fmt.Sprintf("%v%02d", k, i)})
+		p.Names = append(p.Names, Name{Kind: k, Text: fmt.Sprintf("%v%02d", k, i)})
 	}
 }
 

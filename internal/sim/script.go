@@ -21,6 +21,10 @@ import (
 type scripts struct {
 	redis *miniredis.Miniredis // its lock guards the following
 
+	change func(text string) string // of each script; may be nil
+	// saw is told of each script that ran its keys, its first argument, and how to read what they hold then; may be nil.
+	saw func(keys []string, by string, read reader)
+
 	known  map[string]string // by the sum
 	state  *lua.LState
 	loaded map[string]*lua.LFunction // by the sum
@@ -107,13 +111,55 @@ func (s *scripts) run(c *redis.Peer, cmd string, args []string) (text string) {
 		return ""
 	}
 	answer(c, value)
+	if n > 0 {
+		s.tell(args[2:2+n], strings.Join(args[2+n:min(3+n, len(args))], ""))
+	}
 	return text
+}
+
+// look has saw look at a key that no script has changed.
+func (s *scripts) look(key string) {
+	s.redis.Lock()
+	defer s.redis.Unlock()
+	s.tell([]string{key}, "")
+}
+
+// tell calls saw; the lock is held.
+func (s *scripts) tell(keys []string, by string) {
+	if s.saw != nil {
+		s.saw(keys, by, s.read)
+	}
+}
+
+// reader is a command that reads a key, while nothing else runs. It returns nil if the key holds something else.
+type reader func(args ...string) any
+
+// read is a reader; the lock is held.
+func (s *scripts) read(args ...string) any {
+	v, err := s.dispatch(args)
+	if err != nil {
+		return nil
+	}
+	return v
+}
+
+// dispatch has miniredis run a command; the lock is held.
+func (s *scripts) dispatch(args []string) (any, error) {
+	s.redis.Server().Dispatch(s.peer, args)
+	_ = s.writer.Flush() // to memory
+	v, err := redis.ParseReply(s.reader)
+	s.reply.Reset()
+	s.reader.Reset(&s.reply)
+	return v, err
 }
 
 func (s *scripts) eval(sum, text string, keys, args []string) (lua.LValue, error) {
 	l := s.state
 	f := s.loaded[sum]
 	if f == nil {
+		if s.change != nil {
+			text = s.change(text)
+		}
 		proto, err := compile(text)
 		if err != nil {
 			return nil, err
@@ -172,14 +218,10 @@ func (s *scripts) call(l *lua.LState, safe bool) int {
 	if !s.rounds {
 		addTick(args)
 	}
-	s.redis.Server().Dispatch(s.peer, args)
-	_ = s.writer.Flush() // to memory
-	v, err := redis.ParseReply(s.reader)
+	v, err := s.dispatch(args)
 	if left, ok := v.(int); ok && !s.rounds && strings.EqualFold(args[0], "pttl") && left > 0 {
 		v = left - 1
 	}
-	s.reply.Reset()
-	s.reader.Reset(&s.reply)
 	switch {
 	case err == nil:
 		l.Push(value(l, v))

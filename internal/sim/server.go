@@ -27,7 +27,7 @@ type server struct {
 	redis   *miniredis.Miniredis
 	scripts *scripts
 
-	renewing func(owners []string) // is told of those that are about to be renewed; may be nil
+	renewing func(owners []string, again bool) // is told of those that are about to be renewed, maybe by a call that came before; may be nil
 
 	mu      sync.Mutex // guards the following
 	refusal string     // what is said to every script; empty: they run
@@ -77,14 +77,14 @@ func (s *server) hook(c *redis.Peer, cmd string, args ...string) bool {
 		return true
 	}
 	s.tick()
-	if text := s.scripts.run(c, cmd, args); s.renewing != nil && (text == renew || text == readRenew) {
-		s.renewing(args)
+	if text := s.scripts.run(c, cmd, args); s.renewing != nil && (text == renew || text == readRenew || text == permitsRenew) {
+		s.renewing(args, cmd == "EVAL")
 	}
 	return true
 }
 
 // The scripts that renew.
-var renew, readRenew = lua.Text("renew"), lua.Text("read_renew")
+var renew, readRenew, permitsRenew = lua.Text("renew"), lua.Text("read_renew"), lua.Text("permits_renew")
 
 // tick sets the clock of the server, which has milliseconds, and is called before each look at its keys.
 func (s *server) tick() { s.redis.SetTime(time.Now().Truncate(time.Millisecond)) }

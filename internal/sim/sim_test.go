@@ -10,9 +10,18 @@ import (
 	"time"
 )
 
-func TestWorlds(t *testing.T) {
+func TestWorlds(t *testing.T) { worlds(t, Limits{}) }
+
+// TestCounters is about semaphores and latches.
+func TestCounters(t *testing.T) { worlds(t, Limits{Counters: true}) }
+
+// TestPermits is about semaphores of both kinds, on which all is done that can be.
+func TestPermits(t *testing.T) { worlds(t, Limits{Permits: true}) }
+
+func worlds(t *testing.T, limits Limits) {
+	t.Helper()
 	first, worlds := uint64(number(t, "SIM_SEED", 1)), number(t, "SIM_WORLDS", 30)
-	limits := Limits{Processes: number(t, "SIM_PROCESSES", 0), Calm: os.Getenv("SIM_CALM") != ""}
+	limits.Processes, limits.Calm = number(t, "SIM_PROCESSES", 0), os.Getenv("SIM_CALM") != ""
 	if text := os.Getenv("SIM_TIME"); text != "" {
 		d, err := time.ParseDuration(text)
 		if err != nil {

@@ -64,6 +64,9 @@ func (w *world) fault(f Fault) {
 		if f.What == ServerEmpty {
 			w.forgotten(w.locks)
 			server.forget()
+			for _, o := range w.locks {
+				server.scripts.look(o.name.Text)
+			}
 			w.forgotten(w.locks)
 		}
 		time.Sleep(f.For)
@@ -84,12 +87,17 @@ func (w *world) fault(f Fault) {
 		o := w.locks[f.Name]
 		w.forgotten([]*oracle{o})
 		server.redis.Del(o.name.Text)
+		server.scripts.look(o.name.Text)
 		w.forgotten([]*oracle{o})
 	case Forced: // as any client does it, in one moment
 		o := w.locks[f.Name]
 		w.forgotten([]*oracle{o})
 		server.redis.Del(o.name.Text)
+		server.scripts.look(o.name.Text)
 		w.forgotten([]*oracle{o})
+		if o.counter != nil {
+			return
+		}
 		channel := "redisson_lock__channel:{"
 		if o.name.Kind == ReadWrite {
 			channel = "redisson_rwlock:{"
@@ -129,6 +137,7 @@ func (w *world) forgotten(locks []*oracle) {
 func (w *world) endProcess(p *process, how What) {
 	w.mu.Lock()
 	w.ended++
+	p.over = time.Now()
 	w.mu.Unlock()
 	p.ended.Store(true)
 	if how == Killed {

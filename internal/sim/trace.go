@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 )
 
 // kept is how many messages a trace remembers, the last ones.
@@ -111,6 +112,10 @@ func (t *trace) about(name string, most int) []string {
 	return all
 }
 
+func isPrintable(text string) bool {
+	return !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar })
+}
+
 // readable turns the protocol of Redis into one line.
 func readable(data []byte) string {
 	var b strings.Builder
@@ -137,8 +142,11 @@ func readable(data []byte) string {
 			}
 			text := string(data[:n])
 			data = data[min(n+2, len(data)):]
-			if len(text) == 40 && !strings.ContainsAny(text, ":- ") {
+			switch {
+			case len(text) == 40 && !strings.ContainsAny(text, ":- "):
 				text = text[:6] // the sum of a script
+			case len(text) == 16 && !isPrintable(text):
+				text = short(text) // the id of a permit
 			}
 			b.WriteString(strings.ReplaceAll(text, "\n", " ") + " ")
 		default:

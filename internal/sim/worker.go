@@ -100,7 +100,7 @@ func (k *worker) choose(at int) want {
 	}
 	lockers := []rlock.Locker{w.lock}
 	for next := at + 1; next < len(k.names) && len(lockers) < 4; next++ {
-		if k.world().locks[k.names[next]].name.Kind == Quorum || k.chance(0.3) {
+		if kind := k.world().locks[k.names[next]].name.Kind; kind == Quorum || kind.isCounter() || k.chance(0.3) {
 			continue
 		}
 		other := k.single(next)
@@ -153,7 +153,7 @@ func (k *worker) single(at int) want {
 		}
 		m := rlock.Quorum(members...)
 		w.lock, w.do = m, m.Do
-	case kinds: // not one
+	case Semaphore, Latch, Permits: // no locks
 	}
 	w.parts = []part{p}
 	return w
@@ -175,7 +175,7 @@ func (k *worker) options(p *part) []rlock.Option {
 	case 2:
 		return []rlock.Option{rlock.WithGrace(between(k.r, 10*time.Millisecond, time.Second))}
 	}
-	if kind == ReadWrite || kind == Fair {
+	if kind == ReadWrite || kind == Fair || kind == Permits {
 		return nil
 	}
 	p.least = between(k.r, 10*time.Millisecond, longestMinHold)
@@ -187,8 +187,16 @@ func (k *worker) section(outer context.Context, from int) bool {
 	if from >= len(k.names) {
 		return true
 	}
-	w := k.choose(from)
 	began := time.Now()
+	switch c := k.world().locks[k.names[from]].counter.(type) {
+	case *permits:
+		return k.usePermits(outer, c) && k.tookTime(began)
+	case *latch:
+		return k.useLatch(outer, c) && k.tookTime(began)
+	case *expiring:
+		return k.useExpiring(outer, c) && k.tookTime(began)
+	}
+	w := k.choose(from)
 	defer k.begin(w)()
 	if k.chance(0.2) {
 		return k.do(outer, w, began)
@@ -201,6 +209,12 @@ func (k *worker) section(outer context.Context, from int) bool {
 	k.work(ctx, w, sections)
 	k.unlock(ctx, w, sections, unlock)
 	return k.process.ctx.Err() == nil
+}
+
+// tookTime spends a moment if a call failed at once, since an earlier one goes on in the background: the loop of a real caller takes time. It reports
+// false if the work is over.
+func (k *worker) tookTime(began time.Time) bool {
+	return time.Since(began) > 0 || k.sleep(k.process.ctx, time.Millisecond)
 }
 
 // begin notes that the process has to do with locks, until the function that it returns is called.
@@ -260,14 +274,20 @@ func (k *worker) work(ctx context.Context, w want, sections []*section) {
 			k.section(ctx, w.last+1)
 		}
 	}
-	hold := k.about(plan.Hold)
-	if k.chance(plan.Long) {
-		hold = between(k.r, 0, 3*plan.Watchdog)
-	}
-	k.sleep(ctx, hold)
+	k.hold(ctx)
 	if w.rw != nil && !w.shared && k.chance(0.2) {
 		k.downgrade(ctx, w, sections[0])
 	}
+}
+
+// hold is how long a section lasts.
+func (k *worker) hold(ctx context.Context) {
+	plan := k.world().plan
+	d := k.about(plan.Hold)
+	if k.chance(plan.Long) {
+		d = between(k.r, 0, 3*plan.Watchdog)
+	}
+	k.sleep(ctx, d)
 }
 
 // detach starts a goroutine that competes, with this section too, until the section ends.
@@ -281,10 +301,29 @@ func (k *worker) detach(ctx context.Context) {
 
 // lock calls Lock or TryLock, which it may leave.
 func (k *worker) lock(outer context.Context, w want) (context.Context, rlock.UnlockFunc, error) {
-	plan, o := k.world().plan, w.parts[0].oracle
-	began, latest := time.Now(), time.Time{} // by when the call has to return
-	wait := time.Duration(-1)
-	asks := outer // ends the waiting
+	o := w.parts[0].oracle
+	asks, wait, latest := k.leaves(outer)
+	waited := k.wait(w)
+	var ctx context.Context
+	var unlock rlock.UnlockFunc
+	var err error
+	if wait >= 0 {
+		ctx, unlock, err = w.lock.TryLock(asks, wait)
+	} else {
+		ctx, unlock, err = w.lock.Lock(asks)
+	}
+	waited()
+	k.returned(o, "Lock", latest, w.lock.Name())
+	if err != nil {
+		k.check(o, "Lock", err, !latest.IsZero() || outer.Err() != nil || w.isFixed())
+	}
+	return ctx, unlock, err
+}
+
+// leaves draws whether a call is left: its ctx, its wait, below 0 if that has no bound, and by when it has to return.
+func (k *worker) leaves(outer context.Context) (asks context.Context, wait time.Duration, latest time.Time) {
+	plan, began := k.world().plan, time.Now()
+	asks, wait = outer, -1
 	if k.chance(plan.Leave) {
 		d := k.about(plan.Hold + plan.Think + 5*time.Millisecond)
 		switch k.r.IntN(4) {
@@ -306,21 +345,7 @@ func (k *worker) lock(outer context.Context, w want) (context.Context, rlock.Unl
 			latest = began.Add(k.leastAttempt())
 		}
 	}
-	waited := k.wait(w)
-	var ctx context.Context
-	var unlock rlock.UnlockFunc
-	var err error
-	if wait >= 0 {
-		ctx, unlock, err = w.lock.TryLock(asks, wait)
-	} else {
-		ctx, unlock, err = w.lock.Lock(asks)
-	}
-	waited()
-	k.returned(o, "Lock", latest, w.lock.Name())
-	if err != nil {
-		k.check(o, "Lock", err, !latest.IsZero() || outer.Err() != nil || w.isFixed())
-	}
-	return ctx, unlock, err
+	return asks, wait, latest
 }
 
 // leastAttempt is how long the first attempt of a TryLock may take whatever its wait is.
@@ -475,7 +500,8 @@ func (k *worker) check(o *oracle, what string, err error, left bool) {
 		return
 	case w.quiet() < w.settle():
 		return // a fault may be the cause
-	case left && (errors.Is(err, rlock.ErrNotAcquired) || errors.Is(err, rlock.ErrLost) || errors.Is(err, context.Canceled)):
+	case left && (errors.Is(err, rlock.ErrNotAcquired) || errors.Is(err, rlock.ErrLost) || errors.Is(err, context.Canceled) ||
+		errors.Is(err, context.DeadlineExceeded)):
 		return
 	}
 	w.violation(o.name.Text, "p%d: %s: %v", k.process.number, what, err)

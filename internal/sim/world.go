@@ -31,6 +31,7 @@ const (
 // world is a plan that runs.
 type world struct {
 	plan    *Plan
+	change  func(string) string // puts bugs into scripts; nil: there are none
 	began   time.Time
 	trace   trace
 	servers []*server
@@ -40,7 +41,9 @@ type world struct {
 	far     time.Duration      // the longest way to a server
 	ticks   int
 
-	over   chan struct{} // closed when no work begins any more
+	over   <-chan struct{} // closed when no work begins any more
+	idles  context.Context // ends then
+	finish context.CancelFunc
 	faults sync.WaitGroup
 	work   sync.WaitGroup
 
@@ -78,6 +81,7 @@ type process struct {
 
 	// world.mu guards the following.
 	active  int             // faults of its own, or of its server
+	over    time.Time       // when it was ended
 	began   time.Time       // when the first of these began, or of the last ones
 	faulted time.Time       // when the last of these ended
 	longest time.Duration   // any of these, so far
@@ -228,9 +232,11 @@ func Run(plan *Plan) *Result { return newWorld(plan).play() }
 
 func newWorld(plan *Plan) *world {
 	w := &world{
-		plan: plan, over: make(chan struct{}), waiting: make(map[*waiter]struct{}), used: make(map[*oracle]struct{}), r: rand.New(rand.NewPCG(plan.Seed, 1)),
+		plan: plan, waiting: make(map[*waiter]struct{}), used: make(map[*oracle]struct{}), r: rand.New(rand.NewPCG(plan.Seed, 1)),
 		unlocked: make(map[string]time.Time), holding: make(map[string]int), ghosts: make(map[string]time.Time),
 	}
+	w.idles, w.finish = context.WithCancel(context.Background())
+	w.over = w.idles.Done()
 	w.began = time.Now()
 	w.trace.began = w.began
 	w.lastFault = w.began.Add(-time.Hour)
@@ -253,7 +259,11 @@ func (w *world) make() error {
 		if err != nil {
 			return err
 		}
-		s.renewing = func(owners []string) { w.renewed(s, owners) }
+		s.renewing = func(owners []string, again bool) { w.renewed(s, owners, again) }
+		if i == 0 && slices.ContainsFunc(w.plan.Names, func(n Name) bool { return n.Kind.isCounter() }) {
+			s.scripts.saw = w.saw
+		}
+		s.scripts.change = w.change
 		w.servers = append(w.servers, s)
 	}
 	w.of = make(map[string]*oracle)
@@ -261,6 +271,12 @@ func (w *world) make() error {
 		o := &oracle{world: w, name: n, sections: make(map[*section]struct{}), empty: w.began, free: w.began, gate: w.began}
 		w.locks = append(w.locks, o)
 		w.of[n.Text], w.of[gate(n.Text)] = o, o
+		if n.Kind.isCounter() {
+			o.counter = newCounter(o)
+		}
+		if n.Kind == Permits {
+			w.of[timeouts(n.Text)], w.of[slots(n.Text)] = o, o
+		}
 	}
 	errs := make([]error, len(w.plan.Processes))
 	var made sync.WaitGroup
@@ -329,7 +345,7 @@ func (w *world) run() {
 			w.look()
 			switch {
 			case ended.IsZero() && (time.Since(w.began) > w.plan.Time || w.plan.Most > 0 && w.ran() > w.plan.Most):
-				close(w.over)
+				w.finish()
 				w.faults.Wait()
 				ended = time.Now()
 			case !ended.IsZero() && time.Since(ended) > 2*w.settle()+w.turns():
@@ -385,13 +401,18 @@ func (w *world) leaves(s *section) {
 	}
 }
 
-// renewed is called when a renewal arrives: none of an owner may have been sent after its unlock (G7).
-func (w *world) renewed(s *server, owners []string) {
+// renewed is called when a renewal arrives: none of an owner may have begun after its unlock (G7). One whose script the server did not know
+// comes again as text, after the answer.
+func (w *world) renewed(s *server, owners []string, again bool) {
+	under := w.far
+	if again {
+		under = 3 * w.far
+	}
 	w.mu.Lock()
 	var ghost string
 	for _, owner := range owners {
 		at, ok := w.unlocked[owner]
-		if ok && time.Since(at) > w.far+time.Millisecond && w.active == 0 && time.Since(w.lastFault) > 5*time.Second {
+		if ok && time.Since(at) > under+time.Millisecond && w.active == 0 && time.Since(w.lastFault) > 5*time.Second {
 			ghost = fmt.Sprintf("%s is renewed, which unlocked at %v (G7)", short(owner), w.since(at))
 		}
 	}

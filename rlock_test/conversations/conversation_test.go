@@ -183,8 +183,14 @@ func reply(m rueidis.RedisMessage) string {
 	return strings.Join(texts, " ")
 }
 
-// A number this large is a time in milliseconds.
-const aTime = 1e12
+// A number this large is a time in milliseconds, unless it is the one at which a permit expires that does not.
+const (
+	aTime = 1e12
+	never = 922337203685477
+)
+
+// timeInText is such a time in what a hash has under a field.
+var timeInText = regexp.MustCompile(`\b[0-9]{13}\b`)
 
 // passScript lets ARGV[1] ms pass, or, if ARGV[2] is not 0, gives back what has passed since that time.
 //
@@ -204,9 +210,15 @@ for _, key in ipairs(redis.call('keys', '*')) do
   if redis.call('type', key).ok == 'zset' then
     local members = redis.call('zrange', key, 0, -1, 'withscores')
     for i = 2, #members, 2 do
-      if tonumber(members[i]) > 1e12 then
+      if tonumber(members[i]) > 1e12 and members[i] ~= '922337203685477' then
         redis.call('zadd', key, members[i] - ms, members[i - 1])
       end
+    end
+  elseif redis.call('type', key).ok == 'hash' and string.find(key, 'rlock_sem_requests', 1, true) then
+    local fields = redis.call('hgetall', key)
+    for i = 2, #fields, 2 do
+      local text = string.gsub(fields[i], '%d%d%d%d%d%d%d%d%d%d%d%d%d', function(t) return string.format('%.0f', t - ms) end)
+      redis.call('hset', key, fields[i - 1], text)
     end
   end
 end
@@ -315,11 +327,17 @@ func (c *conversation) values(key, kind string) []string {
 	unordered := kind == "hash" // so are times that are the same but for what a step takes
 	for i := 0; i+1 < len(flat); i += 2 {
 		value := flat[i+1]
-		if score, err := strconv.ParseFloat(value, 64); err == nil && score > aTime {
+		if score, err := strconv.ParseFloat(value, 64); err == nil && score == never {
+			value = "never"
+		} else if err == nil && score > aTime {
 			value = "now" + signed(int64(score)-c.clock)
 			unordered = true
 		}
-		pairs = append(pairs, shortNames(flat[i])+"="+value)
+		value = timeInText.ReplaceAllStringFunc(value, func(ms string) string {
+			at, _ := strconv.ParseInt(ms, 10, 64)
+			return "now" + signed(at-c.clock)
+		})
+		pairs = append(pairs, shortNames(permitName(flat[i]))+"="+shortNames(value))
 	}
 	if unordered {
 		slices.Sort(pairs)
@@ -422,8 +440,13 @@ func newMonitor(t testing.TB, addr string) *monitor {
 
 var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
 
-// inSeconds is a message, with the rest of a reader's lease in seconds.
+// inSeconds is a message, with the rest of a reader's lease in seconds, or the time until a process in line for permits is to look.
 func inSeconds(channel, message string) string {
+	if after, ok := strings.CutPrefix(message, "? "); ok && strings.HasPrefix(channel, semaphoreChannel) {
+		if ms, err := strconv.ParseInt(after, 10, 64); err == nil && ms > 0 {
+			return "? " + seconds(ms)
+		}
+	}
 	if ms, err := strconv.ParseInt(message, 10, 64); channel == rwChannel && err == nil && ms > 1 {
 		return seconds(ms)
 	}

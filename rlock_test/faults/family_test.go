@@ -27,6 +27,7 @@ type family struct {
 	peers   []*familyPeer
 	number  int // of the next process
 	witness *familyWitness
+	calls   countCalls
 
 	mu          sync.Mutex // guards the following
 	wrong       []string   // what no caller should see
@@ -90,7 +91,7 @@ func (f *family) listen(p *familyPeer, out io.Reader) {
 			return
 		}
 		line = strings.TrimSuffix(line, "\n")
-		if f.witness.hear(p.name, line) {
+		if f.witness.hear(p.name, line) || f.calls.hear(p.name, line) {
 			continue
 		}
 		f.mu.Lock()

@@ -62,6 +62,10 @@ var familyTurns = map[string]func(*familyWorker){
 	"all":         func(w *familyWorker) { w.visitSome(w.all(2)) },
 	"all of four": func(w *familyWorker) { w.visitSome(w.all(4)) },
 	"quorum":      func(w *familyWorker) { w.visit(w.quorum()) },
+	"semaphore":   (*familyWorker).useSemaphore,
+	"latch":       (*familyWorker).useLatch,
+	"high latch":  (*familyWorker).useHighLatch,
+	"permits":     (*familyWorker).usePermits,
 }
 
 // all are locks that are taken together, on two Clients.
@@ -99,8 +103,9 @@ func (w *familyWorker) visitSome(all []rlock.Locker) {
 type familyProcess struct {
 	plan    familyPlan
 	clients []*rlock.Client
-	turns   sync.RWMutex // held for reading by a worker that has a turn
-	holding atomic.Bool  // the turns are to end soon
+	rdbs    []rueidis.Client // of these
+	turns   sync.RWMutex     // held for reading by a worker that has a turn
+	holding atomic.Bool      // the turns are to end soon
 	over    atomic.Bool
 	workers sync.WaitGroup
 
@@ -118,6 +123,7 @@ func (p *familyProcess) say(words ...string) {
 //
 //	go     lets the workers loose, without an answer
 //	hold   lets them end their turns, and answers "idle"
+//	quiet  waits until the library does nothing in the background, and answers "quiet <goroutines>": how many still do
 //	each   takes each lock, which has to be free, and answers "idle"
 //	end    ends the workers, which are idle, and the clients, and answers "left <goroutines>"
 func familyRole(args []string) int {
@@ -148,18 +154,21 @@ func familyRole(args []string) int {
 // connect makes a Client for each server.
 func (p *familyProcess) connect() error {
 	for _, s := range p.plan.Servers {
-		rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr}, DialCtxFn: s.dial})
+		rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{s.Addr}, DialCtxFn: s.dial, ClientName: p.plan.Peer})
 		if err != nil {
 			return err
 		}
-		if p.plan.Sabotage == histReadAll {
+		switch p.plan.Sabotage {
+		case histReadAll:
 			rdb = histRedis{rdb, newHistLog(), p.plan.Sabotage}
+		case countTwice, countNever, countBelief, leasedShort, leasedSlot, leasedAgain:
+			rdb = countRedis{rdb, newHistLog(), p.plan.Sabotage}
 		}
 		c, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: p.plan.Watchdog})
 		if err != nil {
 			return err
 		}
-		p.clients = append(p.clients, c)
+		p.clients, p.rdbs = append(p.clients, c), append(p.rdbs, rdb)
 	}
 	return nil
 }
@@ -174,6 +183,8 @@ func (p *familyProcess) do(command string) {
 		p.holding.Store(true)
 		p.turns.Lock()
 		p.say("idle")
+	case "quiet":
+		p.say("quiet", strconv.Itoa(histLeftOf(0, histCalling...)))
 	case "each":
 		p.each()
 		p.say("idle")
@@ -224,6 +235,7 @@ type familyWorker struct {
 	rng    *rand.Rand
 	stays  int
 	atOnce bool // the lock is free, and has to be had at once
+	set    bool // the semaphore is, see useSemaphore
 }
 
 // familyLast is the number of the worker that takes each lock at the end.

@@ -32,6 +32,12 @@ func histOn(name string, e histEntry) histEntry {
 	return e
 }
 
+// histPassing is an unlock that sent nothing.
+func histPassing(e histEntry) histEntry {
+	e.Passes = true
+	return e
+}
+
 // The checker of histories knows good from bad (G1, G2, G5 to G8). The bad ones carry a bug each
 // that a lock could have: a checker that can't fail proves nothing.
 func TestHistoryCheckerVerdicts(t *testing.T) {
@@ -167,6 +173,11 @@ func TestHistoryCheckerVerdicts(t *testing.T) {
 			op(histLock, "b", 25, 30), op(histLost, "a", 70, 70), op(histUnlock, "b", 50, 51)}},
 		{"deleted, and the unlock says that all is well", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), op(histUnlock, "a", 40, 50)}},
+		{"deleted, and passed on to a Lock that finds it lost", true, []histEntry{
+			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), histPassing(op(histUnlock, "a", 40, 50)), op(histTold, "a", 60, 60),
+			op(histLock, "b", 25, 30), op(histUnlock, "b", 70, 71)}},
+		{"deleted, passed on to a Lock that finds it lost, and held after that", false, []histEntry{
+			op(histLock, "a", 0, 10), op(histDelete, "a", 20, 21), histPassing(op(histUnlock, "a", 40, 50)), op(histReenter, "a", 55, 56)}},
 		{"deleted, but nobody says so: two live owners", false, []histEntry{
 			op(histLock, "a", 0, 10), op(histLock, "b", 25, 30), op(histLost, "a", 40, 40),
 			op(histUnlock, "b", 50, 51)}},

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,15 +11,11 @@ import (
 )
 
 // histExplain tells where the checker got stuck: the end of the longest order that it found for each
-// lock whose history it rejects, the state there, and what nobody could put next.
-func histExplain(model porcupine.Model, entries []histEntry) string {
+// name whose history it rejects, the state there, and what nobody could put next.
+func histExplain(model porcupine.Model, history []porcupine.Operation) string {
 	var text strings.Builder
-	byName := make(map[string][]histEntry)
-	for _, e := range entries {
-		byName[e.Name] = append(byName[e.Name], e)
-	}
-	for name, part := range byName {
-		verdict, info := porcupine.CheckOperationsVerbose(model, histOperations(part), time.Minute)
+	for i, part := range model.Partition(history) {
+		verdict, info := porcupine.CheckOperationsVerbose(model, part, time.Minute)
 		if verdict == porcupine.Ok {
 			continue
 		}
@@ -28,29 +25,28 @@ func histExplain(model porcupine.Model, entries []histEntry) string {
 				longest = try
 			}
 		}
-		began := slices.MinFunc(part, func(a, b histEntry) int { return int(a.Call - b.Call) }).Call
-		line := func(e histEntry) {
-			fmt.Fprintf(&text, "    %11.3f to %11.3f ms: worker %d: %v unsure=%v\n",
-				float64(e.Call-began)/1e6, float64(e.Return-began)/1e6, e.Worker, e, e.Unsure)
+		began := slices.MinFunc(part, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) }).Call
+		line := func(op porcupine.Operation) {
+			fmt.Fprintf(&text, "    %11.3f to %11.3f ms: worker %d: %s\n",
+				float64(op.Call-began)/1e6, float64(op.Return-began)/1e6, op.ClientId, model.DescribeOperation(op.Input, nil))
 		}
-		fmt.Fprintf(&text, "%s: %v after %d of %d\n", name, verdict, len(longest), len(part))
+		fmt.Fprintf(&text, "%d: %v after %d of %d\n", i, verdict, len(longest), len(part))
 		state := model.Init()
-		done := make(map[histEntry]int)
+		done := make(map[any]int)
 		for i, op := range longest {
-			e := op.Input.(histEntry)
-			_, state = model.Step(state, e, nil)
-			done[e]++
+			_, state = model.Step(state, op.Input, nil)
+			done[op.Input]++
 			if i >= len(longest)-10 {
-				line(e)
+				line(op)
 			}
 		}
-		fmt.Fprintf(&text, "  state %+v; then none of\n", state)
-		slices.SortFunc(part, func(a, b histEntry) int { return int(a.Call - b.Call) })
+		fmt.Fprintf(&text, "  state %s; then none of\n", model.DescribeState(state))
+		slices.SortFunc(part, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
 		shown := 0
-		for _, e := range part {
-			if done[e]--; done[e] < 0 && shown < 12 {
+		for _, op := range part {
+			if done[op.Input]--; done[op.Input] < 0 && shown < 12 {
 				shown++
-				line(e)
+				line(op)
 			}
 		}
 	}

@@ -32,6 +32,7 @@ type histEntry struct {
 	Kind         histKind
 	Name, Owner  string // of a hold that was passed on "<owner>#2", "<owner>#3" and so on, see histTenure
 	Next         string // the hold of the same owner that came after it, if there is one
+	Passes       bool   // an unlock that sent no release: if it is the last one, it passed the owner on to a Lock that came to nothing
 	Count        int    // of a look
 	Call, Return int64  // on the clock of histNow
 	Worker       int
@@ -144,8 +145,11 @@ func (s histState) unlocked(e histEntry) (histState, bool) {
 		if n > 1 { // an inner level asks nobody
 			return s.deletedTo(e.Owner, n-1), true
 		}
-		if n == 1 && e.Next != "" { // passed on in memory
+		switch { // passed on in memory
+		case n == 1 && e.Next != "":
 			return s.toldOf(e.Owner).deletedTo(e.Next, 0), true
+		case n == 1 && e.Passes: // and lost before it got there
+			return s.toldOf(e.Owner), true
 		}
 		// A release whose first reply was lost can't tell its own work from that of a DEL.
 		return s.toldOf(e.Owner), n == 1 && (e.Unsure || e.Kind == histUnknown)
@@ -223,7 +227,7 @@ func (e histEntry) String() string {
 	what := [...]string{
 		"lock", "re-enter", "unlock", "unlock, unknown", "refused as lost", "lost", "look", "delete", "told by", "over by",
 	}[e.Kind]
-	return fmt.Sprintf("%s %s (%d) %s%s", what, e.Owner, e.Count, e.Within, e.Seen)
+	return fmt.Sprintf("%s %s %s (%d) %s%s unsure=%v", e.Name, what, e.Owner, e.Count, e.Within, e.Seen, e.Unsure)
 }
 
 // histReused returns an owner that Locks of several names came back with, or one that came back with it before the one before it has

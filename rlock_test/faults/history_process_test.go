@@ -133,9 +133,17 @@ func (c *histCrew) end() histReport {
 // histLeft counts the goroutines of the library that are there after a while, but for those that its clients have. What a call has left in the background may last for the
 // time-out of a command, and the lease.
 func histLeft(own int) int {
+	return histLeftOf(own, append([]string{"rlock.", "lease.", "pubsub.", "lua.", "internal/tell."}, histCalling...)...)
+}
+
+// histCalling are the packages in which a client has goroutines only while it does something.
+var histCalling = []string{"internal/engine.", "internal/calls.", "internal/sweep."}
+
+// histLeftOf is histLeft for some packages.
+func histLeftOf(own int, packages ...string) int {
 	left := func() int {
 		n := -own
-		for _, pkg := range []string{"rlock.", "lease.", "pubsub.", "lua.", "internal/engine.", "internal/calls.", "internal/sweep.", "internal/tell."} {
+		for _, pkg := range packages {
 			n += redistest.Goroutines("github.com/go-rlock/rlock/" + pkg)
 		}
 		return max(n, 0)

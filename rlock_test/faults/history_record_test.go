@@ -253,8 +253,8 @@ func parseHistScript(words []string) (histScript, bool) {
 		case c.ends:
 			lease = "0"
 		}
-	case n == 1 && (len(args) == 3 || len(args) == 5 && c.queue != ""): // owner, lease, count, and to join the queue, and how
-		c.what, lease, c.first, c.joins = "acquire", args[1], args[2] == "1", len(args) == 5
+	case n == 1 && (len(args) == 3 || len(args) <= 5 && c.queue != ""): // owner, lease, count, and to join the queue, and how
+		c.what, lease, c.first, c.joins = "acquire", args[1], args[2] == "1", len(args) > 3
 		c.keys = []histKey{{names[0], args[0]}}
 	case n == len(args)-1: // lease, owners
 		lease = args[0]
@@ -337,6 +337,7 @@ type histReport struct {
 	Asked   []histKey
 	Unsure  []histKey
 	Queued  []histKey // had a place in the queue of the processes
+	Ended   []histKey // a release of it was answered
 	Tally   histTally
 	Left    int // goroutines of the library that no caller needs
 	Error   string
@@ -358,6 +359,9 @@ func (l *histLog) report() histReport {
 	for k := range l.queued {
 		r.Queued = append(r.Queued, k)
 	}
+	for k := range l.ended {
+		r.Ended = append(r.Ended, k)
+	}
 	return r
 }
 
@@ -376,7 +380,7 @@ func histNext(hold string) string {
 // queue may show before its Lock has returned, and be gone again: a grant that did not get there in time.
 func histMerge(reports ...histReport) []histEntry {
 	var all []histEntry
-	unsure, asked, queued := make(map[histKey]bool), make(map[histKey]bool), make(map[histKey]bool)
+	unsure, asked, queued, ended := make(map[histKey]bool), make(map[histKey]bool), make(map[histKey]bool), make(map[histKey]bool)
 	locked := make(map[histKey]int64) // when its Lock returned
 	for _, r := range reports {
 		all = append(all, r.Entries...)
@@ -388,6 +392,9 @@ func histMerge(reports ...histReport) []histEntry {
 		}
 		for _, k := range r.Queued {
 			queued[k] = true
+		}
+		for _, k := range r.Ended {
+			ended[k] = true
 		}
 	}
 	holds := make(map[histKey]bool)
@@ -419,6 +426,7 @@ func histMerge(reports ...histReport) []histEntry {
 			all[i].Next = next
 		}
 		k := histKey{e.Name, histTenure(e.Owner)}
+		all[i].Passes = e.Kind == histUnlock && !ended[k]
 		isLook := e.Kind == histLook || e.Kind == histDelete
 		all[i].Unsure = unsure[k] || asked[k] && locked[k] == 0 || isLook && queued[k] && e.Call < locked[k]
 	}

@@ -2,6 +2,8 @@ package faults
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -12,29 +14,29 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// overtaken lets a renewal wait for the release, and the answer to the release wait for the
+// overtaken lets a renewal wait for the release, and the answer to the release wait until the renewer has worked in the
 // renewal's.
 type overtaken struct {
 	rueidis.Client
-	renewing chan struct{} // closed when the renewal wants to be sent
+	renewing func()        // when the renewal wants to be sent: of both holds
 	released chan struct{} // closed when Redis has run the release
+	worked   chan struct{} // closed when the renewer has worked the answer in, which renews the hold beside
 }
 
 func (o *overtaken) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
 	words := cmd.Commands()
-	c, _ := parseHistScript(words)
-	switch c.what {
-	case "renew":
-		if words[0] == "EVALSHA" {
-			close(o.renewing)
-		}
+	about := func(name string) bool { return slices.Contains(words, name) }
+	switch c, _ := parseHistScript(words); {
+	case c.what == "renew" && about("overtaken") && about("beside"):
+		o.renewing()
 		<-o.released
-	case "release":
+	case c.what == "release" && about("overtaken"):
 		result := o.Client.Do(ctx, cmd)
 		if result.Error() == nil {
 			close(o.released)
-			for redistest.Goroutines("lease.(*Renewer).run") > 0 {
-				<-time.After(time.Millisecond)
+			select {
+			case <-o.worked:
+			case <-ctx.Done(): // the test fails, and says so
 			}
 		}
 		return result
@@ -47,13 +49,31 @@ func (o *overtaken) Do(ctx context.Context, cmd rueidis.Completed) rueidis.Redis
 // and says so. Found with 50,000 holds that were unlocked while they were renewed.
 func TestLoadUnlockIsOvertakenByARenewal(t *testing.T) {
 	s := redistest.Start(t)
-	o := &overtaken{Client: s.Client(t), renewing: make(chan struct{}), released: make(chan struct{})}
+	renewing, worked := make(chan struct{}), make(chan struct{})
+	o := &overtaken{
+		Client: s.Client(t), renewing: sync.OnceFunc(func() { close(renewing) }), released: make(chan struct{}), worked: worked,
+	}
+	workedIn := sync.OnceFunc(func() { close(worked) })
 	// The call timeout of a renewal, a sixth of this, bounds how slow the machine may be.
-	client := newClient(t, o, rlock.Options{WatchdogTimeout: 6 * time.Second})
+	client := newClient(t, o, rlock.Options{WatchdogTimeout: 6 * time.Second, Trace: &rlock.Trace{Renewed: func(rlock.RenewedInfo) {
+		select {
+		case <-o.released:
+			workedIn()
+		default: // an earlier one
+		}
+	}}})
+	_, unlockBeside, err := client.Mutex("beside").Lock(context.Background())
+	require.NoError(t, err)
 	_, unlock, err := client.Mutex("overtaken").Lock(context.Background())
 	require.NoError(t, err)
-	<-o.renewing
+	<-renewing
 	require.NoError(t, unlock())
+	select {
+	case <-worked:
+	default:
+		require.Fail(t, "the release was answered first")
+	}
 	require.False(t, exists(t, s.Client(t), "overtaken"))
 	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	require.NoError(t, unlockBeside())
 }

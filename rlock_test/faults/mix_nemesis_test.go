@@ -3,6 +3,7 @@ package faults
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -83,6 +84,8 @@ func (n *mixNemesis) run(network, server []mixStep) {
 
 func mixScript(cmd []string) bool { return cmd[0] == "EVALSHA" || cmd[0] == "EVAL" }
 
+func isMessage(cmd []string) bool { return len(cmd) == 3 && strings.HasSuffix(cmd[0], "MESSAGE") }
+
 func mixSubscribe(cmd []string) bool { return cmd[0] == "SUBSCRIBE" }
 
 func mixHandOff(cmd []string) bool {
@@ -112,6 +115,10 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 		p.CutAll()
 	case "lost reply":
 		reply(mixScript, s.N, redistest.Cut)
+	case "lost replies":
+		reply(mixScript, 0, redistest.Cut)
+	case "lost requests":
+		request(mixScript, 0, redistest.Cut)
 	case "silent reply":
 		reply(mixScript, s.N, redistest.Drop)
 		p.CutAll()
@@ -142,6 +149,8 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 		p.Release()
 	case "lost grants and watches":
 		reply(func(cmd []string) bool { return isGrant(cmd) || isWatch(cmd) }, 0, redistest.Drop)
+	case "lost message":
+		reply(isMessage, 1, redistest.Drop)
 	case "held subscribe":
 		request(mixSubscribe, 0, redistest.Hold)
 		p.Release()

@@ -76,14 +76,25 @@ func TestNetLateGrantGivenBackInSilence(t *testing.T) {
 	const lease = 300 * time.Millisecond
 	b := newNetBench(t, rlock.Options{})
 	b.proxy.OnReply(redistest.Nth(1, netScript("acquire"), redistest.Hold))
-	b.proxy.OnRequest(redistest.Nth(1, netScript("release"), redistest.Drop))
+	givenBack, drop := make(chan struct{}), redistest.Nth(1, netScript("release"), redistest.Drop)
+	b.proxy.OnRequest(func(cmd []string) redistest.Action {
+		action := drop(cmd)
+		if action == redistest.Drop {
+			close(givenBack)
+		}
+		return action
+	})
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	late := startLock(ctx, b.lock.Mutex(b.name, rlock.WithLease(lease)))
 	redistest.Eventually(t, netSlack, func() bool { return b.proxy.Held() == 1 }, "granted, not answered")
 	pass(lease)
 	b.proxy.Release()
-	redistest.Eventually(t, netSlack, func() bool { return redistest.Goroutines("engine.(*Tenure).GiveBack") == 1 }, "given back")
+	select {
+	case <-givenBack:
+	case <-time.After(netSlack):
+		require.FailNow(t, "it is not given back")
+	}
 	late.waits(t)
 	cancel()
 	require.ErrorIs(t, late.within(t, time.Second).err, rlock.ErrLost)

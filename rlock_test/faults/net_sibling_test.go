@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,9 +17,27 @@ import (
 // behind starts a Lock under the ctx of the hold, and returns when it waits.
 func (b *netBench) behind(t *testing.T, hold context.Context) waiter {
 	t.Helper()
-	sibling := startLock(hold, b.forLonger())
-	redistest.Eventually(t, netSlack, func() bool { return redistest.Goroutines("engine.(*Spec).awaitCalls") == 1 }, "it waits behind")
+	waits := make(chan struct{})
+	sibling := startLock(waitedFor{hold, sync.OnceFunc(func() { close(waits) })}, b.forLonger())
+	select {
+	case <-waits:
+	case <-time.After(netSlack):
+		require.FailNow(t, "it does not wait behind")
+	}
+	sibling.waits(t)
 	return sibling
+}
+
+// waitedFor is a ctx that says when somebody waits for its end.
+type waitedFor struct {
+	context.Context
+
+	waits func()
+}
+
+func (c waitedFor) Done() <-chan struct{} {
+	c.waits()
+	return c.Context.Done()
 }
 
 // lasts proves that the hold has so many levels, and keeps them for longer than the first pauses of whatever sweeps.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -29,8 +30,9 @@ const (
 // peerMain is a lock client in a process of its own, the arguments are the server's address and the
 // watchdog time. Its standard input commands it, a line each; its end is the end of the process:
 //
-//	lock NAME [LEASE]   answers "locked OWNER" or "failed ERROR"; later "ended CAUSE"
-//	unlock              answers "unlocked" or "refused ERROR"
+//	lock NAME [LEASE]        answers "locked OWNER" or "failed ERROR"; later "ended CAUSE"
+//	permits NAME N [LEASE]   the same for N permits that expire, with "permits ID …"
+//	unlock                   answers "unlocked" or "refused ERROR"
 func peerMain(args []string) int {
 	watchdog, err := time.ParseDuration(args[1])
 	if err != nil {
@@ -52,12 +54,10 @@ func peerMain(args []string) int {
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		switch words := strings.Fields(lines.Text()); words[0] {
 		case "lock":
-			var options []rlock.Option
-			if len(words) > 2 {
-				lease, _ := time.ParseDuration(words[2])
-				options = append(options, rlock.WithLease(lease))
-			}
-			go peerLock(c.Mutex(words[1], options...), unlocks) // ended by the end of the process
+			go peerLock(c.Mutex(words[1], peerOptions(words[2:])...), unlocks) // ended by the end of the process
+		case "permits":
+			n, _ := strconv.Atoi(words[2])
+			go peerPermits(c.PermitSemaphore(words[1], peerOptions(words[3:])...), n, unlocks) // ended by the end of the process
 		case "unlock":
 			if err := (<-unlocks)(); err != nil {
 				fmt.Println("refused", peerError(err))
@@ -69,6 +69,14 @@ func peerMain(args []string) int {
 	return 0
 }
 
+func peerOptions(words []string) (options []rlock.Option) {
+	for _, word := range words {
+		lease, _ := time.ParseDuration(word)
+		options = append(options, rlock.WithLease(lease))
+	}
+	return options
+}
+
 func peerLock(m *rlock.Mutex, unlocks chan<- rlock.UnlockFunc) {
 	ctx, unlock, err := m.Lock(context.Background())
 	if err != nil {
@@ -77,6 +85,18 @@ func peerLock(m *rlock.Mutex, unlocks chan<- rlock.UnlockFunc) {
 	}
 	unlocks <- unlock
 	fmt.Println("locked", rlock.Owner(ctx))
+	<-ctx.Done()
+	fmt.Println("ended", peerError(context.Cause(ctx)))
+}
+
+func peerPermits(s *rlock.PermitSemaphore, n int, unlocks chan<- rlock.UnlockFunc) {
+	ctx, p, err := s.AcquireN(context.Background(), n)
+	if err != nil {
+		fmt.Println("failed", err)
+		return
+	}
+	unlocks <- p.Release
+	fmt.Println("permits", strings.Join(p.IDs(), " "))
 	<-ctx.Done()
 	fmt.Println("ended", peerError(context.Cause(ctx)))
 }

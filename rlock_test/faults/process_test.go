@@ -5,6 +5,7 @@ package faults
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -99,6 +100,62 @@ func TestProcessKilledWhileHolding(t *testing.T) {
 	got := w.gets(t, left+afterLease, "the lease of the killed process has ended")
 	require.GreaterOrEqual(t, got.at.Sub(asked), left, "not before its end")
 	require.NoError(t, got.unlock())
+}
+
+// Fault 5, G3 and G4: the process of a holder of permits is killed. They are back when their lease ends, which is within the watchdog time, not before and
+// not much later. Whoever waits for all permits has them then, with all their numbers.
+func TestProcessKilledWithPermits(t *testing.T) {
+	t.Parallel()
+	const all = 3
+	// A machine that has much to do may let a process wait for seconds. Whoever sleeps through the end of a lease asks after a minute.
+	const watchdog, patience = 8 * time.Second, 10 * time.Second
+	for _, lease := range []string{"", (watchdog * 3 / 4).String()} {
+		t.Run("lease="+lease, func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.Dial(t, redistest.Shared(t))
+			name := redistest.Name(t)
+			s := newClient(t, rdb, rlock.Options{}).PermitSemaphore(name)
+			require.NoError(t, s.SetPermits(context.Background(), all))
+			p := startPeer(t, redistest.Shared(t), watchdog)
+			p.send(t, "permits", name, "2", lease)
+			ids := strings.Fields(p.expect(t, "permits", patience))
+			require.Len(t, ids, 2)
+			left := func(id string) time.Duration {
+				d, err := s.LeaseTime(context.Background(), id)
+				require.NoError(t, err)
+				return d
+			}
+			var slots []int
+			w := startWaiter(func() (g granted) {
+				ctx, permit, err := s.AcquireN(context.Background(), all)
+				slots = permit.Slots()
+				return granted{ctx: ctx, unlock: permit.Release, err: err}
+			})
+			redistest.Eventually(t, patience, func() bool { return exists(t, rdb, "rlock_sem_queue:{"+name+"}") }, "it waits")
+			if lease == "" {
+				last := left(ids[0])
+				redistest.Eventually(t, patience, func() bool {
+					before := last
+					last = left(ids[0])
+					return last > before
+				}, "they are renewed")
+			}
+			p.kill()
+			asked := time.Now()
+			longest := max(left(ids[0]), left(ids[1]))
+			require.LessOrEqual(t, longest, watchdog)
+			got := w.gets(t, longest+patience, "the leases of the killed process have ended")
+			require.GreaterOrEqual(t, got.at.Sub(asked), longest, "not before their end")
+			require.ElementsMatch(t, []int{0, 1, 2}, slots)
+			require.NoError(t, got.unlock())
+			n, err := s.Available(context.Background())
+			require.NoError(t, err)
+			require.EqualValues(t, all, n)
+			for _, key := range []string{leasedKey(name), "rlock_sem_slots:{" + name + "}"} {
+				require.False(t, exists(t, rdb, key), key)
+			}
+		})
+	}
 }
 
 // Fault 5, G4 and G5: a waiter's process is killed. Nothing is left of it, and others don't notice.

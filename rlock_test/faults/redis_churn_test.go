@@ -16,14 +16,17 @@ import (
 
 // churn lets clients take turns for a lock while something is done to the server every few
 // milliseconds; if it is fair, not again before they have got on. Lost updates of a plain counter show a broken
-// exclusion; a Lock or unlock that fails is passed on to fails.
+// exclusion; a Lock or unlock that fails is passed on to fails, unless this process or Redis stood still for so long that the hold had to end.
 func (b *netBench) churn(t *testing.T, every time.Duration, fair bool, cmd []string, fails func(error) bool) {
 	t.Helper()
 	// Both go on for 5 s, and on a machine that has much else to do until there is enough of both.
 	const enough, atLeast, atMost = 100, 5 * time.Second, time.Minute
 	stop := make(chan struct{})
 	struck := make(chan struct{})
-	var strikes, counter, sections, inside, failed atomic.Int64
+	stood := watchStalls(t, b.server)
+	var strikes, counter, sections, inside atomic.Int64
+	var mu sync.Mutex
+	var failed []error
 	go func() {
 		defer close(struck)
 		for before := int64(-1); ; {
@@ -63,8 +66,9 @@ func (b *netBench) churn(t *testing.T, every time.Duration, fair bool, cmd []str
 						return ctx.Err()
 					})
 					if err != nil {
-						failed.Add(1)
-						assert.True(t, fails(err), "%v", err)
+						mu.Lock()
+						failed = append(failed, err)
+						mu.Unlock()
 					}
 				}
 			})
@@ -73,13 +77,29 @@ func (b *netBench) churn(t *testing.T, every time.Duration, fair bool, cmd []str
 	wg.Wait()
 	close(stop)
 	<-struck
-	t.Logf("%d strikes, %d sections, %d failed, in %v", strikes.Load(), sections.Load(), failed.Load(), time.Since(began))
+	t.Logf("%d strikes, %d sections, %d failed, in %v", strikes.Load(), sections.Load(), len(failed), time.Since(began))
+	stood.settle(t)
+	for _, err := range failed {
+		assert.True(t, stood.excuse(err) || fails(err), "%v", err)
+	}
 	require.Greater(t, strikes.Load(), int64(enough/10))
 	require.Equal(t, sections.Load(), counter.Load(), "lost updates")
 	require.Greater(t, sections.Load(), int64(enough), "it goes on")
-	require.LessOrEqual(t, failed.Load(), sections.Load()/100, "bad luck is rare")
+	require.LessOrEqual(t, len(failed), int(sections.Load()/100), "bad luck is rare")
 	b.becomesFree(t, netWakeUp)
 	b.awaitSubscribers(t, 0)
+}
+
+// excuse reports whether a hold ended because it could not be renewed while nothing ran. One that began with a grant is trusted for a second at
+// least, and due for its renewal by then.
+func (w *stalls) excuse(err error) bool {
+	const least = time.Second
+	var loss *rlock.LostError
+	if !errors.As(err, &loss) || loss.Reason != rlock.LostExpired {
+		return false
+	}
+	ran, _ := w.clear(span{loss.Since.Add(-least), loss.Since})
+	return ran < least/2
 }
 
 // Fault 3 (SCRIPT FLUSH in a loop), G1, G4, G6: nobody notices.

@@ -1,5 +1,6 @@
 // Package checks has the analyzers of rlockvet, the vet tool for users of package rlock. They know its locks by their types: every
-// call that returns an [rlock.UnlockFunc] takes a lock, also a function of the user's own.
+// call that returns an [rlock.UnlockFunc] takes a lock, also a function of the user's own. So does one
+// that returns a Permit. A Semaphore is known by its methods.
 //
 // What a call can do to a section is followed within one function body. Where an unlock or a ctx goes elsewhere, nothing is
 // reported: a finding should be worth its reader's time.

@@ -15,10 +15,10 @@ func TestAnalyzers(t *testing.T) {
 		analyzer *analysis.Analyzer
 		packages []string
 	}{
-		{checks.OuterCtx, []string{"outerctx", "values", "ignore"}},
-		{checks.EndedCtx, []string{"endedctx"}},
-		{checks.LostUnlock, []string{"lostunlock"}},
-		{checks.LockErr, []string{"lockerr"}},
+		{checks.OuterCtx, []string{"outerctx", "permit/outerctx", "values", "ignore"}},
+		{checks.EndedCtx, []string{"endedctx", "permit/endedctx"}},
+		{checks.LostUnlock, []string{"lostunlock", "permit/lostunlock"}},
+		{checks.LockErr, []string{"lockerr", "permit/lockerr"}},
 	} {
 		t.Run(test.analyzer.Name, func(t *testing.T) {
 			t.Parallel()

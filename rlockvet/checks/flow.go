@@ -101,12 +101,16 @@ func (f flow) step(s state, n ast.Node) state {
 		switch {
 		case t.unchecked:
 			return held
-		case t.err == nil || t.unlock == nil && !t.errOnly:
+		case t.err == nil || t.unlock == nil && t.semaphore == nil && !t.errOnly:
 			return none
 		}
 		return fresh
 	}
-	switch f.use(n, t.unlock) {
+	end := f.use(n, t.unlock)
+	if t.semaphore != nil {
+		end = f.useOfSemaphore(n, t)
+	}
+	switch end {
 	case unused:
 	case called:
 		s = s.become(fresh|inside, ended)
@@ -270,6 +274,9 @@ func (f *function) useOf(id *ast.Ident, stack []ast.Node) usage {
 	inLiteral := slices.ContainsFunc(stack, func(n ast.Node) bool { _, ok := n.(*ast.FuncLit); return ok })
 	_, inDefer := stack[0].(*ast.DeferStmt)
 	_, inGo := stack[0].(*ast.GoStmt)
+	if f.onlyLooks(id, stack) {
+		return unused
+	}
 	switch {
 	case inDefer && inLiteral:
 		return deferredVar
@@ -281,6 +288,10 @@ func (f *function) useOf(id *ast.Ident, stack []ast.Node) usage {
 	switch parent := stack[len(stack)-1].(type) {
 	case *ast.CallExpr:
 		if parent.Fun == id {
+			return called
+		}
+	case *ast.SelectorExpr:
+		if call, ok := stackEnd[*ast.CallExpr](stack, 2); ok && call.Fun == parent && isMethod(f.info.Uses[parent.Sel], "Permit", "Release") {
 			return called
 		}
 	case *ast.AssignStmt:
@@ -296,6 +307,24 @@ func (f *function) useOf(id *ast.Ident, stack []ast.Node) usage {
 		}
 	}
 	return escaped
+}
+
+// onlyLooks reports whether id is a permit whose slot is asked for, or its id for a log: by its id, others could give it back.
+func (f *function) onlyLooks(id *ast.Ident, stack []ast.Node) bool {
+	parent, ok := stackEnd[*ast.SelectorExpr](stack, 1)
+	if !ok || parent.X != id {
+		return false
+	}
+	method := f.info.Uses[parent.Sel]
+	return isMethod(method, "Permit", "Slot", "Slots") || isMethod(method, "Permit", "ID", "IDs") &&
+		slices.ContainsFunc(stack, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return false
+			}
+			callee := typeutil.Callee(f.info, call)
+			return isFrom(callee, "log") || isFrom(callee, "log/slog")
+		})
 }
 
 // overwrites reports whether n assigns something to a variable that has nothing to do with what it had.

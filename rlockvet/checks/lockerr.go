@@ -19,6 +19,8 @@ A Lock that fails returns a ctx that can be used and an unlock that can be calle
 as nobody else has the lock, and goes on without it otherwise. Reported are an error that is dropped, one that nothing looks at,
 and one that is compared with a sentinel only, when the section begins.
 
+The same goes for an Acquire of a semaphore. Its Release must not run if it failed: that adds permits.
+
 Files for tests are left alone.`,
 	URL:      url,
 	Run:      runLockErr,
@@ -36,7 +38,7 @@ func runLockErr(pass *analysis.Pass) (any, error) {
 }
 
 func (f *function) lockErr(r *reporter, t *taking) {
-	const harm = "so the code goes on without the lock if it fails"
+	harm := "so the code goes on without the " + t.what() + " if it fails"
 	name := nameOf(t.call)
 	switch {
 	case t.errDropped && t.dropped && (t.section == nil || isBlank(t.section)): // as lostunlock says
@@ -45,6 +47,8 @@ func (f *function) lockErr(r *reporter, t *taking) {
 	case t.err == nil || f.isKept(t):
 	case !f.isRead(t, t.stmt):
 		r.report(t.call, "%s is not looked at after this %s, %s: check it, or use Do", t.err.Name(), name, harm)
+	case t.semaphore != nil:
+		f.givenAnyway(r, t)
 	case t.section != nil:
 		flow{f, &taking{stmt: t.stmt, err: t.err, errOnly: true}, nil}.each(func(n ast.Node, s state) {
 			used := s.must(fresh) && n != t.stmt && f.use(n, t.err) == unused && slices.ContainsFunc(

@@ -20,6 +20,9 @@ A lock whose unlock is not called is renewed until the process ends. Reported ar
 leaves out, one that is overwritten, also behind the closure that was to call it, and one that is called but not deferred although the
 section calls functions: a panic in one of them, recovered further up, leaves the lock held.
 
+The same goes for the Permit of a PermitSemaphore, and for the permits of a Semaphore, which nobody owns: of these only those are looked at
+that the function itself gives back further down in the same block.
+
 Two are called at the wrong time: "defer check(unlock())" unlocks at once, and an unlock that a loop defers keeps the locks of all rounds.
 
 Files for tests are left alone: a Lock that has to fail is common there.`,
@@ -32,7 +35,10 @@ func runLostUnlock(pass *analysis.Pass) (any, error) {
 	r := newReporter(pass).skipTests()
 	for _, f := range resultOf[[]*function](pass, takings) {
 		for _, t := range f.takings {
-			if !f.hasLease(t.call) {
+			switch {
+			case t.semaphore != nil:
+				f.lostPermits(r, t)
+			case !f.hasLease(t.call):
 				f.lostUnlock(r, t)
 			}
 			f.deferredInLoop(r, t)
@@ -51,10 +57,10 @@ func unlockedAtOnce(r *reporter, d *ast.DeferStmt) {
 		case *ast.FuncLit:
 			return false
 		case *ast.CallExpr:
-			if n != d.Call && isUnlock(r.pass.TypesInfo.TypeOf(n.Fun)) {
+			if n != d.Call && ends(r.pass.TypesInfo, n) != "" {
 				unlock := types.ExprString(n.Fun)
-				r.report(n, "%s is called at once, and only %s is deferred, so the section runs without the lock: "+
-					"defer a function literal that calls both", unlock, nameOf(d.Call))
+				r.report(n, "%s is called at once, and only %s is deferred, so the section runs without the %s: "+
+					"defer a function literal that calls both", unlock, nameOf(d.Call), ends(r.pass.TypesInfo, n))
 			}
 		}
 		return true
@@ -75,8 +81,13 @@ func (f *function) hasLease(call *ast.CallExpr) bool {
 }
 
 func (f *function) lostUnlock(r *reporter, t *taking) {
+	each, it := "unlock", "it"
+	if t.isPermit {
+		each, it = "permit", "its Release"
+	}
 	if t.dropped {
-		r.report(t.call, "the unlock of this %s is dropped, so the lock stays held: assign it and defer it, or use Do", nameOf(t.call))
+		r.report(t.call, "the %s of this %s is dropped, so the %s stays held: assign it and defer %s, or use Do",
+			each, nameOf(t.call), t.what(), it)
 		return
 	}
 	if t.unlock == nil {
@@ -90,20 +101,20 @@ func (f *function) lostUnlock(r *reporter, t *taking) {
 		case found:
 		case returns && flow.step(s, n).can(fresh|held):
 			found = true
-			r.report(t.call, "%s is not called on every path, and the lock stays held after the return in line %d: "+
-				"defer it when err is checked, or use Do", t.unlock.Name(), r.line(ret.Pos()).number)
+			r.report(t.call, "%s is not called on every path, and the %s stays held after the return in line %d: "+
+				"defer it when err is checked, or use Do", t.release(), t.what(), r.line(ret.Pos()).number)
 		case s.can(fresh|held) && f.defines(n, t.unlock):
 			found = true
-			r.report(t.call, "%s is not called on every path, and the lock stays held in the next round of the loop: use Do, or a "+
-				"function for each round that defers it", t.unlock.Name())
+			r.report(t.call, "%s is not called on every path, and the %s stays held in the next round of the loop: use Do, or a "+
+				"function for each round that defers it", t.release(), t.what())
 		case s.can(fresh|held) && f.overwrites(n, t.unlock):
 			found = true
-			r.report(t.call, "%s is overwritten in line %d before it is called, so the lock stays held: call it first",
-				t.unlock.Name(), r.line(n.Pos()).number)
+			r.report(t.call, "%s is overwritten in line %d before %s is called, so the %s stays held: call it first",
+				t.unlock.Name(), r.line(n.Pos()).number, it, t.what())
 		case s.can(keptVar) && f.overwrites(n, t.unlock) && f.takes(n):
 			found = true
-			r.report(t.call, "%s is overwritten in line %d, so the deferred function calls the later one, and this lock stays held: "+
-				"give each unlock a variable of its own", t.unlock.Name(), r.line(n.Pos()).number)
+			r.report(t.call, "%s is overwritten in line %d, so the deferred function calls the later one, and this %s stays held: "+
+				"give each %s a variable of its own", t.unlock.Name(), r.line(n.Pos()).number, t.what(), each)
 		case s.can(held) && risk == nil && f.use(n, t.unlock) == unused:
 			risk = f.risk(n)
 		}
@@ -113,8 +124,8 @@ func (f *function) lostUnlock(r *reporter, t *taking) {
 		if f.loopOf(t.stmt) != nil {
 			cure = "use Do, or a function for each round that defers it"
 		}
-		r.report(t.call, "%s is not deferred, so a panic in line %d leaves the lock held: %s",
-			t.unlock.Name(), r.line(risk.Pos()).number, cure)
+		r.report(t.call, "%s is not deferred, so a panic in line %d leaves the %s held: %s",
+			t.release(), r.line(risk.Pos()).number, t.what(), cure)
 	}
 }
 
@@ -137,8 +148,8 @@ func (f *function) deferredInLoop(r *reporter, t *taking) {
 		}
 	})
 	if again && works && !later {
-		r.report(t.call, "%s is deferred in a loop, so the lock stays held in all later rounds: use Do, or a function for each "+
-			"round that defers it", t.unlock.Name())
+		r.report(t.call, "%s is deferred in a loop, so the %s stays held in all later rounds: use Do, or a function for each "+
+			"round that defers it", t.release(), t.what())
 	}
 }
 

@@ -116,7 +116,7 @@ func outerCtxOfDo(r *reporter, call *ast.CallExpr, fn *ast.FuncLit) {
 	if assigns(info, fn.Body, root(info, call.Args[0])) {
 		s.before = ""
 	}
-	for _, field := range fn.Type.Params.List {
+	for _, field := range fn.Type.Params.List[:1] {
 		for _, name := range field.Names {
 			if !isBlank(name) {
 				s.cure = "pass " + name.Name

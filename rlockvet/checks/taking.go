@@ -39,14 +39,16 @@ type function struct {
 	takings []*taking
 }
 
-// taking is a call that returns an unlock, in whichever statement.
+// taking is a call that returns an unlock or a permit, or that takes permits of a semaphore, in whichever statement.
 type taking struct {
 	stmt ast.Node
 	call *ast.CallExpr
 
 	before           ast.Expr   // the ctx that it was given, if any
-	ctx, unlock, err *types.Var // that it was assigned to; nil if that is no variable of this function
+	ctx, unlock, err *types.Var // that it was assigned to; nil if that is no variable of this function. The unlock may be a Permit
+	semaphore        ast.Expr   // whose permits it takes, which have no unlock
 	section          ast.Expr   // what ctx was assigned to
+	isPermit         bool       // the unlock is
 	dropped          bool       // the unlock was
 	unchecked        bool       // it returns no error, or that was dropped
 	errDropped       bool       // it was
@@ -158,10 +160,11 @@ func (f *function) add(stmt ast.Node, e ast.Expr, lhs []ast.Expr) {
 		return
 	}
 	results := resultsOf(f.info, call)
-	if !takesLock(results) || lhs != nil && len(lhs) != len(results) {
+	semaphore := acquired(f.info, call)
+	if !takesLock(results) && semaphore == nil || lhs != nil && len(lhs) != len(results) {
 		return
 	}
-	t := &taking{stmt: stmt, call: call, unchecked: true}
+	t := &taking{stmt: stmt, call: call, semaphore: semaphore, unchecked: true}
 	if len(call.Args) > 0 && isContext(paramType(f.info, call, 0)) {
 		t.before = ast.Unparen(call.Args[0])
 	}
@@ -177,8 +180,8 @@ func (f *function) add(stmt ast.Node, e ast.Expr, lhs []ast.Expr) {
 			if !blank {
 				t.section = to
 			}
-		case isUnlock(typ):
-			t.unlock, t.dropped = f.local(to), blank
+		case isUnlock(typ), isPermit(typ):
+			t.unlock, t.dropped, t.isPermit = f.local(to), blank, isPermit(typ)
 		case isError(typ):
 			t.err, t.unchecked, t.errDropped = f.local(to), blank, blank
 		}
@@ -267,6 +270,25 @@ func root(info *types.Info, e ast.Expr) *types.Var {
 	return nil
 }
 
+// what is what it takes, for messages.
+func (t *taking) what() string {
+	switch {
+	case t.semaphore != nil:
+		return "permits"
+	case t.isPermit:
+		return "permit"
+	}
+	return "lock"
+}
+
+// release is what ends the section, for messages.
+func (t *taking) release() string {
+	if t.isPermit {
+		return t.unlock.Name() + ".Release"
+	}
+	return t.unlock.Name()
+}
+
 // lockOf is the lock of m.Lock, as written.
 func lockOf(call *ast.CallExpr) ast.Expr {
 	if s, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr); ok {
@@ -310,11 +332,11 @@ func resultsOf(info *types.Info, call *ast.CallExpr) []types.Type {
 
 // takesLock reports whether a function with these results takes a lock.
 func takesLock(results []types.Type) bool {
-	return slices.ContainsFunc(results, isUnlock)
+	return slices.ContainsFunc(results, isUnlock) || slices.ContainsFunc(results, isPermit)
 }
 
 // isSection reports whether the call is that of a Do, or of another function of package rlock that takes a ctx and runs a function
-// of a ctx in a section. The position of the latter comes with it.
+// of a ctx, and perhaps of more, in a section. The position of the latter comes with it.
 func isSection(info *types.Info, call *ast.CallExpr) (int, bool) {
 	callee := typeutil.Callee(info, call)
 	if !isRlock(callee) || !callee.Exported() || !isContext(paramType(info, call, 0)) {
@@ -322,7 +344,7 @@ func isSection(info *types.Info, call *ast.CallExpr) (int, bool) {
 	}
 	for i := range call.Args {
 		s, ok := paramType(info, call, i).(*types.Signature)
-		if ok && s.Params().Len() == 1 && isContext(s.Params().At(0).Type()) {
+		if ok && s.Params().Len() > 0 && isContext(s.Params().At(0).Type()) {
 			return i, true
 		}
 	}
@@ -357,6 +379,12 @@ func isRlock(o types.Object) bool { return isFrom(o, rlockPath) }
 // isFrom reports whether a package of that path declares it.
 func isFrom(o types.Object, path string) bool {
 	return o != nil && o.Pkg() != nil && o.Pkg().Path() == path
+}
+
+// isPermit reports whether it is that of a permit of its own, which has its unlock as a method.
+func isPermit(t types.Type) bool {
+	pointer, ok := types.Unalias(t).(*types.Pointer)
+	return ok && isNamed(pointer.Elem(), rlockPath, "Permit")
 }
 
 func isUnlock(t types.Type) bool  { return isNamed(t, rlockPath, "UnlockFunc") }

@@ -46,6 +46,7 @@ var (
 var (
 	work, ship, feed, show, fill, transfer, write, report, charge, pay, notify, audit func(context.Context) error
 
+	consume func(ctx context.Context, slot int) error
 	fresh   func(context.Context) bool
 	rebuild func(context.Context) (string, error)
 

@@ -24,7 +24,10 @@ import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 
 import org.redisson.Redisson;
+import org.redisson.api.RCountDownLatch;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
+import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
@@ -65,6 +68,25 @@ import org.redisson.connection.ConnectionManager;
  *                                  answers how often                                   a number
  * steady NAME FILE MS [LEASE_MS]   for MS ms: lock, read the number in FILE twice, a ms apart, unlock; an error
  *                                  if they differ; answers how often                   a number
+ * latch.set NAME N                 trySetCount of a count-down latch                 true|false
+ * latch.down NAME N                countDown, N times                                        -
+ * latch.count NAME                 getCount                                           a number
+ * latch.await NAME [WAIT_MS]       await                                              true|false
+ * latch.delete NAME                delete                                            true|false
+ * sem.set NAME N                   trySetPermits of a semaphore                      true|false
+ * sem.acquire NAME N               acquire                                                   -
+ * sem.tryacquire NAME N WAIT_MS    tryAcquire                                        true|false
+ * sem.release NAME N               release                                                   -
+ * sem.available NAME               availablePermits                                   a number
+ * sem.drain NAME                   drainPermits                                       a number
+ * sem.hammer NAME N MS             for MS ms: acquire N, sleep a ms, release N; answers how often  a number
+ * permit.set NAME N                trySetPermits of a semaphore with permits that expire  true|false
+ * permit.acquire NAME [LEASE_MS]   acquire                                               an id
+ * permit.tryacquire NAME WAIT_MS LEASE_MS  tryAcquire                                    an id|null
+ * permit.release NAME ID           tryRelease                                        true|false
+ * permit.lease NAME ID MS          updateLeaseTime                                   true|false
+ * permit.available NAME            availablePermits                                   a number
+ * permit.hammer NAME LEASE_MS MS   for MS ms: acquire, sleep a ms, release; answers how often  a number
  * threadid                         the thread's id, the second half of its owner field  a number
  * id                               the UUID of this Redisson, the first half            a UUID
  * interrupt                        interrupts THREAD; was it inside an operation?    true|false
@@ -240,6 +262,15 @@ public final class Peer {
             case "steady":
                 return steady(args.lock(0), args.text(1), args.number(2), args.lease(3));
         }
+        if (op.startsWith("latch.")) {
+            return latch(op, redisson.getCountDownLatch(args.text(0)), args);
+        }
+        if (op.startsWith("sem.")) {
+            return semaphore(op, redisson.getSemaphore(args.text(0)), args);
+        }
+        if (op.startsWith("permit.")) {
+            return permit(op, redisson.getPermitExpirableSemaphore(args.text(0)), args);
+        }
         RLock lock = args.lock(0);
         switch (op) {
             case "lock":
@@ -265,6 +296,91 @@ public final class Peer {
                 return lock.remainTimeToLive();
             case "token":
                 return Class.forName("org.redisson.api.RFencedLock").getMethod("lockAndGetToken").invoke(lock);
+            default:
+                throw new IllegalArgumentException("unknown operation " + op);
+        }
+    }
+
+    private static Object semaphore(String op, RSemaphore semaphore, Arguments args) throws InterruptedException {
+        switch (op) {
+            case "sem.set":
+                return semaphore.trySetPermits((int) args.number(1));
+            case "sem.acquire":
+                semaphore.acquire((int) args.number(1));
+                return "-";
+            case "sem.tryacquire":
+                return semaphore.tryAcquire((int) args.number(1), args.number(2), TimeUnit.MILLISECONDS);
+            case "sem.release":
+                semaphore.release((int) args.number(1));
+                return "-";
+            case "sem.available":
+                return semaphore.availablePermits();
+            case "sem.drain":
+                return semaphore.drainPermits();
+            case "sem.hammer":
+                int n = (int) args.number(1);
+                long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(args.number(2));
+                long times = 0;
+                while (System.nanoTime() - end < 0) {
+                    semaphore.acquire(n);
+                    Thread.sleep(1);
+                    semaphore.release(n);
+                    times++;
+                }
+                return times;
+            default:
+                throw new IllegalArgumentException("unknown operation " + op);
+        }
+    }
+
+    private static Object permit(String op, RPermitExpirableSemaphore semaphore, Arguments args) throws InterruptedException {
+        switch (op) {
+            case "permit.set":
+                return semaphore.trySetPermits((int) args.number(1));
+            case "permit.acquire":
+                return args.has(1) ? semaphore.acquire(args.number(1), TimeUnit.MILLISECONDS) : semaphore.acquire();
+            case "permit.tryacquire":
+                return String.valueOf(semaphore.tryAcquire(args.number(1), args.number(2), TimeUnit.MILLISECONDS));
+            case "permit.release":
+                return semaphore.tryRelease(args.text(1));
+            case "permit.lease":
+                return semaphore.updateLeaseTime(args.text(1), args.number(2), TimeUnit.MILLISECONDS);
+            case "permit.available":
+                return semaphore.availablePermits();
+            case "permit.hammer":
+                long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(args.number(2));
+                long times = 0;
+                while (System.nanoTime() - end < 0) {
+                    String id = semaphore.acquire(args.number(1), TimeUnit.MILLISECONDS);
+                    Thread.sleep(1);
+                    semaphore.release(id);
+                    times++;
+                }
+                return times;
+            default:
+                throw new IllegalArgumentException("unknown operation " + op);
+        }
+    }
+
+    private static Object latch(String op, RCountDownLatch latch, Arguments args) throws InterruptedException {
+        switch (op) {
+            case "latch.set":
+                return latch.trySetCount(args.number(1));
+            case "latch.down":
+                for (long left = args.number(1); left > 0; left--) {
+                    latch.countDown();
+                }
+                return "-";
+            case "latch.count":
+                return latch.getCount();
+            case "latch.await":
+                if (args.has(1)) {
+                    return latch.await(args.number(1), TimeUnit.MILLISECONDS);
+                }
+                latch.await();
+                return true;
+            case "latch.delete":
+                return latch.delete();
             default:
                 throw new IllegalArgumentException("unknown operation " + op);
         }
@@ -396,9 +512,10 @@ public final class Peer {
             Thread.interrupted();
         }
 
-        /** Redisson's waiters sleep in a semaphore, and nothing else of it does. A thread that is in there, and not in its queue yet, runs. */
+        /** Redisson's waiters sleep in a semaphore, or in a gate for a latch, and nothing else of it does. A thread in there that is not in its queue yet runs. */
         private boolean sleeps() {
-            boolean waits = Arrays.stream(getStackTrace()).anyMatch(f -> f.getClassName().equals(Semaphore.class.getName()));
+            boolean waits = Arrays.stream(getStackTrace())
+                    .anyMatch(f -> f.getClassName().equals(Semaphore.class.getName()) || f.getClassName().endsWith(".ReclosableLatch"));
             return waits && (getState() == State.WAITING || getState() == State.TIMED_WAITING);
         }
 
@@ -419,7 +536,7 @@ public final class Peer {
             this.words = words;
         }
 
-        private boolean has(int i) {
+        boolean has(int i) {
             return i + 3 < words.length;
         }
 

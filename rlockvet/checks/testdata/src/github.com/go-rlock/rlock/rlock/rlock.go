@@ -23,6 +23,42 @@ type Client struct{}
 func (*Client) Mutex(string, ...Option) *Mutex     { return nil }
 func (*Client) RWMutex(string, ...Option) *RWMutex { return nil }
 
+func (*Client) Semaphore(string) *Semaphore { return nil }
+
+func (*Client) PermitSemaphore(string, ...Option) *PermitSemaphore { return nil }
+
+type Semaphore struct{}
+
+func (*Semaphore) Acquire(context.Context, int64) error                   { return nil }
+func (*Semaphore) TryAcquire(context.Context, int64, time.Duration) error { return nil }
+func (*Semaphore) Release(context.Context, int64) error                   { return nil }
+func (*Semaphore) Available(context.Context) (int64, error)               { return 0, nil }
+func (*Semaphore) Locker(int64) Locker                                    { return nil }
+
+func (*Semaphore) ReleaseIfExists(context.Context, int64) (bool, error) { return false, nil }
+
+func (*Semaphore) Do(context.Context, int64, func(context.Context) error) error { return nil }
+
+type PermitSemaphore struct{}
+
+func (*PermitSemaphore) Acquire(ctx context.Context) (context.Context, *Permit, error) {
+	return ctx, nil, nil
+}
+
+func (*PermitSemaphore) TryAcquire(ctx context.Context, _ time.Duration) (context.Context, *Permit, error) {
+	return ctx, nil, nil
+}
+
+func (*PermitSemaphore) Release(context.Context, string) error { return nil }
+
+func (*PermitSemaphore) Do(context.Context, func(context.Context, *Permit) error) error { return nil }
+
+type Permit struct{}
+
+func (*Permit) ID() string     { return "" }
+func (*Permit) Slot() int      { return 0 }
+func (*Permit) Release() error { return nil }
+
 type Mutex struct{}
 
 func (*Mutex) Name() string { return "" }

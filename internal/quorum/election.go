@@ -1,4 +1,4 @@
-package rlock
+package quorum
 
 import (
 	"errors"
@@ -38,7 +38,7 @@ import (
 // election is a Lock of a quorum on its way to a hold.
 type election struct {
 	engine.Caller
-	quorum *QuorumMutex
+	quorum *Quorum
 	line   *localQueue
 	ears   []serverWatch    // one for each member
 	err    error            // what kept the last round from a majority of answers; nil if it had one
@@ -60,10 +60,10 @@ type serverWatch struct {
 // localQueue is the queue of this process for a quorum. Whoever has its turn asks for the lock, or has it.
 type localQueue struct {
 	key    string
-	turn   chan struct{}              // capacity 1; full while somebody has the turn
-	holder atomic.Pointer[quorumHold] // has the lock; nil if nobody here has
-	outage atomic.Pointer[outage]     // the next one
-	users  int                        // guarded by lines.mu
+	turn   chan struct{}          // capacity 1; full while somebody has the turn
+	holder atomic.Pointer[votes]  // has the lock; nil if nobody here has
+	outage atomic.Pointer[outage] // the next one
+	users  int                    // guarded by lines.mu
 }
 
 // outage is that of a majority of the servers, which whoever has the turn has found out.
@@ -118,20 +118,20 @@ func (l *localQueue) unanswered(since time.Time, err error) {
 }
 
 // compete takes the lock for a new owner.
-func (e *election) compete() (*quorumLevel, error) {
-	e.line = enterLine(e.quorum.key)
+func (e *election) compete() (*engine.Level, error) {
+	e.line = enterLine(e.quorum.Spec.Key)
 	if err := e.takeTurn(); err != nil {
 		defer e.line.leave()
 		return nil, e.failure(err)
 	}
-	e.ears = make([]serverWatch, len(e.quorum.members))
-	for i, m := range e.quorum.members {
+	e.ears = make([]serverWatch, len(e.quorum.Members))
+	for i, m := range e.quorum.Members {
 		e.ears[i].member = m
 	}
 	l, err := e.elect()
 	e.leave(err == nil)
 	if err != nil {
-		if errors.Is(err, ErrUnreachable) {
+		if e.err != nil && errors.Is(err, e.err) && calls.MayPass(err) {
 			e.line.unanswered(e.failed, err)
 		}
 		err = e.failure(err)
@@ -168,7 +168,7 @@ func (e *election) takeTurn() error {
 }
 
 // elect asks in rounds until one gets the majority.
-func (e *election) elect() (*quorumLevel, error) {
+func (e *election) elect() (*engine.Level, error) {
 	q := e.quorum
 	pause, retry := time.Duration(0), calls.MinPause
 	for {
@@ -176,13 +176,13 @@ func (e *election) elect() (*quorumLevel, error) {
 			e.ears[i].listen(q) // before it asks, so that it misses nothing
 		}
 		began := time.Now()
-		h := newQuorumHold(q, e.line)
-		t, err := e.vote(h, began)
+		v := newVotes(q, e.line)
+		t, err := e.vote(v, began)
 		if err == nil && t.granted >= q.majority() {
-			return h.open(e.Caller, q)
+			return v.open(e.Caller)
 		}
-		h.rollBack()
-		e.note(h, t, began, err != nil)
+		v.rollBack()
+		e.note(v, t, began, err != nil)
 		switch {
 		case err != nil:
 			return nil, err
@@ -201,7 +201,7 @@ func (e *election) elect() (*quorumLevel, error) {
 			if err := e.await(); err != nil {
 				return nil, err
 			}
-		case t.refusedForGood > len(q.members)-q.majority(), e.tries > 1 && time.Since(e.failed) >= calls.RetryWindow:
+		case t.refusedForGood > len(q.Members)-q.majority(), e.tries > 1 && time.Since(e.failed) >= calls.RetryWindow:
 			return nil, q.tooFew(e.err)
 		default:
 			if e.sleep(time.Now().Add(retry)) == gaveUp {
@@ -213,10 +213,10 @@ func (e *election) elect() (*quorumLevel, error) {
 }
 
 // vote waits until it is clear whether the round gets the majority.
-func (e *election) vote(h *quorumHold, began time.Time) (t tally, err error) {
+func (e *election) vote(v *votes, began time.Time) (t tally, err error) {
 	most := e.quorum.majority()
 	for {
-		t = h.count()
+		t = v.count()
 		if t.granted >= most || t.asked == 0 {
 			return t, nil
 		}
@@ -231,11 +231,11 @@ func (e *election) vote(h *quorumHold, began time.Time) (t tally, err error) {
 		if !e.Limit.IsZero() {
 			end = calls.Earlier(end, e.Limit)
 		}
-		switch e.sleepBeyondWait(end, ready(h.news)) {
+		switch e.sleepBeyondWait(end, ready(v.news)) {
 		case timeUp:
-			return h.count(), nil
+			return v.count(), nil
 		case gaveUp:
-			return h.count(), errGaveUp
+			return v.count(), errGaveUp
 		}
 	}
 }
@@ -248,11 +248,11 @@ type tally struct {
 	last                    time.Time // answer
 }
 
-func (h *quorumHold) count() (t tally) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (v *votes) count() (t tally) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
 	var forGood error
-	for _, s := range h.shares {
+	for _, s := range v.shares {
 		switch {
 		case s.asked:
 			t.asked++
@@ -271,14 +271,14 @@ func (h *quorumHold) count() (t tally) {
 			t.last = s.at
 		}
 	}
-	if t.err == nil || t.refusedForGood > len(h.shares)-h.quorum.majority() {
+	if t.err == nil || t.refusedForGood > len(v.shares)-v.of.majority() {
 		t.err = forGood
 	}
 	return t
 }
 
 // note draws conclusions from a round that is over, or was left by the caller.
-func (e *election) note(h *quorumHold, t tally, began time.Time, left bool) {
+func (e *election) note(v *votes, t tally, began time.Time, left bool) {
 	if t.granted+t.refused >= e.quorum.majority() {
 		e.err, e.failed, e.tries = nil, time.Time{}, 0
 	} else if !left || t.err != nil || time.Since(began) >= calls.UnresponsiveAfter/2 { // or there was no time for an answer
@@ -292,9 +292,9 @@ func (e *election) note(h *quorumHold, t tally, began time.Time, left bool) {
 			e.failed = began
 		}
 	}
-	h.mu.Lock()
-	ends := make([]time.Duration, len(h.shares))
-	for i, s := range h.shares {
+	v.mu.Lock()
+	ends := make([]time.Duration, len(v.shares))
+	for i, s := range v.shares {
 		switch {
 		case s.refusal.Status == lua.Held:
 			ends[i] = s.refusal.TTL
@@ -305,7 +305,7 @@ func (e *election) note(h *quorumHold, t tally, began time.Time, left bool) {
 			ends[i] = -1
 		}
 	}
-	h.mu.Unlock()
+	v.mu.Unlock()
 	for i, d := range ends {
 		e.ears[i].sleep(e.quorum, d)
 	}
@@ -373,7 +373,7 @@ func (e *election) leave(won bool) {
 }
 
 // listen joins the queue of the hub, or takes the turn there: what comes from now on is news.
-func (r *serverWatch) listen(q *QuorumMutex) {
+func (r *serverWatch) listen(q *Quorum) {
 	if r.turn || r.err != nil || r.member.Engine.Cluster.IsUnknown() {
 		return
 	}
@@ -404,7 +404,7 @@ func (r *serverWatch) hear() {
 
 // sleep gives the turn back until there is news, or ttl is over; a negative one is for ever. One that has just learnt of the
 // server's cluster has to ask once more.
-func (r *serverWatch) sleep(q *QuorumMutex, ttl time.Duration) {
+func (r *serverWatch) sleep(q *Quorum, ttl time.Duration) {
 	if !r.turn {
 		r.listen(q)
 		return
@@ -447,7 +447,7 @@ func (e *election) sleepBeyondWait(until time.Time, cases ...reflect.SelectCase)
 			return gaveUp
 		}
 		all := append([]reflect.SelectCase{ready(e.Ctx.Done()), ready(e.Stopped()), {Dir: reflect.SelectRecv, Chan: reflect.ValueOf(over)}}, cases...)
-		for _, m := range e.quorum.members {
+		for _, m := range e.quorum.Members {
 			if !m.Engine.IsShut() {
 				all = append(all, ready(m.Engine.Shut))
 			}
@@ -469,29 +469,28 @@ func ready(c <-chan struct{}) reflect.SelectCase {
 
 // failure is the error of an election that got nothing.
 func (e *election) failure(err error) error {
-	q := e.quorum
-	var loss *LostError
+	q, errs := e.quorum, e.quorum.errors()
 	switch {
 	case q.isShut():
-		return q.fail(ErrClosed)
-	case errors.As(err, &loss):
-		return loss
+		return q.Spec.Fail(errs.Closed)
+	case errors.Is(err, errs.Lost):
+		return err
 	case err != nil && !errors.Is(err, errGaveUp):
-		return q.fail(err)
+		return q.Spec.Fail(errs.Unreachable(err))
 	}
-	var causes []error
+	not := engine.NotAcquired{
+		Ctx: e.Ctx, Name: q.Spec.Name, Began: e.Began, Holder: e.held.Holder, TTL: e.held.TTL, Other: e.held.Other,
+	}
 	if e.err != nil {
-		causes = []error{q.tooFew(e.err)}
+		not.Causes = []error{errs.Unreachable(q.tooFew(e.err))}
 	}
-	not := notAcquired(e.Ctx, q.name, e.Began, causes...)
-	not.Holder, not.TTL, not.other = e.held.Holder, e.held.TTL, e.held.Other
 	own := e.own
 	if e.line != nil {
-		if h := e.line.holder.Load(); h != nil {
-			not.Holder, not.TTL, not.other = h.field(), time.Until(h.trusted()), false
-			own, not.self = true, engine.IsUnder(e.Outer, h.given)
+		if v := e.line.holder.Load(); v != nil {
+			not.Holder, not.TTL, not.Other = v.tenure.Field(), time.Until(v.Until()), false
+			own, not.Self = true, engine.IsUnder(e.Outer, v.given)
 		}
 	}
-	not.carried = own && engine.Carries(e.Ctx, not.Holder)
-	return not
+	not.Carried = own && engine.Carries(e.Ctx, not.Holder)
+	return errs.NotAcquired(not)
 }

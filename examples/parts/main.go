@@ -1,0 +1,102 @@
+// The program parts imports a batch in parts. Run one with -parts, which waits for them, and as many as you like without it, which import one
+// each.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+func main() {
+	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, for what it prints")
+	batch := flag.String("batch", "batch", "that is imported; each needs a name of its own")
+	parts := flag.Int64("parts", 0, "begin a batch of so many parts, and wait for them; 0 imports one of them")
+	part := flag.Duration("part", time.Second, "how long a part takes")
+	wait := flag.Duration("wait", time.Minute, "how long to wait for the parts")
+	flag.Parse()
+	log.SetFlags(0)
+	log.SetPrefix(*name + ": ")
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if err := run(ctx, *batch, *parts, *part, *wait); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, batch string, parts int64, part, wait time.Duration) error {
+	rdb, err := connect()
+	if err != nil {
+		return err
+	}
+	defer rdb.Close()
+	client, err := rlock.New(rdb, rlock.Options{})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+
+	latch := client.CountDownLatch("parts:" + batch)
+	if parts > 0 {
+		return finish(ctx, latch, parts, wait)
+	}
+	if err := load(ctx, part); err != nil {
+		return err // not counted: the batch is not complete
+	}
+	log.Print("has imported its part")
+	// The part is done, whatever became of ctx. After an ErrUnreachable do not call it again: it goes on in the background until Close.
+	return latch.CountDown(context.WithoutCancel(ctx))
+}
+
+// finish waits for all parts.
+func finish(ctx context.Context, latch *rlock.CountDownLatch, parts int64, wait time.Duration) error {
+	set, err := latch.TrySetCount(ctx, parts) // before any part begins: a latch without a count is open
+	if err != nil {
+		return err
+	}
+	if !set {
+		log.Print("finds the batch begun") // by a process that has died, say
+	}
+	log.Print("waits for the parts")
+	if err := latch.TryAwait(ctx, wait); err != nil {
+		return err // it says how many are missing; the latch stays, so this process can be started again
+	}
+	log.Print("has all parts")
+	return nil
+}
+
+// load imports a part.
+func load(ctx context.Context, takes time.Duration) error {
+	select {
+	case <-time.After(takes):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func connect() (rueidis.Client, error) {
+	options, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
+	if err != nil {
+		return nil, errors.New("REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379")
+	}
+	rdb, err := rueidis.NewClient(options)
+	if err != nil {
+		return nil, fmt.Errorf("no Redis at %s: start redis-server, or set REDIS_URL: %w", strings.Join(options.InitAddress, ","), err)
+	}
+	return rdb, nil
+}

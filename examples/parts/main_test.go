@@ -1,0 +1,57 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/examples/internal/program"
+	"github.com/go-rlock/rlock/internal/redistest"
+)
+
+// The batch goes on when the last of its parts is imported, and not before.
+func TestParts(t *testing.T) {
+	t.Parallel()
+	p := program.Build(t, redistest.Start(t).Addr())
+	batch := p.Start("-name", "batch", "-parts", "3")
+	require.Equal(t, "batch: waits for the parts", p.Line())
+	for _, name := range []string{"a", "b", "c"} {
+		require.Zero(t, p.Start("-name", name, "-part", "1ms").Wait())
+		require.Equal(t, name+": has imported its part", p.Line())
+	}
+	require.Equal(t, "batch: has all parts", p.Line())
+	require.Zero(t, batch.Wait())
+	require.Empty(t, p.Rest())
+}
+
+// A part whose process was killed is missing, until another process imports it. The batch can be killed, too: the count is in Redis.
+func TestPartsAfterACrash(t *testing.T) {
+	t.Parallel()
+	p := program.Build(t, redistest.Start(t).Addr())
+	batch := p.Start("-name", "batch", "-parts", "2")
+	require.Equal(t, "batch: waits for the parts", p.Line())
+	killed := p.Start("-name", "a", "-part", "1h")
+	killed.Kill()
+	require.Equal(t, -1, killed.Wait())
+	require.Zero(t, p.Start("-name", "b", "-part", "1ms").Wait())
+	require.Equal(t, "b: has imported its part", p.Line())
+	batch.Kill()
+	require.Equal(t, -1, batch.Wait())
+
+	require.Equal(t, 1, p.Start("-name", "again", "-parts", "2", "-wait", "100ms").Wait())
+	require.Equal(t, "again: finds the batch begun", p.Line())
+	require.Equal(t, "again: waits for the parts", p.Line())
+	require.Regexp(t, `^again: rlock: "parts:batch": not open after .*: 1 left to count down$`, p.Line())
+
+	last := p.Start("-name", "last", "-parts", "2")
+	p.Await("last: waits for the parts")
+	require.Zero(t, p.Start("-name", "a", "-part", "1ms").Wait())
+	p.Await("last: has all parts")
+	require.Zero(t, last.Wait())
+	require.Empty(t, p.Rest())
+}
+
+func TestPartsWithoutRedis(t *testing.T) {
+	t.Parallel()
+	program.WithoutRedis(t)
+}

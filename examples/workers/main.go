@@ -1,0 +1,112 @@
+// The program workers runs jobs of which only so many may run at once, in all processes of it together. Run several.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+func main() {
+	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, for what it prints")
+	workers := flag.Int("workers", 4, "how many goroutines want to run jobs")
+	jobs := flag.Int("jobs", 20, "how many jobs this process has")
+	limit := flag.Int64("limit", 3, "how many may run at once, in all processes; the first process sets it")
+	job := flag.Duration("job", 200*time.Millisecond, "how long a job takes")
+	lease := flag.Duration("lease", 3*time.Second, "how long a process that was killed keeps its permits")
+	flag.Parse()
+	log.SetFlags(0)
+	log.SetPrefix(*name + ": ")
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	if err := run(ctx, *workers, *jobs, *limit, *job, *lease); err != nil && ctx.Err() == nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, workers, jobs int, limit int64, job, lease time.Duration) error {
+	rdb, err := connect()
+	if err != nil {
+		return err
+	}
+	defer rdb.Close()
+	client, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: lease})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+
+	renders := client.PermitSemaphore("renders")
+	set, err := renders.TrySetPermits(ctx, limit)
+	if err != nil {
+		return err
+	}
+	if set {
+		log.Print("lets ", limit, " run at once")
+	}
+
+	queue := make(chan int, jobs)
+	for n := range jobs {
+		queue <- n
+	}
+	close(queue)
+	var wg sync.WaitGroup
+	failed := make(chan error, workers)
+	for range workers {
+		wg.Go(func() { // ends when there is no job left, or with ctx
+			for n := range queue {
+				err := renders.Do(ctx, func(ctx context.Context, p *rlock.Permit) error { return render(ctx, n, p.Slot(), job) })
+				if err != nil {
+					failed <- err
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	close(failed)
+	if err := <-failed; err != nil {
+		return err
+	}
+	log.Print("is through")
+	return nil
+}
+
+// render is the job. No other one has its slot meanwhile, in whichever process: it may be the number of a GPU, say. ctx ends if the permit is lost.
+func render(ctx context.Context, n, slot int, takes time.Duration) error {
+	log.Printf("begins %d in slot %d", n, slot)
+	defer log.Printf("ends %d in slot %d", n, slot) // before the permit goes to another process
+	select {
+	case <-time.After(takes):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func connect() (rueidis.Client, error) {
+	options, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
+	if err != nil {
+		return nil, errors.New("REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379")
+	}
+	rdb, err := rueidis.NewClient(options)
+	if err != nil {
+		return nil, fmt.Errorf("no Redis at %s: start redis-server, or set REDIS_URL: %w", strings.Join(options.InitAddress, ","), err)
+	}
+	return rdb, nil
+}

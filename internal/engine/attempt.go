@@ -1,0 +1,336 @@
+package engine
+
+import (
+	"errors"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/lua"
+	"github.com/go-rlock/rlock/pubsub"
+)
+
+// An attempt is a Lock on its way to a hold. Under a ctx that carries no hold of the lock it competes: it queues in its process, asks Redis when
+// it has the turn, and waits in the queue again if the lock is held.
+//
+//	state     event                                    next
+//	waiting   turn: nobody before it, a message,
+//	          a timer, a new connection                asking
+//	          claimed: an unlock here hands off        entered; or waiting or asking, if that came to nothing
+//	          ctx, time over, Close                    out; if claimed, the claimant finishes for it
+//	asking    granted                                  entered
+//	          held by another                          waiting; TryLock(0): out
+//	          refused, or unanswered for too long      out
+//	          ctx, limit, Close                        out; the request is rolled back when it is answered
+//	entered   the lease lasts                          a live hold
+//	          answered after the lease, too few
+//	          replicas, Close                          out; given back
+//
+// Each way out leaves the queue, passes the turn on if it had it, and sweeps what is unresolved.
+//
+// How it ends, and what becomes of a lock that comes when its caller leaves, is in outcome.go.
+//
+// Locks of one Client, and on a cluster of one slot, can be taken by one call, all or none (TakeTogether). Their attempts are a chain, whose first one
+// asks, enters and leaves for all. Each has a waiter, a tenure and a level of its own, and is under the same rules as if it were alone.
+//
+// Other Locks share the ways of an attempt, without its queue: a reader within the writer asks, and enters; a re-entry asks for one more level of a
+// tenure that is live. A Lock for a share asks without the turn if nobody waits, or if the one before it got a share.
+
+// attempt is a Lock of one lock, or its part in one of several.
+type attempt struct {
+	AcquireRequest          // its tenure is nil until it asks, or somebody asks for it
+	next           *attempt // of the locks that the call takes together; nil: none, as for most
+	waiter         pubsub.Waiter
+	queued         bool              // the waiter is in the queue of the process
+	warned         bool              // that it waits for its own caller
+	leads          bool              // others may share its tenure
+	refused        *lua.AcquireReply // the last one that said who holds the lock; nil: none, as for most that wait in line
+	place          *placeKeeper      // of its own in the queue in Redis; nil: none that is known of
+	delivered      AcquireResult     // what another attempt got for it: its claimant, or the first one of its chain
+	level          *Level            // that it opened
+}
+
+// compete takes the lock for a new owner. If within is not nil, it is the hold of a reader that becomes the writer.
+func (m *Spec) compete(who Caller, within *hold) (*Level, error) {
+	l := &attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Count: 1, within: within}}
+	if err := l.begins(); err != nil {
+		return nil, err
+	}
+	return l.compete()
+}
+
+// begins returns nil, or why there is no use in it.
+func (l *attempt) begins() error {
+	m, c := l.Spec, l.Spec.Engine
+	switch {
+	case l.within == nil && c.IsShut():
+		return m.closed()
+	case l.Ctx.Err() != nil:
+		return l.failure(nil)
+	case c.Cluster.IsUnknown():
+		if known, err := c.Cluster.Learn(l.Ctx, l.Limit, m); !known {
+			return l.failure(err)
+		}
+	}
+	return nil
+}
+
+// compete goes through the states above until the attempt is over. Only the first waiter of the process asks Redis, besides those that may have a share.
+func (l *attempt) compete() (*Level, error) {
+	for {
+		s, err := l.toTurn()
+		if err == errTurn { //nolint:errorlint // never wrapped
+			s, err = l.inTurn()
+		}
+		if err != ErrOver { //nolint:errorlint // never wrapped
+			return s, err
+		}
+	}
+}
+
+// errTurn says that an attempt has the turn.
+var errTurn = errors.New("it has the turn")
+
+// toTurn queues until it has the turn, if it does not, or has the lock without it. It returns ErrOver if what it was given was lost on its way.
+func (l *attempt) toTurn() (*Level, error) {
+	if !l.queued {
+		if s, err := l.share(); err != ErrOver { //nolint:errorlint // never wrapped
+			return s, err
+		}
+		switch turn := l.join(l.Once); {
+		case turn:
+			return nil, errTurn
+		case l.Once:
+			return nil, l.failure(nil)
+		}
+	}
+	granted, gone, err := l.awaitTurn()
+	if gone && l.leaveInTime(errors.Is(err, pubsub.ErrExpired)) {
+		return nil, l.failure(err)
+	}
+	if !granted && !gone { // if gone, it wanted to leave, but was too late
+		return nil, errTurn
+	}
+	l.queued = false
+	g := l.waiter.Given()
+	if g == nil {
+		return l.enterDelivered()
+	}
+	a, usable := l.given(g)
+	if !usable {
+		return nil, errTurn
+	}
+	s, err := l.enter(a)
+	if err == nil {
+		l.Took(PathGrant)
+		l.Spec.Engine.stats.grants.Add(1)
+	}
+	return s, err
+}
+
+// inTurn asks Redis. It returns ErrOver if the lock is held by another, and it waits for that.
+func (l *attempt) inTurn() (*Level, error) {
+	for {
+		l.needsTenure()
+		l.enqueue = l.queued && l.enqueues()
+		a, left, err := l.ask()
+		switch {
+		case left:
+			return nil, l.failure(err)
+		case err != nil:
+			if calls.MayPass(err) && l.queued { // it did not, for longer than anybody here should wait for their turn
+				l.waiter.Unanswered(err)
+			}
+			l.withdraw((*Engine).sweepInCall)
+			return nil, l.failure(err)
+		case a.Granted():
+			if !l.queued {
+				l.Tenure.queued = nil // the grant has taken it out
+			}
+			return l.enter(a)
+		case a.Status == lua.Lost:
+			l.withdraw((*Engine).sweepInCall)
+			return nil, l.readerGone()
+		}
+		refusal := a.AcquireReply
+		l.refused = &refusal
+		l.suspect()
+		switch {
+		case l.Once:
+			l.withdraw((*Engine).sweepInCall)
+			return nil, l.failure(nil)
+		case !l.queued: // a grant that was over: nobody here has the lock
+			l.withdraw((*Engine).sweepInCall)
+			l.Tenure = nil
+			return nil, ErrOver
+		case l.Spec.Kind.Queueing != kinds.PerWaiter || l.keepsPlace(a):
+			l.waiter.Held(a.TTL, a.Joined)
+			return nil, ErrOver
+		}
+		l.leavePlace() // it is gone in Redis: the next request is for a new one
+		l.Tenure.SweepIfUnresolved()
+		l.Tenure = nil
+	}
+}
+
+// enterDelivered enters with what a goroutine of this process has made of it, in its place.
+func (l *attempt) enterDelivered() (*Level, error) {
+	run := l.Tenure.run
+	s, err := l.enter(l.delivered)
+	switch {
+	case err != nil:
+	case l.delivered.how == letIn:
+		l.isShared()
+	default:
+		if l.Trace != nil {
+			l.Trace.HandedBy(run.section())
+		}
+		l.Spec.Engine.stats.handOffs.Add(1)
+	}
+	return s, err
+}
+
+// needsTenure is for whoever is about to ask Redis for the Lock.
+func (l *attempt) needsTenure() {
+	if l.Tenure == nil {
+		l.Tenure = newTenure(l.Spec)
+	}
+}
+
+// readerGone is the error of an upgrade that finds that Redis does not have the reader any more. Its unlock may be under way, and
+// have released it; otherwise it was lost.
+func (l *attempt) readerGone() error {
+	err := l.Spec.takeCalls(l.Caller, l.within)
+	switch {
+	case err == ErrOver: //nolint:errorlint // never wrapped
+		return l.Spec.Fail(l.Spec.Engine.errs.Upgrade, errors.New("the reader was unlocked meanwhile"))
+	case err != nil:
+		return err
+	}
+	defer l.within.tenure.releaseCallSlot()
+	l.within.tenure.gone()
+	return l.within.lossSoFar()
+}
+
+// suspect warns of a Lock that may wait for its own caller, who has not passed on the ctx of the section.
+func (l *attempt) suspect() {
+	c, waited, holder := l.Spec.Engine, time.Since(l.Began), l.refusal().Holder
+	if !l.warned && waited >= c.Options.WatchdogTimeout && c.isSelf(l.Outer, holder) {
+		l.warned = true
+		c.Options.Tell.Warn("rlock: a Lock waits for a hold of this client that was taken under the same ctx; "+
+			"does its caller have the lock, and did not pass on the section's ctx?",
+			"name", l.Spec.Name, "owner", holder, "waited", waited)
+	}
+}
+
+// join puts it in the queue of the process; or, if it does not want to wait, only if nobody else does.
+func (l *attempt) join(onlyFirst bool) (turn bool) {
+	m := l.Spec
+	l.waiter = pubsub.Waiter{Value: l, Until: l.leaves(), Shared: m.Kind.Side == lua.Reader, Ahead: l.within != nil}
+	if onlyFirst {
+		l.queued = m.Engine.Hub.JoinFirst(&l.waiter, m.waiters())
+		return l.queued
+	}
+	l.queued = true
+	l.waiter.Joint = l.mayShare() && !l.Limit.After(l.Wait) // or it asks itself, since it has no time to wait for another's answer
+	return m.Engine.Hub.Join(&l.waiter, m.waiters())
+}
+
+// enqueues reports whether the next request leaves something in Redis if the lock is held, or heeds what others have left: not if nobody would
+// hear of a grant.
+func (l *attempt) enqueues() bool {
+	switch l.Spec.Kind.Queueing {
+	case kinds.PerProcess:
+		return l.joinsProcesses()
+	case kinds.PerWaiter:
+		return l.joinsWaiters()
+	case kinds.LeavesMark:
+		return l.leavesMark()
+	case kinds.HeedsMarks: // those that come together enter together
+		return l.Spec.queueKey() != "" && !l.waiter.Follows()
+	}
+	return false
+}
+
+// joinsProcesses is for the queue of the processes.
+func (l *attempt) joinsProcesses() bool {
+	return !l.Once && l.Spec.queueKey() != "" && (l.Tenure.queued != nil || l.waiter.Listens()) && l.takePlace(time.Now())
+}
+
+// Inherit has the Lock go on as the owner that another one of its process had a place as: that one gives up, and its process does not lose its
+// turn. So each has the other's tenure, with what is to be settled of it. This one sleeps, and looks at its tenure only behind the hub's mutex.
+func (l *attempt) Inherit(from any) bool {
+	other := from.(*attempt) //nolint:errcheck // no other value is ever set
+	if l.Spec.Kind != other.Spec.Kind || l.Spec.isShort() != other.Spec.isShort() || other.Tenure.Unresolved != nil {
+		return false
+	}
+	if l.Tenure, other.Tenure = other.Tenure, l.Tenure; other.Tenure != nil {
+		other.Tenure.Spec = other.Spec
+	}
+	l.Tenure.Spec = l.Spec
+	return true
+}
+
+// joinsWaiters is for the queue of all waiters, which an owner joins once.
+func (l *attempt) joinsWaiters() bool {
+	return !l.Once && l.Tenure.queued == nil && l.waiter.Listens() && l.takePlace(time.Now())
+}
+
+// leavesMark is for a writer, whose mark readers look at.
+func (l *attempt) leavesMark() bool {
+	m := l.Spec
+	l.hasGrantChannel = l.waiter.Listens()
+	if l.Once || m.queueKey() == "" || l.Tenure.queued == nil && !l.hasGrantChannel && m.seesProcesses() {
+		return false
+	}
+	l.Tenure.mayQueue(time.Now())
+	return true
+}
+
+// refusal is the last one, or none.
+func (l *attempt) refusal() lua.AcquireReply {
+	if l.refused == nil {
+		return lua.AcquireReply{}
+	}
+	return *l.refused
+}
+
+// failure is the error of a Lock that got nothing.
+func (l *attempt) failure(err error) error { return l.Spec.gaveUp(l.Caller, err, l.refusal()) }
+
+// awaitTurn waits for the turn, or to be granted the lock, or for the end of the wait.
+func (l *attempt) awaitTurn() (granted, gone bool, err error) {
+	l.Waits(l.refusal().Holder)
+	select {
+	case <-l.waiter.Turn():
+		granted, err = l.waiter.News()
+		return granted, err != nil, err
+	case <-l.Ctx.Done():
+	case <-l.Stopped():
+	}
+	return false, true, nil
+}
+
+// early is how long before the end of its wait a TryLock leaves the line, at most: a quarter of the wait, if that is less. So its place in
+// Redis is mostly gone when it returns. If it were not, an unlock could still give the lock to it, and somebody else's TryLock(0) would
+// find a lock taken that nobody has.
+const early = 10 * time.Millisecond
+
+// leaves is when a waiter gives up; zero: only ctx ends its wait.
+func (l *attempt) leaves() time.Time {
+	if l.Wait.IsZero() {
+		return l.Wait
+	}
+	return l.Wait.Add(-max(min(time.Until(l.Wait)/4, early), 0))
+}
+
+// waitOut waits for the end of the wait, which leaving was early for.
+func (l *attempt) waitOut() {
+	timer := time.NewTimer(time.Until(l.Wait))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-l.Ctx.Done():
+	case <-l.Spec.Engine.Calls.Done():
+	}
+}

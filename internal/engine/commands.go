@@ -1,0 +1,85 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/lease"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// renew sends renewals to Redis for the renewer.
+func (c *Engine) renew(ctx context.Context, group any, ttl time.Duration, items []lease.Item) ([]lease.Verdict, error) {
+	g := group.(renewal) //nolint:errcheck // there are no other groups
+	holds := make([]lua.Hold, len(items))
+	for i, item := range items {
+		if holds[i] = lua.Hold(item); item.Lease > 0 {
+			holds[i].Lease = longer(item.Lease, g.grace)
+		}
+	}
+	answers, err := g.kind.Renew(ctx, c.rdb, longer(ttl, g.grace), holds)
+	c.Calls.Answered(g.slot, err)
+	return verdicts(answers, err)
+}
+
+// verdicts translates the answers of Redis for the renewer.
+func verdicts(answers []lua.Renewal, err error) ([]lease.Verdict, error) {
+	if isRefusal(err) {
+		return nil, fmt.Errorf("%w: %w", lease.ErrRefused, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	verdicts := make([]lease.Verdict, len(answers))
+	for i, a := range answers {
+		switch a {
+		case lua.Renewed:
+			verdicts[i] = lease.Renewed
+		case lua.Gone:
+			verdicts[i] = lease.Gone
+		default:
+			verdicts[i] = lease.Failed
+		}
+	}
+	return verdicts, nil
+}
+
+// renewal is what all holds renewed by one call have in common: the script, how much longer than trusted they last in Redis, and
+// on a cluster the slot.
+type renewal struct {
+	kind  *kinds.Kind
+	grace time.Duration
+	slot  uint16
+}
+
+func (c *Engine) group(m *Spec) any { return renewal{kind: m.Kind, grace: m.Grace, slot: m.Slot} }
+
+// releaseOnce sends a release that is to arrive even if the client is closing.
+func (c *Engine) releaseOnce(m *Spec, args lua.ReleaseArgs) (held bool, err error) {
+	ctx, cancel := c.Calls.Last()
+	defer cancel()
+	reply, err := c.release(ctx, m, args)
+	return reply.Status != lua.NotHeld, err
+}
+
+func (c *Engine) release(ctx context.Context, m *Spec, args lua.ReleaseArgs) (lua.ReleaseReply, error) {
+	reply, err := lua.Release(ctx, c.rdb, args)
+	c.Calls.Answered(m.Slot, err)
+	if reply.NoQueue && err == nil {
+		c.forbidden(args.Side).Store(true)
+	}
+	return reply, err
+}
+
+// isRefusal reports whether Redis said of a call that it will not carry it out; of one for many locks, maybe because of one of them. TRYAGAIN passes
+// only when a slot of a cluster has moved; until then it is the answer to any call for both a key that has moved and one that has not.
+func isRefusal(err error) bool {
+	var said *rueidis.RedisError
+	return errors.As(err, &said) && (!calls.MayPass(err) || said.IsTryAgain())
+}

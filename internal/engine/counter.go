@@ -1,0 +1,119 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/sweep"
+)
+
+// counter is what latches and semaphores have in common: a key with a number, which nobody holds.
+type counter struct{ *Spec }
+
+// begin is what each call does first. fits says why a cluster cannot have the counter. If begin returns no error, the caller owes a Calls.Ended.
+func (m counter) begin(ctx context.Context, limit time.Time, fits error) error {
+	c := m.Engine
+	if m.Invalid != nil {
+		return m.Invalid
+	}
+	if !c.Calls.Start() {
+		return m.closed()
+	}
+	var err error
+	if fits != nil {
+		err = m.Fail(fits)
+	} else if c.Cluster.IsUnknown() {
+		var known bool
+		if known, err = c.Cluster.Learn(ctx, limit, m.Spec); !known {
+			err = m.left(ctx, err)
+		}
+	}
+	if err != nil {
+		c.Calls.Ended()
+	}
+	return err
+}
+
+// stay returns when the wait of a caller has ended, or when the caller is to leave. The first answer closes refused, unless it ends the wait: from then on
+// the caller waits, or leaves if it only asks once.
+func (m counter) stay(who Caller, refused, ended <-chan struct{}) {
+	var over <-chan time.Time
+	var timer *time.Timer
+	if !who.Limit.IsZero() {
+		timer = time.NewTimer(time.Until(who.Limit))
+		defer timer.Stop()
+		over = timer.C
+	}
+	for {
+		select {
+		case <-ended:
+		case <-refused:
+			if !who.Once {
+				if refused = nil; timer != nil {
+					timer.Reset(time.Until(who.Wait)) // Limit was for the first answer
+				}
+				who.Waits("")
+				continue
+			}
+		case <-over:
+		case <-who.Ctx.Done():
+		case <-who.Stopped():
+		case <-m.Engine.Calls.Done():
+		}
+		return
+	}
+}
+
+// failed is the error of a call that was not answered, or refused.
+func (m counter) failed(err error) error {
+	if m.Engine.Calls.IsClosed() {
+		return m.closed()
+	}
+	return m.unreachable(err)
+}
+
+// left is the error of a caller that left before the answer. err is what is known of the reason.
+func (m counter) left(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() == nil:
+		return m.failed(err)
+	case err != nil:
+		return m.Fail(m.Engine.errs.Unreachable(err), ctx.Err())
+	}
+	return m.Fail(ctx.Err())
+}
+
+// silence is what a caller who leaves may say of Redis: nothing, if there was no time for an answer.
+func silence(began time.Time) error {
+	if time.Since(began) < calls.UnresponsiveAfter/2 {
+		return nil
+	}
+	return calls.ErrNoAnswer
+}
+
+// insist makes a call again until it is answered, for a minute, whatever Redis refuses meanwhile; once, if the engine is closed. It reports whether
+// it was. what may be wrong otherwise.
+func (m counter) insist(began time.Time, what string, send func(context.Context) error) (answered bool) {
+	c := m.Engine
+	for pause := calls.MinPause; ; pause = min(2*pause, 4*calls.MaxPause) {
+		closing := c.Calls.IsClosed()
+		ctx, cancel := c.Calls.Last()
+		err := send(ctx)
+		cancel()
+		c.Calls.Answered(m.Slot, err)
+		switch {
+		case err == nil:
+			return true
+		case closing, time.Since(began) > sweep.Most:
+			c.Options.Tell.Warn("rlock: "+what+" may be wrong after a call without an answer", "name", m.Name, "err", err)
+			return false
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-c.Calls.Done():
+		}
+		timer.Stop()
+	}
+}

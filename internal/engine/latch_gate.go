@@ -1,0 +1,268 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/lua"
+	"github.com/go-rlock/rlock/pubsub"
+)
+
+// latchGate is where the goroutines of a process wait for a latch, all of them behind one waiter of the hub, on a goroutine of its own:
+//
+//	state     event                             next
+//	looking   no count, or it was set anew      those who came before this look go on; the others have it look again
+//	          a count                           sleeping
+//	          refused, or unanswered too long   those who came before this look fail
+//	sleeping  a message, the end of its expiry, a minute, a new subscription: as the hub has it
+//	                                            looking
+//	          somebody came 10 ms ago           looking
+//	          the hub is closed or draining     all fail
+//	either    the last one has left             out
+//
+// A message is only a hint: it may be about a time before a waiter came. What is certain is a look that began after that. The first of
+// these tells which call has set the latch; when a later one finds that another call has, the latch was open in between. So a waiter goes
+// on even if its latch was set anew at once, and none goes on that came after that. This is why those who come while the gate sleeps
+// have it look once more, many with one look.
+type latchGate struct {
+	m       Latch
+	hub     pubsub.Waiter
+	ctx     context.Context // ends when nobody waits any more
+	end     context.CancelFunc
+	came    chan struct{} // capacity 1: somebody came whom no look has seen
+	waiters map[*latchWaiter]struct{}
+}
+
+// latchWaiter is a goroutine that waits.
+type latchWaiter struct {
+	covered bool          // a look that began after it came has ended, or is under way
+	seen    bool          // such a look has ended, and
+	closed  chan struct{} // is closed then
+	set     string        // which call had set the latch then
+	count   int64         // when it was looked at last
+	ended   chan struct{} // closed when it waits no longer
+	err     error         // why, unless the latch is open
+}
+
+const (
+	// latchGrain is how long those who come while the gate sleeps wait for each other until it looks.
+	latchGrain = 10 * time.Millisecond
+	// latchLook is how long a gate sleeps at most: nobody tells that a count was deleted by hand.
+	latchLook = time.Minute
+)
+
+// Await waits until there is no count.
+func (m Latch) Await(who Caller) error {
+	c := m.Engine
+	if err := m.begin(who.Ctx, who.Limit); err != nil {
+		return err
+	}
+	defer c.Calls.Ended()
+	switch {
+	case c.IsShut():
+		return m.closed()
+	case who.Ctx.Err() != nil:
+		return m.waitedInVain(who, new(latchWaiter))
+	}
+	w := m.come(who.Ctx)
+	m.stay(who, w.closed, w.ended)
+	if ended := m.leave(w); ended {
+		return w.err
+	}
+	return m.waitedInVain(who, w)
+}
+
+// waitedInVain is the error of a waiter that left.
+func (m Latch) waitedInVain(who Caller, w *latchWaiter) error {
+	c := m.Engine
+	if c.Calls.IsClosed() {
+		return m.closed()
+	}
+	u := NotAcquired{Ctx: who.Ctx, Name: m.Name, Began: who.Began, Counter: LatchCounter, Seen: w.seen, Count: w.count}
+	if err := silence(who.Began); err != nil && !w.seen {
+		u.Causes = []error{c.errs.Unreachable(err)}
+	}
+	return c.errs.NotAcquired(u)
+}
+
+// come adds a waiter to the gate, which is made for the first one.
+func (m Latch) come(ctx context.Context) *latchWaiter {
+	c := m.Engine
+	all := m.of
+	w := &latchWaiter{closed: make(chan struct{}), ended: make(chan struct{})}
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	g := all.gates[m.Key]
+	if g == nil {
+		if all.gates == nil {
+			all.gates = make(map[string]*latchGate)
+		}
+		g = &latchGate{m: m, came: make(chan struct{}, 1), waiters: make(map[*latchWaiter]struct{})}
+		g.ctx, g.end = context.WithCancel(context.WithoutCancel(ctx))
+		all.gates[m.Key] = g
+		c.Calls.Go(g.run)
+	}
+	g.waiters[w] = struct{}{}
+	select {
+	case g.came <- struct{}{}:
+	default:
+	}
+	return w
+}
+
+// leave takes a waiter out. It reports whether that has ended.
+func (m Latch) leave(w *latchWaiter) (ended bool) {
+	all := m.of
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if calls.IsClosed(w.ended) {
+		return true
+	}
+	g := all.gates[m.Key]
+	delete(g.waiters, w)
+	g.endIfEmpty()
+	return false
+}
+
+// endIfEmpty ends the gate if nobody waits: whoever comes from now on has another one.
+func (g *latchGate) endIfEmpty() {
+	if len(g.waiters) == 0 && g.ctx.Err() == nil {
+		delete(g.m.of.gates, g.m.Key)
+		g.end()
+	}
+}
+
+// run ends when nobody waits.
+func (g *latchGate) run() {
+	hub, q := g.m.Engine.Hub, g.m.waiters()
+	defer g.hub.Leave()
+	turn := hub.Join(&g.hub, q)
+	for {
+		if !turn {
+			if err := g.sleep(q); err != nil {
+				g.fail(err, true)
+				return
+			}
+		}
+		g.cover()
+		look, err := g.look()
+		switch {
+		case g.ctx.Err() != nil:
+			return
+		case err != nil:
+			g.fail(err, false)
+			turn = true
+		default:
+			turn = !g.saw(look)
+		}
+		if g.ctx.Err() != nil {
+			return
+		}
+		if !turn {
+			ttl := look.TTL
+			if ttl < 0 || ttl > latchLook {
+				ttl = latchLook
+			}
+			g.hub.Held(ttl, false)
+		}
+	}
+}
+
+// sleep waits for the turn to look.
+func (g *latchGate) sleep(q pubsub.Queue) error {
+	var late <-chan time.Time // for those who have come
+	for {
+		select {
+		case <-g.hub.Turn():
+			_, err := g.hub.News()
+			return err
+		case <-g.came:
+			if late == nil {
+				late = time.After(latchGrain)
+			}
+		case <-late:
+			g.m.Engine.Hub.Wake(q)
+		case <-g.ctx.Done():
+			return g.ctx.Err()
+		}
+	}
+}
+
+// cover begins a look for all who have come.
+func (g *latchGate) cover() {
+	all := g.m.of
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for w := range g.waiters {
+		w.covered = true
+	}
+	select {
+	case <-g.came:
+	default:
+	}
+}
+
+// look asks Redis, again if something went wrong that may pass.
+func (g *latchGate) look() (lua.Latch, error) {
+	m, c := g.m, g.m.Engine
+	look, _, err := Leavable(g.ctx, m.Spec, time.Time{}, func(left <-chan struct{}) (lua.Latch, error) {
+		again := calls.Retry{Least: calls.MinTries}
+		for {
+			look, err := lua.LookAtLatch(c.Calls.Context(g.ctx, time.Now(), 0), c.rdb, m.Key, m.queue)
+			if err == nil || !again.Wait(err, left, c.Calls.Done()) {
+				return look, err
+			}
+		}
+	}, nil)
+	return look, err
+}
+
+// saw tells the waiters what was seen. It reports false if it is to be looked again, for those who came too late for this look.
+func (g *latchGate) saw(look lua.Latch) bool {
+	all := g.m.of
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	again := false
+	for w := range g.waiters {
+		switch {
+		case !w.covered:
+			again = true
+		case look.Count <= 0, w.seen && look.Set != "" && look.Set != w.set:
+			g.let(w, nil)
+		case !w.seen:
+			w.seen, w.set = true, look.Set
+			close(w.closed)
+		}
+		w.count = max(look.Count, 0)
+	}
+	g.endIfEmpty()
+	return look.Count > 0 || !again
+}
+
+// let has a waiter go on.
+func (g *latchGate) let(w *latchWaiter, err error) {
+	w.err = err
+	close(w.ended)
+	delete(g.waiters, w)
+}
+
+// fail ends the waiting of those for whom the look that failed was, or of all.
+func (g *latchGate) fail(err error, everybody bool) {
+	m, c := g.m, g.m.Engine
+	if c.Calls.IsClosed() || errors.Is(err, pubsub.ErrClosed) {
+		err, everybody = m.closed(), true
+	} else {
+		err = m.unreachable(err)
+	}
+	all := m.of
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for w := range g.waiters {
+		if w.covered || everybody {
+			g.let(w, err)
+		}
+	}
+	g.endIfEmpty()
+}

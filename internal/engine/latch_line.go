@@ -1,0 +1,308 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/sweep"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// A process makes the calls that change a latch one after the other. So their order is that of their callers, one number tells a call that
+// is late or repeated, and those that count down while another call is under way are one call:
+//
+//	state    event                                     next
+//	in line  the call before it has ended              sent
+//	         its callers have left, and it need not be answered: sent all the same, if it counts down; otherwise out
+//	sent     reply                                     out: its callers go on
+//	         error that may pass                       sent again, for 3 s after the first error
+//	         other error                               out: its callers fail
+//	         3 s over, Close                           failing from now on
+//	failing  at once                                   its callers, those in line, and those that come get ErrUnreachable
+//	         it counts down                            sent again, for a minute, or once more if the engine is closed
+//	         it set the count, maybe                   the latch is deleted, unless another call set it: for a minute as well
+//	         it deleted the latch, maybe               out
+//
+// A CountDown is counted, even if its callers have left: nothing could take it back once others have seen it.
+type latchLine struct {
+	m       Latch
+	calls   []*latchCall // the first is under way
+	failing error        // why the first has not been answered for so long
+}
+
+type latchChange int8
+
+const (
+	latchSet latchChange = iota
+	latchDown
+	latchDelete
+)
+
+// latchCall is one call, for as many callers as it counts down for.
+type latchCall struct {
+	change  latchChange
+	n       int64           // the count, or by how much to count down
+	ctx     context.Context // of the first caller, for its values
+	callers int             // that wait for it
+	goesOn  bool            // one of them has left, and counts on it
+	sent    bool
+	left    bool          // it was sent, and counts as left behind
+	alone   chan struct{} // closed when nobody waits for it, unless it counts down
+	ended   chan struct{} // closed when the following is set
+	over    bool
+	did     bool
+	err     error
+}
+
+const (
+	// latchKept is for how long Redis knows a call: copies of it are sent for a minute, and may come another one late.
+	latchKept = 2 * sweep.Most
+
+	latchCount = "the count of a latch" // that may be wrong
+)
+
+// TrySetCount sets the count, if there is none.
+func (m Latch) TrySetCount(ctx context.Context, n int64) (bool, error) {
+	return m.change(ctx, latchSet, n)
+}
+
+// CountDown counts down by one.
+func (m Latch) CountDown(ctx context.Context) error {
+	_, err := m.change(ctx, latchDown, 1)
+	return err
+}
+
+// Delete deletes the latch.
+func (m Latch) Delete(ctx context.Context) (bool, error) { return m.change(ctx, latchDelete, 0) }
+
+func (m Latch) change(ctx context.Context, what latchChange, n int64) (bool, error) {
+	began := time.Now()
+	if err := m.begin(ctx, time.Time{}); err != nil {
+		return false, err
+	}
+	c := m.Engine
+	defer c.Calls.Ended()
+	if ctx.Err() != nil {
+		return false, m.Fail(ctx.Err())
+	}
+	failed, closed := m.failed, c.Calls.Done()
+	if what == latchDown {
+		failed, closed = m.unreachable, nil // it is made all the same, and Close waits for that
+	}
+	call, err := m.enter(ctx, what, n)
+	if err != nil {
+		return false, m.unreachable(err)
+	}
+	select {
+	case <-call.ended:
+	case <-ctx.Done():
+	case <-closed:
+	}
+	if !m.isOver(call) {
+		return false, m.left(ctx, silence(began))
+	}
+	if call.err != nil {
+		return false, failed(call.err)
+	}
+	return call.did, nil
+}
+
+// enter puts a call in line, for one more caller. The error is that of a line that is failing: then only what counts down is in it.
+func (m Latch) enter(ctx context.Context, what latchChange, n int64) (*latchCall, error) {
+	c := m.Engine
+	all := m.of
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	l := all.lines[m.Key]
+	if l == nil {
+		if all.lines == nil {
+			all.lines = make(map[string]*latchLine)
+		}
+		l = &latchLine{m: m}
+		all.lines[m.Key] = l
+		c.Calls.Go(l.run)
+	}
+	if l.failing != nil && what != latchDown {
+		return nil, l.failing
+	}
+	var call *latchCall
+	if last := len(l.calls) - 1; what == latchDown && last >= 0 && l.calls[last].takes(l.failing != nil) {
+		call = l.calls[last]
+		call.n += n
+	} else {
+		call = &latchCall{change: what, n: n, ctx: ctx, ended: make(chan struct{})}
+		if what != latchDown {
+			call.alone = make(chan struct{})
+		}
+		l.calls = append(l.calls, call)
+	}
+	if l.failing != nil {
+		return nil, l.failing
+	}
+	call.callers++
+	return call, nil
+}
+
+// takes reports whether a CountDown may be added to a call. Those of one that has failed were told so, and so is whoever is added.
+func (call *latchCall) takes(failing bool) bool {
+	return call.change == latchDown && !call.sent && (!call.over || failing)
+}
+
+// isOver reports whether a call has ended. If it has not, one of its callers leaves.
+func (m Latch) isOver(call *latchCall) bool {
+	c := m.Engine
+	m.of.mu.Lock()
+	defer m.of.mu.Unlock()
+	if call.over {
+		return true
+	}
+	call.goesOn = true
+	if call.callers--; call.callers > 0 {
+		return false
+	}
+	if call.alone != nil {
+		close(call.alone)
+	}
+	if call.left = call.sent; call.left {
+		c.Calls.Leave(m.Slot)
+	}
+	return false
+}
+
+// run makes the calls; it ends when none is left.
+func (l *latchLine) run() {
+	for call := l.next(); call != nil; call = l.next() {
+		l.make(call)
+	}
+}
+
+// next is the call to be made; nil if there is none, and the line has ended.
+func (l *latchLine) next() *latchCall {
+	all := l.m.of
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for len(l.calls) > 0 {
+		call := l.calls[0]
+		if call.sent = call.callers > 0 || call.change == latchDown; call.sent {
+			return call
+		}
+		l.calls = l.calls[1:]
+	}
+	delete(all.lines, l.m.Key)
+	return nil
+}
+
+// make makes the first call.
+func (l *latchLine) make(call *latchCall) {
+	c, args := l.m.Engine, l.args()
+	began, mayHaveRun := time.Now(), false
+	again := calls.Retry{Least: calls.MinTries}
+	for {
+		did, err := call.send(c.Calls.Context(call.ctx, time.Now(), 0), c, args)
+		c.Calls.Answered(l.m.Slot, err)
+		refused := err != nil && !calls.MayPass(err)
+		if err == nil || refused && !l.goesOn(call, mayHaveRun) {
+			alone := l.end(call, did, err)
+			if call.change == latchSet && (did && alone || err != nil && mayHaveRun) {
+				l.undo(args.ID()) // nobody knows that it is set
+			}
+			break
+		}
+		mayHaveRun = mayHaveRun || calls.MayHaveRun(err)
+		if again.Wait(err, call.alone, c.Calls.Done()) {
+			continue
+		}
+		if refused {
+			err = calls.ErrNoAnswer // it is counted all the same, and so was not refused
+		}
+		l.fail(call, err)
+		switch {
+		case call.change == latchDown:
+			l.m.insist(began, latchCount, func(ctx context.Context) error {
+				_, err := call.send(ctx, c, args)
+				return err
+			})
+		case call.change == latchSet && mayHaveRun:
+			l.undo(args.ID())
+		}
+		break
+	}
+	l.shift(call)
+}
+
+// goesOn reports whether a CountDown that Redis has refused is to be made all the same: an earlier copy may have run, or somebody counts on it who
+// cannot be told.
+func (l *latchLine) goesOn(call *latchCall, mayHaveRun bool) bool {
+	all := l.m.of
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	return call.change == latchDown && (mayHaveRun || call.goesOn)
+}
+
+func (l *latchLine) args() lua.LatchCall {
+	m, c := l.m, l.m.Engine
+	return lua.LatchCall{
+		Name: m.Key, Record: m.queue, Client: c.ID, Number: m.of.numbers.Add(1), Keep: latchKept, Publish: lua.Publish(c.KnownChannel(m.Spec)),
+	}
+}
+
+func (call *latchCall) send(ctx context.Context, c *Engine, args lua.LatchCall) (did bool, err error) {
+	switch call.change {
+	case latchSet:
+		return lua.SetCount(ctx, c.rdb, args, call.n)
+	case latchDown:
+		return lua.CountDown(ctx, c.rdb, args, call.n)
+	default:
+		return lua.DeleteLatch(ctx, c.rdb, args, "")
+	}
+}
+
+// end tells the callers of a call how it has ended. It reports whether none is left.
+func (l *latchLine) end(call *latchCall, did bool, err error) (alone bool) {
+	all := l.m.of
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	call.end(did, err)
+	return call.callers == 0
+}
+
+func (call *latchCall) end(did bool, err error) {
+	if !call.over {
+		call.over, call.did, call.err = true, did, err
+		close(call.ended)
+	}
+}
+
+// fail tells the callers of all calls that the first was not answered. Those that are not sent are dropped, unless they count down.
+func (l *latchLine) fail(first *latchCall, err error) {
+	all := l.m.of
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	l.failing = err
+	for _, call := range l.calls {
+		call.end(false, err)
+	}
+	l.calls = slices.DeleteFunc(l.calls, func(call *latchCall) bool { return call != first && call.change != latchDown })
+}
+
+// shift takes the first call out of the line.
+func (l *latchLine) shift(call *latchCall) {
+	all := l.m.of
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if call.left {
+		l.m.Engine.Calls.LeftEnds(l.m.Slot)
+	}
+	l.calls, l.failing = l.calls[1:], nil
+}
+
+// undo deletes the latch if that call has set it.
+func (l *latchLine) undo(id string) {
+	args := l.args()
+	l.m.insist(time.Now(), latchCount, func(ctx context.Context) error {
+		_, err := lua.DeleteLatch(ctx, l.m.Engine.rdb, args, id)
+		return err
+	})
+}

@@ -1,0 +1,401 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/lease"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// A PermitHold is what one Acquire has of a semaphore whose permits expire: one permit or several, which are lost, and given back, together. It is the
+// ctx that the Acquire returns.
+//
+//	state     event                                         next
+//	held      a renewal, for each permit                    held
+//	          the end of the trusted time of a permit       lost: the ctx ends; nothing is renewed any more
+//	          Redis does not have a permit                  lost
+//	          it is given back by its id, in this process   lost
+//	          Close                                         held: the ctx ends, and the permits stay until their lease is over
+//	          release                                       over: the pool gives the permits back
+//	lost      release                                       over: what is left of them is given back in the background
+//
+// A permit is trusted until its lease is over, counted from when it was first asked for: a repeat of that call does not make it longer (G2).
+type PermitHold struct {
+	context.Context // cancelled when it is released or lost
+
+	semaphore PermitSemaphore
+	outer     Section // see Section.Around
+	inner     InnerUnlocks
+	unlocked  unlockedError // the cause of the end of its section
+	permits   []heldPermit
+	limit     time.Time // see WithMaxHold; zero: no such bound
+	// Released ends its section by that release, and returns what it does; nil: nobody wants to know of that.
+	Released func(release func() error) error
+
+	mu     sync.Mutex              // guards the following; no other lock but that of a renewer is taken under it
+	cancel context.CancelCauseFunc // nil once it is released
+	loss   error                   // why it ended before that
+}
+
+// heldPermit is one of the permits of a hold, as the renewer sees it.
+type heldPermit struct {
+	hold *PermitHold
+	id   lua.PermitID
+	slot int64
+
+	// Guarded by hold.mu.
+	lease    *lease.Lease // another one after each UpdateLease
+	updating int          // calls to UpdateLease that Redis may still do
+	least    time.Time    // the earliest end that one of these gives it, or one that was under way with them
+}
+
+// ownPermits are the permits that the process holds.
+type ownPermits struct {
+	mu sync.Mutex // guards the following; no other lock is taken under it
+	of map[lua.PermitID]*heldPermit
+}
+
+// longest is for how long a permit is trusted that does not expire: 146 years.
+const longest time.Duration = math.MaxInt64 / 2
+
+// admit has a hold begin on the permits that w was granted. Otherwise these are to be given back.
+func (m PermitSemaphore) admit(ctx context.Context, w *permitWaiter) (*PermitHold, error) {
+	c := m.Engine
+	until := w.sent.Add(m.TTL())
+	if !time.Now().Before(until) {
+		return nil, c.errs.Loss(Loss{
+			Name: m.Name, Owner: w.ids[0].String(), Reason: LostExpired, Since: until, Text: "lost: Redis took longer than the lease to answer",
+		})
+	}
+	if !c.HoldBegins(false) {
+		return nil, m.closed()
+	}
+	h := &PermitHold{semaphore: m, outer: InnermostOpen(ctx), permits: make([]heldPermit, len(w.ids))}
+	h.Context, h.cancel = context.WithCancelCause(ctx)
+	h.unlocked.name = &m.Name
+	if m.MaxHold > 0 {
+		h.limit = w.sent.Add(m.MaxHold)
+	}
+	h.mu.Lock()
+	open := true
+	for i := range h.permits {
+		p := &h.permits[i]
+		p.hold, p.id, p.slot = h, w.ids[i], w.slots[i]
+		open = p.keep(until, m.Lease == 0) && open
+	}
+	h.mu.Unlock()
+	if !open {
+		h.end(c.errs.Closed)
+		c.HoldEnds()
+		return nil, m.closed()
+	}
+	m.of.own.add(h.permits)
+	if h.lossSoFar() != nil { // meanwhile, so that nobody took them out
+		m.of.own.remove(h.permits)
+	}
+	c.Leases.CatchUp() // whoever had a permit through this Client before, till the end of its lease, is told first (G1)
+	return h, nil
+}
+
+// keep has the renewer keep a permit. It reports false if the engine is closed. hold.mu is held.
+func (p *heldPermit) keep(until time.Time, renewed bool) bool {
+	c := p.hold.semaphore.Engine
+	p.lease = new(lease.Lease)
+	if !p.hold.limit.IsZero() {
+		c.Leases.Limit(p.lease, p.hold.limit)
+	}
+	return c.Leases.Keep(p.lease, p, until, renewed)
+}
+
+// end ends the ctx, and the renewals. It returns false if it was released before.
+func (h *PermitHold) end(why error) bool {
+	h.mu.Lock()
+	cancel := h.cancel
+	h.cancel = nil
+	h.stop()
+	h.mu.Unlock()
+	if cancel == nil {
+		return false
+	}
+	cancel(why)
+	return true
+}
+
+// stop ends the renewals. mu is held.
+func (h *PermitHold) stop() {
+	for i := range h.permits {
+		h.semaphore.Engine.Leases.Stop(h.permits[i].lease)
+	}
+}
+
+// Release gives the permits back.
+func (h *PermitHold) Release() error {
+	m, c := h.semaphore, h.semaphore.Engine
+	until := h.until()
+	if !time.Now().Before(until) {
+		c.Leases.CatchUp() // it is lost, whoever notices first
+	}
+	if !h.end(&h.unlocked) {
+		return m.notHeld(ErrUnlockedBefore)
+	}
+	release := func() error { return h.release(until) }
+	if h.Released != nil {
+		return h.Released(release)
+	}
+	return release()
+}
+
+func (h *PermitHold) release(until time.Time) (err error) {
+	m, c, began := h.semaphore, h.semaphore.Engine, time.Now()
+	defer c.HoldEnds()
+	m.of.own.remove(h.permits)
+	if loss := h.lossSoFar(); loss != nil {
+		if c.Calls.Start() { // otherwise they end with their lease
+			m.giveBackLater(h.ids())
+			c.Calls.Ended()
+		}
+		return m.notHeld(loss)
+	}
+	defer func() { spend(h.Context, began, err != nil) }()
+	over := began.Add(c.unlockTime(&h.inner, began, func() bool { return c.Calls.IsSilent(m.Slot) }))
+	given, err := m.giveBack(h.Context, calls.Earlier(over, until), h.ids())
+	why := Loss{Reason: LostExpired, Since: until, Text: "lost: its lease ended before it could be given back"}
+	at := 0
+	if err != nil {
+		if time.Now().Before(until) || c.Calls.IsClosed() {
+			return m.unreachable(err)
+		}
+	} else {
+		for at < len(given) && given[at] == lua.PermitReleased {
+			at++
+		}
+		if at == len(given) {
+			return nil
+		}
+		if given[at] == lua.PermitUnknown {
+			why = permitGone()
+		}
+	}
+	loss := h.explain(&h.permits[at], why)
+	h.unlocked.loss.Store(&loss)
+	c.lost(h, m.Kind.Name, loss)
+	return m.notHeld(loss)
+}
+
+// GiveBack releases what the caller was not told of.
+func (h *PermitHold) GiveBack() { _ = h.Release() }
+
+// until is when the first permit is not trusted any more.
+func (h *PermitHold) until() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	until := h.semaphore.Engine.Leases.Until(h.permits[0].lease)
+	for i := range h.permits[1:] {
+		until = calls.Earlier(until, h.semaphore.Engine.Leases.Until(h.permits[i+1].lease))
+	}
+	return until
+}
+
+func (h *PermitHold) lossSoFar() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.loss
+}
+
+// lose ends a hold before its release: whoever is inside is told.
+func (p *heldPermit) lose(why Loss) {
+	h := p.hold
+	h.mu.Lock()
+	if h.loss != nil || h.cancel == nil {
+		h.mu.Unlock()
+		return
+	}
+	loss := h.explain(p, why)
+	h.loss = loss
+	h.stop()
+	h.cancel(loss)
+	h.mu.Unlock()
+	c := h.semaphore.Engine
+	h.semaphore.of.own.remove(h.permits)
+	c.lost(h, h.semaphore.Kind.Name, loss)
+}
+
+// explain makes the error of a loss.
+func (h *PermitHold) explain(p *heldPermit, why Loss) error {
+	why.Name, why.Owner = h.semaphore.Name, p.id.String()
+	return h.semaphore.Engine.errs.Loss(why)
+}
+
+// Item is what a renewal names.
+func (p *heldPermit) Item() lease.Item {
+	return lease.Item{Name: p.hold.semaphore.Key, Owner: string(p.id[:])}
+}
+
+// Group is what it has in common with the others of a renewal.
+func (p *heldPermit) Group() any { return p.hold.semaphore.Engine.group(p.hold.semaphore.Spec) }
+
+// About is the semaphore that it is of.
+func (p *heldPermit) About() (name, kind string) {
+	return p.hold.semaphore.Name, p.hold.semaphore.Kind.Name
+}
+
+// Lost is called when nobody may trust in the permit any more.
+func (p *heldPermit) Lost(loss lease.Loss) {
+	if loss.Gone {
+		p.gone()
+		return
+	}
+	p.lose(p.hold.semaphore.lossOf(loss))
+}
+
+// Closed is called when the client ends before the hold does. That is no loss: the permits stay in Redis, for their release.
+func (p *heldPermit) Closed() {
+	h := p.hold
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cancel != nil {
+		h.cancel(h.explain(p, Loss{Reason: LostClosed, Since: time.Now(), Text: clientClosed}))
+	}
+}
+
+// gone ends a hold of which Redis does not have a permit any more.
+func (p *heldPermit) gone() {
+	p.lose(permitGone())
+	m := p.hold.semaphore
+	m.Engine.Hub.Wake(m.queueInHub()) // one may be free, and nobody need have said so
+}
+
+func permitGone() Loss {
+	return Loss{
+		Reason: LostGone, Since: time.Now(), Text: "lost: the permit was given back by its id, or its key was deleted or forgotten by a failover",
+	}
+}
+
+// released ends a hold because a permit is given back by its id.
+func (p *heldPermit) released() {
+	p.lose(Loss{Reason: LostGone, Since: time.Now(), Text: "lost: the permit is given back by its id"})
+}
+
+// updates is called before Redis is told that a permit ends then: it must not be trusted for longer than Redis keeps it.
+func (p *heldPermit) updates(until time.Time) {
+	h := p.hold
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if p.updating++; p.updating == 1 || until.Before(p.least) {
+		p.least = until
+	}
+	if until.Before(h.semaphore.Engine.Leases.Until(p.lease)) {
+		p.endsAt(until)
+	}
+}
+
+// updated is called when Redis has answered that.
+func (p *heldPermit) updated(held bool) {
+	p.hold.mu.Lock()
+	defer p.hold.mu.Unlock()
+	if p.updating--; held {
+		p.endsAt(p.least)
+	}
+}
+
+// endsAt has a permit be trusted until then, and not renewed. hold.mu is held.
+func (p *heldPermit) endsAt(until time.Time) {
+	if h := p.hold; h.cancel != nil && h.loss == nil {
+		h.semaphore.Engine.Leases.Stop(p.lease)
+		p.keep(until, false)
+	}
+}
+
+// IDs are those of the permits.
+func (h *PermitHold) ids() []lua.PermitID {
+	ids := make([]lua.PermitID, len(h.permits))
+	for i := range h.permits {
+		ids[i] = h.permits[i].id
+	}
+	return ids
+}
+
+// IDs are those of the permits, as users know them.
+func (h *PermitHold) IDs() []string {
+	ids := make([]string, len(h.permits))
+	for i := range h.permits {
+		ids[i] = h.permits[i].id.String()
+	}
+	return ids
+}
+
+// Slots are the numbers of the permits.
+func (h *PermitHold) Slots() []int {
+	slots := make([]int, len(h.permits))
+	for i := range h.permits {
+		slots[i] = int(h.permits[i].slot)
+	}
+	return slots
+}
+
+// String keeps fmt from reading the fields, which change. It is the form of package context.
+func (h *PermitHold) String() string {
+	return fmt.Sprint(h.Context) + ".WithPermit(" + Quote(h.semaphore.Name) + ")"
+}
+
+// Value makes it the innermost section of its context.
+func (h *PermitHold) Value(key any) any {
+	if _, ok := key.(SectionKey); ok {
+		return h
+	}
+	return h.Context.Value(key)
+}
+
+// Around is the section around it.
+func (h *PermitHold) Around() Section { return h.outer }
+
+// IsOpen reports whether it was not released.
+func (h *PermitHold) IsOpen() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.cancel != nil
+}
+
+// Owns is false: a permit is no owner, and is not re-entered.
+func (h *PermitHold) Owns(string) bool { return false }
+
+// Unlocks is the time that unlocks inside of it took.
+func (h *PermitHold) Unlocks() *InnerUnlocks { return &h.inner }
+
+func (o *ownPermits) add(permits []heldPermit) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.of == nil {
+		o.of = make(map[lua.PermitID]*heldPermit)
+	}
+	for i := range permits {
+		o.of[permits[i].id] = &permits[i]
+	}
+}
+
+func (o *ownPermits) remove(permits []heldPermit) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i := range permits {
+		delete(o.of, permits[i].id)
+	}
+	if len(o.of) == 0 {
+		o.of = nil // a map keeps its room
+	}
+}
+
+// own is the permit with that id, if this process holds it.
+func (m PermitSemaphore) own(id lua.PermitID) *heldPermit {
+	o := &m.of.own
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if p := o.of[id]; p != nil && p.hold.semaphore.Key == m.Key {
+		return p
+	}
+	return nil
+}

@@ -1,0 +1,178 @@
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// PermitSemaphore is a number of permits that expire. What this process asks of it goes through its pool (pool.go); what an Acquire has of it is a
+// PermitHold (permit_hold.go).
+type PermitSemaphore struct{ Semaphore }
+
+// PermitSemaphore is the semaphore with that key, which users call name.
+func (all *Semaphores) PermitSemaphore(key, name string) PermitSemaphore {
+	return PermitSemaphore{Semaphore{counter{all.engine.NewSpec(key, kinds.PermitSemaphore, name)}, all}}
+}
+
+// errNoPermit is behind NotHeld.
+var errNoPermit = errors.New("no such permit, or it has expired")
+
+// Acquire waits for n permits. What it is granted is kept, or given back.
+func (m PermitSemaphore) Acquire(who Caller, n int) (*PermitHold, error) {
+	if err := m.begin(who.Ctx, who.Limit, m.Fits()); err != nil {
+		return nil, err
+	}
+	defer m.Engine.Calls.Ended()
+	w := &permitWaiter{n: int64(n), lease: m.expiry(m.TTL()), ids: make([]lua.PermitID, n)}
+	for i := range w.ids {
+		w.ids[i] = m.Engine.newPermitID()
+	}
+	if err := m.await(who, w); err != nil {
+		return nil, err
+	}
+	h, err := m.admit(who.Ctx, w)
+	if err != nil {
+		m.giveBackLater(w.ids)
+		return nil, err
+	}
+	return h, nil
+}
+
+// newPermitID returns an id for a permit. Its first half is that of the Client's id, so that whoever sees the permits in Redis knows whose they are.
+func (c *Engine) newPermitID() (id lua.PermitID) {
+	client, _ := uuid.Parse(c.ID)                  // it is one
+	_, _ = rand.Read(id[copy(id[:8], client[:]):]) // never fails
+	return id
+}
+
+// giveBackLater has permits given back in the background, within a call that was started.
+func (m PermitSemaphore) giveBackLater(ids []lua.PermitID) {
+	_, _, _ = m.of.pools.change(context.Background(), m.Semaphore, true, lua.Add, 0, ids...)
+}
+
+// giveBack gives permits back, for a caller who waits until then. The pool goes on after that.
+func (m PermitSemaphore) giveBack(values context.Context, until time.Time, ids []lua.PermitID) ([]lua.Given, error) {
+	c := m.Engine
+	if !c.Calls.Start() { // after Close
+		args := m.lastArgs()
+		args.Release = ids
+		ctx, cancel := c.Calls.Last()
+		defer cancel()
+		reply, err := m.use(ctx, args)
+		return reply.Released, err
+	}
+	defer c.Calls.Ended()
+	call, at, err := m.of.pools.change(values, m.Semaphore, true, lua.Add, 0, ids...)
+	if err != nil {
+		return nil, err
+	}
+	timer := time.NewTimer(time.Until(until))
+	defer timer.Stop()
+	select {
+	case <-call.ended:
+	case <-timer.C:
+	}
+	switch over := m.of.pools.isOver(call); {
+	case !over:
+		return nil, calls.ErrNoAnswer
+	case call.err != nil:
+		return nil, call.err
+	}
+	return call.given[at : at+len(ids)], nil
+}
+
+// Release gives a permit back, whoever holds it. A hold of this process is lost first; since ctx may be that of its section, the call is
+// bounded by the time of an unlock then.
+func (m PermitSemaphore) Release(ctx context.Context, id lua.PermitID) error {
+	var given lua.Given
+	if own := m.own(id); own != nil && ctx.Err() == nil {
+		own.released()
+		all, err := m.giveBack(ctx, time.Now().Add(m.Engine.Options.UnlockTimeout), []lua.PermitID{id})
+		if err != nil {
+			return m.unreachable(err)
+		}
+		given = all[0]
+	} else {
+		if err := m.begin(ctx, time.Time{}, m.Fits()); err != nil {
+			return err
+		}
+		call, at, err := m.change(ctx, lua.Add, 0, id)
+		if err != nil {
+			return err
+		}
+		given = call.given[at]
+	}
+	if given != lua.PermitReleased {
+		return m.notHeld(errNoPermit)
+	}
+	return nil
+}
+
+// UpdateLease makes a permit end d from now, whoever holds it. A hold of this process ends by then, and is not renewed any more; if d is Forever, it does
+// not end. Of calls that are under way at once nobody knows which Redis has done last, nor when it does one that is not answered: the hold ends with the
+// shortest.
+func (m PermitSemaphore) UpdateLease(ctx context.Context, id lua.PermitID, d time.Duration) error {
+	own := m.own(id)
+	until, lasts := time.Now().Add(longest), d // before the call is sent
+	if d != lua.Forever {
+		until, lasts = time.Now().Add(d), longer(d, m.Grace)
+	}
+	if own != nil && ctx.Err() == nil {
+		own.updates(until)
+	}
+	held, err := queryKeys(ctx, m, func(ctx context.Context) (bool, error) {
+		s := lua.PermitSemaphore{Semaphore: m.args(0).Semaphore, Timeouts: kinds.PermitTimeouts(m.Key)}
+		held, err := lua.SetPermitLease(ctx, m.Engine.rdb, s, id, lasts)
+		if own != nil && (err == nil || !calls.MayHaveRun(err)) {
+			own.updated(held)
+		}
+		return held, err
+	})
+	switch {
+	case err != nil:
+		return err
+	case held:
+		return nil
+	case own != nil:
+		own.gone()
+	}
+	return m.notHeld(errNoPermit)
+}
+
+// LeaseTime is how long a permit lasts from now on, or Forever.
+func (m PermitSemaphore) LeaseTime(ctx context.Context, id lua.PermitID) (time.Duration, error) {
+	info, err := m.look(ctx, &id)
+	if err == nil && !info.Found {
+		err = m.notHeld(errNoPermit)
+	}
+	return info.Left, err
+}
+
+// Look is how many permits are free, and how many are held.
+func (m PermitSemaphore) Look(ctx context.Context) (free, held int64, err error) {
+	info, err := m.look(ctx, nil)
+	return info.Free, info.Held, err
+}
+
+func (m PermitSemaphore) look(ctx context.Context, id *lua.PermitID) (lua.PermitsInfo, error) {
+	return queryKeys(ctx, m, func(ctx context.Context) (lua.PermitsInfo, error) {
+		s := lua.PermitSemaphore{Semaphore: lua.Semaphore{Name: m.Key}, Timeouts: kinds.PermitTimeouts(m.Key)}
+		return lua.LookPermits(ctx, m.Engine.rdb, s, id)
+	})
+}
+
+// queryKeys is query for a command with several keys.
+func queryKeys[T any](ctx context.Context, m PermitSemaphore, command func(context.Context) (T, error)) (value T, err error) {
+	if err := m.Fits(); err != nil && m.Invalid == nil {
+		return value, m.Fail(err)
+	}
+	return query(ctx, m.Spec, command)
+}

@@ -1,0 +1,73 @@
+package kinds
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/lua"
+)
+
+// Semaphore is Redisson's RSemaphore. As a latch it is no lock, and of what a kind has it needs the names alone.
+var Semaphore = &Kind{
+	Name:    "semaphore",
+	Channel: prefixed("redisson_sc"),
+	Queue:   Own("rlock_sem_queue"),
+	Extra:   SemaphoreRequests,
+}
+
+// PermitSemaphore is Redisson's RPermitExpirableSemaphore. Permits are renewed, and are no locks beside that.
+var PermitSemaphore = &Kind{
+	Name:    "permits",
+	Channel: Semaphore.Channel,
+	Queue:   Semaphore.Queue,
+	Extra:   Semaphore.Extra,
+	Renew:   renewPermits,
+}
+
+// SemaphoreRequests names the key of the record of requests, see lua/line.lua.
+var SemaphoreRequests = Own("rlock_sem_requests")
+
+// PermitSlots names the key of the numbers that permits have.
+var PermitSlots = Own("rlock_sem_slots")
+
+// PermitTimeouts names the key of the permits of a semaphore, and of the times at which they expire.
+func PermitTimeouts(name string) string {
+	if strings.Contains(name, "{") {
+		return name + ":timeout"
+	}
+	return "{" + name + "}:timeout"
+}
+
+// renewPermits renews permits, each of which is a hold whose owner is its id.
+func renewPermits(ctx context.Context, c rueidis.Client, lease time.Duration, holds []lua.Hold) ([]lua.Renewal, error) {
+	var all []lua.PermitsToRenew
+	at := make(map[string]int) // semaphores in all
+	of := make([]int, len(holds))
+	for i, h := range holds {
+		which, known := at[h.Name]
+		if !known {
+			which = len(all)
+			at[h.Name] = which
+			all = append(all, lua.PermitsToRenew{Timeouts: PermitTimeouts(h.Name)})
+		}
+		of[i] = which
+		all[which].IDs = append(all[which].IDs, lua.PermitID([]byte(h.Owner)))
+	}
+	answers, err := lua.RenewPermits(ctx, c, lease, all)
+	if err != nil {
+		return nil, err
+	}
+	next := make([]int, len(all)) // the answers are in the order of the semaphores
+	for i := 1; i < len(all); i++ {
+		next[i] = next[i-1] + len(all[i-1].IDs)
+	}
+	verdicts := make([]lua.Renewal, len(holds))
+	for i, which := range of {
+		verdicts[i] = answers[next[which]]
+		next[which]++
+	}
+	return verdicts, nil
+}

@@ -1,0 +1,113 @@
+package quorum
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
+)
+
+// Release is the unlock of the last level: it releases all shares at once, and returns when it is clear what a majority of the servers says. It
+// waits no longer than the hold is trusted, nor than that time is over; the rest goes on in the background. The same is done for what a lost hold
+// may still have in Redis, without waiting.
+func (v *votes) Release(last *engine.Level, over time.Time) error {
+	defer v.uncount()
+	defer v.pass()
+	release(v.end(true), false)
+	return last.Await(v.ended, over, v.why)
+}
+
+// release gives shares back, side by side. Those that are counted are calls that Close waits for already.
+func release(rest []*share, counted bool) {
+	for _, s := range rest {
+		if !s.held {
+			s.tenure.SweepIfUnresolved()
+			s.isBack(engine.ReleaseResult{})
+			continue
+		}
+		c := s.tenure.Spec.Engine
+		counted := counted || c.Calls.Start() // an unlock works after Close, too
+		go func() {                           // ends when the server has answered, or after its retries; Close waits for it
+			if counted {
+				defer c.Calls.Ended()
+			}
+			s.giveBack(true, nil)
+		}()
+	}
+}
+
+// giveBack ends a share, once. err is why it is not known whether it was granted.
+func (s *share) giveBack(granted bool, err error) {
+	m, r := s.tenure.Spec, engine.ReleaseResult{Err: err}
+	if granted {
+		r = s.tenure.Release()
+	} else {
+		s.tenure.SweepIfUnresolved()
+	}
+	s.isBack(r)
+	m.Engine.Hub.Wake(s.of.of.waiters(m)) // a waiter of this process may have been refused because of it
+}
+
+// isBack works in what came of that.
+func (s *share) isBack(r engine.ReleaseResult) {
+	v := s.of
+	v.mu.Lock()
+	s.back, s.failed = true, r.Err
+	// One that was missing, and came late, says nothing of the time before; nor does one that was given back before that of the time since.
+	s.found = r.Held && r.Err == nil && (s.held || !s.missed) && v.over
+	held, most, underWay, failed := v.sound(), v.of.majority(), 0, 0
+	for _, o := range v.shares {
+		switch {
+		case !o.back:
+			underWay++
+		case o.failed != nil:
+			failed++
+		}
+	}
+	isClear := v.releases && (held >= most || underWay == 0)
+	v.mu.Unlock()
+	var result []error
+	switch {
+	case !isClear:
+		return
+	case held >= most:
+	case held+failed >= most:
+		result = []error{v.why()}
+	default:
+		v.lose(engine.Loss{Reason: engine.LostGone, Since: time.Now(), Text: "lost: most servers lost their data, or it was forced open"})
+	}
+	select {
+	case v.ended <- result:
+	default: // it was clear before
+	}
+}
+
+// why is what keeps a release from its end so far.
+func (v *votes) why() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var last error
+	for _, s := range v.shares {
+		last = cmp.Or(s.failed, last)
+	}
+	return v.of.tooFew(last)
+}
+
+// sound is how many of the shares count that a release has found. One that was missing since the votes are live counts if each that was not
+// found, or not yet, was last seen after that one was taken again: had it been gone in between, a renewal would have told. It is for votes that are
+// over. mu is held.
+func (v *votes) sound() (n int) {
+	seen := time.Now()
+	for _, s := range v.shares {
+		if s.held && !s.found {
+			seen = calls.Earlier(seen, s.seen())
+		}
+	}
+	for _, s := range v.shares {
+		if s.found && (!s.missed || s.since.Before(seen)) {
+			n++
+		}
+	}
+	return n
+}

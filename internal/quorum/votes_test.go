@@ -1,0 +1,69 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
+)
+
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// silent is a teller that notes nothing.
+type silent struct{}
+
+func (silent) Warn(string, ...any)                 {}
+func (silent) Lost(context.Context, string, error) {}
+func (silent) Panicked(v any, _ []byte)            { panic(v) }
+func (silent) Flush()                              {}
+
+// I5: a quorum's hold is trusted for as long as a majority of the servers has it, less the drift. What a share was renewed to counts,
+// and what is missing does not.
+func TestTrust(t *testing.T) {
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	var members []*engine.Spec
+	for i := range 5 {
+		c := engine.New(rdb, uuid.NewString(), engine.Options{
+			Errors: engine.Errors{Closed: errors.New("closed")}, Tell: silent{}, WatchdogTimeout: 30 * time.Second, UnlockTimeout: calls.Timeout,
+		})
+		t.Cleanup(c.Close)
+		name := fmt.Sprint(redistest.Name(t), i)
+		m := c.NewSpec(name, kinds.Mutex, name)
+		m.Lease = 10 * time.Second
+		members = append(members, m)
+	}
+	now := time.Now()
+	v := &votes{of: New(members[0].Name, members)}
+	v.tenure = engine.MajorityOf(v.of.Spec, v)
+	after := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
+	for i, seconds := range []int{5, 3, 1, 2, 4} {
+		v.shares = append(v.shares, &share{of: v, tenure: v.tenure.Share(v.of.Members[i]), held: true, until: after(seconds)})
+	}
+	const allowed = 100*time.Millisecond + 2*time.Millisecond
+	trusts := func(seconds int) {
+		t.Helper()
+		require.Equal(t, after(seconds).Add(-allowed), v.Until())
+	}
+	trusts(3)
+	v.shares[0].held = false
+	trusts(2)
+	v.shares[1].held = false
+	trusts(1)
+	v.shares[2].held = false
+	require.Zero(t, v.Until())
+	v.shares[2].held, v.shares[2].until = true, after(9) // healed
+	trusts(2)
+	renewed := v.shares[3].tenure
+	require.True(t, renewed.Spec.Engine.Leases.Keep(&renewed.Lease, engine.Keeper{Tenure: renewed}, now.Add(8*time.Second), false))
+	require.Less(t, v.Until().Sub(now.Add(4*time.Second-allowed)).Abs(), time.Microsecond)
+	renewed.Spec.Engine.Leases.Stop(&renewed.Lease)
+}

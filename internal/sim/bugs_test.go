@@ -1,0 +1,104 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Worlds of TestBugsAreFound.
+
+// calm is one in which nothing fails.
+func calm(*Plan) {}
+
+// lossy is one in which answers are lost, a process has no way to the server now and then, and semaphores are meddled with.
+func lossy(p *Plan) {
+	p.Lossy, p.Meddle = 0.03, 0.2
+	for at := 3 * time.Second; at < p.Time; at += 10 * time.Second {
+		p.Faults = append(p.Faults, Fault{At: at, For: 5 * time.Second, What: Silent})
+	}
+}
+
+// slowOnce is one in which the server is stopped for longer than calls try, and leases are long.
+func slowOnce(p *Plan) {
+	p.Watchdog = 30 * time.Second
+	p.Faults = []Fault{{At: 10 * time.Second, For: 12 * time.Second, What: ServerSlow, Process: -1}}
+}
+
+// killed is one in which two processes die, each of which is likely to have something.
+func killed(p *Plan) {
+	p.Watchdog, p.Hold, p.Think = 3*time.Second, 2*time.Second, 20*time.Millisecond
+	p.Faults = []Fault{{At: 3 * time.Second, What: Killed, Process: 0}, {At: 13 * time.Second, What: Killed, Process: 1}}
+}
+
+// heldLong is one in which sections are longer than a lease, and permits of others are ended by their ids.
+func heldLong(p *Plan) {
+	p.Watchdog, p.Hold, p.Think, p.Meddle = 3*time.Second, 5*time.Second, 20*time.Millisecond, 0.5
+}
+
+// TestBugsAreFound puts bugs into the scripts, one at a time: of a few worlds one has to fail, by what its oracle says.
+func TestBugsAreFound(t *testing.T) {
+	for _, bug := range []struct {
+		name     string
+		kind     Kind
+		old, new string // in the text of the scripts
+		says     string
+		in       func(*Plan)
+	}{
+		{"a repeat of a lost call takes and gives once more", Semaphore, "local done, sum, which = recalled(line)", "local done, sum, which", "permits", lossy},
+		{"one permit too many is taken", Semaphore, "if want <= free - sum and", "if want <= free - sum + 1 and", "permits are free", lossy},
+		{"a release wakes nobody", Semaphore, "if not tell(line, place.client, look_message(0)) then\nreturn drop", "if false then\nreturn drop", "(G4)", calm},
+		{"the queue does not expire", Semaphore, "redis.call('pexpire', line.requests, '61000')", "", "after the end (G5)", lossy},
+		{"a latch opens one too early", Latch, "if redis.call('decrby', latch, ARGV[4]) > 0", "if redis.call('decrby', latch, ARGV[4]) > 1", "the latch is open", lossy},
+		{"a repeat counts down once more", Latch, "if answer == '1' then\nreturn 1\nend\nif answer then\nreturn 0\nend\nif not before then",
+			"if not before then", "CountDowns", lossy},
+		{"a latch at 0 wakes nobody", Latch, "if tonumber(before) > 0 then", "if false then", "(G4)", calm},
+		{"a latch that is deleted wakes nobody", Latch, "redis.call('del', latch)\nlocal heard = redis.pcall(ARGV[5], ARGV[6], '0')",
+			"redis.call('del', latch)\nlocal heard = 1", "(G4)", calm},
+		{"any latch is taken for the one that a call has set", Latch, "redis.call('hget', record, 'set') ~= ARGV[4]", "false", "the latch", lossy},
+		{"a drain leaves one of those that it reports", Semaphore, "add(line, -all)", "add(line, math.min(1 - all, 0))", "permits are free", lossy},
+		{"a release to a semaphore that exists does nothing", Semaphore, "elseif what == 'exists' and not line.exists then\nreturn 0",
+			"elseif what == 'exists' then\nreturn 1", "permits are free", lossy},
+		{"one permit too many is taken, which expires", Permits, "if want <= free - sum and", "if want <= free - sum + 1 and", "permits are free", lossy},
+		{"two permits have one slot", Permits, "local slot = slot_from(low)", "local slot = 0", "slot 0", lossy},
+		{"a permit that is given back keeps its slot", Permits, "numbered = numbered - redis.call('zrem', numbers, unpack(ids))", "", "and is gone", lossy},
+		{"a permit ends a second early", Permits, "'-inf', line.now, 'limit'", "'-inf', line.now + 1000, 'limit'", "(G2)", lossy},
+		{"a renewal finds each permit", Permits, "local verdict = 0", "local verdict = 1", "not told of its loss", heldLong},
+		{"a repeat adds permits once more", Permits, "local done, sum, which, slots, given = recalled(line)", "local done, sum, which, slots, given",
+			"may have been added", lossy},
+		{"a call that is cancelled keeps its permits", Permits, "if ARGV[5] == '2' then\nfor", "if false then\nfor", "(G5)", slowOnce},
+		{"what a dead process had does not come back", Permits, "local expired = redis.call(", "local expired = {} or redis.call(", "(G4)", killed},
+		{"nobody looks when a permit expires", Permits, "if next and tonumber(next) <", "if next and tonumber(next) < 0 and tonumber(next) <", "(G4)", killed},
+	} {
+		t.Run(bug.name, func(t *testing.T) {
+			t.Parallel()
+			changed := false
+			for seed := range uint64(40) {
+				var r *Result
+				synctest.Test(t, func(*testing.T) {
+					p := NewPlan(seed, Limits{Processes: 4, Time: 40 * time.Second, Kinds: []Kind{bug.kind}, Calm: true})
+					p.Most, p.Leave = 1000, 0.3
+					bug.in(p)
+					w := newWorld(p)
+					w.change = func(text string) string {
+						changed = changed || strings.Contains(text, bug.old)
+						return strings.ReplaceAll(text, bug.old, bug.new)
+					}
+					r = w.play()
+				})
+				for _, v := range r.Violations {
+					if strings.Contains(v.Text, bug.says) {
+						t.Logf("world %d: %v", seed+1, v)
+						return
+					}
+				}
+				if len(r.Violations) > 0 {
+					t.Log(fmt.Sprint("another one: ", r.Violations[0]))
+				}
+			}
+			t.Errorf("not found; a script was changed: %v", changed)
+		})
+	}
+}

@@ -1,0 +1,160 @@
+package sim
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// recordKept is for how long the record of calls for a counter may stay, and what else is beside it.
+const recordKept = 2*time.Minute + 5*time.Second
+
+// lookAgain is after how long somebody who waits for a counter asks without a message.
+const lookAgain = time.Minute
+
+// counter is the oracle of a semaphore or a latch: a number in the first server, which nobody owns.
+type counter interface {
+	said(n news) // after each script about it
+	forgotten()  // the server may have lost it
+	look()       // at each tick
+	rest()       // at the end, when all calls have ended and what they left behind is put right
+}
+
+// news is what the server has of a counter after a script, or a fault.
+type news struct {
+	client string // whose script it was; empty: it does not name the number, or it was a fault
+	value  int64
+	is     bool // there is a number
+	read   reader
+}
+
+func newCounter(o *oracle) counter {
+	switch o.name.Kind { //nolint:exhaustive // locks are no counters
+	case Semaphore:
+		return &permits{inLine: newInLine(o), n: o.name.Count}
+	case Permits:
+		return newExpiring(o)
+	}
+	return &latch{tally: newTally(o), most: o.name.Count, open: o.world.began, waits: make(map[*latchWait]struct{})}
+}
+
+// saw is told of scripts, in their order. The keys of a counter are next to each other, but for those that none of the oracles reads.
+func (w *world) saw(keys []string, client string, read reader) {
+	var before *oracle
+	for _, key := range keys {
+		o := w.of[key]
+		if o == nil || o.counter == nil || o == before {
+			continue
+		}
+		before = o
+		n := news{read: read}
+		if key == o.name.Text {
+			n.client = client
+		}
+		var text string
+		if text, n.is = read("get", o.name.Text).(string); n.is {
+			var err error
+			if n.value, err = strconv.ParseInt(text, 10, 64); err != nil {
+				w.violation(key, "the server has %q, which is no number", text)
+				continue
+			}
+		}
+		o.counter.said(n)
+	}
+}
+
+// tally is what the kinds have in common.
+type tally struct {
+	o     *oracle
+	every time.Duration // after which somebody who waits asks
+	once  int           // how often more, since something may happen by itself
+
+	mu      sync.Mutex // guards the following, and those of the kind. A server may hold its lock when it is taken
+	lost    bool       // the server may have lost the number: sums are not known any more
+	event   time.Time  // when a call for it began or ended last
+	waiters int        // calls that have waited since then, or for longer
+	idle    int        // scripts about it long after that
+	told    bool       // that there are too many
+}
+
+func newTally(o *oracle) tally { return tally{o: o, event: o.world.began, every: lookAgain} }
+
+func (t *tally) violation(format string, args ...any) {
+	t.o.world.violation(t.o.name.Text, format, args...)
+}
+
+// happens notes that a call begins or ends; mu is held.
+func (t *tally) happens(waiters int) {
+	t.event, t.waiters, t.idle = time.Now(), waiters, 0
+}
+
+// asked notes a script about the counter; mu is held. While nobody does anything, each process that waits asks now and then, and nobody else does.
+func (t *tally) asked(n news) {
+	w := t.o.world
+	d := time.Since(t.event)
+	if n.client == "" || d < 2*grantLease+w.reach() || w.quiet() < w.settle()+recordKept {
+		return
+	}
+	t.idle++
+	if most := t.waiters * (1 + t.once + int(d/t.every)); t.idle > most && !t.told {
+		t.told = true
+		t.violation("%d scripts ran while %d calls waited and nobody did anything for %v", t.idle, t.waiters, d)
+	}
+}
+
+// sleeps returns a bound on how long a waiter may sleep that nothing disturbs, though it could go on; 0 if something does.
+func (t *tally) sleeps(p *process, d time.Duration) time.Duration {
+	w := t.o.world
+	switch {
+	case p.isDead() || p.ended.Load():
+		return 0
+	case w.quiet() > d+w.settle():
+		return w.reach() + 500*time.Millisecond
+	case p.quiet() < d+unnoticed:
+		return 0
+	}
+	keep := min(grantLease, w.plan.Watchdog)
+	return 2*keep + w.reach() + time.Second + time.Duration(w.disturbed(d+unnoticed))*keep
+}
+
+// isVague reports whether what a process left behind is not known: it ended before it could put that right, or could not in the time that there is.
+func (t *tally) isVague(p *process) bool {
+	w := t.o.world
+	if p.isDead() || p.ended.Load() && !w.plan.onlyEnds() {
+		return true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.outage > 50*time.Second
+}
+
+// onlyEnds reports whether nothing happens but that Clients are closed.
+func (p *Plan) onlyEnds() bool {
+	return p.Lossy == 0 && !slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.What != Closed && f.What != ShutDown })
+}
+
+// patience draws the ctx and the wait of a call that waits for a counter: when work is over, it ends in any case.
+func (k *worker) patience(outer context.Context) (ctx context.Context, end func(), wait time.Duration, latest time.Time) {
+	asks, wait, latest := k.leaves(outer)
+	ctx, cancel := context.WithCancel(asks)
+	stop := context.AfterFunc(k.world().idles, cancel)
+	return ctx, func() { stop(); cancel() }, wait, latest
+}
+
+// bounded draws the ctx of a call that does not wait: now and then its caller leaves.
+func (k *worker) bounded() (context.Context, context.CancelFunc) {
+	if k.chance(k.world().plan.Leave) {
+		return context.WithTimeout(context.Background(), k.about(4*k.process.plan.Latency))
+	}
+	return context.Background(), func() {}
+}
+
+// counts notes a section, for the sake of Result.
+func (o *oracle) counts(asked time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.entered++
+	o.longest = max(o.longest, time.Since(asked))
+}

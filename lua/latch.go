@@ -1,0 +1,138 @@
+package lua
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+var (
+	latchSetScript       = script{Text("latch_set"), "a0645ed5a6f76d9e430b2c58b324402356e947a5"}
+	latchCountDownScript = script{Text("latch_count_down"), "0884958a4994360ae8fbe09d92ea58ed4f9a6ca5"}
+	latchDeleteScript    = script{Text("latch_delete"), "b656ff1c42c7151479748a87c2cd283d9d50a004"}
+	latchLookScript      = script{Text("latch_look"), "a612c1983149f25bb3a263d1f38f26c572a267e5"}
+)
+
+// ErrNoCounter means that the key of a latch or a semaphore holds something else than a number. Nothing was changed.
+var ErrNoCounter = errors.New("not a counter")
+
+// LatchCall is a call that changes a latch. Sent again with the same arguments, because its reply was lost, it is answered the same
+// and changes nothing, for as long as the record is kept.
+type LatchCall struct {
+	Name   string
+	Record string // the key of what is known of calls; in the slot of the latch
+	Client string
+	Number uint64        // higher than that of any call of the client for this latch before; it makes them one after the other
+	Keep   time.Duration // for how long the record is kept; sent in whole milliseconds
+	Publish
+}
+
+// ID names the call, as Latch.Set does.
+func (a *LatchCall) ID() string { return a.Client + ":" + strconv.FormatUint(a.Number, 10) }
+
+// SetCount sets the count of a latch that has none. It reports false if it has one.
+func SetCount(ctx context.Context, c rueidis.Client, a LatchCall, n int64) (bool, error) {
+	return a.run(ctx, c, latchSetScript, "set", strconv.FormatInt(n, 10))
+}
+
+// CountDown lowers the count of a latch by n. It reports false if it has none. At 0 the latch is gone.
+func CountDown(ctx context.Context, c rueidis.Client, a LatchCall, n int64) (bool, error) {
+	return a.run(ctx, c, latchCountDownScript, "count-down", strconv.FormatInt(n, 10))
+}
+
+// DeleteLatch deletes a latch, if setBy is not "" only one that this call has set. It reports false if there was none.
+func DeleteLatch(ctx context.Context, c rueidis.Client, a LatchCall, setBy string) (bool, error) {
+	return a.run(ctx, c, latchDeleteScript, "delete", setBy)
+}
+
+func (a *LatchCall) run(ctx context.Context, c rueidis.Client, s script, name, argument string) (bool, error) {
+	result := s.run(ctx, c, []string{a.Name, a.Record},
+		a.Client, strconv.FormatUint(a.Number, 10), millis(a.Keep), argument, a.command(), a.Publish.Name)
+	n, err := result.AsInt64()
+	if err == nil && n != 0 && n != 1 {
+		err = fmt.Errorf("unknown reply %d", n)
+	}
+	if err != nil {
+		return false, counterFailed("latch "+name, err, a.Record)
+	}
+	return n == 1, nil
+}
+
+// Latch is what is known of a latch.
+type Latch struct {
+	Count int64         // 0 or less: nobody need wait
+	TTL   time.Duration // as in Info; 0 if it has no count
+	// Set is the call that has set it last; "" if that is not known. If it was another one before, or none was known, it had no count in
+	// between.
+	Set string
+}
+
+// LookAtLatch asks what is known of a latch.
+func LookAtLatch(ctx context.Context, c rueidis.Client, name, record string) (l Latch, err error) {
+	reply, err := latchLookScript.run(ctx, c, []string{name, record}).ToMessage()
+	if err != nil {
+		return l, counterFailed("latch look", err, record)
+	}
+	if n, err := reply.AsInt64(); err == nil && n == 0 {
+		return l, nil
+	}
+	parts, err := reply.ToArray()
+	if err == nil && len(parts) != 3 {
+		err = errors.New("unknown reply")
+	}
+	if err != nil {
+		return l, counterFailed("latch look", err, record)
+	}
+	count, err1 := parts[0].AsInt64()
+	ttl, err2 := parts[1].AsInt64()
+	set, err3 := parts[2].ToString()
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return l, counterFailed("latch look", err, record)
+	}
+	return Latch{Count: count, TTL: time.Duration(ttl) * time.Millisecond, Set: set}, nil
+}
+
+// LatchCount is the count of a latch; 0 if it has none.
+func LatchCount(ctx context.Context, c rueidis.Client, name string) (int64, error) {
+	n, _, err := counted(ctx, c, name)
+	return n, err
+}
+
+// counted reads a counter, and reports whether there is one.
+func counted(ctx context.Context, c rueidis.Client, name string) (n int64, exists bool, err error) {
+	text, err := c.Do(ctx, c.B().Get().Key(name).Build()).ToString()
+	switch {
+	case rueidis.IsRedisNil(err):
+		return 0, false, nil
+	case err != nil:
+		return 0, false, counterFailed("GET", err)
+	}
+	if n, err = strconv.ParseInt(text, 10, 64); err != nil {
+		return 0, false, fmt.Errorf("%w: the key holds a text that is no count", ErrNoCounter)
+	}
+	return n, true, nil
+}
+
+// counterFailed is the error of a script about a counter; beside are its other keys.
+func counterFailed(script string, err error, beside ...string) error {
+	var said *rueidis.RedisError
+	if errors.As(err, &said) {
+		text := Said(said)
+		if what, ok := strings.CutPrefix(text, "FOREIGN "); ok { // see latch.lua
+			return &knownError{ErrNoCounter, said, what}
+		}
+		if strings.Contains(text, wrongType) {
+			what := "the key holds another type than a number (WRONGTYPE)"
+			if len(beside) > 0 {
+				what = fmt.Sprintf("the key, or one of %q beside it, holds another type (WRONGTYPE)", beside)
+			}
+			return &knownError{ErrNoCounter, said, what}
+		}
+	}
+	return failed(script, err)
+}

@@ -1,0 +1,47 @@
+-- Counts a latch down. At 0 it is gone, and whoever waits is told.
+--
+-- KEYS[1]  the latch: its count, a decimal number
+-- KEYS[2]  the record of calls (see latch_set.lua)
+-- ARGV[1]  client
+-- ARGV[2]  number of the call, higher than that of any call of this client for this latch before
+-- ARGV[3]  ms for which the record is kept
+-- ARGV[4]  by how much
+-- ARGV[5]  how to publish: publish or spublish
+-- ARGV[6]  channel of the latch
+--
+-- Reply 1        counted
+-- Reply 0        it has no count, or the call is late
+-- Error FOREIGN  the key holds a text that is no count
+-- Error UNTOLD   counted, but whoever waits could not be told
+--
+-- A repeat of a call whose reply was lost is answered the same, and changes nothing. A latch that was set to 0 goes without a word, as
+-- nobody waits for it. The record is written first: after an error nothing was counted, unless only the message failed.
+
+local latch, record = KEYS[1], KEYS[2]
+local before, foreign = count_of(latch)
+if foreign then
+  return foreign
+end
+local answer = answer_of(record, ARGV[1], ARGV[2])
+if answer == '1' then
+  return 1
+end
+if answer then
+  return 0
+end
+if not before then
+  answered(record, ARGV[1], ARGV[2], '0', ARGV[3])
+  return 0
+end
+answered(record, ARGV[1], ARGV[2], '1', ARGV[3])
+if redis.call('decrby', latch, ARGV[4]) > 0 then
+  return 1
+end
+redis.call('del', latch)
+if tonumber(before) > 0 then
+  local heard = redis.pcall(ARGV[5], ARGV[6], '0')
+  if type(heard) == 'table' and heard.err then
+    return redis.error_reply('UNTOLD ' .. heard.err)
+  end
+end
+return 1

@@ -1,0 +1,19 @@
+-- Looks at a latch, for whoever waits. It changes nothing.
+--
+-- KEYS[1]  the latch: its count, a decimal number
+-- KEYS[2]  the record of calls (see latch_set.lua)
+--
+-- Reply {count, ttl, set}  the count, as text; PTTL of the latch; and the call that has set it last, '' if that is not known. From one call
+--                          to another it had no count in between
+-- Reply 0                  it has no count: nobody need wait
+-- Error FOREIGN            the key holds a text that is no count
+
+local count, foreign = count_of(KEYS[1])
+if foreign then
+  return foreign
+end
+if not count then
+  return 0
+end
+local ttl, set = redis.call('pttl', KEYS[1]), redis.call('hget', KEYS[2], 'set') or ''
+return {count, ttl, set}

@@ -1,0 +1,221 @@
+package lua
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+var (
+	permitsScript      = script{Text("permits"), "f3bce61f88cdddabd690d25d5458a63cddfab4e1"}
+	permitsRenewScript = script{Text("permits_renew"), "5a16f928039ef1807f3baf87f76ee28497524994"}
+	permitsLeaseScript = script{Text("permits_lease"), "ce3c0feecc2eb53b1232d6c483b9c95447c8fb63"}
+	permitsInfoScript  = script{Text("permits_info"), "c1d76a92a3124ba63f05fbc4e2138be6692f0401"}
+)
+
+// Forever is the lease of a permit that does not expire.
+const Forever time.Duration = -1
+
+// PermitID is the id of a permit, as Redis has it: Redisson shows it as 32 hex digits.
+type PermitID [16]byte
+
+func (p PermitID) String() string { return hex.EncodeToString(p[:]) }
+
+// PermitSemaphore names a semaphore whose permits expire.
+type PermitSemaphore struct {
+	Semaphore
+	Timeouts string // the key of Redisson's permits, a sorted set of ids and the times at which they expire
+	Slots    string // the key of the numbers that permits of this library have
+}
+
+// MaxPermitIDs is how many permits one call can take, and how many it can give back.
+const MaxPermitIDs = 1000
+
+// PermitsArgs is one request of a process, as SemaphoreArgs.
+type PermitsArgs struct {
+	SemaphoreArgs
+	Timeouts string // see PermitSemaphore
+	Slots    string
+
+	// Lease is that of the permits that are taken, from when the script ran; sent in whole milliseconds; Forever: they do not expire. A repeat of the call
+	// does not lengthen it.
+	Lease time.Duration
+	// Leases are those of the permits for each of Wants, if they differ. Then Lease is of no account.
+	Leases []time.Duration
+	// IDs are new ids for the permits, as many for each of Wants as that is, one after the other.
+	IDs []PermitID
+	// Release are ids of permits to give back, before any are taken.
+	Release []PermitID
+}
+
+// Given is what became of a permit that was to be given back. The zero value is no answer.
+type Given int8
+
+const (
+	// PermitUnknown means that no such permit is held. It may have expired, and its place been taken by another one; or
+	// the call names it a second time.
+	PermitUnknown Given = iota + 1
+	// PermitReleased means that it was given back.
+	PermitReleased
+	// PermitExpired means that it was given back, but had expired before.
+	PermitExpired
+)
+
+// PermitsReply is what Redis said.
+type PermitsReply struct {
+	SemaphoreReply
+	Slots    []int64 // of each permit that was taken, in the order of the IDs of those of Wants that are granted
+	Released []Given // for each of PermitsArgs.Release
+	// More says that more permits have expired than one call gives back. If something was refused, Again is 0: ask at once.
+	More bool
+}
+
+// UsePermits is UseSemaphore for a semaphore whose permits expire. First, permits that have expired are given back, at most 500.
+func UsePermits(ctx context.Context, c rueidis.Client, a PermitsArgs) (PermitsReply, error) {
+	if len(a.IDs) > MaxPermitIDs || len(a.Release) > MaxPermitIDs {
+		return PermitsReply{}, fmt.Errorf("permits script: more than %d permits", MaxPermitIDs)
+	}
+	if len(a.Leases) > 0 && len(a.Leases) != len(a.Wants) {
+		return PermitsReply{}, fmt.Errorf("permits script: %d leases for %d wants", len(a.Leases), len(a.Wants))
+	}
+	args := append(a.args(2+len(a.Wants)+len(a.IDs)+len(a.Release)), a.leases(), strconv.Itoa(len(a.Wants)))
+	ids := 0
+	for _, n := range a.Wants {
+		args = append(args, strconv.FormatInt(n, 10))
+		ids += int(n)
+	}
+	if ids != len(a.IDs) {
+		return PermitsReply{}, fmt.Errorf("permits script: %d ids for %d permits", len(a.IDs), ids)
+	}
+	for _, id := range a.IDs {
+		args = append(args, string(id[:]))
+	}
+	for _, id := range a.Release {
+		args = append(args, string(id[:]))
+	}
+	reply, err := a.read(permitsScript.run(ctx, c, a.keys(a.Client+":permits", a.Timeouts, a.Slots), args...))
+	if err != nil {
+		return PermitsReply{}, counterFailed("permits", err, a.Requests, a.Timeouts, a.Slots, a.Queue)
+	}
+	return reply, nil
+}
+
+func (a *PermitsArgs) read(r rueidis.RedisResult) (reply PermitsReply, err error) {
+	var rest []rueidis.RedisMessage
+	if reply.SemaphoreReply, rest, err = used(r, 7, len(a.Wants)); err != nil {
+		return PermitsReply{}, err
+	}
+	var err1, err2, err3 error
+	reply.Slots, err1 = integers(rest[0])
+	given, err2 := integers(rest[1])
+	more, err3 := integer(rest[2])
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return PermitsReply{}, err
+	}
+	taken := int64(0)
+	for _, i := range reply.Granted {
+		taken += a.Wants[i]
+	}
+	if int64(len(reply.Slots)) != taken || len(given) != len(a.Release) || more < 0 || more > 1 {
+		return PermitsReply{}, fmt.Errorf("%d slots for %d permits, %d answers for %d to release, and %d for more",
+			len(reply.Slots), taken, len(given), len(a.Release), more)
+	}
+	for _, n := range given {
+		if n < 0 || n > 2 {
+			return PermitsReply{}, fmt.Errorf("unknown answer %d to a release", n)
+		}
+		reply.Released = append(reply.Released, Given(n+1))
+	}
+	reply.More = more == 1
+	return reply, nil
+}
+
+func (a *PermitsArgs) leases() string {
+	if len(a.Leases) == 0 {
+		return leaseText(a.Lease)
+	}
+	texts := make([]string, len(a.Leases))
+	for i, lease := range a.Leases {
+		texts[i] = leaseText(lease)
+	}
+	return strings.Join(texts, " ")
+}
+
+func leaseText(lease time.Duration) string {
+	if lease < 0 {
+		return "-1"
+	}
+	return millis(lease)
+}
+
+// PermitsToRenew are permits of one semaphore.
+type PermitsToRenew struct {
+	Timeouts string // see PermitSemaphore
+	IDs      []PermitID
+}
+
+// RenewPermits extends permits to lease from now, of one or more semaphores, and answers for each, in their order. On a cluster all keys
+// have to hash to one slot. No permit is shortened. One that has expired is Gone.
+func RenewPermits(ctx context.Context, c rueidis.Client, lease time.Duration, all []PermitsToRenew) ([]Renewal, error) {
+	keys := make([]string, len(all))
+	args := []string{millis(lease)}
+	n := 0
+	for i, p := range all {
+		keys[i] = p.Timeouts
+		args = append(args, strconv.Itoa(len(p.IDs)))
+		for _, id := range p.IDs {
+			args = append(args, string(id[:]))
+		}
+		n += len(p.IDs)
+	}
+	return verdicts("permits_renew", permitsRenewScript.run(ctx, c, keys, args...), n)
+}
+
+// SetPermitLease makes a permit expire a lease from now, sooner or later than it would, or never, and reports whether it is held. Whoever waits looks
+// by then.
+func SetPermitLease(ctx context.Context, c rueidis.Client, s PermitSemaphore, id PermitID, lease time.Duration) (bool, error) {
+	keys := append([]string{s.Timeouts}, s.line()...)
+	held, err := yes(permitsLeaseScript.run(ctx, c, keys, s.Publish.command(), s.Publish.Name, string(id[:]), leaseText(lease)))
+	if err != nil {
+		return false, counterFailed("permits_lease", err, s.Requests, s.Timeouts, s.Queue)
+	}
+	return held, nil
+}
+
+// PermitsInfo is what is known of a semaphore whose permits expire.
+type PermitsInfo struct {
+	Exists bool
+	Free   int64         // permits, those that have expired included
+	Held   int64         // permits that have not expired
+	Left   time.Duration // of the permit that was asked for; Forever: it does not expire
+	Found  bool          // it is held
+}
+
+// LookPermits asks what is known of a semaphore, and of one of its permits, if id is not nil. It changes nothing.
+func LookPermits(ctx context.Context, c rueidis.Client, s PermitSemaphore, id *PermitID) (PermitsInfo, error) {
+	var args []string
+	if id != nil {
+		args = append(args, string(id[:]))
+	}
+	n, err := numbers(permitsInfoScript.run(ctx, c, []string{s.Name, s.Timeouts}, args...))
+	if err == nil && len(n) != 4 {
+		err = errors.New("unknown reply")
+	}
+	if err != nil {
+		return PermitsInfo{}, counterFailed("permits_info", err, s.Timeouts)
+	}
+	info := PermitsInfo{Exists: n[0] == 1, Free: n[1], Held: n[2], Found: n[3] != -2}
+	switch {
+	case n[3] == -1:
+		info.Left = Forever
+	case n[3] > 0:
+		info.Left = duration(n[3])
+	}
+	return info, nil
+}

@@ -1,0 +1,26 @@
+-- Makes a permit expire at another time, sooner or later.
+--
+-- KEYS[1]  the permits: a sorted set (see permits.lua)
+-- KEYS[2]  optional: the queue of the waiting processes
+-- KEYS[3]  with a queue: their places, a hash (see semaphore.lua)
+-- ARGV[1]  how to publish: publish or spublish
+-- ARGV[2]  channel
+-- ARGV[3]  id of the permit
+-- ARGV[4]  lease in ms, counted from now; -1: it does not expire
+--
+-- Reply 1  the permit expires then
+-- Reply 0  it is not held, or has expired
+--
+-- If that is before somebody in line looks, two of them are told when to look.
+
+local line = open({queue = KEYS[2], requests = KEYS[3], now = clock(), client = '', waits = false, how = ARGV[1], channel = ARGV[2]})
+local score = redis.call('zscore', KEYS[1], ARGV[3])
+if not score or tonumber(score) <= line.now then
+  return 0
+end
+local lease = tonumber(ARGV[4])
+line.soon = lease < 0 and 922337203685477 or math.min(line.now + lease + 1, 922337203685477) -- see permits.lua
+redis.call('zrem', KEYS[1], '') -- a server without memory refuses the next command, unless the script has written before
+redis.call('zadd', KEYS[1], 'xx', string.format('%d', line.soon), ARGV[3])
+close(line)
+return 1

@@ -1,0 +1,97 @@
+-- Changes the number of free permits, and takes some for the waiters of a process.
+--
+-- KEYS[1]    the semaphore: a counter of free permits, which may be below 0; none is 0
+-- KEYS[2]    the record of the process, a text: what came of its last request (see line.lua)
+-- KEYS[3]    optional: the queue of the waiting processes, a sorted set of clients in their order
+-- KEYS[4]    with a queue: a hash, <client> = its place in line (see line.lua), and watch = when somebody in line asks
+-- ARGV[1]    client: the UUID of the process
+-- ARGV[2]    request: a number, of this call and its repeats alone, higher than those of all requests in the record before
+-- ARGV[3]    the change: add, exists (add if the counter exists), set (if it does not), or drain
+-- ARGV[4]    the number for that
+-- ARGV[5]    1: the wants are those of the process's waiters, so that it has a place in line for those that are refused, or none; 0: they are a single
+--            try; 2: the request is cancelled
+-- ARGV[6]    how to publish: publish or spublish
+-- ARGV[7]    channel
+-- ARGV[8]    for how many ms permits are kept for a process that was told to look
+-- ARGV[n+8]  the wants: how many permits each waiter wants
+--
+-- Reply {free, done, again, which}  how many permits are free; what came of the change: 1 or 0, or the number that was drained; in how many ms
+--                 to ask again if a want was refused, otherwise -1, and 0 in a repeat; the wants that are granted, counted from 1
+-- Error FOREIGN   the key holds a text that is no number: nothing was changed
+--
+-- A repeat of a call whose reply was lost finds its answer in the record, and changes nothing. A request that is cancelled gives back
+-- what it took. If it has not run, its change is made, it takes nothing, and a copy that comes late finds that in the record. So does one that comes when
+-- another request has followed.
+--
+-- The change never ends the time of a counter that expires.
+--
+-- The record ends two minutes and a second after the last request, as calls are cancelled for a minute. The queue and the places end a second after
+-- the last of those in line should have asked, a minute later at most.
+--
+-- Redis does not roll back a script that fails. So each key is read before anything is written.
+
+local texts = redis.call('mget', KEYS[1], KEYS[2])
+local front = KEYS[3] and redis.call('zrange', KEYS[3], '0', '1') or {}
+
+-- Mostly nobody is in line, and there is what is wanted. The functions that follow are made anew at each call, which takes longer than all of this.
+if KEYS[3] and #front == 0 and ARGV[3] == 'add' and ARGV[5] ~= '2' and string.match(texts[1] or '', '^-?%d+$') then
+  local n, sum, which = tonumber(ARGV[4]), 0, {}
+  for i = 1, #ARGV - 8 do
+    sum, which[i] = sum + ARGV[i + 8], i
+  end
+  local free = texts[1] + n - sum
+  local last = string.match(texts[2] or '', '^%d+')
+  if (free >= 0 or sum == 0) and (not last or tonumber(last) < tonumber(ARGV[2])) then
+    free = redis.pcall('incrby', KEYS[1], n - sum)
+    if type(free) == 'number' then
+      redis.call('set', KEYS[2], ARGV[2] .. '|' .. sum .. '|1|' .. table.concat(which, ',') .. '||', 'px', '121000')
+      if n > 0 and free > 0 then
+        local heard = redis.pcall('pubsub', ARGV[6] == 'publish' and 'numsub' or 'shardnumsub', ARGV[7], ARGV[7] .. ':rlock_queue')
+        if not heard[2] or heard[2] > heard[4] then
+          redis.pcall(ARGV[6], ARGV[7], string.format('0%d', free))
+        end
+      end
+      local done, again = 1, -1
+      return {free, done, again, which}
+    end
+  end
+end
+
+-- include clock counter message line
+local free, exists, foreign = free_of(KEYS[1], texts[1])
+if foreign then
+  return foreign
+end
+local line = open({
+  counter = KEYS[1], recorded = KEYS[2], queue = KEYS[3], requests = KEYS[4], free = free, exists = exists, record = texts[2], front = front,
+  client = ARGV[1], request = ARGV[2], waits = ARGV[5] == '1', how = ARGV[6], channel = ARGV[7], keep = tonumber(ARGV[8]), wants = {},
+})
+
+local again = 0
+local done, sum, which = recalled(line)
+if not done then
+  done = change(line, ARGV[3], tonumber(ARGV[4]))
+elseif sum and ARGV[5] == '2' then
+  add(line, sum)
+else
+  which = which or {}
+  return {free, done, again, which}
+end
+
+if ARGV[5] ~= '2' then
+  for i = 1, #ARGV - 8 do
+    line.wants[i] = tonumber(ARGV[i + 8])
+  end
+end
+serve(line)
+add(line, -line.sum)
+local within = math.huge
+if #line.rest > 0 then
+  local left = redis.call('pttl', line.counter)
+  within = left >= 0 and left + 1 or within
+end
+again = stand(line, within)
+note(line, done)
+close(line)
+free, which = line.free, line.which
+return {free, done, again, which}

@@ -1,0 +1,153 @@
+package lua_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/require"
+)
+
+// sleeper is a process that asks when it is told to, or when its time comes.
+type sleeper struct {
+	id      int
+	ear     *ear
+	wants   []int64
+	due     time.Duration // when it asks
+	stopped bool
+}
+
+// bed is where they sleep: time passes when it says so.
+type bed struct {
+	sem
+	all  []*sleeper
+	held int64
+	now  time.Duration
+}
+
+const sleepKeep = 2 * time.Second // for which permits are kept here
+
+// ask is a request of a process, and its answer.
+func (b *bed) ask(p *sleeper, gives int64) {
+	b.t.Helper()
+	a := b.request(p.id)
+	a.Keep, a.N, a.Wants, a.Waits = sleepKeep, gives, slices.Clone(p.wants), true
+	r := b.use(a)
+	b.held -= gives
+	for _, i := range slices.Backward(r.Granted) {
+		b.held += p.wants[i]
+		p.wants = slices.Delete(p.wants, i, i+1)
+	}
+	p.due = b.now + r.Again
+	b.hear()
+}
+
+// hear has processes note what they are told.
+func (b *bed) hear() {
+	b.t.Helper()
+	for _, p := range b.all {
+		for _, said := range p.ear.said() {
+			ms, err := strconv.Atoi(strings.TrimPrefix(said, "? "))
+			require.NoError(b.t, err)
+			p.due = min(p.due, b.now+time.Duration(ms)*time.Millisecond)
+		}
+	}
+}
+
+// pass lets time pass: whoever lives and is to ask does so.
+func (b *bed) pass(d time.Duration) {
+	b.t.Helper()
+	for end := b.now + d; ; {
+		var next *sleeper
+		for _, p := range b.all {
+			if !p.stopped && len(p.wants) > 0 && p.due <= end && (next == nil || p.due < next.due) {
+				next = p
+			}
+		}
+		to := end
+		if next != nil {
+			to = max(next.due, b.now)
+		}
+		if to > b.now {
+			b.later(to - b.now)
+			b.now = to
+		}
+		if next == nil {
+			return
+		}
+		b.ask(next, 0)
+	}
+}
+
+// awake requires that no process which lives sleeps while there are permits for the first that it wants, unless they gather for one before it.
+func (b *bed) awake() {
+	b.t.Helper()
+	free := b.free()
+	require.Equal(b.t, int64(6), free+b.held)
+	fields, err := b.do("HGETALL", b.requests).AsStrMap()
+	require.NoError(b.t, err)
+	for _, client := range b.places() {
+		place := strings.Fields(fields[client])
+		if len(place) == 4 && len(place[1]) > 2 {
+			return
+		}
+	}
+	for _, p := range b.all {
+		for _, want := range p.wants {
+			if !p.stopped {
+				require.Greater(b.t, want, free, "%d wants %v, %d are free, at %v, due %v", p.id, p.wants, free, b.now, p.due)
+			}
+		}
+	}
+}
+
+// Nobody sleeps through a release, even if one process is stopped: permits that are kept for it go to others in twice the time for which they are kept,
+// since others look. If many are stopped, everybody looks within a minute.
+func TestSemaphoreNobodySleeps(t *testing.T) {
+	t.Parallel()
+	for stopped, within := range map[int]time.Duration{0: time.Millisecond, 1: 2*sleepKeep + time.Second, 4: 61*time.Second + 6*sleepKeep} {
+		t.Run(fmt.Sprint(stopped), func(t *testing.T) {
+			t.Parallel()
+			seed := rand.Uint64()
+			t.Logf("seed %d", seed)
+			random := rand.New(rand.NewPCG(seed, 0))
+			b := &bed{sem: sharedSem(t)}
+			b.set(6)
+			for i := range 6 {
+				b.all = append(b.all, &sleeper{id: i + 1, ear: b.process(i + 1)})
+			}
+			for range 60 {
+				for range 8 {
+					p := b.all[random.IntN(len(b.all))]
+					switch what := random.IntN(8); {
+					case p.stopped:
+					case what < 4 && len(p.wants) < 3:
+						p.wants = append(p.wants, 1+random.Int64N(4))
+						b.ask(p, 0)
+					case what < 6 && b.held > 0:
+						b.ask(p, 1+random.Int64N(b.held))
+					case what == 6 && len(p.wants) > 0:
+						p.wants = p.wants[1:]
+						b.ask(p, 0)
+					default:
+						b.pass(time.Duration(random.IntN(1500)) * time.Millisecond)
+					}
+					if random.IntN(4) == 0 { // some others are stopped now
+						for _, p := range b.all {
+							p.stopped = false
+						}
+						for _, i := range random.Perm(len(b.all))[:stopped] {
+							b.all[i].stopped = true
+						}
+					}
+				}
+				b.pass(within)
+				b.awake()
+			}
+		})
+	}
+}

@@ -1,0 +1,56 @@
+package pubsub
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/require"
+)
+
+// Where permits are waited for, a number wakes whoever waits; with a leading zero only who has no place. Who is told to look does so at once: nobody
+// is let go first.
+func TestMessagesAboutPermits(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		placed   bool
+		personal bool
+		message  string
+		wakes    bool
+	}{
+		"a number":                             {true, false, "3", true},
+		"one":                                  {true, false, "1", true},
+		"a number for others":                  {true, false, "03", false},
+		"a number for others, without a place": {false, false, "03", true},
+		"a number, without a place":            {false, false, "3", true},
+		"look":                                 {true, true, "? 0", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				d := newDesk(t)
+				d.hub.Aside = time.Hour // nobody here steps aside
+				q := Queue{Channel: d.ch, Places: true, Counts: true}
+				w := &Waiter{Shared: true, Joint: true}
+				require.True(t, d.hub.Join(w, q))
+				w.Held(time.Hour, false)
+				require.Equal(t, subscribing, d.take())
+				d.confirm("subscribe")
+				<-w.Turn()
+				if row.placed {
+					require.True(t, w.TakePlace(me))
+				}
+				w.Held(time.Hour, row.placed)
+				synctest.Wait()
+				require.Empty(t, w.Turn())
+				ch := d.ch
+				if row.personal {
+					ch.Name += d.hub.grants
+				}
+				d.hub.message(ch, row.message)
+				require.Equal(t, row.wakes, len(w.Turn()) == 1)
+				w.Leave()
+			})
+		})
+	}
+}

@@ -1,0 +1,125 @@
+package rlock_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// worlds are the columns of the table in docs/locks.md, What they cost.
+var worlds = []struct{ processes, goroutines int }{{1, 1}, {1, 8}, {4, 1}, {4, 4}}
+
+// cost is how many script calls something takes, and how many messages they publish, heard or not.
+type cost struct{ scripts, messages int64 }
+
+func costNow(t testing.TB, s *redistest.Server) cost {
+	t.Helper()
+	all := redistest.Commands(t, s.Client(t))
+	return cost{all["evalsha"] + all["eval"], all["publish"]}
+}
+
+// TestCostsOfSemaphores counts what docs/locks.md says of semaphores with two permits, of which each section has one. Half as much again would be another
+// way to wait.
+func TestCostsOfSemaphores(t *testing.T) {
+	for _, kind := range []struct {
+		name string
+		of   func(c *rlock.Client, name string) rlock.Locker
+	}{
+		{"Semaphore", func(c *rlock.Client, name string) rlock.Locker { return c.Semaphore(name).Locker(1) }},
+		{"PermitSemaphore", func(c *rlock.Client, name string) rlock.Locker { return c.PermitSemaphore(name).Locker(1) }},
+	} {
+		for i, w := range worlds {
+			t.Run(fmt.Sprintf("%s/%dx%d", kind.name, w.processes, w.goroutines), func(t *testing.T) {
+				redistest.Parallel(t)
+				const sections = 200 // of each goroutine
+				s := redistest.Start(t)
+				name := redistest.Name(t)
+				permits(t, newClient(t, s.Client(t)).Semaphore(name), 2)
+				var all []rlock.Locker
+				for range w.processes {
+					all = append(all, kind.of(newClient(t, s.Client(t)), name))
+				}
+				var begin, end sync.WaitGroup
+				start := make(chan struct{})
+				for _, l := range all {
+					for range w.goroutines {
+						begin.Add(1)
+						end.Go(func() {
+							section := func() {
+								_, err := rlock.DoValue(context.Background(), l, func(context.Context) (int, error) {
+									pass(time.Millisecond)
+									return 0, nil
+								})
+								assert.NoError(t, err)
+							}
+							section() // the scripts are known then
+							begin.Done()
+							<-start
+							for range sections {
+								section()
+							}
+						})
+					}
+				}
+				begin.Wait()
+				before := costNow(t, s)
+				close(start)
+				end.Wait()
+				after := costNow(t, s)
+				per := func(n int64) float64 { return float64(n) / float64(sections*w.processes*w.goroutines) }
+				scripts, messages := per(after.scripts-before.scripts), per(after.messages-before.messages)
+				t.Logf("%.2f scripts and %.2f messages a section", scripts, messages)
+				require.LessOrEqual(t, scripts, []float64{2, 3, 4.5, 4.5}[i])
+				require.LessOrEqual(t, messages, []float64{0, 0, 2.5, 1.5}[i])
+			})
+		}
+	}
+}
+
+// TestCostsOfALatch counts what docs/locks.md says of a latch that is set, awaited and counted down once.
+func TestCostsOfALatch(t *testing.T) {
+	for _, w := range worlds {
+		t.Run(fmt.Sprintf("%dx%d", w.processes, w.goroutines), func(t *testing.T) {
+			redistest.Parallel(t)
+			s := redistest.Start(t)
+			c := newClient(t, s.Client(t))
+			l := c.CountDownLatch(redistest.Name(t))
+			bench{Client: c}.loadLatchScripts(t)
+			before := costNow(t, s)
+			set, err := l.TrySetCount(context.Background(), 1)
+			require.NoError(t, err)
+			require.True(t, set)
+			var waits []<-chan error
+			for range w.processes {
+				there := newClient(t, s.Client(t)).CountDownLatch(l.Name())
+				for range w.goroutines {
+					waits = append(waits, async(func() error { return there.Await(context.Background()) }))
+				}
+			}
+			redistest.Eventually(t, atMost, func() bool {
+				return asleep(t) == w.processes && redistest.Started("rlock.(*CountDownLatch).Await(") == len(waits)
+			}, "all wait")
+			require.NoError(t, l.CountDown(context.Background()))
+			for _, opened := range waits {
+				require.NoError(t, within(t, opened, atMost))
+			}
+			after := costNow(t, s)
+			scripts, messages := after.scripts-before.scripts, after.messages-before.messages
+			t.Logf("%d scripts and %d messages", scripts, messages)
+			looks := 4
+			if w.goroutines > 1 {
+				looks = 8 // those who come late have looks of their own
+			}
+			require.LessOrEqual(t, scripts, int64(2+looks*w.processes), "for the latch, and for each process that waits")
+			require.Equal(t, int64(2), messages, "one when it is set, for Redisson, and one when it opens")
+		})
+	}
+}

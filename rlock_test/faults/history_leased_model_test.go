@@ -1,0 +1,296 @@
+package faults
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// What the model of permits that expire is told besides the calls. A take whose permits were not given back says when its holder was inside last: they
+// were held until then.
+const (
+	leasedEnds countKind = "may end"        // from then on a permit may end by itself
+	leasedOver countKind = "has ended"      // by then a permit has ended
+	leasedHas  countKind = "has it still"   // the holder is inside, and would know if somebody else had ended the permit
+	leasedUsed countKind = "an id of two"   // no two takes have one id
+	leasedOdd  countKind = "more than fits" // permits than there can be
+)
+
+const (
+	leasedMost  = 16                    // permits that are held at a time
+	leasedSlack = 20 * time.Millisecond // between the clocks of Redis and of the processes, while one permit lasts
+)
+
+// leasedEvent is an operation of the model: a call, or what follows from one.
+type leasedEvent struct {
+	countEntry
+
+	ids, slots [leasedMost]int32 // of the permits: the ids are numbers from 1 on, in the order of the takes
+	unknown    int64             // permits, seen by a look, that no take which returned has got
+}
+
+// leasedState is a semaphore whose permits expire.
+type leasedState struct {
+	total int64
+	held  [leasedMost]leasedPermit // in the order of their ids, the empty ones last
+
+	loose   int64            // permits that takes may have which failed, until they are given back or expire
+	owed    permChanges      // of total: AddPermits that have yet to come, each once
+	perhaps permChanges      // those that may come
+	sets    [leasedMost]int8 // SetPermits that may come, by their numbers
+}
+
+type leasedPermit struct {
+	id, slot int32
+	ends     bool // it may end by itself
+}
+
+// leasedModel is a semaphore whose permits expire. A take needs permits that nobody has, and gets numbers that no permit has which is held. A permit ends
+// when it is given back, by its holder or by its id, which succeeds once; or by itself, if its lease is over. Until its holder was inside last it
+// has not done so, unless somebody else has ended it. A call that failed acts once before there is peace, or not at all, as in permModel.
+var leasedModel = countModel(leasedState.arrive, leasedState.step)
+
+func (s leasedState) arrive() (next []leasedState) {
+	for i := range s.owed {
+		if s.owed[i] > 0 {
+			after := s
+			after.owed[i]--
+			after.total += int64(i - countMost)
+			next = append(next, after)
+		}
+		if s.perhaps[i] > 0 {
+			after := s
+			after.perhaps[i]--
+			after.total += int64(i - countMost)
+			next = append(next, after)
+		}
+	}
+	for n := range s.sets {
+		if s.sets[n] > 0 {
+			after := s
+			after.sets[n]--
+			after.total = int64(n)
+			next = append(next, after)
+		}
+	}
+	for _, p := range s.held {
+		if p.ends {
+			next = append(next, s.without(p.id))
+		}
+	}
+	return next
+}
+
+func (s leasedState) step(e leasedEvent) (leasedState, bool) {
+	if e.Outcome != countDone {
+		return s.doubt(e.countEntry), true
+	}
+	switch e.Kind {
+	case leasedTake:
+		return s.take(e)
+	case leasedGive:
+		if e.Got == 0 {
+			return s, true // it was lost; when it ended, the others say
+		}
+		return s.without(e.ids[:]...), s.has(e)
+	case leasedAway:
+		if e.Got == 0 {
+			return s, s.hasNone(e)
+		}
+		return s.without(e.ids[:]...), s.has(e)
+	case leasedLease:
+		if e.Got == 0 {
+			return s, s.hasNone(e)
+		}
+		return s, s.has(e)
+	case leasedSet:
+		s.total = e.N
+		return s, true
+	case permAdd:
+		s.total += e.N
+		return s, true
+	case leasedLook:
+		n := s.number()
+		return s, s.has(e) && numberOf(e.ids) == n && e.unknown <= s.loose && e.Got+n+e.unknown == s.total
+	case leasedEnds:
+		for i := range s.held {
+			s.held[i].ends = s.held[i].ends || s.held[i].id > 0 && slices.Contains(e.ids[:], s.held[i].id)
+		}
+		return s, true
+	case leasedOver:
+		return s, s.hasNone(e)
+	case leasedHas:
+		return s, s.has(e)
+	case countPeace:
+		ok := s.owed == permChanges{} && s.number() == 0
+		return leasedState{total: s.total}, ok
+	case permAcquire, permDrain, permSet, permLook, latchSet, latchDown, latchDelete, latchLook, latchAwait: // of others
+	case leasedUsed, leasedOdd: // never
+	}
+	return s, false
+}
+
+func numberOf(ids [leasedMost]int32) (n int64) {
+	for _, id := range ids {
+		if id > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func (s leasedState) take(e leasedEvent) (leasedState, bool) {
+	n := numberOf(e.ids)
+	ok := n == e.N && s.total-s.number() >= n && s.number()+n <= leasedMost
+	for i := range n {
+		for _, p := range s.held {
+			ok = ok && (p.id == 0 || p.slot != e.slots[i])
+		}
+		ok = ok && e.slots[i] >= 0 && int64(e.slots[i]) < s.total && !slices.Contains(e.slots[:i], e.slots[i])
+	}
+	if !ok {
+		return s, false
+	}
+	at := s.number()
+	for i := range n {
+		s.held[at+i] = leasedPermit{id: e.ids[i], slot: e.slots[i], ends: e.Last == 0}
+	}
+	return s.sorted(), true
+}
+
+// doubt is the state in which that call is on its way. What may end since, an event says.
+func (s leasedState) doubt(e countEntry) leasedState {
+	switch {
+	case e.Kind == leasedTake:
+		s.loose += e.N
+	case e.Kind == leasedSet:
+		s.sets[e.N]++
+	case e.Kind == permAdd && e.Outcome == countKilled:
+		s.perhaps[countMost+e.N]++
+	case e.Kind == permAdd:
+		s.owed[countMost+e.N]++
+	}
+	return s
+}
+
+func (s leasedState) number() (n int64) {
+	for _, p := range s.held {
+		if p.id > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// has reports whether all of the permits that e names are held.
+func (s leasedState) has(e leasedEvent) bool {
+	for _, id := range e.ids {
+		if id > 0 && !s.holds(id) {
+			return false
+		}
+	}
+	return true
+}
+
+// hasNone reports whether none of them is.
+func (s leasedState) hasNone(e leasedEvent) bool {
+	return !slices.ContainsFunc(e.ids[:], func(id int32) bool { return id > 0 && s.holds(id) })
+}
+
+func (s leasedState) holds(id int32) bool {
+	return slices.ContainsFunc(s.held[:], func(p leasedPermit) bool { return p.id == id })
+}
+
+func (s leasedState) without(ids ...int32) leasedState {
+	for i, p := range s.held {
+		if p.id > 0 && slices.Contains(ids, p.id) {
+			s.held[i] = leasedPermit{}
+		}
+	}
+	return s.sorted()
+}
+
+// sorted is the state with its permits in their order, so that equal ones are equal.
+func (s leasedState) sorted() leasedState {
+	order := func(p leasedPermit) int32 {
+		if p.id == 0 {
+			return math.MaxInt32
+		}
+		return p.id
+	}
+	slices.SortFunc(s.held[:], func(a, b leasedPermit) int { return cmp.Compare(order(a), order(b)) })
+	return s
+}
+
+// leasedHistory is what the model is told: the calls, and what follows from them. told is the time within which a holder that is renewed knows of the
+// end of its permit.
+func leasedHistory(entries []countEntry, told time.Duration) []leasedEvent {
+	numbers := make(map[string]int32)
+	used := make(map[string]bool)                                 // ids of two takes
+	given, longer := make(map[string]bool), make(map[string]bool) // those that their holders gave back, and those that had another lease
+	away := make(map[string]int64)                                // when somebody else had given them back
+	for _, e := range entries {
+		for id := range strings.FieldsSeq(e.IDs) {
+			switch {
+			case e.Kind == leasedTake && e.Outcome == countDone:
+				used[id] = numbers[id] > 0
+				numbers[id] = int32(len(numbers) + 1)
+			case e.Kind == leasedGive && e.Outcome == countDone && e.Got == 1:
+				given[id] = true
+			case e.Kind == leasedAway && e.Outcome == countDone && e.Got == 1:
+				away[id] = e.Return
+			case e.Kind == leasedLease && (e.Outcome != countDone || e.Got == 1):
+				longer[id] = true
+			}
+		}
+	}
+	var all []leasedEvent
+	for _, e := range entries {
+		event := leasedEvent{countEntry: e}
+		known := 0
+		for id := range strings.FieldsSeq(e.IDs) {
+			switch {
+			case numbers[id] == 0:
+				event.unknown++
+			case known == leasedMost || used[id]:
+				event.Kind = map[bool]countKind{true: leasedUsed, false: leasedOdd}[used[id]]
+			default:
+				event.ids[known] = numbers[id]
+				known++
+			}
+		}
+		for i, slot := range strings.Fields(e.Slots) {
+			n, _ := strconv.ParseInt(slot, 10, 32)
+			event.slots[min(i, leasedMost-1)] = int32(n)
+		}
+		all = append(all, event)
+		follows := func(kind countKind, at int64, ids [leasedMost]int32) {
+			all = append(all, leasedEvent{countEntry: countEntry{
+				Kind: kind, Name: e.Name, Call: at, Return: at, Worker: e.Worker, IDs: e.IDs,
+			}, ids: ids})
+		}
+		switch {
+		case e.Kind == leasedTake && e.Outcome == countDone:
+			if ids := strings.Fields(e.IDs); e.Last > 0 && slices.ContainsFunc(ids, func(id string) bool { return !given[id] }) {
+				follows(leasedEnds, e.Last, event.ids)
+			}
+			for i, id := range strings.Fields(e.IDs) {
+				one := [leasedMost]int32{event.ids[min(i, leasedMost-1)]}
+				if e.Lease > 0 && !longer[id] {
+					follows(leasedOver, e.Return+int64(e.Lease+leasedSlack), one)
+				}
+				if at := away[id]; at > 0 && e.Last > at+int64(told) {
+					follows(leasedHas, e.Last, one)
+				}
+			}
+		case e.Kind == leasedAway && e.Outcome != countDone:
+			follows(leasedEnds, e.Call, event.ids)
+		case e.Kind == leasedLease && (e.Outcome != countDone || e.Got == 1):
+			follows(leasedEnds, e.Call+int64(e.Lease), event.ids)
+		}
+	}
+	return all
+}

@@ -1,0 +1,200 @@
+package faults
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// usePermits takes permits that expire and gives them back, or does something to those of others, or to their number. Of the processes only p1 changes that:
+// each change without an answer may act at any moment, which doubles what the checker has to follow.
+func (w *familyWorker) usePermits() {
+	s := w.clients[0].PermitSemaphore(w.kind)
+	switch dice, first := w.rng.IntN(100), w.plan.Peer == "p1"; {
+	case dice < 3 && first:
+		n := 3 + w.rng.Int64N(countTotal-2)
+		w.call(leasedSet, n, func() (int64, error) { return 0, s.SetPermits(w.some(20), n) })
+	case dice < 6 && first:
+		n := 1 - 2*w.rng.Int64N(2)
+		w.giveBack(n, s.AddPermits)
+		pass(w.duration(w.plan.Step))
+		w.giveBack(-n, s.AddPermits)
+	case dice < 20:
+		w.meddle(s)
+	default:
+		w.hold(1 + w.rng.IntN(2))
+	}
+}
+
+// hold is a section with permits. Some have a lease, which is over before the section is now and then.
+func (w *familyWorker) hold(n int) {
+	var options []rlock.Option
+	take := countEntry{Kind: leasedTake, N: int64(n)}
+	steps := 1 + w.rng.IntN(3)
+	if w.chance(40) {
+		take.Lease = (w.plan.Watchdog/20 + w.duration(w.plan.Watchdog/8)).Truncate(time.Millisecond)
+		options = append(options, rlock.WithLease(take.Lease))
+		if w.chance(30) {
+			steps += int(take.Lease / w.plan.Step)
+		}
+	} else if w.chance(3) { // long enough for renewals
+		steps += int(w.plan.Watchdog / w.plan.Step)
+	}
+	c := w.begins(take)
+	ctx, p, err := w.takePermits(w.clients[0].PermitSemaphore(w.kind, options...), n)
+	c.Entry.IDs, c.Entry.Slots = strings.Join(p.IDs(), " "), slotsText(p.Slots())
+	if w.ends(c, 0, err); err != nil {
+		return
+	}
+	deaf := w.plan.Sabotage == histDeaf && take.Lease > 0
+	for i := range steps {
+		if i > 3 && w.holding.Load() {
+			break
+		}
+		now := histNow()
+		if ctx.Err() != nil && !deaf {
+			break
+		}
+		c.Entry.Last = now
+		w.sayCall(*c)
+		timer := time.NewTimer(w.duration(w.plan.Step))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			if deaf {
+				pass(w.duration(w.plan.Step))
+			}
+		}
+	}
+	g := w.begins(countEntry{Kind: leasedGive, N: int64(n), IDs: c.Entry.IDs})
+	err = p.Release()
+	w.ends(g, 1, err)
+	if again := p.Release(); !errors.Is(again, rlock.ErrNotHeld) {
+		w.wrong("second release", again)
+	}
+	for _, why := range []error{context.Cause(ctx), err} {
+		var loss *rlock.LostError
+		if !errors.As(why, &loss) {
+			continue
+		}
+		since := histNow() - int64(time.Since(loss.Since))
+		if c.Entry.Last-since > int64(histLate) && !deaf {
+			w.wrong("told too late", why)
+		}
+		switch {
+		case deaf:
+		case loss.Reason == rlock.LostExpired: // whoever is told in time may be inside until then
+			c.Entry.Last = min(since, g.Entry.Call)
+		default:
+			c.Entry.Last = min(c.Entry.Last, since)
+		}
+		w.sayCall(*c)
+		return
+	}
+}
+
+func (w *familyWorker) takePermits(s *rlock.PermitSemaphore, n int) (context.Context, *rlock.Permit, error) {
+	switch dice := w.rng.IntN(10); {
+	case dice < 2:
+		return s.TryAcquireN(context.Background(), n, 0)
+	case dice < 4:
+		return s.TryAcquireN(context.Background(), n, w.duration(50*time.Millisecond))
+	case dice < 5:
+		return s.AcquireN(w.some(100), n)
+	}
+	return s.TryAcquireN(context.Background(), n, histLongWait)
+}
+
+func slotsText(slots []int) string {
+	var texts []string
+	for _, slot := range slots {
+		texts = append(texts, strconv.Itoa(slot))
+	}
+	return strings.Join(texts, " ")
+}
+
+// meddle gives somebody's permit back, or has it end at another time.
+func (w *familyWorker) meddle(s *rlock.PermitSemaphore) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	rdb := w.rdbs[0]
+	ids, err := rdb.Do(ctx, rdb.B().Zrange().Key(leasedKey(w.kind)).Min("0").Max("-1").Build().Pin()).AsStrSlice() // pinned as in histBench.look
+	if err != nil || len(ids) == 0 {
+		return
+	}
+	e := countEntry{Kind: leasedAway, IDs: hex.EncodeToString([]byte(ids[w.rng.IntN(len(ids))]))}
+	do := func(ctx context.Context) error { return s.Release(ctx, e.IDs) }
+	if w.chance(50) {
+		e.Kind, e.Lease = leasedLease, time.Millisecond+w.duration(w.plan.Watchdog/4).Truncate(time.Millisecond)
+		do = func(ctx context.Context) error { return s.UpdateLease(ctx, e.IDs, e.Lease) }
+	}
+	c := w.begins(e)
+	w.ends(c, 1, do(w.some(20)))
+}
+
+// leasedKey is that of the permits of a semaphore.
+func leasedKey(name string) string { return "{" + name + "}:timeout" }
+
+// What the Clients of a run of permits that expire do wrong now and then, besides what those of other counters do. With histDeaf, holders go on
+// after the end of a lease.
+const (
+	leasedShort = "short"          // permits are asked for with a shorter lease than they are trusted for
+	leasedSlot  = "slot"           // permits get the number of another one
+	leasedAgain = "back from dead" // a permit that was given back is held again
+)
+
+// doLeased is Do of a call of permits that expire: see lua/permits.lua.
+func (r countRedis) doLeased(ctx context.Context, words []string, cmd rueidis.Completed) rueidis.RedisResult {
+	n, _ := strconv.Atoi(words[2])
+	keys, args := words[3:3+n], words[3+n:]
+	if len(args) < 10 { // not that script
+		return r.Client.Do(ctx, cmd)
+	}
+	wants, _ := strconv.Atoi(args[9])
+	back := args[10+wants:]
+	for _, want := range args[10 : 10+wants] {
+		n, _ := strconv.Atoi(want)
+		back = back[n:]
+	}
+	gives := len(back) > 0 && args[4] != "2"
+	switch {
+	case r.sabotage == countNever && gives && wants == 0 && r.log.forges(5):
+		given := strings.TrimSuffix(strings.Repeat("1,", len(back)), ",")
+		return r.say(ctx, "return {0, 1, -1, {}, {}, {"+given+"}, 0}")
+	case r.sabotage == leasedShort && wants > 0 && r.log.forges(5):
+		args[8] = "10"
+	}
+	again := r.B().Arbitrary(words[:3]...).Keys(keys...).Args(args...).Build()
+	result := r.Client.Do(ctx, again)
+	reply, err := result.ToArray()
+	if err != nil || len(reply) != 7 {
+		return result
+	}
+	switch which, _ := reply[3].AsIntSlice(); {
+	case r.sabotage == countTwice && gives && r.log.forges(5):
+		_ = r.Client.Do(ctx, r.B().Incr().Key(keys[0]).Build()).Error()
+	case r.sabotage == leasedAgain && gives && r.log.forges(5):
+		_ = r.Client.Do(ctx, r.B().Arbitrary("ZADD").Keys(keys[2]).Args("922337203685477", back[0]).Build()).Error()
+	case r.sabotage == countBelief && wants == 1 && args[10] == "1" && len(which) == 0 && !gives && r.log.forges(5):
+		return r.say(ctx, "return {0, 1, -1, {1}, {0}, {}, 0}")
+	case r.sabotage == leasedSlot && wants == 1 && args[10] == "1" && len(which) == 1 && !gives && r.log.forges(5):
+		return r.say(ctx, "return {0, 1, -1, {1}, {0}, {}, 0}")
+	}
+	return result
+}
+
+// isLeased reports whether a command is a call of permits that expire.
+func isLeased(words []string) bool {
+	return len(words) > 6 && strings.HasPrefix(words[4], "rlock_sem_requests:") && slices.ContainsFunc(words[5:7], func(key string) bool {
+		return strings.HasSuffix(key, ":timeout")
+	})
+}

@@ -1,0 +1,178 @@
+package rlock_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Calls whose replies are lost are made again, and count once.
+func TestPermitsCountOnce(t *testing.T) {
+	for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
+		for _, n := range []int{1, 3} {
+			t.Run(fmt.Sprint(action, "/", n), func(t *testing.T) {
+				redistest.Parallel(t)
+				b := newBench(t)
+				watch := b.PermitSemaphore(b.name)
+				setPermits(t, watch, 5) // and so the script is known
+				proxy := redistest.StartProxy(t, redistest.Shared(t))
+				c := newClient(t, redistest.Dial(t, proxy.Addr(), quickTimeout), rlock.Options{UnlockTimeout: time.Minute})
+				s := c.PermitSemaphore(b.name, rlock.WithLease(time.Minute))
+				proxy.OnReply(nthScript(1, action))
+				proxy.OnReply(nthScript(2, action))
+				held := acquire(t, s, n)
+				requirePermits(t, watch, 5-int64(n), int64(n))
+				proxy.OnReply(nthScript(1, action))
+				proxy.OnReply(nthScript(2, action))
+				require.NoError(t, within(t, async(held.permit.Release), atMost))
+				requirePermits(t, watch, 5, 0)
+			})
+		}
+	}
+}
+
+// A caller that leaves takes nothing, whether its call comes late or its reply does; what it gives back is given back.
+func TestPermitCallersLeave(t *testing.T) {
+	for _, where := range []string{"request", "reply"} {
+		t.Run(where, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t)
+			watch := b.PermitSemaphore(b.name)
+			setPermits(t, watch, 5)
+			proxy := redistest.StartProxy(t, redistest.Shared(t))
+			c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{UnlockTimeout: 200 * time.Millisecond})
+			s := c.PermitSemaphore(b.name)
+			held := acquire(t, s, 2)
+			noCalls(t)
+			hold := func() {
+				if where == "request" {
+					proxy.OnRequest(nthScript(1, redistest.Hold))
+				} else {
+					proxy.OnReply(nthScript(1, redistest.Hold))
+				}
+			}
+			hold()
+			ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+			defer cancel()
+			err := within(t, async(func() error { _, _, err := s.AcquireN(ctx, 3); return err }), nowIsNotLong)
+			require.ErrorIs(t, err, rlock.ErrUnreachable)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			proxy.Release()
+			noCalls(t)
+			requirePermits(t, watch, 3, 2)
+			hold()
+			require.ErrorIs(t, within(t, async(held.permit.Release), nowIsNotLong), rlock.ErrUnreachable)
+			require.Zero(t, c.Stats().Holds)
+			proxy.Release()
+			noCalls(t)
+			requirePermits(t, watch, 5, 0)
+		})
+	}
+}
+
+// While Redis is down each call ends, with an error that says so. What was given back is there when Redis is, and nothing was taken.
+func TestPermitsOutage(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	watch := b.PermitSemaphore(b.name)
+	setPermits(t, watch, 2)
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	s := newClient(t, redistest.Dial(t, proxy.Addr())).PermitSemaphore(b.name)
+	held := acquire(t, s, 2)
+	waits, _ := b.permitAsync(t, s, 1)
+	proxy.Refuse(true)
+	proxy.CutAll()
+	require.ErrorIs(t, within(t, async(held.permit.Release), atMost), rlock.ErrUnreachable)
+	require.ErrorIs(t, held.permit.Release(), rlock.ErrNotHeld)
+	require.ErrorIs(t, within(t, waits, atMost), rlock.ErrUnreachable)
+	_, _, err := s.TryAcquire(context.Background(), 0)
+	require.ErrorIs(t, err, rlock.ErrUnreachable)
+	require.ErrorIs(t, s.Release(context.Background(), held.permit.ID()), rlock.ErrUnreachable)
+	_, err = s.Available(context.Background())
+	require.ErrorIs(t, err, rlock.ErrUnreachable)
+	proxy.Refuse(false)
+	eventuallyPermits(t, watch, 2, 0)
+	require.NoError(t, acquire(t, s, 2).permit.Release())
+}
+
+// Close ends sections and waits, and leaves the permits to their release, or the end of their lease.
+func TestPermitsClose(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t, rlock.Options{WatchdogTimeout: 3 * time.Second})
+	watch := newClient(t, b.rdb).PermitSemaphore(b.name)
+	s := b.PermitSemaphore(b.name)
+	setPermits(t, s, 2)
+	held, left := acquire(t, s, 1), acquire(t, s, 1)
+	waits, _ := b.permitAsync(t, s, 1)
+	b.Close()
+	require.ErrorIs(t, within(t, waits, nowIsNotLong), rlock.ErrClosed)
+	require.ErrorIs(t, context.Cause(held.ctx), rlock.ErrClosed)
+	require.NotErrorIs(t, context.Cause(held.ctx), rlock.ErrLost)
+	require.Zero(t, redistest.Goroutines(engine))
+	requirePermits(t, watch, 0, 2)
+	_, _, err := s.Acquire(context.Background())
+	require.ErrorIs(t, err, rlock.ErrClosed)
+	require.NoError(t, held.permit.Release())
+	require.ErrorIs(t, held.permit.Release(), rlock.ErrNotHeld)
+	requirePermits(t, watch, 1, 1)
+	require.Equal(t, uint64(0), b.Stats().Lost)
+	eventuallyPermits(t, watch, 2, 0)
+	require.ErrorIs(t, left.permit.Release(), rlock.ErrLost)
+	require.Zero(t, b.Stats().Holds)
+}
+
+// A release that meets Close gives its permit back, and says so.
+func TestPermitReleasesBesideClose(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	watch := b.PermitSemaphore(b.name)
+	const n = 50
+	setPermits(t, watch, n)
+	for range 10 {
+		c := newClient(t, b.rdb)
+		var releases []<-chan error
+		for range n {
+			releases = append(releases, async(acquire(t, c.PermitSemaphore(b.name), 1).permit.Release))
+		}
+		c.Close()
+		for _, got := range releases {
+			require.NoError(t, within(t, got, nowIsNotLong))
+		}
+		requirePermits(t, watch, n, 0)
+	}
+}
+
+// Shutdown waits for sections, and refuses whoever would begin one.
+func TestPermitsShutdown(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	watch := newClient(t, b.rdb).PermitSemaphore(b.name)
+	s := b.PermitSemaphore(b.name)
+	setPermits(t, s, 1)
+	held := acquire(t, s, 1)
+	waits, _ := b.permitAsync(t, s, 1)
+	shut := async(func() error { return b.Shutdown(context.Background()) })
+	require.ErrorIs(t, within(t, waits, nowIsNotLong), rlock.ErrClosed)
+	_, _, err := s.Acquire(context.Background())
+	require.ErrorIs(t, err, rlock.ErrClosed)
+	requireStillWaits(t, shut)
+	require.NoError(t, held.ctx.Err())
+	require.NoError(t, held.permit.Release())
+	require.NoError(t, within(t, shut, nowIsNotLong))
+	requirePermits(t, watch, 1, 0)
+
+	c := newClient(t, b.rdb)
+	stuck := acquire(t, c.PermitSemaphore(b.name), 1)
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, c.Shutdown(ctx), context.DeadlineExceeded)
+	require.ErrorIs(t, context.Cause(stuck.ctx), rlock.ErrClosed)
+	require.NoError(t, stuck.permit.Release())
+	requirePermits(t, watch, 1, 0)
+}

@@ -1,0 +1,305 @@
+package rlock_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// A permit that is renewed is kept for many times its lease; one with a lease is lost at its end, and its holder is told. What is lost comes back.
+func TestPermitLeases(t *testing.T) {
+	redistest.Parallel(t)
+	const watchdog = 1500 * time.Millisecond
+	b := newBench(t, rlock.Options{WatchdogTimeout: watchdog})
+	s := b.PermitSemaphore(b.name)
+	setPermits(t, s, 4)
+	kept := acquire(t, s, 2)
+	lost := acquire(t, b.PermitSemaphore(b.name, rlock.WithLease(watchdog)), 1)
+	bounded := acquire(t, b.PermitSemaphore(b.name, rlock.WithMaxHold(watchdog)), 1)
+	got, next := b.permitAsync(t, s, 1)
+	require.Equal(t, rlock.LostExpired, requireLost(t, lost, nowIsNotLong).Reason)
+	loss := requireLost(t, bounded, nowIsNotLong)
+	require.Equal(t, rlock.LostMaxHold, loss.Reason)
+	require.Equal(t, bounded.permit.ID(), loss.Owner)
+	require.NoError(t, within(t, got, nowIsNotLong), "when the next one expires")
+	require.Contains(t, []int{2, 3}, next.permit.Slot())
+	require.ErrorIs(t, lost.permit.Release(), rlock.ErrLost)
+	require.ErrorIs(t, bounded.permit.Release(), rlock.ErrNotHeld)
+	pass(2 * watchdog)
+	require.NoError(t, kept.ctx.Err())
+	require.NoError(t, next.permit.Release())
+	require.NoError(t, kept.permit.Release())
+	eventuallyPermits(t, s, 4, 0)
+	require.Equal(t, uint64(2), b.Stats().Lost)
+}
+
+// With a grace, the permit is there for longer than it is trusted.
+func TestPermitGrace(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	s := b.PermitSemaphore(b.name, rlock.WithLease(time.Second), rlock.WithGrace(time.Minute))
+	setPermits(t, s, 1)
+	held := acquire(t, s, 1)
+	requireLost(t, held, nowIsNotLong)
+	left, err := s.LeaseTime(context.Background(), held.permit.ID())
+	require.NoError(t, err)
+	require.Greater(t, left, 30*time.Second)
+	require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
+	eventuallyPermits(t, s, 1, 0)
+}
+
+// G2: the renewals of one process do not arrive any more. Its holder is told before somebody else gets the permit, which is within the
+// watchdog time. A release that comes then says so.
+func TestPermitOfACutOffProcess(t *testing.T) {
+	redistest.Parallel(t)
+	const watchdog = 3 * time.Second
+	c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: watchdog})
+	s, there := c.PermitSemaphore(past.name), past.PermitSemaphore(past.name)
+	setPermits(t, there, 1)
+	held := acquire(t, s, 1)
+	got, next := past.permitAsync(t, there, 1)
+	began := time.Now()
+	proxy.BlackHole(true)
+	require.NoError(t, within(t, got, atMost))
+	require.ErrorIs(t, context.Cause(held.ctx), rlock.ErrLost, "it was told before")
+	require.Less(t, time.Since(began), watchdog+2*time.Second)
+	require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
+	require.NoError(t, next.ctx.Err())
+	require.Zero(t, next.permit.Slot(), "the slot is free again")
+	proxy.BlackHole(false)
+	proxy.CutAll()
+	noCalls(t)
+	requirePermits(t, there, 0, 1)
+	require.NoError(t, next.permit.Release())
+}
+
+// Redis forgets permits: the holder is told by its next renewal, of several permits also if one is gone.
+func TestPermitsAreForgotten(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t, rlock.Options{WatchdogTimeout: 3 * time.Second})
+	s := b.PermitSemaphore(b.name)
+	setPermits(t, s, 3)
+	held, other := acquire(t, s, 2), acquire(t, s, 1)
+	there := newClient(t, b.rdb).PermitSemaphore(b.name)
+	require.NoError(t, there.Release(context.Background(), held.permit.IDs()[1]))
+	require.ErrorIs(t, there.Release(context.Background(), held.permit.IDs()[1]), rlock.ErrNotHeld)
+	loss := requireLost(t, held, 3*time.Second)
+	require.Equal(t, rlock.LostGone, loss.Reason)
+	require.Equal(t, held.permit.IDs()[1], loss.Owner)
+	require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
+	eventuallyPermits(t, s, 2, 1)
+	require.NoError(t, other.ctx.Err())
+	require.NoError(t, b.do(t, "DEL", permitKey(b.name)).Error())
+	require.ErrorIs(t, other.permit.Release(), rlock.ErrLost, "found out by the release")
+	require.ErrorIs(t, context.Cause(other.ctx), rlock.ErrLost, "from then on")
+	require.Equal(t, uint64(2), b.Stats().Lost)
+}
+
+// Permits are given back by their ids, and their leases changed, in the process that holds them and in another one.
+func TestPermitsFromElsewhere(t *testing.T) {
+	redistest.Parallel(t)
+	ctx := context.Background()
+	b := newBench(t)
+	s, there := b.PermitSemaphore(b.name), newClient(t, b.rdb).PermitSemaphore(b.name)
+	setPermits(t, s, 9)
+	lease := func(p permitSection) time.Duration {
+		left, err := there.LeaseTime(ctx, p.permit.ID())
+		require.NoError(t, err)
+		return left
+	}
+	own := acquire(t, s, 1)
+	got := async(func() error { return s.Release(ctx, own.permit.ID()) })
+	require.NoError(t, within(t, got, nowIsNotLong))
+	require.Equal(t, rlock.LostGone, requireLost(t, own, nowIsNotLong).Reason)
+	require.ErrorIs(t, own.permit.Release(), rlock.ErrLost)
+
+	shorter := acquire(t, s, 1)
+	require.NoError(t, s.UpdateLease(ctx, shorter.permit.ID(), 300*time.Millisecond))
+	require.LessOrEqual(t, lease(shorter), 300*time.Millisecond)
+	require.Equal(t, rlock.LostExpired, requireLost(t, shorter, nowIsNotLong).Reason)
+	require.ErrorIs(t, shorter.permit.Release(), rlock.ErrLost)
+
+	longer := acquire(t, b.PermitSemaphore(b.name, rlock.WithLease(time.Second)), 1)
+	require.NoError(t, s.UpdateLease(ctx, longer.permit.ID(), time.Minute))
+	require.Greater(t, lease(longer), 50*time.Second)
+	endless := acquire(t, b.PermitSemaphore(b.name, rlock.WithLease(time.Second)), 1)
+	require.NoError(t, s.UpdateLease(ctx, endless.permit.ID(), rlock.NoExpiry))
+	require.Equal(t, rlock.NoExpiry, lease(endless))
+
+	far := acquire(t, b.PermitSemaphore(b.name, rlock.WithLease(time.Minute)), 1)
+	require.NoError(t, there.UpdateLease(ctx, far.permit.ID(), time.Hour))
+	require.Greater(t, lease(far), 50*time.Minute)
+	pass(1500 * time.Millisecond)
+	for _, p := range []permitSection{longer, endless, far} {
+		require.NoError(t, p.ctx.Err())
+		require.NoError(t, p.permit.Release())
+	}
+	eventuallyPermits(t, s, 9, 0)
+
+	gone := acquire(t, s, 1)
+	require.NoError(t, b.do(t, "DEL", permitKey(b.name)).Error())
+	require.ErrorIs(t, s.UpdateLease(ctx, gone.permit.ID(), time.Minute), rlock.ErrNotHeld)
+	requireLost(t, gone, nowIsNotLong)
+	require.ErrorIs(t, gone.permit.Release(), rlock.ErrLost)
+}
+
+// A lease that becomes shorter wakes whoever waits when it ends.
+func TestPermitWaitersHearOfAShorterLease(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	s, there := b.PermitSemaphore(b.name), newClient(t, b.rdb).PermitSemaphore(b.name)
+	setPermits(t, s, 1)
+	held := acquire(t, s, 1)
+	got, next := b.permitAsync(t, there, 1)
+	require.NoError(t, s.UpdateLease(context.Background(), held.permit.ID(), time.Second))
+	require.NoError(t, within(t, got, nowIsNotLong))
+	require.ErrorIs(t, context.Cause(held.ctx), rlock.ErrLost)
+	require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
+	require.NoError(t, next.permit.Release())
+}
+
+// G2: a lease counts from when the permit was first asked for, though the reply to that was lost. Here Redis keeps it for a grace longer, so that it can
+// be seen for how long.
+func TestPermitLeaseCountsFromTheFirstCall(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	watch := b.PermitSemaphore(b.name)
+	setPermits(t, watch, 1)
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	c := newClient(t, redistest.Dial(t, proxy.Addr(), quickTimeout))
+	const grace = time.Minute
+	s := c.PermitSemaphore(b.name, rlock.WithLease(5*time.Second), rlock.WithGrace(grace))
+	proxy.OnReply(nthScript(1, redistest.Drop))
+	began := time.Now()
+	held := acquire(t, s, 1)
+	late := time.Since(began)
+	requireLost(t, held, nowIsNotLong)
+	left, err := watch.LeaseTime(context.Background(), held.permit.ID())
+	require.NoError(t, err)
+	t.Logf("answered after %v, and at the end of the trusted time Redis has it for %v more", late, left)
+	require.InDelta(t, grace.Seconds(), left.Seconds(), min(late.Seconds()/2, 0.5))
+	require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
+	eventuallyPermits(t, watch, 1, 0)
+
+	noCalls(t) // the reply to that release is not the one to be lost
+	proxy.OnReply(nthScript(1, redistest.Drop))
+	_, p, err := c.PermitSemaphore(b.name, rlock.WithLease(50*time.Millisecond), rlock.WithGrace(grace)).Acquire(context.Background())
+	require.ErrorIs(t, err, rlock.ErrLost)
+	require.ErrorContains(t, err, "Redis took longer than the lease to answer")
+	require.ErrorIs(t, p.Release(), rlock.ErrNotHeld)
+	eventuallyPermits(t, watch, 1, 0)
+	require.Zero(t, c.Stats().Holds)
+}
+
+// Permits of 10,000 holders that died come back, whatever is asked for.
+func TestPermitsOfTheDead(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	s := b.PermitSemaphore(b.name)
+	const dead = 10_000
+	die := func() {
+		args := []string{"ZADD", permitKey(b.name)}
+		for i := range dead {
+			args = append(args, "1000", fmt.Sprintf("%016d", i))
+		}
+		require.NoError(t, b.do(t, args...).Error())
+	}
+	require.NoError(t, b.do(t, "SET", b.name, "0").Error())
+	die()
+	requirePermits(t, s, dead, 0)
+	held := acquire(t, s, 100)
+	requirePermits(t, s, dead-100, 100)
+	require.NoError(t, held.permit.Release())
+	requirePermits(t, s, dead, 0)
+
+	require.NoError(t, b.do(t, "DEL", b.name, permitKey(b.name), slotKey(b.name)).Error())
+	require.NoError(t, b.do(t, "SET", b.name, strconv.Itoa(1-dead)).Error())
+	die()
+	for _, wait := range []time.Duration{0, time.Minute} {
+		_, p, err := s.TryAcquire(context.Background(), wait)
+		require.NoError(t, err, "the last of them is the first that is free")
+		require.NoError(t, p.Release())
+		require.NoError(t, b.do(t, "SET", b.name, strconv.Itoa(1-dead)).Error())
+		die()
+	}
+}
+
+// 1,000 permits of one process are renewed with 10 calls a period.
+func TestPermitsAreRenewedInBatches(t *testing.T) {
+	const n, watchdog, periods = 1000, 3 * time.Second, 6
+	server := redistest.Start(t)
+	b := bench{rdb: server.Client(t), name: redistest.Name(t)}
+	b.Client = newClient(t, server.Client(t), rlock.Options{WatchdogTimeout: watchdog})
+	s := [2]*rlock.PermitSemaphore{b.PermitSemaphore(b.name), b.PermitSemaphore(b.name + ":other")}
+	held := make([]permitSection, n)
+	for i := range s {
+		setPermits(t, s[i], n)
+	}
+	inParallel(n, func(i int) {
+		ctx, p, err := s[i%2].Acquire(context.Background())
+		assert.NoError(t, err)
+		held[i] = permitSection{ctx, p}
+	})
+	pass(watchdog / 2)
+	calls := func() int64 { return redistest.Commands(t, b.rdb)["evalsha"] }
+	before := calls()
+	pass(periods * watchdog / 3)
+	did := calls() - before
+	t.Logf("%d calls in %d periods", did, periods)
+	require.LessOrEqual(t, did, int64(n/100*(periods+1)), "a round may begin at either end")
+	require.GreaterOrEqual(t, did, int64(n/100*(periods-1)))
+	for _, h := range held {
+		require.NoError(t, h.ctx.Err())
+	}
+	inParallel(n, func(i int) { assert.NoError(t, held[i].permit.Release()) })
+	noCalls(t)
+	for i := range s {
+		requirePermits(t, s[i], n, 0)
+	}
+}
+
+// slowAnswer has the answer to a command wait that says so, until it may come.
+type slowAnswer struct {
+	rueidis.Client
+	says    string
+	arrived chan<- struct{}
+	come    <-chan struct{}
+}
+
+func (c slowAnswer) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	slow := slices.Contains(cmd.Commands(), c.says)
+	r := c.Client.Do(ctx, cmd)
+	if slow {
+		close(c.arrived)
+		<-c.come
+	}
+	return r
+}
+
+// G2: of two calls to UpdateLease that are under way at once nobody knows which Redis has done last. So the holder trusts in the shorter one.
+func TestPermitUpdatesOverlap(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	arrived, come := make(chan struct{}), make(chan struct{})
+	s := newClient(t, slowAnswer{b.rdb, "3600000", arrived, come}).PermitSemaphore(b.name)
+	setPermits(t, s, 1)
+	held := acquire(t, s, 1)
+	require.NoError(t, s.UpdateLease(context.Background(), held.permit.ID(), time.Minute)) // from now on Redis knows the script
+	longer := async(func() error { return s.UpdateLease(context.Background(), held.permit.ID(), time.Hour) })
+	<-arrived
+	require.NoError(t, s.UpdateLease(context.Background(), held.permit.ID(), time.Second))
+	close(come)
+	require.NoError(t, within(t, longer, atMost))
+	require.Equal(t, rlock.LostExpired, requireLost(t, held, atMost).Reason)
+	require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
+}

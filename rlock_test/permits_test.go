@@ -1,0 +1,320 @@
+package rlock_test
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+func permitKey(name string) string { return "{" + name + "}:timeout" }
+func slotKey(name string) string   { return "rlock_sem_slots:{" + name + "}" }
+
+// setPermits sets the number of permits.
+func setPermits(t testing.TB, s *rlock.PermitSemaphore, n int64) {
+	t.Helper()
+	set, err := s.TrySetPermits(context.Background(), n)
+	require.NoError(t, err)
+	require.True(t, set)
+}
+
+// requirePermits checks how many permits are free, and how many are held.
+func requirePermits(t testing.TB, s *rlock.PermitSemaphore, free, held int64) {
+	t.Helper()
+	n, err := s.Available(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, free, n, "free")
+	n, err = s.Acquired(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, held, n, "held")
+	n, err = s.Permits(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, free+held, n, "all")
+}
+
+// eventuallyPermits is requirePermits for what goes on in the background.
+func eventuallyPermits(t testing.TB, s *rlock.PermitSemaphore, free, held int64) {
+	t.Helper()
+	redistest.Eventually(t, atMost, func() bool {
+		n, err := s.Available(context.Background())
+		m, err2 := s.Acquired(context.Background())
+		return err == nil && err2 == nil && n == free && m == held
+	}, fmt.Sprint(free, " are free, ", held, " are held"))
+}
+
+// permitSection is what an Acquire returned.
+type permitSection struct {
+	ctx    context.Context
+	permit *rlock.Permit
+}
+
+func acquire(t testing.TB, s *rlock.PermitSemaphore, n int) permitSection {
+	t.Helper()
+	ctx, p, err := s.AcquireN(context.Background(), n)
+	require.NoError(t, err)
+	return permitSection{ctx, p}
+}
+
+// permitAsync begins to wait for one permit, and returns when as many processes of the test only wait.
+func (b bench) permitAsync(t testing.TB, s *rlock.PermitSemaphore, processes int) (got <-chan error, section *permitSection) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel) // ends the goroutine, if nothing did before
+	section = new(permitSection)
+	got = async(func() (err error) {
+		section.ctx, section.permit, err = s.Acquire(ctx)
+		return err
+	})
+	b.awaitLine(t, s.Name(), processes)
+	return got, section
+}
+
+// requireLost waits for the end of a section, and reports its loss.
+func requireLost(t testing.TB, s permitSection, within time.Duration) *rlock.LostError {
+	t.Helper()
+	select {
+	case <-s.ctx.Done():
+	case <-time.After(within):
+		require.FailNow(t, "the holder is not told")
+	}
+	var loss *rlock.LostError
+	require.ErrorAs(t, context.Cause(s.ctx), &loss)
+	require.ErrorIs(t, loss, rlock.ErrLost)
+	return loss
+}
+
+func TestPermits(t *testing.T) {
+	b := newBench(t)
+	ctx := context.Background()
+	s := b.PermitSemaphore(b.name)
+	require.Equal(t, b.name, s.Name())
+	requirePermits(t, s, 0, 0)
+	setPermits(t, s, 3)
+	set, err := s.TrySetPermits(ctx, 9)
+	require.NoError(t, err)
+	require.False(t, set)
+
+	section, one, err := s.Acquire(ctx)
+	require.NoError(t, err)
+	require.NoError(t, section.Err())
+	require.Regexp(t, "^"+strings.ReplaceAll(b.ID(), "-", "")[:16]+"[0-9a-f]{16}$", one.ID(), "it says whose it is")
+	require.Zero(t, one.Slot())
+	requirePermits(t, s, 2, 1)
+	require.Equal(t, "2", b.text(t, b.name), "as Redisson has it")
+	left, err := s.LeaseTime(ctx, one.ID())
+	require.NoError(t, err)
+	require.InDelta(t, 30, left.Seconds(), 10)
+
+	two := acquire(t, s, 2)
+	require.Equal(t, []int{1, 2}, two.permit.Slots())
+	require.Equal(t, two.permit.ID(), two.permit.IDs()[0])
+	require.NotEqual(t, two.permit.IDs()[0], two.permit.IDs()[1])
+	_, none, err := s.TryAcquire(section, 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired, "a permit is not re-entered")
+	require.ErrorContains(t, err, ": 0 free of 1 wanted")
+	require.ErrorIs(t, none.Release(), rlock.ErrNotHeld)
+	require.Equal(t, -1, none.Slot())
+	require.Empty(t, none.ID())
+	require.Equal(t, 2, b.Stats().Holds)
+
+	require.NoError(t, one.Release())
+	require.ErrorIs(t, context.Cause(section), context.Canceled)
+	require.NotErrorIs(t, context.Cause(section), rlock.ErrLost)
+	require.ErrorIs(t, one.Release(), rlock.ErrNotHeld)
+	requirePermits(t, s, 1, 2)
+	require.NoError(t, two.ctx.Err())
+	require.NoError(t, two.permit.Release())
+	requirePermits(t, s, 3, 0)
+	require.False(t, b.exists(t, permitKey(b.name)))
+	require.False(t, b.exists(t, slotKey(b.name)))
+	require.Zero(t, b.Stats().Holds)
+	require.Zero(t, b.Stats().Lost)
+}
+
+func TestPermitNumbers(t *testing.T) {
+	b := newBench(t)
+	ctx := context.Background()
+	s := b.PermitSemaphore(b.name)
+	require.NoError(t, s.SetPermits(ctx, 4))
+	held := acquire(t, s, 3)
+	require.NoError(t, s.SetPermits(ctx, 2))
+	requirePermits(t, s, -1, 3)
+	require.NoError(t, s.AddPermits(ctx, 2))
+	requirePermits(t, s, 1, 3)
+	require.NoError(t, s.AddPermits(ctx, -3))
+	requirePermits(t, s, -2, 3)
+	_, _, err := s.TryAcquire(ctx, 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.NoError(t, held.ctx.Err(), "nobody loses one")
+	require.NoError(t, held.permit.Release())
+	requirePermits(t, s, 1, 0)
+}
+
+func TestPermitsMisuse(t *testing.T) {
+	b := newBench(t)
+	ctx := context.Background()
+	s := b.PermitSemaphore(b.name)
+	for _, n := range []int{0, -1, 101} {
+		_, p, err := s.AcquireN(ctx, n)
+		require.ErrorContains(t, err, "want 1 to 100")
+		require.ErrorIs(t, p.Release(), rlock.ErrNotHeld)
+	}
+	require.ErrorContains(t, s.SetPermits(ctx, -1), "want 0 to 2147483647")
+	require.ErrorContains(t, s.AddPermits(ctx, rlock.MaxPermits+1), "want -2147483647 to 2147483647")
+	for _, id := range []string{"", "00", "zz000000000000000000000000000000", "000000000000000000000000000000000"} {
+		require.ErrorContains(t, s.Release(ctx, id), "is no id of a permit, which has 32 hex digits", id)
+	}
+	const unknown = "00000000000000000000000000000001"
+	require.ErrorIs(t, s.Release(ctx, unknown), rlock.ErrNotHeld)
+	require.ErrorIs(t, s.UpdateLease(ctx, unknown, time.Second), rlock.ErrNotHeld)
+	_, err := s.LeaseTime(ctx, unknown)
+	require.ErrorIs(t, err, rlock.ErrNotHeld)
+	require.ErrorContains(t, s.UpdateLease(ctx, unknown, 0), "want at least 1ms")
+	_, _, err = b.PermitSemaphore("").Acquire(ctx)
+	require.EqualError(t, err, `rlock: "": the name is empty`)
+	_, _, err = b.PermitSemaphore(b.name, rlock.WithMinHold(time.Second)).Acquire(ctx)
+	require.ErrorContains(t, err, "WithMinHold")
+	require.Panics(t, func() { (*rlock.PermitSemaphore)(nil).Name() })
+	require.Panics(t, func() { _, _, _ = new(rlock.PermitSemaphore).Acquire(ctx) })
+	require.Panics(t, func() { _ = s.Do(ctx, nil) })
+	_, _, err = rlock.All(b.Mutex(b.name+":lock"), s.Locker(1)).Lock(ctx)
+	require.ErrorContains(t, err, "cannot be one of several locks")
+	_, _, err = rlock.Quorum(s.Locker(1), s.Locker(1), s.Locker(1)).Lock(ctx)
+	require.Error(t, err)
+	done, cancel := context.WithCancel(ctx)
+	cancel()
+	_, _, err = s.Acquire(done)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, err, context.Canceled)
+	for what, fill := range map[string][]string{"a hash": {"HSET", b.name, aThread, "1"}, "a text": {"SET", b.name, "word"}} {
+		require.NoError(t, b.do(t, "DEL", b.name).Error())
+		require.NoError(t, b.do(t, fill...).Error())
+		_, _, err := s.Acquire(ctx)
+		require.ErrorContains(t, err, "not a counter", what)
+		_, err = s.Available(ctx)
+		require.ErrorContains(t, err, "not a counter", what)
+	}
+}
+
+func TestPermitSections(t *testing.T) {
+	b := newBench(t)
+	ctx := context.Background()
+	s := b.PermitSemaphore(b.name)
+	setPermits(t, s, 2)
+	require.NoError(t, s.Do(ctx, func(outer context.Context, p *rlock.Permit) error {
+		require.Zero(t, p.Slot())
+		return s.Do(outer, func(_ context.Context, p *rlock.Permit) error {
+			require.Equal(t, 1, p.Slot())
+			return nil
+		})
+	}))
+	oh := errors.New("oh")
+	require.ErrorIs(t, s.Do(ctx, func(context.Context, *rlock.Permit) error { return oh }), oh)
+	require.Panics(t, func() { _ = s.Do(ctx, func(context.Context, *rlock.Permit) error { panic("oh") }) })
+	held, err := rlock.DoValue(ctx, s.Locker(2), func(ctx context.Context) (int64, error) { return s.Acquired(ctx) })
+	require.NoError(t, err)
+	require.Equal(t, int64(2), held)
+	_, unlock, err := s.Locker(2).TryLock(ctx, 0)
+	require.NoError(t, err)
+	_, none, err := s.Locker(1).TryLock(ctx, 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, none(), rlock.ErrNotHeld)
+	require.NoError(t, unlock())
+	requirePermits(t, s, 2, 0)
+	require.ErrorIs(t, s.Do(ctx, func(ctx context.Context, p *rlock.Permit) error { return s.Release(ctx, p.ID()) }), rlock.ErrLost)
+	requirePermits(t, s, 2, 0)
+}
+
+func TestPermitsAreTraced(t *testing.T) {
+	redistest.Parallel(t)
+	var told story
+	b := newBench(t, told.traced())
+	s := b.PermitSemaphore(b.name)
+	setPermits(t, s, 1)
+	held := acquire(t, s, 1)
+	require.Equal(t, []string{"permits free"}, told.told())
+	_, _, err := s.TryAcquire(context.Background(), 0)
+	require.Error(t, err)
+	require.Equal(t, []string{"permits failed: not acquired"}, told.told())
+	got, next := b.permitAsync(t, s, 1)
+	require.NoError(t, held.permit.Release())
+	require.NoError(t, within(t, got, nowIsNotLong))
+	require.ElementsMatch(t, []string{"permits waits", "permits free released: ok", "permits woken"}, told.told())
+	require.NoError(t, s.Release(context.Background(), next.permit.ID()))
+	require.ErrorIs(t, next.permit.Release(), rlock.ErrLost)
+	require.ErrorIs(t, next.permit.Release(), rlock.ErrNotHeld)
+	redistest.Eventually(t, atMost, func() bool { return b.Stats().Lost == 1 }, "it is lost")
+	b.Close()
+	require.ElementsMatch(t, []string{"permits lost: 2, true", "permits woken released: lost, not held"}, told.told())
+}
+
+// A section of a permit carries the locks around it, and shares the time of their unlocks.
+func TestPermitsAmongLocks(t *testing.T) {
+	b := newBench(t)
+	s, m := b.PermitSemaphore(b.name), b.Mutex(b.name+":lock")
+	setPermits(t, s, 1)
+	outer, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	require.NoError(t, s.Do(outer, func(ctx context.Context, _ *rlock.Permit) error {
+		require.Equal(t, rlock.Owner(outer), rlock.Owner(ctx))
+		require.Contains(t, fmt.Sprint(ctx), ".WithPermit(")
+		return m.Do(ctx, func(ctx context.Context) error {
+			require.Equal(t, rlock.Owner(outer), rlock.Owner(ctx), "it re-enters through the section of the permit")
+			return nil
+		})
+	}))
+	require.NoError(t, unlock())
+}
+
+// permitEnds is when a permit expires, on the clock of the server, which is that of this machine.
+func (b bench) permitEnds(t testing.TB, id string) time.Time {
+	t.Helper()
+	raw, err := hex.DecodeString(id)
+	require.NoError(t, err)
+	ms, err := b.do(t, "ZSCORE", permitKey(b.name), string(raw)).AsFloat64()
+	require.NoError(t, err)
+	return time.UnixMilli(int64(ms))
+}
+
+// G2: Redis counts in whole milliseconds, the one in which a permit is taken included. It keeps the permit for no less than it is trusted.
+func TestPermitIsKeptWhileItIsTrusted(t *testing.T) {
+	redistest.Parallel(t)
+	ctx := context.Background()
+	b := newBench(t)
+	const lease = time.Minute
+	s := b.PermitSemaphore(b.name, rlock.WithLease(lease))
+	setPermits(t, s, 50)
+	for range 50 {
+		asked := time.Now()
+		id := acquire(t, s, 1).permit.ID()
+		require.False(t, b.permitEnds(t, id).Before(asked.Add(lease)), "taken")
+		asked = time.Now()
+		require.NoError(t, s.UpdateLease(ctx, id, 2*lease))
+		require.False(t, b.permitEnds(t, id).Before(asked.Add(2*lease)), "another lease")
+	}
+	for range 8 { // of as many processes, which are cut off when they have renewed
+		t.Run("renewed", func(t *testing.T) {
+			redistest.Parallel(t)
+			c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: 3 * time.Second})
+			s := c.PermitSemaphore(past.name)
+			setPermits(t, s, 1)
+			held := acquire(t, s, 1)
+			first := past.permitEnds(t, held.permit.ID())
+			redistest.Eventually(t, atMost, func() bool { return past.permitEnds(t, held.permit.ID()).After(first) }, "it is renewed")
+			proxy.BlackHole(true)
+			since := requireLost(t, held, nowIsNotLong).Since
+			require.False(t, past.permitEnds(t, held.permit.ID()).Before(since.Truncate(time.Microsecond)))
+			proxy.BlackHole(false)
+			proxy.CutAll()
+			require.ErrorIs(t, held.permit.Release(), rlock.ErrLost)
+		})
+	}
+}

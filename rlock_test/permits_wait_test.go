@@ -1,0 +1,247 @@
+package rlock_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Whoever fits is woken, here and in another process, also through handles with other leases.
+func TestPermitsWake(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	s := b.PermitSemaphore(b.name)
+	setPermits(t, s, 2)
+	held := acquire(t, s, 2)
+	first, a := b.permitAsync(t, b.PermitSemaphore(b.name, rlock.WithLease(time.Hour)), 1)
+	second, z := b.permitAsync(t, newClient(t, b.rdb).PermitSemaphore(b.name), 2)
+	require.NoError(t, held.permit.Release())
+	require.NoError(t, within(t, first, nowIsNotLong))
+	require.NoError(t, within(t, second, nowIsNotLong))
+	left, err := s.LeaseTime(context.Background(), a.permit.ID())
+	require.NoError(t, err)
+	require.Greater(t, left, 59*time.Minute)
+	left, err = s.LeaseTime(context.Background(), z.permit.ID())
+	require.NoError(t, err)
+	require.LessOrEqual(t, left, rlock.DefaultWatchdogTimeout)
+	require.NotEqual(t, a.permit.Slot(), z.permit.Slot())
+	require.NoError(t, a.permit.Release())
+	require.NoError(t, z.permit.Release())
+	noCalls(t)
+	requirePermits(t, s, 2, 0)
+}
+
+// A want beyond all permits holds nobody back, and neither does one that waits for more permits than one call may have ids for.
+func TestPermitsBeyondAll(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	s := b.PermitSemaphore(b.name)
+	setPermits(t, s, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	var large []<-chan error
+	for range 5 {
+		large = append(large, async(func() error { _, _, err := s.AcquireN(ctx, 100); return err }))
+	}
+	redistest.Eventually(t, atMost, func() bool { return redistest.Started("rlock.(*PermitSemaphore).AcquireN(") == 5 }, "all have come")
+	b.awaitLine(t, s.Name(), 1)
+	for range 3 {
+		small := async(func() error {
+			return s.Do(context.Background(), func(context.Context, *rlock.Permit) error { return nil })
+		})
+		require.NoError(t, within(t, small, nowIsNotLong))
+	}
+	cancel()
+	for _, got := range large {
+		require.ErrorIs(t, within(t, got, nowIsNotLong), rlock.ErrNotAcquired)
+	}
+	require.NoError(t, s.SetPermits(context.Background(), 1100))
+	for range 11 {
+		large = append(large, async(func() error { _, _, err := s.AcquireN(context.Background(), 100); return err }))
+	}
+	for _, got := range large[5:] {
+		require.NoError(t, within(t, got, nowIsNotLong))
+	}
+	requirePermits(t, s, 0, 1100)
+}
+
+// Many processes and goroutines, some of which give up at any moment: never more at work than there are permits, no two with one slot, and in
+// the end all are back.
+func TestPermitsUnderContention(t *testing.T) {
+	for _, plain := range []bool{false, true} {
+		t.Run(map[bool]string{false: "with a queue", true: "without hand-overs"}[plain], func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t)
+			const clients, each, n = 4, 8, 5
+			setPermits(t, b.PermitSemaphore(b.name), n)
+			var slots [n]atomic.Bool
+			var got, gaveUp atomic.Int64
+			var all sync.WaitGroup
+			for i := range clients {
+				var o rlock.Options
+				if plain {
+					o.HandOff.Most = -1
+				}
+				c := newClient(t, b.rdb, o)
+				for j := range each {
+					s := c.PermitSemaphore(b.name)
+					if (i+j)%3 == 0 {
+						s = c.PermitSemaphore(b.name, rlock.WithLease(time.Hour))
+					}
+					all.Go(func() {
+						for range 40 {
+							ctx, cancel := context.WithTimeout(context.Background(), rand.N(60*time.Millisecond))
+							_, p, err := s.AcquireN(context.WithoutCancel(ctx), 1)
+							if rand.N(2) == 0 {
+								if err == nil {
+									assert.NoError(t, p.Release())
+								}
+								_, p, err = s.AcquireN(ctx, 1+rand.N(3))
+							}
+							if err != nil {
+								assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+								gaveUp.Add(1)
+								cancel()
+								continue
+							}
+							for _, slot := range p.Slots() {
+								assert.True(t, slots[slot].CompareAndSwap(false, true), "slot %d has one permit", slot)
+							}
+							got.Add(1)
+							if rand.N(4) == 0 {
+								pass(rand.N(2 * time.Millisecond))
+							}
+							for _, slot := range p.Slots() {
+								slots[slot].Store(false)
+							}
+							assert.NoError(t, p.Release())
+							cancel()
+						}
+					})
+				}
+			}
+			all.Wait()
+			t.Logf("%d had permits, %d gave up", got.Load(), gaveUp.Load())
+			require.Positive(t, got.Load())
+			noCalls(t)
+			requirePermits(t, b.PermitSemaphore(b.name), n, 0)
+			for _, key := range []string{permitKey(b.name), slotKey(b.name), "rlock_sem_queue:{" + b.name + "}"} {
+				require.False(t, b.exists(t, key), key)
+			}
+		})
+	}
+}
+
+// A process that waits sends nothing, however many of its goroutines do; and when the holders are gone, nothing of them stays, here or in Redis.
+func TestPermitsLeaveNothing(t *testing.T) {
+	const n = 1000
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	c := newClient(t, server.Client(t))
+	of := []string{engine, "go-rlock/rlock/internal/calls.", "go-rlock/rlock/pubsub."}
+	before := redistest.Goroutines(of...)
+	s := c.PermitSemaphore("waited")
+	setPermits(t, s, 0)
+	var waits sync.WaitGroup
+	for range n {
+		waits.Go(func() {
+			assert.NoError(t, s.Do(context.Background(), func(context.Context, *rlock.Permit) error { return nil }))
+		})
+	}
+	redistest.Eventually(t, atMost, func() bool { return redistest.Started("rlock.(*PermitSemaphore).AcquireN(") == n }, "all have come")
+	bench{rdb: rdb}.awaitLine(t, s.Name(), 1)
+	first := redistest.Commands(t, rdb)
+	pass(time.Second)
+	after := redistest.Commands(t, rdb)
+	require.Equal(t, first["evalsha"], after["evalsha"], "they send nothing")
+	require.Equal(t, int64(1), after["subscribe"])
+	require.NoError(t, s.SetPermits(context.Background(), 10))
+	waits.Wait()
+	t.Logf("1,000 sections with 10 permits: %d EVALSHA", redistest.Commands(t, rdb)["evalsha"]-after["evalsha"])
+	requirePermits(t, s, 10, 0)
+
+	inParallel(n, func(i int) {
+		s := c.PermitSemaphore(fmt.Sprintf("permit:%d", i))
+		_, err := s.TrySetPermits(context.Background(), int64(i%2))
+		assert.NoError(t, err)
+		ctx, cancel := context.WithTimeout(context.Background(), rand.N(20*time.Millisecond))
+		defer cancel()
+		if _, p, err := s.Acquire(ctx); err == nil {
+			assert.NoError(t, p.Release())
+		} else {
+			assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+		}
+	})
+	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines(of...) <= before }, "no goroutine is left")
+	for i := range n {
+		free, err := c.PermitSemaphore(fmt.Sprintf("permit:%d", i)).Available(context.Background())
+		require.NoError(t, err)
+		require.Equal(t, int64(i%2), free)
+	}
+	for pattern, want := range map[string]int{"*:timeout": 0, "rlock_sem_slots:*": 0, "rlock_sem_queue:*": 0} {
+		keys, err := rdb.Do(context.Background(), rdb.B().Keys().Pattern(pattern).Build()).AsStrSlice()
+		require.NoError(t, err)
+		require.Len(t, keys, want, pattern)
+	}
+	require.Zero(t, c.Stats().Holds)
+	require.Zero(t, c.Stats().Waiting)
+}
+
+func TestPermitsOnACluster(t *testing.T) {
+	redistest.Parallel(t)
+	cluster := redistest.StartCluster(t, 3, 0)
+	for _, plain := range []bool{false, true} {
+		t.Run(fmt.Sprintf("plain=%t", plain), func(t *testing.T) {
+			o := rlock.Options{PlainPubSub: plain, WatchdogTimeout: 3 * time.Second}
+			here, there := newClient(t, cluster.Client(t), o), newClient(t, cluster.Client(t), o)
+			prefix := redistest.Name(t)
+			const names = 10
+			name := func(i int) string {
+				if i%2 == 0 {
+					return fmt.Sprintf("%s:%d", prefix, i)
+				}
+				return fmt.Sprintf("{%s:%d}x", prefix, i)
+			}
+			var held []permitSection
+			var waits []<-chan error
+			for i := range names {
+				setPermits(t, here.PermitSemaphore(name(i)), 1)
+				held = append(held, acquire(t, here.PermitSemaphore(name(i)), 1))
+				waits = append(waits, async(func() error {
+					_, _, err := there.PermitSemaphore(name(i)).Acquire(context.Background())
+					return err
+				}))
+			}
+			redistest.Eventually(t, atMost, func() bool { return asleep(t) == names }, "they wait")
+			pass(5 * time.Second)
+			for i, h := range held {
+				require.NoError(t, h.ctx.Err(), "it is renewed")
+				if i%2 == 0 {
+					require.NoError(t, h.permit.Release())
+				} else {
+					require.NoError(t, there.PermitSemaphore(name(i)).Release(context.Background(), h.permit.ID()))
+				}
+				require.NoError(t, within(t, waits[i], nowIsNotLong))
+			}
+			const unknown = "00000000000000000000000000000001"
+			ctx, odd := context.Background(), here.PermitSemaphore("a{b")
+			_, _, err := odd.Acquire(ctx)
+			errs := []error{err, odd.SetPermits(ctx, 1), odd.Release(ctx, unknown), odd.UpdateLease(ctx, unknown, time.Second)}
+			_, err = odd.LeaseTime(ctx, unknown)
+			errs = append(errs, err)
+			_, err = odd.Available(ctx)
+			for _, err := range append(errs, err) {
+				require.ErrorContains(t, err, "would be in another slot")
+			}
+		})
+	}
+}

@@ -1,0 +1,594 @@
+package rlock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+func semaphoreChannel(name string) string { return "redisson_sc:{" + name + "}" }
+
+// permits sets the number of permits.
+func permits(t testing.TB, s *rlock.Semaphore, n int64) {
+	t.Helper()
+	set, err := s.TrySetPermits(context.Background(), n)
+	require.NoError(t, err)
+	require.True(t, set)
+}
+
+func requireFree(t testing.TB, s *rlock.Semaphore, want int64) {
+	t.Helper()
+	n, err := s.Available(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, want, n)
+}
+
+// eventuallyFree is requireFree for what goes on in the background.
+func eventuallyFree(t testing.TB, s *rlock.Semaphore, want int64) {
+	t.Helper()
+	redistest.Eventually(t, atMost, func() bool {
+		n, err := s.Available(context.Background())
+		return err == nil && n == want
+	}, fmt.Sprint(want, " are free"))
+}
+
+// acquireAsync begins to wait, and returns when as many processes of the test only wait.
+func (b bench) acquireAsync(t testing.TB, s *rlock.Semaphore, n int64, processes int) <-chan error {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	t.Cleanup(cancel) // ends the goroutine, if nothing did before
+	got := async(func() error { return s.Acquire(ctx, n) })
+	b.awaitLine(t, s.Name(), processes)
+	return got
+}
+
+// awaitLine waits until so many processes of the test have a place in the line of a semaphore, and only wait for a message.
+func (b bench) awaitLine(t testing.TB, name string, processes int) {
+	t.Helper()
+	redistest.Eventually(t, atMost, func() bool { return b.inLine(t, name) == processes && asleep(t) == processes }, "it waits")
+}
+
+// inLine is how many processes have a place in the line of a semaphore. Each of them has asked after it began to listen.
+func (b bench) inLine(t testing.TB, name string) int {
+	t.Helper()
+	n, err := b.do(t, "ZCARD", "rlock_sem_queue:{"+name+"}").AsInt64()
+	require.NoError(t, err)
+	return int(n)
+}
+
+func requireStillWaits(t testing.TB, got <-chan error) {
+	t.Helper()
+	select {
+	case err := <-got:
+		require.FailNow(t, "it waits no longer", "%v", err)
+	default:
+	}
+}
+
+func TestSemaphore(t *testing.T) {
+	b := newBench(t)
+	ctx := context.Background()
+	s := b.Semaphore(b.name)
+	require.Equal(t, b.name, s.Name())
+	requireFree(t, s, 0)
+	require.ErrorIs(t, s.TryAcquire(ctx, 1, 0), rlock.ErrNotAcquired)
+	permits(t, s, 5)
+	set, err := s.TrySetPermits(ctx, 9)
+	require.NoError(t, err)
+	require.False(t, set)
+	require.Equal(t, "5", b.text(t, b.name), "as Redisson has it")
+	require.NoError(t, s.Acquire(ctx, 3))
+	requireFree(t, s, 2)
+	err = s.TryAcquire(ctx, 3, 0)
+	var e *rlock.NotAcquiredError
+	require.ErrorAs(t, err, &e)
+	require.Equal(t, int64(2), e.Count)
+	require.Contains(t, err.Error(), ": 2 free of 3 wanted")
+	require.NoError(t, s.TryAcquire(ctx, 2, time.Second))
+	requireFree(t, s, 0)
+	require.NoError(t, s.Release(ctx, 4))
+	requireFree(t, s, 4)
+	require.NoError(t, s.AddPermits(ctx, -6))
+	requireFree(t, s, -2)
+	require.ErrorIs(t, s.TryAcquire(ctx, 1, 0), rlock.ErrNotAcquired)
+	require.NoError(t, s.AddPermits(ctx, 10))
+	n, err := s.Drain(ctx)
+	require.NoError(t, err)
+	require.Equal(t, int64(8), n)
+	requireFree(t, s, 0)
+	exists, err := s.ReleaseIfExists(ctx, 2)
+	require.NoError(t, err)
+	require.True(t, exists)
+	require.NoError(t, b.do(t, "DEL", b.name).Error())
+	exists, err = s.ReleaseIfExists(ctx, 2)
+	require.NoError(t, err)
+	require.False(t, exists)
+	require.NoError(t, s.Release(ctx, 1))
+	requireFree(t, s, 1)
+}
+
+func TestSemaphoreMisuse(t *testing.T) {
+	b := newBench(t)
+	ctx := context.Background()
+	s := b.Semaphore(b.name)
+	for _, err := range []error{s.Acquire(ctx, 0), s.Release(ctx, -1), s.TryAcquire(ctx, rlock.MaxPermits+1, 0)} {
+		require.ErrorContains(t, err, "want 1 to 2147483647")
+	}
+	_, err := b.Semaphore("").Drain(ctx)
+	require.EqualError(t, err, `rlock: "": the name is empty`)
+	require.Panics(t, func() { (*rlock.Semaphore)(nil).Name() })
+	require.Panics(t, func() { _ = new(rlock.Semaphore).Acquire(ctx, 1) })
+	for what, fill := range map[string][]string{"a hash": {"HSET", b.name, aThread, "1"}, "a text": {"SET", b.name, "word"}} {
+		require.NoError(t, b.do(t, "DEL", b.name).Error())
+		require.NoError(t, b.do(t, fill...).Error())
+		errs := []error{s.Acquire(ctx, 1), s.Release(ctx, 1)}
+		_, err := s.Drain(ctx)
+		errs = append(errs, err)
+		_, err = s.Available(ctx)
+		for _, err := range append(errs, err) {
+			require.ErrorContains(t, err, "not a counter", what)
+			require.ErrorContains(t, err, "; give it a name that no other data uses", what)
+		}
+	}
+	done, cancel := context.WithCancel(ctx)
+	cancel()
+	err = s.Acquire(done, 1)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, err, context.Canceled)
+
+	all := rlock.All(b.Mutex(b.name+":lock"), s.Locker(1))
+	_, _, err = all.Lock(ctx)
+	require.ErrorContains(t, err, "cannot be one of several locks: nobody owns them in Redis")
+	_, _, err = rlock.Quorum(s.Locker(1), s.Locker(1), s.Locker(1)).Lock(ctx)
+	require.Error(t, err)
+}
+
+// Permits as a Locker: a section has them, and gives them back however it ends.
+func TestSemaphoreSections(t *testing.T) {
+	b := newBench(t)
+	ctx := context.Background()
+	s := b.Semaphore(b.name)
+	permits(t, s, 3)
+	n, err := rlock.DoValue(ctx, s.Locker(2), func(ctx context.Context) (int64, error) { return s.Available(ctx) })
+	require.NoError(t, err)
+	require.Equal(t, int64(1), n)
+	requireFree(t, s, 3)
+	require.Panics(t, func() { _ = s.Do(ctx, 3, func(context.Context) error { panic("oh") }) })
+	requireFree(t, s, 3)
+	section, unlock, err := s.Locker(3).Lock(ctx)
+	require.NoError(t, err)
+	_, none, err := s.Locker(1).TryLock(section, 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired, "permits are not re-entered")
+	require.ErrorIs(t, none(), rlock.ErrNotHeld)
+	require.NoError(t, unlock())
+	require.Error(t, section.Err())
+	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	requireFree(t, s, 3)
+	_, unlock, err = s.Locker(1).Lock(ctx)
+	require.NoError(t, err)
+	watch := newClient(t, b.rdb).Semaphore(b.name)
+	b.Close()
+	require.NoError(t, unlock(), "also after Close")
+	requireFree(t, watch, 3)
+}
+
+// Whoever fits is woken, here and in another process, however the permits came back; nobody else is.
+func TestSemaphoreWakes(t *testing.T) {
+	for how, open := range map[string]func(t *testing.T, b bench, s *rlock.Semaphore){
+		"release": func(t *testing.T, _ bench, s *rlock.Semaphore) {
+			require.NoError(t, s.Release(context.Background(), 2))
+			require.NoError(t, s.Release(context.Background(), 2))
+		},
+		"add": func(t *testing.T, _ bench, s *rlock.Semaphore) {
+			require.NoError(t, s.AddPermits(context.Background(), 4))
+		},
+		"Redisson": func(t *testing.T, b bench, _ *rlock.Semaphore) {
+			require.NoError(t, b.do(t, "INCRBY", b.name, "4").Error())
+			require.NoError(t, b.do(t, "PUBLISH", semaphoreChannel(b.name), "4").Error())
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t)
+			s := b.Semaphore(b.name)
+			permits(t, s, 1)
+			require.NoError(t, s.Acquire(context.Background(), 1))
+			here := b.acquireAsync(t, s, 2, 1)
+			other := newClient(t, b.rdb).Semaphore(b.name)
+			there := b.acquireAsync(t, other, 2, 2)
+			open(t, b, s)
+			require.NoError(t, within(t, here, nowIsNotLong))
+			require.NoError(t, within(t, there, nowIsNotLong))
+			requireFree(t, s, 0)
+		})
+	}
+}
+
+// A counter keeps the expiry that somebody gave it, and has no permits when that is over.
+func TestSemaphoreExpires(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	s := b.Semaphore(b.name)
+	permits(t, s, 2)
+	require.NoError(t, b.do(t, "PEXPIRE", b.name, "1500").Error())
+	require.NoError(t, s.Acquire(context.Background(), 2))
+	require.NoError(t, s.Release(context.Background(), 1))
+	require.NoError(t, s.AddPermits(context.Background(), 1))
+	require.NoError(t, s.Acquire(context.Background(), 1))
+	redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "it expires")
+	require.ErrorIs(t, s.TryAcquire(context.Background(), 1, 0), rlock.ErrNotAcquired)
+	got := b.acquireAsync(t, s, 1, 1)
+	require.NoError(t, s.Release(context.Background(), 1))
+	require.NoError(t, within(t, got, nowIsNotLong))
+}
+
+// A lost message, or a counter that somebody changes by hand, is found out by the next connection.
+func TestSemaphoreLosesAMessage(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
+	s := b.Semaphore(b.name)
+	permits(t, s, 0)
+	got := b.acquireAsync(t, newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name), 1, 1)
+	require.NoError(t, s.Release(context.Background(), 1))
+	pass(100 * time.Millisecond)
+	requireStillWaits(t, got)
+	proxy.CutAll()
+	require.NoError(t, within(t, got, nowIsNotLong))
+}
+
+// A large request is overtaken by small ones, but not for ever.
+func TestSemaphoreDoesNotStarveLargeRequests(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	s := b.Semaphore(b.name)
+	permits(t, s, 4)
+	stop := make(chan struct{})
+	var small sync.WaitGroup
+	for i := range 8 {
+		of := s
+		if i%2 == 0 {
+			of = newClient(t, b.rdb).Semaphore(b.name)
+		}
+		small.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				assert.NoError(t, of.Acquire(context.Background(), 1))
+				pass(time.Millisecond)
+				assert.NoError(t, of.Release(context.Background(), 1))
+			}
+		})
+	}
+	for _, large := range []*rlock.Semaphore{s, newClient(t, b.rdb).Semaphore(b.name)} {
+		for range 5 {
+			ctx, cancel := context.WithTimeout(context.Background(), atMost/2)
+			require.NoError(t, large.Acquire(ctx, 4))
+			requireFree(t, s, 0)
+			require.NoError(t, large.Release(ctx, 4))
+			cancel()
+		}
+	}
+	close(stop)
+	small.Wait()
+	eventuallyFree(t, s, 4)
+}
+
+// Many processes and goroutines, some of which give up at any moment: never more at work than there are permits, and in the end all are back.
+func TestSemaphoreUnderContention(t *testing.T) {
+	for _, plain := range []bool{false, true} {
+		t.Run(map[bool]string{false: "with a queue", true: "without hand-overs"}[plain], func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t)
+			const clients, each, n = 4, 8, 5
+			permits(t, b.Semaphore(b.name), n)
+			var inside atomic.Int64
+			var got, gaveUp atomic.Int64
+			var all sync.WaitGroup
+			for range clients {
+				var o rlock.Options
+				if plain {
+					o.HandOff.Most = -1
+				}
+				s := newClient(t, b.rdb, o).Semaphore(b.name)
+				for range each {
+					all.Go(func() {
+						for range 40 {
+							want := 1 + rand.Int64N(3)
+							ctx, cancel := context.WithTimeout(context.Background(), rand.N(60*time.Millisecond))
+							err := s.Acquire(ctx, want)
+							cancel()
+							if err != nil {
+								assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+								gaveUp.Add(1)
+								continue
+							}
+							assert.LessOrEqual(t, inside.Add(want), int64(n))
+							got.Add(1)
+							if rand.N(4) == 0 {
+								pass(rand.N(2 * time.Millisecond))
+							}
+							inside.Add(-want)
+							assert.NoError(t, s.Release(context.Background(), want))
+						}
+					})
+				}
+			}
+			all.Wait()
+			t.Logf("%d had permits, %d gave up", got.Load(), gaveUp.Load())
+			require.Positive(t, got.Load())
+			eventuallyFree(t, b.Semaphore(b.name), n)
+			noCalls(t)
+			require.Zero(t, b.inLine(t, b.name))
+		})
+	}
+}
+
+// While it waits, a process sends nothing. 1,000 goroutines are one subscription.
+func TestSemaphoreOfThousands(t *testing.T) {
+	server := redistest.Start(t)
+	b := bench{rdb: server.Client(t), name: redistest.Name(t)}
+	b.Client = newClient(t, server.Client(t))
+	const n = 1000
+	s := b.Semaphore(b.name)
+	permits(t, s, 0)
+	commands := func() map[string]int64 { return redistest.Commands(t, b.rdb) }
+	var waits sync.WaitGroup
+	for range n {
+		waits.Go(func() { assert.NoError(t, s.Acquire(context.Background(), 1)) })
+	}
+	redistest.Eventually(t, atMost, func() bool { return redistest.Started("rlock.(*Semaphore).Acquire(") == n }, "all wait")
+	redistest.Eventually(t, atMost, func() bool { return b.wants(t) == 32 }, "as many as one call asks for are in line")
+	pass(200 * time.Millisecond)
+	before := commands()
+	pass(time.Second)
+	after := commands()
+	require.Equal(t, before["evalsha"], after["evalsha"], "they send nothing")
+	require.Equal(t, int64(1), after["subscribe"])
+	t.Logf("1,000 that wait: %d EVALSHA", after["evalsha"])
+	require.NoError(t, s.Release(context.Background(), n))
+	waits.Wait()
+	t.Logf("1,000 that go on: %d EVALSHA", commands()["evalsha"]-after["evalsha"])
+	requireFree(t, s, 0)
+}
+
+// Calls whose replies are lost are made again, and count once.
+func TestSemaphoreCountsOnce(t *testing.T) {
+	for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
+		for name, row := range map[string]struct {
+			after int64
+			call  func(context.Context, *rlock.Semaphore) error
+		}{
+			"Acquire": {2, func(ctx context.Context, s *rlock.Semaphore) error { return s.Acquire(ctx, 3) }},
+			"Release": {7, func(ctx context.Context, s *rlock.Semaphore) error { return s.Release(ctx, 2) }},
+			"Drain": {0, func(ctx context.Context, s *rlock.Semaphore) error {
+				n, err := s.Drain(ctx)
+				if err == nil && n != 5 {
+					err = fmt.Errorf("%d were drained", n)
+				}
+				return err
+			}},
+			"ReleaseIfExists": {6, func(ctx context.Context, s *rlock.Semaphore) error {
+				did, err := s.ReleaseIfExists(ctx, 1)
+				if err == nil && !did {
+					err = errors.New("not done")
+				}
+				return err
+			}},
+		} {
+			t.Run(string(action)+"/"+name, func(t *testing.T) {
+				redistest.Parallel(t)
+				b := newBench(t)
+				watch := b.Semaphore(b.name)
+				permits(t, watch, 5) // and so the script is known
+				proxy := redistest.StartProxy(t, redistest.Shared(t))
+				s := newClient(t, redistest.Dial(t, proxy.Addr(), quickTimeout)).Semaphore(b.name)
+				proxy.OnReply(nthScript(1, action))
+				proxy.OnReply(nthScript(2, action))
+				require.NoError(t, within(t, async(func() error { return row.call(context.Background(), s) }), atMost))
+				requireFree(t, watch, row.after)
+			})
+		}
+	}
+}
+
+// A caller that leaves takes nothing, whether its call comes late or its reply does; what it gives back is given back.
+func TestSemaphoreCallersLeave(t *testing.T) {
+	for _, where := range []string{"request", "reply"} {
+		for name, row := range map[string]struct {
+			after int64
+			call  func(context.Context, *rlock.Semaphore) error
+		}{
+			"Acquire": {5, func(ctx context.Context, s *rlock.Semaphore) error { return s.Acquire(ctx, 3) }},
+			"Release": {7, func(ctx context.Context, s *rlock.Semaphore) error { return s.Release(ctx, 2) }},
+			"Drain":   {5, func(ctx context.Context, s *rlock.Semaphore) error { _, err := s.Drain(ctx); return err }},
+		} {
+			t.Run(where+"/"+name, func(t *testing.T) {
+				redistest.Parallel(t)
+				b := newBench(t)
+				watch := b.Semaphore(b.name)
+				permits(t, watch, 5)
+				proxy := redistest.StartProxy(t, redistest.Shared(t))
+				s := newClient(t, redistest.Dial(t, proxy.Addr())).Semaphore(b.name)
+				if where == "request" {
+					proxy.OnRequest(nthScript(1, redistest.Hold))
+				} else {
+					proxy.OnReply(nthScript(1, redistest.Hold))
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+				defer cancel()
+				err := within(t, async(func() error { return row.call(ctx, s) }), nowIsNotLong)
+				require.ErrorIs(t, err, rlock.ErrUnreachable)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
+				proxy.Release()
+				noCalls(t)
+				requireFree(t, watch, row.after)
+			})
+		}
+	}
+}
+
+// While Redis is down each call ends, with an error that says so. What was given back is there when Redis is, and nothing was taken.
+func TestSemaphoreOutage(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	watch := b.Semaphore(b.name)
+	permits(t, watch, 2)
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	c := newClient(t, redistest.Dial(t, proxy.Addr()))
+	s := c.Semaphore(b.name)
+	require.NoError(t, s.Acquire(context.Background(), 2))
+	waits := b.acquireAsync(t, s, 5, 1)
+	proxy.Refuse(true)
+	proxy.CutAll()
+	require.ErrorIs(t, within(t, async(func() error { return s.Release(context.Background(), 2) }), atMost), rlock.ErrUnreachable)
+	require.ErrorIs(t, within(t, waits, atMost), rlock.ErrUnreachable)
+	require.ErrorIs(t, s.Release(context.Background(), 1), rlock.ErrUnreachable)
+	require.ErrorIs(t, s.TryAcquire(context.Background(), 1, 0), rlock.ErrUnreachable)
+	_, err := s.ReleaseIfExists(context.Background(), 1)
+	require.ErrorIs(t, err, rlock.ErrUnreachable)
+	_, err = s.Drain(context.Background())
+	require.ErrorIs(t, err, rlock.ErrUnreachable)
+	proxy.Refuse(false)
+	eventuallyFree(t, watch, 4)
+	require.NoError(t, s.Acquire(context.Background(), 4))
+}
+
+// Close and Shutdown end waits; permits are given back during a Shutdown, and after Close.
+func TestSemaphoreEnds(t *testing.T) {
+	t.Run("Close", func(t *testing.T) {
+		redistest.Parallel(t)
+		b := newBench(t)
+		watch := newClient(t, b.rdb).Semaphore(b.name)
+		s := b.Semaphore(b.name)
+		permits(t, s, 1)
+		require.NoError(t, s.Acquire(context.Background(), 1))
+		waits := b.acquireAsync(t, s, 1, 1)
+		b.Close()
+		require.ErrorIs(t, within(t, waits, nowIsNotLong), rlock.ErrClosed)
+		require.Zero(t, redistest.Goroutines(engine))
+		require.ErrorIs(t, s.Acquire(context.Background(), 1), rlock.ErrClosed)
+		require.NoError(t, s.Release(context.Background(), 1))
+		requireFree(t, watch, 1)
+		released, err := s.ReleaseIfExists(context.Background(), 1)
+		require.NoError(t, err)
+		require.True(t, released)
+		requireFree(t, watch, 2)
+	})
+	t.Run("Shutdown", func(t *testing.T) {
+		redistest.Parallel(t)
+		b := newBench(t)
+		s := b.Semaphore(b.name)
+		permits(t, s, 1)
+		require.NoError(t, s.Acquire(context.Background(), 1))
+		waits := b.acquireAsync(t, s, 1, 1)
+		_, unlock, err := b.Mutex(b.name + ":lock").Lock(context.Background())
+		require.NoError(t, err)
+		shut := async(func() error { return b.Shutdown(context.Background()) })
+		require.ErrorIs(t, within(t, waits, nowIsNotLong), rlock.ErrClosed)
+		require.ErrorIs(t, s.Acquire(context.Background(), 1), rlock.ErrClosed)
+		require.NoError(t, s.Release(context.Background(), 1))
+		requireFree(t, s, 1)
+		require.NoError(t, unlock())
+		require.NoError(t, within(t, shut, nowIsNotLong))
+	})
+}
+
+// 10,000 names, half of them waited for in vain: nothing stays but records that expire, and the counters.
+func TestSemaphoresLeaveNothing(t *testing.T) {
+	const names = 10_000
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	c := newClient(t, rdb)
+	of := []string{engine, "go-rlock/rlock/internal/calls.", "go-rlock/rlock/pubsub."}
+	before := redistest.Goroutines(of...)
+	inParallel(names, func(i int) {
+		s := c.Semaphore(fmt.Sprintf("semaphore:%d", i))
+		_, err := s.TrySetPermits(context.Background(), int64(i%2))
+		assert.NoError(t, err)
+		ctx, cancel := context.WithTimeout(context.Background(), rand.N(20*time.Millisecond))
+		defer cancel()
+		if err := s.Acquire(ctx, 1); err == nil {
+			assert.NoError(t, s.Release(context.Background(), 1))
+		} else {
+			assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+		}
+	})
+	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines(of...) <= before }, "no goroutine is left")
+	for i := range names {
+		n, err := c.Semaphore(fmt.Sprintf("semaphore:%d", i)).Available(context.Background())
+		require.NoError(t, err)
+		require.Equal(t, int64(i%2), n)
+	}
+	channels, err := rdb.Do(context.Background(), rdb.B().PubsubChannels().Build()).AsStrSlice()
+	require.NoError(t, err)
+	require.Empty(t, channels)
+	keys, err := rdb.Do(context.Background(), rdb.B().Keys().Pattern("rlock_*").Build()).AsStrSlice()
+	require.NoError(t, err)
+	for i, r := range rdb.DoMulti(context.Background(), pttls(rdb, keys)...) {
+		ttl, err := r.AsInt64()
+		require.NoError(t, err)
+		require.Positive(t, ttl)
+		require.True(t, strings.HasPrefix(keys[i], "rlock_sem_requests:{"), keys[i])
+	}
+}
+
+func TestSemaphoreOnACluster(t *testing.T) {
+	redistest.Parallel(t)
+	cluster := redistest.StartCluster(t, 3, 0)
+	for _, plain := range []bool{false, true} {
+		t.Run(fmt.Sprintf("plain=%t", plain), func(t *testing.T) {
+			here := newClient(t, cluster.Client(t), rlock.Options{PlainPubSub: plain})
+			there := newClient(t, cluster.Client(t), rlock.Options{PlainPubSub: plain})
+			prefix := redistest.Name(t)
+			var waits []<-chan error
+			const names = 10
+			name := func(i int) string { return fmt.Sprintf("{%s:%d}x", prefix, i) }
+			for i := range names {
+				permits(t, here.Semaphore(name(i)), 0)
+				waits = append(waits, async(func() error { return there.Semaphore(name(i)).Acquire(context.Background(), 2) }))
+			}
+			redistest.Eventually(t, atMost, func() bool { return asleep(t) == names }, "they wait")
+			for i := range names {
+				require.NoError(t, here.Semaphore(name(i)).Release(context.Background(), 2))
+			}
+			for _, got := range waits {
+				require.NoError(t, within(t, got, nowIsNotLong))
+			}
+			require.ErrorContains(t, here.Semaphore("a{b").Acquire(context.Background(), 1), "would be in another slot")
+		})
+	}
+}
+
+func TestSemaphoreIsTraced(t *testing.T) {
+	redistest.Parallel(t)
+	var told story
+	b := newBench(t, told.traced())
+	s := b.Semaphore(b.name)
+	permits(t, s, 1)
+	require.NoError(t, s.Acquire(context.Background(), 1))
+	require.Equal(t, []string{"semaphore passed"}, told.told())
+	require.Error(t, s.TryAcquire(context.Background(), 1, 0))
+	require.Equal(t, []string{"semaphore failed: not acquired"}, told.told())
+	got := b.acquireAsync(t, s, 1, 1)
+	require.NoError(t, s.Release(context.Background(), 1))
+	require.NoError(t, within(t, got, nowIsNotLong))
+	require.Equal(t, []string{"semaphore waits", "semaphore passed waiting"}, told.told())
+	require.Zero(t, b.Stats().Holds)
+}
