@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -113,12 +114,17 @@ type sample struct {
 }
 
 // sentPerOp is how many commands it took to pass a section once.
-func (s *sample) sentPerOp() float64 {
+func (s *sample) sentPerOp() float64 { return float64(s.Sent) / s.passes() }
+
+// passes is what commands and messages are divided by.
+func (s *sample) passes() float64 {
 	n := s.Sections
-	if s.Workload == "handoff" || s.Workload == "fair-handoff" {
-		n = s.Ops // their sections begin before the window
+	switch s.Workload {
+	case "handoff", "fair-handoff", // their sections begin before the window
+		"latch", "latch-herd": // a section is that of one waiter, and an op is a round of all
+		n = s.Ops
 	}
-	return float64(s.Sent) / float64(max(n, 1))
+	return float64(max(n, 1))
 }
 
 // perSecond is the throughput of the window.
@@ -245,7 +251,7 @@ func (b *bench) window(s *sample, lib *library, workers []*process) ([]report, e
 	count := func() error {
 		after, err := b.server.commands()
 		s.Commands = after.since(before)
-		s.Sent = s.Commands.sent(lib.direct)
+		s.Sent = s.Commands.sent(slices.Concat(lib.direct, lib.directIn[s.Workload]))
 		return err
 	}
 	if s.quiet() {

@@ -36,6 +36,12 @@ func TestBrokenLocksAreReported(t *testing.T) {
 		require.Empty(t, s.Error, c)
 		assert.Positive(t, s.Violations, "%v: a writer was inside beside others, and nobody saw it", c)
 	}
+	for _, workload := range []string{"semaphore", "latch"} {
+		c := cell{Workload: workload, Lib: "none", Processes: 2, Goroutines: 25, Duration: 200 * time.Millisecond}
+		s := b.measure(c, 1)
+		require.Empty(t, s.Error, c)
+		assert.Positive(t, s.Violations, "%s: too many were inside, or somebody was through too early, and nobody saw it", workload)
+	}
 	s = b.measure(mixedOf("per-process", 1), 1)
 	require.Empty(t, s.Error)
 	assert.Zero(t, s.Violations, "readers may meet")
@@ -54,6 +60,15 @@ func TestWaitersThatAreNeverWokenAreTold(t *testing.T) {
 	require.Empty(t, s.Error)
 	assert.EqualValues(t, 8, s.Stuck)
 	assert.EqualValues(t, 8*99, s.Ops, "what they did before counts")
+	assert.Zero(t, s.Violations)
+}
+
+func TestLatchThatNeverOpensIsTold(t *testing.T) {
+	b := startBench(t, options{})
+	s := b.measure(cell{Workload: "latch", Lib: "never-wakes", Processes: 2, Goroutines: 4, Duration: 100 * time.Millisecond}, 1)
+	require.Empty(t, s.Error)
+	assert.EqualValues(t, 8, s.Stuck)
+	assert.Zero(t, s.Ops)
 	assert.Zero(t, s.Violations)
 }
 
@@ -107,6 +122,8 @@ func TestWorkloads(t *testing.T) {
 				assert.Positive(t, s.AllocsPerOp)
 			case "asymmetric":
 				assert.LessOrEqual(t, s.perSecond(), 1000.0, "a section takes 1 ms")
+			case "latch":
+				assert.Less(t, s.sentPerOp(), 15.0, "the waiters of a process ask together: %v", s.Commands)
 			case "waiters":
 				assert.Zero(t, s.Sent, "waiters send nothing: %v", s.Commands)
 				assert.EqualValues(t, c.Goroutines, s.Ops)

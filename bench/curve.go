@@ -53,6 +53,8 @@ func curves(o *options) []curve {
 	herd := cell{Workload: "herd", Processes: herdWorkers, Goroutines: 1, Duration: o.long}
 	fairHerd := herd
 	fairHerd.Workload = "fair-herd"
+	semaphoreHerd, latchHerd := herd, herd
+	semaphoreHerd.Workload, latchHerd.Workload = "semaphore-herd", "latch-herd"
 	waiting, holding, beside := one("waiters", 1), one("holds", 1), one("pair", 1)
 	waiting.Duration, holding.Duration = o.long/2, o.long
 	beside.Duration = max(beside.Duration, holdsLease/3) // so that renewals happen in it
@@ -110,6 +112,17 @@ func curves(o *options) []curve {
 			"fair-herd", "fair-herd", "processes with a goroutine each that share a fair lock", fairHerd,
 			[]int{4, 16, 64},
 			crowd, append([]string{herdFloorName}, fairLibs...), turns,
+		},
+		{
+			"semaphore-herd", "semaphore-herd", "processes with a goroutine each that share a semaphore", semaphoreHerd,
+			[]int{4, 16, 64},
+			crowd, append([]string{herdFloorName}, fairLibs...), told,
+		},
+		{
+			"latch-herd", "latch-herd", "processes with a goroutine each that wait for a latch", latchHerd,
+			[]int{4, 16, 64},
+			crowd, fairLibs,
+			[]metric{through, sentPerOp, toldPerOp},
 		},
 		{
 			"readers", "readers", "readers of one process that share a lock", one("readers", 64),

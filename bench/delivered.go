@@ -39,5 +39,5 @@ func counted(o rueidis.ClientOption) rueidis.ClientOption {
 // deliveredPerOp is how many messages the server has delivered for each section; 0 for libraries on other clients than rueidis, whose messages
 // nobody counts.
 func (s *sample) deliveredPerOp() float64 {
-	return s.Extra["delivered"] * float64(s.Processes) / float64(max(s.Sections, 1)) // Extra has the mean of the processes
+	return s.Extra["delivered"] * float64(s.Processes) / s.passes() // Extra has the mean of the processes
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 
 	"github.com/redis/rueidis"
 )
@@ -30,7 +31,27 @@ end
 return 1`
 )
 
-// openHerd calls these scripts. The client is one owner, so it may have one goroutine that waits, as in a herd.
+// A semaphore with the queue of a herd: a release moves a permit to the first who waits, or else adds it.
+const (
+	poolAcquire = `
+if tonumber(redis.call('get', KEYS[1])) > 0 then
+	redis.call('decrby', KEYS[1], 1)
+	return 1
+end
+redis.call('rpush', KEYS[1] .. ':queue', ARGV[1])
+return 0`
+	poolRelease = `
+local next = redis.call('lpop', KEYS[1] .. ':queue')
+if next then
+	redis.call('publish', next, '1')
+else
+	redis.call('incrby', KEYS[1], 1)
+end
+return 1`
+)
+
+// openHerd calls these scripts. The client is one owner, so it may have one goroutine that waits for a lock, as in a herd; a permit of a
+// semaphore may go to any.
 func openHerd(o openOptions) (*client, error) {
 	rdb, err := dial(o.addr)
 	if err != nil {
@@ -45,17 +66,16 @@ func openHerd(o openOptions) (*client, error) {
 
 func herdOn(rdb rueidis.Client, o openOptions) (*client, error) {
 	ctx, lease := context.Background(), millis(o.lease)
-	scripts, err := loadScripts(rdb, herdAcquire, herdRelease)
+	scripts, err := loadScripts(rdb, herdAcquire, herdRelease, poolAcquire, poolRelease)
 	if err != nil {
 		return nil, err
 	}
-	acquire, release := scripts[0], scripts[1]
 	owner := fmt.Sprintf("herd:%x", rand.Uint64()) // and its channel
 	granted, broken, err := subscribe(ctx, rdb, owner)
 	if err != nil {
 		return nil, err
 	}
-	queued := func(name string) lockFunc {
+	queued := func(name string, acquire, release script) lockFunc {
 		return func(ctx context.Context) (func() error, error) {
 			n, err := acquire.call(ctx, name, owner, lease).AsInt64()
 			if err != nil {
@@ -77,5 +97,16 @@ func herdOn(rdb rueidis.Client, o openOptions) (*client, error) {
 			}, nil
 		}
 	}
-	return &client{mutex: queued, fair: queued, close: rdb.Close}, nil
+	mutex := func(name string) lockFunc { return queued(name, scripts[0], scripts[1]) }
+	return &client{
+		mutex: mutex, fair: mutex,
+		semaphore: func(name string, permits int64) lockFunc {
+			err := rdb.Do(ctx, rdb.B().Set().Key(name).Value(strconv.FormatInt(permits, 10)).Nx().Build()).Error()
+			if err != nil && !rueidis.IsRedisNil(err) {
+				return failing(err)
+			}
+			return queued(name, scripts[2], scripts[3])
+		},
+		close: rdb.Close,
+	}, nil
 }

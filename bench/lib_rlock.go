@@ -36,6 +36,39 @@ func openRlockWith(o openOptions, handOff rlock.HandOff) (*client, error) {
 			}
 			return locking(rlock.All(lockers...))
 		},
+		semaphore: func(name string, permits int64) lockFunc {
+			s := c.Semaphore(name)
+			if _, err := s.TrySetPermits(context.Background(), permits); err != nil {
+				return failing(err)
+			}
+			return func(ctx context.Context) (func() error, error) {
+				return func() error { return s.Release(ctx, 1) }, s.Acquire(ctx, 1)
+			}
+		},
+		permits: func(name string, permits int64) lockFunc {
+			s := c.PermitSemaphore(name)
+			if _, err := s.TrySetPermits(context.Background(), permits); err != nil {
+				return failing(err)
+			}
+			return func(ctx context.Context) (func() error, error) {
+				_, p, err := s.Acquire(ctx)
+				if err != nil {
+					return nil, err
+				}
+				return p.Release, nil
+			}
+		},
+		latch: func(name string) latch {
+			l := c.CountDownLatch(name)
+			return latch{
+				set: func(ctx context.Context) error {
+					_, err := l.TrySetCount(ctx, 1)
+					return err
+				},
+				countDown: l.CountDown,
+				await:     l.Await,
+			}
+		},
 		layers: func(name string, n int) lockFunc { return layered(c.Mutex(name), n) },
 		close: func() {
 			c.Close()

@@ -17,6 +17,8 @@ type library struct {
 	// direct are the commands that it sends as such, not in a script. Those that are never called by
 	// scripts (see wire) need not be named.
 	direct []string
+	// directIn are more of them, in a workload in which no script calls them.
+	directIn map[string][]string
 	// runs replaces workloads, for a floor that has nothing to wait for.
 	runs map[string]func(*job) (report, error)
 	// only limits it to these workloads.
@@ -43,6 +45,11 @@ type client struct {
 	// or none. Nil where the library does not take part in their workloads.
 	fair, read, write func(name string) lockFunc
 	all               func(names []string) lockFunc
+	// semaphore sets a semaphore, if it was not set, and returns what takes a permit of it.
+	semaphore func(name string, permits int64) lockFunc
+	// permits is the same with permits that expire.
+	permits func(name string, permits int64) lockFunc
+	latch   func(name string) latch
 	// layers takes a lock in several layers, each inside of the one before, with the ctx that it was given.
 	layers func(name string, n int) lockFunc
 
@@ -51,6 +58,16 @@ type client struct {
 
 // lockFunc waits until the lock is held or ctx is done.
 type lockFunc func(ctx context.Context) (unlock func() error, err error)
+
+// failing is a lock that could not be made.
+func failing(err error) lockFunc {
+	return func(context.Context) (func() error, error) { return nil, err }
+}
+
+// latch is what a library does with a count-down latch; set gives it the count 1.
+type latch struct {
+	set, countDown, await func(ctx context.Context) error
+}
 
 // ctxKind is a kind of context that callers have. rueidis treats them differently.
 type ctxKind int
@@ -92,13 +109,14 @@ var pairOnly = []string{"pair"}
 var runsOnly = []string{"contended", "asymmetric"}
 
 // family are the workloads of other kinds of locks than the plain one.
-var family = []string{"fair", "fair-herd", "fair-handoff", "readers", "mixed", "all-100", "nested"}
+var family = []string{"fair", "fair-herd", "fair-handoff", "readers", "mixed", "all-100", "nested", "semaphore", "semaphore-herd", "permits", "permits-herd", "latch", "latch-herd"}
 
 // libraries are all that can be measured, in the order of the tables.
 var libraries = []library{
 	{name: floorName, open: openFloor, floor: true, runs: map[string]func(*job) (report, error){
 		"handoff": runHandoffFloor, "contended": runChain, "local": runChain,
-	}, never: []string{"herd", "asymmetric", "waiters", "holds", "fair", "fair-herd", "fair-handoff", "mixed"}},
+	}, never: []string{"herd", "asymmetric", "waiters", "holds", "fair", "fair-herd", "fair-handoff", "mixed",
+		"semaphore", "semaphore-herd", "permits", "permits-herd", "latch", "latch-herd"}},
 	{name: "floor-cancel", open: openFloor, floor: true, only: pairOnly, ctx: cancellable},
 	{name: "floor-deadline", open: openFloor, floor: true, only: pairOnly, ctx: deadline},
 	{name: "floor-scripts", open: openScripts, floor: true, only: []string{"pair", "names", "handoff"}, runs: map[string]func(*job) (report, error){
@@ -107,7 +125,7 @@ var libraries = []library{
 	{name: "floor-relay", open: openFloor, floor: true, only: []string{"contended", "local"}, runs: map[string]func(*job) (report, error){
 		"contended": runRelay, "local": runRelay,
 	}},
-	{name: herdFloorName, open: openHerd, floor: true, only: []string{"herd", "fair-herd"}},
+	{name: herdFloorName, open: openHerd, floor: true, only: []string{"herd", "fair-herd", "semaphore", "semaphore-herd"}},
 	{name: rlockName, open: openRlock},
 	{name: "rlock-cancel", open: openRlock, only: pairOnly, ctx: cancellable},
 	{name: "rlock-deadline", open: openRlock, only: pairOnly, ctx: deadline},
@@ -122,7 +140,7 @@ var libraries = []library{
 	{name: "redsync", open: openRedsync, direct: []string{"set"}, never: append(family, "holds")},
 	{name: "redsync-rueidis", open: openRedsyncRueidis, direct: []string{"set"}, never: append(family, "holds")},
 	{name: "bsm", open: openBsm, never: append(family, "holds")},
-	{name: redissonName},
+	{name: redissonName, directIn: map[string][]string{"latch": {"get"}, "latch-herd": {"get"}}},
 }
 
 // takesPart reports whether the library is measured in the workload.

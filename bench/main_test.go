@@ -32,7 +32,13 @@ func openNone(openOptions) (*client, error) {
 	none := func(string) lockFunc {
 		return func(context.Context) (func() error, error) { return func() error { return nil }, nil }
 	}
-	return &client{mutex: none, read: none, write: none, close: func() {}}, nil
+	nothing := func(context.Context) error { return nil }
+	return &client{
+		mutex: none, read: none, write: none,
+		semaphore: func(name string, _ int64) lockFunc { return none(name) },
+		latch:     func(string) latch { return latch{set: nothing, countDown: nothing, await: nothing} },
+		close:     func() {},
+	}, nil
 }
 
 // openPerProcess excludes within a process only.
@@ -66,7 +72,7 @@ func openMutexes(read func(string) lockFunc) *client {
 	return &client{mutex: own, read: read, write: own, close: func() {}}
 }
 
-// openNeverWakes lets each name be locked many times in a row, and then no more.
+// openNeverWakes lets each name be locked many times in a row, and then no more. Its latch never opens.
 func openNeverWakes(openOptions) (*client, error) {
 	return &client{
 		mutex: func(name string) lockFunc {
@@ -77,6 +83,15 @@ func openNeverWakes(openOptions) (*client, error) {
 				}
 				return func() error { return nil }, nil
 			}
+		},
+		latch: func(name string) latch {
+			nothing := func(context.Context) error { return nil }
+			return latch{set: nothing, countDown: nothing, await: func(context.Context) error {
+				if !strings.HasPrefix(name, "warm:") {
+					select {}
+				}
+				return nil
+			}}
 		},
 		close: func() {},
 	}, nil

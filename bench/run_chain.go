@@ -77,7 +77,7 @@ func (c *chain) section() (last bool, err error) {
 	}
 	locked := time.Now()
 	c.hist.record(locked.Sub(before))
-	v, ok := c.job.witness.slot(0).enter(c.job.id(c.at), false)
+	v, ok := c.job.witness.slot(0).enter(c.job.id(c.at), alone)
 	if c.job.section > 0 {
 		<-time.After(c.job.section)
 	}

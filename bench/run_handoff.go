@@ -61,7 +61,7 @@ func (j *job) pingPong(locks [2]lockFunc, unlock func() error) (report, error) {
 		timer  = time.NewTimer(time.Hour)
 	)
 	defer timer.Stop()
-	v, _ := s.enter(j.id(holder), false)
+	v, _ := s.enter(j.id(holder), alone)
 	handOff := func() (time.Duration, error) {
 		lock := locks[1-holder]
 		go func() { // ends with the lock call
@@ -93,8 +93,8 @@ func (j *job) pingPong(locks [2]lockFunc, unlock func() error) (report, error) {
 			return 0, fmt.Errorf("lock: %w", t.err)
 		}
 		holder, unlock = 1-holder, t.unlock
-		var alone bool
-		if v, alone = s.enter(j.id(holder), false); !alone {
+		var ok bool
+		if v, ok = s.enter(j.id(holder), alone); !ok {
 			rep.Violations++
 		}
 		return t.at.Sub(before), nil

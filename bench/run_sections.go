@@ -29,22 +29,37 @@ var runs = map[string]func(*job) (report, error){
 	"mixed":        passing(mixed, oneName),
 	"all-100":      passing(hundred, ownNames),
 	"nested":       passing(nested, ownNames),
+
+	"semaphore":      passing(semaphore, oneName),
+	"semaphore-herd": passing(semaphore, oneName),
+	"permits":        passing(expiring, oneName),
+	"permits-herd":   passing(expiring, oneName),
+	"latch":          runLatch,
+	"latch-herd":     runLatch,
 }
 
 // kind is a kind of lock, and how sections are passed with it.
 type kind func(c *client, name string) way
 
-// way is how a goroutine passes: by write, which lets nobody else in, or by read, which lets other readers in.
+// way is how a goroutine passes: by write, which lets nobody else in, or by read, which lets others in that come by read.
 type way struct {
 	write, read lockFunc
 	reads       float64 // the part of the passes by read
+	room        int64   // how many may be inside together by read
 }
 
 func plain(c *client, name string) way   { return way{write: c.mutex(name)} }
 func fair(c *client, name string) way    { return way{write: c.fair(name)} }
-func readers(c *client, name string) way { return way{read: c.read(name), reads: 1} }
+func readers(c *client, name string) way { return way{read: c.read(name), reads: 1, room: together} }
 func mixed(c *client, name string) way {
-	return way{write: c.write(name), read: c.read(name), reads: 0.95}
+	return way{write: c.write(name), read: c.read(name), reads: 0.95, room: together}
+}
+
+// permits is how many there are of a semaphore.
+const permits = 10
+
+func semaphore(c *client, name string) way {
+	return way{read: c.semaphore(name, permits), reads: 1, room: permits}
 }
 
 // nested is one lock, which three layers take inside of each other. A floor has no layers: its outermost one is enough.
@@ -64,12 +79,17 @@ func hundred(c *client, name string) way {
 	return way{write: c.all(names)}
 }
 
-// next is the lock of the next pass.
-func (w *way) next() (lock lockFunc, shared bool) {
+// expiring is a semaphore whose permits expire.
+func expiring(c *client, name string) way {
+	return way{read: c.permits(name, permits), reads: 1, room: permits}
+}
+
+// next is the lock of the next pass, and how many may be inside together then.
+func (w *way) next() (lock lockFunc, room int64) {
 	if w.reads > 0 && rand.Float64() < w.reads {
-		return w.read, true
+		return w.read, w.room
 	}
-	return w.write, false
+	return w.write, alone
 }
 
 const (
@@ -117,21 +137,21 @@ type passer struct {
 // blocked call cannot be taken back.
 func (p *passer) passes(ctx context.Context, end time.Time, hist *histogram) error {
 	for {
-		lock, shared := p.next()
+		lock, room := p.next()
 		before := time.Now()
 		unlock, err := lock(ctx)
 		if err != nil {
 			return fmt.Errorf("lock: %w", err)
 		}
 		locked := time.Now()
-		v, alone := p.slot.enter(p.id, shared)
+		v, ok := p.slot.enter(p.id, room)
 		if p.sections.Load()%longSection == 0 {
 			runtime.Gosched()
 		}
 		if p.section > 0 {
 			<-time.After(p.section)
 		}
-		if !v.leave() || !alone {
+		if !v.leave() || !ok {
 			p.violations.Add(1)
 		}
 		p.sections.Add(1)
@@ -161,12 +181,9 @@ func (j *job) sections(k kind, own naming) (report, error) {
 	if j.holds > 0 {
 		lease = holdsLease // they are to be renewed meanwhile
 	}
-	clients := make([]*client, j.clients)
-	for i := range clients {
-		var err error
-		if clients[i], err = j.open(lease); err != nil {
-			return report{}, err
-		}
+	clients, err := j.openAll(lease)
+	if err != nil {
+		return report{}, err
 	}
 	if err := j.warmUp(k, clients...); err != nil {
 		return report{}, err

@@ -67,7 +67,7 @@ func runWaiters(j *job) (report, error) {
 		errs       = make([]error, j.goroutines)
 		lock, s    = c.mutex(j.name), j.witness.slot(0)
 	)
-	held, _ := s.enter(j.id(j.goroutines), false)
+	held, _ := s.enter(j.id(j.goroutines), alone)
 	for g := range j.goroutines {
 		wg.Go(func() {
 			<-start
@@ -77,8 +77,8 @@ func runWaiters(j *job) (report, error) {
 				return
 			}
 			hist.record(time.Since(released))
-			v, alone := s.enter(j.id(g), false)
-			if !v.leave() || !alone {
+			v, ok := s.enter(j.id(g), alone)
+			if !v.leave() || !ok {
 				violations.Add(1)
 			}
 			errs[g] = unlock()

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -19,9 +20,10 @@ type witness struct{ mem []byte }
 type slot struct {
 	owner   atomic.Uint64 // who is inside and may not be with others, 0 for nobody
 	count   uint64        // raised by load and store, so that overlapping sections lose updates
-	readers atomic.Int64  // who are inside and may be with other readers
+	readers atomic.Int64  // who are inside and may be with others
 	reads   atomic.Uint64 // their sections
-	_       [slotSize - 32]byte
+	waiting atomic.Int64  // how often a goroutine has said that it waits for a latch; negative when there are no more rounds
+	_       [slotSize - 40]byte
 }
 
 const slotSize = 64
@@ -90,12 +92,18 @@ type visit struct {
 	owner  bool
 }
 
-// enter reports false if somebody is inside already who may not be; shared lets readers be there together. Each says that it is
-// there before it looks, so of two that may not meet one sees the other.
-func (s *slot) enter(id uint64, shared bool) (visit, bool) {
-	if shared {
-		s.readers.Add(1)
-		return visit{slot: s, id: id, shared: true}, s.owner.Load() == 0
+// How many may be inside together, beside a number of permits.
+const (
+	alone    = 1
+	together = math.MaxInt64
+)
+
+// enter reports false if somebody is inside already who may not be: there is room for so many, with nobody who is to be alone. Each says that
+// it is there before it looks, so of two that may not meet one sees the other.
+func (s *slot) enter(id uint64, room int64) (visit, bool) {
+	if room > alone {
+		n := s.readers.Add(1)
+		return visit{slot: s, id: id, shared: true}, n <= room && s.owner.Load() == 0
 	}
 	owner := s.owner.CompareAndSwap(0, id)
 	return visit{slot: s, id: id, seen: s.count, owner: owner}, owner && s.readers.Load() == 0

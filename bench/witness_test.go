@@ -23,11 +23,11 @@ func TestWitnessLetsOneAfterTheOtherPass(t *testing.T) {
 	other, err := openWitness(path) // as another process maps it
 	require.NoError(t, err)
 	for i := range 3 {
-		v, alone := w.slot(i).enter(7, false)
-		assert.True(t, alone)
+		v, ok := w.slot(i).enter(7, alone)
+		assert.True(t, ok)
 		assert.True(t, v.leave())
-		v, alone = other.slot(i).enter(8, false)
-		assert.True(t, alone)
+		v, ok = other.slot(i).enter(8, alone)
+		assert.True(t, ok)
 		assert.True(t, v.leave())
 	}
 	assert.EqualValues(t, 6, w.counted())
@@ -40,16 +40,16 @@ func TestWitnessSeesTwoInside(t *testing.T) {
 	other, err := openWitness(path)
 	require.NoError(t, err)
 	defer other.close()
-	first, alone := w.slot(0).enter(1, false)
-	assert.True(t, alone)
-	second, alone := other.slot(0).enter(2, false)
-	assert.False(t, alone, "the second one learns it")
+	first, ok := w.slot(0).enter(1, alone)
+	assert.True(t, ok)
+	second, ok := other.slot(0).enter(2, alone)
+	assert.False(t, ok, "the second one learns it")
 	assert.True(t, second.leave())
 	assert.True(t, first.leave(), "one overlap is told once")
 	assert.EqualValues(t, 1, w.counted(), "and an update is lost")
 
-	third, alone := w.slot(0).enter(3, false)
-	assert.True(t, alone, "after them it is free again")
+	third, ok := w.slot(0).enter(3, alone)
+	assert.True(t, ok, "after them it is free again")
 	assert.True(t, third.leave())
 }
 
@@ -58,45 +58,61 @@ func TestWitnessLetsReadersMeet(t *testing.T) {
 	other, err := openWitness(path)
 	require.NoError(t, err)
 	defer other.close()
-	first, may := w.slot(0).enter(1, true)
+	first, may := w.slot(0).enter(1, together)
 	assert.True(t, may)
-	second, may := other.slot(0).enter(2, true)
+	second, may := other.slot(0).enter(2, together)
 	assert.True(t, may)
 	assert.True(t, first.leave())
 	assert.True(t, second.leave())
 	assert.EqualValues(t, 2, w.counted(), "both leave a trace")
 
-	writer, alone := w.slot(0).enter(3, false)
-	assert.True(t, alone, "after them a writer may come in")
+	writer, ok := w.slot(0).enter(3, alone)
+	assert.True(t, ok, "after them a writer may come in")
 	assert.True(t, writer.leave())
 	assert.EqualValues(t, 3, other.counted())
 }
 
 func TestWitnessSeesReaderAndWriterMeet(t *testing.T) {
 	_, w := mapped(t, 1)
-	reader, may := w.slot(0).enter(1, true)
+	reader, may := w.slot(0).enter(1, together)
 	assert.True(t, may)
-	writer, alone := w.slot(0).enter(2, false)
-	assert.False(t, alone, "a writer learns of the reader")
+	writer, ok := w.slot(0).enter(2, alone)
+	assert.False(t, ok, "a writer learns of the reader")
 	assert.True(t, reader.leave(), "one overlap is told once")
 
-	late, may := w.slot(0).enter(3, true)
+	late, may := w.slot(0).enter(3, together)
 	assert.False(t, may, "and a reader of the writer")
 	assert.True(t, writer.leave())
 	assert.True(t, late.leave())
 
-	writer, alone = w.slot(0).enter(2, false)
-	assert.True(t, alone, "after them it is free again")
+	writer, ok = w.slot(0).enter(2, alone)
+	assert.True(t, ok, "after them it is free again")
 	assert.True(t, writer.leave())
 	assert.EqualValues(t, 4, w.counted())
 }
 
+func TestWitnessHasRoomForSoMany(t *testing.T) {
+	_, w := mapped(t, 1)
+	first, may := w.slot(0).enter(1, 2)
+	assert.True(t, may)
+	second, may := w.slot(0).enter(2, 2)
+	assert.True(t, may)
+	third, may := w.slot(0).enter(3, 2)
+	assert.False(t, may, "there is room for two")
+	for _, v := range []visit{first, second, third} {
+		assert.True(t, v.leave())
+	}
+	_, may = w.slot(0).enter(1, 2)
+	assert.True(t, may, "after them there is room again")
+	assert.EqualValues(t, 3, w.counted())
+}
+
 func TestWitnessSlotsAreApart(t *testing.T) {
 	_, w := mapped(t, 2)
-	a, alone := w.slot(0).enter(1, false)
-	assert.True(t, alone)
-	b, alone := w.slot(1).enter(2, false)
-	assert.True(t, alone)
+	a, ok := w.slot(0).enter(1, alone)
+	assert.True(t, ok)
+	b, ok := w.slot(1).enter(2, alone)
+	assert.True(t, ok)
 	assert.True(t, a.leave())
 	assert.True(t, b.leave())
 	assert.EqualValues(t, 2, w.counted())

@@ -174,6 +174,18 @@ func (j *job) open(lease time.Duration) (*client, error) {
 	return c, nil
 }
 
+// openAll returns as many as the process has clients.
+func (j *job) openAll(lease time.Duration) ([]*client, error) {
+	clients := make([]*client, j.clients)
+	for i := range clients {
+		var err error
+		if clients[i], err = j.open(lease); err != nil {
+			return nil, err
+		}
+	}
+	return clients, nil
+}
+
 // id is a number for the witness that no other goroutine of any worker has.
 func (j *job) id(goroutine int) uint64 { return uint64(j.index+1)<<32 | uint64(goroutine+1) }
 

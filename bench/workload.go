@@ -52,6 +52,8 @@ var (
 	farWait       = metric{"its longest wait ms", extra("far_max_ns", 1e6), "%.0f", false, "the far one's longest wait, ms"}
 	goroutines    = metric{"goroutines each", extra("goroutines", 1), "%.3f", false, "goroutines for each"}
 	drain         = metric{"drain ms", func(s *sample) float64 { return float64(s.ElapsedNs) / 1e6 }, "%.1f", false, "time until all have had the lock, ms"}
+	through       = metric{"ms", func(s *sample) float64 { return float64(s.ElapsedNs) / 1e6 / float64(max(s.Ops, 1)) }, "%.2f", false, "time until all are through, ms"}
+	slowestRound  = metric{"longest ms", func(s *sample) float64 { return float64(s.Latency.Max) / 1e6 }, "%.2f", false, "longest time until all were through, ms"}
 	opCPU         = metric{"CPU us/op", extra("op_cpu_ns", 1e3), "%.1f", false, "CPU time of the processes for each section, µs"}
 	cpu           = metric{"CPU ms/s", func(s *sample) float64 { return s.Extra["cpu_ns"] / 1e6 / s.Duration.Seconds() }, "%.2f", false, "CPU time of the process, ms a second"}
 )
@@ -73,6 +75,8 @@ func workloads(o *options) []workload {
 	}
 	usual := []metric{p50, p99, sentPerOp, allocs, allocBytes}
 	shared := []metric{waitP99, longest, sentPerOp, slowest, starved, stuck}
+	told := slices.Insert(slices.Clone(shared), 3, toldPerOp)
+	opened := []metric{slowestRound, sentPerOp, toldPerOp, stuck}
 	far := []metric{farWait, perSecond, sentPerOp, starved, stuck}
 	return []workload{
 		{
@@ -121,7 +125,7 @@ func workloads(o *options) []workload {
 			name: "herd", about: fmt.Sprint("one lock, ", herdWorkers*crowd, " clients with one goroutine each, which stand for as many processes"),
 			cell:   cell{Workload: "herd", Processes: herdWorkers, Clients: crowd, Goroutines: 1, Duration: long},
 			shared: true,
-			metric: perSecond, columns: slices.Insert(slices.Clone(shared), 3, toldPerOp),
+			metric: perSecond, columns: told,
 		},
 		{
 			name: "asymmetric", about: "one lock, sections of 1 ms, 6 goroutines of a near process, 1 of a far one with 1 ms more for each round trip",
@@ -192,6 +196,40 @@ func workloads(o *options) []workload {
 			cell:   cell{Workload: "nested", Processes: 1, Goroutines: 1, RTT: time.Millisecond, Duration: d},
 			fickle: true,
 			metric: p50, columns: []metric{p99, sentPerOp, allocs, allocBytes},
+		},
+		{
+			name: "semaphore", about: fmt.Sprint("a semaphore of ", permits, " permits, 4 processes with 25 goroutines each, which take one"),
+			cell:   cell{Workload: "semaphore", Processes: 4, Goroutines: 25, Duration: d},
+			shared: true,
+			metric: perSecond, columns: told,
+		},
+		{
+			name: "semaphore-herd", about: fmt.Sprint("a semaphore of ", permits, " permits, ", herdWorkers*crowd, " clients with one goroutine each, which stand for as many processes"),
+			cell:   cell{Workload: "semaphore-herd", Processes: herdWorkers, Clients: crowd, Goroutines: 1, Duration: long},
+			shared: true,
+			metric: perSecond, columns: told,
+		},
+		{
+			name: "permits", about: fmt.Sprint("a semaphore of ", permits, " permits that expire, 4 processes with 25 goroutines each, which take one"),
+			cell:   cell{Workload: "permits", Processes: 4, Goroutines: 25, Duration: d},
+			shared: true,
+			metric: perSecond, columns: told,
+		},
+		{
+			name: "permits-herd", about: fmt.Sprint("a semaphore of ", permits, " permits that expire, ", herdWorkers*crowd, " clients with one goroutine each, which stand for as many processes"),
+			cell:   cell{Workload: "permits-herd", Processes: herdWorkers, Clients: crowd, Goroutines: 1, Duration: long},
+			shared: true,
+			metric: perSecond, columns: told,
+		},
+		{
+			name: "latch", about: fmt.Sprint(many, " goroutines of one process wait for a latch, and another client counts it down"),
+			cell:   cell{Workload: "latch", Processes: 1, Goroutines: many, Duration: long},
+			metric: through, columns: opened,
+		},
+		{
+			name: "latch-herd", about: fmt.Sprint(herdWorkers*crowd, " clients, which stand for as many processes, wait for a latch with one goroutine each, and another one counts it down"),
+			cell:   cell{Workload: "latch-herd", Processes: herdWorkers, Clients: crowd, Goroutines: 1, Duration: long},
+			metric: through, columns: opened,
 		},
 	}
 }

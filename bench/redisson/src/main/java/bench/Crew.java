@@ -4,6 +4,8 @@ import java.util.List;
 import java.util.concurrent.Semaphore;
 import java.util.concurrent.locks.LockSupport;
 
+import org.redisson.misc.ReclosableLatch;
+
 /** Threads whose failure ends the process: one that stops early would leave the others waiting. */
 final class Crew {
 
@@ -35,12 +37,13 @@ final class Crew {
     }
 
     /**
-     * Whether a thread inside RLock.lock has tried in vain, has subscribed and now waits for the
-     * message: only there it is parked on a semaphore. While a command is under way it is parked on a
-     * future.
+     * Whether a thread inside RLock.lock or RCountDownLatch.await has asked in vain, has subscribed and now
+     * waits for the message: only there it is parked on a semaphore, or on Redisson's latch. While a command is
+     * under way it is parked on a future.
      */
     static boolean waits(Thread thread) {
         Object blocker = LockSupport.getBlocker(thread);
-        return blocker != null && blocker.getClass().getEnclosingClass() == Semaphore.class;
+        return blocker instanceof ReclosableLatch
+                || blocker != null && blocker.getClass().getEnclosingClass() == Semaphore.class;
     }
 }

@@ -88,7 +88,7 @@ final class Handoff extends Workload {
             lock.lock();
             long got = System.nanoTime();
             pending = 0;
-            visitor.enter(false);
+            visitor.enter(Witness.ALONE);
             if (turn >= 0) { // the first has it from nobody
                 latency.record(got - released);
                 elapsedNs += got - released;

@@ -57,7 +57,7 @@ final class Sections {
             long before = System.nanoTime();
             lock.lock();
             long locked = System.nanoTime();
-            visitor.enter(lock == way.read());
+            visitor.enter(lock == way.read() ? way.room() : Witness.ALONE);
             if (passed % LONG_SECTION == 0) {
                 Thread.yield();
             }

@@ -32,7 +32,7 @@ final class Waiters extends Workload {
     void prepare() throws InterruptedException {
         warmUp(Kind.PLAIN, redisson);
         held.lock();
-        holder.enter(false);
+        holder.enter(Witness.ALONE);
         CountDownLatch started = new CountDownLatch(n);
         CountDownLatch begin = new CountDownLatch(1);
         for (int i = 0; i < n; i++) {
@@ -42,7 +42,7 @@ final class Waiters extends Workload {
                 begin.await();
                 lock.lock();
                 latency.record(System.nanoTime() - released);
-                visitor.enter(false);
+                visitor.enter(Witness.ALONE);
                 visitor.leave();
                 lock.unlock();
             }));

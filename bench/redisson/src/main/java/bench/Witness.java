@@ -13,8 +13,8 @@ import java.util.concurrent.atomic.LongAdder;
 /**
  * Memory that every critical section writes to, shared by all processes, so that two of them inside
  * together leave a trace. Each name has a slot of 64 bytes: the word of who is inside, 0 for nobody,
- * a counter that only the lock protects, and for those who may be inside together how many are, and
- * how many sections they have passed. Words are of 64 bits in the machine's byte order.
+ * a counter that only the lock protects, for those who may be inside together how many are, and
+ * how many sections they have passed, and how often a thread has said that it waits for a latch. Words are of 64 bits in the machine's byte order.
  */
 final class Witness {
 
@@ -22,6 +22,11 @@ final class Witness {
     private static final int COUNTER = 8;
     private static final int READERS = 16;
     private static final int READS = 24;
+    private static final int WAITING = 32;
+
+    /** How many may be inside together, beside a number of permits. */
+    static final long ALONE = 1;
+    static final long TOGETHER = Long.MAX_VALUE;
     private static final VarHandle WORD =
             MethodHandles.byteBufferViewVarHandle(long[].class, ByteOrder.nativeOrder());
 
@@ -59,6 +64,31 @@ final class Witness {
         return violations.sum();
     }
 
+    /** Whether a round of the latch in the first slot has begun, after that many others. */
+    boolean closed(long rounds) {
+        return (long) WORD.getVolatile(memory, 0) != 0 && (long) WORD.get(memory, COUNTER) == rounds;
+    }
+
+    /** How many have come through the latch, in all processes and rounds. */
+    long through() {
+        return (long) WORD.getVolatile(memory, READS);
+    }
+
+    /** What was said to it; negative when there are no more rounds. */
+    long waiting() {
+        return (long) WORD.getVolatile(memory, WAITING);
+    }
+
+    /** Says that n wait for the latch. */
+    void addWaiting(long n) {
+        WORD.getAndAdd(memory, WAITING, n);
+    }
+
+    /** Says that there are no more rounds; this stays negative whatever is added. */
+    void noMore() {
+        WORD.setVolatile(memory, WAITING, Long.MIN_VALUE / 2);
+    }
+
     /** Each thread of this process has its own number, from 0. */
     Visitor visitor(int slot, int thread) {
         if ((slot + 1) * SLOT > memory.capacity()) {
@@ -83,12 +113,12 @@ final class Witness {
             this.id = id;
         }
 
-        /** Says that it is there before it looks, so of two that may not meet one sees the other. */
-        void enter(boolean shared) {
-            this.shared = shared;
+        /** There is room for so many. Says that it is there before it looks, so of two that may not meet one sees the other. */
+        void enter(long room) {
+            shared = room > ALONE;
             if (shared) {
-                WORD.getAndAdd(memory, slot + READERS, 1L);
-                if ((long) WORD.getVolatile(memory, slot) != 0) {
+                long others = (long) WORD.getAndAdd(memory, slot + READERS, 1L);
+                if (others >= room || (long) WORD.getVolatile(memory, slot) != 0) {
                     violations.increment();
                 }
                 return;

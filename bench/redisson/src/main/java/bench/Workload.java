@@ -38,6 +38,14 @@ import bench.Worker.Result;
  * mixed        as contended, with a read/write lock, which 95 of 100 sections read.
  * all-100      as pair, with a multi lock of a hundred names.
  * nested       as pair, locked and unlocked three times, one inside of the other.
+ * semaphore,
+ * semaphore-herd as contended and herd, with a permit of a semaphore that has 10.
+ * permits,
+ * permits-herd the same with permits that expire.
+ * latch,
+ * latch-herd   threads of all workers wait for a latch, which the first worker sets to 1 and counts down,
+ *              again and again. ops are these rounds, latency and elapsed time what they took from the call of
+ *              the countdown until all were through.
  * waiters      --goroutines threads wait for a lock that another client holds through the window. ops,
  *              elapsed time and latency are those of the drain that follows.
  * holds        --goroutines names are held through the window; they are the ops. Unlocking them
@@ -83,6 +91,9 @@ abstract class Workload {
             case "mixed" -> new Repeat(options, Kind.MIXED, false);
             case "all-100" -> new Repeat(options, Kind.HUNDRED, true);
             case "nested" -> new Repeat(options, Kind.NESTED, true);
+            case "semaphore", "semaphore-herd" -> new Repeat(options, Kind.SEMAPHORE, false);
+            case "permits", "permits-herd" -> new Repeat(options, Kind.PERMITS, false);
+            case "latch", "latch-herd" -> new Latches(options);
             case "waiters" -> new Waiters(options);
             case "holds" -> new Holds(options);
             default -> throw new IllegalArgumentException("unknown workload " + options.workload());
