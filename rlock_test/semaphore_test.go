@@ -467,6 +467,7 @@ func TestSemaphoreOutage(t *testing.T) {
 	require.ErrorIs(t, err, rlock.ErrUnreachable)
 	proxy.Refuse(false)
 	eventuallyFree(t, watch, 4)
+	noCalls(t) // Redis has done the call before this process has its answer, until which it refuses all
 	require.NoError(t, s.Acquire(context.Background(), 4))
 }
 
