@@ -490,7 +490,16 @@ func TestLatchOutage(t *testing.T) {
 	watch, l := b.CountDownLatch(b.name), c.CountDownLatch(b.name)
 	b.set(t, watch, 5)
 	requireCount(t, l, 5)
+	var looks atomic.Int32
+	proxy.OnRequest(func(cmd []string) redistest.Action {
+		if isScript(cmd) {
+			looks.Add(1)
+		}
+		return redistest.Pass
+	})
 	waits := b.awaitAsync(t, l)
+	redistest.Eventually(t, atMost, func() bool { return looks.Load() >= 2 && redistest.Goroutines("lua.LookAtLatch") == 0 },
+		"it has looked again after it was subscribed: a look without an answer ends the wait")
 	proxy.Refuse(true)
 	proxy.CutAll()
 	down := []<-chan error{}
