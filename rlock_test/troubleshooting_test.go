@@ -63,12 +63,12 @@ func TestTroubleshootingShowsTheErrors(t *testing.T) {
 
 		try("itself", func(t *testing.T, _ *rlock.Client, m *rlock.Mutex) error {
 			take(t, m)
-			_, _, err := m.Lock(short(t, 50*time.Millisecond))
+			_, _, err := m.Lock(short(t, time.Second))
 			return err
 		})
 		try("another", func(t *testing.T, _ *rlock.Client, m *rlock.Mutex) error {
 			take(t, newClient(t, s.Client(t), rlock.Options{Prefix: "another:"}).Mutex("order:42"))
-			_, _, err := m.Lock(short(t, 50*time.Millisecond))
+			_, _, err := m.Lock(short(t, time.Second))
 			return err
 		})
 		try("at once", func(t *testing.T, _ *rlock.Client, m *rlock.Mutex) error {
@@ -167,10 +167,10 @@ func TestTroubleshootingShowsTheErrors(t *testing.T) {
 			semaphore := c.Semaphore("order:42")
 			_, err := semaphore.TrySetPermits(t.Context(), 1)
 			require.NoError(t, err)
-			return semaphore.Acquire(short(t, 50*time.Millisecond), 2)
+			return semaphore.Acquire(short(t, time.Second), 2)
 		})
 		try("never set", func(t *testing.T, c *rlock.Client, _ *rlock.Mutex) error {
-			return c.Semaphore("order:42").Acquire(short(t, 50*time.Millisecond), 1)
+			return c.Semaphore("order:42").Acquire(short(t, time.Second), 1)
 		})
 		try("too few", func(t *testing.T, c *rlock.Client, _ *rlock.Mutex) error {
 			return c.Semaphore("order:42").Acquire(t.Context(), 0)
@@ -179,7 +179,7 @@ func TestTroubleshootingShowsTheErrors(t *testing.T) {
 			latch := c.CountDownLatch("order:42")
 			_, err := latch.TrySetCount(t.Context(), 3)
 			require.NoError(t, err)
-			return latch.Await(short(t, 50*time.Millisecond))
+			return latch.Await(short(t, time.Second))
 		})
 		for what, act := range map[string]func(context.Context, *rlock.Client) error{
 			"text for a latch": func(ctx context.Context, c *rlock.Client) error { return c.CountDownLatch("order:42").CountDown(ctx) },
