@@ -317,7 +317,7 @@ func TestMetricsOfLosses(t *testing.T) {
 	<-inner.Done()
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 
-	for _, o := range []rlock.Option{rlock.WithLease(20 * time.Millisecond), rlock.WithMaxHold(20 * time.Millisecond)} {
+	for _, o := range []rlock.Option{rlock.WithLease(500 * time.Millisecond), rlock.WithMaxHold(500 * time.Millisecond)} {
 		require.ErrorIs(t, c.Mutex(lock, o).Do(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil }), rlock.ErrLost)
 	}
 	for _, reason := range []string{"gone", "expired", "max_hold"} { // told of after the section's ctx was cancelled
