@@ -131,6 +131,11 @@ func newMarket(t *testing.T) *market {
 	waits := newLocks(t, s.redis.Client(t))
 	lock(t.Context(), t, s.holder.FencedMutex("invoices"))
 	waitFor(t, waits, waits.FencedMutex("invoices"))
+	lock(t.Context(), t, s.holder.Mutex("upload:7", rlock.WithAsked()))
+	redistest.Eventually(t, patience, func() bool {
+		heard, err := waits.Ask(t.Context(), "upload:7")
+		return err == nil && heard
+	}, "it can be asked")
 	workers := s.holder.PermitSemaphore("workers")
 	require.NoError(t, workers.SetPermits(t.Context(), 3))
 	_, _, err := workers.Acquire(t.Context())
