@@ -291,6 +291,18 @@ func TestACLOfTheDocs(t *testing.T) {
 		allow(s, acl)
 		requireAllKinds(t, "%s", func() rueidis.Client { return s.Client(t, as) })
 	})
+	t.Run("asked", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		allow(s, with("and those that wait for them, also need"))
+		holder, waits := newLocks(t, s.Client(t, as)), newLocks(t, s.Client(t, as))
+		ctx, _ := lock(t.Context(), t, holder.Mutex("shop:asked", rlock.WithAsked()))
+		redistest.Eventually(t, patience, func() bool {
+			heard, err := waits.Ask(t.Context(), "shop:asked")
+			return err == nil && heard
+		}, "it can be asked")
+		<-rlock.Asked(ctx)
+	})
 	t.Run("names with braces", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Start(t)
