@@ -32,6 +32,9 @@ type Engine struct {
 	sweepers    *sweep.Sweepers
 	stats       counters
 	insiders    insiders
+	ear         ear
+	askings     askings
+	askables    askables
 
 	shutting, emptied sync.Once
 	Shut              chan struct{} // closed by Shutdown at once: no new holds

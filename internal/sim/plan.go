@@ -27,6 +27,7 @@ type Plan struct {
 	Nest        float64       // share of sections with another Lock inside
 	Odd         float64       // share of Locks with an option
 	Many        float64       // share of Locks of several at once
+	Asked       float64       // share of Locks whose holds want to know if somebody waits
 	Meddle      float64       // share of calls for a semaphore before which its number of permits is changed, or what others have of it
 }
 
@@ -149,6 +150,7 @@ type Limits struct {
 	Kinds     []Kind // of which its names are
 	Counters  bool   // there are semaphores or latches among them
 	Permits   bool   // or semaphores of both kinds, on which all is done that can be
+	Asked     bool   // there are holds that want to know if somebody waits
 	Calm      bool   // no faults
 }
 
@@ -217,6 +219,9 @@ func NewPlan(seed uint64, l Limits) *Plan {
 		case Latch:
 			n.Count = pick[int64](r, 1, 3, 10, 1_000_000) // the last of these is never counted down to its end, so that its sum is right to the last one
 		}
+	}
+	if l.Asked {
+		p.Asked = pick(r, 0.5, 1, 1)
 	}
 	if l.Permits {
 		p.Meddle = pick(r, 0, 0.1, 0.3)
