@@ -56,6 +56,11 @@ func (m *Spec) compete(who Caller, within *hold) (*Level, error) {
 	if err := l.begins(); err != nil {
 		return nil, err
 	}
+	if c := m.Engine; c.idle.count.Load() != 0 {
+		if s, err := l.takeIdle(); err != ErrOver { //nolint:errorlint // never wrapped
+			return s, err
+		}
+	}
 	return l.compete()
 }
 
@@ -122,6 +127,7 @@ func (l *attempt) toTurn() (*Level, error) {
 	}
 	s, err := l.enter(a)
 	if err == nil {
+		l.refrain()
 		l.Took(PathGrant)
 		l.Spec.Engine.stats.grants.Add(1)
 	}
@@ -155,6 +161,7 @@ func (l *attempt) inTurn() (*Level, error) {
 		refusal := a.AcquireReply
 		l.refused = &refusal
 		l.suspect()
+		l.refrain()
 		switch {
 		case l.Once:
 			l.withdraw((*Engine).sweepInCall)
@@ -220,6 +227,13 @@ func (l *attempt) suspect() {
 		c.Options.Tell.Warn("rlock: a Lock waits for a hold of this client that was taken under the same ctx; "+
 			"does its caller have the lock, and did not pass on the section's ctx?",
 			"name", l.Spec.Name, "owner", holder, "waited", waited)
+	}
+}
+
+// refrain has the process not keep a lock for a while that it had to wait for: others want it, too.
+func (l *attempt) refrain() {
+	if c := l.Spec.Engine; l.Spec.Linger > 0 && !c.IsOwn(l.refusal().Holder) {
+		c.idle.refrain(l.Spec.Key)
 	}
 }
 
@@ -301,6 +315,9 @@ func (l *attempt) failure(err error) error { return l.Spec.gaveUp(l.Caller, err,
 // awaitTurn waits for the turn, or to be granted the lock, or for the end of the wait.
 func (l *attempt) awaitTurn() (granted, gone bool, err error) {
 	l.Waits(l.refusal().Holder)
+	if c := l.Spec.Engine; c.idle.count.Load() != 0 { // what became idle since it looked
+		c.giveIdle(l.Spec.Key)
+	}
 	select {
 	case <-l.waiter.Turn():
 		granted, err = l.waiter.News()

@@ -32,6 +32,7 @@ type Engine struct {
 	sweepers    *sweep.Sweepers
 	stats       counters
 	insiders    insiders
+	idle        idleTenures
 
 	shutting, emptied sync.Once
 	Shut              chan struct{} // closed by Shutdown at once: no new holds
@@ -115,6 +116,6 @@ func (c *Engine) slot(key string) uint16 {
 
 // counters are what the figures are made of.
 type counters struct {
-	holds                                    atomic.Int64
-	acquired, handOffs, shared, grants, lost atomic.Uint64
+	holds                                          atomic.Int64
+	acquired, handOffs, shared, grants, kept, lost atomic.Uint64
 }

@@ -34,6 +34,8 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 		over:             make(chan struct{}),
 	}
 	c.sweepers = sweep.New(c.Calls, rdb)
+	c.idle.timer = time.AfterFunc(time.Hour, func() { c.releaseIdle(time.Now()) })
+	c.idle.timer.Stop()
 	c.errs = &c.Options.Errors
 	c.Hub = pubsub.New(rdb, c.ID)
 	c.Hub.Aside = aside
@@ -57,6 +59,7 @@ func (c *Engine) Close() {
 
 func (c *Engine) end() {
 	c.shutting.Do(func() { close(c.Shut) }) // first: who is told of the end by a call looks there
+	c.releaseIdle(time.Time{})
 	c.Calls.Close()
 	grace := time.AfterFunc(closeGrace, c.Calls.Stop)
 	defer grace.Stop()
@@ -92,6 +95,7 @@ const lastWait = time.Second
 // Shutdown closes the engine when its sections have ended, or ctx is done. Until then sections go on, and nothing else begins.
 func (c *Engine) Shutdown(ctx context.Context) error {
 	c.shutting.Do(func() { close(c.Shut) })
+	c.releaseIdle(time.Time{})
 	if c.stats.holds.Load() == 0 {
 		c.emptied.Do(func() { close(c.empty) })
 	}

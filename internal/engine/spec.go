@@ -22,6 +22,7 @@ type Spec struct {
 	MaxHold   time.Duration // see WithMaxHold; 0: no such bound
 	MinHold   time.Duration // see WithMinHold
 	Grace     time.Duration // see WithGrace
+	Linger    time.Duration // see WithLinger; 0: it does not
 	NoReentry bool          // see WithoutReentry
 	alone     bool          // it has a tenure of its own, though its kind shares one
 	Invalid   error         // what is wrong with the handle; returned by Lock

@@ -38,6 +38,8 @@ type Tenure struct {
 	mu      sync.Mutex   // guards the following, and the holds; no other lock but that of a renewer is taken under it
 	calling bool         // somebody has the right to make calls
 	left    bool         // the caller of its last unlock has left: its lease is not kept any more
+	wanted  bool         // it is not to be idle: somebody asks for it
+	idle    *idle        // what is known of it when nobody is inside; nil: it never was idle, as most
 	coming  atomic.Int32 // how many Locks were let in by another reader, and have not begun their holds yet; lowered under mu
 	callers *callers     // nil until there are some, or a second level
 	loss    *error       // why it ended, unless by an unlock
@@ -263,6 +265,7 @@ func (t *Tenure) Lose(why Loss) bool {
 	t.follow()
 	t.wake()
 	var lost []*hold
+	x := t.idle
 	for h := t.hold; h != nil; h = h.beside {
 		lost = append(lost, h)
 		h.unlocked.loss.Store(t.loss)
@@ -276,10 +279,16 @@ func (t *Tenure) Lose(why Loss) bool {
 	t.mu.Unlock()
 	c := t.Spec.Engine
 	t.leaveInsiders()
+	if x != nil {
+		c.loseIdle(x)
+	}
 	if why.Reason == LostClosed {
 		return true // nobody is told of that
 	}
 	for _, h := range lost {
+		if h.isEnd() {
+			continue
+		}
 		c.lost(&h.first, t.Spec.Kind.Name, loss)
 	}
 	return true
