@@ -117,7 +117,7 @@ func (i *idleTenures) add(x *idle, d time.Duration) (oldest *idle, ok bool) {
 		i.first = x
 	}
 	i.last = x
-	i.count.Store(int32(len(i.of))) //nolint:gosec // at most MaxIdle
+	i.count.Store(int32(len(i.of)))
 	i.setTimer(x.until)
 	return oldest, true
 }
@@ -136,7 +136,7 @@ func (i *idleTenures) unlink(x *idle) {
 		i.last = x.prev
 	}
 	x.prev, x.next = nil, nil
-	i.count.Store(int32(len(i.of))) //nolint:gosec // at most MaxIdle
+	i.count.Store(int32(len(i.of)))
 }
 
 // take takes the idle tenure of a lock; nil: there is none.
