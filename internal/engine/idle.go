@@ -88,10 +88,21 @@ func (t *Tenure) mayIdle() *idle {
 	if t.wanted {
 		return nil
 	}
-	if t.idle == nil {
-		t.idle = &idle{tenure: t}
+	if t.callers == nil {
+		t.callers = new(callers)
 	}
-	return t.idle
+	if t.callers.idle == nil {
+		t.callers.idle = &idle{tenure: t}
+	}
+	return t.callers.idle
+}
+
+// known is what is known of the tenure when it is idle; nil if it never was. mu is held.
+func (t *Tenure) known() *idle {
+	if t.callers == nil {
+		return nil
+	}
+	return t.callers.idle
 }
 
 // add makes a tenure idle for so long. It returns the one that has to go for it, if there are too many.
@@ -289,7 +300,7 @@ func (t *Tenure) want() *idle {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.wanted = true
-	return t.idle
+	return t.known()
 }
 
 // refrain has a lock not be kept for a while.

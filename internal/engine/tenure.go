@@ -39,9 +39,8 @@ type Tenure struct {
 	calling bool         // somebody has the right to make calls
 	left    bool         // the caller of its last unlock has left: its lease is not kept any more
 	wanted  bool         // it is not to be idle: somebody asks for it
-	idle    *idle        // what is known of it when nobody is inside; nil: it never was idle, as most
 	coming  atomic.Int32 // how many Locks were let in by another reader, and have not begun their holds yet; lowered under mu
-	callers *callers     // nil until there are some, or a second level
+	callers *callers     // nil until there are some, or a second level, or it is idle
 	loss    *error       // why it ended, unless by an unlock
 	hold    *hold        // the one that stands on it, or was the last, and those beside it; nil: none has, or it is on its way to the next one
 	first   hold         // of those that it may have; the others have memory of their own
@@ -265,7 +264,7 @@ func (t *Tenure) Lose(why Loss) bool {
 	t.follow()
 	t.wake()
 	var lost []*hold
-	x := t.idle
+	x := t.known()
 	for h := t.hold; h != nil; h = h.beside {
 		lost = append(lost, h)
 		h.unlocked.loss.Store(t.loss)
