@@ -32,6 +32,9 @@ type Engine struct {
 	sweepers    *sweep.Sweepers
 	stats       counters
 	insiders    insiders
+	ear         ear
+	askings     askings
+	askables    askables
 	idle        idleTenures
 
 	shutting, emptied sync.Once

@@ -24,6 +24,7 @@ type Spec struct {
 	Grace     time.Duration // see WithGrace
 	Linger    time.Duration // see WithLinger; 0: it does not
 	NoReentry bool          // see WithoutReentry
+	Mark      kinds.Mark    // what its owners say of their Client; 0: nothing
 	alone     bool          // it has a tenure of its own, though its kind shares one
 	Invalid   error         // what is wrong with the handle; returned by Lock
 }
