@@ -167,8 +167,8 @@ func (s *askables) remember(tag uint64) {
 
 // heard is told by another process that it waits for an owner with that tag.
 func (s *askables) heard(payload string) {
-	tag, err := strconv.ParseUint(payload, 10, 64)
-	if err != nil || kinds.MarkOfTag(tag) == 0 || kinds.Unmarked(tag) > lastTag.Load() {
+	tag, ok := ownTag(payload)
+	if !ok {
 		return // nobody here has, or had, that tag
 	}
 	s.mu.Lock()
@@ -178,6 +178,12 @@ func (s *askables) heard(payload string) {
 	} else {
 		s.remember(tag)
 	}
+}
+
+// ownTag reads the tag of a tenure that was made here.
+func ownTag(payload string) (tag uint64, ok bool) {
+	tag, err := strconv.ParseUint(payload, 10, 64)
+	return tag, err == nil && kinds.MarkOfTag(tag) != 0 && kinds.Unmarked(tag) <= lastTag.Load()
 }
 
 // ask tells all holds of a tenure that somebody elsewhere waits. askables.mu is held.

@@ -21,8 +21,11 @@ import (
 // that owner has the lock, and again when a Lock here is refused because of it some seconds later: after the end of the time that it was
 // told, or with a new connection. What the ear misses in between, the holder looks for when it is live again.
 
-// saidAsked is the kind of the message; its payload is the tag of the owner.
-const saidAsked = "asked"
+// The kinds of messages; their payload is the tag of the owner.
+const (
+	saidAsked = "asked" // somebody waits for the lock
+	saidTried = "tried" // somebody would have taken it who does not wait: it is wanted if nobody is inside
+)
 
 const (
 	// askAgain is for how long an owner is not asked again.
@@ -48,27 +51,40 @@ type askings struct {
 func (l *attempt) asksHolder(holder string) { l.Spec.AskHolder(l.Ctx, holder) }
 
 // AskHolder asks an owner that a Lock waits for, if it can be asked. It returns at once.
-func (m *Spec) AskHolder(ctx context.Context, holder string) {
+func (m *Spec) AskHolder(ctx context.Context, holder string) { m.ask(ctx, holder, saidAsked) }
+
+// triesHolder tells an owner that may be idle that a Lock which does not wait was refused.
+func (l *attempt) triesHolder(holder string) {
+	if mark, _, _ := kinds.MarkOf(holder); mark.Wants(kinds.Lingers) {
+		l.Spec.ask(l.Ctx, holder, saidTried)
+	}
+}
+
+func (m *Spec) ask(ctx context.Context, holder, what string) {
 	mark, id, tag := kinds.MarkOf(holder)
 	c := m.Engine
-	if mark == 0 || !mark.Wants(kinds.WantsAsked) || id == c.ID || !c.askings.begin(holder) {
+	about := what + holder
+	if !isAskable(mark) || id == c.ID || !c.askings.begin(about) {
 		return
 	}
 	c.Calls.Go(func() { // ends when Redis has answered, or after some seconds; Close waits for it
 		defer c.askings.underWay.Add(-1)
 		again := calls.Retry{}
 		for {
-			err := m.askAll(ctx, holder, id, tag)
+			err := m.askAll(ctx, holder, what, id, tag)
 			if err == nil {
 				return
 			}
 			if refusal := isRefusal(err); refusal || !again.Wait(err, nil, c.Calls.Done()) {
-				c.askings.failed(c, holder, err, refusal)
+				c.askings.failed(c, about, err, refusal)
 				return
 			}
 		}
 	})
 }
+
+// isAskable reports whether there is something to be asked of an owner with that mark.
+func isAskable(m kinds.Mark) bool { return m.Wants(kinds.WantsAsked) || m.Wants(kinds.Lingers) }
 
 // begin reports whether that owner is to be asked now.
 func (a *askings) begin(owner string) bool {
@@ -104,9 +120,9 @@ func (a *askings) failed(c *Engine, owner string, err error, refusal bool) {
 }
 
 // askAll asks that owner. A writer asks all readers: the refusal names but one of them.
-func (m *Spec) askAll(ctx context.Context, holder, id string, tag uint64) error {
+func (m *Spec) askAll(ctx context.Context, holder, what, id string, tag uint64) error {
 	if m.Kind.Side != lua.Writer || strings.HasSuffix(holder, ":write") {
-		_, err := m.Engine.askOne(id, tag)
+		_, err := m.Engine.askOne(id, what, tag)
 		return err
 	}
 	fields, err := m.fields(m.Engine.Calls.Context(ctx, time.Now(), 0))
@@ -128,15 +144,15 @@ func (m *Spec) askEach(fields []string) (heard int, err error) {
 	c := m.Engine
 	for _, field := range fields {
 		mark, id, tag := kinds.MarkOf(field)
-		if mark == 0 || !mark.Wants(kinds.WantsAsked) {
+		if !isAskable(mark) {
 			continue
 		}
 		if id == c.ID {
 			heard++
-			c.askables.heard(strconv.FormatUint(tag, 10))
+			c.hear(pubsub.Spoken{Kind: saidAsked, Payload: strconv.FormatUint(tag, 10)}.String())
 			continue
 		}
-		n, failed := c.askOne(id, tag)
+		n, failed := c.askOne(id, saidAsked, tag)
 		if failed != nil {
 			err = failed
 		}
@@ -146,9 +162,9 @@ func (m *Spec) askEach(fields []string) (heard int, err error) {
 }
 
 // askOne asks one owner, and returns how many processes heard it; at least one where Redis does not tell.
-func (c *Engine) askOne(id string, tag uint64) (heard int, err error) {
+func (c *Engine) askOne(id, what string, tag uint64) (heard int, err error) {
 	ch := c.earOf(id)
-	heard, err = c.publish(ch, pubsub.Spoken{Kind: saidAsked, Payload: strconv.FormatUint(tag, 10)})
+	heard, err = c.publish(ch, pubsub.Spoken{Kind: what, Payload: strconv.FormatUint(tag, 10)})
 	if err == nil && c.Cluster != nil && !ch.Sharded { // it counts those at one node
 		heard = max(heard, 1)
 	}

@@ -165,6 +165,7 @@ func (l *attempt) inTurn() (*Level, error) {
 		l.refrain()
 		switch {
 		case l.Once:
+			l.triesHolder(a.Holder)
 			l.withdraw((*Engine).sweepInCall)
 			return nil, l.failure(nil)
 		case !l.queued: // a grant that was over: nobody here has the lock
@@ -277,7 +278,7 @@ func (l *attempt) joinsProcesses() bool {
 // turn. So each has the other's tenure, with what is to be settled of it. This one sleeps, and looks at its tenure only behind the hub's mutex.
 func (l *attempt) Inherit(from any) bool {
 	other := from.(*attempt) //nolint:errcheck // no other value is ever set
-	if l.Spec.Kind != other.Spec.Kind || l.Spec.isShort() != other.Spec.isShort() || l.Spec.Mark != other.Spec.Mark || other.Tenure.Unresolved != nil {
+	if l.Spec.Kind != other.Spec.Kind || l.Spec.isShort() != other.Spec.isShort() || l.Spec.mark() != other.Spec.mark() || other.Tenure.Unresolved != nil {
 		return false
 	}
 	if l.Tenure, other.Tenure = other.Tenure, l.Tenure; other.Tenure != nil {

@@ -3,9 +3,12 @@ package engine
 import (
 	"context"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/kinds"
 )
 
 // A tenure of a handle that lingers outlives its last hold: it is idle, still renewed, and the next Lock of the process goes on with it in
@@ -38,10 +41,14 @@ const (
 type idleTenures struct {
 	count atomic.Int32  // of them; for those that only look whether there are any
 	ear   atomic.Uint64 // the number of the time for which the ear has listened without a gap; 0: it does not
+	ears  atomic.Uint64 // how many of those there were
 
-	mu          sync.Mutex // guards the following, and what says so in idle; no other lock is taken under it
-	of          map[string]*idle
-	first, last *idle // in the order of their last use
+	mu          sync.Mutex             // guards the following, and what says so in idle; no other lock is taken under it
+	of          map[string]*idle       // by the key of the lock
+	tags        map[uint64]*idle       // the same by the tag of the tenure
+	asked       [rememberedTags]uint64 // tenures that were asked for, and seemed to be neither held nor idle
+	oldest      int                    // of these
+	first, last *idle                  // in the order of their last use
 	timer       *time.Timer
 	timerAt     time.Time            // when it fires; zero: it is not to
 	unkept      map[string]time.Time // keys that somebody has asked for, and until when they are not kept
@@ -62,7 +69,7 @@ func (h *hold) keepsIdle() bool {
 	t, m := h.tenure, h.first.spec
 	c := m.Engine
 	x := t.mayIdle()
-	if x == nil || t.Spec.Linger == 0 || m.Kind != t.Spec.Kind {
+	if x == nil || m.Kind != t.Spec.Kind || !kinds.MarkOfTag(t.Tag).Wants(kinds.Lingers) {
 		return false
 	}
 	t.run = nil // and with it tokens that are older than those for idle tenures
@@ -110,17 +117,17 @@ func (i *idleTenures) add(x *idle, d time.Duration) (oldest *idle, ok bool) {
 	now, key := time.Now(), x.tenure.Spec.Key
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if now.Before(i.unkept[key]) || x.look.failed(x.tenure.Spec) {
+	if now.Before(i.unkept[key]) || x.look.failed(x.tenure.Spec) || slices.Contains(i.asked[:], x.tenure.Tag) {
 		return nil, false
 	}
 	if i.of == nil {
-		i.of = make(map[string]*idle)
+		i.of, i.tags = make(map[string]*idle), make(map[uint64]*idle)
 	}
 	if len(i.of) >= MaxIdle {
 		oldest = i.first
 		i.unlink(oldest)
 	}
-	i.of[key] = x
+	i.of[key], i.tags[x.tenure.Tag] = x, x
 	x.until = now.Add(d)
 	if x.prev = i.last; i.last != nil {
 		i.last.next = x
@@ -136,6 +143,7 @@ func (i *idleTenures) add(x *idle, d time.Duration) (oldest *idle, ok bool) {
 // unlink takes a tenure out of the list: it is the caller's. mu is held.
 func (i *idleTenures) unlink(x *idle) {
 	delete(i.of, x.tenure.Spec.Key)
+	delete(i.tags, x.tenure.Tag)
 	if x.prev != nil {
 		x.prev.next = x.next
 	} else {
@@ -249,7 +257,7 @@ func (l *attempt) takeIdle() (*Level, error) {
 		return nil, ErrOver
 	}
 	t, a := x.tenure, AcquireResult{how: passed}
-	usable := m.Kind == t.Spec.Kind && m.mayPassOn() && time.Until(c.Leases.Until(&t.Lease)) >= t.given/3
+	usable := m.Kind == t.Spec.Kind && m.mayPassOn() && m.canHave(t) && time.Until(c.Leases.Until(&t.Lease)) >= t.given/3
 	if usable && m.Kind.Fence != nil {
 		token, left, err := l.spareToken(x)
 		if left {
@@ -284,6 +292,57 @@ func (c *Engine) giveIdle(key string) {
 	if x := c.idle.take(key); x != nil {
 		c.release1(x)
 	}
+}
+
+// askedIdle is told by another process that it waits for an owner with that tag.
+func (c *Engine) askedIdle(payload string) {
+	tag, ok := ownTag(payload)
+	if !ok || !kinds.MarkOfTag(tag).Wants(kinds.Lingers) {
+		return
+	}
+	if t, ok := c.insiders.tenure(tag).(*Tenure); ok {
+		c.wanted(t)
+	} else if x := c.idle.remember(tag); x != nil {
+		c.wanted(x.tenure)
+	}
+}
+
+// triedIdle is told by another process that it has not got the lock of an owner with that tag, for which it does not wait.
+func (c *Engine) triedIdle(payload string) {
+	tag, ok := ownTag(payload)
+	if !ok {
+		return
+	}
+	c.idle.mu.Lock()
+	x := c.idle.tags[tag]
+	c.idle.mu.Unlock()
+	if x != nil {
+		c.wanted(x.tenure)
+	}
+}
+
+// remember returns an idle tenure that is asked for. If it is not idle, it is on its way from a hold, or to one, and will not be.
+func (i *idleTenures) remember(tag uint64) *idle {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	x := i.tags[tag]
+	if x == nil && !slices.Contains(i.asked[:], tag) {
+		i.asked[i.oldest] = tag
+		i.oldest = (i.oldest + 1) % len(i.asked)
+	}
+	return x
+}
+
+// hearsIdle says that the ear listens, and may not have before: whoever asked meanwhile is found by a look.
+func (c *Engine) hearsIdle() {
+	c.missesIdle()
+	c.idle.ear.Store(c.idle.ears.Add(1))
+}
+
+// missesIdle says that the ear does not listen: nobody can ask for what is idle, so it is released.
+func (c *Engine) missesIdle() {
+	c.idle.ear.Store(0)
+	c.releaseIdle(time.Time{})
 }
 
 // wanted is what somebody in another process wants that asks for a tenure: it is released, now or by its last unlock.

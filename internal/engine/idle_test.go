@@ -11,12 +11,15 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// lingering is an engine whose ear is taken to listen, and a lock of it that lingers.
-func lingering(t testing.TB, kind *kinds.Kind, d time.Duration) (*Engine, *Spec) {
+// startKeeping is an engine whose ear listens, and a lock of it that lingers.
+func startKeeping(t testing.TB, kind *kinds.Kind, d time.Duration) (*Engine, *Spec) {
 	t.Helper()
 	c := startEngine(t, redistest.Dial(t, redistest.Shared(t)), silent{})
-	c.idle.ear.Store(1)
 	name := redistest.Name(t)
+	first := c.NewSpec(name+":first", kinds.Mutex, name)
+	first.Linger = time.Millisecond
+	once(t, first)
+	redistest.Eventually(t, 10*time.Second, func() bool { return c.idle.ear.Load() != 0 }, "the ear listens")
 	m := c.NewSpec(name, kind, name)
 	m.Linger = d
 	return c, m
@@ -42,7 +45,7 @@ func isTaken(t testing.TB, m *Spec) bool {
 // A lock that nobody asks for is had again without Redis, and ends d after its last use.
 func TestIdleTenureIsTakenAgain(t *testing.T) {
 	t.Parallel()
-	c, m := lingering(t, kinds.Mutex, 300*time.Millisecond)
+	c, m := startKeeping(t, kinds.Mutex, 300*time.Millisecond)
 	first, _ := once(t, m)
 	for range 10 {
 		again, _ := once(t, m)
@@ -57,7 +60,7 @@ func TestIdleTenureIsTakenAgain(t *testing.T) {
 // G8: tokens of holds that stand on one tenure rise, and the next one of somebody else is higher.
 func TestIdleTokensRise(t *testing.T) {
 	t.Parallel()
-	c, m := lingering(t, kinds.Fenced, time.Minute)
+	c, m := startKeeping(t, kinds.Fenced, time.Minute)
 	last := int64(0)
 	for range 3*spareTokens + 7 {
 		_, token := once(t, m)
@@ -74,7 +77,7 @@ func TestIdleTokensRise(t *testing.T) {
 // Whoever asks gets it, also while somebody is inside: then by the unlock.
 func TestIdleTenureIsGivenUp(t *testing.T) {
 	t.Parallel()
-	c, m := lingering(t, kinds.Mutex, time.Minute)
+	c, m := startKeeping(t, kinds.Mutex, time.Minute)
 	l, err := m.Lock(CallerNow(context.Background()))
 	require.NoError(t, err)
 	of := l.hold.tenure
@@ -92,7 +95,7 @@ func TestIdleTenureIsGivenUp(t *testing.T) {
 // Another handle has it on its own terms.
 func TestIdleTenureAndOtherHandles(t *testing.T) {
 	t.Parallel()
-	c, m := lingering(t, kinds.Mutex, time.Minute)
+	c, m := startKeeping(t, kinds.Mutex, time.Minute)
 	first, _ := once(t, m)
 	plain := c.NewSpec(m.Key, kinds.Mutex, m.Name)
 	again, _ := once(t, plain)
@@ -119,7 +122,7 @@ func TestIdleTenureAndOtherHandles(t *testing.T) {
 // G1: one of those that come at once gets an idle tenure, and the others after it.
 func TestIdleTenureExcludes(t *testing.T) {
 	t.Parallel()
-	c, m := lingering(t, kinds.Mutex, time.Minute)
+	c, m := startKeeping(t, kinds.Mutex, time.Minute)
 	plain := c.NewSpec(m.Key, kinds.Mutex, m.Name)
 	inside, n := 0, 0
 	var all sync.WaitGroup
@@ -153,7 +156,7 @@ func TestIdleTenureExcludes(t *testing.T) {
 // A tenure that is gone is no use to a Lock, and nobody is told, for nobody was inside.
 func TestIdleTenureIsLost(t *testing.T) {
 	t.Parallel()
-	c, m := lingering(t, kinds.Mutex, time.Minute)
+	c, m := startKeeping(t, kinds.Mutex, time.Minute)
 	l, err := m.Lock(CallerNow(context.Background()))
 	require.NoError(t, err)
 	first := l.hold.tenure
@@ -168,7 +171,7 @@ func TestIdleTenureIsLost(t *testing.T) {
 // At most MaxIdle are idle, and those that were used last.
 func TestIdleTenuresAreBounded(t *testing.T) {
 	t.Parallel()
-	c, m := lingering(t, kinds.Mutex, time.Minute)
+	c, m := startKeeping(t, kinds.Mutex, time.Minute)
 	var all []*Spec
 	for i := range MaxIdle + 10 {
 		x := c.NewSpec(m.Key+string(rune('a'+i)), kinds.Mutex, m.Name)
@@ -190,7 +193,7 @@ func TestIdleTenuresAndClose(t *testing.T) {
 		"Close": (*Engine).Close, "Shutdown": func(c *Engine) { _ = c.Shutdown(context.Background()) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c, m := lingering(t, kinds.Mutex, time.Minute)
+			c, m := startKeeping(t, kinds.Mutex, time.Minute)
 			once(t, m)
 			require.Equal(t, 1, c.Stats().Idle)
 			end(c)
@@ -201,7 +204,7 @@ func TestIdleTenuresAndClose(t *testing.T) {
 }
 
 func BenchmarkIdle(b *testing.B) {
-	_, m := lingering(b, kinds.Mutex, time.Minute)
+	_, m := startKeeping(b, kinds.Mutex, time.Minute)
 	b.ReportAllocs()
 	for b.Loop() {
 		l, err := m.Lock(CallerNow(context.Background()))

@@ -34,7 +34,11 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 		over:             make(chan struct{}),
 	}
 	c.askables.due = make(chan struct{}, 1)
-	c.ear.of = []listener{{kind: saidAsked, heard: c.askables.heard, live: c.askables.lookAtAll}}
+	c.ear.of = []listener{
+		{kind: saidAsked, heard: c.askables.heard, live: c.askables.lookAtAll},
+		{kind: saidAsked, heard: c.askedIdle, live: c.hearsIdle, lost: c.missesIdle},
+		{kind: saidTried, heard: c.triedIdle},
+	}
 	c.sweepers = sweep.New(c.Calls, rdb)
 	c.idle.timer = time.AfterFunc(time.Hour, func() { c.releaseIdle(time.Now()) })
 	c.idle.timer.Stop()
