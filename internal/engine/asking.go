@@ -30,7 +30,7 @@ const (
 const (
 	// askAgain is for how long an owner is not asked again.
 	askAgain = 3 * time.Second
-	// mostAsking bounds the messages that are under way. Those who come then are not sent: the next refusal is for that.
+	// mostAsking bounds the messages that are under way. Others wait for that.
 	mostAsking = 64
 	// mostAsked bounds how many owners are remembered.
 	mostAsked = 1000
@@ -40,8 +40,8 @@ const (
 
 // askings are what this process has asked others.
 type askings struct {
-	refused  atomic.Bool // the user may not
-	underWay atomic.Int32
+	refused  atomic.Bool   // the user may not
+	underWay chan struct{} // of mostAsking
 
 	mu sync.Mutex           // guards the following; no other lock is taken under it
 	at map[string]time.Time // when owners were asked
@@ -64,15 +64,27 @@ func (m *Spec) ask(ctx context.Context, holder, what string) {
 	mark, id, tag := kinds.MarkOf(holder)
 	c := m.Engine
 	about := what + holder
-	if !isAskable(mark) || id == c.ID || !c.askings.begin(about) {
+	switch {
+	case !isAskable(mark):
+		return
+	case id == c.ID:
+		c.giveIdle(m.Key) // any other hold of this process is known to askHere
+		return
+	case !c.askings.begin(about):
 		return
 	}
-	c.Calls.Go(func() { // ends when Redis has answered, or after some seconds; Close waits for it
-		defer c.askings.underWay.Add(-1)
+	c.inBackground(func() { // ends when Redis has answered, or after some seconds
+		if !c.askings.enter(c.Calls.Done()) {
+			return
+		}
+		defer c.askings.leave()
 		again := calls.Retry{}
 		for {
-			err := m.askAll(ctx, holder, what, id, tag)
+			heard, err := m.askAll(ctx, holder, what, id, tag)
 			if err == nil {
+				if heard == 0 || c.Cluster != nil && !c.earOf(id).Sharded { // which does not tell
+					c.askings.forget(about)
+				}
 				return
 			}
 			if refusal := isRefusal(err); refusal || !again.Wait(err, nil, c.Calls.Done()) {
@@ -91,7 +103,7 @@ func (a *askings) begin(owner string) bool {
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.refused.Load() || now.Sub(a.at[owner]) < askAgain || a.underWay.Load() >= mostAsking {
+	if a.refused.Load() || now.Sub(a.at[owner]) < askAgain {
 		return false
 	}
 	if len(a.at) >= mostAsked {
@@ -101,16 +113,32 @@ func (a *askings) begin(owner string) bool {
 		a.at = make(map[string]time.Time)
 	}
 	a.at[owner] = now
-	a.underWay.Add(1)
 	return true
+}
+
+// enter waits until a message may be sent. It reports false if the Client is closed.
+func (a *askings) enter(closed <-chan struct{}) bool {
+	select {
+	case a.underWay <- struct{}{}:
+		return true
+	case <-closed:
+		return false
+	}
+}
+
+func (a *askings) leave() { <-a.underWay }
+
+// forget has an owner be asked again by the next refusal.
+func (a *askings) forget(owner string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.at, owner)
 }
 
 // failed has an owner be asked again at the next refusal, or nobody any more if the user may not.
 func (a *askings) failed(c *Engine, owner string, err error, refusal bool) {
 	if !refusal {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		delete(a.at, owner)
+		a.forget(owner)
 		return
 	}
 	if strings.HasPrefix(err.Error(), "NOPERM") && !a.refused.Swap(true) {
@@ -119,18 +147,16 @@ func (a *askings) failed(c *Engine, owner string, err error, refusal bool) {
 	}
 }
 
-// askAll asks that owner. A writer asks all readers: the refusal names but one of them.
-func (m *Spec) askAll(ctx context.Context, holder, what, id string, tag uint64) error {
+// askAll asks that owner, and returns how many are known to have heard it. A writer asks all readers: the refusal names but one of them.
+func (m *Spec) askAll(ctx context.Context, holder, what, id string, tag uint64) (heard int, err error) {
 	if m.Kind.Side != lua.Writer || strings.HasSuffix(holder, ":write") {
-		_, err := m.Engine.askOne(id, what, tag)
-		return err
+		return m.Engine.askOne(id, what, tag)
 	}
 	fields, err := m.fields(m.Engine.Calls.Context(ctx, time.Now(), 0))
 	if err != nil {
-		return err
+		return 0, err
 	}
-	_, err = m.askEach(fields)
-	return err
+	return m.askEach(fields, nil) // those of this process know, see askHere
 }
 
 // fields are those of the lock's hash.
@@ -139,8 +165,8 @@ func (m *Spec) fields(ctx context.Context) ([]string, error) {
 	return rdb.Do(ctx, rdb.B().Hrandfield().Key(m.Key).Count(mostReaders).Build()).AsStrSlice()
 }
 
-// askEach asks those of the owners that can be asked, and returns how many heard it.
-func (m *Spec) askEach(fields []string) (heard int, err error) {
+// askEach asks those of the owners that can be asked, and returns how many heard it. One of this process is told by own, if that is not nil.
+func (m *Spec) askEach(fields []string, own func(tag uint64)) (heard int, err error) {
 	c := m.Engine
 	for _, field := range fields {
 		mark, id, tag := kinds.MarkOf(field)
@@ -148,8 +174,10 @@ func (m *Spec) askEach(fields []string) (heard int, err error) {
 			continue
 		}
 		if id == c.ID {
-			heard++
-			c.hear(pubsub.Spoken{Kind: saidAsked, Payload: strconv.FormatUint(tag, 10)}.String())
+			if own != nil {
+				heard++
+				own(tag)
+			}
 			continue
 		}
 		n, failed := c.askOne(id, saidAsked, tag)
@@ -190,6 +218,9 @@ func (m *Spec) Ask(ctx context.Context) (heard int, err error) {
 		if err != nil {
 			return 0, err
 		}
-		return m.askEach(fields)
+		return m.askEach(fields, func(tag uint64) {
+			m.Engine.askables.heardOf(tag)
+			m.Engine.askedIdleOf(tag)
+		})
 	})
 }

@@ -296,8 +296,13 @@ func (c *Engine) giveIdle(key string) {
 
 // askedIdle is told by another process that it waits for an owner with that tag.
 func (c *Engine) askedIdle(payload string) {
-	tag, ok := ownTag(payload)
-	if !ok || !kinds.MarkOfTag(tag).Wants(kinds.Lingers) {
+	if tag, ok := ownTag(payload); ok {
+		c.askedIdleOf(tag)
+	}
+}
+
+func (c *Engine) askedIdleOf(tag uint64) {
+	if !kinds.MarkOfTag(tag).Wants(kinds.Lingers) {
 		return
 	}
 	if t, ok := c.insiders.tenure(tag).(*Tenure); ok {

@@ -34,6 +34,7 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 		over:             make(chan struct{}),
 	}
 	c.askables.due = make(chan struct{}, 1)
+	c.askings.underWay = make(chan struct{}, mostAsking)
 	c.ear.of = []listener{
 		{kind: saidAsked, heard: c.askables.heard, live: c.askables.lookAtAll},
 		{kind: saidAsked, heard: c.askedIdle, live: c.hearsIdle, lost: c.missesIdle},
