@@ -32,6 +32,7 @@ const (
 type world struct {
 	plan    *Plan
 	change  func(string) string // puts bugs into scripts; nil: there are none
+	mutes   string              // channels on which nobody hears anything; empty: there are none
 	began   time.Time
 	trace   trace
 	servers []*server
@@ -267,6 +268,7 @@ func (w *world) make() error {
 			s.scripts.saw = w.saw
 		}
 		s.scripts.change = w.change
+		s.mute(w.mutes)
 		w.servers = append(w.servers, s)
 	}
 	w.of = make(map[string]*oracle)
