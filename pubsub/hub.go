@@ -243,14 +243,6 @@ func (h *Hub) IsAwaited(q Queue) bool {
 	return t != nil && t.first != nil
 }
 
-// Listens reports whether messages of a channel arrive.
-func (h *Hub) Listens(ch Channel) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	s := h.subs[ch]
-	return s != nil && s.live()
-}
-
 // Len returns the number of queues that have waiters or a subscription.
 func (h *Hub) Len() int {
 	h.mu.Lock()

@@ -126,7 +126,7 @@ func WithLease(d time.Duration) Option {
 // process uses again and again, and others seldom. In Redis the lock is held, and renewed, until it is given up.
 //
 // It is given up at once when another process of this library waits for it, which tells this one by a message: that waiter gets it about two round
-// trips later than if it had been free. For a second after that, and after a Lock that had to wait for another process, nothing is kept
+// trips later than if it had been free, three at most. For a second after that, and after a Lock that had to wait for another process, nothing is kept
 // of that name. Redisson, and older versions of this library, cannot ask, and wait for up to d. If the process dies, others wait for the
 // rest of the lease, as for any hold. A TryLock elsewhere that does not wait may find the lock taken though nobody is inside.
 //

@@ -165,7 +165,8 @@ func TestLingerFindsThoseWhoWaitedBefore(t *testing.T) {
 	require.NoError(t, next.unlock())
 }
 
-// Two round trips is what a waiter waits longer for a lock that is kept than for one that is free.
+// Two round trips is what a waiter waits longer for a lock that is kept than for one that is free; and a third one if the lock is given to it while it
+// asks once more, since it listens: it cannot tell which was first.
 func TestLingerCostsAWaiterTwoRoundTrips(t *testing.T) {
 	redistest.Parallel(t)
 	const oneWay = 200 * time.Millisecond
@@ -193,7 +194,7 @@ func TestLingerCostsAWaiterTwoRoundTrips(t *testing.T) {
 	began := time.Now()
 	got = lockAsync(t, other.Mutex(past.name)).get(t, atMost)
 	require.NoError(t, got.err)
-	require.Less(t, got.at.Sub(began), (1+2)*2*oneWay+oneWay, "one round trip for a free lock, and two more")
+	require.Less(t, got.at.Sub(began), (1+3)*2*oneWay+oneWay, "one round trip for a free lock, and three more")
 	near.Delay(0)
 	far.Delay(0)
 	require.NoError(t, got.unlock())
@@ -489,7 +490,7 @@ func TestLingerWithoutRights(t *testing.T) {
 	redistest.Parallel(t)
 	for name, rules := range map[string]string{
 		"ear":  "~* &redisson_lock__channel:* +@all",
-		"look": "~* &* +@all -hgetall",
+		"look": "~* &* +@all -zcard",
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)

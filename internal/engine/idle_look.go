@@ -4,7 +4,9 @@ import (
 	"context"
 	"time"
 
-	"github.com/go-rlock/rlock/lua"
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/pubsub"
 )
 
 // What an idle tenure needs to know of Redis, and has in store. A look asks for that, which nobody waits for: when it is idle for the first time, and
@@ -68,27 +70,30 @@ func (c *Engine) lookFor(x *idle, ear uint64) {
 
 // askForIdle asks whether nobody waits for the lock, and then for tokens, if it has any.
 func (c *Engine) askForIdle(m *Spec) (spare tokens, alone bool) {
-	began := time.Now()
-	info, err := lua.Look(c.Calls.Context(context.Background(), began, 0), c.rdb, lua.InfoArgs{
-		Name: m.Key, Queue: m.queueKey(), Fence: m.fenceOf(), Publish: lua.Publish(c.KnownChannel(m)),
-	})
-	c.Calls.Answered(m.Slot, err)
-	own := int64(0)
-	if c.Hub.Listens(c.KnownChannel(m)) {
-		own = 1
+	ask := func(cmd rueidis.Completed) (int64, error) {
+		n, err := c.rdb.Do(c.Calls.Context(context.Background(), time.Now(), 0), cmd).AsInt64()
+		c.Calls.Answered(m.Slot, err)
+		return n, err
 	}
-	if err != nil || len(info.Queue) > 0 || info.Subscribers > own {
+	if key := m.queueKey(); key != "" {
+		n, err := ask(c.rdb.B().Zcard().Key(key).Build())
+		if err != nil || n > 0 {
+			return tokens{}, false
+		}
+	}
+	ch := c.KnownChannel(m)
+	listen := c.listening([]*askable{{spec: m}})
+	if listen[ch.Name]-listen[pubsub.InLine(ch).Name] > int64(c.Hub.Outside(ch)) {
 		return tokens{}, false
 	}
 	if m.Kind.Fence == nil {
 		return tokens{}, true
 	}
-	if info.Token >= maxToken-spareTokens { // no more than the next acquires need
+	last, err := ask(c.rdb.B().Get().Key(m.fenceOf()).Build())
+	if err != nil || last >= maxToken-spareTokens { // no more than the next acquires need
 		return tokens{}, false
 	}
-	cmd := c.rdb.B().Incrby().Key(m.fenceOf()).Increment(spareTokens).Build()
-	highest, err := c.rdb.Do(c.Calls.Context(context.Background(), time.Now(), 0), cmd).AsInt64()
-	c.Calls.Answered(m.Slot, err)
+	highest, err := ask(c.rdb.B().Incrby().Key(m.fenceOf()).Increment(spareTokens).Build())
 	return tokens{highest - spareTokens + 1, spareTokens}, err == nil
 }
 
