@@ -24,15 +24,17 @@ func inTurn(c *client, name string) way {
 
 // runTurns has two clients, which stand for two processes, pass a section in turn: neither wants the lock while the other has it.
 func runTurns(j *job) (report, error) {
-	var locks [2]lockFunc
-	for i := range locks {
-		c, err := j.open(defaultLease)
-		if err != nil {
-			return report{}, err
-		}
-		defer c.close()
-		locks[i] = c.mutex(j.name)
+	a, err := j.open(defaultLease)
+	if err != nil {
+		return report{}, err
 	}
+	defer a.close()
+	b, err := j.open(defaultLease)
+	if err != nil {
+		return report{}, err
+	}
+	defer b.close()
+	locks := [2]lockFunc{a.mutex(j.name), b.mutex(j.name)}
 	var (
 		hist histogram
 		rep  report

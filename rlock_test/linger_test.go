@@ -253,13 +253,15 @@ func TestLingerAndOtherHandles(t *testing.T) {
 		"minhold": func(c *rlock.Client, name string) rlock.Locker {
 			return c.Mutex(name, rlock.WithMinHold(time.Millisecond))
 		},
-		"grace":    func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithGrace(time.Minute)) },
-		"asked":    func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithAsked()) },
-		"fair":     func(c *rlock.Client, name string) rlock.Locker { return c.FairMutex(name) },
-		"reader":   func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Read() },
-		"writer":   func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Write() },
-		"all":      func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name), c.Mutex(name+":2")) },
-		"allkeeps": func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name, rlock.WithLinger(long)), c.Mutex(name+":2")) },
+		"grace":  func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithGrace(time.Minute)) },
+		"asked":  func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithAsked()) },
+		"fair":   func(c *rlock.Client, name string) rlock.Locker { return c.FairMutex(name) },
+		"reader": func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Read() },
+		"writer": func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Write() },
+		"all":    func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name), c.Mutex(name+":2")) },
+		"allkeeps": func(c *rlock.Client, name string) rlock.Locker {
+			return rlock.All(c.Mutex(name, rlock.WithLinger(long)), c.Mutex(name+":2"))
+		},
 	} {
 		t.Run(kind, func(t *testing.T) {
 			redistest.Parallel(t)

@@ -40,7 +40,7 @@ type holder struct {
 	Owner string `json:"owner"`
 	Depth int    `json:"depth"`
 	Write bool   `json:"write,omitempty"`
-	Kept  bool   `json:"kept,omitempty"` // unlocked, and kept by WithMinHold
+	Kept  bool   `json:"kept,omitempty"`       // unlocked, and kept by WithMinHold
 	Idle  bool   `json:"maybe_idle,omitempty"` // taken with WithLinger: held, or kept when nobody is inside, which its process alone knows
 	Host  string `json:"host,omitempty"`
 }
