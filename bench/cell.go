@@ -30,7 +30,7 @@ type cell struct {
 func (c cell) title() string {
 	t := c.Workload
 	switch c.Workload {
-	case "pair", "handoff", "fair-handoff", "all-100", "nested":
+	case "pair", "handoff", "fair-handoff", "all-100", "nested", "affinity", "ping-pong":
 	default:
 		t += fmt.Sprintf("/n=%d", c.goroutines())
 	}
@@ -120,7 +120,7 @@ func (s *sample) sentPerOp() float64 { return float64(s.Sent) / s.passes() }
 func (s *sample) passes() float64 {
 	n := s.Sections
 	switch s.Workload {
-	case "handoff", "fair-handoff", // their sections begin before the window
+	case "handoff", "fair-handoff", "ping-pong", // their sections begin before the window
 		"latch", "latch-herd": // a section is that of one waiter, and an op is a round of all
 		n = s.Ops
 	}

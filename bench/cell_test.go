@@ -117,9 +117,11 @@ func TestWorkloads(t *testing.T) {
 			case "readers":
 				assert.LessOrEqual(t, s.sentPerOp(), 2.01, "%s: %v", lib, s.Commands)
 				assert.Positive(t, s.AllocsPerOp)
-			case "pair", "names", "all-100", "nested", "nested-1ms":
+			case "pair", "names", "all-100", "nested", "nested-1ms", "affinity":
 				assert.InDelta(t, 2, s.sentPerOp(), 0.01, "%s %s sends two commands for a pair: %v", w.name, lib, s.Commands)
 				assert.Positive(t, s.AllocsPerOp)
+			case "ping-pong":
+				assert.InDelta(t, 2, s.sentPerOp(), 0.01, "%s sends two commands for a pair: %v", lib, s.Commands)
 			case "asymmetric":
 				assert.LessOrEqual(t, s.perSecond(), 1000.0, "a section takes 1 ms")
 			case "latch":

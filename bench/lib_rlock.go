@@ -3,18 +3,24 @@ package main
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/go-rlock/rlock/rlock"
 )
 
 func openRlock(o openOptions) (*client, error) { return openRlockWith(o, rlock.HandOff{}) }
 
+// openLinger is openRlock with locks that the process keeps for a while.
+func openLinger(o openOptions) (*client, error) {
+	return openRlockWith(o, rlock.HandOff{}, rlock.WithLinger(time.Minute))
+}
+
 // openHandOffs is openRlock with another bound for the hand-offs in a row; a negative one turns them off.
 func openHandOffs(most int) func(openOptions) (*client, error) {
 	return func(o openOptions) (*client, error) { return openRlockWith(o, rlock.HandOff{Most: most}) }
 }
 
-func openRlockWith(o openOptions, handOff rlock.HandOff) (*client, error) {
+func openRlockWith(o openOptions, handOff rlock.HandOff, mutex ...rlock.Option) (*client, error) {
 	rdb, err := dial(o.addr)
 	if err != nil {
 		return nil, err
@@ -25,7 +31,7 @@ func openRlockWith(o openOptions, handOff rlock.HandOff) (*client, error) {
 		return nil, err
 	}
 	return &client{
-		mutex: func(name string) lockFunc { return locking(c.Mutex(name)) },
+		mutex: func(name string) lockFunc { return locking(c.Mutex(name, mutex...)) },
 		fair:  func(name string) lockFunc { return locking(c.FairMutex(name)) },
 		read:  func(name string) lockFunc { return locking(c.RWMutex(name).Read()) },
 		write: func(name string) lockFunc { return locking(c.RWMutex(name).Write()) },

@@ -108,6 +108,9 @@ var pairOnly = []string{"pair"}
 // runsOnly are those of the variants by the length of a run of hand-offs.
 var runsOnly = []string{"contended", "asymmetric"}
 
+// lingers are those of the variant that keeps locks.
+var lingers = []string{"pair", "contended", "affinity", "ping-pong"}
+
 // family are the workloads of other kinds of locks than the plain one.
 var family = []string{"fair", "fair-herd", "fair-handoff", "readers", "mixed", "all-100", "nested", "semaphore", "semaphore-herd", "permits", "permits-herd", "latch", "latch-herd"}
 
@@ -130,6 +133,7 @@ var libraries = []library{
 	{name: "rlock-cancel", open: openRlock, only: pairOnly, ctx: cancellable},
 	{name: "rlock-deadline", open: openRlock, only: pairOnly, ctx: deadline},
 	{name: "rlock-alone", open: openHandOffs(-1), only: runsOnly},
+	{name: "rlock-linger", open: openLinger, only: lingers},
 	{name: "rlock-4", open: openHandOffs(4), only: runsOnly},
 	{name: "rlock-16", open: openHandOffs(16), only: runsOnly},
 	{name: "rlock-32", open: openHandOffs(32), only: runsOnly},

@@ -29,6 +29,8 @@ var runs = map[string]func(*job) (report, error){
 	"mixed":        passing(mixed, oneName),
 	"all-100":      passing(hundred, ownNames),
 	"nested":       passing(nested, ownNames),
+	"affinity":     passing(inTurn, ownNames),
+	"ping-pong":    runTurns,
 
 	"semaphore":      passing(semaphore, oneName),
 	"semaphore-herd": passing(semaphore, oneName),

@@ -92,6 +92,18 @@ func workloads(o *options) []workload {
 			metric: perSecond, columns: usual,
 		},
 		{
+			name: "affinity", about: fmt.Sprint("one goroutine locks and unlocks ", affine, " locks in turn that nobody else wants"),
+			cell:   cell{Workload: "affinity", Processes: 1, Goroutines: 1, Duration: d},
+			fickle: true,
+			metric: p50, columns: []metric{p99, sentPerOp, allocs, allocBytes},
+		},
+		{
+			name: "ping-pong", about: "two clients, which stand for two processes, lock and unlock one lock in turn",
+			cell:   cell{Workload: "ping-pong", Processes: 1, Goroutines: 2, Duration: d},
+			fickle: true,
+			metric: p50, columns: []metric{p99, sentPerOp},
+		},
+		{
 			name: "handoff", about: "from the unlock call of one client to the return of the other's blocked lock call",
 			cell:   cell{Workload: "handoff", Processes: 1, Goroutines: 2, Duration: d},
 			fickle: true,

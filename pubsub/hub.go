@@ -235,6 +235,14 @@ func (h *Hub) drop(t *topic) {
 // maxSpare is how many topics are kept. Most locks are free when they are asked for: each of them has a topic for as long as that takes.
 const maxSpare = 64
 
+// IsAwaited reports whether anybody waits in q.
+func (h *Hub) IsAwaited(q Queue) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := h.topics[q]
+	return t != nil && t.first != nil
+}
+
 // Len returns the number of queues that have waiters or a subscription.
 func (h *Hub) Len() int {
 	h.mu.Lock()

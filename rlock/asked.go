@@ -13,7 +13,7 @@ import (
 // until [Client.Close]. It needs one connection of the blocking pool, and for users that ACLs limit the channels `rlock_client:*`. Locks that are
 // taken without the option cost nothing of this. The option belongs to the hold: that of the Lock that took it applies to all levels.
 func WithAsked() Option {
-	return optionFunc(func(m *engine.Spec) { m.Mark |= kinds.WantsAsked })
+	return optionFunc(func(m *engine.Spec) { m.Mark = m.Mark.With(kinds.WantsAsked) })
 }
 
 // Asked returns a channel that is closed when somebody waits for the lock of the innermost hold that ctx carries and that was taken with

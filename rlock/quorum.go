@@ -89,7 +89,7 @@ func (q *QuorumMutex) check(members []Locker) (specs []*engine.Spec, err error) 
 		case m.Kind != kinds.Mutex:
 			return nil, fmt.Errorf("member %d of the quorum is no plain Mutex: tokens, readers and queues are of one server alone, "+
 				"and say nothing of the others", i+1)
-		case m.NoReentry || m.MaxHold > 0 || m.MinHold > 0 || m.Grace > 0:
+		case m.NoReentry || m.MaxHold > 0 || m.MinHold > 0 || m.Grace > 0 || m.Linger > 0:
 			return nil, fmt.Errorf("member %d of the quorum has an option that is for locks of one server: WithLease alone is for both", i+1)
 		case of[m.Engine]:
 			return nil, fmt.Errorf("member %d of the quorum is of the same Client as another one: one server has one vote", i+1)

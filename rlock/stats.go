@@ -4,11 +4,13 @@ package rlock
 type Stats struct {
 	Holds   int // of locks, not unlocked yet, and sections of permits that expire; a hold of a quorum counts for each of its Clients
 	Waiting int // goroutines that wait for a lock; of those that wait for a quorum, one at most
+	Idle    int // locks that nobody holds, and that are kept for the next Lock, see [WithLinger]
 
 	Acquired uint64 // holds so far; re-entries are not among them
 	HandOffs uint64 // of these, handed over by an unlock in this process
 	Shared   uint64 // of these, of readers that joined others of this process without asking Redis
 	Grants   uint64 // of these, given by an unlock in another process and used without asking Redis
+	Kept     uint64 // of these, of locks that this process had kept, see [WithLinger]
 	Lost     uint64 // holds that were lost, see [LostError]
 }
 

@@ -40,7 +40,7 @@ type Trace struct {
 	Released func(context.Context, ReleasedInfo)
 	// Lost is called when a hold is lost. It gets the ctx of the section, which has been cancelled by then.
 	Lost func(context.Context, LostInfo)
-	// Renewed is called for each renewal of a hold, so every third of the watchdog time.
+	// Renewed is called for each renewal of a hold, so every third of the watchdog time, and of a lock that is kept, see [WithLinger].
 	Renewed func(RenewedInfo)
 }
 
@@ -121,9 +121,11 @@ const (
 	PathWoken
 	// PathShared: others of the same Client were reading, and Redis was not asked.
 	PathShared
+	// PathKept: the process had kept the lock since its last unlock, and Redis was not asked, see [WithLinger].
+	PathKept
 )
 
-// String returns free, reentry, handoff, grant, woken or shared.
+// String returns free, reentry, handoff, grant, woken, shared or kept.
 func (p Path) String() string {
 	switch p {
 	case PathFree:
@@ -138,6 +140,8 @@ func (p Path) String() string {
 		return "woken"
 	case PathShared:
 		return "shared"
+	case PathKept:
+		return "kept"
 	}
 	return "unknown"
 }
@@ -208,7 +212,10 @@ func (t *tracing) Over() <-chan struct{} { return t.panicked }
 
 // Took says how the lock was got, unless that follows from the wait.
 func (t *tracing) Took(p engine.Path) {
-	t.path = [...]Path{engine.PathReentry: PathReentry, engine.PathGrant: PathGrant, engine.PathShared: PathShared, engine.PathAlone: PathFree}[p]
+	t.path = [...]Path{
+		engine.PathReentry: PathReentry, engine.PathGrant: PathGrant, engine.PathShared: PathShared, engine.PathAlone: PathFree,
+		engine.PathIdle: PathKept,
+	}[p]
 	t.by = nil
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -39,7 +40,8 @@ type holder struct {
 	Owner string `json:"owner"`
 	Depth int    `json:"depth"`
 	Write bool   `json:"write,omitempty"`
-	Kept  bool   `json:"kept,omitempty"` // unlocked, and kept by WithMinHold
+	Kept  bool   `json:"kept,omitempty"`       // unlocked, and kept by WithMinHold
+	Idle  bool   `json:"maybe_idle,omitempty"` // taken with WithLinger: held, or kept when nobody is inside, which its process alone knows
 	Host  string `json:"host,omitempty"`
 }
 
@@ -150,7 +152,10 @@ func (s *state) fill(fields map[string]string) bool {
 		if len(tag) > 1 && tag[0] == '0' && !kept {
 			s.Kind = "fair"
 		}
-		s.Holders = append(s.Holders, holder{Owner: field, Depth: depth, Write: owner[isWrite] != "", Kept: kept})
+		mark, _, _ := kinds.MarkOf(field)
+		s.Holders = append(s.Holders, holder{
+			Owner: field, Depth: depth, Write: owner[isWrite] != "", Kept: kept, Idle: mark.Wants(kinds.Lingers),
+		})
 	}
 	switch {
 	case s.Kind != "mutex":
@@ -195,6 +200,9 @@ func (h holder) text() string {
 	var notes []string
 	if h.Kept {
 		notes = append(notes, "unlocked, kept by its WithMinHold")
+	}
+	if h.Idle {
+		notes = append(notes, "held or idle")
 	}
 	if h.Host != "" {
 		notes = append(notes, h.Host)

@@ -64,7 +64,11 @@ func (v *view) print(w io.Writer) {
 		line("state", "%s, %s", v.left(), v.Kind)
 		line("ttl", "%s", v.ttl())
 	default:
-		line("state", "held, %s", v.Kind)
+		state := "held"
+		if v.Holders[0].Idle {
+			state = "held or idle"
+		}
+		line("state", "%s, %s", state, v.Kind)
 		line("ttl", "%s", v.ttl())
 	}
 	for _, h := range v.Holders {

@@ -186,3 +186,17 @@ func TestShowWithFewRights(t *testing.T) {
 	require.Equal(t, exitInternal, r.code)
 	require.Contains(t, r.err, "NOPERM")
 }
+
+// Whether anybody is inside of a lock that its process keeps, that process alone knows.
+func TestShowIdle(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	locks := newLocks(t, s.Client(t))
+	lock(t.Context(), t, locks.Mutex("job", rlock.WithLinger(time.Minute)))
+	r := call(t, s.Addr(), "show", "job")
+	require.Contains(t, r.out, "held or idle, mutex\n")
+	require.Contains(t, call(t, s.Addr(), "ls").out, "(held or idle)")
+	var v view
+	require.NoError(t, json.Unmarshal([]byte(call(t, s.Addr(), "show", "-json", "job").out), &v))
+	require.True(t, v.Holders[0].Idle)
+}

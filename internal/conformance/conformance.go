@@ -89,6 +89,7 @@ func kinds() []kind {
 		{name: "fenced", keys: 2, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
 			return p.client(t, 0, rlock.Options{}).FencedMutex(p.name), p.client(t, 1, rlock.Options{}).FencedMutex(p.name)
 		}, without: enters, keeps: "redisson_lock_token:"},
+		{name: "WithLinger", keys: 1, handles: mutex(rlock.Options{}, rlock.WithLinger(time.Minute)), without: enters},
 		{name: "fair", keys: 1, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
 			return p.client(t, 0, rlock.Options{}).FairMutex(p.name), p.client(t, 1, rlock.Options{}).FairMutex(p.name)
 		}, without: enters},

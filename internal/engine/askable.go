@@ -226,15 +226,12 @@ func (s *askables) remember(tag uint64) {
 
 // heard is told by another process that it waits for an owner with that tag.
 func (s *askables) heard(payload string) {
-	if tag, err := strconv.ParseUint(payload, 10, 64); err == nil {
+	if tag, ok := ownTag(payload); ok {
 		s.heardOf(tag)
 	}
 }
 
 func (s *askables) heardOf(tag uint64) {
-	if kinds.MarkOfTag(tag) == 0 || kinds.Unmarked(tag) > lastTag.Load() {
-		return // nobody here has, or had, that tag
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.of[tag]; e != nil {
@@ -242,6 +239,12 @@ func (s *askables) heardOf(tag uint64) {
 	} else {
 		s.remember(tag)
 	}
+}
+
+// ownTag reads the tag of a tenure that was made here.
+func ownTag(payload string) (tag uint64, ok bool) {
+	tag, err := strconv.ParseUint(payload, 10, 64)
+	return tag, err == nil && kinds.MarkOfTag(tag) != 0 && kinds.Unmarked(tag) <= lastTag.Load()
 }
 
 // ask tells all holds of a tenure that somebody elsewhere waits. askables.mu is held.

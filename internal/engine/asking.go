@@ -21,13 +21,16 @@ import (
 // that owner has the lock, and again when a Lock here is refused because of it some seconds later: after the end of the time that it was
 // told, or with a new connection. What the ear misses in between, the holder looks for when it is live again.
 
-// saidAsked is the kind of the message; its payload is the tag of the owner.
-const saidAsked = "asked"
+// The kinds of messages; their payload is the tag of the owner.
+const (
+	saidAsked = "asked" // somebody waits for the lock
+	saidTried = "tried" // somebody would have taken it who does not wait: it is wanted if nobody is inside
+)
 
 const (
 	// askAgain is for how long an owner is not asked again.
 	askAgain = 3 * time.Second
-	// mostAsking bounds the messages that are under way. Those who come then are not sent: the next refusal is for that.
+	// mostAsking bounds the messages that are under way. Others wait for that.
 	mostAsking = 64
 	// mostAsked bounds how many owners are remembered.
 	mostAsked = 1000
@@ -37,8 +40,8 @@ const (
 
 // askings are what this process has asked others.
 type askings struct {
-	refused  atomic.Bool // the user may not
-	underWay atomic.Int32
+	refused  atomic.Bool   // the user may not
+	underWay chan struct{} // of mostAsking
 
 	mu sync.Mutex           // guards the following; no other lock is taken under it
 	at map[string]time.Time // when owners were asked
@@ -48,34 +51,59 @@ type askings struct {
 func (l *attempt) asksHolder(holder string) { l.Spec.AskHolder(l.Ctx, holder) }
 
 // AskHolder asks an owner that a Lock waits for, if it can be asked. It returns at once.
-func (m *Spec) AskHolder(ctx context.Context, holder string) {
+func (m *Spec) AskHolder(ctx context.Context, holder string) { m.ask(ctx, holder, saidAsked) }
+
+// triesHolder tells an owner that may be idle that a Lock which does not wait was refused.
+func (l *attempt) triesHolder(holder string) {
+	if mark, _, _ := kinds.MarkOf(holder); mark.Wants(kinds.Lingers) {
+		l.Spec.ask(l.Ctx, holder, saidTried)
+	}
+}
+
+func (m *Spec) ask(ctx context.Context, holder, what string) {
 	mark, id, tag := kinds.MarkOf(holder)
 	c := m.Engine
-	if mark == 0 || !mark.Wants(kinds.WantsAsked) || id == c.ID || !c.askings.begin(holder) {
+	about := what + holder
+	switch {
+	case !isAskable(mark):
+		return
+	case id == c.ID:
+		c.giveIdle(m.Key) // any other hold of this process is known to askHere
+		return
+	case !c.askings.begin(about):
 		return
 	}
 	c.inBackground(func() { // ends when Redis has answered, or after some seconds
-		defer c.askings.underWay.Add(-1)
+		if !c.askings.enter(c.Calls.Done()) {
+			return
+		}
+		defer c.askings.leave()
 		again := calls.Retry{}
 		for {
-			err := m.askAll(ctx, holder, id, tag)
+			heard, err := m.askAll(ctx, holder, what, id, tag)
 			if err == nil {
+				if heard == 0 || c.Cluster != nil && !c.earOf(id).Sharded { // which does not tell
+					c.askings.forget(about)
+				}
 				return
 			}
 			if refusal := isRefusal(err); refusal || !again.Wait(err, nil, c.Calls.Done()) {
-				c.askings.failed(c, holder, err, refusal)
+				c.askings.failed(c, about, err, refusal)
 				return
 			}
 		}
 	})
 }
 
+// isAskable reports whether there is something to be asked of an owner with that mark.
+func isAskable(m kinds.Mark) bool { return m.Wants(kinds.WantsAsked) || m.Wants(kinds.Lingers) }
+
 // begin reports whether that owner is to be asked now.
 func (a *askings) begin(owner string) bool {
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.refused.Load() || now.Sub(a.at[owner]) < askAgain || a.underWay.Load() >= mostAsking {
+	if a.refused.Load() || now.Sub(a.at[owner]) < askAgain {
 		return false
 	}
 	if len(a.at) >= mostAsked {
@@ -85,16 +113,32 @@ func (a *askings) begin(owner string) bool {
 		a.at = make(map[string]time.Time)
 	}
 	a.at[owner] = now
-	a.underWay.Add(1)
 	return true
+}
+
+// enter waits until a message may be sent. It reports false if the Client is closed.
+func (a *askings) enter(closed <-chan struct{}) bool {
+	select {
+	case a.underWay <- struct{}{}:
+		return true
+	case <-closed:
+		return false
+	}
+}
+
+func (a *askings) leave() { <-a.underWay }
+
+// forget has an owner be asked again by the next refusal.
+func (a *askings) forget(owner string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.at, owner)
 }
 
 // failed has an owner be asked again at the next refusal, or nobody any more if the user may not.
 func (a *askings) failed(c *Engine, owner string, err error, refusal bool) {
 	if !refusal {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		delete(a.at, owner)
+		a.forget(owner)
 		return
 	}
 	if strings.HasPrefix(err.Error(), "NOPERM") && !a.refused.Swap(true) {
@@ -103,18 +147,16 @@ func (a *askings) failed(c *Engine, owner string, err error, refusal bool) {
 	}
 }
 
-// askAll asks that owner. A writer asks all readers: the refusal names but one of them.
-func (m *Spec) askAll(ctx context.Context, holder, id string, tag uint64) error {
+// askAll asks that owner, and returns how many are known to have heard it. A writer asks all readers: the refusal names but one of them.
+func (m *Spec) askAll(ctx context.Context, holder, what, id string, tag uint64) (heard int, err error) {
 	if m.Kind.Side != lua.Writer || strings.HasSuffix(holder, ":write") {
-		_, err := m.Engine.askOne(id, tag)
-		return err
+		return m.Engine.askOne(id, what, tag)
 	}
 	fields, err := m.fields(m.Engine.Calls.Context(ctx, time.Now(), 0))
 	if err != nil {
-		return err
+		return 0, err
 	}
-	_, err = m.askEach(fields, nil) // those of this process know, see askHere
-	return err
+	return m.askEach(fields, nil) // those of this process know, see askHere
 }
 
 // fields are those of the lock's hash.
@@ -128,7 +170,7 @@ func (m *Spec) askEach(fields []string, own func(tag uint64)) (heard int, err er
 	c := m.Engine
 	for _, field := range fields {
 		mark, id, tag := kinds.MarkOf(field)
-		if mark == 0 || !mark.Wants(kinds.WantsAsked) {
+		if !isAskable(mark) {
 			continue
 		}
 		if id == c.ID {
@@ -138,7 +180,7 @@ func (m *Spec) askEach(fields []string, own func(tag uint64)) (heard int, err er
 			}
 			continue
 		}
-		n, failed := c.askOne(id, tag)
+		n, failed := c.askOne(id, saidAsked, tag)
 		if failed != nil {
 			err = failed
 		}
@@ -148,9 +190,9 @@ func (m *Spec) askEach(fields []string, own func(tag uint64)) (heard int, err er
 }
 
 // askOne asks one owner, and returns how many processes heard it; at least one where Redis does not tell.
-func (c *Engine) askOne(id string, tag uint64) (heard int, err error) {
+func (c *Engine) askOne(id, what string, tag uint64) (heard int, err error) {
 	ch := c.earOf(id)
-	heard, err = c.publish(ch, pubsub.Spoken{Kind: saidAsked, Payload: strconv.FormatUint(tag, 10)})
+	heard, err = c.publish(ch, pubsub.Spoken{Kind: what, Payload: strconv.FormatUint(tag, 10)})
 	if err == nil && c.Cluster != nil && !ch.Sharded { // it counts those at one node
 		heard = max(heard, 1)
 	}
@@ -176,6 +218,9 @@ func (m *Spec) Ask(ctx context.Context) (heard int, err error) {
 		if err != nil {
 			return 0, err
 		}
-		return m.askEach(fields, m.Engine.askables.heardOf)
+		return m.askEach(fields, func(tag uint64) {
+			m.Engine.askables.heardOf(tag)
+			m.Engine.askedIdleOf(tag)
+		})
 	})
 }

@@ -56,6 +56,11 @@ func (m *Spec) compete(who Caller, within *hold) (*Level, error) {
 	if err := l.begins(); err != nil {
 		return nil, err
 	}
+	if c := m.Engine; c.idle.count.Load() != 0 {
+		if s, err := l.takeIdle(); err != ErrOver { //nolint:errorlint // never wrapped
+			return s, err
+		}
+	}
 	return l.compete()
 }
 
@@ -123,6 +128,7 @@ func (l *attempt) toTurn() (*Level, error) {
 	}
 	s, err := l.enter(a)
 	if err == nil {
+		l.refrain()
 		l.Took(PathGrant)
 		l.Spec.Engine.stats.grants.Add(1)
 	}
@@ -156,8 +162,10 @@ func (l *attempt) inTurn() (*Level, error) {
 		refusal := a.AcquireReply
 		l.refused = &refusal
 		l.suspect()
+		l.refrain()
 		switch {
 		case l.Once:
+			l.triesHolder(a.Holder)
 			l.withdraw((*Engine).sweepInCall)
 			return nil, l.failure(nil)
 		case !l.queued: // a grant that was over: nobody here has the lock
@@ -225,6 +233,13 @@ func (l *attempt) suspect() {
 	}
 }
 
+// refrain has the process not keep a lock for a while that it had to wait for: others want it, too.
+func (l *attempt) refrain() {
+	if c := l.Spec.Engine; l.Spec.Linger > 0 && !c.IsOwn(l.refusal().Holder) {
+		c.idle.refrain(l.Spec.Key)
+	}
+}
+
 // join puts it in the queue of the process; or, if it does not want to wait, only if nobody else does.
 func (l *attempt) join(onlyFirst bool) (turn bool) {
 	m := l.Spec
@@ -263,7 +278,7 @@ func (l *attempt) joinsProcesses() bool {
 // turn. So each has the other's tenure, with what is to be settled of it. This one sleeps, and looks at its tenure only behind the hub's mutex.
 func (l *attempt) Inherit(from any) bool {
 	other := from.(*attempt) //nolint:errcheck // no other value is ever set
-	if l.Spec.Kind != other.Spec.Kind || l.Spec.isShort() != other.Spec.isShort() || l.Spec.Mark != other.Spec.Mark || other.Tenure.Unresolved != nil {
+	if l.Spec.Kind != other.Spec.Kind || l.Spec.isShort() != other.Spec.isShort() || l.Spec.mark() != other.Spec.mark() || other.Tenure.Unresolved != nil {
 		return false
 	}
 	if l.Tenure, other.Tenure = other.Tenure, l.Tenure; other.Tenure != nil {
@@ -303,6 +318,9 @@ func (l *attempt) failure(err error) error { return l.Spec.gaveUp(l.Caller, err,
 // awaitTurn waits for the turn, or to be granted the lock, or for the end of the wait.
 func (l *attempt) awaitTurn() (granted, gone bool, err error) {
 	l.Waits(l.refusal().Holder)
+	if c := l.Spec.Engine; c.idle.count.Load() != 0 { // what became idle since it looked
+		c.giveIdle(l.Spec.Key)
+	}
 	select {
 	case <-l.waiter.Turn():
 		granted, err = l.waiter.News()

@@ -4,7 +4,9 @@ package engine
 const MaxBatch = 1000
 
 // IsBatchable reports whether one call can take or release the lock with others.
-func (m *Spec) IsBatchable() bool { return m.Kind.PassesOn && m.Engine.Options.Replicas == 0 }
+func (m *Spec) IsBatchable() bool {
+	return m.Kind.PassesOn && m.Linger == 0 && m.Engine.Options.Replicas == 0
+}
 
 // TakeTogether takes all locks by one call, or none, as a TryLock(0) of each would: it needs the turn in every queue of the process (I7), so it asks
 // nobody if other goroutines wait for one of them. refused is the index of one that another owner holds, or others here wait for, and the error
@@ -15,6 +17,7 @@ func TakeTogether(who Caller, all []*Spec) (levels []*Level, refused int, err er
 		return nil, -1, all[0].closed()
 	}
 	defer c.Calls.Ended()
+	c.freeIdle(who, all)
 	var l *attempt
 	last := &l
 	for i, m := range all {

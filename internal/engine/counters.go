@@ -4,16 +4,17 @@ import "context"
 
 // Stats are what users see of the counters.
 type Stats struct {
-	Holds, Waiting                           int
-	Acquired, HandOffs, Shared, Grants, Lost uint64
+	Holds, Waiting, Idle                           int
+	Acquired, HandOffs, Shared, Grants, Kept, Lost uint64
 }
 
 // Stats are the counters now.
 func (c *Engine) Stats() Stats {
 	s := &c.stats
 	return Stats{
-		Holds: int(s.holds.Load()), Waiting: c.Hub.Waiting(),
-		Acquired: s.acquired.Load(), HandOffs: s.handOffs.Load(), Shared: s.shared.Load(), Grants: s.grants.Load(), Lost: s.lost.Load(),
+		Holds: int(s.holds.Load()), Waiting: c.Hub.Waiting(), Idle: int(c.idle.count.Load()),
+		Acquired: s.acquired.Load(), HandOffs: s.handOffs.Load(), Shared: s.shared.Load(), Grants: s.grants.Load(), Kept: s.kept.Load(),
+		Lost: s.lost.Load(),
 	}
 }
 

@@ -34,8 +34,11 @@ type listener struct {
 	kind string // of what it is told
 	// heard is told what somebody says, on the goroutine that reads the connection.
 	heard func(payload string)
-	// live says that the ear is live, again after each connection that was lost: what was said before may have been missed.
+	// live says that the ear is live, again after each connection that was lost: what was said before may have been missed. nil: it is
+	// no concern.
 	live func()
+	// lost says that it is not live any more. nil: it is no concern.
+	lost func()
 	// deaf says that the ear is refused, once. nil: it is no concern.
 	deaf func()
 }
@@ -91,9 +94,19 @@ func (c *Engine) attend(sub *pubsub.Ear, ch pubsub.Channel) {
 		case s.Confirmed > confirmed:
 			confirmed = s.Confirmed
 			for _, l := range c.ear.of {
-				l.live()
+				if l.live != nil {
+					l.live()
+				}
 			}
-		case !s.Live && ch.Sharded:
+		case !s.Live:
+			for _, l := range c.ear.of {
+				if l.lost != nil {
+					l.lost()
+				}
+			}
+			if !ch.Sharded {
+				continue
+			}
 			// The client may not know the node, see link.down. What it sends to the slot has it find that.
 			_, _ = c.publish(ch, pubsub.Spoken{Kind: "found"})
 		}
@@ -116,8 +129,11 @@ func (c *Engine) deafened(why error) {
 
 // mark is what the owner of a Lock tells others.
 func (m *Spec) mark() kinds.Mark {
-	if m.Mark == 0 || m.Engine.ear.refused.Load() {
+	switch {
+	case m.Mark == 0 && m.Linger == 0, m.Engine.ear.refused.Load():
 		return 0
+	case m.Linger > 0:
+		return m.Mark.With(kinds.Lingers)
 	}
 	return m.Mark
 }

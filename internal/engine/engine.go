@@ -35,6 +35,7 @@ type Engine struct {
 	ear         ear
 	askings     askings
 	askables    askables
+	idle        idleTenures
 
 	shutting, emptied sync.Once
 	Shut              chan struct{} // closed by Shutdown at once: no new holds
@@ -118,6 +119,6 @@ func (c *Engine) slot(key string) uint16 {
 
 // counters are what the figures are made of.
 type counters struct {
-	holds                                    atomic.Int64
-	acquired, handOffs, shared, grants, lost atomic.Uint64
+	holds                                          atomic.Int64
+	acquired, handOffs, shared, grants, kept, lost atomic.Uint64
 }

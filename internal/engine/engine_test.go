@@ -50,7 +50,7 @@ func (silent) Panicked(v any, _ []byte)            { panic(v) }
 func (silent) Flush()                              {}
 
 // startEngine is an engine with the usual options, which is closed with the test.
-func startEngine(t *testing.T, rdb rueidis.Client, to Teller) *Engine {
+func startEngine(t testing.TB, rdb rueidis.Client, to Teller) *Engine {
 	t.Helper()
 	c := New(rdb, uuid.NewString(), Options{
 		Errors: testErrors(), Tell: to,

@@ -25,8 +25,8 @@ import (
 // If the reply is lost, the release that follows tells: if the owner still had the lock, it was not handed off,
 // and cannot be any more; if it had not, the waiter asks whether it has it.
 
-// passOn has the next waiter of the process go on with the tenure of a hold whose last level is closed. It reports false if that cannot be:
-// nobody waits, or not for the same, or the run is over; or a call is under way, or something is not known of the tenure, or too little is
+// passOn has the next waiter of the process go on with the tenure of a hold whose last level is closed, or keeps it for the next Lock (idle.go). It
+// reports false if that cannot be: nobody waits, or not for the same, or the run is over; or a call is under way, or something is not known of the tenure, or too little is
 // left of its lease. Then the hold is as it was.
 func (h *hold) passOn() bool {
 	t := h.tenure
@@ -39,7 +39,7 @@ func (h *hold) passOn() bool {
 	if left < t.given/3 || !h.detach() {
 		return false
 	}
-	if !c.Hub.Pass(m.waiters(), h, left) {
+	if !c.Hub.Pass(m.waiters(), h, left) && (h.first.spec.Linger == 0 || !h.keepsIdle()) {
 		h.attach()
 		return false
 	}

@@ -46,6 +46,9 @@ func (h *hold) isLive() bool {
 	return h.count > 0 && h.tenure.loss == nil
 }
 
+// isEnd reports whether nobody was ever inside: it is the end of a tenure that was idle.
+func (h *hold) isEnd() bool { return h.given == nil }
+
 // depth is the number of open levels.
 func (h *hold) depth() (n int) {
 	h.tenure.mu.Lock()

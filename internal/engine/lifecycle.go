@@ -34,8 +34,15 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 		over:             make(chan struct{}),
 	}
 	c.askables.due = make(chan struct{}, 1)
-	c.ear.of = []listener{{kind: saidAsked, heard: c.askables.heard, live: c.askables.lookAtAll}}
+	c.askings.underWay = make(chan struct{}, mostAsking)
+	c.ear.of = []listener{
+		{kind: saidAsked, heard: c.askables.heard, live: c.askables.lookAtAll},
+		{kind: saidAsked, heard: c.askedIdle, live: c.hearsIdle, lost: c.missesIdle},
+		{kind: saidTried, heard: c.triedIdle},
+	}
 	c.sweepers = sweep.New(c.Calls, rdb)
+	c.idle.timer = time.AfterFunc(time.Hour, func() { c.releaseIdle(time.Now()) })
+	c.idle.timer.Stop()
 	c.errs = &c.Options.Errors
 	c.Hub = pubsub.New(rdb, c.ID)
 	c.Hub.Aside = aside
@@ -59,6 +66,7 @@ func (c *Engine) Close() {
 
 func (c *Engine) end() {
 	c.shutting.Do(func() { close(c.Shut) }) // first: who is told of the end by a call looks there
+	c.releaseIdle(time.Time{})
 	c.Calls.Close()
 	grace := time.AfterFunc(closeGrace, c.Calls.Stop)
 	defer grace.Stop()
@@ -94,6 +102,7 @@ const lastWait = time.Second
 // Shutdown closes the engine when its sections have ended, or ctx is done. Until then sections go on, and nothing else begins.
 func (c *Engine) Shutdown(ctx context.Context) error {
 	c.shutting.Do(func() { close(c.Shut) })
+	c.releaseIdle(time.Time{})
 	if c.stats.holds.Load() == 0 {
 		c.emptied.Do(func() { close(c.empty) })
 	}

@@ -233,6 +233,9 @@ func (l *attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a A
 		l.waiter.Done(m.expiry(m.TTL()))
 	}
 	l.mayBeAsked(a)
+	if m.Linger > 0 {
+		m.Engine.listen()
+	}
 	return nil
 }
 

@@ -54,13 +54,18 @@ func (i *insiders) remove(tag uint64, key string) {
 
 // given are the contexts that the Locks of the tenure with that tag were given.
 func (i *insiders) given(tag uint64) []context.Context {
-	i.mu.Lock()
-	t := i.of[tag]
-	i.mu.Unlock()
+	t := i.tenure(tag)
 	if t == nil {
 		return nil
 	}
 	return t.givenTo()
+}
+
+// tenure is the one with that tag; nil: nobody is inside of it.
+func (i *insiders) tenure(tag uint64) insider {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.of[tag]
 }
 
 // IsUnder reports whether ctx is outer, or was derived from it. The second is not seen through everything, and does not count for what all

@@ -79,9 +79,13 @@ func (m *Spec) Force(ctx context.Context) (bool, error) {
 	if err := m.Fits(); err != nil && m.Invalid == nil {
 		return false, m.Fail(err)
 	}
-	return query(ctx, m, func(ctx context.Context) (bool, error) {
+	forced, err := query(ctx, m, func(ctx context.Context) (bool, error) {
 		return m.Kind.Force(ctx, m.Engine.rdb, m.Key, m.fair(), lua.Publish(m.Engine.KnownChannel(m)))
 	})
+	if x := m.Engine.idle.take(m.Key); x != nil { // it was what was forced, or is about to be found missing
+		m.Engine.release1(x)
+	}
+	return forced, err
 }
 
 // Look is what Redis knows of the lock.

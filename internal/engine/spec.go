@@ -22,6 +22,7 @@ type Spec struct {
 	MaxHold   time.Duration // see WithMaxHold; 0: no such bound
 	MinHold   time.Duration // see WithMinHold
 	Grace     time.Duration // see WithGrace
+	Linger    time.Duration // see WithLinger; 0: it does not
 	NoReentry bool          // see WithoutReentry
 	Mark      kinds.Mark    // what its owners say of their Client; 0: nothing
 	alone     bool          // it has a tenure of its own, though its kind shares one

@@ -38,8 +38,9 @@ type Tenure struct {
 	mu      sync.Mutex   // guards the following, and the holds; no other lock but that of a renewer is taken under it
 	calling bool         // somebody has the right to make calls
 	left    bool         // the caller of its last unlock has left: its lease is not kept any more
+	wanted  bool         // it is not to be idle: somebody asks for it
 	coming  atomic.Int32 // how many Locks were let in by another reader, and have not begun their holds yet; lowered under mu
-	callers *callers     // nil until there are some, or a second level
+	callers *callers     // nil until there are some, or a second level, or it is idle
 	loss    *error       // why it ended, unless by an unlock
 	hold    *hold        // the one that stands on it, or was the last, and those beside it; nil: none has, or it is on its way to the next one
 	first   hold         // of those that it may have; the others have memory of their own
@@ -263,6 +264,7 @@ func (t *Tenure) Lose(why Loss) bool {
 	t.follow()
 	t.wake()
 	var lost []*hold
+	x := t.known()
 	for h := t.hold; h != nil; h = h.beside {
 		lost = append(lost, h)
 		h.unlocked.loss.Store(t.loss)
@@ -276,10 +278,16 @@ func (t *Tenure) Lose(why Loss) bool {
 	t.mu.Unlock()
 	c := t.Spec.Engine
 	t.leaveInsiders()
+	if x != nil {
+		c.loseIdle(x)
+	}
 	if why.Reason == LostClosed {
 		return true // nobody is told of that
 	}
 	for _, h := range lost {
+		if h.isEnd() {
+			continue
+		}
 		h.isAskedNoMore()
 		c.lost(&h.first, t.Spec.Kind.Name, loss)
 	}

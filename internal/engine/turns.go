@@ -7,6 +7,7 @@ type callers struct {
 	queue []*turn
 	lost  chan struct{} // closed when the tenure is lost; nil until somebody looks at it
 	count follower
+	idle  *idle // the tenure when nobody is inside; nil: it never was idle. It is here since most never are
 }
 
 // turn is the place of one of them.

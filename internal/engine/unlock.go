@@ -49,8 +49,11 @@ func (l *Level) GiveBack() {
 	_ = l.Unlock()
 }
 
-// Untaken has the hold not stay taken, unless it is one that the caller had before.
+// Untaken has the hold not stay taken, nor its tenure be idle, unless it is one that the caller had before.
 func (l *Level) Untaken() {
+	if l == &l.hold.first && l.spec.Linger > 0 {
+		l.hold.tenure.want()
+	}
 	if l == &l.hold.first && l.spec.MinHold > 0 {
 		l.hold.tenure.taken = nil
 	}

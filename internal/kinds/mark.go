@@ -22,6 +22,8 @@ const (
 	HasEar Mark = 10_000_000_000_000_000_000
 	// WantsAsked says that it wants to know if anybody waits for the lock.
 	WantsAsked Mark = HasEar + askedDigit
+	// Lingers says that the owner may be there though nobody is inside: it gives the lock up if anybody wants it.
+	Lingers Mark = HasEar + 2*askedDigit
 
 	askedDigit Mark = 1_000_000_000_000_000_000
 	lastDigits Mark = 8 // so that the greatest tag is a number of 64 bits
@@ -44,6 +46,14 @@ func MarkOfTag(tag uint64) Mark {
 		return m
 	}
 	return 0
+}
+
+// With is a mark that says what both say.
+func (m Mark) With(what Mark) Mark {
+	if m < HasEar {
+		return what
+	}
+	return HasEar + (m.digit()|what.digit())*askedDigit
 }
 
 // Wants reports whether a mark says all that another one says.

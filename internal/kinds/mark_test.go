@@ -12,7 +12,7 @@ import (
 func TestMarks(t *testing.T) {
 	const id = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41"
 	for _, k := range []*Kind{Mutex, Fenced, Fair, Read, Write} {
-		for _, m := range []Mark{HasEar, WantsAsked} {
+		for _, m := range []Mark{HasEar, WantsAsked, Lingers, WantsAsked.With(Lingers)} {
 			for _, short := range []bool{false, true} {
 				field := k.Owner(id, m.Marked(7), short)
 				got, client, tag := MarkOf(field)
@@ -21,7 +21,8 @@ func TestMarks(t *testing.T) {
 				require.Equal(t, m.Marked(7), tag)
 				require.Equal(t, uint64(7), Unmarked(tag))
 				require.True(t, got.Wants(HasEar))
-				require.Equal(t, m == WantsAsked, got.Wants(WantsAsked))
+				require.Equal(t, m == WantsAsked || m == WantsAsked.With(Lingers), got.Wants(WantsAsked))
+				require.Equal(t, m != HasEar && m != WantsAsked, got.Wants(Lingers))
 				require.False(t, IsPlaceholder(field))
 			}
 		}
@@ -42,6 +43,8 @@ func TestNoMarks(t *testing.T) {
 		require.Zero(t, m, field)
 	}
 	require.Zero(t, MarkOfTag(7))
+	require.Equal(t, Lingers, Mark(0).With(Lingers))
+	require.Equal(t, WantsAsked.With(Lingers), Lingers.With(WantsAsked).With(HasEar))
 	require.Equal(t, WantsAsked, MarkOfTag(WantsAsked.Marked(7)))
 	require.Equal(t, uint64(7), Mark(0).Marked(7))
 }

@@ -102,3 +102,22 @@ func TestBugsAreFound(t *testing.T) {
 		})
 	}
 }
+
+// A process that is not told that somebody waits keeps that one waiting (G4): without its ear, WithLinger would be no use.
+func TestUnheardQuestionsAreFound(t *testing.T) {
+	for seed := range uint64(20) {
+		var r *Result
+		synctest.Test(t, func(*testing.T) {
+			w := newWorld(NewPlan(seed, Limits{Processes: 3, Time: 40 * time.Second, Linger: true, Calm: true}))
+			w.mutes = "rlock_client:"
+			r = w.play()
+		})
+		for _, v := range r.Violations {
+			if strings.Contains(v.Text, "nobody is inside") {
+				t.Logf("world %d: %v", seed+1, v)
+				return
+			}
+		}
+	}
+	t.Error("not found")
+}

@@ -98,7 +98,7 @@ func (w *world) uses(o *oracle) {
 func (w *world) haunts(p *process, o *oracle, name string, seen map[string]time.Time) time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if p.busy[o] > 0 {
+	if p.busy[o] > 0 || time.Now().Before(p.keeps[o].Add(w.reach())) {
 		return 0
 	}
 	at, known := w.ghosts[name]
@@ -132,6 +132,18 @@ func (w *world) released(p *process, o *oracle, owner string) {
 	}
 }
 
+// lingers notes that a process may have a lock for so long, after the unlock of an owner that is about to be called.
+func (w *world) lingers(p *process, o *oracle, owner string, d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if owner != "" {
+		w.kept[owner] = struct{}{}
+	}
+	if until := time.Now().Add(d); until.After(p.keeps[o]) {
+		p.keeps[o] = until
+	}
+}
+
 // stuck is a lock that somebody waits for.
 func (w *world) stuck() string {
 	w.mu.Lock()
@@ -148,6 +160,9 @@ func (w *world) checkRest() {
 	if !w.plan.isCalm() {
 		wait = w.settle() + 3*w.plan.Watchdog + 65*time.Second // what could not be released is tried for a minute
 	}
+	if w.plan.Linger > 0 {
+		wait += longestLinger
+	}
 	counts := slices.ContainsFunc(w.locks, func(o *oracle) bool { return o.counter != nil })
 	if counts {
 		wait = max(wait, recordKept)
@@ -155,8 +170,8 @@ func (w *world) checkRest() {
 	time.Sleep(wait)
 	for _, s := range w.servers {
 		for _, channel := range s.redis.PubSubChannels("") {
-			if isEar(channel) && w.plan.Asked > 0 {
-				continue // until its Client is closed
+			if isEar(channel) {
+				continue // an ear stays until Close
 			}
 			w.violation(w.nameIn(channel), "channel %s of server %d has a subscriber %v after the end (G5)", channel, s.number, wait)
 		}

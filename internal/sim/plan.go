@@ -26,6 +26,7 @@ type Plan struct {
 	Leave       float64       // share of Locks that are left: a deadline, a cancel, a wait
 	Nest        float64       // share of sections with another Lock inside
 	Odd         float64       // share of Locks with an option
+	Linger      float64       // share of the other Locks of plain and fenced locks with WithLinger
 	Many        float64       // share of Locks of several at once
 	Asked       float64       // share of Locks whose holds want to know if somebody waits
 	Meddle      float64       // share of calls for a semaphore before which its number of permits is changed, or what others have of it
@@ -151,6 +152,7 @@ type Limits struct {
 	Counters  bool   // there are semaphores or latches among them
 	Permits   bool   // or semaphores of both kinds, on which all is done that can be
 	Asked     bool   // there are holds that want to know if somebody waits
+	Linger    bool   // its locks are kept, by processes that seldom want the same ones
 	Calm      bool   // no faults
 }
 
@@ -223,6 +225,12 @@ func NewPlan(seed uint64, l Limits) *Plan {
 	if l.Asked {
 		p.Asked = pick(r, 0.5, 1, 1)
 	}
+	if hands := p.Processes[0].Options; hands.HandOff.Most >= 0 && replicas == 0 {
+		p.Linger = pick(r, 0, 0, 0.5, 1)
+	}
+	if l.Linger {
+		p.lingers(r)
+	}
 	if l.Permits {
 		p.Meddle = pick(r, 0, 0.1, 0.3)
 		p.Most /= 3 // those for permits that expire take as much longer
@@ -238,6 +246,9 @@ func (p *Plan) drawNames(r *rand.Rand, l Limits) {
 	if l.Permits {
 		of = pick(r, []Kind{Permits}, []Kind{Permits}, []Kind{Permits}, []Kind{Semaphore}, []Kind{Permits, Semaphore}, []Kind{Permits, Plain})
 	}
+	if l.Linger {
+		of = []Kind{Plain, Fenced}
+	}
 	if of == nil {
 		of = []Kind{Kind(r.IntN(int(kinds)))}
 		if r.IntN(2) == 0 {
@@ -250,6 +261,21 @@ func (p *Plan) drawNames(r *rand.Rand, l Limits) {
 	for i := range pick(r, 1, 1, 2, 5, 40) {
 		k := of[i%len(of)]
 		p.Names = append(p.Names, Name{Kind: k, Text: fmt.Sprintf("%v%02d", k, i)})
+	}
+}
+
+// lingers makes a world of a plan in which locks are kept for longer than they are held, and asked for now and then.
+func (p *Plan) lingers(r *rand.Rand) {
+	p.Linger, p.Hold, p.Think = pick(r, 0.5, 1, 1), pick(r, 0, time.Millisecond, 10*time.Millisecond), pick(r, 20*time.Millisecond, 100*time.Millisecond, time.Second)
+	for i := range p.Processes {
+		one := &p.Processes[i]
+		one.Options.Replicas, one.Options.HandOff.Most = 0, max(one.Options.HandOff.Most, 0)
+		for k := range one.Workers {
+			names := &one.Workers[k].Names
+			if own := i % len(p.Names); len(p.Names) > 1 && r.IntN(3) > 0 {
+				*names = []int{own}
+			}
+		}
 	}
 }
 

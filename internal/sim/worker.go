@@ -10,6 +10,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
+// longestLinger is the longest WithLinger of a worker.
+const longestLinger = 5 * time.Second
+
 // longestMinHold is the longest WithMinHold of a worker.
 const longestMinHold = 300 * time.Millisecond
 
@@ -87,6 +90,8 @@ type part struct {
 	asked  bool // it wants to know if somebody waits
 	least  time.Duration
 	fenced *rlock.Mutex
+
+	lingers time.Duration
 }
 
 func (w want) isFixed() bool {
@@ -124,6 +129,10 @@ func (k *worker) single(at int) want {
 	p := part{oracle: o}
 	c := k.process.locks[0]
 	options := k.options(&p)
+	if plan := k.world().plan; options == nil && plan.Linger > 0 && (o.name.Kind == Plain || o.name.Kind == Fenced) && k.chance(plan.Linger) {
+		p.lingers = pick(k.r, 100*time.Millisecond, time.Second, longestLinger)
+		options = []rlock.Option{rlock.WithLinger(p.lingers)}
+	}
 	w := want{last: at}
 	switch o.name.Kind {
 	case Plain:
@@ -256,6 +265,7 @@ func (k *worker) do(outer context.Context, w want, began time.Time) bool {
 		inner = sections[0]
 		k.work(ctx, w, sections)
 		excused = k.leave(ctx, w, sections)
+		k.lingers(w, sections)
 		left = time.Now()
 		return nil
 	})
@@ -435,10 +445,11 @@ func (k *worker) leave(ctx context.Context, w want, sections []*section) bool {
 func (k *worker) unlock(ctx context.Context, w want, sections []*section, unlock rlock.UnlockFunc) {
 	excused := k.leave(ctx, w, sections)
 	began := time.Now()
+	k.lingers(w, sections)
 	err := unlock()
 	o := w.parts[0].oracle
 	k.returned(o, "unlock", began.Add(k.world().unlock()), w.lock.Name())
-	if err == nil && len(sections) == 1 {
+	if err == nil && len(sections) == 1 && w.parts[0].lingers == 0 {
 		k.world().released(k.process, o, sections[0].owner)
 		if !excused && sections[0].minHold == 0 && k.process.quiet() > unnoticed {
 			o.unlocked()
@@ -446,6 +457,15 @@ func (k *worker) unlock(ctx context.Context, w want, sections []*section, unlock
 	}
 	if err != nil && !excused {
 		k.check(o, "unlock", err, ctx.Err() != nil)
+	}
+}
+
+// lingers notes that the process may have locks for a while after an unlock.
+func (k *worker) lingers(w want, sections []*section) {
+	for i, p := range w.parts {
+		if p.lingers > 0 && i < len(sections) {
+			k.world().lingers(k.process, p.oracle, sections[i].owner, p.lingers)
+		}
 	}
 }
 

@@ -33,6 +33,7 @@ type world struct {
 	plan    *Plan
 	change  func(string) string                  // puts bugs into scripts; nil: there are none
 	wrong   func(cmd string, args []string) bool // has servers answer a command with 0; nil: they run all
+	mutes   string                               // channels on which nobody hears anything; empty: there are none
 	began   time.Time
 	trace   trace
 	servers []*server
@@ -56,6 +57,7 @@ type world struct {
 	connected  bool                 // all processes are
 	unlocked   map[string]time.Time // owners, by when their unlock returned
 	holding    map[string]int       // how many sections have an owner
+	kept       map[string]struct{}  // owners that a process may have had after an unlock
 	ghosts     map[string]time.Time // what the server has of nobody, by when it was seen
 	lastFault  time.Time            // when the last one ended
 	ended      int                  // processes that were killed or closed
@@ -81,13 +83,14 @@ type process struct {
 	closed sync.WaitGroup
 
 	// world.mu guards the following.
-	active  int             // faults of its own, or of its server
-	over    time.Time       // when it was ended
-	began   time.Time       // when the first of these began, or of the last ones
-	faulted time.Time       // when the last of these ended
-	longest time.Duration   // any of these, so far
-	busy    map[*oracle]int // calls, and sections, that have to do with it
-	many    map[*oracle]int // those that lock several at once
+	active  int                   // faults of its own, or of its server
+	over    time.Time             // when it was ended
+	began   time.Time             // when the first of these began, or of the last ones
+	faulted time.Time             // when the last of these ended
+	longest time.Duration         // any of these, so far
+	busy    map[*oracle]int       // calls, and sections, that have to do with it
+	many    map[*oracle]int       // those that lock several at once
+	keeps   map[*oracle]time.Time // until when it may have it after an unlock, see WithLinger
 }
 
 // quiet is for how long the process could reach its servers, and these remembered and answered.
@@ -121,6 +124,7 @@ type Result struct {
 	Sections     int
 	Scripts      int // that ran
 	Delivered    int // messages
+	Kept         int // sections of locks that the process had kept, see WithLinger
 	Longest      time.Duration
 }
 
@@ -234,7 +238,7 @@ func Run(plan *Plan) *Result { return newWorld(plan).play() }
 func newWorld(plan *Plan) *world {
 	w := &world{
 		plan: plan, waiting: make(map[*waiter]struct{}), used: make(map[*oracle]struct{}), r: rand.New(rand.NewPCG(plan.Seed, 1)),
-		unlocked: make(map[string]time.Time), holding: make(map[string]int), ghosts: make(map[string]time.Time),
+		unlocked: make(map[string]time.Time), holding: make(map[string]int), kept: make(map[string]struct{}), ghosts: make(map[string]time.Time),
 	}
 	w.idles, w.finish = context.WithCancel(context.Background())
 	w.over = w.idles.Done()
@@ -266,6 +270,7 @@ func (w *world) make() error {
 		}
 		s.scripts.change = w.change
 		s.wrong = w.wrong
+		s.mute(w.mutes)
 		w.servers = append(w.servers, s)
 	}
 	w.of = make(map[string]*oracle)
@@ -283,7 +288,7 @@ func (w *world) make() error {
 	errs := make([]error, len(w.plan.Processes))
 	var made sync.WaitGroup
 	for i, plan := range w.plan.Processes {
-		p := &process{world: w, number: i, plan: plan, faulted: w.lastFault, busy: make(map[*oracle]int), many: make(map[*oracle]int)}
+		p := &process{world: w, number: i, plan: plan, faulted: w.lastFault, busy: make(map[*oracle]int), many: make(map[*oracle]int), keeps: make(map[*oracle]time.Time)}
 		w.far = max(w.far, plan.Latency+plan.Jitter)
 		p.ctx, p.stop = context.WithCancel(context.Background()) //nolint:fatcontext // one each
 		w.all = append(w.all, p)
@@ -385,7 +390,7 @@ func (w *world) entered(s *section) {
 func (w *world) owners() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := slices.Collect(maps.Keys(w.holding))
+	all := slices.Concat(slices.Collect(maps.Keys(w.holding)), slices.Collect(maps.Keys(w.kept)))
 	for owner, at := range w.unlocked {
 		if at.Equal(time.Now()) {
 			all = append(all, owner)
@@ -428,6 +433,11 @@ func (w *world) result() *Result {
 	r := &Result{Plan: w.plan, Violations: w.violations, Conversation: w.conversation, Delivered: w.trace.delivered()}
 	sort.SliceStable(r.Violations, func(a, b int) bool { return r.Violations[a].At < r.Violations[b].At })
 	r.Scripts = w.ran()
+	for _, p := range w.all {
+		for _, c := range p.locks {
+			r.Kept += int(c.Stats().Kept)
+		}
+	}
 	for _, o := range w.locks {
 		r.Sections += o.entered
 		r.Longest = max(r.Longest, o.longest)

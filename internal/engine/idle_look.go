@@ -1,0 +1,125 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/pubsub"
+)
+
+// What an idle tenure needs to know of Redis, and has in store. A look asks for that, which nobody waits for: when it is idle for the first time, and
+// when the ear listens anew. It finds those who waited before that, and so may not have asked; then the tenure is released. For a fenced lock it also gets
+// tokens in advance, and again when half of them are taken. They are this tenure's: whoever gets the lock after it raises the counter further.
+
+// spareTokens is how many tokens a look gets: a process can take the lock so often while the next look is on its way.
+const spareTokens = 1000
+
+// maxToken is the highest token, see raise.lua.
+const maxToken = 1<<53 - 1
+
+// look is what is known by looks, and the one that is under way. It is guarded by idleTenures.mu.
+type look struct {
+	ear    uint64 // the number of the time of the ear in which nobody was found waiting; 0: it was not looked for
+	tokens tokens
+	over   chan struct{} // closed when the one under way has ended; nil: there is none
+}
+
+// failed reports whether there is no use in keeping the tenure: all tokens are taken. mu is held.
+func (k *look) failed(m *Spec) bool { return m.Kind.Fence != nil && k.ear != 0 && k.tokens.left == 0 }
+
+// lookIfDue begins a look, unless one is under way or nothing is to be asked.
+func (c *Engine) lookIfDue(x *idle) {
+	m, ear := x.tenure.Spec, c.idle.ear.Load()
+	c.idle.mu.Lock()
+	k := &x.look
+	alone := k.ear == ear
+	due := k.over == nil && (!alone || m.Kind.Fence != nil && k.tokens.left <= spareTokens/2)
+	started := due && c.Calls.Start()
+	if started {
+		k.over = make(chan struct{})
+	}
+	c.idle.mu.Unlock()
+	if started {
+		go func() { // ends with its calls, and Close waits for it
+			defer c.Calls.Ended()
+			c.lookFor(x, ear)
+		}()
+	}
+}
+
+// lookFor makes the calls of a look. If somebody waits, or that is not known, the tenure is not kept.
+func (c *Engine) lookFor(x *idle, ear uint64) {
+	spare, alone := c.askForIdle(x.tenure.Spec)
+	c.idle.mu.Lock()
+	k := &x.look
+	if alone {
+		k.ear = ear
+		if spare.left > 0 {
+			k.tokens = spare
+		}
+	}
+	close(k.over)
+	k.over = nil
+	c.idle.mu.Unlock()
+	if !alone {
+		c.wanted(x.tenure)
+	}
+}
+
+// askForIdle asks whether nobody waits for the lock, and then for tokens, if it has any.
+func (c *Engine) askForIdle(m *Spec) (spare tokens, alone bool) {
+	ask := func(cmd rueidis.Completed) (int64, error) {
+		n, err := c.rdb.Do(c.Calls.Context(context.Background(), time.Now(), 0), cmd).AsInt64()
+		c.Calls.Answered(m.Slot, err)
+		return n, err
+	}
+	if key := m.queueKey(); key != "" {
+		n, err := ask(c.rdb.B().Zcard().Key(key).Build())
+		if err != nil || n > 0 {
+			return tokens{}, false
+		}
+	}
+	ch := c.KnownChannel(m)
+	listen := c.listening([]*askable{{spec: m}})
+	if listen[ch.Name]-listen[pubsub.InLine(ch).Name] > int64(c.Hub.Outside(ch)) {
+		return tokens{}, false
+	}
+	if m.Kind.Fence == nil {
+		return tokens{}, true
+	}
+	last, err := ask(c.rdb.B().Get().Key(m.fenceOf()).Build())
+	if err != nil || last >= maxToken-spareTokens { // no more than the next acquires need
+		return tokens{}, false
+	}
+	highest, err := ask(c.rdb.B().Incrby().Key(m.fenceOf()).Increment(spareTokens).Build())
+	return tokens{highest - spareTokens + 1, spareTokens}, err == nil
+}
+
+// spareToken takes a token of an idle tenure; 0: there is none. While the first look is on its way it waits for that; if the caller leaves
+// meanwhile, left is true, and the tenure is released.
+func (l *attempt) spareToken(x *idle) (token int64, left bool, err error) {
+	i := &l.Spec.Engine.idle
+	i.mu.Lock()
+	over := x.look.over
+	if x.look.tokens.left > 0 {
+		over = nil
+	}
+	i.mu.Unlock()
+	if over != nil {
+		_, left, err = Leavable(l.Ctx, l.Spec, l.Limit, func(<-chan struct{}) (struct{}, error) {
+			<-over
+			return struct{}{}, nil
+		}, func(struct{}, error) { x.tenure.endIdle()() })
+		if left {
+			return 0, true, err
+		}
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if k := &x.look.tokens; k.left > 0 {
+		token, *k = k.next, tokens{k.next + 1, k.left - 1}
+	}
+	return token, false, nil
+}

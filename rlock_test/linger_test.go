@@ -1,0 +1,560 @@
+package rlock_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// long is how long locks are kept that are not to end by themselves.
+const long = rlock.DefaultWatchdogTimeout * 10
+
+// pass1 locks and unlocks.
+func pass1(t testing.TB, l rlock.Locker) (ctx context.Context) {
+	t.Helper()
+	ctx, unlock, err := l.Lock(context.Background())
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	return ctx
+}
+
+// keep locks and unlocks until that leaves the lock with the Client: once its ear listens, unless somebody has asked for it a moment ago.
+func keep(t testing.TB, c *rlock.Client, l rlock.Locker) {
+	t.Helper()
+	before := c.Stats().Idle
+	redistest.Eventually(t, atMost, func() bool {
+		pass1(t, l)
+		return c.Stats().Idle > before
+	}, "it is kept")
+}
+
+// A lock that is kept costs no command, and is the process's in Redis; d after its last use it is free.
+func TestLinger(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	var paths []rlock.Path
+	b.Client = newClient(t, s.Client(t), rlock.Options{Trace: &rlock.Trace{
+		Acquired: func(_ context.Context, info rlock.AcquiredInfo) { paths = append(paths, info.Path) },
+	}})
+	const d = time.Second
+	m := b.Mutex(b.name, rlock.WithLinger(d))
+	keep(t, b.Client, m)
+	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookFor") == 0 }, "it has looked who waits")
+	require.True(t, b.exists(t, b.name))
+	before, kept := redistest.Commands(t, b.rdb), b.Stats().Kept
+	owner := ""
+	for range 50 {
+		require.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
+			owner = rlock.Owner(ctx)
+			return nil
+		}))
+	}
+	last := time.Now()
+	after := redistest.Commands(t, b.rdb)
+	require.Equal(t, before["evalsha"], after["evalsha"], "nothing was sent")
+	require.Equal(t, kept+50, b.Stats().Kept)
+	require.Equal(t, rlock.PathKept, paths[len(paths)-1])
+	require.Equal(t, map[string]int64{owner: 1}, b.fields(t, b.name))
+	require.Zero(t, b.Stats().Holds)
+	require.Equal(t, 1, b.Stats().Idle)
+	redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "it ends")
+	require.GreaterOrEqual(t, time.Since(last), d-d/10)
+	redistest.Eventually(t, atMost, func() bool { return b.Stats().Idle == 0 }, "it is not counted any more")
+}
+
+// A lock that is kept is renewed.
+func TestLingerIsRenewed(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	m := b.Mutex(b.name, rlock.WithLinger(long))
+	keep(t, b.Client, m)
+	pass(shortWatchdog + shortWatchdog/3)
+	require.True(t, b.exists(t, b.name))
+	kept := b.Stats().Kept
+	pass1(t, m)
+	require.Equal(t, kept+1, b.Stats().Kept)
+}
+
+// G4: whoever waits in another process is given the lock at once, whatever waits for it, and for a while nothing is kept.
+func TestLingerIsAskedFor(t *testing.T) {
+	redistest.Parallel(t)
+	waiters := map[string]func(c *rlock.Client, name string) rlock.Locker{
+		"mutex":     func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name) },
+		"lingering": func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithLinger(long)) },
+		"fenced":    func(c *rlock.Client, name string) rlock.Locker { return c.FencedMutex(name) },
+		"lease":     func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithLease(time.Minute)) },
+		"fair":      func(c *rlock.Client, name string) rlock.Locker { return c.FairMutex(name) },
+		"reader":    func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Read() },
+		"all":       func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name), c.Mutex(name+":2")) },
+	}
+	for kind, of := range waiters {
+		t.Run(kind, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t)
+			m := b.Mutex(b.name, rlock.WithLinger(long))
+			keep(t, b.Client, m)
+			other := of(newClient(t, b.rdb), b.name)
+			got := lockAsync(t, other).get(t, soon+time.Second)
+			require.NoError(t, got.err)
+			require.Zero(t, b.Stats().Idle)
+			require.NoError(t, got.unlock())
+			if kind == "lingering" {
+				return
+			}
+			redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "free")
+			pass1(t, m)
+			require.False(t, b.exists(t, b.name), "somebody has asked a moment ago")
+			if kind == "fenced" {
+				require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
+			}
+		})
+	}
+}
+
+// Somebody may ask while a section is open: its unlock gives the lock up.
+func TestLingerIsAskedForInASection(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	m := b.Mutex(b.name, rlock.WithLinger(long))
+	keep(t, b.Client, m)
+	_, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	waiter := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
+	b.awaitPlace(t, b.name)
+	waiter.stillWaits(t)
+	require.NoError(t, unlock())
+	got := waiter.get(t, soon)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+}
+
+// Of a waiter that came before the process had the lock, nobody is told: it is looked for.
+func TestLingerFindsThoseWhoWaitedBefore(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	m := b.Mutex(b.name, rlock.WithLinger(long))
+	keep(t, b.Client, b.Mutex(b.name+":ear", rlock.WithLinger(long)))
+	_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	first := lockAsync(t, m)
+	b.awaitPlace(t, b.name)
+	second := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
+	redistest.Eventually(t, atMost, func() bool {
+		n, err := b.do(t, "ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
+		return err == nil && n == 2
+	}, "both are in line")
+	require.NoError(t, unlock())
+	got := first.get(t, soon)
+	require.NoError(t, got.err)
+	pass(1100 * time.Millisecond) // it is long ago that this process had to wait
+	second.stillWaits(t)
+	require.NoError(t, got.unlock())
+	next := second.get(t, soon)
+	require.NoError(t, next.err)
+	require.NoError(t, next.unlock())
+}
+
+// Two round trips is what a waiter waits longer for a lock that is kept than for one that is free; and a third one if the lock is given to it while it
+// asks once more, since it listens: it cannot tell which was first.
+func TestLingerCostsAWaiterTwoRoundTrips(t *testing.T) {
+	redistest.Parallel(t)
+	const oneWay = 200 * time.Millisecond
+	s := redistest.Start(t)
+	near, far := redistest.StartProxy(t, s.Addr()), redistest.StartProxy(t, s.Addr())
+	one := func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 } // no round trips for further connections
+	keeper, other := newClient(t, redistest.Dial(t, near.Addr(), one)), newClient(t, redistest.Dial(t, far.Addr(), one))
+	past := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	past.Client = newClient(t, past.rdb)
+	m := keeper.Mutex(past.name, rlock.WithLinger(long))
+	keep(t, keeper, m)
+	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookFor") == 0 }, "it has looked who waits")
+	// It has its connection for messages.
+	_, unlock, err := past.Mutex(past.name + ":2").Lock(context.Background())
+	require.NoError(t, err)
+	listens := lockAsync(t, other.Mutex(past.name+":2"))
+	past.awaitSubscribers(t, past.name+":2", 1)
+	require.NoError(t, unlock())
+	got := listens.get(t, soon)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+
+	near.Delay(oneWay)
+	far.Delay(oneWay)
+	began := time.Now()
+	got = lockAsync(t, other.Mutex(past.name)).get(t, atMost)
+	require.NoError(t, got.err)
+	require.Less(t, got.at.Sub(began), (1+3)*2*oneWay+oneWay, "one round trip for a free lock, and three more")
+	near.Delay(0)
+	far.Delay(0)
+	require.NoError(t, got.unlock())
+}
+
+// One that cannot ask waits for d at most: Redisson, or an older version.
+func TestLingerBesideThoseWhoCannotAsk(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	const d = 2 * time.Second
+	m := b.Mutex(b.name, rlock.WithLinger(d))
+	keep(t, b.Client, m)
+	last := time.Now()
+	listener, cancel := b.rdb.Dedicate()
+	defer cancel()
+	told := make(chan string, 1)
+	listener.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: func(m rueidis.PubSubMessage) { told <- m.Message }})
+	require.NoError(t, listener.Do(context.Background(), listener.B().Subscribe().Channel("redisson_lock__channel:{"+b.name+"}").Build()).Error())
+	select {
+	case text := <-told:
+		require.Equal(t, "0", text)
+	case <-time.After(d + soon):
+		require.FailNow(t, "not told")
+	}
+	require.Less(t, time.Since(last), d+soon)
+}
+
+// A TryLock that does not wait says that it was refused, and the next one finds the lock free.
+func TestLingerAndTryLock(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	m := b.Mutex(b.name, rlock.WithLinger(long))
+	keep(t, b.Client, m)
+	_, unlock, err := m.TryLock(context.Background(), 0)
+	require.NoError(t, err, "its own process has it")
+	other := newClient(t, b.rdb).Mutex(b.name)
+	_, _, err = other.TryLock(context.Background(), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	pass(3 * time.Second) // a holder is not told of each try
+	require.NoError(t, unlock())
+	require.True(t, b.exists(t, b.name), "that was when somebody was inside")
+	_, _, err = other.TryLock(context.Background(), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	redistest.Eventually(t, soon, func() bool { return !b.exists(t, b.name) }, "given up")
+	pass1(t, other)
+}
+
+// Other locks of the same name in the process get it on their own terms.
+func TestLingerAndOtherHandles(t *testing.T) {
+	redistest.Parallel(t)
+	for kind, of := range map[string]func(c *rlock.Client, name string) rlock.Locker{
+		"mutex":   func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name) },
+		"fenced":  func(c *rlock.Client, name string) rlock.Locker { return c.FencedMutex(name) },
+		"lease":   func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithLease(time.Minute)) },
+		"maxhold": func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithMaxHold(time.Minute)) },
+		"minhold": func(c *rlock.Client, name string) rlock.Locker {
+			return c.Mutex(name, rlock.WithMinHold(time.Millisecond))
+		},
+		"grace":  func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithGrace(time.Minute)) },
+		"asked":  func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithAsked()) },
+		"fair":   func(c *rlock.Client, name string) rlock.Locker { return c.FairMutex(name) },
+		"reader": func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Read() },
+		"writer": func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Write() },
+		"all":    func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name), c.Mutex(name+":2")) },
+		"allkeeps": func(c *rlock.Client, name string) rlock.Locker {
+			return rlock.All(c.Mutex(name, rlock.WithLinger(long)), c.Mutex(name+":2"))
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t)
+			keep(t, b.Client, b.Mutex(b.name, rlock.WithLinger(long)))
+			other := of(b.Client, b.name)
+			_, unlock, err := other.TryLock(context.Background(), 0)
+			require.NoError(t, err, "it is the process's own")
+			waiter := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
+			if kind != "reader" && kind != "writer" && kind != "fair" { // which wake no mutex
+				b.awaitPlace(t, b.name)
+			}
+			waiter.stillWaits(t)
+			require.NoError(t, unlock())
+			got := waiter.get(t, atMost)
+			require.NoError(t, got.err)
+			require.NoError(t, got.unlock())
+			if kind == "fenced" {
+				require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
+			}
+		})
+	}
+}
+
+// Some options are about the time of a lock, which this one is about, too.
+func TestLingerRefusesOtherTerms(t *testing.T) {
+	b := newBench(t)
+	linger := rlock.WithLinger(time.Second)
+	kept, terms := "cannot be kept when nobody holds it", "WithLinger keeps a lock on the usual terms"
+	for _, row := range []struct {
+		l    rlock.Locker
+		want string
+	}{
+		{b.Mutex(b.name, rlock.WithLinger(0)), "WithLinger is 0s, want at least 1ms"},
+		{b.Mutex(b.name, rlock.WithLinger(-1)), "WithLinger is -1ns, want at least 1ms"},
+		{b.FairMutex(b.name, linger), kept},
+		{b.RWMutex(b.name, linger).Read(), kept},
+		{b.RWMutex(b.name, linger).Write(), kept},
+		{b.RWMutex(b.name, linger).Upgradeable(), kept},
+		{b.Mutex(b.name, linger, rlock.WithLease(time.Second)), terms},
+		{b.Mutex(b.name, rlock.WithMaxHold(time.Second), linger), terms},
+		{b.Mutex(b.name, linger, rlock.WithMinHold(time.Second)), terms},
+		{b.FencedMutex(b.name, linger, rlock.WithGrace(time.Second)), terms},
+		{rlock.All(b.FairMutex(b.name, linger)), kept},
+		{
+			rlock.Quorum(b.Mutex(b.name, linger), newClient(t, b.rdb).Mutex(b.name, linger), newClient(t, b.rdb).Mutex(b.name, linger)),
+			"has an option that is for locks of one server",
+		},
+		{newClient(t, b.rdb, rlock.Options{HandOff: rlock.HandOff{Most: -1}}).Mutex(b.name, linger), "with Options.HandOff.Most of 0 or more"},
+		{newClient(t, b.rdb, rlock.Options{Replicas: 1}).Mutex(b.name, linger), "without Options.Replicas"},
+	} {
+		_, _, err := row.l.Lock(context.Background())
+		require.ErrorContains(t, err, row.want)
+	}
+	for _, o := range []rlock.Option{rlock.WithoutReentry(), rlock.WithAsked()} {
+		keep(t, b.Client, b.Mutex(redistest.Name(t), linger, o))
+	}
+}
+
+// A waiter of another process does not only get a lock whose handle wants to know of it: its hold is told.
+func TestLingerAndAsked(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	m := b.Mutex(b.name, rlock.WithLinger(long), rlock.WithAsked())
+	keep(t, b.Client, m)
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	notAsked(t, ctx)
+	other := newClient(t, b.rdb).Mutex(b.name)
+	_, _, err = other.TryLock(context.Background(), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	waiter := lockAsync(t, other)
+	awaitAsked(t, ctx)
+	require.NoError(t, unlock())
+	got := waiter.get(t, soon)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+}
+
+// G8: tokens rise from hold to hold, in whichever process, and no token is given twice.
+func TestLingerTokensRise(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	clients := []*rlock.Client{b.Client, newClient(t, b.rdb)}
+	var (
+		last   int64
+		inside sync.Mutex // for the race detector: the lock is what keeps others out
+		all    sync.WaitGroup
+	)
+	keep(t, b.Client, b.FencedMutex(b.name, rlock.WithLinger(long)))
+	for _, c := range clients {
+		m := c.FencedMutex(b.name, rlock.WithLinger(long))
+		all.Go(func() {
+			for until := time.Now().Add(4 * time.Second); time.Now().Before(until); {
+				err := m.Do(context.Background(), func(ctx context.Context) error {
+					token, _ := m.FencingToken(ctx)
+					if !inside.TryLock() {
+						t.Error("two are inside")
+						return nil
+					}
+					defer inside.Unlock()
+					if token <= last {
+						t.Errorf("token %d after %d", token, last)
+					}
+					last = token
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+				}
+				if c == b.Client {
+					pass(time.Millisecond)
+				} else {
+					pass(1500 * time.Millisecond)
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Positive(t, b.Stats().Kept)
+	_, unlock, err := newClient(t, b.rdb).FencedMutex(b.name).Lock(context.Background())
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
+}
+
+// G5: nothing is kept that Close or Shutdown has ended, nor by an unlock after that.
+func TestLingerEndsWithTheClient(t *testing.T) {
+	redistest.Parallel(t)
+	for name, end := range map[string]func(c *rlock.Client) error{
+		"Close":    func(c *rlock.Client) error { c.Close(); return nil },
+		"Shutdown": func(c *rlock.Client) error { return c.Shutdown(context.Background()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t)
+			keep(t, b.Client, b.Mutex(b.name, rlock.WithLinger(long)))
+			keep(t, b.Client, b.FencedMutex(b.name+":2", rlock.WithLinger(long)))
+			waiter := lockAsync(t, newClient(t, b.rdb).Mutex(b.name+":3"))
+			require.NoError(t, waiter.get(t, atMost).err)
+			_, unlock, err := b.Mutex(b.name+":4", rlock.WithLinger(long)).Lock(context.Background())
+			require.NoError(t, err)
+			ended := async(func() error { return end(b.Client) })
+			redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) && !b.exists(t, b.name+":2") }, "given up")
+			require.NoError(t, unlock())
+			require.NoError(t, within(t, ended, atMost))
+			require.False(t, b.exists(t, b.name+":4"))
+			require.Zero(t, b.Stats().Idle)
+			require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+":2}", b.name+":3").Error())
+		})
+	}
+}
+
+// G1, G2: what was freed by force while it was kept is noticed by the next renewal, and nobody is told of a loss, for nobody was inside.
+func TestLingerIsForcedOpen(t *testing.T) {
+	redistest.Parallel(t)
+	b := bareBench(t)
+	b.Client = newClient(t, b.rdb, rlock.Options{WatchdogTimeout: shortWatchdog, Trace: &rlock.Trace{
+		Lost: func(context.Context, rlock.LostInfo) { t.Error("somebody is told") },
+	}})
+	m := b.Mutex(b.name, rlock.WithLinger(long))
+	keep(t, b.Client, m)
+	other := newClient(t, b.rdb).Mutex(b.name)
+	held, err := other.ForceUnlock(context.Background())
+	require.NoError(t, err)
+	require.True(t, held)
+	_, unlock, err := other.TryLock(context.Background(), 0)
+	require.NoError(t, err)
+	redistest.Eventually(t, shortWatchdog/3+soon, func() bool { return b.Stats().Idle == 0 }, "noticed")
+	_, _, err = m.TryLock(context.Background(), 0)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.NoError(t, unlock())
+	require.Zero(t, b.Stats().Lost)
+
+	// By the Client itself: at once.
+	redistest.Eventually(t, atMost, func() bool { pass1(t, m); return b.Stats().Idle == 1 }, "kept")
+	held, err = b.Mutex(b.name).ForceUnlock(context.Background())
+	require.NoError(t, err)
+	require.True(t, held)
+	require.Zero(t, b.Stats().Idle)
+	require.False(t, b.exists(t, b.name))
+}
+
+// A process that is killed, or cut off, keeps others waiting for the rest of the lease, as ever; and its own Lock does not get what it cannot trust.
+func TestLingerOfADeadProcess(t *testing.T) {
+	redistest.Parallel(t)
+	keeper, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: shortWatchdog})
+	m := keeper.Mutex(past.name, rlock.WithLinger(long))
+	keep(t, keeper, m)
+	proxy.BlackHole(true)
+	waiter := lockAsync(t, past.Mutex(past.name))
+	got := waiter.get(t, shortWatchdog+soon)
+	require.NoError(t, got.err)
+	_, _, err := m.TryLock(context.Background(), 0)
+	require.Error(t, err, "somebody else has it")
+	proxy.BlackHole(false)
+	require.NoError(t, got.unlock())
+	redistest.Eventually(t, atMost, func() bool { return keeper.Stats().Idle == 0 }, "lost")
+	require.Zero(t, keeper.Stats().Lost)
+}
+
+// When nobody can ask any more, nothing is kept; later it is again.
+func TestLingerWithoutItsEar(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b.Client = newClient(t, s.Client(t))
+	m := b.Mutex(b.name, rlock.WithLinger(long))
+	keep(t, b.Client, m)
+	owner := b.fields(t, b.name)
+	b.do(t, "CLIENT", "KILL", "TYPE", "pubsub")
+	redistest.Eventually(t, soon, func() bool {
+		for field := range b.fields(t, b.name) {
+			if _, same := owner[field]; same {
+				return false
+			}
+		}
+		return true
+	}, "given up")
+	keep(t, b.Client, m)
+	got := lockAsync(t, newClient(t, b.rdb).Mutex(b.name)).get(t, soon+time.Second)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+}
+
+// A Client that may not listen keeps nothing, and says so once; one whose user may not look who waits keeps nothing either.
+func TestLingerWithoutRights(t *testing.T) {
+	redistest.Parallel(t)
+	for name, rules := range map[string]string{
+		"ear":  "~* &redisson_lock__channel:* +@all",
+		"look": "~* &* +@all -zcard",
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			s := redistest.Start(t)
+			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+			require.NoError(t, b.do(t, append([]string{"ACL", "SETUSER", "app", "reset", "resetchannels", "on", ">secret"}, strings.Fields(rules)...)...).Error())
+			var log bytes.Buffer
+			rdb := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" })
+			c, err := rlock.New(rdb, rlock.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			require.NoError(t, err)
+			m := c.Mutex(b.name, rlock.WithLinger(long))
+			for range 20 {
+				pass1(t, m)
+				pass(20 * time.Millisecond)
+			}
+			require.Zero(t, c.Stats().Idle)
+			require.False(t, b.exists(t, b.name))
+			c.Close()
+			if name == "ear" {
+				require.Equal(t, 1, strings.Count(log.String(), "cannot ask this Client"))
+			}
+		})
+	}
+}
+
+// Over RESP2, on a cluster with either kind of pub/sub, and with a sentinel.
+func TestLingerOnOtherServers(t *testing.T) {
+	redistest.Parallel(t)
+	for name, dial := range map[string]func(t *testing.T) func() rueidis.Client{
+		"RESP2": func(t *testing.T) func() rueidis.Client {
+			return func() rueidis.Client { return redistest.Dial(t, redistest.Shared(t), protocol(true)) }
+		},
+		"sentinel": func(t *testing.T) func() rueidis.Client {
+			s := redistest.StartSentinel(t)
+			return func() rueidis.Client { return s.Client(t) }
+		},
+		"cluster": func(t *testing.T) func() rueidis.Client {
+			s := redistest.StartCluster(t, 3, 0)
+			return func() rueidis.Client { return s.Client(t) }
+		},
+		"cluster with plain pub/sub": func(t *testing.T) func() rueidis.Client {
+			s := redistest.StartCluster(t, 3, 0)
+			return func() rueidis.Client { return s.Client(t) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			rdb := dial(t)
+			o := rlock.Options{PlainPubSub: strings.Contains(name, "plain")}
+			b := bench{rdb: rdb(), name: redistest.Name(t)}
+			b.Client = newClient(t, b.rdb, o)
+			other := newClient(t, rdb(), o)
+			for _, of := range []func(*rlock.Client, string, ...rlock.Option) *rlock.Mutex{(*rlock.Client).Mutex, (*rlock.Client).FencedMutex} {
+				for i := range 3 {
+					name := b.name + string(rune('a'+i))
+					keep(t, b.Client, of(b.Client, name, rlock.WithLinger(long)))
+					got := lockAsync(t, of(other, name)).get(t, soon+time.Second)
+					require.NoError(t, got.err)
+					require.NoError(t, got.unlock())
+				}
+				pass(time.Second) // the names are asked for again
+			}
+		})
+	}
+}
