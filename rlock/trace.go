@@ -11,7 +11,7 @@ import (
 // Trace is told what happens to the locks of a Client, for metrics, spans and logs: see [Options].Trace. Any of its functions may
 // be nil. They are called concurrently: they must be safe for concurrent use, return at once, and not lock.
 //
-// Acquired reports every Lock or TryLock that succeeds, Released its unlock, Failed the rest, including those inside a Do. Passed reports
+// Acquired reports every Lock, TryLock or Adopt that succeeds, Released its unlock or Export, Failed the rest, including those inside a Do. Passed reports
 // every Await of a latch and every Acquire of a [Semaphore] that succeeds, with a bound or without, and Failed the rest; one of a [PermitSemaphore] is
 // reported as a Lock. [All],
 // [Quorum] and [Upgradeable] report themselves to the Trace of their first lock's Client, and not the locks that they consist of;
@@ -85,6 +85,7 @@ type ReleasedInfo struct {
 	Names      []string      // of the locks of an [All], not to be changed; nil for other kinds
 	Path       Path          // as in its AcquiredInfo: a PathReentry ends no hold
 	Held       time.Duration // from when Lock returned until unlock was called
+	Exported   bool          // it was ended by an [Export], which Err is of
 	Err        error         // of the unlock
 }
 
@@ -121,9 +122,11 @@ const (
 	PathWoken
 	// PathShared: others of the same Client were reading, and Redis was not asked.
 	PathShared
+	// PathAdopted: it was left to a ticket, see [Client.Adopt].
+	PathAdopted
 )
 
-// String returns free, reentry, handoff, grant, woken or shared.
+// String returns free, reentry, handoff, grant, woken, shared or adopted.
 func (p Path) String() string {
 	switch p {
 	case PathFree:
@@ -138,6 +141,8 @@ func (p Path) String() string {
 		return "woken"
 	case PathShared:
 		return "shared"
+	case PathAdopted:
+		return "adopted"
 	}
 	return "unknown"
 }
@@ -208,7 +213,10 @@ func (t *tracing) Over() <-chan struct{} { return t.panicked }
 
 // Took says how the lock was got, unless that follows from the wait.
 func (t *tracing) Took(p engine.Path) {
-	t.path = [...]Path{engine.PathReentry: PathReentry, engine.PathGrant: PathGrant, engine.PathShared: PathShared, engine.PathAlone: PathFree}[p]
+	t.path = [...]Path{
+		engine.PathReentry: PathReentry, engine.PathGrant: PathGrant, engine.PathShared: PathShared, engine.PathAlone: PathFree,
+		engine.PathAdopted: PathAdopted,
+	}[p]
 	t.by = nil
 }
 
@@ -292,6 +300,9 @@ func (t *tracing) released(unlock func() error) error {
 	if errors.Is(err, engine.ErrUnlockedBefore) {
 		return err
 	}
-	t.to.Released(t.ctx, ReleasedInfo{Name: t.name, Kind: t.kind, Names: t.names, Path: t.path, Held: held, Err: err})
+	l, ok := t.ctx.(*engine.Level)
+	t.to.Released(t.ctx, ReleasedInfo{
+		Name: t.name, Kind: t.kind, Names: t.names, Path: t.path, Held: held, Exported: ok && l.IsExported(), Err: err,
+	})
 	return err
 }

@@ -6,6 +6,7 @@ import "context"
 type Stats struct {
 	Holds, Waiting                           int
 	Acquired, HandOffs, Shared, Grants, Lost uint64
+	Exported, Adopted                        uint64
 }
 
 // Stats are the counters now.
@@ -14,6 +15,7 @@ func (c *Engine) Stats() Stats {
 	return Stats{
 		Holds: int(s.holds.Load()), Waiting: c.Hub.Waiting(),
 		Acquired: s.acquired.Load(), HandOffs: s.handOffs.Load(), Shared: s.shared.Load(), Grants: s.grants.Load(), Lost: s.lost.Load(),
+		Exported: s.exported.Load(), Adopted: s.adopted.Load(),
 	}
 }
 

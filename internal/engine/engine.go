@@ -117,4 +117,5 @@ func (c *Engine) slot(key string) uint16 {
 type counters struct {
 	holds                                    atomic.Int64
 	acquired, handOffs, shared, grants, lost atomic.Uint64
+	exported, adopted                        atomic.Uint64
 }

@@ -21,6 +21,7 @@ const (
 	PathGrant               // another process gave it to this one
 	PathShared              // beside the readers of this process
 	PathAlone               // in place of the writer, which it was
+	PathAdopted             // it was left to a ticket
 )
 
 // Teller hears what happens to the locks of an engine.

@@ -30,6 +30,8 @@ func (l *Level) Unlock() error {
 		return l.traced((*Level).outlived)
 	case l.downgraded():
 		return nil
+	case l.IsExported():
+		return l.outlived()
 	}
 	return l.spec.notHeld(ErrUnlockedBefore)
 }
@@ -52,7 +54,7 @@ func (l *Level) GiveBack() {
 // Untaken has the hold not stay taken, unless it is one that the caller had before.
 func (l *Level) Untaken() {
 	if l == &l.hold.first && l.spec.MinHold > 0 {
-		l.hold.tenure.taken = nil
+		l.hold.tenure.stays = nil
 	}
 }
 

@@ -77,7 +77,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		got, err := Parse(text)
 		if err != nil {
-			if err != ErrForm && err != ErrVersion { //nolint:errorlint // never wrapped
+			if err != ErrForm && err != ErrVersion {
 				t.Fatalf("%v", err)
 			}
 			return
