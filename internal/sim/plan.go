@@ -27,6 +27,7 @@ type Plan struct {
 	Nest        float64       // share of sections with another Lock inside
 	Odd         float64       // share of Locks with an option
 	Many        float64       // share of Locks of several at once
+	Along       float64       // share of sections that are exported
 	Meddle      float64       // share of calls for a semaphore before which its number of permits is changed, or what others have of it
 }
 
@@ -217,6 +218,9 @@ func NewPlan(seed uint64, l Limits) *Plan {
 		case Latch:
 			n.Count = pick[int64](r, 1, 3, 10, 1_000_000) // the last of these is never counted down to its end, so that its sum is right to the last one
 		}
+	}
+	if !l.Counters && !l.Permits {
+		p.Along = pick(r, 0, 0, 0.1, 0.3)
 	}
 	if l.Permits {
 		p.Meddle = pick(r, 0, 0.1, 0.3)
