@@ -40,7 +40,9 @@ type holder struct {
 	Depth int    `json:"depth"`
 	Write bool   `json:"write,omitempty"`
 	Kept  bool   `json:"kept,omitempty"` // unlocked, and kept by WithMinHold
-	Host  string `json:"host,omitempty"`
+	// Exported says that it was left to a ticket, and is not adopted yet.
+	Exported bool   `json:"exported,omitempty"`
+	Host     string `json:"host,omitempty"`
 }
 
 var errNoLock = errors.New("the key holds something else than a lock")
@@ -146,11 +148,11 @@ func (s *state) fill(fields map[string]string) bool {
 			return false
 		}
 		tag := owner[2]
-		kept := tag == "00" // for nobody, see docs/protocol.md
-		if len(tag) > 1 && tag[0] == '0' && !kept {
+		kept, exported := tag == "00", strings.HasPrefix(tag, "000") // for nobody, see docs/protocol.md
+		if len(tag) > 1 && tag[0] == '0' && !kept && !exported {
 			s.Kind = "fair"
 		}
-		s.Holders = append(s.Holders, holder{Owner: field, Depth: depth, Write: owner[isWrite] != "", Kept: kept})
+		s.Holders = append(s.Holders, holder{Owner: field, Depth: depth, Write: owner[isWrite] != "", Kept: kept, Exported: exported})
 	}
 	switch {
 	case s.Kind != "mutex":
@@ -195,6 +197,9 @@ func (h holder) text() string {
 	var notes []string
 	if h.Kept {
 		notes = append(notes, "unlocked, kept by its WithMinHold")
+	}
+	if h.Exported {
+		notes = append(notes, "exported, not adopted yet")
 	}
 	if h.Host != "" {
 		notes = append(notes, h.Host)
