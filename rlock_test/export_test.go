@@ -53,7 +53,7 @@ func TestExport(t *testing.T) {
 				other := newClient(t, b.rdb)
 				adopter := map[string]*rlock.Client{"another process": other, "the same Client": b.Client}[to]
 				m := exportable(b.Client, b.name)[kind]
-				outer, endOuter := context.WithCancel(context.Background())
+				outer, endOuter := context.WithCancel(t.Context())
 				defer endOuter()
 				ctx, unlock, err := m.Lock(outer)
 				require.NoError(t, err)

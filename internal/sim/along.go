@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -81,12 +82,7 @@ func (o *oracle) isExported() bool {
 	if o.world.plan.Along == 0 || o.name.Kind == Quorum {
 		return false
 	}
-	for _, field := range o.world.servers[0].fields(o.name.Text) {
-		if isTicket(field) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(o.world.servers[0].fields(o.name.Text), isTicket)
 }
 
 // mayExport reports whether a section of it can be taken along.
