@@ -41,7 +41,7 @@ const (
 	Acquired Status = iota + 1
 	// Held means that another owner holds it.
 	Held
-	// Lost means that the hold which the owner wanted to re-enter is gone.
+	// Lost means that the hold which the owner wanted to re-enter, or adopt, is gone.
 	Lost
 )
 
@@ -73,7 +73,10 @@ type AcquireArgs struct {
 	Fair Fair
 	Join bool // the owner joins the queue if it cannot have the lock
 
-	Publish Publish // for a fair lock, and a Reader with a Queue
+	// Ticket is the field that has the lock, if that was left to a ticket: Owner takes it from there, or is Lost. It is a first acquire.
+	Ticket string
+
+	Publish Publish // for a fair lock, a Reader with a Queue, and a Ticket
 }
 
 // AcquireReply is what Redis said.
@@ -113,17 +116,24 @@ func Acquire(ctx context.Context, c rueidis.Client, a AcquireArgs) (AcquireReply
 	if err == nil && reply.Status != Held {
 		reply, err = granted(result)
 	}
-	if reply.Status == Lost && a.Count == 1 && a.Within == "" {
+	if reply.Status == Lost && a.Count == 1 && a.Within == "" && a.Ticket == "" {
 		err = errors.New("unknown reply -1 to a first acquire")
 	}
 	if err != nil {
-		return AcquireReply{}, failed("acquire", err, a.Fence, a.Queue, a.Fair.List, a.Fair.Times)
+		name := "acquire"
+		if a.Ticket != "" {
+			name = "adopt"
+		}
+		return AcquireReply{}, failed(name, err, a.Fence, a.Queue, a.Fair.List, a.Fair.Times)
 	}
 	reply.Unconfirmed = unconfirmed
 	return reply, nil
 }
 
 func (a AcquireArgs) send(ctx context.Context, c doer) rueidis.RedisResult {
+	if a.Ticket != "" {
+		return a.adopt(ctx, c)
+	}
 	if a.Fair.List != "" {
 		args := append([]string{a.Owner, millis(a.Lease), flag(a.Join)}, a.Fair.tail(a.Publish)...)
 		return fairAcquireScript.run(ctx, c, []string{a.Name, a.Fair.List, a.Fair.Times}, args...)
@@ -189,6 +199,8 @@ type ReleaseArgs struct {
 	// With Taken set and Count 0, the placeholder owner Next keeps the lock until Taken. Lease is not used then. Waiters are told
 	// to ask how long that is.
 	Taken time.Time
+	// With Ticket as well, that field has the lock until then. Next is not used.
+	Ticket string
 	Queue
 
 	Fair Fair // instead of Fence, Next, Stay and Queue, if Count is 0
@@ -332,13 +344,16 @@ type releaseMemory struct {
 
 // call is what to send.
 func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string) {
+	if a.Ticket != "" {
+		return a.export()
+	}
 	if f := &a.Fair; f.List != "" {
 		return fairReleaseScript, []string{a.Name, f.List, f.Times}, append([]string{a.Owner, millis(f.GrantLease)}, f.tail(a.Publish)...)
 	}
 	lease, goes := "0", flag(a.Stay)
 	switch {
-	case a.Count == 0 && !a.Taken.IsZero(): // how long that is from now on, also in a repeat
-		lease, goes = strconv.FormatInt(max(time.Until(a.Taken).Milliseconds()+1, 1), 10), "2"
+	case a.Count == 0 && !a.Taken.IsZero():
+		lease, goes = a.leftTaken(), "2"
 	case a.Count > 0 || a.Next != "":
 		lease = millis(a.Lease)
 	}
@@ -371,7 +386,7 @@ func flag(b bool) string {
 func (a *ReleaseArgs) releasedBy(r rueidis.RedisResult) (ReleaseReply, error) {
 	m, err := r.ToMessage()
 	if err != nil {
-		return ReleaseReply{}, failed("release", unanswered(err), a.Fence, a.Key)
+		return ReleaseReply{}, failed(a.script(), unanswered(err), a.Fence, a.Key)
 	}
 	return a.released(m)
 }
@@ -380,7 +395,7 @@ func (a *ReleaseArgs) releasedBy(r rueidis.RedisResult) (ReleaseReply, error) {
 func (a *ReleaseArgs) released(m rueidis.RedisMessage) (ReleaseReply, error) {
 	reply, err := readReleased(m)
 	if err != nil {
-		return ReleaseReply{}, failed("release", err, a.Fence, a.Key, a.Fair.List, a.Fair.Times)
+		return ReleaseReply{}, failed(a.script(), err, a.Fence, a.Key, a.Fair.List, a.Fair.Times)
 	}
 	return reply, nil
 }

@@ -35,6 +35,8 @@ var preludes = map[string][]string{
 	"write_acquire": {"owner_of", "hold_key", "lives", "readers"},
 	"write_release": {"hold_key", "lives", "readers"},
 	"rw_force":      {"owner_of", "hold_key"},
+	"export":        {"hold_key", "lives", "readers"},
+	"adopt":         {"raise"},
 	"permits":       {"clock", "counter", "message", "line"},
 	"permits_renew": {"clock"},
 	"permits_lease": {"clock", "message", "line"},

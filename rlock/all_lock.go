@@ -79,6 +79,9 @@ func (a *MultiMutex) compete(who engine.Caller) (*taken, error) {
 	}
 	returns = true
 	s.unwatch()
+	for _, l := range s.levels {
+		l.TakenTogether()
+	}
 	return s, nil
 }
 

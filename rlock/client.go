@@ -61,6 +61,7 @@ func (o Options) forEngine() engine.Options {
 	return engine.Options{
 		Errors: engine.Errors{
 			Closed: ErrClosed, Lost: ErrLost, NotHeld: ErrNotHeld, NotReplicated: ErrNotReplicated, Reentry: ErrReentry, Upgrade: ErrUpgrade,
+			NotExported: ErrNotExported, Ticket: ErrTicket,
 			Loss: newLostError, NotAcquired: newNotAcquired, Unreachable: unreachable, Failed: newLockError,
 		},
 		Tell:            t,

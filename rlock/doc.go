@@ -52,6 +52,11 @@
 // become a reader without letting another writer in ([RWMutex.Downgrade]). A reader cannot become the writer, since two that tried
 // would wait for each other: [RWMutex.Upgradeable] is for the one reader that may.
 //
+// # Taken along
+//
+// A section can go on in another process: [Export] ends it here and leaves its lock to a ticket, a secret text that works once, and [Client.Adopt] goes
+// on with it there. Nobody gets in between.
+//
 // # How long it lasts
 //
 // A hold is renewed by a watchdog for as long as the process lives, and ends by itself within
@@ -87,6 +92,7 @@
 //   - [ErrLost]: the hold ended before its unlock. Another holder may be in the section.
 //   - [ErrNotHeld]: there was nothing to unlock: it was unlocked before, or its Lock failed.
 //   - [ErrUpgrade]: a reader wants to write, and would wait for itself.
+//   - [ErrNotExported], [ErrTicket]: there is nothing to export, or to adopt.
 //   - [ErrNotReplicated]: too few replicas confirmed, see [Options].Replicas.
 //   - [ErrReentry]: the ctx holds the lock already, see [WithoutReentry].
 //   - [ErrClosed]: the Client was closed.

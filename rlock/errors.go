@@ -47,6 +47,16 @@ var (
 	// its own reader. Unlock that first, or read under [RWMutex.Upgradeable] and call [Upgradeable.Upgrade].
 	ErrUpgrade = errors.New("rlock: a reader cannot become the writer")
 
+	// ErrExported is in the [context.Cause] of a section that was ended by [Export]: somebody else goes on with its lock. That is no loss.
+	ErrExported = engine.ErrExported
+
+	// ErrNotExported means that an [Export] has changed nothing, and the section goes on.
+	ErrNotExported = errors.New("rlock: not exported")
+
+	// ErrTicket means that a ticket given to [Client.Adopt] has no lock: it was used before, its time is over, it is of another Redis, or it is
+	// no ticket at all.
+	ErrTicket = errors.New("rlock: the ticket has no lock")
+
 	// ErrClosed means that the Client of the call, or of the section, was closed.
 	ErrClosed = errors.New("rlock: client closed")
 )
@@ -93,6 +103,8 @@ func (e *NotAcquiredError) Error() string {
 		texts = append(texts, fmt.Sprintf("%d left to count down", e.Count))
 	case e.counter == engine.Permits && e.seen:
 		texts = append(texts, fmt.Sprintf("%d free of %d wanted", e.Count, e.wanted))
+	case kinds.IsTicket(e.Holder):
+		texts = append(texts, "exported as "+e.Holder+left+", and not adopted yet")
 	case kinds.IsPlaceholder(e.Holder):
 		texts = append(texts, "unlocked by "+e.Holder+", and kept by its WithMinHold"+left)
 	case e.carried:
@@ -264,7 +276,8 @@ func newNotAcquired(u engine.NotAcquired) error {
 // isOurs reports whether err is of a lock. It says nothing of another lock, though errors.Is would find it.
 func isOurs(err error) bool {
 	for _, sentinel := range []error{
-		ErrNotAcquired, ErrUnreachable, ErrNotHeld, ErrLost, ErrNotReplicated, ErrReentry, ErrUpgrade, ErrClosed,
+		ErrNotAcquired, ErrUnreachable, ErrNotHeld, ErrLost, ErrNotReplicated, ErrReentry, ErrUpgrade, ErrClosed, ErrExported, ErrNotExported,
+		ErrTicket,
 	} {
 		if errors.Is(err, sentinel) {
 			return true

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
 
@@ -34,6 +35,8 @@ type Holder struct {
 	Owner string // as it is written in Redis, and as [Owner] returns it; it begins with what [Client.ID] returns
 	Depth int    // how many levels its hold has, or had a moment ago: that follows after 100 ms
 	Write bool   // it is the writer of a read/write lock
+	// Exported says that nobody is inside: the lock was left to a ticket, and is not adopted yet, see [Export].
+	Exported bool
 }
 
 // Info returns who holds the lock and who waits for it, for operators. The result is a snapshot; it may be stale when Info returns.
@@ -59,7 +62,9 @@ func (m *Mutex) Info(ctx context.Context) (Info, error) {
 			err = fmt.Errorf("%w: the key holds a hash with the field %q", lua.ErrForeign, field)
 			return Info{}, m.spec.Fail(unreachable(err))
 		}
-		info.Holders = append(info.Holders, Holder{Owner: field, Depth: depth, Write: strings.HasSuffix(field, ":write")})
+		info.Holders = append(info.Holders, Holder{
+			Owner: field, Depth: depth, Write: strings.HasSuffix(field, ":write"), Exported: kinds.IsTicket(field),
+		})
 	}
 	slices.SortFunc(info.Holders, func(a, b Holder) int { return strings.Compare(a.Owner, b.Owner) })
 	for _, entry := range raw.Queue {

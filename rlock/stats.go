@@ -12,6 +12,9 @@ type Stats struct {
 	Grants   uint64 // of these, given by an unlock in another process and used without asking Redis
 	Kept     uint64 // of these, of locks that this process had kept, see [WithLinger]
 	Lost     uint64 // holds that were lost, see [LostError]
+
+	Exported uint64 // holds that were left to a ticket, see [Export]
+	Adopted  uint64 // holds that were taken from one, see [Client.Adopt]; they are among those Acquired
 }
 
 // Stats returns figures about the locks of the Client. It asks nobody, and takes microseconds, or a millisecond with many thousands

@@ -11,7 +11,7 @@ import (
 // Trace is told what happens to the locks of a Client, for metrics, spans and logs: see [Options].Trace. Any of its functions may
 // be nil. They are called concurrently: they must be safe for concurrent use, return at once, and not lock.
 //
-// Acquired reports every Lock or TryLock that succeeds, Released its unlock, Failed the rest, including those inside a Do. Passed reports
+// Acquired reports every Lock, TryLock or Adopt that succeeds, Released its unlock or Export, Failed the rest, including those inside a Do. Passed reports
 // every Await of a latch and every Acquire of a [Semaphore] that succeeds, with a bound or without, and Failed the rest; one of a [PermitSemaphore] is
 // reported as a Lock. [All],
 // [Quorum] and [Upgradeable] report themselves to the Trace of their first lock's Client, and not the locks that they consist of;
@@ -85,6 +85,7 @@ type ReleasedInfo struct {
 	Names      []string      // of the locks of an [All], not to be changed; nil for other kinds
 	Path       Path          // as in its AcquiredInfo: a PathReentry ends no hold
 	Held       time.Duration // from when Lock returned until unlock was called
+	Exported   bool          // it was ended by an [Export], which Err is of
 	Err        error         // of the unlock
 }
 
@@ -123,9 +124,11 @@ const (
 	PathShared
 	// PathKept: the process had kept the lock since its last unlock, and Redis was not asked, see [WithLinger].
 	PathKept
+	// PathAdopted: it was left to a ticket, see [Client.Adopt].
+	PathAdopted
 )
 
-// String returns free, reentry, handoff, grant, woken, shared or kept.
+// String returns free, reentry, handoff, grant, woken, shared, kept or adopted.
 func (p Path) String() string {
 	switch p {
 	case PathFree:
@@ -142,6 +145,8 @@ func (p Path) String() string {
 		return "shared"
 	case PathKept:
 		return "kept"
+	case PathAdopted:
+		return "adopted"
 	}
 	return "unknown"
 }
@@ -214,7 +219,8 @@ func (t *tracing) Over() <-chan struct{} { return t.panicked }
 func (t *tracing) Took(p engine.Path) {
 	t.path = [...]Path{
 		engine.PathReentry: PathReentry, engine.PathGrant: PathGrant, engine.PathShared: PathShared, engine.PathAlone: PathFree,
-		engine.PathIdle: PathKept,
+		engine.PathIdle:    PathKept,
+		engine.PathAdopted: PathAdopted,
 	}[p]
 	t.by = nil
 }
@@ -299,6 +305,9 @@ func (t *tracing) released(unlock func() error) error {
 	if errors.Is(err, engine.ErrUnlockedBefore) {
 		return err
 	}
-	t.to.Released(t.ctx, ReleasedInfo{Name: t.name, Kind: t.kind, Names: t.names, Path: t.path, Held: held, Err: err})
+	l, ok := t.ctx.(*engine.Level)
+	t.to.Released(t.ctx, ReleasedInfo{
+		Name: t.name, Kind: t.kind, Names: t.names, Path: t.path, Held: held, Exported: ok && l.IsExported(), Err: err,
+	})
 	return err
 }

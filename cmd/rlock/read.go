@@ -42,7 +42,9 @@ type holder struct {
 	Write bool   `json:"write,omitempty"`
 	Kept  bool   `json:"kept,omitempty"`       // unlocked, and kept by WithMinHold
 	Idle  bool   `json:"maybe_idle,omitempty"` // taken with WithLinger: held, or kept when nobody is inside, which its process alone knows
-	Host  string `json:"host,omitempty"`
+	// Exported says that it was left to a ticket, and is not adopted yet.
+	Exported bool   `json:"exported,omitempty"`
+	Host     string `json:"host,omitempty"`
 }
 
 var errNoLock = errors.New("the key holds something else than a lock")
@@ -148,13 +150,13 @@ func (s *state) fill(fields map[string]string) bool {
 			return false
 		}
 		tag := owner[2]
-		kept := tag == "00" // for nobody, see docs/protocol.md
-		if len(tag) > 1 && tag[0] == '0' && !kept {
+		kept, exported := tag == "00", strings.HasPrefix(tag, "000") // for nobody, see docs/protocol.md
+		if len(tag) > 1 && tag[0] == '0' && !kept && !exported {
 			s.Kind = "fair"
 		}
 		mark, _, _ := kinds.MarkOf(field)
 		s.Holders = append(s.Holders, holder{
-			Owner: field, Depth: depth, Write: owner[isWrite] != "", Kept: kept, Idle: mark.Wants(kinds.Lingers),
+			Owner: field, Depth: depth, Write: owner[isWrite] != "", Kept: kept, Idle: mark.Wants(kinds.Lingers), Exported: exported,
 		})
 	}
 	switch {
@@ -203,6 +205,9 @@ func (h holder) text() string {
 	}
 	if h.Idle {
 		notes = append(notes, "held or idle")
+	}
+	if h.Exported {
+		notes = append(notes, "exported, not adopted yet")
 	}
 	if h.Host != "" {
 		notes = append(notes, h.Host)

@@ -135,6 +135,19 @@ func TestShowKinds(t *testing.T) {
 	require.Equal(t, "mutex", v.Kind)
 	require.Contains(t, call(t, s.Addr(), "show", "kept").out, "kept by its WithMinHold")
 
+	for name, m := range map[string]*rlock.Mutex{"mutex": c.Mutex("exported"), "fenced": c.FencedMutex("exported f"), "write": c.RWMutex("exported rw").Write()} {
+		ctx, _ := lock(t.Context(), t, m)
+		_, err := rlock.Export(ctx, rlock.WithTicketTime(time.Hour))
+		require.NoError(t, err)
+		v, _ = showJSON(t, s.Addr(), m.Name())
+		require.Len(t, v.Holders, 1)
+		require.True(t, v.Holders[0].Exported)
+		require.Equal(t, name, v.Kind)
+		require.Equal(t, name == "write", v.Holders[0].Write)
+		require.Contains(t, call(t, s.Addr(), "show", m.Name()).out, "(exported, not adopted yet")
+		require.Contains(t, call(t, s.Addr(), "ls", m.Name()).out, "exported, not adopted yet")
+	}
+
 	// Redisson's lockAsync(0) is a hold.
 	require.NoError(t, rdb.Do(t.Context(), rdb.B().Hset().Key("async").FieldValue().FieldValue(java+":0", "1").Build()).Error())
 	v, _ = showJSON(t, s.Addr(), "async")

@@ -35,6 +35,7 @@ type AcquireRequest struct {
 	within          *hold                 // of the other side of a read/write lock, which lets it in; nil: none
 	enqueue         bool                  // the queue in Redis, if the lock is held; or leaves a mark, or looks at those of others
 	hasGrantChannel bool                  // with enqueue: on this process's own channel
+	ticket          *string               // the field that has the lock, which was exported to it; nil: none
 	failed          atomic.Pointer[error] // what went wrong the last time, if it did
 	contexts        calls.Contexts        // of its calls
 }
@@ -50,6 +51,8 @@ func (q *AcquireRequest) Send(left <-chan struct{}) (AcquireResult, error) {
 		args.Within = q.within.tenure.Field()
 	}
 	switch {
+	case q.ticket != nil:
+		args.Ticket, args.Publish = *q.ticket, lua.Publish(c.KnownChannel(m))
 	case m.Kind.Queueing == kinds.PerWaiter && q.Count == 1:
 		args.Fair, args.Join, args.Publish = m.fair(), q.enqueue, lua.Publish(c.KnownChannel(m))
 	case q.enqueue:

@@ -57,7 +57,7 @@ func TakeTogether(who Caller, all []*Spec) (levels []*Level, refused int, err er
 	}
 	if err != nil && len(levels) > 0 {
 		for _, l := range levels {
-			l.hold.tenure.taken = nil // nobody was told of it
+			l.hold.tenure.stays = nil // nobody was told of it
 		}
 		who.LeaveTo(func() { _ = UnlockTogether(levels) }, c)
 	}

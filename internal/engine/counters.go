@@ -6,6 +6,7 @@ import "context"
 type Stats struct {
 	Holds, Waiting, Idle                           int
 	Acquired, HandOffs, Shared, Grants, Kept, Lost uint64
+	Exported, Adopted                              uint64
 }
 
 // Stats are the counters now.
@@ -14,7 +15,7 @@ func (c *Engine) Stats() Stats {
 	return Stats{
 		Holds: int(s.holds.Load()), Waiting: c.Hub.Waiting(), Idle: int(c.idle.count.Load()),
 		Acquired: s.acquired.Load(), HandOffs: s.handOffs.Load(), Shared: s.shared.Load(), Grants: s.grants.Load(), Kept: s.kept.Load(),
-		Lost: s.lost.Load(),
+		Lost: s.lost.Load(), Exported: s.exported.Load(), Adopted: s.adopted.Load(),
 	}
 }
 

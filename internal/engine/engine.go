@@ -121,4 +121,5 @@ func (c *Engine) slot(key string) uint16 {
 type counters struct {
 	holds                                          atomic.Int64
 	acquired, handOffs, shared, grants, kept, lost atomic.Uint64
+	exported, adopted                              atomic.Uint64
 }

@@ -29,6 +29,7 @@ func testErrors() Errors {
 		Closed: errTestClosed, Lost: errTestLost,
 		NotHeld: errors.New("not held"), NotReplicated: errors.New("not replicated"),
 		Reentry: errors.New("re-entry"), Upgrade: errors.New("upgrade"),
+		NotExported: errors.New("not exported"), Ticket: errors.New("no lock"),
 		Loss: func(l Loss) error {
 			if l.Reason == LostClosed {
 				return errTestClosed

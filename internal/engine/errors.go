@@ -11,7 +11,7 @@ import (
 
 // Errors are those that callers get: what they look for with errors.Is, and how the ones that say more are made. All are set.
 type Errors struct {
-	Closed, Lost, NotHeld, NotReplicated, Reentry, Upgrade error
+	Closed, Lost, NotHeld, NotReplicated, Reentry, Upgrade, NotExported, Ticket error
 
 	Loss        func(Loss) error        // satisfies Lost, or Closed if that is the reason
 	NotAcquired func(NotAcquired) error // of a wait that ended

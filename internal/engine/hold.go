@@ -18,13 +18,15 @@ type hold struct {
 	unlocked unlockedError   // the cause of the end of its sections
 
 	// Guarded by tenure.mu.
-	beside  *hold  // another one that stands on the tenure
-	patient bool   // the Lock that took it could not be left
-	passed  bool   // its unlock has passed the tenure on: what becomes of that is no concern of it
-	count   int32  // the open levels, and the last one until its unlock has ended; 0 before the hold is live, and after it
-	token   int64  // 0 if there is none
-	levels  *Level // the open ones
-	first   Level  // the first of them; the others have memory of their own
+	beside   *hold  // another one that stands on the tenure
+	patient  bool   // the Lock that took it could not be left
+	passed   bool   // its unlock has passed the tenure on: what becomes of that is no concern of it
+	together bool   // it is one of several locks that end together
+	exported bool   // it was ended by an Export
+	count    int32  // the open levels, and the last one until its unlock has ended; 0 before the hold is live, and after it
+	token    int64  // 0 if there is none
+	levels   *Level // the open ones
+	first    Level  // the first of them; the others have memory of their own
 }
 
 // isOf reports whether it is a hold of that lock, or of that side of it, whichever handle took it.
@@ -150,7 +152,7 @@ func (t *Tenure) admit(
 	case shared:
 		h.beside = t.hold
 	default:
-		t.taken = nil
+		t.stays = nil
 	}
 	l := h.begin(ctx, who.Outer, cancel, m, outer)
 	h.patient, h.token = patient, a.Token
@@ -163,8 +165,7 @@ func (t *Tenure) admit(
 		return l, nil
 	}
 	if m.MinHold > 0 {
-		taken := time.Now().Add(m.MinHold)
-		t.taken = &taken
+		t.stays = &stay{until: time.Now().Add(m.MinHold)}
 	}
 	t.joinInsiders()
 	if a.how == passed {

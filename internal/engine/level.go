@@ -64,14 +64,18 @@ func (l *Level) IsOpen() bool {
 
 // close takes the level out of its hold and ends its ctx. It reports false if it was closed before, and whether the hold ends with it.
 func (l *Level) close() (closed, last bool) {
-	h := l.hold
-	t := h.tenure
-	t.mu.Lock()
-	cancel := l.cancel
-	if cancel == nil {
-		t.mu.Unlock()
+	l.hold.tenure.mu.Lock()
+	if l.cancel == nil {
+		l.hold.tenure.mu.Unlock()
 		return false, false
 	}
+	return true, l.closeFor(&l.hold.unlocked)
+}
+
+// closeFor is close of an open level, with the cause of the end. mu is held, and is not when it returns.
+func (l *Level) closeFor(why error) (last bool) {
+	h := l.hold
+	t, cancel := h.tenure, l.cancel
 	before := t.renewed()
 	l.cancel = nil
 	at := &h.levels
@@ -96,8 +100,8 @@ func (l *Level) close() (closed, last bool) {
 	if last {
 		h.isAskedNoMore()
 	}
-	cancel(&h.unlocked)
-	return true, last
+	cancel(why)
+	return last
 }
 
 // levelCtx is the ctx that a level is to have.

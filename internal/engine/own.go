@@ -5,6 +5,8 @@ import (
 	"reflect"
 	"sync"
 	"time"
+
+	"github.com/go-rlock/rlock/lua"
 )
 
 // Whoever locks a name again under the ctx from before waits for itself. Errors and the log say so: if the holder's Lock was given the ctx
@@ -50,6 +52,18 @@ func (i *insiders) remove(tag uint64, key string) {
 	if len(i.of) == 0 && i.most > 1000 { // a map keeps its room
 		i.of, i.readers, i.most = nil, nil, 0
 	}
+}
+
+// reads reports whether readers of that lock are inside.
+func (i *insiders) reads(key string) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, in := range i.of {
+		if t, ok := in.(*Tenure); ok && t.Spec.Key == key && t.Spec.Kind.Side == lua.Reader {
+			return true
+		}
+	}
+	return false
 }
 
 // given are the contexts that the Locks of the tenure with that tag were given.

@@ -16,7 +16,8 @@ import (
 //	state                event                                next
 //	open                 unlock                               closed: the section's ctx ends before anything is sent
 //	closed, not last                                          done: nil, or ErrLost and ErrNotHeld; the count in Redis follows (count.go)
-//	closed, last         the lock is to stay taken            releasing: the lock passes to the placeholder owner <id>:00
+//	closed, last         the lock is to stay taken            releasing: the lock passes to the placeholder owner <id>:00, or
+//	                                                          to that of a ticket (export.go)
 //	                     somebody here waits                  handing off
 //	                     otherwise                            releasing
 //	handing off          handed to the waiter here, or to
@@ -165,8 +166,8 @@ func (u *unlocking) answered(handsOff bool, sent time.Time, reply lua.ReleaseRep
 	}
 	t.Spec.wakeIfAlone(reply)
 	u.Late = u.Late || repeated || err != nil && calls.MayHaveRun(err)
-	// Not there after a call without a reply: that call has released it.
-	u.Held, u.Err = reply.Status != lua.NotHeld || u.Late, err
+	// Not there after a call without a reply: that call has released it. The lock of a ticket would be there.
+	u.Held, u.Err = reply.Status != lua.NotHeld || u.Late && u.args.Ticket == "", err
 }
 
 // end is what the hold and the caller learn of it. What is left to be swept, if anything, is for the caller.
@@ -177,6 +178,9 @@ func (u *unlocking) end(by *unlocker) (rest *sweep.Orphan, err error) {
 	}
 	m := t.Spec
 	c := m.Engine
+	if t.stays != nil && t.stays.ticket != "" {
+		t.stays = nil // what is left in Redis of this owner is to be released: either somebody has the ticket, or nobody ever will
+	}
 	switch {
 	case r.Err != nil:
 		c.Leases.CatchUp() // if the end of the lease was the reason, the hold is lost, whoever notices first

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/sweep"
+	"github.com/go-rlock/rlock/lua"
 )
 
 // Nothing may be left behind by a call that failed (G5), though a command that was sent cannot be
@@ -63,15 +64,22 @@ func (t *Tenure) orphan() *sweep.Orphan {
 	if !u.Late && !u.OutcomeUnknown && t.queued == nil {
 		return nil
 	}
+	r := t.orphanOf(t.releaseArgs())
+	r.Unresolved = u
+	if t.queued != nil {
+		r.Place = time.Now().Add(sweep.Most)
+	}
+	return r
+}
+
+// orphanOf is what is to be swept by that release.
+func (t *Tenure) orphanOf(args lua.ReleaseArgs) *sweep.Orphan {
 	m := t.Spec
-	r := &sweep.Orphan{Unresolved: u, Slot: m.Slot, Args: t.releaseArgs()}
+	r := &sweep.Orphan{Slot: m.Slot, Args: args}
 	r.Gone = func() { m.Engine.Hub.Wake(m.waiters()) }
 	r.Left = func(err error) {
 		m.Engine.Options.Tell.Warn("rlock: a field may be left in Redis after a call without an answer; it ends with its lease",
 			"name", m.Name, "owner", r.Args.Owner, "err", err)
-	}
-	if t.queued != nil {
-		r.Place = time.Now().Add(sweep.Most)
 	}
 	return r
 }

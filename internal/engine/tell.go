@@ -22,6 +22,7 @@ const (
 	PathShared              // beside the readers of this process
 	PathAlone               // in place of the writer, which it was
 	PathIdle                // it was kept when nobody was inside
+	PathAdopted             // it was left to a ticket
 )
 
 // Teller hears what happens to the locks of an engine.

@@ -30,7 +30,7 @@ type Tenure struct {
 	// For whoever makes calls.
 	Unresolved *sweep.Unresolved // nil most of the time
 	queued     *time.Time        // when the first call was sent that may have put it in the queue in Redis; nil: none, as for most
-	taken      *time.Time        // until when the lock stays taken after an unlock, see WithMinHold; nil: it does not
+	stays      *stay             // how the lock stays taken after the unlock; nil: it does not
 	given      time.Duration     // the lease that it was given at first; 0 before that
 	run        *run              // of hand-offs, that it is part of; nil if none led to it, and none has been tried
 	majority   Majority          // what it is of a quorum, see there; nil: it is one field of one server
@@ -314,8 +314,14 @@ func (t *Tenure) tooLate(m *Spec, until time.Time) error {
 	})
 }
 
-// staysTaken reports whether the lock is to stay taken after an unlock now, see WithMinHold.
-func (t *Tenure) staysTaken() bool { return t.taken != nil && time.Now().Before(*t.taken) }
+// stay is how a lock stays taken after an unlock.
+type stay struct {
+	until  time.Time
+	ticket string // the field that has it then, see Export; "": the placeholder, see WithMinHold
+}
+
+// staysTaken reports whether the lock is to stay taken after an unlock now.
+func (t *Tenure) staysTaken() bool { return t.stays != nil && time.Now().Before(t.stays.until) }
 
 // releaseArgs are those of a release that ends the tenure.
 func (t *Tenure) releaseArgs() lua.ReleaseArgs {
@@ -327,8 +333,13 @@ func (t *Tenure) releaseArgs() lua.ReleaseArgs {
 		args.Fence = m.fenceOf()
 		args.Queue = lua.Queue{Key: key, GrantLease: m.Engine.grantLease()}
 	}
-	if t.staysTaken() && t.lossSoFar() == nil { // a lost one ends with its lease, and not later
-		args.Next, args.Taken = m.Kind.Placeholder(m.Engine.ID), *t.taken
+	switch left := t.stays; {
+	case left == nil || t.lossSoFar() != nil: // a lost one ends with its lease, and not later
+	case left.ticket != "":
+		args.Ticket, args.Taken = left.ticket, left.until
+		args.Fence, args.Queue = "", lua.Queue{}
+	case t.staysTaken():
+		args.Next, args.Taken = m.Kind.Placeholder(m.Engine.ID), left.until
 	}
 	return args
 }

@@ -30,6 +30,8 @@ func (l *Level) Unlock() error {
 		return l.traced((*Level).outlived)
 	case l.downgraded():
 		return nil
+	case l.IsExported():
+		return l.outlived()
 	}
 	return l.spec.notHeld(ErrUnlockedBefore)
 }
@@ -55,7 +57,7 @@ func (l *Level) Untaken() {
 		l.hold.tenure.want()
 	}
 	if l == &l.hold.first && l.spec.MinHold > 0 {
-		l.hold.tenure.taken = nil
+		l.hold.tenure.stays = nil
 	}
 }
 

@@ -35,6 +35,8 @@ type Kind struct {
 	PassesOn bool
 	// Shares says that those who hold the lock at a time may have one tenure.
 	Shares bool
+	// Exports says that a hold can be left to a ticket, and go on in another process.
+	Exports bool
 	// Side is that of a read/write lock that a kind is. A reader gets a share, which others can have, too.
 	Side lua.Side
 
@@ -105,4 +107,17 @@ func Own(prefix string) func(string) string {
 		}
 		return prefix + ":{" + name + "}"
 	}
+}
+
+// ticketTag begins the tag of a lock that was left to a ticket. No hold and no thread of Redisson's has a tag like that: those of fair locks begin with
+// two zeros at most, and then another digit.
+const ticketTag = "000"
+
+// OfTicket is the owner of a lock that the Client with that id has left to a ticket, which is known in Redis by a number.
+func (k *Kind) OfTicket(id, number string) string { return id + ":" + ticketTag + number + k.suffix }
+
+// IsTicket reports whether an owner field is that of a ticket.
+func IsTicket(field string) bool {
+	_, tag, _ := strings.Cut(field, ":")
+	return strings.HasPrefix(tag, ticketTag)
 }

@@ -26,8 +26,10 @@ func TestOwner(t *testing.T) {
 		require.True(t, IsOf("id", got))
 		require.False(t, IsOf("i", got))
 		require.False(t, IsPlaceholder(got))
+		require.False(t, IsTicket(got))
 	}
 	require.True(t, IsPlaceholder(Mutex.Placeholder("id")))
+	require.False(t, IsTicket(Mutex.Placeholder("id")))
 	require.False(t, IsOf("id", "id"))
 }
 
@@ -35,5 +37,16 @@ func TestOwner(t *testing.T) {
 func TestTimeouts(t *testing.T) {
 	for _, k := range []*Kind{Mutex, Fenced, Fair, Read, Write} {
 		require.Equal(t, k.Queueing == PerWaiter, k.Timeouts != nil, k.Name)
+	}
+}
+
+// A ticket is known by its owner field, of whichever kind.
+func TestOfTicket(t *testing.T) {
+	for _, k := range []*Kind{Mutex, Fenced, Write} {
+		got := k.OfTicket("id", "42")
+		require.Equal(t, "id:00042"+k.suffix, got)
+		require.True(t, IsTicket(got))
+		require.True(t, IsOf("id", got))
+		require.False(t, IsPlaceholder(got))
 	}
 }

@@ -14,6 +14,7 @@ var Mutex = &Kind{
 	Channel:  prefixed("redisson_lock__channel"),
 	Queue:    Own("rlock_queue"),
 	PassesOn: true,
+	Exports:  true,
 	Renew:    lua.Renew, Force: forceHash, IsLocked: exists,
 }
 
@@ -23,6 +24,7 @@ var Fenced = &Kind{
 	Channel:  prefixed("redisson_lock__channel"),
 	Queue:    Own("rlock_queue"),
 	PassesOn: true,
+	Exports:  true,
 	Fence:    prefixed("redisson_lock_token"),
 	Extra:    prefixed("redisson_lock_token"),
 	Renew:    lua.Renew, Force: forceHash, IsLocked: exists,

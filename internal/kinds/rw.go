@@ -29,6 +29,7 @@ var Write = &Kind{
 	Queueing: LeavesMark,
 	Extra:    holdKeys,
 	Side:     lua.Writer,
+	Exports:  true,
 	suffix:   ":write",
 	Renew:    lua.Renew, Force: forceSide(lua.Writer), IsLocked: sideIsLocked(lua.Writer),
 }

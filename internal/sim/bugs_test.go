@@ -38,6 +38,11 @@ func heldLong(p *Plan) {
 	p.Watchdog, p.Hold, p.Think, p.Meddle = 3*time.Second, 5*time.Second, 20*time.Millisecond, 0.5
 }
 
+// takenAlong is one in which every other section is exported, which are short.
+func takenAlong(p *Plan) {
+	p.Along, p.Hold, p.Think, p.Watchdog = 0.5, time.Millisecond, 20*time.Millisecond, 3*time.Second
+}
+
 // TestBugsAreFound puts bugs into the scripts, one at a time: of a few worlds one has to fail, by what its oracle says.
 func TestBugsAreFound(t *testing.T) {
 	for _, bug := range []struct {
@@ -47,6 +52,12 @@ func TestBugsAreFound(t *testing.T) {
 		says     string
 		in       func(*Plan)
 	}{
+		{"a ticket works twice", Plain, "redis.call('hdel', lock, ticket)\nif ttl", "if ttl", "the second one that has adopted", takenAlong},
+		{"an Export frees the lock", Fenced, "redis.call('hdel', lock, owner)\nlocal heard = redis.pcall(ARGV[4], ARGV[5], '01')",
+			"redis.call('hdel', lock, owner, ticket)\nlocal heard = redis.pcall(ARGV[4], ARGV[5], '01')", "a ticket that nobody has used has no lock", takenAlong},
+		{"an Adopt raises no token", Fenced, "local token = 0\nif fence then\ntoken = raise(fence)",
+			"local token = 0\nif fence then\ntoken = tonumber(redis.call('get', fence))", "after token", takenAlong},
+		{"a writer's ticket works twice", ReadWrite, "redis.call('hdel', lock, ticket)\nif ttl", "if ttl", "the second one that has adopted", takenAlong},
 		{"a repeat of a lost call takes and gives once more", Semaphore, "local done, sum, which = recalled(line)", "local done, sum, which", "permits", lossy},
 		{"one permit too many is taken", Semaphore, "if want <= free - sum and", "if want <= free - sum + 1 and", "permits are free", lossy},
 		{"a release wakes nobody", Semaphore, "if not tell(line, place.client, look_message(0)) then\nreturn drop", "if false then\nreturn drop", "(G4)", calm},

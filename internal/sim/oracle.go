@@ -32,6 +32,7 @@ type oracle struct {
 	taken    time.Time // until when the lock stays taken after an unlock, see WithMinHold
 	alone    time.Time // when somebody last was alone inside
 	wanted   time.Time // or wanted to be
+	tickets  map[*along]struct{}
 	clean    time.Time // when an unlock returned after which nobody was inside; zero: somebody was, or the server forgot
 	written  int       // how often somebody was alone inside
 
@@ -48,6 +49,7 @@ type section struct {
 	shared  bool
 	fixed   bool     // it, or one beside it, may end by itself
 	within  *section // the reader that became this writer
+	ticket  *along   // that was adopted; nil: none
 	began   time.Time
 	excused time.Time // when its server may have forgotten it; zero: it may not
 
@@ -110,6 +112,7 @@ func (o *oracle) enter(s *section, asked time.Time, token int64) {
 		if !o.isThere(s) {
 			o.world.violation(o.name.Text, "the server does not have %v, whose Lock returns (G1)", s)
 		}
+		o.heeds(s)
 		if early := time.Until(o.taken); early > 2*time.Millisecond {
 			o.world.violation(o.name.Text, "%v has the lock %v before the end of a WithMinHold", s, early)
 		}
@@ -205,6 +208,9 @@ func (o *oracle) forgotten() {
 			s.excused = o.lost
 		}
 	}
+	for t := range o.tickets {
+		t.forgot = true
+	}
 	for _, owner := range o.world.owners() {
 		o.doom(owner, o.lost)
 	}
@@ -286,6 +292,10 @@ func (o *oracle) look() bool {
 			o.world.violation(o.name.Text, "the server does not have %v any more, who was not told (G2)", s)
 			delete(o.sections, s)
 		}
+	}
+	if o.isExported() {
+		inside = true
+		o.isAlone()
 	}
 	since(&o.empty, !inside)
 	first := o.world.servers[0]

@@ -29,6 +29,7 @@ type Plan struct {
 	Linger      float64       // share of the other Locks of plain and fenced locks with WithLinger
 	Many        float64       // share of Locks of several at once
 	Asked       float64       // share of Locks whose holds want to know if somebody waits
+	Along       float64       // share of sections that are exported
 	Meddle      float64       // share of calls for a semaphore before which its number of permits is changed, or what others have of it
 }
 
@@ -230,6 +231,9 @@ func NewPlan(seed uint64, l Limits) *Plan {
 	}
 	if l.Linger {
 		p.lingers(r)
+	}
+	if !l.Counters && !l.Permits {
+		p.Along = pick(r, 0, 0, 0.1, 0.3)
 	}
 	if l.Permits {
 		p.Meddle = pick(r, 0, 0.1, 0.3)

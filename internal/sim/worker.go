@@ -227,7 +227,11 @@ func (k *worker) section(outer context.Context, from int) bool {
 	}
 	sections := k.enter(ctx, w, began)
 	k.work(ctx, w, sections)
-	k.unlock(ctx, w, sections, unlock)
+	if along := k.world().plan.Along; along > 0 && w.mayExport() && !sections[0].shared && k.chance(along) {
+		k.takeAlong(ctx, w, sections[0], unlock)
+	} else {
+		k.unlock(ctx, w, sections, unlock)
+	}
 	return k.process.ctx.Err() == nil
 }
 

@@ -275,7 +275,7 @@ func (w *world) make() error {
 	}
 	w.of = make(map[string]*oracle)
 	for _, n := range w.plan.Names {
-		o := &oracle{world: w, name: n, sections: make(map[*section]struct{}), empty: w.began, free: w.began, gate: w.began}
+		o := &oracle{world: w, name: n, sections: make(map[*section]struct{}), tickets: make(map[*along]struct{}), empty: w.began, free: w.began, gate: w.began}
 		w.locks = append(w.locks, o)
 		w.of[n.Text], w.of[gate(n.Text)] = o, o
 		if n.Kind.isCounter() {

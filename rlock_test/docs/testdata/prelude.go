@@ -40,6 +40,7 @@ var (
 	server           *http.Server
 	db               *sql.DB
 	data             []byte
+	ticket           string // of an Export
 )
 
 // The work inside of locks.

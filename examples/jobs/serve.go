@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// serve accepts orders until ctx is done.
+func (s *shop) serve(ctx context.Context, addr string, lasts time.Duration) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /orders/{order}", func(w http.ResponseWriter, r *http.Request) {
+		order := r.PathValue("order")
+		status, text := s.accept(r.Context(), order, lasts)
+		log.Printf("order %s: %s", order, text)
+		http.Error(w, text, status)
+	})
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	log.Print("listens at ", l.Addr())
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(l) }() // ends with Shutdown
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	last, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return server.Shutdown(last)
+}
+
+// accept looks at an order under its lock, and sends it to the workers, locked as it is.
+func (s *shop) accept(ctx context.Context, order string, lasts time.Duration) (status int, text string) {
+	ctx, unlock, err := s.lock(order).TryLock(ctx, time.Second)
+	if errors.Is(err, rlock.ErrNotAcquired) && !errors.Is(err, rlock.ErrUnreachable) {
+		return http.StatusConflict, "somebody works on it"
+	}
+	if err != nil {
+		return http.StatusServiceUnavailable, err.Error()
+	}
+	defer func() { _ = unlock() }() // after Export it has nothing left to do
+
+	state, err := s.state(ctx, order)
+	switch {
+	case err != nil:
+		return http.StatusServiceUnavailable, err.Error()
+	case state == shipped:
+		return http.StatusOK, "it was shipped before"
+	}
+	// The section ends here, and with it its ctx. What follows must not need the lock.
+	after := context.WithoutCancel(ctx)
+	ticket, err := rlock.Export(ctx, rlock.WithTicketTime(lasts))
+	if err != nil {
+		return http.StatusServiceUnavailable, err.Error()
+	}
+	if err := s.send(after, job{order: order, ticket: ticket}); err != nil {
+		s.takeBack(after, ticket)
+		return http.StatusServiceUnavailable, err.Error()
+	}
+	return http.StatusAccepted, "accepted"
+}
+
+// takeBack unlocks an order that did not get into the queue, as far as is known: if it did, its worker locks it anew.
+func (s *shop) takeBack(ctx context.Context, ticket string) {
+	if _, unlock, err := s.locks.Adopt(ctx, ticket); err == nil {
+		_ = unlock()
+	}
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log"
+	"time"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+const shipped = "shipped"
+
+// work ships orders until ctx is done.
+func (s *shop) work(ctx context.Context, name string, takes, idle time.Duration) error {
+	log.Print("works")
+	for ctx.Err() == nil {
+		j, err := s.receive(ctx, name, idle)
+		if err != nil {
+			return err
+		}
+		if j == nil {
+			continue
+		}
+		if err := s.run(ctx, j, takes); err != nil {
+			log.Printf("order %s stays in the queue: %v", j.order, err) // and is taken over when it is idle
+		}
+	}
+	return nil
+}
+
+// run goes on with the lock of the handler, in whose section nobody else was since. If the ticket has no lock any more, another worker has used it, and
+// died, or the job was in the queue for too long: then the order is locked as ever, and may have changed.
+func (s *shop) run(ctx context.Context, j *job, takes time.Duration) (err error) {
+	how := "taken along"
+	section, unlock, err := s.locks.Adopt(ctx, j.ticket)
+	if errors.Is(err, rlock.ErrTicket) {
+		how = "locked anew"
+		section, unlock, err = s.lock(j.order).Lock(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	state, err := s.state(section, j.order)
+	if err != nil {
+		return err
+	}
+	if state != shipped { // otherwise its worker died before it could say that it was done
+		log.Printf("ships %s, %s", j.order, how)
+		if err := ship(section, takes); err != nil {
+			return err
+		}
+		if err := s.setState(section, j.order, shipped); err != nil {
+			return err
+		}
+		log.Printf("shipped %s", j.order)
+	}
+	return s.done(section, j)
+}
+
+// ship is the work. ctx ends if the lock is lost.
+func ship(ctx context.Context, takes time.Duration) error {
+	select {
+	case <-time.After(takes):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

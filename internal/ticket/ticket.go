@@ -1,0 +1,128 @@
+// Package ticket has the text form of tickets, with which a hold is taken along to another process.
+//
+// A ticket is a secret: whoever has it can have the lock. What others see of it in Redis is a number that is made of the secret by SHA-256, from which
+// the secret cannot be found; the secret itself is never sent to Redis.
+package ticket
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"errors"
+	"math/big"
+	"strings"
+)
+
+// Ticket is what the text says.
+type Ticket struct {
+	Kind   byte   // of the lock: a letter from a to z
+	Client string // the id of the Client that had the hold, a UUID in the form that New of package uuid gives
+	Secret [secretBytes]byte
+	Name   string // of the lock, any bytes, at least one
+}
+
+const secretBytes = 16
+
+// New makes a ticket with a secret of its own.
+func New(kind byte, client, name string) Ticket {
+	t := Ticket{Kind: kind, Client: client, Name: name}
+	_, _ = rand.Read(t.Secret[:]) // it never fails
+	return t
+}
+
+// The text has five fields with a dot after each but the last:
+//
+//	rlock-ticket  so that a scanner for secrets finds it
+//	1             the version: whoever knows it knows the rest
+//	kind          one letter
+//	client        36 characters
+//	secret        16 bytes, as unpadded base64 for URLs
+//	name          the same
+//
+// So it can stand in a header, in a URL or in JSON as it is. There is one text for each ticket.
+const (
+	prefix  = "rlock-ticket."
+	version = "1"
+)
+
+var base = base64.RawURLEncoding.Strict()
+
+// String is the text. Whoever logs it gives the lock away.
+func (t Ticket) String() string {
+	return prefix + version + "." + string(t.Kind) + "." + t.Client + "." + base.EncodeToString(t.Secret[:]) + "." + base.EncodeToString([]byte(t.Name))
+}
+
+// The errors of Parse say nothing of the text, which may be a secret.
+var (
+	ErrForm    = errors.New("it is no text that Export returned")
+	ErrVersion = errors.New("it is of a later version of this library")
+)
+
+// Parse reads what String writes, and nothing else.
+func Parse(text string) (t Ticket, err error) {
+	rest, ok := strings.CutPrefix(text, prefix)
+	if !ok {
+		return Ticket{}, ErrForm
+	}
+	number, rest, _ := strings.Cut(rest, ".")
+	if number != version {
+		if isLater(number) {
+			return Ticket{}, ErrVersion
+		}
+		return Ticket{}, ErrForm
+	}
+	fields := strings.Split(rest, ".")
+	if len(fields) != 4 || len(fields[0]) != 1 || fields[0] < "a" || fields[0] > "z" || !isUUID(fields[1]) {
+		return Ticket{}, ErrForm
+	}
+	secret, err1 := decode(fields[2])
+	name, err2 := decode(fields[3])
+	if err1 != nil || err2 != nil || len(secret) != secretBytes || len(name) == 0 {
+		return Ticket{}, ErrForm
+	}
+	return Ticket{Kind: fields[0][0], Client: fields[1], Secret: [secretBytes]byte(secret), Name: string(name)}, nil
+}
+
+// decode takes no line breaks, which package base64 skips.
+func decode(text string) ([]byte, error) {
+	if strings.ContainsAny(text, "\r\n") {
+		return nil, ErrForm
+	}
+	return base.DecodeString(text)
+}
+
+func isLater(number string) bool {
+	if number == "" || len(number) > 9 || number[0] == '0' {
+		return false
+	}
+	for _, c := range []byte(number) {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return true
+}
+
+// isUUID reports whether id is as owner fields begin: scripts take nothing else for an owner.
+func isUUID(id string) bool {
+	if len(id) != 36 {
+		return false
+	}
+	for i, c := range []byte(id) {
+		switch {
+		case i == 8 || i == 13 || i == 18 || i == 23:
+			if c != '-' {
+				return false
+			}
+		case (c < '0' || c > '9') && (c < 'a' || c > 'f'):
+			return false
+		}
+	}
+	return true
+}
+
+// Number is what Redis knows the ticket by: decimal, as the tags of owners are, and not to be guessed.
+func (t Ticket) Number() string {
+	sum := sha256.Sum256(append([]byte("rlock-ticket 1 "), t.Secret[:]...))
+	return new(big.Int).SetBytes(sum[:16]).String()
+}

@@ -1,0 +1,286 @@
+package rlock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// nthOf does a with the n-th call of one script.
+func (r *relay) nthOf(t testing.TB, n int, script string, a redistest.Action) redistest.Hook {
+	t.Helper()
+	return redistest.Nth(n, "EVALSHA "+r.load(t, script), a)
+}
+
+// onlyOwner waits until the lock has that owner alone.
+func (b bench) onlyOwner(t testing.TB, owner string) {
+	t.Helper()
+	redistest.Eventually(t, atMost, func() bool {
+		all := b.ownersOf(t)
+		return len(all) == 1 && all[0] == owner
+	}, "it is "+owner+"'s alone")
+}
+
+// A call whose request or reply is lost with its connection is made again, and counts once: the ticket works, once, and the token rises by one.
+func TestExportAndAdoptLost(t *testing.T) {
+	redistest.Parallel(t)
+	for _, kind := range []string{"plain", "fenced", "write"} {
+		for leg, on := range legs {
+			for _, script := range []string{"export", "adopt"} {
+				t.Run(kind+"/"+leg+"/"+script, func(t *testing.T) {
+					redistest.Parallel(t)
+					r := newRelay(t)
+					on(r.proxy, r.nthOf(t, 1, script, redistest.Cut))
+					ctx, unlock, err := exportable(r.Client, r.name)[kind].Lock(context.Background())
+					require.NoError(t, err)
+					token, _ := rlock.FencingToken(ctx, r.name)
+					ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Minute))
+					require.NoError(t, err)
+					require.NoError(t, unlock())
+					ctx, unlock, err = r.Adopt(context.Background(), ticket)
+					require.NoError(t, err)
+					next, fenced := rlock.FencingToken(ctx, r.name)
+					if fenced {
+						require.Equal(t, token+1, next)
+					}
+					_, _, err = r.other.Adopt(context.Background(), ticket)
+					require.ErrorIs(t, err, rlock.ErrTicket)
+					r.onlyOwner(t, rlock.Owner(ctx))
+					require.NoError(t, unlock())
+					require.Empty(t, r.fieldsOf(t))
+				})
+			}
+		}
+	}
+}
+
+// An Export that gets no answer in time returns ErrUnreachable. The section has ended, its unlock has nothing left to do, and soon after Redis answers the lock is
+// free: nobody has the ticket, whether the call has run or not, or does so late.
+func TestExportInABlackHole(t *testing.T) {
+	redistest.Parallel(t)
+	for _, kind := range []string{"plain", "fenced", "write"} {
+		for name, on := range map[string]func(*redistest.Proxy, redistest.Hook){
+			"before it": (*redistest.Proxy).OnRequest, "after it": (*redistest.Proxy).OnReply,
+		} {
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				redistest.Parallel(t)
+				r := newRelay(t, rlock.Options{UnlockTimeout: 500 * time.Millisecond})
+				on(r.proxy, r.nthOf(t, 1, "export", redistest.Hold))
+				m := exportable(r.Client, r.name)[kind]
+				ctx, unlock, err := m.Lock(context.Background())
+				require.NoError(t, err)
+				began := time.Now()
+				ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Hour))
+				require.ErrorIs(t, err, rlock.ErrUnreachable)
+				require.NotErrorIs(t, err, rlock.ErrNotExported)
+				require.Empty(t, ticket)
+				require.Less(t, time.Since(began), soon)
+				require.ErrorIs(t, context.Cause(ctx), rlock.ErrExported, "it has ended")
+				require.NoError(t, unlock())
+				if name == "after it" {
+					require.Len(t, r.ownersOf(t), 1)
+					require.Contains(t, r.ownersOf(t)[0], ":000")
+				}
+				r.proxy.Release()
+				redistest.Eventually(t, atMost, func() bool { return len(r.fieldsOf(t)) == 0 }, "free")
+				require.Less(t, time.Since(began), 20*time.Second, "not at the end of a lease")
+			})
+		}
+	}
+}
+
+// A call that comes late, after its caller has given up and been undone, changes nothing: neither the ticket nor what somebody else has made of it.
+func TestLateAdopt(t *testing.T) {
+	redistest.Parallel(t)
+	for _, kind := range []string{"plain", "fenced", "write"} {
+		for _, used := range []bool{false, true} {
+			t.Run(kind+map[bool]string{false: "/it gets the lock", true: "/another one was first"}[used], func(t *testing.T) {
+				redistest.Parallel(t)
+				r := newRelay(t)
+				ticket := takenAlong(t, exportable(r.Client, r.name)[kind], rlock.WithTicketTime(time.Hour))
+				r.proxy.OnRequest(r.nthOf(t, 1, "adopt", redistest.Hold))
+				ctx, cancel := context.WithCancel(context.Background())
+				adopted := async(func() error {
+					_, _, err := r.Adopt(ctx, ticket)
+					return err
+				})
+				redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() == 1 }, "under way")
+				cancel()
+				err := within(t, adopted, atMost)
+				require.ErrorIs(t, err, rlock.ErrNotAcquired)
+				require.ErrorIs(t, err, context.Canceled)
+				if !used {
+					r.proxy.Release()
+					redistest.Eventually(t, atMost, func() bool { return len(r.fieldsOf(t)) == 0 }, "what it got is given back")
+					_, _, err := r.other.Adopt(context.Background(), ticket)
+					require.ErrorIs(t, err, rlock.ErrTicket)
+					return
+				}
+				section, unlock, err := r.other.Adopt(context.Background(), ticket)
+				require.NoError(t, err)
+				r.proxy.Release()
+				redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines(engine) == 0 }, "it was answered")
+				r.onlyOwner(t, rlock.Owner(section))
+				require.NoError(t, section.Err())
+				require.NoError(t, unlock())
+				require.Empty(t, r.fieldsOf(t))
+			})
+		}
+	}
+}
+
+// What the exported hold has sent, and what comes late of that, leaves the ticket alone: a renewal under way at the Export, and the acquire of an attempt that was given up
+// and is swept.
+func TestLateRenewalAfterAnExport(t *testing.T) {
+	redistest.Parallel(t)
+	const watchdog = 3 * time.Second
+	r := newRelay(t, rlock.Options{WatchdogTimeout: watchdog})
+	m := r.Client.Mutex(r.name)
+	ctx, _, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	r.proxy.OnRequest(r.nthOf(t, 1, "renew", redistest.Hold))
+	redistest.Eventually(t, atMost, func() bool { return r.proxy.Held() == 1 }, "a renewal is under way")
+	exported := make(chan string, 1)
+	done := async(func() error {
+		ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Minute))
+		exported <- ticket
+		return err
+	})
+	pass(200 * time.Millisecond)
+	r.proxy.Release()
+	require.NoError(t, within(t, done, atMost))
+	pass(2 * watchdog)
+	require.Len(t, r.ownersOf(t), 1)
+	require.Greater(t, r.pttl(t, r.name), time.Minute-30*time.Second)
+	require.LessOrEqual(t, r.pttl(t, r.name), time.Minute-2*watchdog, "nobody renews it")
+	section, unlock, err := r.Adopt(context.Background(), <-exported)
+	require.NoError(t, err)
+	pass(watchdog)
+	require.NoError(t, section.Err())
+	require.NoError(t, unlock())
+	require.Zero(t, r.Stats().Lost)
+}
+
+// An acquire without an answer is made again, and the lost one may come late: its field is swept, and that leaves the ticket alone.
+func TestSweepAfterAnExport(t *testing.T) {
+	redistest.Parallel(t)
+	for _, kind := range []string{"plain", "write"} {
+		t.Run(kind, func(t *testing.T) {
+			redistest.Parallel(t)
+			r := newRelay(t)
+			script := map[string]string{"plain": "acquire", "write": "write_acquire"}[kind]
+			r.proxy.OnReply(r.nthOf(t, 1, script, redistest.Cut))
+			ticket := takenAlong(t, exportable(r.Client, r.name)[kind], rlock.WithTicketTime(time.Hour))
+			pass(1500 * time.Millisecond) // there were two sweeps at least
+			section, unlock, err := r.other.Adopt(context.Background(), ticket)
+			require.NoError(t, err)
+			pass(1500 * time.Millisecond)
+			require.NoError(t, section.Err())
+			r.onlyOwner(t, rlock.Owner(section))
+			require.NoError(t, unlock())
+			redistest.Eventually(t, atMost, func() bool { return len(r.fieldsOf(t)) == 0 }, "free")
+		})
+	}
+}
+
+// A failover to a replica that does not have the ticket's lock frees it, and whoever waits looks as soon as it listens again: not when the ticket's time is over, which it was
+// told.
+func TestTicketIsLostByAFailover(t *testing.T) {
+	redistest.Parallel(t)
+	for _, kind := range []string{"plain", "write"} {
+		t.Run(kind, func(t *testing.T) {
+			redistest.Parallel(t)
+			s := redistest.StartSentinel(t)
+			old := s.Master(t)
+			exporter, waiter := newClient(t, s.Client(t)), newClient(t, s.Client(t))
+			const name = "x"
+			ticket := takenAlong(t, exportable(exporter, name)[kind], rlock.WithTicketTime(time.Hour))
+			p := lockAsync(t, exportable(waiter, name)[kind])
+			redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
+			pass(500 * time.Millisecond) // and was told an hour
+			for _, node := range s.Nodes() {
+				if node.Addr() == old.Addr() {
+					continue
+				}
+				replica := bench{rdb: node.Client(t, redistest.Single)}
+				require.NoError(t, replica.do(t, "CONFIG", "SET", "replica-read-only", "no").Error())
+				redistest.Eventually(t, atMost, func() bool { return replica.exists(t, name) }, "it has what is to be lost")
+				require.NoError(t, replica.do(t, "DEL", name).Error())
+			}
+			p.stillWaits(t)
+			old.Kill()
+			a := p.get(t, atMost)
+			require.NoError(t, a.err)
+			for {
+				_, _, err := exporter.Adopt(context.Background(), ticket)
+				if errors.Is(err, rlock.ErrUnreachable) { // it has not found the new master yet
+					continue
+				}
+				require.ErrorIs(t, err, rlock.ErrTicket)
+				break
+			}
+			require.NoError(t, a.ctx.Err())
+			require.NoError(t, a.unlock())
+		})
+	}
+}
+
+// On a cluster, with sharded channels and with plain ones, and over RESP2.
+func TestExportOnOtherServers(t *testing.T) {
+	redistest.Parallel(t)
+	cluster := redistest.StartCluster(t, 3, 0)
+	shared := redistest.Shared(t)
+	for name, row := range map[string]struct {
+		dial  func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client
+		o     rlock.Options
+		resp2 bool
+	}{
+		"cluster": {dial: cluster.Client}, "cluster with plain channels": {dial: cluster.Client, o: rlock.Options{PlainPubSub: true}},
+		"RESP2": {dial: standalone(shared).dial, resp2: true}, "prefix": {dial: standalone(shared).dial, o: rlock.Options{Prefix: "p:"}},
+		"without hand-offs": {dial: standalone(shared).dial, o: rlock.Options{HandOff: rlock.HandOff{Most: -1}}},
+	} {
+		for _, kind := range []string{"plain", "fenced", "write"} {
+			t.Run(name+"/"+kind, func(t *testing.T) {
+				redistest.Parallel(t)
+				one := newClient(t, row.dial(t, protocol(row.resp2)), row.o)
+				two := newClient(t, row.dial(t, protocol(row.resp2)), row.o)
+				lock := redistest.Name(t)
+				ctx, _, err := exportable(one, lock)[kind].Lock(context.Background())
+				require.NoError(t, err)
+				waits := []pending{lockAsync(t, exportable(one, lock)[kind]), lockAsync(t, exportable(two, lock)[kind])}
+				redistest.Eventually(t, atMost, func() bool { return waiting() == 2 }, "both wait")
+				pass(100 * time.Millisecond)
+				ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Hour))
+				require.NoError(t, err)
+				_, unlock, err := two.Adopt(context.Background(), ticket)
+				require.NoError(t, err)
+				for _, p := range waits {
+					p.stillWaits(t)
+				}
+				require.NoError(t, unlock())
+				free := time.Now()
+				first, second := waits[0], waits[1]
+				select {
+				case a := <-first.result:
+					first.result <- a
+				case a := <-second.result:
+					second.result <- a
+					first, second = second, first
+				}
+				for _, p := range []pending{first, second} {
+					a := p.get(t, atMost)
+					require.NoError(t, a.err)
+					require.NoError(t, a.unlock())
+				}
+				require.Less(t, time.Since(free), soon)
+			})
+		}
+	}
+}

@@ -1,0 +1,560 @@
+package rlock_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// exportable are the locks of which a hold can be taken along.
+func exportable(c *rlock.Client, name string, o ...rlock.Option) map[string]*rlock.Mutex {
+	return map[string]*rlock.Mutex{"plain": c.Mutex(name, o...), "fenced": c.FencedMutex(name, o...), "write": c.RWMutex(name, o...).Write()}
+}
+
+// ownersOf are the fields of the hash that are owners.
+func (b bench) ownersOf(t testing.TB) (all []string) {
+	t.Helper()
+	for field := range b.fieldsOf(t) {
+		if field != "mode" {
+			all = append(all, field)
+		}
+	}
+	return all
+}
+
+// takenAlong takes a lock and exports it.
+func takenAlong(t testing.TB, m *rlock.Mutex, o ...rlock.ExportOption) string {
+	t.Helper()
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	ticket, err := rlock.Export(ctx, o...)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	return ticket
+}
+
+// A hold goes from one process to another, or on in the same one: its section ends here, the lock is taken all the time, the token rises, and from the
+// Adopt on all is as after a Lock. What Redis shows says nothing of the ticket.
+func TestExport(t *testing.T) {
+	redistest.Parallel(t)
+	for _, kind := range []string{"plain", "fenced", "write"} {
+		for _, to := range []string{"another process", "the same Client"} {
+			t.Run(kind+"/"+to, func(t *testing.T) {
+				redistest.Parallel(t)
+				b := newBench(t)
+				other := newClient(t, b.rdb)
+				adopter := map[string]*rlock.Client{"another process": other, "the same Client": b.Client}[to]
+				m := exportable(b.Client, b.name)[kind]
+				outer, endOuter := context.WithCancel(t.Context())
+				defer endOuter()
+				ctx, unlock, err := m.Lock(outer)
+				require.NoError(t, err)
+				owner := rlock.Owner(ctx)
+				token, fenced := m.FencingToken(ctx)
+				require.Equal(t, kind == "fenced", fenced)
+
+				ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Minute))
+				require.NoError(t, err)
+				require.ErrorIs(t, ctx.Err(), context.Canceled)
+				cause := context.Cause(ctx)
+				require.ErrorIs(t, cause, rlock.ErrExported)
+				require.ErrorIs(t, cause, context.Canceled)
+				require.NotErrorIs(t, cause, rlock.ErrLost)
+				require.EqualError(t, cause, `rlock: "`+b.name+`": exported`)
+				require.NoError(t, outer.Err())
+				require.Empty(t, rlock.Owner(ctx))
+				_, err = rlock.Export(ctx)
+				require.ErrorIs(t, err, rlock.ErrNotHeld, "a section ends once")
+				require.ErrorIs(t, err, rlock.ErrNotExported)
+
+				owners := b.ownersOf(t)
+				require.Len(t, owners, 1)
+				require.True(t, strings.HasPrefix(owners[0], b.ID()+":000"), owners[0])
+				require.NotContains(t, owners, owner, "an owner field is never used again")
+				require.NotContains(t, ticket, strings.TrimSuffix(strings.TrimPrefix(owners[0], b.ID()+":"), ":write"))
+				require.LessOrEqual(t, b.pttl(t, b.name), time.Minute)
+				require.Greater(t, b.pttl(t, b.name), 30*time.Second)
+				for _, c := range []*rlock.Client{b.Client, other} {
+					_, _, err = exportable(c, b.name)[kind].TryLock(context.Background(), 0)
+					require.ErrorIs(t, err, rlock.ErrNotAcquired)
+					require.ErrorContains(t, err, "exported as "+owners[0])
+				}
+				info, err := m.Info(context.Background())
+				require.NoError(t, err)
+				require.Len(t, info.Holders, 1)
+				require.True(t, info.Holders[0].Exported)
+
+				require.NoError(t, unlock(), "it has nothing left to do")
+				require.NoError(t, unlock())
+				require.Equal(t, owners, b.ownersOf(t))
+
+				ctx, unlock, err = adopter.Adopt(context.Background(), ticket)
+				require.NoError(t, err)
+				defer func() { _ = unlock() }()
+				require.Equal(t, []string{rlock.Owner(ctx)}, b.ownersOf(t))
+				require.LessOrEqual(t, b.pttl(t, b.name), 30*time.Second, "the lease is that of any hold")
+				next, _ := rlock.FencingToken(ctx, b.name)
+				require.Equal(t, fenced, next > token)
+				held, err := exportable(adopter, b.name)[kind].IsHeld(ctx)
+				require.NoError(t, err)
+				require.True(t, held)
+				for _, c := range []*rlock.Client{b.Client, other} {
+					_, again, err := c.Adopt(context.Background(), ticket)
+					require.ErrorIs(t, err, rlock.ErrTicket)
+					require.ErrorContains(t, err, "used before, or its time is over")
+					require.ErrorIs(t, again(), rlock.ErrNotHeld)
+				}
+				require.NoError(t, ctx.Err())
+
+				again, err := rlock.Export(ctx)
+				require.NoError(t, err, "it may go on from there")
+				require.NotEqual(t, ticket, again)
+				ctx, unlock, err = other.Adopt(context.Background(), again)
+				require.NoError(t, err)
+				require.NoError(t, unlock())
+				require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+				require.ErrorIs(t, context.Cause(ctx), context.Canceled)
+				require.Empty(t, b.fieldsOf(t))
+				require.EqualValues(t, 2, b.Stats().Exported+other.Stats().Exported)
+				require.EqualValues(t, 2, b.Stats().Adopted+other.Stats().Adopted)
+				require.Zero(t, b.Stats().Holds+other.Stats().Holds)
+				require.Zero(t, b.Stats().Lost+other.Stats().Lost)
+			})
+		}
+	}
+}
+
+// A section that is a Do ends well if it was exported.
+func TestExportInADo(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	var ticket string
+	require.NoError(t, b.Mutex(b.name).Do(context.Background(), func(ctx context.Context) (err error) {
+		ticket, err = rlock.Export(ctx)
+		return err
+	}))
+	_, unlock, err := b.Adopt(context.Background(), ticket)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+}
+
+// A ticket that nobody adopts ends with its time, by default the watchdog time, and is free then; so is one that somebody forces open.
+func TestTicketTime(t *testing.T) {
+	redistest.Parallel(t)
+	for _, kind := range []string{"plain", "fenced", "write"} {
+		t.Run(kind, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t, rlock.Options{WatchdogTimeout: 2 * time.Second})
+			m := exportable(b.Client, b.name)[kind]
+			for _, o := range [][]rlock.ExportOption{nil, {rlock.WithTicketTime(1500 * time.Millisecond)}} {
+				ticket := takenAlong(t, m, o...)
+				left := b.pttl(t, b.name)
+				require.LessOrEqual(t, left, 2*time.Second)
+				redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "its time is over")
+				_, _, err := b.Adopt(context.Background(), ticket)
+				require.ErrorIs(t, err, rlock.ErrTicket)
+			}
+			ticket := takenAlong(t, m, rlock.WithTicketTime(time.Hour))
+			was, err := m.ForceUnlock(context.Background())
+			require.NoError(t, err)
+			require.True(t, was)
+			_, _, err = b.Adopt(context.Background(), ticket)
+			require.ErrorIs(t, err, rlock.ErrTicket)
+
+			ctx, unlock, err := m.Lock(context.Background())
+			require.NoError(t, err)
+			for _, d := range []time.Duration{0, -1, time.Millisecond - 1} {
+				_, err = rlock.Export(ctx, rlock.WithTicketTime(d))
+				require.ErrorIs(t, err, rlock.ErrNotExported)
+				require.ErrorContains(t, err, "want at least 1ms")
+			}
+			_, err = rlock.Export(ctx, nil)
+			require.ErrorIs(t, err, rlock.ErrNotExported)
+			require.NoError(t, ctx.Err())
+			require.NoError(t, unlock())
+		})
+	}
+}
+
+// The lease after an Adopt is the ordinary one, whatever the ticket's time was: it is renewed, and ends soon if the adopter dies. The options of the
+// Adopt are those of a handle.
+func TestLeaseAfterAnAdopt(t *testing.T) {
+	redistest.Parallel(t)
+	for _, kind := range []string{"plain", "fenced", "write"} {
+		t.Run(kind, func(t *testing.T) {
+			redistest.Parallel(t)
+			const watchdog = 1500 * time.Millisecond
+			r := newRelay(t, rlock.Options{WatchdogTimeout: watchdog})
+			ticket := takenAlong(t, exportable(r.other, r.name)[kind], rlock.WithTicketTime(time.Hour))
+			waits := lockAsync(t, exportable(r.other, r.name)[kind])
+			redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it was told an hour")
+			pass(100 * time.Millisecond)
+			ctx, _, err := r.Adopt(context.Background(), ticket)
+			require.NoError(t, err)
+			pass(2 * watchdog)
+			require.NoError(t, ctx.Err(), "it is renewed")
+			waits.stillWaits(t)
+			r.proxy.BlackHole(true) // the adopter dies
+			died := time.Now()
+			a := waits.get(t, atMost)
+			require.NoError(t, a.err)
+			require.Less(t, time.Since(died), watchdog+soon, "nobody sleeps for the ticket's time")
+			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+			require.NoError(t, a.unlock())
+
+			short := takenAlong(t, exportable(r.other, r.name)[kind], rlock.WithTicketTime(time.Hour))
+			ctx, unlock, err := r.other.Adopt(context.Background(), short, rlock.WithLease(300*time.Millisecond))
+			require.NoError(t, err)
+			<-ctx.Done()
+			require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+			require.ErrorIs(t, unlock(), rlock.ErrLost)
+		})
+	}
+}
+
+// Whoever waits learns of the ticket's time, be it shorter or longer than the lease that was left, here and in other processes, and sleeps through neither
+// its end nor the unlock of whoever adopts it. No waiter of the process of the Export gets the lock from it.
+func TestWaitersBehindATicket(t *testing.T) {
+	redistest.Parallel(t)
+	for _, kind := range []string{"plain", "fenced", "write"} {
+		for _, which := range []string{"own", "other", "both"} {
+			for _, ends := range []string{"expires", "is adopted"} {
+				t.Run(kind+"/"+which+"/"+ends, func(t *testing.T) {
+					redistest.Parallel(t)
+					b := newBench(t)
+					other := newClient(t, b.rdb)
+					m := exportable(b.Client, b.name)[kind]
+					ctx, _, err := m.Lock(context.Background())
+					require.NoError(t, err)
+					var line []pending
+					if which != "other" {
+						line = append(line, lockAsync(t, m), lockAsync(t, m))
+					}
+					if which != "own" {
+						line = append(line, lockAsync(t, exportable(other, b.name)[kind]))
+					}
+					redistest.Eventually(t, atMost, func() bool { return waiting() == len(line) }, "all wait")
+					pass(200 * time.Millisecond) // and have been told 30 s
+					lasts := 2 * time.Second
+					if ends == "is adopted" {
+						lasts = time.Hour
+					}
+					ticket, err := rlock.Export(ctx, rlock.WithTicketTime(lasts))
+					require.NoError(t, err)
+					began := time.Now()
+					pass(time.Second)
+					for _, p := range line {
+						p.stillWaits(t)
+					}
+					free := began.Add(lasts)
+					if ends == "is adopted" {
+						_, unlock, err := other.Adopt(context.Background(), ticket)
+						require.NoError(t, err)
+						require.NoError(t, unlock())
+						free = time.Now()
+					}
+					var mu sync.Mutex
+					inside := 0
+					all := make(chan error, len(line))
+					for _, p := range line {
+						go func() {
+							a := <-p.result
+							if a.err == nil {
+								mu.Lock()
+								inside++
+								if inside > 1 {
+									a.err = errors.New("two are inside")
+								}
+								mu.Unlock()
+								pass(5 * time.Millisecond)
+								mu.Lock()
+								inside--
+								mu.Unlock()
+								a.err = errors.Join(a.err, a.unlock())
+							}
+							all <- a.err
+						}()
+					}
+					for range line {
+						require.NoError(t, within(t, all, atMost))
+					}
+					require.Less(t, time.Since(free), soon, "nobody waits for the lease that was")
+				})
+			}
+		}
+	}
+}
+
+// What cannot be exported says why, and the section goes on.
+func TestNotExported(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	second, third := newClient(t, redistest.Start(t).Client(t)), newClient(t, redistest.Start(t).Client(t))
+	refuses := func(name string, l rlock.Locker, inner func(context.Context) (context.Context, rlock.UnlockFunc), text string) {
+		t.Run(name, func(t *testing.T) {
+			ctx, unlock, err := l.Lock(context.Background())
+			require.NoError(t, err)
+			section, unlockInner := ctx, rlock.UnlockFunc(func() error { return nil })
+			if inner != nil {
+				section, unlockInner = inner(ctx)
+			}
+			_, err = rlock.Export(section)
+			require.ErrorIs(t, err, rlock.ErrNotExported)
+			require.ErrorContains(t, err, text)
+			require.NotContains(t, err.Error(), "\n")
+			require.NoError(t, ctx.Err(), "the section goes on")
+			require.NoError(t, unlockInner())
+			require.NoError(t, unlock())
+		})
+	}
+	locks := func(m *rlock.Mutex) func(context.Context) (context.Context, rlock.UnlockFunc) {
+		return func(ctx context.Context) (context.Context, rlock.UnlockFunc) {
+			ctx, unlock, err := m.Lock(ctx)
+			require.NoError(t, err)
+			return ctx, unlock
+		}
+	}
+	outer := func(m *rlock.Mutex) func(context.Context) (context.Context, rlock.UnlockFunc) {
+		return func(ctx context.Context) (context.Context, rlock.UnlockFunc) {
+			_, unlock := locks(m)(ctx)
+			return ctx, unlock
+		}
+	}
+	m, rw := b.Mutex(b.name), b.RWMutex(b.name+" rw")
+	refuses("fair", b.FairMutex(b.name+" fair"), nil, "in the queue of a fair lock")
+	refuses("reader", rw.Read(), nil, "export the write side")
+	refuses("upgradeable", b.RWMutex(b.name+" up").Upgradeable(), nil, "export the write side")
+	refuses("quorum", rlock.Quorum(m, second.Mutex("q"), third.Mutex("q")), nil, "a quorum is on several servers")
+	refuses("all", rlock.All(m, b.Mutex(b.name+" 2")), nil, "together with other locks")
+	refuses("all of two servers", rlock.All(m, second.Mutex("q")), nil, "together with other locks")
+	refuses("inner level", m, locks(m), "2 levels of the hold are open")
+	refuses("outer level", m, outer(m), "2 levels of the hold are open")
+	refuses("reader in the writer's section", rw.Write(), outer(rw.Read()), "readers are in the section of the writer")
+
+	s := b.PermitSemaphore(b.name + " permits")
+	_, err := s.TrySetPermits(context.Background(), 1)
+	require.NoError(t, err)
+	require.NoError(t, s.Do(context.Background(), func(ctx context.Context, _ *rlock.Permit) error {
+		_, err := rlock.Export(ctx)
+		require.ErrorIs(t, err, rlock.ErrNotExported)
+		require.ErrorContains(t, err, "permits")
+		return ctx.Err()
+	}))
+
+	_, err = rlock.Export(context.Background())
+	require.ErrorIs(t, err, rlock.ErrNotHeld)
+	require.ErrorIs(t, err, rlock.ErrNotExported)
+	require.EqualError(t, err, "rlock: Export: rlock: not exported: the ctx carries no section (use the ctx that Lock returned): rlock: not held")
+	require.Panics(t, func() { _, _ = rlock.Export(nil) }) //nolint:staticcheck // that is what is tested
+
+	t.Run("after the inner unlock", func(t *testing.T) {
+		ctx, _, err := m.Lock(context.Background())
+		require.NoError(t, err)
+		inner, unlock, err := m.Lock(ctx)
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+		_, err = rlock.Export(inner)
+		require.ErrorIs(t, err, rlock.ErrNotHeld, "it is not the section around it that is exported")
+		require.NoError(t, ctx.Err())
+		ticket, err := rlock.Export(ctx)
+		require.NoError(t, err)
+		_, unlock, err = b.Adopt(context.Background(), ticket)
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+	})
+	t.Run("of several locks the innermost", func(t *testing.T) {
+		outer, unlockOuter, err := b.Mutex(b.name + " outer").Lock(context.Background())
+		require.NoError(t, err)
+		inner, unlock, err := m.Lock(outer)
+		require.NoError(t, err)
+		ticket, err := rlock.Export(inner)
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+		_, err = rlock.Export(inner)
+		require.ErrorIs(t, err, rlock.ErrNotHeld, "the outer one goes on")
+		require.NoError(t, outer.Err())
+		ctx, unlock, err := b.Adopt(outer, ticket)
+		require.NoError(t, err, "it can go on under that")
+		require.NoError(t, unlock())
+		require.ErrorIs(t, ctx.Err(), context.Canceled)
+		require.NoError(t, unlockOuter())
+	})
+}
+
+// A ctx that is done keeps a hold from being exported, unless it is left out; a hold that was lost is not exported at all.
+func TestExportAfterTheEnd(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	m := b.Mutex(b.name)
+	outer, cancel := context.WithCancel(context.Background())
+	ctx, unlock, err := m.Lock(outer)
+	require.NoError(t, err)
+	cancel()
+	_, err = rlock.Export(ctx)
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, err, rlock.ErrNotExported)
+	require.Positive(t, b.fields(t, b.name)[rlock.Owner(ctx)], "the section goes on")
+	ticket, err := rlock.Export(context.WithoutCancel(ctx))
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	_, unlock, err = b.Adopt(outer, ticket)
+	require.ErrorIs(t, err, rlock.ErrNotAcquired)
+	require.ErrorIs(t, err, context.Canceled)
+	require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	_, unlock, err = b.Adopt(context.Background(), ticket)
+	require.NoError(t, err, "it was not used")
+	require.NoError(t, unlock())
+
+	for _, known := range []bool{false, true} {
+		ctx, unlock, err = m.Lock(context.Background())
+		require.NoError(t, err)
+		if known {
+			b.loses(t, ctx, m)
+		} else {
+			require.NoError(t, b.do(t, "DEL", b.name).Error())
+		}
+		_, err = rlock.Export(ctx)
+		require.ErrorIs(t, err, rlock.ErrLost)
+		require.ErrorIs(t, err, rlock.ErrNotHeld)
+		require.NotErrorIs(t, err, rlock.ErrNotExported)
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+		require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+		redistest.Eventually(t, atMost, func() bool { return b.Stats().Holds == 0 }, "the call that has found the loss has ended")
+	}
+}
+
+// Close and Shutdown of the Client that exported do not end the ticket; a closed Client exports and adopts nothing.
+func TestTicketOutlivesItsClient(t *testing.T) {
+	redistest.Parallel(t)
+	for name, end := range map[string]func(*rlock.Client) error{
+		"Close":    func(c *rlock.Client) error { c.Close(); return nil },
+		"Shutdown": func(c *rlock.Client) error { return c.Shutdown(context.Background()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t)
+			exporter := newClient(t, b.rdb)
+			ticket := takenAlong(t, exporter.FencedMutex(b.name))
+			open, unlock, err := exporter.Mutex(b.name + " 2").Lock(context.Background())
+			require.NoError(t, err)
+			if name == "Shutdown" {
+				require.NoError(t, unlock())
+			}
+			require.NoError(t, end(exporter))
+			if name == "Close" {
+				_, err = rlock.Export(context.WithoutCancel(open))
+				require.ErrorIs(t, err, rlock.ErrClosed)
+				require.ErrorIs(t, err, rlock.ErrNotExported)
+				require.NoError(t, unlock())
+			}
+			_, _, err = exporter.Adopt(context.Background(), ticket)
+			require.ErrorIs(t, err, rlock.ErrClosed)
+			_, _, err = b.Mutex(b.name).TryLock(context.Background(), 0)
+			require.ErrorContains(t, err, "exported as")
+			_, unlock, err = b.Adopt(context.Background(), ticket)
+			require.NoError(t, err)
+			require.NoError(t, unlock())
+		})
+	}
+}
+
+// Tokens that a run has reserved are below that of the Adopt.
+func TestTokenAfterAReserve(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	m := b.FencedMutex(b.name)
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	line := []pending{lockAsync(t, m)}
+	for i := 2; i < 10; i++ {
+		redistest.Eventually(t, atMost, func() bool { return waiting() == i-1 }, "they wait in their order")
+		line = append(line, lockAsync(t, m))
+	}
+	redistest.Eventually(t, atMost, func() bool { return waiting() == len(line) }, "all wait")
+	require.NoError(t, ctx.Err())
+	require.NoError(t, unlock())
+	second := line[0].get(t, atMost)
+	require.NoError(t, second.err)
+	require.NoError(t, second.unlock())
+	third := line[1].get(t, atMost)
+	require.NoError(t, third.err)
+	token, _ := rlock.FencingToken(third.ctx, b.name)
+	ticket, err := rlock.Export(third.ctx)
+	require.NoError(t, err)
+	reserved, err := b.do(t, "GET", "redisson_lock_token:{"+b.name+"}").AsInt64()
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, reserved, token)
+	ctx, unlock, err = b.Adopt(context.Background(), ticket)
+	require.NoError(t, err)
+	adopted, _ := rlock.FencingToken(ctx, b.name)
+	require.Greater(t, adopted, reserved)
+	require.NoError(t, unlock())
+	last := adopted
+	for _, p := range line[2:] {
+		a := p.get(t, atMost)
+		require.NoError(t, a.err)
+		token, _ := rlock.FencingToken(a.ctx, b.name)
+		require.Greater(t, token, last)
+		last = token
+		require.NoError(t, a.unlock())
+	}
+}
+
+// A text that is no ticket, or one of a later version, says so without the text.
+func TestAdoptOfNoTicket(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	good := takenAlong(t, b.Mutex(b.name))
+	for text, says := range map[string]string{
+		"": "no text that Export returned", "secret": "no text that Export returned", good + "x": "no text that Export returned",
+		strings.Replace(good, ".1.", ".2.", 1): "of a later version", strings.Replace(good, ".m.", ".z.", 1): "of a later version",
+		strings.Replace(good, ".m.", ".w.", 1): "used before", strings.Replace(good, b.ID(), newClient(t, b.rdb).ID(), 1): "used before",
+	} {
+		ctx, unlock, err := b.Adopt(context.Background(), text)
+		require.ErrorIs(t, err, rlock.ErrTicket, text)
+		require.ErrorContains(t, err, says)
+		require.NotContains(t, err.Error(), "secret")
+		require.Equal(t, context.Background(), ctx)
+		require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+	}
+	_, unlock, err := b.Adopt(context.Background(), good)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	_, _, err = b.Adopt(context.Background(), good, rlock.WithLease(0))
+	require.ErrorContains(t, err, "WithLease is 0s")
+}
+
+// A Trace is told of both ends.
+func TestExportIsTraced(t *testing.T) {
+	redistest.Parallel(t)
+	var mu sync.Mutex
+	var acquired []rlock.AcquiredInfo
+	var released []rlock.ReleasedInfo
+	b := newBench(t, rlock.Options{Trace: &rlock.Trace{
+		Acquired: func(_ context.Context, i rlock.AcquiredInfo) { mu.Lock(); acquired = append(acquired, i); mu.Unlock() },
+		Released: func(_ context.Context, i rlock.ReleasedInfo) { mu.Lock(); released = append(released, i); mu.Unlock() },
+	}})
+	ticket := takenAlong(t, b.FencedMutex(b.name))
+	_, unlock, err := b.Adopt(context.Background(), ticket)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	mu.Lock()
+	defer mu.Unlock()
+	require.Len(t, acquired, 2)
+	require.Equal(t, rlock.PathFree, acquired[0].Path)
+	require.Equal(t, rlock.PathAdopted, acquired[1].Path)
+	require.Equal(t, "adopted", acquired[1].Path.String())
+	require.Equal(t, "fenced", acquired[1].Kind)
+	require.Len(t, released, 2)
+	require.True(t, released[0].Exported)
+	require.NoError(t, released[0].Err)
+	require.False(t, released[1].Exported)
+}
