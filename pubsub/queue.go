@@ -162,6 +162,19 @@ func (w *Waiter) Follows() bool {
 	return w.admittedBehind
 }
 
+// Exclusive is the next one before it that wants more than a share; nil: none does. It may be called on any goroutine.
+func (w *Waiter) Exclusive() *Waiter {
+	h := w.topic.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for x := w.prev; x != nil; x = x.prev {
+		if !x.Shared && x.err == nil {
+			return x
+		}
+	}
+	return nil
+}
+
 // Behind is how many wait behind it, up to a bound.
 func (w *Waiter) Behind(most int) (n int) {
 	h := w.topic.hub

@@ -60,6 +60,7 @@ func (o Options) forEngine() engine.Options {
 	return engine.Options{
 		Errors: engine.Errors{
 			Closed: ErrClosed, Lost: ErrLost, NotHeld: ErrNotHeld, NotReplicated: ErrNotReplicated, Reentry: ErrReentry, Upgrade: ErrUpgrade,
+			Deadlock: ErrDeadlock, Cycle: newDeadlockError,
 			Loss: newLostError, NotAcquired: newNotAcquired, Unreachable: unreachable, Failed: newLockError,
 		},
 		Tell:            t,
@@ -69,6 +70,7 @@ func (o Options) forEngine() engine.Options {
 		Replicas:        o.Replicas,
 		ReplicaTimeout:  o.ReplicaTimeout,
 		Renewed:         t.onRenewal(),
+		Deadlock:        o.Deadlock.forEngine(),
 		PlainPubSub:     o.PlainPubSub,
 	}
 }

@@ -1,0 +1,235 @@
+// Package deadlock finds cycles of Locks that wait for each other's holds.
+//
+// The graph has a node for each long wait: a Lock that has waited for a while, and whose ctx carries holds. From a wait an edge leads to each owner whose
+// hold keeps it from the lock, and from an owner to each wait whose ctx carries that hold: a section in which a Lock waits is taken not to end before
+// that. A lock needs all that are in its way to end, so each cycle is a deadlock.
+//
+// The last wait of a cycle is the one that began last. All holds of the cycle were there when it began: each is older than the wait in its section. So no
+// cycle comes about later, it is the last wait that finds it, and that is the victim. A search follows earlier waits alone, and finds each cycle
+// once.
+//
+// An edge is there as long as its wait and its hold are: neither comes back once it has ended. So a cycle that was followed once, and whose waits and
+// holds are all found again after that, was there between the two: that is how one is confirmed.
+package deadlock
+
+import (
+	"cmp"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Most is how many waits a cycle has at most that is found.
+const Most = 32
+
+// Hold is what a wait keeps others from.
+type Hold struct {
+	Owner string // as it is written in Redis: no other hold has it, on whichever server
+	Name  string // of the lock, for users
+	Since time.Time
+}
+
+// Sleeper is a wait as its engine sees it. Its methods may be called at any time, on any goroutine, with no mutex held.
+type Sleeper interface {
+	// IsWaiting reports whether it goes on, as far as is known.
+	IsWaiting() bool
+	// Keeps reports whether its ctx still carries the hold of that owner, neither unlocked nor lost.
+	Keeps(owner string) bool
+	// Blockers are the owners whose holds it waits for, as far as that is known without asking. Those that have ended since may be among them.
+	Blockers() []string
+	// IsBlocked reports whether an owner that Blockers returned has been in its way since then, if both are still there. It may ask Redis.
+	IsBlocked(owner string) bool
+}
+
+// Wait is a Lock that waits. It does not change.
+type Wait struct {
+	Sleeper
+
+	Number uint64    // of this process: no other wait has it
+	Began  time.Time // when the Lock began to wait
+	Client string    // the id of its Client
+	Lock   string    // the name of what it waits for
+	Holds  []Hold    // that its ctx carried when it began
+}
+
+var lastNumber atomic.Uint64
+
+// NewNumber is that of a new wait.
+func NewNumber() uint64 { return lastNumber.Add(1) }
+
+// Step is a wait in a cycle, and the hold of its ctx for which the one before it waits.
+type Step struct {
+	Host    string
+	PID     int
+	Client  string
+	Number  uint64
+	Holds   Hold
+	WaitsBy time.Time // when the wait began
+	Lock    string
+}
+
+// before orders waits, in all processes alike.
+func (s *Step) before(o *Step) bool {
+	return cmp.Or(s.WaitsBy.Compare(o.WaitsBy), cmp.Compare(s.Client, o.Client), cmp.Compare(s.Number, o.Number)) < 0
+}
+
+// Graph has the long waits of a process.
+type Graph struct {
+	host string
+	pid  int
+
+	mu sync.Mutex         // guards the following; no other lock is taken under it
+	of map[string][]*Wait // by the owners of their holds
+}
+
+// New returns an empty graph.
+func New() *Graph {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return &Graph{host: host, pid: os.Getpid(), of: make(map[string][]*Wait)}
+}
+
+// Add adds a long wait; Remove ends that.
+func (g *Graph) Add(w *Wait) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, h := range w.Holds {
+		g.of[h.Owner] = append(g.of[h.Owner], w)
+	}
+}
+
+// Remove takes a wait out that has ended, if it is in.
+func (g *Graph) Remove(w *Wait) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, h := range w.Holds {
+		rest := slices.DeleteFunc(g.of[h.Owner], func(o *Wait) bool { return o == w })
+		if len(rest) == 0 {
+			delete(g.of, h.Owner)
+		} else {
+			g.of[h.Owner] = rest
+		}
+	}
+}
+
+// Waits are the long waits that there are, in the order in which they began.
+func (g *Graph) Waits() (all []*Wait) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, waits := range g.of {
+		all = append(all, waits...)
+	}
+	slices.SortFunc(all, func(a, b *Wait) int { return cmp.Compare(a.Number, b.Number) })
+	return slices.Compact(all)
+}
+
+// keepers are the waits whose ctx carries the hold of that owner.
+func (g *Graph) keepers(owner string) (all []*Wait) {
+	g.mu.Lock()
+	all = slices.Clone(g.of[owner])
+	g.mu.Unlock()
+	return slices.DeleteFunc(all, func(w *Wait) bool { return !w.IsWaiting() || !w.Keeps(owner) })
+}
+
+// step is the wait as it stands behind one that waits for that owner.
+func (g *Graph) step(w *Wait, owner string) *Step {
+	s := &Step{Host: g.host, PID: g.pid, Client: w.Client, Number: w.Number, WaitsBy: w.Began, Lock: w.Lock}
+	if i := slices.IndexFunc(w.Holds, func(h Hold) bool { return h.Owner == owner }); i >= 0 {
+		s.Holds = w.Holds[i]
+	}
+	return s
+}
+
+// place is a wait that a search has come to.
+type place struct {
+	wait   *Wait
+	step   *Step
+	before *place // that waits for its hold; nil: it is where the search began
+	depth  int
+}
+
+// Find returns a cycle of which w is the last wait, and which begins with it; nil if there is none. It was there at some moment of the call.
+func (g *Graph) Find(w *Wait) []Step {
+	at := g.search(w)
+	if at == nil || !g.isStill(at) {
+		return nil
+	}
+	return at.cycle()
+}
+
+// search returns the end of the shortest way from w back to it.
+func (g *Graph) search(w *Wait) *place {
+	start := &place{wait: w, step: g.step(w, "")}
+	seen := make(map[*Wait]bool)
+	for next := []*place{start}; len(next) > 0; next = next[1:] {
+		p := next[0]
+		for _, owner := range p.wait.Blockers() {
+			for _, k := range g.keepers(owner) {
+				q := &place{wait: k, step: g.step(k, owner), before: p, depth: p.depth + 1}
+				switch {
+				case k == w:
+					return q
+				case !seen[k] && q.depth < Most && q.step.before(start.step):
+					seen[k] = true
+					next = append(next, q)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// isStill reports whether all of a way is as it was found.
+func (g *Graph) isStill(end *place) bool {
+	for p := end; p.before != nil; p = p.before {
+		if !p.before.wait.IsBlocked(p.step.Holds.Owner) {
+			return false
+		}
+	}
+	for p := end; p.before != nil; p = p.before { // after that, which may take a while
+		if !p.wait.IsWaiting() || !p.wait.Keeps(p.step.Holds.Owner) {
+			return false
+		}
+	}
+	return true
+}
+
+// cycle lists a way that ends where it began.
+func (p *place) cycle() []Step {
+	steps := []Step{*p.step}
+	for p = p.before; p.before != nil; p = p.before {
+		steps = append(steps, *p.step)
+	}
+	slices.Reverse(steps[1:])
+	return steps
+}
+
+var (
+	processMu sync.Mutex // guards the following; no other lock is taken under it
+	process   = New()
+)
+
+// Process is the graph of this process.
+func Process() *Graph {
+	processMu.Lock()
+	defer processMu.Unlock()
+	return process
+}
+
+// Apart runs f with another graph in place of that of this process, so that Clients made by it are as in another process. It is for tests.
+func Apart(f func()) {
+	apart := New()
+	processMu.Lock()
+	apart, process = process, apart
+	processMu.Unlock()
+	defer func() {
+		processMu.Lock()
+		process = apart
+		processMu.Unlock()
+	}()
+	f()
+}
