@@ -53,7 +53,10 @@
 // Sharded ones need a link for each node, and a [router] that knows which node serves which slot. A
 // link ends when it has been without subscriptions for a while.
 //
+// Beside all that a process may have an ear ([Hub.Listen]): a subscription to a channel of its own, on which others speak to it, whatever the
+// lock is. It has no queue, and lasts until the hub is closed.
+//
 // The files, each with one concept: hub.go (the entrance), queue.go (a waiter's way), claim.go (this
 // process hands the lock to a waiter), grant.go (another process does), message.go (what it says), expiry.go (its time is over), topic.go
-// (the queue), courtesy.go (after a run others go first), subscription.go, link.go with send.go and cutoff.go (the connection), router.go.
+// (the queue), courtesy.go (after a run others go first), ear.go with spoken.go (what others say to this process), subscription.go, link.go with send.go and cutoff.go (the connection), router.go.
 package pubsub

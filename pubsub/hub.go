@@ -3,6 +3,7 @@ package pubsub
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -252,9 +253,43 @@ func (h *Hub) Waiting() (n int) {
 	return n
 }
 
-// message handles a message of either channel.
+// Queued returns how many waiters of q have been put to sleep, and how many of them want more than a share.
+func (h *Hub) Queued(q Queue) (all, exclusive int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	t := h.topics[q]
+	if t == nil {
+		return 0, 0
+	}
+	for w := t.first; w != nil; w = w.next {
+		if w.turn == nil || w.err != nil { // it has asked for the first time, or leaves
+			continue
+		}
+		if all++; !w.Shared {
+			exclusive++
+		}
+	}
+	return all, exclusive
+}
+
+// Outside is how often this process is seen to listen to a channel as somebody who is not in line: once, or not.
+func (h *Hub) Outside(ch Channel) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.subs[ch]; s != nil && s.confirmed && !slices.Contains(s.names, ch.Name+line) {
+		return 1
+	}
+	return 0
+}
+
+// message handles a message of any channel.
 func (h *Hub) message(ch Channel, payload string) {
 	h.mu.Lock()
+	if s := h.subs[ch]; s != nil && s.ear != nil {
+		h.mu.Unlock()
+		s.ear.hear(payload)
+		return
+	}
 	defer h.mu.Unlock()
 	if s := h.subs[ch]; s != nil && s.waiter != nil {
 		s.waiter.topic.wake(s.waiter)
@@ -274,7 +309,7 @@ func (h *Hub) beside(ch Channel, end string) *subscription {
 		return nil
 	}
 	ch.Name = name
-	if s := h.subs[ch]; s != nil && s.waiter == nil {
+	if s := h.subs[ch]; s != nil && s.waiter == nil && s.ear == nil {
 		return s
 	}
 	return nil

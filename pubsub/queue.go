@@ -175,6 +175,9 @@ func (w *Waiter) Exclusive() *Waiter {
 	return nil
 }
 
+// Waited reports whether it was put to sleep, or would have been. It is for a waiter that has left the queue.
+func (w *Waiter) Waited() bool { return w.turn != nil }
+
 // Behind is how many wait behind it, up to a bound.
 func (w *Waiter) Behind(most int) (n int) {
 	h := w.topic.hub

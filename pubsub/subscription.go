@@ -18,6 +18,7 @@ type subscription struct {
 	names   []string // of the channel, and of those beside it; one command is for all of them
 	topics  []*topic // the queues for its messages, also the empty ones until it is dropped
 	waiter  *Waiter  // instead of these, if it is to the waiter's own channel, until that leaves
+	ear     *Ear     // instead of these, if others speak to this process there
 	bare    bool     // the server refuses the channels beside it
 
 	confirmed bool  // by the server, all of it, and nothing was taken back since
@@ -44,7 +45,7 @@ func (h *Hub) subscription(ch Channel) *subscription {
 // choose sets the channels that are about to be subscribed to. That for grants is the last one.
 func (s *subscription) choose() {
 	s.names = append(s.names[:0], s.channel.Name)
-	if s.bare || s.waiter != nil {
+	if s.bare || s.waiter != nil || s.ear != nil {
 		return
 	}
 	if s.inLine() {
@@ -68,7 +69,7 @@ func (s *subscription) inLine() bool {
 func (s *subscription) wrong() bool { return len(s.names) > 2 && !s.inLine() }
 
 // grants reports whether the subscription is to grants, too.
-func (s *subscription) grants() bool { return !s.bare && s.waiter == nil }
+func (s *subscription) grants() bool { return !s.bare && s.waiter == nil && s.ear == nil }
 
 type op int8
 
@@ -80,7 +81,7 @@ const (
 
 // wanted reports whether a queue needs the subscription, or is likely to need it soon.
 func (s *subscription) wanted() bool {
-	if s.lingers || s.waiter != nil {
+	if s.lingers || s.waiter != nil || s.ear != nil && s.ear.refusal == nil {
 		return true
 	}
 	for _, t := range s.topics {
@@ -134,6 +135,9 @@ func (s *subscription) confirm() {
 		s.op = noOp
 	}
 	s.confirmed = true
+	if s.ear != nil {
+		s.ear.isConfirmed()
+	}
 	s.wakeFirst()
 	s.update()
 }
@@ -142,6 +146,9 @@ func (s *subscription) confirm() {
 func (s *subscription) lose() {
 	s.confirmed, s.lingers = false, false
 	s.stopTimer()
+	if s.ear != nil {
+		s.ear.signal()
+	}
 }
 
 // wakeFirst wakes the first waiter of each queue that needs the subscription: a message may have
@@ -162,6 +169,9 @@ func (s *subscription) wakeFirst() {
 func (s *subscription) refuse(err error) {
 	if s.waiter != nil {
 		s.waiter.place.own, s.waiter = nil, nil
+	}
+	if s.ear != nil {
+		s.ear.refuse(fmt.Errorf("subscribe to %q: %w", s.channel.Name, err))
 	}
 	for _, t := range s.topics {
 		t.refuse(fmt.Errorf("subscribe to %q: %w", s.channel.Name, err))

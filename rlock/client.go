@@ -17,6 +17,7 @@ import (
 //
 //   - one that keeps the leases;
 //   - one that keeps the places of waiters, once a FairMutex was waited for;
+//   - two that follow what others say to the Client, once a lock was taken with [WithAsked];
 //   - one for each Redis node on which something is waited for, with a connection of its own;
 //   - when needed, one that undoes what calls without an answer may have done; on a cluster, one for each slot;
 //   - one for each latch that something waits for, one for each that is being changed, and one for each semaphore in use;

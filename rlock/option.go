@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/kinds"
 )
 
 // Option changes one lock handle, see [Client.Mutex].
@@ -26,6 +27,9 @@ func withOptions(m *engine.Spec, options []Option) *engine.Spec {
 	}
 	if m.MinHold > 0 && !m.Kind.PassesOn {
 		m.Invalid = m.Fail(errors.New("a lock of this kind cannot stay taken after its unlock: use WithMinHold with a Mutex"))
+	}
+	if m.Mark != 0 && m.Kind == kinds.PermitSemaphore {
+		m.Invalid = m.Fail(errors.New("nobody waits for one permit and not for another: use WithAsked with a lock"))
 	}
 	if m.Name == "" {
 		m.Invalid = m.Fail(errors.New("the name is empty"))

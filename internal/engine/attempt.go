@@ -106,6 +106,7 @@ func (l *attempt) toTurn() (*Level, error) {
 			return nil, l.failure(nil)
 		}
 	}
+	l.askHere()
 	granted, gone, err := l.awaitTurn()
 	if gone && l.leaveInTime(errors.Is(err, pubsub.ErrExpired)) {
 		return nil, l.failure(err)
@@ -167,6 +168,7 @@ func (l *attempt) inTurn() (*Level, error) {
 			return nil, ErrOver
 		case l.Spec.Kind.Queueing != kinds.PerWaiter || l.keepsPlace(a):
 			l.waiter.Held(a.TTL, a.Joined)
+			l.asksHolder(a.Holder)
 			return nil, ErrOver
 		}
 		l.leavePlace() // it is gone in Redis: the next request is for a new one
@@ -264,7 +266,7 @@ func (l *attempt) joinsProcesses() bool {
 // turn. So each has the other's tenure, with what is to be settled of it. This one sleeps, and looks at its tenure only behind the hub's mutex.
 func (l *attempt) Inherit(from any) bool {
 	other := from.(*attempt) //nolint:errcheck // no other value is ever set
-	if l.Spec.Kind != other.Spec.Kind || l.Spec.isShort() != other.Spec.isShort() || other.Tenure.Unresolved != nil {
+	if l.Spec.Kind != other.Spec.Kind || l.Spec.isShort() != other.Spec.isShort() || l.Spec.Mark != other.Spec.Mark || other.Tenure.Unresolved != nil {
 		return false
 	}
 	if l.Tenure, other.Tenure = other.Tenure, l.Tenure; other.Tenure != nil {

@@ -33,6 +33,9 @@ type Engine struct {
 	stats       counters
 	insiders    insiders
 	held        heldLocks // for Options.Deadlock
+	ear         ear
+	askings     askings
+	askables    askables
 
 	shutting, emptied sync.Once
 	Shut              chan struct{} // closed by Shutdown at once: no new holds

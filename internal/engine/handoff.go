@@ -81,7 +81,7 @@ func (l *attempt) Take(from any, outsiders bool) bool {
 	if outsiders {
 		o = o.besideOutsiders()
 	}
-	if l.Spec.Kind != t.Spec.Kind || !l.Spec.mayPassOn() || !l.Tenure.isClean() || t.run.over(o, now) {
+	if l.Spec.Kind != t.Spec.Kind || !l.Spec.mayPassOn() || !l.Spec.canHave(t) || !l.Tenure.isClean() || t.run.over(o, now) {
 		return false
 	}
 	handed := AcquireResult{how: passed}

@@ -93,6 +93,9 @@ func (l *Level) close() (closed, last bool) {
 	if empty {
 		t.leaveInsiders()
 	}
+	if last {
+		h.isAskedNoMore()
+	}
 	cancel(&h.unlocked)
 	return true, last
 }

@@ -33,6 +33,8 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 		holdersCancelled: make(chan struct{}),
 		over:             make(chan struct{}),
 	}
+	c.askables.due = make(chan struct{}, 1)
+	c.ear.of = []listener{{kind: saidAsked, heard: c.askables.heard, live: c.askables.lookAtAll}}
 	c.sweepers = sweep.New(c.Calls, rdb)
 	c.errs = &c.Options.Errors
 	c.Hub = pubsub.New(rdb, c.ID)

@@ -232,6 +232,7 @@ func (l *attempt) begin(ctx context.Context, cancel context.CancelCauseFunc, a A
 	if l.queued { // others are let in with it, so first it is in itself
 		l.waiter.Done(m.expiry(m.TTL()))
 	}
+	l.mayBeAsked(a)
 	return nil
 }
 

@@ -65,6 +65,9 @@ func (l *attempt) share() (*Level, error) {
 	if t == nil {
 		return nil, ErrOver
 	}
+	if !m.canHave(t) {
+		return nil, ErrOver
+	}
 	if left := time.Until(m.Engine.Leases.Until(&t.Lease)); left < m.TTL()/3 || left > m.TTL() { // nor a longer one than it asks for
 		return nil, ErrOver
 	}
@@ -77,6 +80,9 @@ func (l *attempt) share() (*Level, error) {
 		}
 		return nil, err
 	}
+	l.level = s
+	l.Tenure = t
+	l.mayBeAsked(AcquireResult{how: shared})
 	l.isShared()
 	return s, nil
 }
@@ -90,7 +96,7 @@ func (l *attempt) isShared() {
 // Share has the Lock join one before it, which leads. It sleeps, and looks at its tenure only behind the hub's mutex.
 func (l *attempt) Share(with any) bool {
 	first := with.(*attempt) //nolint:errcheck // no other value is ever set
-	if !first.leads || !l.mayShare() {
+	if !first.leads || !l.mayShare() || !l.Spec.canHave(first.Tenure) {
 		return false
 	}
 	first.Tenure.coming.Add(1)

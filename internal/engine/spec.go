@@ -23,6 +23,7 @@ type Spec struct {
 	MinHold   time.Duration // see WithMinHold
 	Grace     time.Duration // see WithGrace
 	NoReentry bool          // see WithoutReentry
+	Mark      kinds.Mark    // what its owners say of their Client; 0: nothing
 	alone     bool          // it has a tenure of its own, though its kind shares one
 	Invalid   error         // what is wrong with the handle; returned by Lock
 }

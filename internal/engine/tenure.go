@@ -63,10 +63,10 @@ type Majority interface {
 	Release(last *Level, over time.Time) error
 }
 
-// lastTag is the tag of the tenure that was made last.
+// lastTag is the tag of the tenure that was made last, without its mark.
 var lastTag atomic.Uint64
 
-func newTenure(m *Spec) *Tenure { return &Tenure{Spec: m, Tag: lastTag.Add(1)} }
+func newTenure(m *Spec) *Tenure { return &Tenure{Spec: m, Tag: m.mark().Marked(lastTag.Add(1))} }
 
 // Field is the owner as Redis has it. It is made anew each time, for there may be many tenures, and calls for
 // each of them are rare.
@@ -293,6 +293,7 @@ func (t *Tenure) Lose(why Loss) bool {
 		return true // nobody is told of that
 	}
 	for _, h := range lost {
+		h.isAskedNoMore()
 		c.lost(&h.first, t.Spec.Kind.Name, loss)
 	}
 	return true

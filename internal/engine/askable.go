@@ -1,0 +1,374 @@
+package engine
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/lua"
+)
+
+// A hold may want to know if somebody waits for its lock, see WithAsked. It learns so in four ways:
+//
+//   - a goroutine of this process is about to wait (askHere), or waits already when the hold begins;
+//   - another process says so (asking.go), to the ear;
+//   - a look in Redis: when a hold begins whose Lock had to wait, since those that wait behind it may not know who has the lock; and when the ear
+//     is live, for what it has missed;
+//   - a look every third of the watchdog time, for those that cannot speak: Redisson, older versions, and whoever may not publish.
+//
+// What another process has said is known of the tenure, and holds for all that stand on it. It may come before the answer that the tenure has
+// the lock, and between two holds: so the last ones that were asked and have no hold here are remembered.
+
+// askables are the holds of a Client that want to know.
+type askables struct {
+	some     atomic.Int32 // how many tenures they stand on: mostly none, and then nobody who waits looks here
+	watching sync.Once
+	due      chan struct{} // capacity 1: some are to be looked at
+
+	mu     sync.Mutex             // guards the following; no other lock is taken under it
+	of     map[uint64]*askable    // by the tag of the tenure
+	at     map[string][]*askable  // the same by the key of the lock
+	early  [rememberedTags]uint64 // tenures that were asked for, and had no hold here
+	oldest int                    // of these
+}
+
+// rememberedTags bounds what is remembered.
+const rememberedTags = 64
+
+// askable is a tenure on which holds stand that want to know.
+type askable struct {
+	spec    *Spec // of the lock on that server
+	tag     uint64
+	holds   []*Askable
+	asked   bool      // somebody elsewhere waits
+	look    bool      // it is to be looked at
+	outside time.Time // when somebody was first seen to listen who may not wait; zero: nobody was
+}
+
+// Askable is what a hold knows of those who wait for it.
+type Askable struct {
+	hold  *hold
+	once  sync.Once
+	asked chan struct{}
+	at    []*Spec // the lock, on each server that it is on
+}
+
+func newAskable(h *hold, at ...*Spec) *Askable {
+	return &Askable{hold: h, asked: make(chan struct{}), at: at}
+}
+
+// ask says that somebody waits.
+func (a *Askable) ask() { a.once.Do(func() { close(a.asked) }) }
+
+// mayBeAsked has a hold know of those who wait, from now on. looks says that there may be some that do not know who has the lock.
+func (l *attempt) mayBeAsked(a AcquireResult) {
+	if l.Spec.Mark.Wants(kinds.WantsAsked) {
+		newAskable(l.level.hold, l.Spec).begin(l.Tenure.Tag, a.how == byCall && l.waiter.Waited())
+	}
+}
+
+// begin enters a hold that has just begun. Whoever waits here has joined the hub before it looks for holds; so it is seen in one of the two.
+func (a *Askable) begin(tag uint64, looks bool) {
+	for _, m := range a.at {
+		c := m.Engine
+		c.listen()
+		c.askables.watching.Do(func() { c.Calls.Go(c.watchAskables) }) // ends with Close
+		c.askables.add(m, tag, a, looks)
+		all, exclusive := c.Hub.Queued(m.waiters())
+		if exclusive > 0 || all > 0 && m.Kind.Side != lua.Reader {
+			a.ask()
+		}
+	}
+}
+
+// isAskedNoMore is the end of a hold.
+func (h *hold) isAskedNoMore() {
+	if m := h.first.spec; m.Mark.Wants(kinds.WantsAsked) {
+		m.Engine.askables.forget(h, h.tenure.Tag)
+	}
+}
+
+func (s *askables) add(m *Spec, tag uint64, a *Askable, looks bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.of[tag]
+	if e == nil {
+		e = &askable{spec: m, tag: tag}
+		if at := slices.Index(s.early[:], tag); at >= 0 {
+			e.asked, s.early[at] = true, 0
+		}
+		if s.of == nil {
+			s.of, s.at = make(map[uint64]*askable), make(map[string][]*askable)
+		}
+		s.of[tag] = e
+		s.at[m.Key] = append(s.at[m.Key], e)
+		s.some.Add(1)
+	}
+	e.holds = append(e.holds, a)
+	switch {
+	case e.asked:
+		a.ask()
+	case looks:
+		e.look = true
+		s.lookSoon()
+	}
+}
+
+// forget is the end of a hold.
+func (s *askables) forget(h *hold, tag uint64) {
+	for _, m := range s.remove(h, tag) {
+		if other := &m.Engine.askables; other != s {
+			other.remove(h, tag)
+		}
+	}
+}
+
+// remove takes a hold out, and returns where else it is.
+func (s *askables) remove(h *hold, tag uint64) (at []*Spec) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e := s.of[tag]
+	if e == nil {
+		return nil
+	}
+	e.holds = slices.DeleteFunc(e.holds, func(a *Askable) bool {
+		if a.hold == h {
+			at = a.at
+		}
+		return a.hold == h
+	})
+	if len(e.holds) > 0 {
+		return at
+	}
+	delete(s.of, tag)
+	s.some.Add(-1)
+	key := e.spec.Key
+	if s.at[key] = slices.DeleteFunc(s.at[key], func(x *askable) bool { return x == e }); len(s.at[key]) == 0 {
+		delete(s.at, key)
+	}
+	if e.asked { // the tenure may go on
+		s.remember(tag)
+	}
+	return at
+}
+
+func (s *askables) remember(tag uint64) {
+	if !slices.Contains(s.early[:], tag) {
+		s.early[s.oldest] = tag
+		s.oldest = (s.oldest + 1) % len(s.early)
+	}
+}
+
+// heard is told by another process that it waits for an owner with that tag.
+func (s *askables) heard(payload string) {
+	tag, err := strconv.ParseUint(payload, 10, 64)
+	if err != nil || kinds.MarkOfTag(tag) == 0 || kinds.Unmarked(tag) > lastTag.Load() {
+		return // nobody here has, or had, that tag
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.of[tag]; e != nil {
+		e.ask()
+	} else {
+		s.remember(tag)
+	}
+}
+
+// ask tells all holds of a tenure that somebody elsewhere waits. askables.mu is held.
+func (e *askable) ask() {
+	e.asked = true
+	for _, a := range e.holds {
+		a.ask()
+	}
+}
+
+// askHere tells the holds of this process that a Lock of the same process waits for.
+func (l *attempt) askHere() { l.Spec.askHere(l.within) }
+
+func (m *Spec) askHere(within *hold) {
+	s := &m.Engine.askables
+	if s.some.Load() == 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.at[m.Key] {
+		if m.Kind.Side == lua.Reader && e.spec.Kind.Side == lua.Reader {
+			continue // it waits for a writer
+		}
+		for _, a := range e.holds {
+			if a.hold != within {
+				a.ask()
+			}
+		}
+	}
+}
+
+// of returns what is known of a hold; nil if it does not want to know.
+func (s *askables) find(h *hold, tag uint64) *Askable {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.of[tag]; e != nil {
+		for _, a := range e.holds {
+			if a.hold == h {
+				return a
+			}
+		}
+	}
+	return nil
+}
+
+// Asked is closed when somebody waits for the innermost hold that ctx carries and that wants to know; nil if there is none.
+func Asked(ctx context.Context) <-chan struct{} {
+	for l := levelOf(ctx); l != nil; l = l.enclosing() {
+		if !l.hold.first.spec.Mark.Wants(kinds.WantsAsked) || !l.IsOpen() {
+			continue
+		}
+		if a := l.hold.first.spec.Engine.askables.find(l.hold, l.hold.tenure.Tag); a != nil {
+			return a.asked
+		}
+	}
+	return nil
+}
+
+func (s *askables) lookSoon() {
+	select {
+	case s.due <- struct{}{}:
+	default:
+	}
+}
+
+// lookAtAll has all be looked at.
+func (s *askables) lookAtAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.of {
+		e.look = !e.asked
+	}
+	s.lookSoon()
+}
+
+const (
+	// lingering is for how long a process that does not wait may still listen for unlocks, and more: whoever is seen to listen for longer waits.
+	lingering = time.Second
+	// looksTogether is how many are looked at by one batch of commands.
+	looksTogether = 100
+)
+
+// watchAskables looks until Close.
+func (c *Engine) watchAskables() {
+	s := &c.askables
+	every := time.NewTicker(c.Options.WatchdogTimeout / 3)
+	defer every.Stop()
+	again := time.NewTimer(time.Hour)
+	defer again.Stop()
+	for {
+		select {
+		case <-s.due:
+		case <-again.C:
+			s.lookAtAll()
+		case <-every.C:
+			s.lookAtAll()
+		case <-c.Calls.Done():
+			return
+		}
+		for some := s.next(); len(some) > 0; some = s.next() {
+			if c.look(some) {
+				again.Reset(lingering)
+			}
+		}
+	}
+}
+
+// next is whom to look at now.
+func (s *askables) next() (some []*askable) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range s.of {
+		if e.look {
+			e.look = false
+			if some = append(some, e); len(some) == looksTogether {
+				break
+			}
+		}
+	}
+	return some
+}
+
+// look asks Redis who waits. It reports whether some are to be looked at again soon. What cannot be known is looked for the next time.
+func (c *Engine) look(some []*askable) (again bool) {
+	var cmds []rueidis.Completed
+	var ends []int // of the commands for each
+	for _, e := range some {
+		cmds = append(cmds, e.spec.lookFor()...)
+		ends = append(ends, len(cmds))
+	}
+	replies := c.rdb.DoMulti(c.Calls.Context(context.Background(), time.Now(), 0), cmds...)
+	s := &c.askables
+	from := 0
+	for i, e := range some {
+		waits, outside := e.spec.isWaitedFor(replies[from:ends[i]])
+		from = ends[i]
+		own := 0
+		if outside > 0 {
+			own = c.Hub.Outside(c.KnownChannel(e.spec))
+		}
+		s.mu.Lock()
+		switch {
+		case waits:
+			e.ask()
+		case outside <= own:
+			e.outside = time.Time{}
+		case e.outside.IsZero():
+			e.outside, again = time.Now(), true
+		case time.Since(e.outside) >= lingering/2:
+			e.ask()
+		default:
+			again = true
+		}
+		s.mu.Unlock()
+	}
+	return again
+}
+
+// lookFor are the commands that tell who waits for a lock: how many are in the queue there, and who listens.
+func (m *Spec) lookFor() (cmds []rueidis.Completed) {
+	c, b := m.Engine, m.Engine.rdb.B()
+	if m.Kind.Queueing == kinds.PerWaiter {
+		return append(cmds, b.Llen().Key(m.queue).Build()) // Redisson's are there, too
+	}
+	if key := m.queueKey(); key != "" {
+		cmds = append(cmds, b.Zcard().Key(key).Build())
+	}
+	ch := c.KnownChannel(m)
+	if ch.Sharded {
+		return append(cmds, b.PubsubShardnumsub().Channel(ch.Name, ch.Name+inLine).Build().SetSlot(m.Key))
+	}
+	return append(cmds, b.PubsubNumsub().Channel(ch.Name, ch.Name+inLine).Build())
+}
+
+// inLine is what the channel of those who are in line ends with.
+const inLine = ":rlock_queue"
+
+// isWaitedFor reads the answers.
+func (m *Spec) isWaitedFor(replies []rueidis.RedisResult) (waits bool, outside int) {
+	for _, r := range replies {
+		if n, err := r.AsInt64(); err == nil {
+			waits = waits || n > 0
+			continue
+		}
+		listen, err := r.AsIntMap()
+		if err != nil {
+			continue
+		}
+		ch := m.Engine.KnownChannel(m).Name
+		outside += int(listen[ch] - listen[ch+inLine])
+	}
+	return waits, outside
+}

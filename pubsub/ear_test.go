@@ -1,0 +1,188 @@
+package pubsub
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
+)
+
+// listens makes an ear, and waits until it is live. What it hears comes on the channel.
+func (s site) listens(ch Channel) (*Ear, <-chan string) {
+	s.t.Helper()
+	heard := make(chan string, 100)
+	e := s.hub.Listen(ch, func(text string) { heard <- text })
+	s.awaitEar(e, 1)
+	return e, heard
+}
+
+// awaitEar waits until the ear is live, at least for the nth time.
+func (s site) awaitEar(e *Ear, n int) {
+	s.t.Helper()
+	over := time.After(recovery)
+	for st := e.State(); !st.Live || st.Confirmed < n; st = e.State() {
+		require.NoError(s.t, st.Refusal)
+		select {
+		case <-e.News():
+		case <-over:
+			s.t.Fatal("the ear is not live")
+		}
+	}
+}
+
+// hears waits for a text.
+func (s site) hears(heard <-chan string, text string) {
+	s.t.Helper()
+	select {
+	case got := <-heard:
+		require.Equal(s.t, text, got)
+	case <-time.After(soon):
+		s.t.Fatal("it was not heard")
+	}
+}
+
+// The ear shares the connection with waiters, stays when these have gone, and is not told of unlocks.
+func TestEarBesideWaiters(t *testing.T) {
+	t.Parallel()
+	for name, mod := range respVersions {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := sharedSite(t, mod)
+			ear := plain(redistest.Name(t) + ":ear")
+			_, heard := s.listens(ear)
+			ch := plain(redistest.Name(t))
+			ws := s.park(ch, 2)
+			require.Equal(t, 1, s.hub.linkCount())
+			s.publish(ear, "one")
+			s.publish(ch, "0")
+			awaitTurn(t, ws[0], soon)
+			ws[0].Leave()
+			ws[1].Leave()
+			s.awaitSubscribers(ch, 0)
+			s.publish(ear, "two")
+			s.hears(heard, "one")
+			s.hears(heard, "two")
+			s.hub.Drain()
+			s.publish(ear, "three")
+			s.hears(heard, "three")
+			s.hub.Close()
+			s.awaitSubscribers(ear, 0)
+		})
+	}
+}
+
+// It is asked for again after each connection that was lost, and counts how often it was live.
+func TestEarReconnects(t *testing.T) {
+	t.Parallel()
+	t.Run("client kill", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t)
+		s := newSite(t, server.Client(t), server.Client(t))
+		ch := plain("ear")
+		e, heard := s.listens(ch)
+		for n := 2; n < 5; n++ {
+			require.NoError(t, s.do(s.rdb.B().ClientKill().TypePubsub().Build()).Error())
+			s.awaitEar(e, n)
+			s.publish(ch, "here")
+			s.hears(heard, "here")
+		}
+	})
+	t.Run("server restart", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Start(t)
+		s := newSite(t, server.Client(t), server.Client(t))
+		e, heard := s.listens(plain("ear"))
+		server.Kill()
+		server.Restart()
+		s.awaitEar(e, 2)
+		redistest.Eventually(t, recovery, func() bool { return s.do(s.rdb.B().Ping().Build()).Error() == nil }, "the server is back")
+		s.publish(plain("ear"), "here")
+		s.hears(heard, "here")
+	})
+}
+
+// On a cluster the ear is at the node that serves its slot, and follows that.
+func TestEarOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	for _, sharded := range []bool{true, false} {
+		s := newSite(t, cluster.Client(t), cluster.Client(t))
+		ch := Channel{EarChannel("me"), sharded}
+		e, heard := s.listens(ch)
+		s.publish(ch, "here")
+		s.hears(heard, "here")
+		if sharded {
+			slot := cluster.Slot(t, ch.Name)
+			from := cluster.Owner(t, slot)
+			to := cluster.Nodes()[0]
+			if to.Addr() == from.Addr() {
+				to = cluster.Nodes()[1]
+			}
+			cluster.MigrateSlot(t, slot, from, to)
+			s.awaitEar(e, 2)
+			redistest.Eventually(t, recovery, func() bool {
+				s.publish(ch, "there")
+				select {
+				case <-heard:
+					return true
+				case <-time.After(quiet):
+					return false
+				}
+			}, "heard at the other node")
+		}
+	}
+}
+
+// A user that may not listen is told so once, and the waiters are as before.
+func TestEarRefused(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	s := newSite(t, limited(t, server, "~*", "+@all", "resetchannels", "&open*"), server.Client(t))
+	e := s.hub.Listen(plain("shut"), func(string) { t.Error("it hears") })
+	over := time.After(soon)
+	for e.State().Refusal == nil {
+		select {
+		case <-e.News():
+		case <-over:
+			t.Fatal("not refused")
+		}
+	}
+	require.ErrorContains(t, e.State().Refusal, `subscribe to "shut": `)
+	require.False(t, e.State().Live)
+	s.leaveAll(plain("open"), s.park(plain("open"), 2))
+}
+
+func TestSpoken(t *testing.T) {
+	for text, want := range map[string]Spoken{
+		"0 asked 17":     {"asked", "17"},
+		"0 asked ":       {"asked", ""},
+		"0 probe a b\nc": {"probe", "a b\nc"},
+	} {
+		got, ok := ReadSpoken(text)
+		require.True(t, ok, text)
+		require.Equal(t, want, got)
+		require.Equal(t, text, got.String())
+	}
+	for _, text := range []string{
+		"", "0", "0 asked", "1 asked 17", "00 asked 17", "0  17", "0 Asked 17", "0 asked17 x", "0 " + strings.Repeat("a", 17) + " x",
+		"0 asked " + strings.Repeat("1", MaxSpoken),
+	} {
+		_, ok := ReadSpoken(text)
+		require.False(t, ok, text)
+	}
+}
+
+// FuzzSpoken: reading never panics, and what is read says the same when it is written.
+func FuzzSpoken(f *testing.F) {
+	for _, seed := range []string{"0 asked 11000000000000000001", "0 a ", "1 a b", "0 \xff x", "0 probe \x00"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if s, ok := ReadSpoken(text); ok {
+			require.Equal(t, text, s.String())
+			require.True(t, len(text) <= MaxSpoken)
+		}
+	})
+}
