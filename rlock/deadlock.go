@@ -14,17 +14,18 @@ import (
 //
 // A Lock that has waited for After, and whose ctx carries holds, looks for a cycle: it waits for the hold of a section, in which a Lock waits for the
 // hold of another one, and so on until a section of its own. The cycle may lead through all Clients of the process that have the option, whichever Redis
-// they use, and through locks of all kinds but [Quorum] and semaphores. Readers count, all of those for which a writer waits, as do readers that stand
+// they use, through those of other processes, which speak to each other, and through locks of all kinds but [Quorum] and semaphores. Readers count, all of those for which a writer waits, as do readers that stand
 // behind a waiting writer. An [All] counts with what its ctx carries, and not with its members, for it holds none of them while it waits.
 //
-// Each deadlock has one victim: the Lock that began to wait last. It finds the deadlock when it has waited for After, or a moment later if it has to ask
-// Redis who is in its way. What follows is up to Action.
+// Each deadlock has one victim: the Lock that began to wait last. It finds the deadlock when it has waited for After; between processes after two
+// messages more for each of them. What follows is up to Action.
 //
 // A section counts as waiting while any Lock under its ctx waits: use [Detach] for goroutines that are started there, and that it does not wait for. A
 // TryLock with time left counts as any other Lock.
 //
 // A Lock whose ctx carries no hold costs nothing; one that carries some has a timer. After that time it asks Redis who has the lock, unless the process
-// knows of a deadlock, and again after pauses that double, up to 30 s.
+// knows of a deadlock, and speaks to their processes, and again after pauses that double, up to 30 s. From then on the Client has one subscription more, as
+// for [WithAsked]; for users that ACLs limit see docs/protocol.md.
 type Deadlock struct {
 	// After is for how long a Lock waits before it looks. 0 means never; less than a millisecond is an error. A second is much longer than most waits.
 	After  time.Duration

@@ -2,14 +2,18 @@ package rlock_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/deadlock"
@@ -86,108 +90,144 @@ func victimOf(t *testing.T, errs []error) *rlock.DeadlockError {
 	return e
 }
 
-// Sections that wait for each other in a circle of 2 to 5 are found, whichever locks it leads through. The last that began to wait fails, and its error
-// tells of the circle.
-func TestDeadlockInAProcess(t *testing.T) {
-	kinds := map[string]func(c *rlock.Client, name string) rlock.Locker{
-		"plain":  func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name) },
-		"fenced": func(c *rlock.Client, name string) rlock.Locker { return c.FencedMutex(name) },
-		"fair":   func(c *rlock.Client, name string) rlock.Locker { return c.FairMutex(name) },
-		"writer": func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Write() },
-		"upgradeable": func(c *rlock.Client, name string) rlock.Locker {
-			return c.RWMutex(name).Upgradeable()
-		},
-		"All": func(c *rlock.Client, name string) rlock.Locker {
-			return rlock.All(c.Mutex(name), c.Mutex(name+"/beside"))
-		},
-		"fixed lease": func(c *rlock.Client, name string) rlock.Locker {
-			return c.Mutex(name, rlock.WithLease(time.Minute))
-		},
-	}
-	for kind, lock := range kinds {
+// deadlockKinds are locks that a circle may lead through.
+var deadlockKinds = map[string]func(c *rlock.Client, name string) rlock.Locker{
+	"plain":       func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name) },
+	"fenced":      func(c *rlock.Client, name string) rlock.Locker { return c.FencedMutex(name) },
+	"fair":        func(c *rlock.Client, name string) rlock.Locker { return c.FairMutex(name) },
+	"writer":      func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Write() },
+	"upgradeable": func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Upgradeable() },
+	"All": func(c *rlock.Client, name string) rlock.Locker {
+		return rlock.All(c.Mutex(name), c.Mutex(name+"/beside"))
+	},
+	"fixed lease": func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithLease(time.Minute)) },
+	"asked":       func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithAsked()) },
+}
+
+// Sections that wait for each other in a circle of 2 to 5 are found, whichever locks it leads through, in one process or between as many. The last that
+// began to wait fails, and its error tells of the circle.
+func TestDeadlock(t *testing.T) {
+	for kind, lock := range deadlockKinds {
 		for n := 2; n <= 5; n++ {
-			t.Run(fmt.Sprintf("%s/%d", kind, n), func(t *testing.T) {
-				redistest.Parallel(t)
-				w := newWaits()
-				o := failAfter(300 * time.Millisecond)
-				o.Trace = w.trace()
-				b := newBench(t, o)
-				locks := make([]rlock.Locker, n)
-				for i := range locks {
-					locks[i] = lock(b.Client, fmt.Sprint(b.name, "/", i))
-				}
-				parties := make([]party, n)
-				for i := range parties {
-					parties[i] = party{locks[i], locks[(i+1)%n]}
-				}
-				began := time.Now()
-				e := victimOf(t, circle(t, parties, func(int) { w.next(t) }))
-				require.GreaterOrEqual(t, time.Since(began), 300*time.Millisecond)
-				require.Len(t, e.Cycle, n)
-				require.Equal(t, b.ID(), e.Cycle[0].Client)
-				for i, at := range e.Cycle {
-					require.False(t, at.Since.After(at.WaitingSince))
-					require.Contains(t, at.Owner, b.ID())
-					require.Equal(t, at.WaitsFor, e.Cycle[(i+1)%n].Holds)
-				}
-			})
+			for where, client := range map[string]func(*testing.T, bench, rlock.Options) *rlock.Client{
+				"one process": func(_ *testing.T, b bench, _ rlock.Options) *rlock.Client { return b.Client },
+				"processes":   func(t *testing.T, b bench, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
+			} {
+				t.Run(fmt.Sprintf("%s/%d/%s", kind, n, where), func(t *testing.T) {
+					redistest.Parallel(t)
+					const after = 300 * time.Millisecond
+					w := newWaits()
+					o := failAfter(after)
+					o.Trace = w.trace()
+					b := newBench(t, o)
+					parties := make([]party, n)
+					for i := range parties {
+						c := client(t, b, o)
+						parties[i] = party{lock(c, fmt.Sprint(b.name, "/", i)), lock(c, fmt.Sprint(b.name, "/", (i+1)%n))}
+					}
+					e := victimOf(t, circle(t, parties, func(int) { w.next(t) }))
+					require.Len(t, e.Cycle, n)
+					for i, at := range e.Cycle {
+						require.False(t, at.Since.After(at.WaitingSince))
+						require.Contains(t, at.Owner, at.Client)
+						require.Contains(t, e.Cycle[(i+1)%n].Holds, b.name)
+						require.Contains(t, at.WaitsFor, b.name)
+					}
+				})
+			}
 		}
 	}
 }
 
-// The Clients of a circle, and their servers, may be several.
-func TestDeadlockOverClients(t *testing.T) {
-	redistest.Parallel(t)
-	w := newWaits()
-	o := failAfter(300 * time.Millisecond)
-	o.Trace = w.trace()
-	a := newBench(t, o)
-	b := newClient(t, a.rdb, o)
-	other := newClient(t, redistest.Start(t).Client(t), o)
-	x, y, z := a.name+"/x", a.name+"/y", a.name+"/z"
-	errs := circle(t, []party{
-		{a.Mutex(x), b.Mutex(y)},
-		{a.Mutex(y), other.Mutex(z)},
-		{other.Mutex(z), b.Mutex(x)},
-	}, func(int) { w.next(t) })
-	require.Len(t, victimOf(t, errs).Cycle, 3)
+// elsewhere is a Client of another process.
+func elsewhere(t *testing.T, rdb rueidis.Client, o rlock.Options) (c *rlock.Client) {
+	t.Helper()
+	deadlock.Apart(func() { c = newClient(t, rdb, o) })
+	return c
 }
 
-// A writer waits for all readers, and readers for writers that wait.
+// The Clients of a circle, and their servers, may be several, also in each of several processes.
+func TestDeadlockOverServers(t *testing.T) {
+	for where, client := range map[string]func(*testing.T, rueidis.Client, rlock.Options) *rlock.Client{
+		"one process": func(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Client { return newClient(t, rdb, o) },
+		"processes":   elsewhere,
+	} {
+		t.Run(where, func(t *testing.T) {
+			redistest.Parallel(t)
+			w := newWaits()
+			o := failAfter(300 * time.Millisecond)
+			o.Trace = w.trace()
+			b := bareBench(t)
+			far := redistest.Start(t).Client(t)
+			x, y, z := b.name+"/x", b.name+"/y", b.name+"/z"
+			one, two := client(t, b.rdb, o), client(t, b.rdb, o)
+			var twoFar, three *rlock.Client
+			twoFar, three = client(t, far, o), client(t, far, o)
+			threeNear := client(t, b.rdb, o)
+			if where == "processes" { // each of one process
+				deadlock.Apart(func() { two, twoFar = newClient(t, b.rdb, o), newClient(t, far, o) })
+				deadlock.Apart(func() { three, threeNear = newClient(t, far, o), newClient(t, b.rdb, o) })
+			}
+			errs := circle(t, []party{
+				{one.Mutex(x), one.Mutex(y)},
+				{two.Mutex(y), twoFar.Mutex(z)},
+				{three.Mutex(z), threeNear.Mutex(x)},
+			}, func(int) { w.next(t) })
+			require.Len(t, victimOf(t, errs).Cycle, 3)
+		})
+	}
+}
+
+// A writer waits for all readers, and readers for writers that wait, here or in other processes.
 func TestDeadlockWithReaders(t *testing.T) {
-	t.Run("writer", func(t *testing.T) {
-		redistest.Parallel(t)
-		w := newWaits()
-		o := failAfter(300 * time.Millisecond)
-		o.Trace = w.trace()
-		b := newBench(t, o)
-		rw, m := b.RWMutex(b.name), b.Mutex(b.name+"/m")
-		require.NoError(t, rw.Read().Do(t.Context(), func(context.Context) error { // one more reader, whom nobody waits for in the end
-			return nil
-		}))
-		errs := circle(t, []party{{rw.Read(), m}, {m, rw.Write()}}, func(int) { w.next(t) })
-		require.Len(t, victimOf(t, errs).Cycle, 2)
-	})
-	t.Run("behind a writer", func(t *testing.T) {
-		redistest.Parallel(t)
-		w := newWaits()
-		o := failAfter(300 * time.Millisecond)
-		o.Trace = w.trace()
-		b := newBench(t, o)
-		rw, m := b.RWMutex(b.name), b.Mutex(b.name+"/m")
-		wrote := make(chan error, 1)
-		errs := circle(t, []party{{rw.Read(), m}, {m, rw.Read()}}, func(i int) {
-			w.next(t)
-			if i == 0 {
+	for where, client := range map[string]func(*testing.T, bench, rlock.Options) *rlock.Client{
+		"one process": func(_ *testing.T, b bench, _ rlock.Options) *rlock.Client { return b.Client },
+		"processes":   func(t *testing.T, b bench, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
+	} {
+		t.Run("writer/"+where, func(t *testing.T) {
+			redistest.Parallel(t)
+			w := newWaits()
+			o := failAfter(300 * time.Millisecond)
+			o.Trace = w.trace()
+			b := newBench(t, o)
+			one, two, three := client(t, b, o), client(t, b, o), client(t, b, o)
+			m := b.name + "/m"
+			_, leave, err := two.RWMutex(b.name).Read().Lock(t.Context()) // one more, who keeps the writer out until the end
+			require.NoError(t, err)
+			errs := circle(t, []party{
+				{one.RWMutex(b.name).Read(), one.Mutex(m)},
+				{three.Mutex(m), three.RWMutex(b.name).Write()},
+			}, func(int) { w.next(t) })
+			require.NoError(t, leave())
+			require.Len(t, victimOf(t, errs).Cycle, 2)
+		})
+		t.Run("behind a writer/"+where, func(t *testing.T) {
+			redistest.Parallel(t)
+			w := newWaits()
+			o := failAfter(300 * time.Millisecond)
+			o.Trace = w.trace()
+			b := newBench(t, o)
+			one, two, three := client(t, b, o), client(t, b, o), client(t, b, o)
+			m := b.name + "/m"
+			wrote := make(chan error, 1)
+			errs := circle(t, []party{
+				{one.RWMutex(b.name).Read(), one.Mutex(m)},
+				{two.Mutex(m), two.RWMutex(b.name).Read()},
+			}, func(i int) {
+				w.next(t)
+				if i > 0 {
+					return
+				}
 				go func() { // ends when it has written
-					wrote <- rw.Write().Do(t.Context(), func(context.Context) error { return nil })
+					wrote <- three.RWMutex(b.name).Write().Do(t.Context(), func(context.Context) error { return nil })
 				}()
 				w.next(t)
-			}
+				redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it has left its mark")
+			})
+			require.Len(t, victimOf(t, errs).Cycle, 2)
+			require.NoError(t, <-wrote)
 		})
-		require.Len(t, victimOf(t, errs).Cycle, 2)
-		require.NoError(t, <-wrote)
-	})
+	}
 	t.Run("upgrade", func(t *testing.T) {
 		redistest.Parallel(t)
 		w := newWaits()
@@ -262,7 +302,7 @@ func TestNoDeadlockInOrder(t *testing.T) {
 	o := failAfter(time.Millisecond)
 	o.Trace = &rlock.Trace{Deadlock: func(_ context.Context, i rlock.DeadlockInfo) { told <- i }}
 	a := newBench(t, o)
-	clients := []*rlock.Client{a.Client, newClient(t, a.rdb, o)}
+	clients := []*rlock.Client{a.Client, newClient(t, a.rdb, o), elsewhere(t, a.rdb, o)}
 	const names = 6
 	lock := func(c *rlock.Client, i, n int) rlock.Locker {
 		name := fmt.Sprint(a.name, "/", i)
@@ -288,7 +328,7 @@ func TestNoDeadlockInOrder(t *testing.T) {
 					if (g*7+n*5+i*i)%3 == 0 {
 						continue
 					}
-					c := clients[(g+i)%2]
+					c := clients[(g+i)%len(clients)]
 					inner, free, err := lock(c, i, g+n).Lock(ctx)
 					if err != nil {
 						errs <- err
@@ -339,6 +379,79 @@ func TestDeadlockThatEndsByItself(t *testing.T) {
 	require.NotErrorIs(t, err, rlock.ErrDeadlock)
 }
 
+// The same between processes, and while the Locks of a circle look for it all the time.
+func TestDeadlockThatEndsElsewhere(t *testing.T) {
+	redistest.Parallel(t)
+	b := bareBench(t)
+	w := newWaits()
+	o := failAfter(time.Millisecond)
+	o.Trace = w.trace()
+	patient := failAfter(time.Hour)
+	patient.Trace = w.trace()
+	one, two := elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, patient) // which does not see that its own wait is the last of a circle
+	x, y := b.name+"/x", b.name+"/y"
+	errs := circle(t, []party{
+		{one.Mutex(x), one.Mutex(y)},
+		{two.Mutex(y), triesFor{two.Mutex(x), 500 * time.Millisecond}},
+	}, func(int) { w.next(t) })
+	require.NoError(t, errs[0])
+	require.ErrorIs(t, errs[1], rlock.ErrNotAcquired)
+	require.NotErrorIs(t, errs[1], rlock.ErrDeadlock)
+}
+
+// triesFor is a lock whose Lock gives up after that time.
+type triesFor struct {
+	*rlock.Mutex
+
+	wait time.Duration
+}
+
+func (l triesFor) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
+	return l.TryLock(ctx, l.wait)
+}
+
+// A circle that leads through a Client without the option is not found, and nobody fails.
+func TestDeadlockWithoutTheOption(t *testing.T) {
+	redistest.Parallel(t)
+	b := bareBench(t)
+	w := newWaits()
+	o := failAfter(10 * time.Millisecond)
+	o.Trace = w.trace()
+	one, two := elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, rlock.Options{Trace: w.trace()})
+	x, y := b.name+"/x", b.name+"/y"
+	errs := circle(t, []party{
+		{two.Mutex(y), triesFor{two.Mutex(x), time.Second}},
+		{one.Mutex(x), one.Mutex(y)},
+	}, func(int) { w.next(t) })
+	require.ErrorIs(t, errs[0], rlock.ErrNotAcquired)
+	require.NoError(t, errs[1])
+}
+
+// A circle that comes about while processes cannot hear each other is found when they can.
+func TestDeadlockAfterAnOutage(t *testing.T) {
+	redistest.Parallel(t)
+	server := redistest.Start(t)
+	rdb := server.Client(t)
+	w := newWaits()
+	o := failAfter(200 * time.Millisecond)
+	o.Trace = w.trace()
+	proxy := redistest.StartProxy(t, server.Addr())
+	one, two := elsewhere(t, redistest.Dial(t, proxy.Addr()), o), elsewhere(t, rdb, o)
+	name := redistest.Name(t)
+	x, y := name+"/x", name+"/y"
+	errs := circle(t, []party{{one.Mutex(x), one.Mutex(y)}, {two.Mutex(y), two.Mutex(x)}}, func(i int) {
+		w.next(t)
+		if i == 0 {
+			return
+		}
+		proxy.Refuse(true)
+		proxy.CutAll()
+		<-time.After(700 * time.Millisecond) // the first probes find nobody
+		proxy.Refuse(false)
+	})
+	require.Len(t, victimOf(t, errs).Cycle, 2)
+}
+
 // Nothing of Clients that were closed in a deadlock stays behind.
 func TestDeadlockClosed(t *testing.T) {
 	redistest.Parallel(t)
@@ -385,4 +498,111 @@ func TestDeadlockOptions(t *testing.T) {
 func do(ctx context.Context, l rlock.Locker, fn func(context.Context) error) error {
 	_, err := rlock.DoValue(ctx, l, func(ctx context.Context) (struct{}, error) { return struct{}{}, fn(ctx) })
 	return err
+}
+
+// lockers follow what the goroutines of a test hold and wait for.
+type lockers struct {
+	mu sync.Mutex // guards the following
+	of map[int]*lockerState
+}
+
+type lockerState struct {
+	holds   []string
+	waitsOn string
+	gave    *lockerState // what it was when it was a victim last: of another deadlock, maybe at the same time
+}
+
+func (s *lockerState) isIn(w rlock.DeadlockWait) bool {
+	return s.waitsOn == w.WaitsFor && slices.Contains(s.holds, w.Holds) || s.gave != nil && s.gave.isIn(w)
+}
+
+func (l *lockers) set(id int, f func(*lockerState)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.of[id] == nil {
+		l.of[id] = new(lockerState)
+	}
+	f(l.of[id])
+}
+
+// notIn names the wait of a cycle that no goroutine is in; "" if there is none.
+func (l *lockers) notIn(e *rlock.DeadlockError) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, w := range e.Cycle {
+		found := false
+		for _, s := range l.of {
+			found = found || s.isIn(w)
+		}
+		if !found {
+			return w.String()
+		}
+	}
+	return ""
+}
+
+// Goroutines of several processes take locks of all kinds in random orders. They come to an end, for each deadlock has a victim, which gives way. And
+// each is one: when its victim is told, which unlocks nothing before that, all others are found where the error has them.
+func TestDeadlocksOfRandomOrders(t *testing.T) {
+	redistest.Parallel(t)
+	b := bareBench(t)
+	o := failAfter(20 * time.Millisecond)
+	clients := []*rlock.Client{elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, o)}
+	const goroutines, rounds, names = 9, 12, 5
+	states := lockers{of: make(map[int]*lockerState)}
+	lock := func(c *rlock.Client, name string, n int, random *rand.Rand) rlock.Locker {
+		switch n % 3 {
+		case 0:
+			return c.Mutex(name)
+		case 1:
+			return c.FairMutex(name)
+		}
+		if rw := c.RWMutex(name); random.IntN(2) == 0 {
+			return rw.Read()
+		}
+		return c.RWMutex(name).Write()
+	}
+	var all sync.WaitGroup
+	var victims atomic.Int64
+	for g := range goroutines {
+		all.Go(func() { // ends after its rounds
+			random := rand.New(rand.NewPCG(uint64(g), 3))
+			for range rounds {
+				ctx, unlocks := t.Context(), []rlock.UnlockFunc(nil)
+				for _, n := range random.Perm(names)[:3] {
+					name := fmt.Sprint(b.name, "/", n)
+					states.set(g, func(s *lockerState) { s.waitsOn = name })
+					inner, unlock, err := lock(clients[g%len(clients)], name, n, random).Lock(ctx)
+					var e *rlock.DeadlockError
+					if errors.As(err, &e) {
+						victims.Add(1)
+						states.set(g, func(s *lockerState) { s.gave = &lockerState{holds: s.holds, waitsOn: s.waitsOn} })
+						if wrong := states.notIn(e); wrong != "" {
+							t.Errorf("no deadlock: nobody %s\n%v", wrong, err)
+						}
+					} else if err != nil {
+						t.Error(err)
+					}
+					states.set(g, func(s *lockerState) {
+						if s.waitsOn = ""; err == nil {
+							s.holds = append(s.holds, name)
+						}
+					})
+					if err != nil {
+						break
+					}
+					ctx, unlocks = inner, append(unlocks, unlock)
+				}
+				states.set(g, func(s *lockerState) { s.holds = nil })
+				for _, unlock := range slices.Backward(unlocks) {
+					if err := unlock(); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		})
+	}
+	all.Wait()
+	require.Positive(t, victims.Load())
+	t.Log(victims.Load(), "deadlocks")
 }

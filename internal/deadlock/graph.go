@@ -14,6 +14,7 @@ package deadlock
 
 import (
 	"cmp"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"sync"
@@ -41,6 +42,10 @@ type Sleeper interface {
 	Blockers() []string
 	// IsBlocked reports whether an owner that Blockers returned has been in its way since then, if both are still there. It may ask Redis.
 	IsBlocked(owner string) bool
+	// Say says something to the process of an owner that it waits for. It may be lost.
+	Say(owner, text string)
+	// Found is told a cycle of which it is the last wait, again each time it is found.
+	Found(cycle []Step)
 }
 
 // Wait is a Lock that waits. It does not change.
@@ -48,6 +53,7 @@ type Wait struct {
 	Sleeper
 
 	Number uint64    // of this process: no other wait has it
+	Secret uint64    // that those alone know who were told of the wait
 	Began  time.Time // when the Lock began to wait
 	Client string    // the id of its Client
 	Lock   string    // the name of what it waits for
@@ -56,8 +62,14 @@ type Wait struct {
 
 var lastNumber atomic.Uint64
 
-// NewNumber is that of a new wait.
-func NewNumber() uint64 { return lastNumber.Add(1) }
+// NewWait is a wait that begins now.
+func NewWait(s Sleeper, client, lock string, holds []Hold) Wait {
+	return Wait{
+		Sleeper: s, Number: lastNumber.Add(1), Secret: rand.Uint64(),
+		Began:  time.Now().Round(0).Truncate(time.Microsecond), // as others see it
+		Client: client, Lock: lock, Holds: holds,
+	}
+}
 
 // Step is a wait in a cycle, and the hold of its ctx for which the one before it waits.
 type Step struct {
@@ -65,6 +77,7 @@ type Step struct {
 	PID     int
 	Client  string
 	Number  uint64
+	Secret  uint64
 	Holds   Hold
 	WaitsBy time.Time // when the wait began
 	Lock    string
@@ -75,10 +88,16 @@ func (s *Step) before(o *Step) bool {
 	return cmp.Or(s.WaitsBy.Compare(o.WaitsBy), cmp.Compare(s.Client, o.Client), cmp.Compare(s.Number, o.Number)) < 0
 }
 
+// is reports whether it is that wait.
+func (s *Step) is(w *Wait) bool {
+	return s.Client == w.Client && s.Number == w.Number && s.Secret == w.Secret
+}
+
 // Graph has the long waits of a process.
 type Graph struct {
 	host string
 	pid  int
+	heard
 
 	mu sync.Mutex         // guards the following; no other lock is taken under it
 	of map[string][]*Wait // by the owners of their holds
@@ -137,7 +156,7 @@ func (g *Graph) keepers(owner string) (all []*Wait) {
 
 // step is the wait as it stands behind one that waits for that owner.
 func (g *Graph) step(w *Wait, owner string) *Step {
-	s := &Step{Host: g.host, PID: g.pid, Client: w.Client, Number: w.Number, WaitsBy: w.Began, Lock: w.Lock}
+	s := &Step{Host: g.host, PID: g.pid, Client: w.Client, Number: w.Number, Secret: w.Secret, WaitsBy: w.Began, Lock: w.Lock}
 	if i := slices.IndexFunc(w.Holds, func(h Hold) bool { return h.Owner == owner }); i >= 0 {
 		s.Holds = w.Holds[i]
 	}
@@ -146,41 +165,80 @@ func (g *Graph) step(w *Wait, owner string) *Step {
 
 // place is a wait that a search has come to.
 type place struct {
-	wait   *Wait
+	wait   *Wait // nil: it is of another process
 	step   *Step
 	before *place // that waits for its hold; nil: it is where the search began
-	depth  int
+	depth  int    // from there
 }
 
-// Find returns a cycle of which w is the last wait, and which begins with it; nil if there is none. It was there at some moment of the call.
-func (g *Graph) Find(w *Wait) []Step {
-	at := g.search(w)
-	if at == nil || !g.isStill(at) {
-		return nil
+// search follows waits of this process.
+type search struct {
+	graph *Graph
+	first *Step            // where it began; that is the last wait of the cycle
+	isNew func(*Wait) bool // whether it is the first time that the search has come to that wait
+	next  []*place
+	exits []exit
+}
+
+// exit is where a search leaves the process: nobody here has that owner's hold and waits.
+type exit struct {
+	from  *place
+	owner string
+}
+
+// follow takes up the waits that an owner's hold is kept by. It returns the end of the way if that is where the search began.
+func (s *search) follow(owner string, from *place) (end *place) {
+	keepers := s.graph.keepers(owner)
+	if len(keepers) == 0 {
+		s.exits = append(s.exits, exit{from, owner})
 	}
-	return at.cycle()
+	for _, k := range keepers {
+		p := &place{wait: k, step: s.graph.step(k, owner), before: from, depth: from.depth + 1}
+		switch {
+		case s.first.is(k):
+			return p
+		case p.depth < Most && p.step.before(s.first) && s.isNew(k):
+			s.next = append(s.next, p)
+		}
+	}
+	return nil
 }
 
-// search returns the end of the shortest way from w back to it.
-func (g *Graph) search(w *Wait) *place {
-	start := &place{wait: w, step: g.step(w, "")}
-	seen := make(map[*Wait]bool)
-	for next := []*place{start}; len(next) > 0; next = next[1:] {
-		p := next[0]
+// run goes on until it is back where the search began, or there is nothing left to follow.
+func (s *search) run() (end *place) {
+	for ; len(s.next) > 0; s.next = s.next[1:] {
+		p := s.next[0]
 		for _, owner := range p.wait.Blockers() {
-			for _, k := range g.keepers(owner) {
-				q := &place{wait: k, step: g.step(k, owner), before: p, depth: p.depth + 1}
-				switch {
-				case k == w:
-					return q
-				case !seen[k] && q.depth < Most && q.step.before(start.step):
-					seen[k] = true
-					next = append(next, q)
-				}
+			if end := s.follow(owner, p); end != nil {
+				return end
 			}
 		}
 	}
 	return nil
+}
+
+// Look looks for a cycle of which w is the last wait, and reports whether there is one in this process: it was there at some moment of the call, and
+// w is told. Otherwise probes go to the processes to which the search has led, unless round is 0. If one comes back, w is told then. round is another
+// number each time.
+func (g *Graph) Look(w *Wait, round int) bool {
+	start := &place{wait: w, step: g.step(w, "")}
+	seen := make(map[*Wait]bool)
+	s := &search{graph: g, first: start.step, next: []*place{start}, isNew: func(w *Wait) bool {
+		known := seen[w]
+		seen[w] = true
+		return !known
+	}}
+	if end := s.run(); end != nil {
+		if !g.isStill(end) {
+			return false
+		}
+		w.Found(end.cycle())
+		return true
+	}
+	if round > 0 {
+		g.leave(s.exits, round)
+	}
+	return false
 }
 
 // isStill reports whether all of a way is as it was found.
@@ -200,12 +258,18 @@ func (g *Graph) isStill(end *place) bool {
 
 // cycle lists a way that ends where it began.
 func (p *place) cycle() []Step {
-	steps := []Step{*p.step}
-	for p = p.before; p.before != nil; p = p.before {
-		steps = append(steps, *p.step)
-	}
-	slices.Reverse(steps[1:])
+	steps := p.before.steps()
+	steps[0] = *p.step // the same wait, with the hold that the last one waits for
 	return steps
+}
+
+// steps lists a way from where it began.
+func (p *place) steps() (all []Step) {
+	for ; p != nil; p = p.before {
+		all = append(all, *p.step)
+	}
+	slices.Reverse(all)
+	return all
 }
 
 var (

@@ -49,6 +49,7 @@ type blocked struct {
 	// mu guards the following. Those of tenures, of the hub and of the graph are taken under it.
 	mu     sync.Mutex
 	timer  *time.Timer
+	found  bool           // and the Lock fails, or was told of
 	waiter *pubsub.Waiter // in the line of the process; nil: it is not
 	holder string         // that the last refusal named
 	asked  []string       // the owners in its way, as Redis said last
@@ -83,13 +84,10 @@ func (l *attempt) newBlocked(holds []deadlock.Hold, after time.Duration) *blocke
 		b.within = l.within.tenure
 	}
 	b.ended, b.end = context.WithCancel(context.Background())
-	b.wait = deadlock.Wait{
-		Sleeper: b, Number: deadlock.NewNumber(), Began: time.Now().Round(0).Truncate(time.Microsecond), // as others see it
-		Client: l.Spec.Engine.ID, Lock: l.Spec.Name, Holds: holds,
-	}
+	b.wait = deadlock.NewWait(b, l.Spec.Engine.ID, l.Spec.Name, holds)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.timer = time.AfterFunc(after, func() { b.look(after) })
+	b.timer = time.AfterFunc(after, func() { b.look(1, after/4) })
 	return b
 }
 
@@ -123,43 +121,79 @@ func (b *blocked) isOver() bool {
 }
 
 // look looks for a cycle, and again after a pause. It has a goroutine of its own, which ends with the look; Close waits for it.
-func (b *blocked) look(pause time.Duration) {
+func (b *blocked) look(round int, pause time.Duration) {
 	c := b.spec.Engine
 	if !c.Calls.Start() {
 		return
 	}
 	defer c.Calls.Ended()
 	terms := &c.Options.Deadlock
-	b.mu.Lock()
-	if b.ended.Err() == nil { // under mu, or it could be in the graph after its end
-		terms.Graph.Remove(&b.wait)
-		terms.Graph.Add(&b.wait)
+	if round == 1 {
+		b.listen()
+		b.mu.Lock()
+		if b.ended.Err() == nil { // under mu, or it could be in the graph after its end
+			terms.Graph.Add(&b.wait)
+		}
+		b.mu.Unlock()
 	}
-	b.mu.Unlock()
-	if b.find() || b.ask() && b.find() {
-		return
+	if !terms.Graph.Look(&b.wait, 0) {
+		b.ask() // if Redis does not answer, with what is known
+		terms.Graph.Look(&b.wait, round)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ended.Err() == nil {
+	if b.ended.Err() == nil && !b.found {
 		next := min(2*pause, max(longestLook, terms.After))
-		b.timer = time.AfterFunc(pause, func() { b.look(next) })
+		b.timer = time.AfterFunc(pause, func() { b.look(round+1, next) })
 	}
 }
 
-// find looks for a cycle, and acts on it.
-func (b *blocked) find() bool {
-	terms := &b.spec.Engine.Options.Deadlock
-	cycle := terms.Graph.Find(&b.wait)
-	if cycle == nil {
-		return false
+// listen has the Clients be spoken to that have the Lock's holds.
+func (b *blocked) listen() {
+	for l := levelOf(b.who.Ctx); l != nil; l = l.enclosing() {
+		if c := l.spec.Engine; c.Options.Deadlock.After > 0 && c.Calls.Start() {
+			c.listen() // the cluster is known: it has a hold there
+			c.Calls.Ended()
+		}
 	}
-	b.act(cycle)
-	return true
 }
 
-// act has the Lock fail, or tells of it.
-func (b *blocked) act(cycle []deadlock.Step) {
+// Say speaks to the Client of an owner in the way. The user may lack the right to: then nobody hears of it.
+func (b *blocked) Say(owner, text string) {
+	c := b.spec.Engine
+	if id, _, _ := strings.Cut(owner, ":"); id != c.ID {
+		_, _ = c.publish(c.earOf(id), pubsub.Spoken{Kind: deadlock.Kind, Payload: text})
+	}
+}
+
+// mostProbing bounds the probes that are worked on; more are dropped, and sent again.
+const mostProbing = 32
+
+// probed takes up a probe. It returns at once.
+func (c *Engine) probed(text string) {
+	if c.probing.Add(1) > mostProbing {
+		c.probing.Add(-1)
+		return
+	}
+	if !c.Calls.Start() {
+		return
+	}
+	go func() { // ends when it has sent others, and asked Redis; Close waits for it
+		defer c.Calls.Ended()
+		defer c.probing.Add(-1)
+		c.Options.Deadlock.Graph.Hear(text)
+	}()
+}
+
+// Found has the Lock fail, or tells of the cycle, once.
+func (b *blocked) Found(cycle []deadlock.Step) {
+	b.mu.Lock()
+	found := b.found || b.isOver()
+	b.found = true
+	b.mu.Unlock()
+	if found {
+		return
+	}
 	c := b.spec.Engine
 	err := c.errs.Cycle(b.spec.Name, cycle)
 	if !c.Options.Deadlock.Fail {
@@ -187,7 +221,7 @@ func (b *blocked) Keeps(owner string) bool {
 func holdsOf(ctx context.Context) (all []deadlock.Hold) {
 	for l := levelOf(ctx); l != nil; l = l.enclosing() {
 		t := l.hold.tenure
-		if t.majority != nil || !l.IsOpen() {
+		if t.majority != nil || t.Spec.Engine.Options.Deadlock.After == 0 || !l.IsOpen() {
 			continue
 		}
 		field := t.Field()

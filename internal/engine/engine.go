@@ -33,6 +33,7 @@ type Engine struct {
 	stats       counters
 	insiders    insiders
 	held        heldLocks // for Options.Deadlock
+	probing     atomic.Int32
 	ear         ear
 	askings     askings
 	askables    askables

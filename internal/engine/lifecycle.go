@@ -8,6 +8,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/deadlock"
 	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/pubsub"
@@ -35,6 +36,9 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 	}
 	c.askables.due = make(chan struct{}, 1)
 	c.ear.of = []listener{{kind: saidAsked, heard: c.askables.heard, live: c.askables.lookAtAll}}
+	if o.Deadlock.After > 0 {
+		c.ear.of = append(c.ear.of, listener{kind: deadlock.Kind, heard: c.probed, live: func() {}}) // who looks does so again
+	}
 	c.sweepers = sweep.New(c.Calls, rdb)
 	c.errs = &c.Options.Errors
 	c.Hub = pubsub.New(rdb, c.ID)
