@@ -61,6 +61,7 @@ type AcquiredInfo struct {
 	Names      []string // of the locks of an [All], not to be changed; nil for other kinds
 	Path       Path
 	Waited     time.Duration // from the call of Lock
+	Tried      bool          // it was a TryLock that would not have waited
 	// By is the ctx of the section that handed the lock over, if the Path is PathHandOff; otherwise nil.
 	By context.Context
 }
@@ -156,6 +157,7 @@ type tracing struct {
 	to         *Trace
 	name, kind string
 	names      []string
+	tried      bool            // it does not wait
 	ctx        context.Context // of the Lock, then of the section
 	at         time.Time       // when Lock was called, then when it returned
 	waiting    bool
@@ -174,11 +176,11 @@ func (t *tracing) tracer() engine.Tracer {
 }
 
 // follow follows a Lock for to; nil if that is.
-func (to *Trace) follow(ctx context.Context, name, kind string, at time.Time) *tracing {
+func (to *Trace) follow(who *engine.Caller, name, kind string) *tracing {
 	if to == nil {
 		return nil
 	}
-	return &tracing{to: to, name: name, kind: kind, ctx: ctx, at: at}
+	return &tracing{to: to, name: name, kind: kind, ctx: who.Ctx, at: who.Began, tried: who.Once}
 }
 
 // of says which locks an All consists of.
@@ -254,7 +256,7 @@ func (t *tracing) ended(ctx context.Context, err error, giveBack func()) {
 		t.path = PathFree
 	}
 	if t.to.Acquired != nil {
-		t.to.Acquired(ctx, AcquiredInfo{Name: t.name, Kind: t.kind, Names: t.names, Path: t.path, Waited: now.Sub(t.at), By: t.by})
+		t.to.Acquired(ctx, AcquiredInfo{Name: t.name, Kind: t.kind, Names: t.names, Path: t.path, Waited: now.Sub(t.at), Tried: t.tried, By: t.by})
 	}
 	t.ctx, t.at, t.by = ctx, now, nil
 	returned = true
