@@ -8,6 +8,7 @@ const usage = `rlock is a re-entrant lock in Redis, the same one as Redisson's R
   rlock show NAME                      who holds a lock, and who waits for it
   rlock top                            locks that somebody waits for, live
   rlock watch NAME                     a line for each change of a lock
+  rlock deadlocks                      sections that wait for each other
   rlock unlock -force NAME             free a lock whoever holds it
   rlock token NAME                     its fencing counter, which can be raised
   rlock doctor                         what this Redis means for the guarantees

@@ -307,3 +307,45 @@ func FuzzHear(f *testing.F) {
 		require.True(t, b.found == nil)
 	})
 }
+
+// What a Client tells of its waits is read as it was, and its cycles are found by whoever reads it.
+func TestSeen(t *testing.T) {
+	g := New()
+	require.Equal(t, []string{"is 0 0 "}, g.Answers("c"))
+	_, of, none, ok := ReadAnswer("is 0 0 ")
+	require.True(t, ok && of == 0 && none == nil)
+	var seen []Seen
+	for i := range 3 {
+		f := newFake(i, []string{fmt.Sprint("h", i), fmt.Sprint("i", i)}, fmt.Sprint("h", (i+1)%3))
+		if i == 1 {
+			f.Lock = strings.Repeat("long", 10000)
+		}
+		g.Add(&f.Wait)
+	}
+	other := newFake(3, []string{"x"}, "h0")
+	other.Client = "another"
+	g.Add(&other.Wait)
+	for i, text := range g.Answers("c") {
+		require.True(t, len(text) < 8<<10)
+		n, of, s, ok := ReadAnswer(text)
+		require.True(t, ok && n == i+1 && of == 3)
+		require.Equal(t, 2, len(s.Holds))
+		seen = append(seen, *s)
+	}
+	require.Equal(t, 3, len(seen))
+	cycles := Cycles(seen)
+	require.Equal(t, 1, len(cycles))
+	require.Equal(t, 3, len(cycles[0]))
+	require.Equal(t, "lock 2", cycles[0][0].Lock)
+	require.Equal(t, 0, len(Cycles(seen[1:])))
+
+	const id = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41"
+	got, ok := ReadQuestion(Question(id))
+	require.True(t, ok && got == id)
+	for _, text := range []string{"", "ask", "ask ", "ask " + id + " ", "ask " + strings.ToUpper(id), "ask " + strings.Repeat("x", 36), "is 1 1 {"} {
+		_, ok := ReadQuestion(text)
+		require.False(t, ok, text)
+		_, _, _, ok = ReadAnswer(text)
+		require.False(t, ok, text)
+	}
+}

@@ -185,6 +185,26 @@ func (c *Engine) probed(text string) {
 	}()
 }
 
+// describe tells whoever asks of the long waits of the Client. It returns at once.
+func (c *Engine) describe(text string) {
+	id, ok := deadlock.ReadQuestion(text)
+	if !ok || c.describing.Swap(true) { // a question while one is answered is dropped
+		return
+	}
+	if !c.Calls.Start() {
+		return
+	}
+	go func() { // ends with its answers; Close waits for it
+		defer c.Calls.Ended()
+		defer c.describing.Store(false)
+		for _, answer := range c.Options.Deadlock.Graph.Answers(c.ID) {
+			if _, err := c.publish(c.earOf(id), pubsub.Spoken{Kind: deadlock.SeenKind, Payload: answer}); err != nil {
+				return
+			}
+		}
+	}()
+}
+
 // Found has the Lock fail, or tells of the cycle, once.
 func (b *blocked) Found(cycle []deadlock.Step) {
 	b.mu.Lock()

@@ -34,6 +34,7 @@ type Engine struct {
 	insiders    insiders
 	held        heldLocks // for Options.Deadlock
 	probing     atomic.Int32
+	describing  atomic.Bool
 	ear         ear
 	askings     askings
 	askables    askables

@@ -37,7 +37,8 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 	c.askables.due = make(chan struct{}, 1)
 	c.ear.of = []listener{{kind: saidAsked, heard: c.askables.heard, live: c.askables.lookAtAll}}
 	if o.Deadlock.After > 0 {
-		c.ear.of = append(c.ear.of, listener{kind: deadlock.Kind, heard: c.probed, live: func() {}}) // who looks does so again
+		c.ear.of = append(c.ear.of, listener{kind: deadlock.Kind, heard: c.probed, live: func() {}}, // who looks does so again
+			listener{kind: deadlock.SeenKind, heard: c.describe, live: func() {}})
 	}
 	c.sweepers = sweep.New(c.Calls, rdb)
 	c.errs = &c.Options.Errors
