@@ -139,7 +139,7 @@ func Cycles(seen []Seen) (all [][]*Seen) {
 		at[key{s.Client, s.Number}] = s
 		w := &Wait{Sleeper: &still{Seen: s}, Number: s.Number, Began: s.Began, Client: s.Client, Lock: s.Lock}
 		for _, h := range s.Holds {
-			w.Holds = append(w.Holds, Hold{h.Owner, h.Name, h.Since})
+			w.Holds = append(w.Holds, Hold(h))
 		}
 		g.Add(w)
 		waits[i] = w
