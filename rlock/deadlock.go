@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/go-rlock/rlock/internal/deadlock"
 	"github.com/go-rlock/rlock/internal/engine"
 )
@@ -116,9 +118,9 @@ func (d Deadlock) validate() error {
 }
 
 // forEngine are the terms of the engine. They have been validated.
-func (d Deadlock) forEngine() engine.DeadlockTerms {
+func (d Deadlock) forEngine(rdb rueidis.Client) engine.DeadlockTerms {
 	if d.After == 0 {
 		return engine.DeadlockTerms{}
 	}
-	return engine.DeadlockTerms{After: d.After, Fail: d.Action == DeadlockFail, Graph: deadlock.Process()}
+	return engine.DeadlockTerms{After: d.After, Fail: d.Action == DeadlockFail, Graph: deadlock.Of(rdb)}
 }

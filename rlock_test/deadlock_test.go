@@ -140,10 +140,9 @@ func TestDeadlock(t *testing.T) {
 }
 
 // elsewhere is a Client of another process.
-func elsewhere(t *testing.T, rdb rueidis.Client, o rlock.Options) (c *rlock.Client) {
+func elsewhere(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Client {
 	t.Helper()
-	deadlock.Apart(func() { c = newClient(t, rdb, o) })
-	return c
+	return newClient(t, deadlock.Apart{Client: rdb, Graph: deadlock.New()}, o)
 }
 
 // The Clients of a circle, and their servers, may be several, also in each of several processes.
@@ -165,8 +164,11 @@ func TestDeadlockOverServers(t *testing.T) {
 			twoFar, three = client(t, far, o), client(t, far, o)
 			threeNear := client(t, b.rdb, o)
 			if where == "processes" { // each of one process
-				deadlock.Apart(func() { two, twoFar = newClient(t, b.rdb, o), newClient(t, far, o) })
-				deadlock.Apart(func() { three, threeNear = newClient(t, far, o), newClient(t, b.rdb, o) })
+				second, third := deadlock.New(), deadlock.New()
+				two = newClient(t, deadlock.Apart{Client: b.rdb, Graph: second}, o)
+				twoFar = newClient(t, deadlock.Apart{Client: far, Graph: second}, o)
+				three = newClient(t, deadlock.Apart{Client: far, Graph: third}, o)
+				threeNear = newClient(t, deadlock.Apart{Client: b.rdb, Graph: third}, o)
 			}
 			errs := circle(t, []party{
 				{one.Mutex(x), one.Mutex(y)},
@@ -468,7 +470,7 @@ func TestDeadlockClosed(t *testing.T) {
 	for _, err := range errs {
 		require.ErrorIs(t, err, rlock.ErrClosed)
 	}
-	require.False(t, slices.ContainsFunc(deadlock.Process().Waits(), func(w *deadlock.Wait) bool { return w.Client == b.ID() }))
+	require.False(t, slices.ContainsFunc(deadlock.Of(b.rdb).Waits(), func(w *deadlock.Wait) bool { return w.Client == b.ID() }))
 }
 
 // A lock that its own ctx holds in another form is the shortest circle.

@@ -17,13 +17,9 @@ import (
 // standsStill has a Client of another process hold one lock, and wait for the next one until the test ends.
 func standsStill(t *testing.T, s *redistest.Server, has, wants string, both <-chan struct{}) {
 	t.Helper()
-	var c *rlock.Client
-	rdb := s.Client(t)
-	deadlock.Apart(func() {
-		var err error
-		c, err = rlock.New(rdb, rlock.Options{Deadlock: rlock.Deadlock{After: 10 * time.Millisecond}})
-		require.NoError(t, err)
-	})
+	rdb := deadlock.Apart{Client: s.Client(t), Graph: deadlock.New()}
+	c, err := rlock.New(rdb, rlock.Options{Deadlock: rlock.Deadlock{After: 10 * time.Millisecond}})
+	require.NoError(t, err)
 	holds, ended := make(chan struct{}), make(chan struct{})
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { // ends with the test

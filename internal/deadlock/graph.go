@@ -20,6 +20,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/redis/rueidis"
 )
 
 // Most is how many waits a cycle has at most that is found.
@@ -272,28 +274,20 @@ func (p *place) steps() (all []Step) {
 	return all
 }
 
-var (
-	processMu sync.Mutex // guards the following; no other lock is taken under it
-	process   = New()
-)
+// process is the graph of this process.
+var process = New()
 
-// Process is the graph of this process.
-func Process() *Graph {
-	processMu.Lock()
-	defer processMu.Unlock()
-	return process
+// Apart is a client that stands for another process, for tests: Clients on it are in that graph.
+type Apart struct {
+	rueidis.Client
+
+	Graph *Graph
 }
 
-// Apart runs f with another graph in place of that of this process, so that Clients made by it are as in another process. It is for tests.
-func Apart(f func()) {
-	apart := New()
-	processMu.Lock()
-	apart, process = process, apart
-	processMu.Unlock()
-	defer func() {
-		processMu.Lock()
-		process = apart
-		processMu.Unlock()
-	}()
-	f()
+// Of is the graph of the Clients on rdb: that of this process, but for tests.
+func Of(rdb rueidis.Client) *Graph {
+	if a, ok := rdb.(Apart); ok {
+		return a.Graph
+	}
+	return process
 }
