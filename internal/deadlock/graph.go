@@ -40,6 +40,8 @@ type Sleeper interface {
 	IsWaiting() bool
 	// Keeps reports whether its ctx still carries the hold of that owner, neither unlocked nor lost.
 	Keeps(owner string) bool
+	// Refresh has Blockers know of those that have come since it was asked last. It may ask Redis.
+	Refresh()
 	// Blockers are the owners whose holds it waits for, as far as that is known without asking. Those that have ended since may be among them.
 	Blockers() []string
 	// IsBlocked reports whether an owner that Blockers returned has been in its way since then, if both are still there. It may ask Redis.
@@ -178,6 +180,7 @@ type search struct {
 	graph *Graph
 	first *Step            // where it began; that is the last wait of the cycle
 	isNew func(*Wait) bool // whether it is the first time that the search has come to that wait
+	asks  bool             // it may: a wait may have been overtaken by a hold of another process since it asked
 	next  []*place
 	exits []exit
 }
@@ -210,6 +213,9 @@ func (s *search) follow(owner string, from *place) (end *place) {
 func (s *search) run() (end *place) {
 	for ; len(s.next) > 0; s.next = s.next[1:] {
 		p := s.next[0]
+		if s.asks {
+			p.wait.Refresh()
+		}
 		for _, owner := range p.wait.Blockers() {
 			if end := s.follow(owner, p); end != nil {
 				return end
@@ -220,12 +226,12 @@ func (s *search) run() (end *place) {
 }
 
 // Look looks for a cycle of which w is the last wait, and reports whether there is one in this process: it was there at some moment of the call, and
-// w is told. Otherwise probes go to the processes to which the search has led, unless round is 0. If one comes back, w is told then. round is another
-// number each time.
+// w is told. Otherwise probes go to the processes to which the search has led. If one comes back, w is told then. round is another number each time; if it
+// is 0, nobody is asked, nor Redis.
 func (g *Graph) Look(w *Wait, round int) bool {
 	start := &place{wait: w, step: g.step(w, "")}
 	seen := make(map[*Wait]bool)
-	s := &search{graph: g, first: start.step, next: []*place{start}, isNew: func(w *Wait) bool {
+	s := &search{graph: g, first: start.step, next: []*place{start}, asks: round > 0, isNew: func(w *Wait) bool {
 		known := seen[w]
 		seen[w] = true
 		return !known

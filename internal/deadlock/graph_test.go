@@ -15,18 +15,25 @@ import (
 type fake struct {
 	Wait
 
-	over     bool
-	keeps    []string
-	blockers []string
-	asked    func() // what happens while it is asked
-	found    []Step
-	says     func(owner, text string)
+	over      bool
+	keeps     []string
+	blockers  []string
+	asked     func() // what happens while it is asked
+	found     []Step
+	overtaken []string // its blockers, as it learns when it asks
+	says      func(owner, text string)
 }
 
 func (f *fake) IsWaiting() bool         { return !f.over }
 func (f *fake) Keeps(owner string) bool { return slices.Contains(f.keeps, owner) }
 func (f *fake) Blockers() []string      { return f.blockers }
-func (f *fake) Found(cycle []Step)      { f.found = cycle }
+func (f *fake) Refresh() {
+	if f.overtaken != nil {
+		f.blockers = f.overtaken
+	}
+}
+
+func (f *fake) Found(cycle []Step) { f.found = cycle }
 
 func (f *fake) Say(owner, text string) { f.says(owner, text) }
 
@@ -281,6 +288,33 @@ func TestProbesConfirm(t *testing.T) {
 				require.Equal(t, end == nil, all[2].found != nil)
 			})
 		}
+	}
+}
+
+// A wait that another hold has overtaken learns of that when it is asked, here and elsewhere.
+func TestOvertaken(t *testing.T) {
+	for _, one := range []bool{true, false} {
+		w := &world{graphs: make(map[string]*Graph)}
+		all, g := make([]*fake, 3), New()
+		for i := range all {
+			f := newFake(i, []string{fmt.Sprint("c", i, ":1")}, "gone:1")
+			f.Client, f.overtaken = fmt.Sprint("c", i), []string{fmt.Sprint("c", (i+1)%3, ":1")}
+			f.says = func(owner, text string) {
+				c, _, _ := strings.Cut(owner, ":")
+				w.said = append(w.said, said{c, text})
+			}
+			if !one {
+				g = New()
+			}
+			w.graphs[f.Client] = g
+			g.Add(&f.Wait)
+			all[i] = f
+		}
+		last := w.graphs["c2"]
+		require.False(t, last.Look(&all[2].Wait, 0))
+		require.Equal(t, one, last.Look(&all[2].Wait, 1))
+		w.carry(nil, false)
+		require.Equal(t, 3, len(all[2].found))
 	}
 }
 

@@ -129,7 +129,7 @@ func (g *Graph) goOn(p *probe) {
 	for i := range steps {
 		from = &place{step: &steps[i], before: from, depth: i}
 	}
-	s := &search{graph: g, first: &steps[0], isNew: func(w *Wait) bool {
+	s := &search{graph: g, first: &steps[0], asks: true, isNew: func(w *Wait) bool {
 		return g.isNew(visit{steps[0].Client, steps[0].Number, p.Round, w.Number})
 	}}
 	end := s.follow(p.Owner, from)

@@ -59,6 +59,7 @@ func (g *Graph) Answers(client string) (texts []string) {
 		if w.Client != client || !w.IsWaiting() || len(texts) == mostSeenWaits {
 			continue
 		}
+		w.Refresh()
 		s := Seen{Host: g.host, PID: g.pid, Client: client, Number: w.Number, Lock: cut(w.Lock, mostName), Began: w.Began, Blockers: w.Blockers()}
 		for _, h := range w.Holds {
 			if w.Keeps(h.Owner) {
@@ -121,6 +122,7 @@ func (s *still) Keeps(owner string) bool {
 }
 
 func (s *still) Blockers() []string    { return s.Seen.Blockers }
+func (s *still) Refresh()              {}
 func (s *still) IsBlocked(string) bool { return true }
 func (s *still) Say(_, _ string)       {}
 func (s *still) Found(cycle []Step)    { s.found = cycle }

@@ -47,12 +47,13 @@ type blocked struct {
 	err    error         // why; set before that
 
 	// mu guards the following. Those of tenures, of the hub and of the graph are taken under it.
-	mu     sync.Mutex
-	timer  *time.Timer
-	found  bool           // and the Lock fails, or was told of
-	waiter *pubsub.Waiter // in the line of the process; nil: it is not
-	holder string         // that the last refusal named
-	asked  []string       // the owners in its way, as Redis said last
+	mu      sync.Mutex
+	timer   *time.Timer
+	found   bool           // and the Lock fails, or was told of
+	waiter  *pubsub.Waiter // in the line of the process; nil: it is not
+	holder  string         // that the last refusal named
+	asked   []string       // the owners in its way, as Redis said last
+	askedAt time.Time
 	// Of a reader that is behind a writer that waits for readers, for which it waits, too:
 	ahead *pubsub.Waiter // that writer, if it was one of the process when somebody looked last
 	marks []string       // those of such writers, if some of asked are readers
@@ -137,7 +138,6 @@ func (b *blocked) look(round int, pause time.Duration) {
 		b.mu.Unlock()
 	}
 	if !terms.Graph.Look(&b.wait, 0) {
-		b.ask() // if Redis does not answer, with what is known
 		terms.Graph.Look(&b.wait, round)
 	}
 	b.mu.Lock()
@@ -321,6 +321,24 @@ func (m *Spec) isReader(owner string) bool { return !strings.HasSuffix(owner, wr
 // writerSuffix is what tells a writer's owner from a reader's.
 const writerSuffix = ":write"
 
+// askAgainAfter is for how long what Redis said counts as new.
+const askAgainAfter = 10 * time.Millisecond
+
+// Refresh asks Redis who is in its way, unless one of its own Client is, alone, or it has asked just now. If Redis does not answer, what is known has to do.
+func (b *blocked) Refresh() {
+	for _, t := range b.spec.Engine.held.of(b.spec.Key) {
+		if t.Spec.Kind.Side != lua.Reader {
+			return
+		}
+	}
+	b.mu.Lock()
+	recent := time.Since(b.askedAt) < askAgainAfter
+	b.mu.Unlock()
+	if !recent {
+		b.ask()
+	}
+}
+
 // ask asks Redis who is in its way. It reports false if that is not known.
 func (b *blocked) ask() bool {
 	info, err := b.spec.Look(b.ended)
@@ -330,7 +348,7 @@ func (b *blocked) ask() bool {
 	asked, marks := b.spec.inTheWay(info, b.within)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.asked, b.marks = asked, marks
+	b.asked, b.marks, b.askedAt = asked, marks, time.Now()
 	return true
 }
 

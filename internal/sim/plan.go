@@ -27,6 +27,7 @@ type Plan struct {
 	Nest        float64       // share of sections with another Lock inside
 	Odd         float64       // share of Locks with an option
 	Many        float64       // share of Locks of several at once
+	Circles     bool          // locks are taken in any order, and deadlocks are looked for
 	Meddle      float64       // share of calls for a semaphore before which its number of permits is changed, or what others have of it
 }
 
@@ -149,6 +150,7 @@ type Limits struct {
 	Kinds     []Kind // of which its names are
 	Counters  bool   // there are semaphores or latches among them
 	Permits   bool   // or semaphores of both kinds, on which all is done that can be
+	Circles   bool   // its workers wait for each other in circles
 	Calm      bool   // no faults
 }
 
@@ -210,6 +212,9 @@ func NewPlan(seed uint64, l Limits) *Plan {
 			p.Processes[i].Options.Replicas = 0
 		}
 	}
+	if l.Circles {
+		p.drawCircles(r)
+	}
 	for i := range p.Names {
 		switch n := &p.Names[i]; n.Kind { //nolint:exhaustive // locks have none
 		case Semaphore, Permits:
@@ -225,8 +230,27 @@ func NewPlan(seed uint64, l Limits) *Plan {
 	return p
 }
 
+// drawCircles has workers wait for each other, mostly of other processes.
+func (p *Plan) drawCircles(r *rand.Rand) {
+	p.Circles, p.Odd, p.Leave, p.Long = true, 0, 0, 0
+	p.Processes = p.Processes[:min(len(p.Processes), 6)]
+	after := pick(r, 50*time.Millisecond, 300*time.Millisecond, time.Second)
+	for i := range p.Processes {
+		one := &p.Processes[i]
+		one.Workers = one.Workers[:min(len(one.Workers), 3)]
+		one.Options.Deadlock = rlock.Deadlock{After: after, Action: rlock.DeadlockFail}
+		for j := range one.Workers {
+			one.Workers[j].Names = r.Perm(len(p.Names))
+		}
+	}
+	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Process >= len(p.Processes) || f.What.loses() })
+}
+
 func (p *Plan) drawNames(r *rand.Rand, l Limits) {
 	of := l.Kinds
+	if l.Circles {
+		of = pick(r, []Kind{Plain}, []Kind{Fair}, []Kind{ReadWrite}, []Kind{Plain, Fenced, Fair, ReadWrite})
+	}
 	if l.Counters {
 		of = pick(r, []Kind{Semaphore}, []Kind{Semaphore}, []Kind{Latch}, []Kind{Semaphore, Latch}, []Kind{Latch, Semaphore, Plain})
 	}
@@ -242,7 +266,11 @@ func (p *Plan) drawNames(r *rand.Rand, l Limits) {
 	if slices.Contains(of, Quorum) {
 		p.Servers = pick(r, 3, 5)
 	}
-	for i := range pick(r, 1, 1, 2, 5, 40) {
+	many := pick(r, 1, 1, 2, 5, 40)
+	if l.Circles {
+		many = 2 + r.IntN(4)
+	}
+	for i := range many {
 		k := of[i%len(of)]
 		p.Names = append(p.Names, Name{Kind: k, Text: fmt.Sprintf("%v%02d", k, i)})
 	}

@@ -18,6 +18,9 @@ func TestCounters(t *testing.T) { worlds(t, Limits{Counters: true}) }
 // TestPermits is about semaphores of both kinds, on which all is done that can be.
 func TestPermits(t *testing.T) { worlds(t, Limits{Permits: true}) }
 
+// TestCircles is about deadlocks, which are found, and nothing else is taken for one.
+func TestCircles(t *testing.T) { worlds(t, Limits{Circles: true}) }
+
 func worlds(t *testing.T, limits Limits) {
 	t.Helper()
 	first, worlds := uint64(number(t, "SIM_SEED", 1)), number(t, "SIM_WORLDS", 30)
@@ -35,8 +38,8 @@ func worlds(t *testing.T, limits Limits) {
 			t.Parallel()
 			began := time.Now()
 			r := run(t, plan)
-			t.Logf("%v: %d sections, %d scripts, %d messages, longest wait %v, %v",
-				plan, r.Sections, r.Scripts, r.Delivered, r.Longest, time.Since(began).Round(time.Millisecond))
+			t.Logf("%v: %d sections, %d scripts, %d messages, %d deadlocks, longest wait %v, %v",
+				plan, r.Sections, r.Scripts, r.Delivered, r.Deadlocks, r.Longest, time.Since(began).Round(time.Millisecond))
 		})
 	}
 }
