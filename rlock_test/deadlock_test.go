@@ -608,3 +608,65 @@ func TestDeadlocksOfRandomOrders(t *testing.T) {
 	require.Positive(t, victims.Load())
 	t.Log(victims.Load(), "deadlocks")
 }
+
+// A Lock that waits asks nobody, however long it does: without the option, or if its ctx carries no hold. Under a hold it asks when After is over, and its
+// Client listens from then on.
+func TestDeadlockCosts(t *testing.T) {
+	const after, watched = 300 * time.Millisecond, 900 * time.Millisecond
+	for _, row := range []struct {
+		name  string
+		o     rlock.Options
+		under bool // a hold
+		asks  bool
+	}{
+		{"without the option", rlock.Options{}, true, false},
+		{"without a hold", failAfter(after), false, false},
+		{"shorter than After", failAfter(time.Hour), true, false},
+		{"under a hold", failAfter(after), true, true},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			redistest.Parallel(t)
+			s := redistest.Start(t)
+			rdb, name := s.Client(t), redistest.Name(t)
+			holder := newClient(t, rdb)
+			_, unlock, err := holder.Mutex(name).Lock(t.Context())
+			require.NoError(t, err)
+			c := newClient(t, rdb, row.o)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			asks := func() int64 {
+				all := redistest.Commands(t, rdb)
+				return all["evalsha"] + all["eval"] + all["publish"] + all["subscribe"]
+			}
+			ended := make(chan struct{})
+			go func() { // ends with ctx, or when it has the lock
+				defer close(ended)
+				outer, free := ctx, func() error { return nil }
+				if row.under {
+					outer, free, _ = c.Mutex(name + "/outer").Lock(ctx)
+				}
+				if _, unlock, err := c.Mutex(name).Lock(outer); err == nil {
+					_ = unlock()
+				}
+				_ = free()
+			}()
+			redistest.Eventually(t, atMost, func() bool {
+				info, err := c.Mutex(name).Info(t.Context())
+				return err == nil && len(info.Queue) == 1
+			}, "it waits, and has asked for the last time")
+			<-time.After(after / 3)
+			before := asks()
+			<-time.After(watched)
+			if row.asks {
+				redistest.Eventually(t, atMost, func() bool { return asks() > before }, "it asks")
+			} else {
+				require.Equal(t, before, asks())
+			}
+			listens, err := rdb.Do(t.Context(), rdb.B().PubsubChannels().Pattern("rlock_client:*").Build()).AsStrSlice()
+			require.NoError(t, err)
+			require.Equal(t, row.asks, len(listens) == 1)
+			require.NoError(t, unlock())
+			<-ended
+		})
+	}
+}

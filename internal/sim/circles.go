@@ -13,8 +13,8 @@ import (
 )
 
 // Worlds of circles: their workers take locks in any order, so that they wait for each other, and the Clients have Options.Deadlock with DeadlockFail. The
-// oracle knows what each worker holds and waits for. A Lock that fails with a deadlock has to be in one: those that it names are where it says, or
-// were when another deadlock made them give way. And a circle of workers may not stand for longer than it takes to find it.
+// oracle knows what each worker holds and waits for. A Lock that fails with a deadlock has to be in one: those that it names were all where it says at
+// one moment. And a circle of workers may not stand for longer than it takes to find it.
 
 // circles is that oracle.
 type circles struct {
@@ -22,17 +22,17 @@ type circles struct {
 
 	mu    sync.Mutex // guards the following
 	of    map[*worker]*standing
+	past  []standing // that have ended a short while ago
 	found int
 	said  bool // that there is one nobody finds
 }
 
 // standing is where a worker stands: what it holds, and what it waits for.
 type standing struct {
-	client string
-	holds  []step
-	waits  *step // nil: it does not wait
-	since  time.Time
-	gave   *standing // where it stood when it gave way last
+	client   string
+	holds    []step
+	waits    *step // nil: it does not wait
+	from, to time.Time
 }
 
 // step is a lock as a worker takes it.
@@ -53,7 +53,7 @@ func (c *circles) waits(k *worker, s step) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := c.at(k)
-	at.waits, at.since = &s, time.Now()
+	at.waits, at.from = &s, time.Now()
 }
 
 func (c *circles) got(k *worker, err error) {
@@ -61,11 +61,11 @@ func (c *circles) got(k *worker, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := c.at(k)
+	was := *at
+	was.holds, was.to = slices.Clone(at.holds), time.Now()
+	c.past = slices.DeleteFunc(append(c.past, was), func(s standing) bool { return time.Since(s.to) > time.Minute })
 	if errors.As(err, &e) {
 		c.found++
-		gave := *at
-		gave.gave = nil
-		at.gave = &gave
 		c.check(k, e)
 	}
 	if err == nil {
@@ -81,23 +81,42 @@ func (c *circles) left(k *worker) {
 	c.at(k).holds = nil
 }
 
-// check looks whether all waits of a deadlock are there. mu is held.
+// check looks whether all waits of a deadlock were there in one moment. mu is held.
 func (c *circles) check(k *worker, e *rlock.DeadlockError) {
+	var all [][]standing // that each of its waits may be
 	for i, w := range e.Cycle {
-		next := e.Cycle[(i+1)%len(e.Cycle)]
-		there := false
-		for _, at := range c.of {
-			there = there || at.isIn(w) || at.gave != nil && at.gave.isIn(w)
+		if w.WaitsFor != e.Cycle[(i+1)%len(e.Cycle)].Holds {
+			c.world.violation(w.WaitsFor, "no deadlock: p%d was told of %v", k.process.number, e)
 		}
-		if !there || w.WaitsFor != next.Holds {
-			c.world.violation(w.WaitsFor, "no deadlock: p%d was told that %v, which nobody does", k.process.number, w)
+		var some []standing
+		for _, at := range c.of {
+			if at.waits != nil && at.isIn(w) {
+				now := *at
+				now.to = time.Now()
+				some = append(some, now)
+			}
+		}
+		for _, at := range c.past {
+			if at.isIn(w) {
+				some = append(some, at)
+			}
+		}
+		all = append(all, some)
+	}
+	for _, some := range all {
+		for _, at := range some { // if there is such a moment, it is when one of them begins
+			if !slices.ContainsFunc(all, func(others []standing) bool {
+				return !slices.ContainsFunc(others, func(o standing) bool { return !o.from.After(at.from) && !o.to.Before(at.from) })
+			}) {
+				return
+			}
 		}
 	}
+	c.world.violation(e.Name, "no deadlock: p%d was told of waits that were not there at once: %v", k.process.number, e)
 }
 
 func (s *standing) isIn(w rlock.DeadlockWait) bool {
-	return s.client == w.Client && s.waits != nil && s.waits.name == w.WaitsFor &&
-		slices.ContainsFunc(s.holds, func(h step) bool { return h.name == w.Holds })
+	return s.client == w.Client && s.waits.name == w.WaitsFor && slices.ContainsFunc(s.holds, func(h step) bool { return h.name == w.Holds })
 }
 
 // within is how long a circle may stand: the time after which its last wait looks, a quarter more if a probe comes too early, and the ways of two laps. If
@@ -117,7 +136,7 @@ func (c *circles) look() {
 	defer c.mu.Unlock()
 	old := make(map[*worker]*standing)
 	for k, at := range c.of {
-		if at.waits != nil && time.Since(at.since) > c.world.within() && !k.process.isDead() {
+		if at.waits != nil && time.Since(at.from) > c.world.within() && !k.process.isDead() {
 			old[k] = at
 		}
 	}
@@ -142,7 +161,7 @@ func (c *circles) look() {
 	}
 	var texts []string
 	for k, at := range old {
-		texts = append(texts, fmt.Sprintf("p%d holds %v and waits for %v since %v", k.process.number, at.holds, *at.waits, c.world.since(at.since)))
+		texts = append(texts, fmt.Sprintf("p%d holds %v and waits for %v since %v", k.process.number, at.holds, *at.waits, c.world.since(at.from)))
 	}
 	slices.Sort(texts)
 	c.world.violation("", "a deadlock that nobody finds: %s", strings.Join(texts, "; "))
@@ -178,13 +197,22 @@ func (k *worker) chain(ctx context.Context, names []int) bool {
 		began, end := time.Now(), k.begin(w)
 		c.waits(k, step{w.lock.Name(), w.shared})
 		waited := k.wait(w)
-		inner, unlock, err := w.lock.Lock(ctx)
+		var inner context.Context
+		var unlock rlock.UnlockFunc
+		var err error
+		wait := time.Duration(-1)
+		if plan := k.world().plan; k.chance(plan.Leave) { // about when somebody looks
+			wait = k.about(2 * plan.Processes[0].Options.Deadlock.After)
+			inner, unlock, err = w.lock.TryLock(ctx, wait)
+		} else {
+			inner, unlock, err = w.lock.Lock(ctx)
+		}
 		waited()
 		c.got(k, err)
 		if err != nil {
 			end()
 			if !errors.Is(err, rlock.ErrDeadlock) {
-				k.check(w.parts[0].oracle, "Lock", err, ctx.Err() != nil || isClosed(k.world().over))
+				k.check(w.parts[0].oracle, "Lock", err, wait >= 0 || ctx.Err() != nil || isClosed(k.world().over))
 			}
 			goesOn = k.process.ctx.Err() == nil && !errors.Is(err, rlock.ErrClosed)
 			break

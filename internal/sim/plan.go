@@ -232,7 +232,7 @@ func NewPlan(seed uint64, l Limits) *Plan {
 
 // drawCircles has workers wait for each other, mostly of other processes.
 func (p *Plan) drawCircles(r *rand.Rand) {
-	p.Circles, p.Odd, p.Leave, p.Long = true, 0, 0, 0
+	p.Circles, p.Odd, p.Leave, p.Long = true, 0, pick(r, 0, 0.2, 0.6), 0
 	p.Processes = p.Processes[:min(len(p.Processes), 6)]
 	after := pick(r, 50*time.Millisecond, 300*time.Millisecond, time.Second)
 	for i := range p.Processes {
