@@ -162,6 +162,19 @@ func (w *Waiter) Follows() bool {
 	return w.admittedBehind
 }
 
+// Exclusive is the next one before it that wants more than a share; nil: none does. It may be called on any goroutine.
+func (w *Waiter) Exclusive() *Waiter {
+	h := w.topic.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for x := w.prev; x != nil; x = x.prev {
+		if !x.Shared && x.err == nil {
+			return x
+		}
+	}
+	return nil
+}
+
 // Waited reports whether it was put to sleep, or would have been. It is for a waiter that has left the queue.
 func (w *Waiter) Waited() bool { return w.turn != nil }
 

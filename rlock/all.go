@@ -286,7 +286,7 @@ func (a *MultiMutex) lock(who engine.Caller) (context.Context, UnlockFunc, error
 	}
 	var trace *tracing
 	if i := slices.IndexFunc(a.members, func(m *member) bool { return m.lease != nil }); i >= 0 {
-		trace = a.members[i].trace.follow(who.Ctx, a.name, "all", who.Began)
+		trace = a.members[i].trace.follow(&who, a.name, "all")
 		trace.of(a.names)
 		who.Trace = trace.tracer()
 	}

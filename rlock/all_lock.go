@@ -153,6 +153,7 @@ func (a *MultiMutex) take(s *taken, who engine.Caller, has *member) (refused *me
 // before half of the time has passed for which one that it has is held at most: the rest is for the section.
 func (a *MultiMutex) climb(s *taken, who engine.Caller, within time.Duration) (refused *member, err error) {
 	step := who
+	step.Climbs = true
 	for _, m := range slices.Concat(a.members, a.again) {
 		if err := s.add(m, step); err != nil {
 			if s.loss(who) != nil { // while it waited: that is nothing to a caller who has none of them

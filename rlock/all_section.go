@@ -79,7 +79,7 @@ func (m *member) lock(ctx context.Context, who engine.Caller) (context.Context, 
 		who.Waits("")
 	}
 	step := engine.CallerNow(ctx)
-	step.Wait, step.Limit, step.Once = who.Wait, who.Limit, who.Once
+	step.Wait, step.Limit, step.Once, step.Climbs = who.Wait, who.Limit, who.Once, who.Climbs
 	switch l := m.Locker.(type) {
 	case *Upgradeable:
 		return l.lockTraced(step)
@@ -164,7 +164,7 @@ func (m *member) leading() *member { return cmp.Or(m.first, m) }
 // refused is the member to be waited for, if the error about m says that this can be, and not that the ctx was done. If Redis did not
 // answer, or the ctx is done meanwhile, that wait will say so.
 func (s *taken) refused(m *member, err error) *member {
-	if errors.Is(err, ErrNotAcquired) && (s.ctx.Err() == nil || !errors.Is(err, s.ctx.Err())) {
+	if errors.Is(err, ErrNotAcquired) && !errors.Is(err, ErrDeadlock) && (s.ctx.Err() == nil || !errors.Is(err, s.ctx.Err())) {
 		return m.leading()
 	}
 	return nil

@@ -51,17 +51,18 @@ func New(rdb rueidis.Client, o Options) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("rlock: client id: %w", err)
 	}
-	c := engine.New(rdb, id.String(), o.forEngine())
+	c := engine.New(rdb, id.String(), o.forEngine(rdb))
 	return &Client{engine: c, latches: engine.NewLatches(c), semaphores: engine.NewSemaphores(c), prefix: o.Prefix, trace: o.Trace}, nil
 }
 
 // forEngine are the options of the engine. They have been validated.
-func (o Options) forEngine() engine.Options {
+func (o Options) forEngine(rdb rueidis.Client) engine.Options {
 	t := newTellers(o)
 	return engine.Options{
 		Errors: engine.Errors{
 			Closed: ErrClosed, Lost: ErrLost, NotHeld: ErrNotHeld, NotReplicated: ErrNotReplicated, Reentry: ErrReentry, Upgrade: ErrUpgrade,
 			NotExported: ErrNotExported, Ticket: ErrTicket,
+			Deadlock: ErrDeadlock, Cycle: newDeadlockError,
 			Loss: newLostError, NotAcquired: newNotAcquired, Unreachable: unreachable, Failed: newLockError,
 		},
 		Tell:            t,
@@ -71,6 +72,7 @@ func (o Options) forEngine() engine.Options {
 		Replicas:        o.Replicas,
 		ReplicaTimeout:  o.ReplicaTimeout,
 		Renewed:         t.onRenewal(),
+		Deadlock:        o.Deadlock.forEngine(rdb),
 		PlainPubSub:     o.PlainPubSub,
 	}
 }

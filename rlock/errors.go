@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -99,6 +100,7 @@ func (e *NotAcquiredError) Error() string {
 		left = ", with " + e.TTL.Round(time.Millisecond).String() + " left"
 	}
 	switch {
+	case slices.ContainsFunc(e.causes, isDeadlock): // which says who holds it
 	case e.counter == engine.LatchCounter && e.seen:
 		texts = append(texts, fmt.Sprintf("%d left to count down", e.Count))
 	case e.counter == engine.Permits && e.seen:
@@ -277,7 +279,7 @@ func newNotAcquired(u engine.NotAcquired) error {
 func isOurs(err error) bool {
 	for _, sentinel := range []error{
 		ErrNotAcquired, ErrUnreachable, ErrNotHeld, ErrLost, ErrNotReplicated, ErrReentry, ErrUpgrade, ErrClosed, ErrExported, ErrNotExported,
-		ErrTicket,
+		ErrTicket, ErrDeadlock,
 	} {
 		if errors.Is(err, sentinel) {
 			return true

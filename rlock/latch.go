@@ -124,7 +124,7 @@ func (l *CountDownLatch) TryAwait(ctx context.Context, wait time.Duration) error
 }
 
 func (l *CountDownLatch) await(who engine.Caller) error {
-	trace := l.client.trace.follow(who.Ctx, l.latch.Name, l.latch.Kind.Name, who.Began)
+	trace := l.client.trace.follow(&who, l.latch.Name, l.latch.Kind.Name)
 	who.Trace = trace.tracer()
 	err := l.latch.Await(who)
 	trace.passed(err)

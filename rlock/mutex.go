@@ -133,7 +133,7 @@ func (m *Mutex) lockTraced(who engine.Caller, lock func(engine.Caller) (*engine.
 func lockTraced(
 	to *Trace, m *engine.Spec, who engine.Caller, lock func(engine.Caller) (*engine.Level, error),
 ) (context.Context, UnlockFunc, error) {
-	trace := to.follow(who.Ctx, m.Name, m.Kind.Name, who.Began)
+	trace := to.follow(&who, m.Name, m.Kind.Name)
 	who.Trace = trace.tracer()
 	l, err := lock(who)
 	if err != nil {

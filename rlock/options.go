@@ -58,8 +58,12 @@ type Options struct {
 	// HandOff bounds how long a process may pass a lock on among its own goroutines while other processes want it.
 	HandOff HandOff
 
-	// Logger, if set, gets a warning of each loss, of each late renewal, of a Lock that waits for a hold of this Client for longer
-	// than the watchdog time, once if Redis refuses what [WithAsked] needs, and of fields that could not be removed from Redis after a call without an answer. It is called on a
+	// Deadlock has a Lock that waits for long under other holds look for a deadlock. Off by default.
+	Deadlock Deadlock
+
+	// Logger, if set, gets a warning of each loss, of each late renewal, of each deadlock that is reported, of a Lock that waits for a hold of this
+	// Client for longer than the watchdog time, once if Redis refuses what [WithAsked], [WithLinger] or Deadlock need, and of fields that could not be
+	// removed from Redis after a call without an answer. It is called on a
 	// goroutine of its own, and may block: only [Client.Close] waits for it, for up to a second. While 1024 lines are queued, further
 	// lines are dropped, and the next one that is written has their number as the attribute "dropped".
 	Logger *slog.Logger
@@ -139,6 +143,9 @@ func (o Options) validate() (Options, error) {
 	}
 	if i := strings.IndexAny(o.Prefix, "{}"); i >= 0 && (o.Prefix[i] == '}' || strings.IndexByte(o.Prefix[i:], '}') <= 1) {
 		return o, fmt.Errorf("rlock: Options.Prefix is %s, want no braces, or a hash tag first, as in \"{shop}:\"", engine.Quote(o.Prefix))
+	}
+	if err := o.Deadlock.validate(); err != nil {
+		return o, err
 	}
 	handOff, err := o.HandOff.validate()
 	if err != nil {

@@ -150,7 +150,7 @@ func (s *PermitSemaphore) acquire(who engine.Caller, n int) (context.Context, *P
 	if err := s.fits(int64(n), 1, mostPermits); err != nil {
 		return who.Ctx, none, err
 	}
-	trace := s.client.trace.follow(who.Ctx, s.semaphore.Name, s.semaphore.Kind.Name, who.Began)
+	trace := s.client.trace.follow(&who, s.semaphore.Name, s.semaphore.Kind.Name)
 	who.Trace = trace.tracer()
 	h, err := s.semaphore.Acquire(who, n)
 	if err != nil {

@@ -121,7 +121,7 @@ func (s *Semaphore) acquire(who engine.Caller, n int64) error {
 	if err := s.fits(n, 1); err != nil {
 		return err
 	}
-	trace := s.client.trace.follow(who.Ctx, s.semaphore.Name, s.semaphore.Kind.Name, who.Began)
+	trace := s.client.trace.follow(&who, s.semaphore.Name, s.semaphore.Kind.Name)
 	who.Trace = trace.tracer()
 	err := s.semaphore.Acquire(who, n)
 	if trace != nil && err == nil {

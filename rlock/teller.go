@@ -107,6 +107,18 @@ func (t *tellers) Lost(ctx context.Context, kind string, loss error) {
 	}
 }
 
+// Deadlock tells of a Lock that is the victim of a deadlock, and waits on. ctx was given to it.
+func (t *tellers) Deadlock(ctx context.Context, kind string, err error) {
+	var e *DeadlockError
+	if !errors.As(err, &e) { // there are no others
+		return
+	}
+	t.Warn("rlock: deadlock", "name", e.Name, "kind", kind, "err", e)
+	if to := t.trace; to != nil && to.Deadlock != nil {
+		t.traced(maxLosses, func() { to.Deadlock(ctx, DeadlockInfo{Kind: kind, Err: e}) })
+	}
+}
+
 // onRenewal is what is told of renewals; nil if nobody wants to know of them.
 func (t *tellers) onRenewal() func([]lease.Renewal) {
 	if t.logger == nil && (t.trace == nil || t.trace.Renewed == nil) {

@@ -15,14 +15,14 @@ import (
 // every Await of a latch and every Acquire of a [Semaphore] that succeeds, with a bound or without, and Failed the rest; one of a [PermitSemaphore] is
 // reported as a Lock. [All],
 // [Quorum] and [Upgradeable] report themselves to the Trace of their first lock's Client, and not the locks that they consist of;
-// but Lost reports the single lock that was lost. A Quorum or an Upgradeable given to All reports itself, too.
+// but Lost reports the single lock that was lost, and Deadlock the one that is waited for. A Quorum or an Upgradeable given to All reports itself, too.
 //
 // Waiting, Acquired, Passed, Failed and Released concern one caller and affect only that one: its Lock, Await, Acquire or
 // unlock returns after they have.
 // Their panics reach that caller, too. A panic of Waiting ends the wait. If the Lock has got the lock, it is unlocked first, and
 // Released is not called.
 //
-// Lost and Renewed are called on a goroutine of the Client, one after the other. They cannot delay a renewal or the end of a
+// Lost, Deadlock and Renewed are called on a goroutine of the Client, one after the other. They cannot delay a renewal or the end of a
 // section: if they are slow, some calls are dropped, and the Logger is told how many. So their order relative to the other
 // functions is not fixed: Lost may be called after Released. Their panics are logged, with the default Logger of package slog if
 // [Options].Logger is nil.
@@ -40,6 +40,8 @@ type Trace struct {
 	Released func(context.Context, ReleasedInfo)
 	// Lost is called when a hold is lost. It gets the ctx of the section, which has been cancelled by then.
 	Lost func(context.Context, LostInfo)
+	// Deadlock is called when a Lock is the victim of a deadlock that is reported, see [DeadlockReport]. It gets the ctx of that Lock, which waits on.
+	Deadlock func(context.Context, DeadlockInfo)
 	// Renewed is called for each renewal of a hold, so every third of the watchdog time, and of a lock that is kept, see [WithLinger].
 	Renewed func(RenewedInfo)
 }
@@ -59,6 +61,7 @@ type AcquiredInfo struct {
 	Names      []string // of the locks of an [All], not to be changed; nil for other kinds
 	Path       Path
 	Waited     time.Duration // from the call of Lock
+	Tried      bool          // it was a TryLock that would not have waited
 	// By is the ctx of the section that handed the lock over, if the Path is PathHandOff; otherwise nil.
 	By context.Context
 }
@@ -93,6 +96,12 @@ type ReleasedInfo struct {
 type LostInfo struct {
 	Kind string
 	Err  *LostError
+}
+
+// DeadlockInfo is the argument of [Trace].Deadlock.
+type DeadlockInfo struct {
+	Kind string // of the lock that is waited for
+	Err  *DeadlockError
 }
 
 // RenewedInfo is the argument of [Trace].Renewed.
@@ -157,6 +166,7 @@ type tracing struct {
 	to         *Trace
 	name, kind string
 	names      []string
+	tried      bool            // it does not wait
 	ctx        context.Context // of the Lock, then of the section
 	at         time.Time       // when Lock was called, then when it returned
 	waiting    bool
@@ -175,11 +185,11 @@ func (t *tracing) tracer() engine.Tracer {
 }
 
 // follow follows a Lock for to; nil if that is.
-func (to *Trace) follow(ctx context.Context, name, kind string, at time.Time) *tracing {
+func (to *Trace) follow(who *engine.Caller, name, kind string) *tracing {
 	if to == nil {
 		return nil
 	}
-	return &tracing{to: to, name: name, kind: kind, ctx: ctx, at: at}
+	return &tracing{to: to, name: name, kind: kind, ctx: who.Ctx, at: who.Began, tried: who.Once}
 }
 
 // of says which locks an All consists of.
@@ -259,7 +269,7 @@ func (t *tracing) ended(ctx context.Context, err error, giveBack func()) {
 		t.path = PathFree
 	}
 	if t.to.Acquired != nil {
-		t.to.Acquired(ctx, AcquiredInfo{Name: t.name, Kind: t.kind, Names: t.names, Path: t.path, Waited: now.Sub(t.at), By: t.by})
+		t.to.Acquired(ctx, AcquiredInfo{Name: t.name, Kind: t.kind, Names: t.names, Path: t.path, Waited: now.Sub(t.at), Tried: t.tried, By: t.by})
 	}
 	t.ctx, t.at, t.by = ctx, now, nil
 	returned = true

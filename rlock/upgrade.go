@@ -58,7 +58,7 @@ func (u *Upgradeable) TryDo(ctx context.Context, wait time.Duration, fn func(ctx
 // lockTraced tells of a Lock and of its unlock.
 func (u *Upgradeable) lockTraced(who engine.Caller) (context.Context, UnlockFunc, error) {
 	r := u.rw.read
-	trace := r.client.trace.follow(who.Ctx, r.spec.Name, "upgradeable", who.Began)
+	trace := r.client.trace.follow(&who, r.spec.Name, "upgradeable")
 	who.Trace = trace.tracer()
 	l, gate, err := u.rw.lock.LockUpgradeable(who)
 	if err != nil {

@@ -25,6 +25,7 @@ type Client struct {
 	options rlock.Options
 	server  *miniredis.Miniredis
 	self    *process
+	order   lockOrder
 
 	mu       sync.Mutex // guards the following
 	others   []*process
@@ -60,6 +61,7 @@ func NewWith(t testing.TB, o rlock.Options) *Client {
 		t.Fatalf("rlocktest: %v", err)
 	}
 	c := &Client{t: t, options: o, server: s, held: make(map[string]bool), dead: make(map[string]bool), patience: patience}
+	c.options.Trace = c.order.follow(o.Trace)
 	if c.self, err = c.newProcess(); err != nil {
 		s.Close()
 		t.Fatalf("rlocktest: %v", err)

@@ -26,6 +26,7 @@
 //   - [Client.Lose] ends a hold under its holder, [Client.LosePermit] a permit of a PermitSemaphore.
 //   - [Client.FailRedis] cuts the code under test off from Redis.
 //   - [Client.AssertHeld] checks that a ctx carries a lock.
+//   - [Client.LockOrder] reports orders of locks that could deadlock, even if none did.
 //
 // When the test ends, whatever is still held or waited for is an error of the test.
 //

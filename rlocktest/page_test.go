@@ -184,6 +184,18 @@ func TestImportWaitsForItsParts(t *testing.T) {
 	})
 }
 
+func TestNoOppositeOrders(t *testing.T) {
+	locks := rlocktest.New(t)
+	locks.LockOrder(rlocktest.ByPrefix) // "order:42" and "order:43" are of one group, "order"
+	order, stock := locks.Mutex("order:42"), locks.Mutex("stock:7")
+	err := order.Do(t.Context(), func(ctx context.Context) error {
+		return stock.Do(ctx, func(context.Context) error { return nil })
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
 // The code in the package comment.
 func TestChargeStopsWhenTheLockIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

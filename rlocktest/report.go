@@ -29,6 +29,9 @@ func (c *Client) report() {
 	for _, text := range all {
 		c.t.Errorf("rlocktest: at the end of the test %s", text)
 	}
+	for _, text := range c.order.circles() {
+		c.t.Errorf("rlocktest: %s", text)
+	}
 }
 
 // endless looks after waiters from time to time, and ends the calls of all if one was there the last time.

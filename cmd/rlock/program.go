@@ -46,6 +46,7 @@ func commands() []command {
 		{"top", usageTop, (*program).top},
 		{"watch", usageWatch, (*program).watch},
 		{"ask", usageAsk, (*program).ask},
+		{"deadlocks", usageDeadlocks, (*program).deadlocks},
 		{"unlock", usageUnlock, (*program).unlock},
 		{"token", usageToken, (*program).token},
 		{"doctor", usageDoctor, (*program).doctor},

@@ -9,6 +9,7 @@ const usage = `rlock is a re-entrant lock in Redis, the same one as Redisson's R
   rlock top                            locks that somebody waits for, live
   rlock watch NAME                     a line for each change of a lock
   rlock ask NAME                       ask whoever holds a lock for it
+  rlock deadlocks                      sections that wait for each other
   rlock unlock -force NAME             free a lock whoever holds it
   rlock token NAME                     its fencing counter, which can be raised
   rlock doctor                         what this Redis means for the guarantees

@@ -134,6 +134,8 @@ func (m *Spec) gaveUp(who Caller, err error, refusal lua.AcquireReply) error {
 		return m.closed()
 	case errors.Is(err, errs.Lost):
 		return err
+	case errors.Is(err, errs.Deadlock):
+		return m.notAcquired(who, refusal, err)
 	case errors.Is(err, errs.NotReplicated):
 		return m.Fail(err)
 	case err == nil, errors.Is(err, pubsub.ErrExpired):

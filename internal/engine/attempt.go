@@ -46,6 +46,7 @@ type attempt struct {
 	leads          bool              // others may share its tenure
 	refused        *lua.AcquireReply // the last one that said who holds the lock; nil: none, as for most that wait in line
 	place          *placeKeeper      // of its own in the queue in Redis; nil: none that is known of
+	blocked        *blocked          // what may be a deadlock; nil: nobody looks for one
 	delivered      AcquireResult     // what another attempt got for it: its claimant, or the first one of its chain
 	level          *Level            // that it opened
 }
@@ -61,6 +62,7 @@ func (m *Spec) compete(who Caller, within *hold) (*Level, error) {
 			return s, err
 		}
 	}
+	defer l.unwatch()
 	return l.compete()
 }
 
@@ -243,6 +245,7 @@ func (l *attempt) refrain() {
 // join puts it in the queue of the process; or, if it does not want to wait, only if nobody else does.
 func (l *attempt) join(onlyFirst bool) (turn bool) {
 	m := l.Spec
+	l.blocked.unqueued()
 	l.waiter = pubsub.Waiter{Value: l, Until: l.leaves(), Shared: m.Kind.Side == lua.Reader, Ahead: l.within != nil}
 	if onlyFirst {
 		l.queued = m.Engine.Hub.JoinFirst(&l.waiter, m.waiters())
@@ -317,6 +320,7 @@ func (l *attempt) failure(err error) error { return l.Spec.gaveUp(l.Caller, err,
 
 // awaitTurn waits for the turn, or to be granted the lock, or for the end of the wait.
 func (l *attempt) awaitTurn() (granted, gone bool, err error) {
+	failed := l.watch()
 	l.Waits(l.refusal().Holder)
 	if c := l.Spec.Engine; c.idle.count.Load() != 0 { // what became idle since it looked
 		c.giveIdle(l.Spec.Key)
@@ -327,6 +331,8 @@ func (l *attempt) awaitTurn() (granted, gone bool, err error) {
 		return granted, err != nil, err
 	case <-l.Ctx.Done():
 	case <-l.Stopped():
+	case <-failed:
+		return false, true, l.blocked.err
 	}
 	return false, true, nil
 }

@@ -21,6 +21,8 @@ type Caller struct {
 	Limit time.Time // of an attempt that is under way, not before wait; zero: only ctx ends it
 	Once  bool      // no waiting: one attempt
 	Trace Tracer    // nil: nobody wants to know
+
+	Climbs bool // it gives up by itself what it has of an All; so nobody waits for that for good
 }
 
 // CallerNow is the caller of a Lock that is called now.

@@ -32,6 +32,9 @@ type Engine struct {
 	sweepers    *sweep.Sweepers
 	stats       counters
 	insiders    insiders
+	held        heldLocks // for Options.Deadlock
+	probing     atomic.Int32
+	describing  atomic.Bool
 	ear         ear
 	askings     askings
 	askables    askables
@@ -61,7 +64,8 @@ type Options struct {
 	Replicas        int                   // that have to confirm an acquire
 	ReplicaTimeout  time.Duration         // for how long it waits for them, if there are any
 	Renewed         func([]lease.Renewal) // hears of confirmed renewals, whose keepers are About a lock; nil: nobody does
-	PlainPubSub     bool                  // on a cluster: unlocks are published to all nodes
+	Deadlock        DeadlockTerms
+	PlainPubSub     bool // on a cluster: unlocks are published to all nodes
 }
 
 // IsTold reports whether the holders have been told, or are being told.

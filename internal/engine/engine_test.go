@@ -45,10 +45,11 @@ func testErrors() Errors {
 // silent is a teller that notes nothing.
 type silent struct{}
 
-func (silent) Warn(string, ...any)                 {}
-func (silent) Lost(context.Context, string, error) {}
-func (silent) Panicked(v any, _ []byte)            { panic(v) }
-func (silent) Flush()                              {}
+func (silent) Warn(string, ...any)                     {}
+func (silent) Lost(context.Context, string, error)     {}
+func (silent) Deadlock(context.Context, string, error) {}
+func (silent) Panicked(v any, _ []byte)                { panic(v) }
+func (silent) Flush()                                  {}
 
 // startEngine is an engine with the usual options, which is closed with the test.
 func startEngine(t testing.TB, rdb rueidis.Client, to Teller) *Engine {

@@ -7,15 +7,18 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/go-rlock/rlock/internal/deadlock"
 )
 
 // Errors are those that callers get: what they look for with errors.Is, and how the ones that say more are made. All are set.
 type Errors struct {
-	Closed, Lost, NotHeld, NotReplicated, Reentry, Upgrade, NotExported, Ticket error
+	Closed, Lost, NotHeld, NotReplicated, Reentry, Upgrade, NotExported, Ticket, Deadlock error
 
-	Loss        func(Loss) error        // satisfies Lost, or Closed if that is the reason
-	NotAcquired func(NotAcquired) error // of a wait that ended
-	Unreachable func(error) error       // of what Redis, or the way to it, said last
+	Loss        func(Loss) error                               // satisfies Lost, or Closed if that is the reason
+	NotAcquired func(NotAcquired) error                        // of a wait that ended
+	Cycle       func(name string, cycle []deadlock.Step) error // satisfies Deadlock; the first step is the wait of the lock called name
+	Unreachable func(error) error                              // of what Redis, or the way to it, said last
 	// Failed makes any other error of the lock called name. errors.Is and errors.As find the causes.
 	Failed func(name string, causes ...error) error
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/internal/deadlock"
 	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/lease"
 	"github.com/go-rlock/rlock/pubsub"
@@ -39,6 +40,10 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 		{kind: saidAsked, heard: c.askables.heard, live: c.askables.lookAtAll},
 		{kind: saidAsked, heard: c.askedIdle, live: c.hearsIdle, lost: c.missesIdle},
 		{kind: saidTried, heard: c.triedIdle},
+	}
+	if o.Deadlock.After > 0 {
+		c.ear.of = append(c.ear.of, listener{kind: deadlock.Kind, heard: c.probed}, // who looks does so again
+			listener{kind: deadlock.SeenKind, heard: c.describe})
 	}
 	c.sweepers = sweep.New(c.Calls, rdb)
 	c.idle.timer = time.AfterFunc(time.Hour, func() { c.releaseIdle(time.Now()) })

@@ -20,6 +20,7 @@ type RW struct {
 func NewRW(read, write *Spec) *RW {
 	gate := read.Engine.NewSpec(kinds.Own("rlock_upgrade")(read.Key), kinds.Mutex, read.Name)
 	// Not the lease and the bound of the reader, which may have to wait first.
+	gate.beside = true
 	gate.MinHold, gate.Grace, gate.NoReentry, gate.Invalid, gate.Mark = read.MinHold, read.Grace, read.NoReentry, read.Invalid, read.Mark
 	return &RW{read: read, write: write, gate: gate}
 }

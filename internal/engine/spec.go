@@ -25,6 +25,7 @@ type Spec struct {
 	Linger    time.Duration // see WithLinger; 0: it does not
 	NoReentry bool          // see WithoutReentry
 	Mark      kinds.Mark    // what its owners say of their Client; 0: nothing
+	beside    bool          // it is for the one reader that may upgrade, beside the lock of that name
 	alone     bool          // it has a tenure of its own, though its kind shares one
 	Invalid   error         // what is wrong with the handle; returned by Lock
 }

@@ -29,6 +29,7 @@ const (
 type Teller interface {
 	Warn(text string, args ...any)
 	Lost(section context.Context, kind string, loss error) // a hold was lost; kind is the name of its lock's kind
+	Deadlock(ctx context.Context, kind string, err error)  // a Lock that was given that ctx is the victim of one, and waits on
 	Panicked(v any, stack []byte)                          // a tracer did, and its caller has gone
 	Flush()                                                // the engine is closed
 }

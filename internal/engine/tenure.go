@@ -124,8 +124,21 @@ func (t *Tenure) current() *hold {
 }
 
 // joinInsiders has those that wait learn who is inside; leaveInsiders ends that.
-func (t *Tenure) joinInsiders()  { t.Spec.Engine.insiders.add(t.Tag, t) }
-func (t *Tenure) leaveInsiders() { t.Spec.Engine.insiders.remove(t.Tag, t.Spec.Key) }
+func (t *Tenure) joinInsiders() {
+	c := t.Spec.Engine
+	c.insiders.add(t.Tag, t)
+	if c.Options.Deadlock.After > 0 {
+		c.held.add(t)
+	}
+}
+
+func (t *Tenure) leaveInsiders() {
+	c := t.Spec.Engine
+	c.insiders.remove(t.Tag, t.Spec.Key)
+	if c.Options.Deadlock.After > 0 {
+		c.held.remove(t)
+	}
+}
 
 // givenTo are the contexts that its Locks were given.
 func (t *Tenure) givenTo() (all []context.Context) {

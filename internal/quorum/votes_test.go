@@ -21,10 +21,11 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 // silent is a teller that notes nothing.
 type silent struct{}
 
-func (silent) Warn(string, ...any)                 {}
-func (silent) Lost(context.Context, string, error) {}
-func (silent) Panicked(v any, _ []byte)            { panic(v) }
-func (silent) Flush()                              {}
+func (silent) Warn(string, ...any)                     {}
+func (silent) Lost(context.Context, string, error)     {}
+func (silent) Deadlock(context.Context, string, error) {}
+func (silent) Panicked(v any, _ []byte)                { panic(v) }
+func (silent) Flush()                                  {}
 
 // I5: a quorum's hold is trusted for as long as a majority of the servers has it, less the drift. What a share was renewed to counts,
 // and what is missing does not.

@@ -38,6 +38,9 @@ func (w *world) look() {
 			o.counter.look()
 		}
 	}
+	if w.circles != nil {
+		w.circles.look()
+	}
 	if w.ticks++; w.ticks%20 == 0 {
 		w.lookForGhosts()
 	}

@@ -30,6 +30,7 @@ type Plan struct {
 	Many        float64       // share of Locks of several at once
 	Asked       float64       // share of Locks whose holds want to know if somebody waits
 	Along       float64       // share of sections that are exported
+	Circles     bool          // locks are taken in any order, and deadlocks are looked for
 	Meddle      float64       // share of calls for a semaphore before which its number of permits is changed, or what others have of it
 }
 
@@ -154,6 +155,7 @@ type Limits struct {
 	Permits   bool   // or semaphores of both kinds, on which all is done that can be
 	Asked     bool   // there are holds that want to know if somebody waits
 	Linger    bool   // its locks are kept, by processes that seldom want the same ones
+	Circles   bool   // its workers wait for each other in circles
 	Calm      bool   // no faults
 }
 
@@ -215,6 +217,9 @@ func NewPlan(seed uint64, l Limits) *Plan {
 			p.Processes[i].Options.Replicas = 0
 		}
 	}
+	if l.Circles {
+		p.drawCircles(r)
+	}
 	for i := range p.Names {
 		switch n := &p.Names[i]; n.Kind { //nolint:exhaustive // locks have none
 		case Semaphore, Permits:
@@ -242,8 +247,27 @@ func NewPlan(seed uint64, l Limits) *Plan {
 	return p
 }
 
+// drawCircles has workers wait for each other, mostly of other processes.
+func (p *Plan) drawCircles(r *rand.Rand) {
+	p.Circles, p.Odd, p.Leave, p.Long = true, 0, pick(r, 0, 0.2, 0.6), 0
+	p.Processes = p.Processes[:min(len(p.Processes), 6)]
+	after := pick(r, 50*time.Millisecond, 300*time.Millisecond, time.Second)
+	for i := range p.Processes {
+		one := &p.Processes[i]
+		one.Workers = one.Workers[:min(len(one.Workers), 3)]
+		one.Options.Deadlock = rlock.Deadlock{After: after, Action: rlock.DeadlockFail}
+		for j := range one.Workers {
+			one.Workers[j].Names = r.Perm(len(p.Names))
+		}
+	}
+	p.Faults = slices.DeleteFunc(p.Faults, func(f Fault) bool { return f.Process >= len(p.Processes) || f.What.loses() })
+}
+
 func (p *Plan) drawNames(r *rand.Rand, l Limits) {
 	of := l.Kinds
+	if l.Circles {
+		of = pick(r, []Kind{Plain}, []Kind{Fair}, []Kind{ReadWrite}, []Kind{Plain, Fenced, Fair, ReadWrite})
+	}
 	if l.Counters {
 		of = pick(r, []Kind{Semaphore}, []Kind{Semaphore}, []Kind{Latch}, []Kind{Semaphore, Latch}, []Kind{Latch, Semaphore, Plain})
 	}
@@ -262,7 +286,11 @@ func (p *Plan) drawNames(r *rand.Rand, l Limits) {
 	if slices.Contains(of, Quorum) {
 		p.Servers = pick(r, 3, 5)
 	}
-	for i := range pick(r, 1, 1, 2, 5, 40) {
+	many := pick(r, 1, 1, 2, 5, 40)
+	if l.Circles {
+		many = 2 + r.IntN(4)
+	}
+	for i := range many {
 		k := of[i%len(of)]
 		p.Names = append(p.Names, Name{Kind: k, Text: fmt.Sprintf("%v%02d", k, i)})
 	}

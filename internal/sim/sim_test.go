@@ -21,6 +21,9 @@ func TestPermits(t *testing.T) { worlds(t, Limits{Permits: true}) }
 // TestLinger is about locks that are kept. Most sections are had without a command.
 func TestLinger(t *testing.T) { worlds(t, Limits{Linger: true}) }
 
+// TestCircles is about deadlocks, which are found, and nothing else is taken for one.
+func TestCircles(t *testing.T) { worlds(t, Limits{Circles: true}) }
+
 func worlds(t *testing.T, limits Limits) {
 	t.Helper()
 	first, worlds := uint64(number(t, "SIM_SEED", 1)), number(t, "SIM_WORLDS", 30)
@@ -38,8 +41,8 @@ func worlds(t *testing.T, limits Limits) {
 			t.Parallel()
 			began := time.Now()
 			r := run(t, plan)
-			t.Logf("%v: %d sections, %d of them kept, %d scripts, %d messages, longest wait %v, %v",
-				plan, r.Sections, r.Kept, r.Scripts, r.Delivered, r.Longest, time.Since(began).Round(time.Millisecond))
+			t.Logf("%v: %d sections, %d of them kept, %d scripts, %d messages, %d deadlocks, longest wait %v, %v",
+				plan, r.Sections, r.Kept, r.Scripts, r.Delivered, r.Deadlocks, r.Longest, time.Since(began).Round(time.Millisecond))
 		})
 	}
 }

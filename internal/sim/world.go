@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/internal/deadlock"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -41,6 +42,7 @@ type world struct {
 	all     []*process
 	of      map[string]*oracle // by its keys
 	far     time.Duration      // the longest way to a server
+	circles *circles           // nil: locks are taken in one order
 	ticks   int
 
 	over   <-chan struct{} // closed when no work begins any more
@@ -125,6 +127,7 @@ type Result struct {
 	Scripts      int // that ran
 	Delivered    int // messages
 	Kept         int // sections of locks that the process had kept, see WithLinger
+	Deadlocks    int // that were found
 	Longest      time.Duration
 }
 
@@ -240,6 +243,9 @@ func newWorld(plan *Plan) *world {
 		plan: plan, waiting: make(map[*waiter]struct{}), used: make(map[*oracle]struct{}), r: rand.New(rand.NewPCG(plan.Seed, 1)),
 		unlocked: make(map[string]time.Time), holding: make(map[string]int), kept: make(map[string]struct{}), ghosts: make(map[string]time.Time),
 	}
+	if plan.Circles {
+		w.circles = &circles{world: w, of: make(map[*worker]*standing)}
+	}
 	w.idles, w.finish = context.WithCancel(context.Background())
 	w.over = w.idles.Done()
 	w.began = time.Now()
@@ -307,13 +313,21 @@ func (p *process) connect() error {
 		}
 		options := p.plan.Options
 		options.WatchdogTimeout = p.world.plan.Watchdog
-		locks, err := rlock.New(redis, options)
+		locks, err := rlock.New(p.apart(redis), options)
 		if err != nil {
 			return fmt.Errorf("sim: %w", err)
 		}
 		p.ways, p.redis, p.locks = append(p.ways, way), append(p.redis, redis), append(p.locks, locks)
 	}
 	return nil
+}
+
+// apart is the client with which a process is one of its own, also in the eyes of who looks for deadlocks.
+func (p *process) apart(redis rueidis.Client) rueidis.Client {
+	if !p.world.plan.Circles {
+		return redis
+	}
+	return deadlock.Apart{Client: redis, Graph: deadlock.New()}
 }
 
 func (w *world) run() {
@@ -333,7 +347,13 @@ func (w *world) run() {
 	}
 	for _, p := range w.all {
 		for _, plan := range p.plan.Workers {
-			w.work.Go(func() { newWorker(p, plan).run() })
+			w.work.Go(func() {
+				if k := newWorker(p, plan); w.circles != nil {
+					k.inCircles()
+				} else {
+					k.run()
+				}
+			})
 		}
 	}
 	worked := make(chan struct{})
@@ -441,6 +461,9 @@ func (w *world) result() *Result {
 	for _, o := range w.locks {
 		r.Sections += o.entered
 		r.Longest = max(r.Longest, o.longest)
+	}
+	if w.circles != nil {
+		r.Deadlocks = w.circles.found
 	}
 	return r
 }

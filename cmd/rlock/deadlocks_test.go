@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/deadlock"
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// standsStill has a Client of another process hold one lock, and wait for the next one until the test ends.
+func standsStill(t *testing.T, s *redistest.Server, has, wants string, both <-chan struct{}) {
+	t.Helper()
+	rdb := deadlock.Apart{Client: s.Client(t), Graph: deadlock.New()}
+	c, err := rlock.New(rdb, rlock.Options{Deadlock: rlock.Deadlock{After: 10 * time.Millisecond}})
+	require.NoError(t, err)
+	holds, ended := make(chan struct{}), make(chan struct{})
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { // ends with the test
+		defer close(ended)
+		_ = c.Mutex(has).Do(ctx, func(ctx context.Context) error {
+			close(holds)
+			<-both
+			return c.Mutex(wants).Do(ctx, func(context.Context) error { return nil })
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+		c.Close()
+	})
+	<-holds
+}
+
+// The processes tell of what waits there, and the tool puts it together: a deadlock of three, one that waits behind it, and one that waits for a Client
+// without the option.
+func TestDeadlocks(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	require.Equal(t, result{}, call(t, s.Addr(), "deadlocks"))
+	silent := newLocks(t, s.Client(t))
+	theirs, _ := lock(t.Context(), t, silent.Mutex("theirs"))
+	both := make(chan struct{})
+	standsStill(t, s, "a", "b", both)
+	standsStill(t, s, "b", "c", both)
+	standsStill(t, s, "c", "a", both)
+	standsStill(t, s, "d", "a", both)
+	standsStill(t, s, "e", "theirs", both)
+	close(both)
+	var r result
+	redistest.Eventually(t, patience, func() bool {
+		r = call(t, s.Addr(), "deadlocks")
+		return strings.Count(r.out, "waits for \"") == 5 && strings.Contains(r.out, "deadlock 1\n")
+	}, "all are seen")
+	require.Equal(t, exitFailed, r.code)
+	require.Empty(t, r.err)
+	lines := strings.Split(strings.TrimSpace(r.out), "\n")
+	require.Equal(t, "deadlock 1", lines[0])
+	require.Equal(t, "others that wait", lines[4])
+	circle := strings.Join(lines[1:4], "\n")
+	for _, next := range []string{`holds "a" for`, `waits for "b" for`, `holds "b" for`, `waits for "c" for`, `holds "c" for`, `waits for "a" for`} {
+		require.Contains(t, circle, next)
+	}
+	require.Contains(t, r.out, `holds "d" for`)
+	require.Contains(t, r.out, "held by "+rlock.Owner(theirs)+": says nothing")
+
+	in := 0
+	r = call(t, s.Addr(), "deadlocks", "-json")
+	for line := range strings.Lines(r.out) {
+		var w standstill
+		require.NoError(t, json.Unmarshal([]byte(line), &w))
+		require.Len(t, w.Holds, 1)
+		in += w.Deadlock
+	}
+	require.Equal(t, 3, in)
+}
+
+func TestDeadlocksMisuse(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"deadlocks", "x"}, {"deadlocks", "-n", "0"}} {
+		require.Equal(t, exitUsage, call(t, "127.0.0.1:1", args...).code)
+	}
+	require.Equal(t, exitInternal, call(t, "127.0.0.1:1", "deadlocks").code)
+}

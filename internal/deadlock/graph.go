@@ -1,0 +1,299 @@
+// Package deadlock finds cycles of Locks that wait for each other's holds.
+//
+// The graph has a node for each long wait: a Lock that has waited for a while, and whose ctx carries holds. From a wait an edge leads to each owner whose
+// hold keeps it from the lock, and from an owner to each wait whose ctx carries that hold: a section in which a Lock waits is taken not to end before
+// that. A lock needs all that are in its way to end, so each cycle is a deadlock.
+//
+// The last wait of a cycle is the one that began last. All holds of the cycle were there when it began: each is older than the wait in its section. So no
+// cycle comes about later, it is the last wait that finds it, and that is the victim. A search follows earlier waits alone, and finds each cycle
+// once.
+//
+// An edge is there as long as its wait and its hold are: neither comes back once it has ended. So a cycle that was followed once, and whose waits and
+// holds are all found again after that, was there between the two: that is how one is confirmed.
+package deadlock
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// Most is how many waits a cycle has at most that is found.
+const Most = 32
+
+// Hold is what a wait keeps others from.
+type Hold struct {
+	Owner string // as it is written in Redis: no other hold has it, on whichever server
+	Name  string // of the lock, for users
+	Since time.Time
+}
+
+// Sleeper is a wait as its engine sees it. Its methods may be called at any time, on any goroutine, with no mutex held.
+type Sleeper interface {
+	// IsWaiting reports whether it goes on, as far as is known.
+	IsWaiting() bool
+	// Keeps reports whether its ctx still carries the hold of that owner, neither unlocked nor lost.
+	Keeps(owner string) bool
+	// Refresh has Blockers know of those that have come since it was asked last. It may ask Redis.
+	Refresh()
+	// Blockers are the owners whose holds it waits for, as far as that is known without asking. Those that have ended since may be among them.
+	Blockers() []string
+	// IsBlocked reports whether an owner that Blockers returned has been in its way since then, if both are still there. It may ask Redis.
+	IsBlocked(owner string) bool
+	// Say says something to the process of an owner that it waits for. It may be lost.
+	Say(owner, text string)
+	// Found is told a cycle of which it is the last wait, again each time it is found.
+	Found(cycle []Step)
+}
+
+// Wait is a Lock that waits. It does not change.
+type Wait struct {
+	Sleeper
+
+	Number uint64    // of this process: no other wait has it
+	Secret uint64    // that those alone know who were told of the wait
+	Began  time.Time // when the Lock began to wait
+	Client string    // the id of its Client
+	Lock   string    // the name of what it waits for
+	Holds  []Hold    // that its ctx carried when it began
+}
+
+var lastNumber atomic.Uint64
+
+// NewWait is a wait that begins now.
+func NewWait(s Sleeper, client, lock string, holds []Hold) Wait {
+	return Wait{
+		Sleeper: s, Number: lastNumber.Add(1), Secret: rand.Uint64(),
+		Began:  time.Now().Round(0).Truncate(time.Microsecond), // as others see it
+		Client: client, Lock: lock, Holds: holds,
+	}
+}
+
+// Step is a wait in a cycle, and the hold of its ctx for which the one before it waits.
+type Step struct {
+	Host    string
+	PID     int
+	Client  string
+	Number  uint64
+	Secret  uint64
+	Holds   Hold
+	WaitsBy time.Time // when the wait began
+	Lock    string
+}
+
+// before orders waits, in all processes alike.
+func (s *Step) before(o *Step) bool {
+	return cmp.Or(s.WaitsBy.Compare(o.WaitsBy), cmp.Compare(s.Client, o.Client), cmp.Compare(s.Number, o.Number)) < 0
+}
+
+// is reports whether it is that wait.
+func (s *Step) is(w *Wait) bool {
+	return s.Client == w.Client && s.Number == w.Number && s.Secret == w.Secret
+}
+
+// Graph has the long waits of a process.
+type Graph struct {
+	host string
+	pid  int
+	heard
+
+	mu sync.Mutex         // guards the following; no other lock is taken under it
+	of map[string][]*Wait // by the owners of their holds
+}
+
+// New returns an empty graph.
+func New() *Graph {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return &Graph{host: host, pid: os.Getpid(), of: make(map[string][]*Wait)}
+}
+
+// Add adds a long wait; Remove ends that.
+func (g *Graph) Add(w *Wait) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, h := range w.Holds {
+		g.of[h.Owner] = append(g.of[h.Owner], w)
+	}
+}
+
+// Remove takes a wait out that has ended, if it is in.
+func (g *Graph) Remove(w *Wait) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, h := range w.Holds {
+		rest := slices.DeleteFunc(g.of[h.Owner], func(o *Wait) bool { return o == w })
+		if len(rest) == 0 {
+			delete(g.of, h.Owner)
+		} else {
+			g.of[h.Owner] = rest
+		}
+	}
+}
+
+// Waits are the long waits that there are, in the order in which they began.
+func (g *Graph) Waits() (all []*Wait) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, waits := range g.of {
+		all = append(all, waits...)
+	}
+	slices.SortFunc(all, func(a, b *Wait) int { return cmp.Compare(a.Number, b.Number) })
+	return slices.Compact(all)
+}
+
+// keepers are the waits whose ctx carries the hold of that owner.
+func (g *Graph) keepers(owner string) (all []*Wait) {
+	g.mu.Lock()
+	all = slices.Clone(g.of[owner])
+	g.mu.Unlock()
+	return slices.DeleteFunc(all, func(w *Wait) bool { return !w.IsWaiting() || !w.Keeps(owner) })
+}
+
+// step is the wait as it stands behind one that waits for that owner.
+func (g *Graph) step(w *Wait, owner string) *Step {
+	s := &Step{Host: g.host, PID: g.pid, Client: w.Client, Number: w.Number, Secret: w.Secret, WaitsBy: w.Began, Lock: w.Lock}
+	if i := slices.IndexFunc(w.Holds, func(h Hold) bool { return h.Owner == owner }); i >= 0 {
+		s.Holds = w.Holds[i]
+	}
+	return s
+}
+
+// place is a wait that a search has come to.
+type place struct {
+	wait   *Wait // nil: it is of another process
+	step   *Step
+	before *place // that waits for its hold; nil: it is where the search began
+	depth  int    // from there
+}
+
+// search follows waits of this process.
+type search struct {
+	graph *Graph
+	first *Step            // where it began; that is the last wait of the cycle
+	isNew func(*Wait) bool // whether it is the first time that the search has come to that wait
+	asks  bool             // it may: a wait may have been overtaken by a hold of another process since it asked
+	next  []*place
+	exits []exit
+}
+
+// exit is where a search leaves the process: nobody here has that owner's hold and waits.
+type exit struct {
+	from  *place
+	owner string
+}
+
+// follow takes up the waits that an owner's hold is kept by. It returns the end of the way if that is where the search began.
+func (s *search) follow(owner string, from *place) (end *place) {
+	keepers := s.graph.keepers(owner)
+	if len(keepers) == 0 {
+		s.exits = append(s.exits, exit{from, owner})
+	}
+	for _, k := range keepers {
+		p := &place{wait: k, step: s.graph.step(k, owner), before: from, depth: from.depth + 1}
+		switch {
+		case s.first.is(k):
+			return p
+		case p.depth < Most && p.step.before(s.first) && s.isNew(k):
+			s.next = append(s.next, p)
+		}
+	}
+	return nil
+}
+
+// run goes on until it is back where the search began, or there is nothing left to follow.
+func (s *search) run() (end *place) {
+	for ; len(s.next) > 0; s.next = s.next[1:] {
+		p := s.next[0]
+		if s.asks {
+			p.wait.Refresh()
+		}
+		for _, owner := range p.wait.Blockers() {
+			if end := s.follow(owner, p); end != nil {
+				return end
+			}
+		}
+	}
+	return nil
+}
+
+// Look looks for a cycle of which w is the last wait, and reports whether there is one in this process: it was there at some moment of the call, and
+// w is told. Otherwise probes go to the processes to which the search has led. If one comes back, w is told then. round is another number each time; if it
+// is 0, nobody is asked, nor Redis.
+func (g *Graph) Look(w *Wait, round int) bool {
+	start := &place{wait: w, step: g.step(w, "")}
+	seen := make(map[*Wait]bool)
+	s := &search{graph: g, first: start.step, next: []*place{start}, asks: round > 0, isNew: func(w *Wait) bool {
+		known := seen[w]
+		seen[w] = true
+		return !known
+	}}
+	if end := s.run(); end != nil {
+		if !g.isStill(end) {
+			return false
+		}
+		w.Found(end.cycle())
+		return true
+	}
+	if round > 0 {
+		g.leave(s.exits, round)
+	}
+	return false
+}
+
+// isStill reports whether all of a way is as it was found.
+func (g *Graph) isStill(end *place) bool {
+	for p := end; p.before != nil; p = p.before {
+		if !p.before.wait.IsBlocked(p.step.Holds.Owner) {
+			return false
+		}
+	}
+	for p := end; p.before != nil; p = p.before { // after that, which may take a while
+		if !p.wait.IsWaiting() || !p.wait.Keeps(p.step.Holds.Owner) {
+			return false
+		}
+	}
+	return true
+}
+
+// cycle lists a way that ends where it began.
+func (p *place) cycle() []Step {
+	steps := p.before.steps()
+	steps[0] = *p.step // the same wait, with the hold that the last one waits for
+	return steps
+}
+
+// steps lists a way from where it began.
+func (p *place) steps() (all []Step) {
+	for ; p != nil; p = p.before {
+		all = append(all, *p.step)
+	}
+	slices.Reverse(all)
+	return all
+}
+
+// process is the graph of this process.
+var process = New()
+
+// Apart is a client that stands for another process, for tests: Clients on it are in that graph.
+type Apart struct {
+	rueidis.Client
+
+	Graph *Graph
+}
+
+// Of is the graph of the Clients on rdb: that of this process, but for tests.
+func Of(rdb rueidis.Client) *Graph {
+	if a, ok := rdb.(Apart); ok {
+		return a.Graph
+	}
+	return process
+}

@@ -1,0 +1,216 @@
+package deadlock
+
+import (
+	"encoding/json"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Between processes a search goes on by probes (Chandy, Misra, Haas: "Distributed deadlock detection", 1983). A probe goes to the process of an owner that
+// is waited for. If a Lock waits under that hold, and began before the one that sent the first probe, the next one goes to the process of the owner in
+// its way, and so on. If one comes back to where it began, the cycle is confirmed by a second lap, which every wait and hold of it has to pass
+// as the same. What the second lap finds was there when the first one had ended; so the cycle was, all of it at once.
+//
+// A probe is a hint. One that is lost is made good by the next look; one that is late or doubled finds other waits, or the same cycle once more; and a forged
+// one finds no cycle without the secrets of its waits.
+
+// Kind is what probes are called among the things that processes say to each other.
+const Kind = "deadlock"
+
+const (
+	// mostProbes bounds what is sent because of one look, or one probe.
+	mostProbes = 16
+	// mostSeen bounds how many waits are remembered to which a probe has come.
+	mostSeen = 4096
+	// mostText is how long a probe may be, so that it fits into what may be said at once.
+	mostText = 8000
+	// mostName is how much of a name it has, in bytes; shortName the same if it would be too long.
+	mostName, shortName = 512, 48
+)
+
+// probe is what is said. It is written as JSON, with times in microseconds since 1970.
+type probe struct {
+	Version int        `json:"v"`
+	Round   int        `json:"r"`           // how often the first wait has looked
+	Owner   string     `json:"o,omitempty"` // lap 1: for whose hold the last step waits
+	At      int        `json:"a,omitempty"` // lap 2: the step to be confirmed next; 0 is the first, which is the last of all
+	Back    bool       `json:"b,omitempty"` // it is lap 2, and the steps are a cycle
+	Steps   []wireStep `json:"s"`
+}
+
+const version = 1
+
+type wireStep struct {
+	Host   string `json:"h"`
+	PID    int    `json:"p"`
+	Client string `json:"c"`
+	Number uint64 `json:"n"`
+	Secret uint64 `json:"x"`
+	Owner  string `json:"o,omitempty"` // of the hold
+	Name   string `json:"l,omitempty"`
+	Since  int64  `json:"t,omitempty"`
+	Waits  string `json:"w"` // the lock
+	Began  int64  `json:"u"`
+}
+
+// heard is what is remembered of probes.
+type heard struct {
+	seenMu sync.Mutex     // guards the following; no other lock is taken under it
+	seen   map[visit]bool // waits of this process to which a probe has come
+}
+
+// visit is a wait that a search of another one has come to.
+type visit struct {
+	client string
+	number uint64
+	round  int
+	at     uint64 // the number of the wait
+}
+
+// isNew notes a visit, and reports whether it is the first.
+func (h *heard) isNew(v visit) bool {
+	h.seenMu.Lock()
+	defer h.seenMu.Unlock()
+	if h.seen == nil || len(h.seen) >= mostSeen {
+		h.seen = make(map[visit]bool)
+	}
+	known := h.seen[v]
+	h.seen[v] = true
+	return !known
+}
+
+// leave sends probes to where a search has left the process.
+func (g *Graph) leave(exits []exit, round int) {
+	said := make(map[string]bool)
+	for _, e := range exits {
+		if said[e.owner] || len(said) == mostProbes {
+			continue
+		}
+		said[e.owner] = true
+		p := probe{Round: round, Owner: e.owner, Steps: wire(e.from.steps())}
+		p.say(e.from.wait, e.owner)
+	}
+}
+
+// say has a wait of this process send the probe to that of an owner that it waits for.
+func (p *probe) say(from *Wait, owner string) {
+	p.Version = version
+	for _, most := range []int{mostName, shortName} {
+		for i := range p.Steps {
+			s := &p.Steps[i]
+			s.Host, s.Name, s.Waits = cut(s.Host, most), cut(s.Name, most), cut(s.Waits, most)
+		}
+		if text, err := json.Marshal(p); err == nil && len(text) <= mostText {
+			from.Say(owner, string(text))
+			return
+		}
+	}
+}
+
+// Hear takes up a probe that somebody has sent. It may send others, and ask Redis.
+func (g *Graph) Hear(text string) {
+	var p probe
+	if len(text) > mostText || json.Unmarshal([]byte(text), &p) != nil || p.Version != version || len(p.Steps) == 0 || len(p.Steps) > Most ||
+		p.At < 0 || p.At >= len(p.Steps) {
+		return
+	}
+	if p.Back {
+		g.confirm(&p, nil)
+	} else {
+		g.goOn(&p)
+	}
+}
+
+// goOn follows a probe through this process.
+func (g *Graph) goOn(p *probe) {
+	steps := read(p.Steps)
+	var from *place
+	for i := range steps {
+		from = &place{step: &steps[i], before: from, depth: i}
+	}
+	s := &search{graph: g, first: &steps[0], asks: true, isNew: func(w *Wait) bool {
+		return g.isNew(visit{steps[0].Client, steps[0].Number, p.Round, w.Number})
+	}}
+	end := s.follow(p.Owner, from)
+	s.exits = nil // nobody here waits under that hold
+	if end == nil {
+		end = s.run()
+	}
+	if end == nil {
+		g.leave(s.exits, p.Round)
+		return
+	}
+	cycle := end.cycle()
+	g.confirm(&probe{Round: p.Round, Back: true, At: 1 % len(cycle), Steps: wire(cycle)}, end.wait)
+}
+
+// confirm has the waits of a cycle that are of this process, from that step on, looked at again, and sends the probe on. Where the lap ends, the first wait
+// is told. before is the wait of the step before, if this process has it: if not, the lap has come here for the step.
+func (g *Graph) confirm(p *probe, before *Wait) {
+	steps := read(p.Steps)
+	n := len(steps)
+	for range n {
+		w := g.waitOf(&steps[p.At])
+		if w == nil {
+			if before != nil {
+				p.say(before, steps[p.At].Holds.Owner)
+			}
+			return
+		}
+		next := (p.At + 1) % n
+		if !w.IsBlocked(steps[next].Holds.Owner) || !w.IsWaiting() || !w.Keeps(steps[p.At].Holds.Owner) {
+			return
+		}
+		if p.At == 0 {
+			w.Found(steps)
+			return
+		}
+		p.At, before = next, w
+	}
+}
+
+// waitOf is the wait of a step, if it is of this process and there is that hold in its ctx.
+func (g *Graph) waitOf(s *Step) *Wait {
+	for _, k := range g.keepers(s.Holds.Owner) {
+		if s.is(k) {
+			return k
+		}
+	}
+	return nil
+}
+
+// wire are steps as they are sent.
+func wire(steps []Step) []wireStep {
+	all := make([]wireStep, len(steps))
+	for i, s := range steps {
+		all[i] = wireStep{
+			Host: s.Host, PID: s.PID, Client: s.Client, Number: s.Number, Secret: s.Secret,
+			Owner: s.Holds.Owner, Name: s.Holds.Name, Waits: s.Lock, Began: s.WaitsBy.UnixMicro(),
+		}
+		if s.Holds.Owner != "" {
+			all[i].Since = s.Holds.Since.UnixMicro()
+		}
+	}
+	return all
+}
+
+// read are steps as they were sent.
+func read(wired []wireStep) []Step {
+	all := make([]Step, len(wired))
+	for i, s := range wired {
+		all[i] = Step{
+			Host: s.Host, PID: s.PID, Client: s.Client, Number: s.Number, Secret: s.Secret,
+			Holds: Hold{Owner: s.Owner, Name: s.Name, Since: time.UnixMicro(s.Since)}, Lock: s.Waits, WaitsBy: time.UnixMicro(s.Began),
+		}
+	}
+	return all
+}
+
+// cut shortens a name that would fill a probe.
+func cut(name string, most int) string {
+	if len(name) <= most {
+		return name
+	}
+	return strings.ToValidUTF8(name[:most-len("…")], "") + "…"
+}

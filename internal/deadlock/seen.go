@@ -1,0 +1,160 @@
+package deadlock
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Who wants to see the graph asks the Clients for their long waits, over their ears:
+//
+//	question   ask <id>               the answers go to the ear of that id
+//	answer     is <n> <of> <JSON>     the n-th of so many, from 1; "is 0 0 " if there are none
+//
+// That is for people who look: no Client asks.
+
+// SeenKind is what that is called among the things that processes say to each other.
+const SeenKind = "waits"
+
+// mostSeenWaits bounds the answers of a Client to one question.
+const mostSeenWaits = 200
+
+// Seen is a long wait as its Client tells of it.
+type Seen struct {
+	Host     string     `json:"host"`
+	PID      int        `json:"pid"`
+	Client   string     `json:"client"`
+	Number   uint64     `json:"number"`
+	Lock     string     `json:"waits_for"`
+	Began    time.Time  `json:"waiting_since"`
+	Holds    []SeenHold `json:"holds"`
+	Blockers []string   `json:"blocked_by"` // owners, as far as is known; some may be over
+}
+
+// SeenHold is one that the ctx of the wait carries.
+type SeenHold struct {
+	Owner string    `json:"owner"`
+	Name  string    `json:"name"`
+	Since time.Time `json:"since"`
+}
+
+// Question is what is said to have a Client tell of its waits to id.
+func Question(id string) string { return "ask " + id }
+
+var askers = regexp.MustCompile(`^ask ([0-9a-f-]{36})$`)
+
+// ReadQuestion returns who asks.
+func ReadQuestion(text string) (id string, ok bool) {
+	if m := askers.FindStringSubmatch(text); m != nil {
+		return m[1], true
+	}
+	return "", false
+}
+
+// Answers tell of the long waits of a Client.
+func (g *Graph) Answers(client string) (texts []string) {
+	for _, w := range g.Waits() {
+		if w.Client != client || !w.IsWaiting() || len(texts) == mostSeenWaits {
+			continue
+		}
+		w.Refresh()
+		s := Seen{Host: g.host, PID: g.pid, Client: client, Number: w.Number, Lock: cut(w.Lock, mostName), Began: w.Began, Blockers: w.Blockers()}
+		for _, h := range w.Holds {
+			if w.Keeps(h.Owner) {
+				s.Holds = append(s.Holds, SeenHold{h.Owner, cut(h.Name, mostName), h.Since})
+			}
+		}
+		text, err := json.Marshal(s)
+		if len(text) > mostText {
+			s.Holds, s.Blockers = s.Holds[:min(len(s.Holds), 5)], s.Blockers[:min(len(s.Blockers), 20)]
+			text, err = json.Marshal(s)
+		}
+		if err == nil && len(text) <= mostText {
+			texts = append(texts, string(text))
+		}
+	}
+	if len(texts) == 0 {
+		return []string{"is 0 0 "}
+	}
+	for i, text := range texts {
+		texts[i] = fmt.Sprintf("is %d %d %s", i+1, len(texts), text)
+	}
+	return texts
+}
+
+// ReadAnswer reads one. It reports false if it is none; s is nil if the Client has no long wait.
+func ReadAnswer(text string) (n, of int, s *Seen, ok bool) {
+	var rest string
+	if _, err := fmt.Sscanf(text, "is %d %d", &n, &of); err != nil {
+		return 0, 0, nil, false
+	}
+	if parts := strings.SplitN(text, " ", 4); len(parts) == 4 {
+		rest = parts[3]
+	}
+	if n == 0 {
+		return 0, 0, nil, true
+	}
+	s = new(Seen)
+	if json.Unmarshal([]byte(rest), s) != nil {
+		return 0, 0, nil, false
+	}
+	return n, of, s, true
+}
+
+// still is a wait that was seen, as a search takes it.
+type still struct {
+	*Seen
+
+	found []Step
+}
+
+func (s *still) IsWaiting() bool { return true }
+
+func (s *still) Keeps(owner string) bool {
+	for _, h := range s.Holds {
+		if h.Owner == owner {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *still) Blockers() []string    { return s.Seen.Blockers }
+func (s *still) Refresh()              {}
+func (s *still) IsBlocked(string) bool { return true }
+func (s *still) Say(_, _ string)       {}
+func (s *still) Found(cycle []Step)    { s.found = cycle }
+
+// Cycles are those among waits that were seen, one for each wait that is the last of some. The waits were not all seen in one moment, so what is found
+// may have been none.
+func Cycles(seen []Seen) (all [][]*Seen) {
+	type key struct {
+		client string
+		number uint64
+	}
+	g, at := New(), make(map[key]*Seen)
+	waits := make([]*Wait, len(seen))
+	for i := range seen {
+		s := &seen[i]
+		at[key{s.Client, s.Number}] = s
+		w := &Wait{Sleeper: &still{Seen: s}, Number: s.Number, Began: s.Began, Client: s.Client, Lock: s.Lock}
+		for _, h := range s.Holds {
+			w.Holds = append(w.Holds, Hold(h))
+		}
+		g.Add(w)
+		waits[i] = w
+	}
+	for _, w := range waits {
+		if !g.Look(w, 0) {
+			continue
+		}
+		var cycle []*Seen
+		for _, step := range w.Sleeper.(*still).found { //nolint:errcheck // no others were added
+			cycle = append(cycle, at[key{step.Client, step.Number}])
+		}
+		all = append(all, cycle)
+	}
+	return all
+}

@@ -1,0 +1,230 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Worlds of circles: their workers take locks in any order, so that they wait for each other, and the Clients have Options.Deadlock with DeadlockFail. The
+// oracle knows what each worker holds and waits for. A Lock that fails with a deadlock has to be in one: those that it names were all where it says at
+// one moment. And a circle of workers may not stand for longer than it takes to find it.
+
+// circles is that oracle.
+type circles struct {
+	world *world
+
+	mu    sync.Mutex // guards the following
+	of    map[*worker]*standing
+	past  []standing // that have ended a short while ago
+	found int
+	said  bool // that there is one nobody finds
+}
+
+// standing is where a worker stands: what it holds, and what it waits for.
+type standing struct {
+	client   string
+	holds    []step
+	waits    *step // nil: it does not wait
+	from, to time.Time
+}
+
+// step is a lock as a worker takes it.
+type step struct {
+	name   string
+	shared bool
+}
+
+func (c *circles) at(k *worker) *standing {
+	if c.of[k] == nil {
+		c.of[k] = &standing{client: k.process.locks[0].ID()}
+	}
+	return c.of[k]
+}
+
+// waits notes that a worker is about to wait; got, that it has what it waited for, or not.
+func (c *circles) waits(k *worker, s step) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := c.at(k)
+	at.waits, at.from = &s, time.Now()
+}
+
+func (c *circles) got(k *worker, err error) {
+	var e *rlock.DeadlockError
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	at := c.at(k)
+	was := *at
+	was.holds, was.to = slices.Clone(at.holds), time.Now()
+	c.past = slices.DeleteFunc(append(c.past, was), func(s standing) bool { return time.Since(s.to) > time.Minute })
+	if errors.As(err, &e) {
+		c.found++
+		c.check(k, e)
+	}
+	if err == nil {
+		at.holds = append(at.holds, *at.waits)
+	}
+	at.waits = nil
+}
+
+// left notes that a worker is about to unlock all that it has.
+func (c *circles) left(k *worker) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at(k).holds = nil
+}
+
+// check looks whether all waits of a deadlock were there in one moment. mu is held.
+func (c *circles) check(k *worker, e *rlock.DeadlockError) {
+	var all [][]standing // that each of its waits may be
+	for i, w := range e.Cycle {
+		if w.WaitsFor != e.Cycle[(i+1)%len(e.Cycle)].Holds {
+			c.world.violation(w.WaitsFor, "no deadlock: p%d was told of %v", k.process.number, e)
+		}
+		var some []standing
+		for _, at := range c.of {
+			if at.waits != nil && at.isIn(w) {
+				now := *at
+				now.to = time.Now()
+				some = append(some, now)
+			}
+		}
+		for _, at := range c.past {
+			if at.isIn(w) {
+				some = append(some, at)
+			}
+		}
+		all = append(all, some)
+	}
+	for _, some := range all {
+		for _, at := range some { // if there is such a moment, it is when one of them begins
+			if !slices.ContainsFunc(all, func(others []standing) bool {
+				return !slices.ContainsFunc(others, func(o standing) bool { return !o.from.After(at.from) && !o.to.Before(at.from) })
+			}) {
+				return
+			}
+		}
+	}
+	c.world.violation(e.Name, "no deadlock: p%d was told of waits that were not there at once: %v", k.process.number, e)
+}
+
+func (s *standing) isIn(w rlock.DeadlockWait) bool {
+	return s.client == w.Client && s.waits.name == w.WaitsFor && slices.ContainsFunc(s.holds, func(h step) bool { return h.name == w.Holds })
+}
+
+// within is how long a circle may stand: the time after which its last wait looks, a quarter more if a probe comes too early, and the ways of two laps. If
+// something fails, pauses double, and the look after the end of that may be as far away as that lasted.
+func (w *world) within() time.Duration {
+	after := w.plan.Processes[0].Options.Deadlock.After
+	bound := 2*after + 4*time.Duration(len(w.all)+4)*w.far + w.reach()
+	if !w.plan.isCalm() {
+		bound += 2*w.settle() + 60*time.Second
+	}
+	return bound
+}
+
+// look looks for circles that stand for too long.
+func (c *circles) look() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	old := make(map[*worker]*standing)
+	for k, at := range c.of {
+		if at.waits != nil && time.Since(at.from) > c.world.within() && !k.process.isDead() {
+			old[k] = at
+		}
+	}
+	// Whoever waits for nobody old is in no circle of these, and nobody waits for him in one.
+	for removed := true; removed; {
+		removed = false
+		for k, at := range old {
+			blocked := false
+			for other, o := range old {
+				blocked = blocked || other != k && slices.ContainsFunc(o.holds, func(h step) bool {
+					return h.name == at.waits.name && (!h.shared || !at.waits.shared)
+				})
+			}
+			if !blocked {
+				delete(old, k)
+				removed = true
+			}
+		}
+	}
+	if len(old) == 0 || c.said {
+		return
+	}
+	var texts []string
+	for k, at := range old {
+		texts = append(texts, fmt.Sprintf("p%d holds %v and waits for %v since %v", k.process.number, at.holds, *at.waits, c.world.since(at.from)))
+	}
+	slices.Sort(texts)
+	c.world.violation("", "a deadlock that nobody finds: %s", strings.Join(texts, "; "))
+	c.said = true
+}
+
+// inCircles works in sections inside of each other, whose locks have no order.
+func (k *worker) inCircles() {
+	for k.sleep(k.process.ctx, k.about(k.world().plan.Think)) {
+		if !k.chain(k.process.ctx, k.r.Perm(len(k.names))[:1+k.r.IntN(min(3, len(k.names)))]) {
+			return
+		}
+	}
+}
+
+// chain takes locks one inside of the other. It reports false if the process is over.
+func (k *worker) chain(ctx context.Context, names []int) bool {
+	c := k.world().circles
+	type held struct {
+		ctx      context.Context
+		want     want
+		sections []*section
+		unlock   rlock.UnlockFunc
+		end      func()
+	}
+	var all []held
+	goesOn := true
+	for _, at := range names {
+		w := k.single(at)
+		if w.upper != nil {
+			w.upper, w.lock, w.shared = nil, w.rw.Read(), true
+		}
+		began, end := time.Now(), k.begin(w)
+		c.waits(k, step{w.lock.Name(), w.shared})
+		waited := k.wait(w)
+		var inner context.Context
+		var unlock rlock.UnlockFunc
+		var err error
+		wait := time.Duration(-1)
+		if plan := k.world().plan; k.chance(plan.Leave) { // about when somebody looks
+			wait = k.about(2 * plan.Processes[0].Options.Deadlock.After)
+			inner, unlock, err = w.lock.TryLock(ctx, wait)
+		} else {
+			inner, unlock, err = w.lock.Lock(ctx)
+		}
+		waited()
+		c.got(k, err)
+		if err != nil {
+			end()
+			if !errors.Is(err, rlock.ErrDeadlock) {
+				k.check(w.parts[0].oracle, "Lock", err, wait >= 0 || ctx.Err() != nil || isClosed(k.world().over))
+			}
+			goesOn = k.process.ctx.Err() == nil && !errors.Is(err, rlock.ErrClosed)
+			break
+		}
+		ctx = inner
+		all = append(all, held{inner, w, k.enter(inner, w, began), unlock, end})
+	}
+	k.hold(ctx)
+	c.left(k)
+	for _, h := range slices.Backward(all) {
+		k.unlock(h.ctx, h.want, h.sections, h.unlock)
+		h.end()
+	}
+	return goesOn && k.process.ctx.Err() == nil
+}

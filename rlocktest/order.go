@@ -1,0 +1,221 @@
+package rlocktest
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// LockOrder has the test report orders of locks that could end in a deadlock, even if none did: one Lock takes "b" under "a", and another one "a" under
+// "b", or a longer circle of such orders. What is reported is an error of the test at its end. Call it first: it sees the Locks from then on.
+//
+// Names of one group count as one lock: orders "order:1" and "stock:7" once, and "stock:3" and "order:2" another time, are both orders of the groups
+// "order" and "stock". Two names of one group, one under the other, are to be taken in the order of these names, or otherwise in the other one, but not in
+// both. If group is nil, each name is a group of its own; [ByPrefix] makes groups.
+//
+// These are no risk, and not reported: a Lock that re-enters; a TryLock that does not wait; the members of an [rlock.All] among each other; readers alone,
+// if nobody writes; and orders of which each is taken under another lock that both have, so that they exclude each other.
+//
+// It sees the Locks that the Client has given, and the Clients of [Client.Elsewhere]: not those of an rlock.Client that the test has made itself, and no
+// semaphores.
+func (c *Client) LockOrder(group func(name string) string) {
+	if group == nil {
+		group = func(name string) string { return name }
+	}
+	c.order.begin(group)
+}
+
+// ByPrefix makes groups for [Client.LockOrder]: of names that have the same text before the first colon, as in "order:42".
+func ByPrefix(name string) string {
+	prefix, _, _ := strings.Cut(name, ":")
+	return prefix
+}
+
+// lockOrder has seen locks that were taken under others.
+type lockOrder struct {
+	mu      sync.Mutex               // guards the following
+	group   func(name string) string // nil: nobody wants to know
+	writers map[string]bool          // the groups that somebody had who did not only read
+	edges   []*orderEdge
+}
+
+// orderEdge is a Lock under another one.
+type orderEdge struct {
+	under, takes held
+	gates        map[string]held // the other locks that the ctx carried
+	at           string          // where in the program
+}
+
+// held is a lock as a Lock takes it.
+type held struct {
+	name, group string
+	shared      bool
+}
+
+func (o *lockOrder) begin(group func(name string) string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.group, o.writers, o.edges = group, make(map[string]bool), nil
+}
+
+// follow is the Trace that sees the Locks, and tells to of them.
+func (o *lockOrder) follow(to *rlock.Trace) *rlock.Trace {
+	var t rlock.Trace
+	if to != nil {
+		t = *to
+	}
+	next := t.Acquired
+	t.Acquired = func(ctx context.Context, i rlock.AcquiredInfo) {
+		o.acquired(ctx, i)
+		if next != nil {
+			next(ctx, i)
+		}
+	}
+	return &t
+}
+
+// acquired notes what a Lock has taken, and under what.
+func (o *lockOrder) acquired(ctx context.Context, i rlock.AcquiredInfo) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.group == nil {
+		return
+	}
+	names := i.Names
+	if names == nil {
+		names = []string{i.Name}
+	}
+	taken, outer := make(map[string]held), make(map[string]held)
+	entered := make(map[string]bool) // by re-entry, or readers by the writer around them
+	for _, l := range engine.HeldBy(ctx) {
+		h := held{l.Name, o.group(l.Name), l.Shared}
+		_, again := taken[l.Name]
+		switch {
+		case !slices.Contains(names, l.Name):
+			if before, ok := outer[l.Name]; !ok || before.shared {
+				outer[l.Name] = h
+			}
+		case again:
+			entered[l.Name] = entered[l.Name] || taken[l.Name].shared // a writer waits for the other readers, also if it is one
+		default:
+			taken[l.Name], entered[l.Name] = h, l.Again
+		}
+	}
+	at := ""
+	for name, h := range taken {
+		if !h.shared {
+			o.writers[h.group] = true
+		}
+		if entered[name] || i.Tried {
+			continue
+		}
+		for _, under := range outer {
+			if at == "" {
+				at = caller()
+			}
+			e := &orderEdge{under: under, takes: h, gates: maps.Clone(outer), at: at}
+			delete(e.gates, under.name)
+			if !slices.ContainsFunc(o.edges, e.equals) {
+				o.edges = append(o.edges, e)
+			}
+		}
+	}
+}
+
+func (e *orderEdge) equals(o *orderEdge) bool {
+	return e.under == o.under && e.takes == o.takes && maps.Equal(e.gates, o.gates)
+}
+
+// caller is where the program has called the library.
+func caller() string {
+	var pcs [64]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])])
+	for {
+		f, more := frames.Next()
+		if !strings.HasPrefix(f.Function, "github.com/go-rlock/rlock/rlock.") && !strings.HasSuffix(f.File, "rlocktest/order.go") {
+			return fmt.Sprintf("%s:%d", filepath.Base(f.File), f.Line)
+		}
+		if !more {
+			return "an unknown place"
+		}
+	}
+}
+
+// longestOrder is how many locks a circle of orders has at most that is looked for.
+const longestOrder = 5
+
+// circles says which orders could end in a deadlock.
+func (o *lockOrder) circles() (all []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	seen := make(map[string]bool) // circles of groups that were reported
+	for i, first := range o.edges {
+		o.circle(o.edges[i:], []*orderEdge{first}, func(circle []*orderEdge) {
+			groups := make([]string, len(circle))
+			for i, e := range circle {
+				groups[i] = e.under.group
+			}
+			slices.Sort(groups)
+			if key := fmt.Sprintf("%q", groups); !seen[key] {
+				seen[key] = true
+				all = append(all, describeCircle(circle))
+			}
+		})
+	}
+	return all
+}
+
+// circle calls found for each circle that goes on like that.
+func (o *lockOrder) circle(edges []*orderEdge, path []*orderEdge, found func([]*orderEdge)) {
+	first, last := path[0], path[len(path)-1]
+	if len(path) > 1 && o.leads(last, first) {
+		found(path)
+	}
+	if len(path) == longestOrder {
+		return
+	}
+	for _, e := range edges {
+		if o.leads(last, e) && !slices.ContainsFunc(path, func(p *orderEdge) bool { return p == e || p.excludes(e) }) {
+			o.circle(edges, append(slices.Clip(path), e), found)
+		}
+	}
+}
+
+// leads reports whether a Lock that waits as the first does could wait for one that is in the place of the second.
+func (o *lockOrder) leads(a, b *orderEdge) bool {
+	switch wants, has := a.takes, b.under; {
+	case wants.group != has.group:
+		return false
+	case wants.shared && has.shared && !o.writers[has.group]:
+		return false
+	case a.under.group == a.takes.group && b.under.group == b.takes.group: // names of one group: the orders have to differ
+		return (a.under.name < a.takes.name) != (b.under.name < b.takes.name)
+	}
+	return true
+}
+
+// excludes reports whether two Locks can never wait at a time, since both have a lock that excludes the other.
+func (e *orderEdge) excludes(o *orderEdge) bool {
+	for name, gate := range e.gates {
+		if other, ok := o.gates[name]; ok && (!gate.shared || !other.shared) {
+			return true
+		}
+	}
+	return false
+}
+
+func describeCircle(circle []*orderEdge) string {
+	var texts []string
+	for _, e := range circle {
+		texts = append(texts, fmt.Sprintf("%q under %q (%s)", e.takes.name, e.under.name, e.at))
+	}
+	return "locks are taken in orders that could deadlock: " + strings.Join(texts, ", and ") + "; keep one order, or take them together with All"
+}
