@@ -514,7 +514,7 @@ func TestAdoptOfNoTicket(t *testing.T) {
 	b := newBench(t)
 	good := takenAlong(t, b.Mutex(b.name))
 	for text, says := range map[string]string{
-		"": "no text that Export returned", "secret": "no text that Export returned", good + "x": "no text that Export returned",
+		"": "no text that Export returned", "secret": "no text that Export returned", good + "!": "no text that Export returned",
 		strings.Replace(good, ".1.", ".2.", 1): "of a later version", strings.Replace(good, ".m.", ".z.", 1): "of a later version",
 		strings.Replace(good, ".m.", ".w.", 1): "used before", strings.Replace(good, b.ID(), newClient(t, b.rdb).ID(), 1): "used before",
 	} {
