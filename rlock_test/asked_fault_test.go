@@ -355,3 +355,40 @@ func TestAskedByOutsiders(t *testing.T) {
 	stop()
 	require.NoError(t, unlock())
 }
+
+// The message may come before the answer that its hold has the lock: it is remembered.
+func TestAskedBeforeTheAnswer(t *testing.T) {
+	redistest.Parallel(t)
+	b := bareBench(t)
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	holder, waits := newClient(t, redistest.Dial(t, proxy.Addr()), seldom), newClient(t, b.rdb, seldom)
+	m := holder.Mutex(b.name, rlock.WithAsked())
+	require.NoError(t, m.Do(t.Context(), func(context.Context) error { return nil }))
+	b.earsOf(t, holder)
+	heard := make(chan struct{}, 1)
+	proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+	proxy.OnReply(func(words []string) redistest.Action {
+		if words[0] == "MESSAGE" && words[1] == ear(holder) {
+			heard <- struct{}{}
+		}
+		return redistest.Pass
+	})
+	first := lockAsync(t, m)
+	redistest.Eventually(t, atMost, func() bool { return b.exists(t, b.name) }, "it has the lock, and no answer")
+	waiter := lockAsync(t, waits.Mutex(b.name))
+	select {
+	case <-heard:
+	case <-time.After(atMost):
+		require.FailNow(t, "nothing is said")
+	}
+	pass(50 * time.Millisecond) // the holder has heard it
+	first.stillWaits(t)
+	proxy.Release()
+	got := first.get(t, atMost)
+	require.NoError(t, got.err)
+	awaitAsked(t, got.ctx)
+	require.NoError(t, got.unlock())
+	got = waiter.get(t, atMost)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+}
