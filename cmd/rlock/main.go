@@ -3,6 +3,7 @@
 //	rlock demo                           several processes share one lock, one of them is killed
 //	rlock run [flags] NAME -- command…   runs a command while it holds the lock NAME
 //	rlock ls, show, top, watch           who holds which locks, and who waits
+//	rlock ask NAME                       asks whoever holds a lock for it
 //	rlock unlock -force NAME             frees a lock whoever holds it
 //	rlock token NAME                     tells, or raises, its fencing counter
 //	rlock doctor                         what a Redis means for the guarantees

@@ -45,6 +45,7 @@ func commands() []command {
 		{"show", usageShow, (*program).show},
 		{"top", usageTop, (*program).top},
 		{"watch", usageWatch, (*program).watch},
+		{"ask", usageAsk, (*program).ask},
 		{"unlock", usageUnlock, (*program).unlock},
 		{"token", usageToken, (*program).token},
 		{"doctor", usageDoctor, (*program).doctor},

@@ -28,6 +28,7 @@ type Plan struct {
 	Odd         float64       // share of Locks with an option
 	Linger      float64       // share of the other Locks of plain and fenced locks with WithLinger
 	Many        float64       // share of Locks of several at once
+	Asked       float64       // share of Locks whose holds want to know if somebody waits
 	Meddle      float64       // share of calls for a semaphore before which its number of permits is changed, or what others have of it
 }
 
@@ -151,6 +152,7 @@ type Limits struct {
 	Counters  bool   // there are semaphores or latches among them
 	Permits   bool   // or semaphores of both kinds, on which all is done that can be
 	Linger    bool   // its locks are kept, by processes that seldom want the same ones
+	Asked     bool   // there are holds that want to know if somebody waits
 	Calm      bool   // no faults
 }
 
@@ -225,6 +227,9 @@ func NewPlan(seed uint64, l Limits) *Plan {
 	}
 	if l.Linger {
 		p.lingers(r)
+	}
+	if l.Asked {
+		p.Asked = pick(r, 0.5, 1, 1)
 	}
 	if l.Permits {
 		p.Meddle = pick(r, 0, 0.1, 0.3)
