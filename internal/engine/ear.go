@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
+
+	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/pubsub"
@@ -121,7 +124,7 @@ func (c *Engine) deafened(why error) {
 			l.deaf()
 		}
 	}
-	if !c.Calls.IsClosed() {
+	if !c.Calls.IsClosed() && !errors.Is(why, rueidis.ErrClosing) {
 		c.Options.Tell.Warn("rlock: other processes cannot ask this Client for its locks; the user needs the right to subscribe to "+
 			pubsub.EarChannel("*"), "client", c.ID, "err", why)
 	}
