@@ -280,6 +280,24 @@ func ExampleWithMinHold() {
 	// second skipped: true
 }
 
+// Requests of one tenant mostly come to the same process, which keeps the lock until another one wants it. The first unlocks release it, until
+// others can ask for it.
+func ExampleWithLinger() {
+	client, closeAll := connect()
+	defer closeAll()
+	tenant := client.Mutex("tenant:7", rlock.WithLinger(time.Minute))
+
+	for client.Stats().Kept < 10 {
+		err := tenant.Do(context.Background(), func(context.Context) error { return nil })
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+	}
+	fmt.Println("ten times without a command")
+	// Output: ten times without a command
+}
+
 // One process of many does the leader's work. It is the leader again after each end of its hold: here its longest hold was
 // reached, elsewhere Redis may have been gone.
 func ExampleLead() {

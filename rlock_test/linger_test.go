@@ -558,3 +558,35 @@ func TestLingerOnOtherServers(t *testing.T) {
 		})
 	}
 }
+
+// G4: a run of hand-offs ends, whether its locks are kept or not: processes that all want a lock take turns.
+func TestLingerTakesTurns(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	clients := []*rlock.Client{b.Client, newClient(t, b.rdb)}
+	for _, c := range clients {
+		keep(t, c, c.Mutex(redistest.Name(t), rlock.WithLinger(long)))
+	}
+	var inside [2]int
+	until := time.Now().Add(2 * time.Second)
+	var all sync.WaitGroup
+	for i, c := range clients {
+		m := c.Mutex(b.name, rlock.WithLinger(long))
+		for range 4 {
+			all.Go(func() {
+				for time.Now().Before(until) {
+					err := m.Do(context.Background(), func(context.Context) error {
+						inside[i]++
+						pass(time.Millisecond)
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	require.Greater(t, min(inside[0], inside[1])*4, max(inside[0], inside[1]), "%v", inside)
+}

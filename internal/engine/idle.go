@@ -69,10 +69,9 @@ func (h *hold) keepsIdle() bool {
 	t, m := h.tenure, h.first.spec
 	c := m.Engine
 	x := t.mayIdle()
-	if x == nil || m.Kind != t.Spec.Kind || !kinds.MarkOfTag(t.Tag).Wants(kinds.Lingers) {
+	if x == nil || c.IsShut() || m.Kind != t.Spec.Kind || !kinds.MarkOfTag(t.Tag).Wants(kinds.Lingers) {
 		return false
 	}
-	t.run = nil // and with it tokens that are older than those for idle tenures
 	oldest, ok := c.idle.add(x, m.Linger)
 	if !ok {
 		return false
@@ -269,7 +268,7 @@ func (l *attempt) takeIdle() (*Level, error) {
 		l.LeaveTo(t.endIdle(), c)
 		return nil, ErrOver
 	}
-	l.Tenure = t
+	l.Tenure, t.run = t, nil // and with the run its tokens, which are older than those of idle tenures
 	s, err := l.enter(a)
 	if err == nil {
 		l.Took(PathIdle)

@@ -120,7 +120,7 @@ func TestUnheardQuestionsAreFound(t *testing.T) {
 		var r *Result
 		synctest.Test(t, func(*testing.T) {
 			w := newWorld(NewPlan(seed, Limits{Processes: 3, Time: 40 * time.Second, Linger: true, Calm: true}))
-			w.mutes = "rlock_client:"
+			w.wrong = func(cmd string, args []string) bool { return cmd == "PUBLISH" && isEar(args[0]) }
 			r = w.play()
 		})
 		for _, v := range r.Violations {

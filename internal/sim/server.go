@@ -32,7 +32,6 @@ type server struct {
 	wrong func(cmd string, args []string) bool // has a command answered with 0 instead of run; may be nil
 
 	mu      sync.Mutex // guards the following
-	mutes   string     // messages to channels that begin so reach nobody, who says them is told the contrary; empty: all do
 	refusal string     // what is said to every script; empty: they run
 	calls   int        // of scripts, with those that were refused
 }
@@ -75,9 +74,6 @@ func (s *server) hook(c *redis.Peer, cmd string, args ...string) bool {
 			c.WriteInt(n)
 		}
 		return err == nil
-	case cmd == "PUBLISH" && s.isMute(args):
-		c.WriteInt(1)
-		return true
 	case !strings.HasPrefix(cmd, "EVAL") || s.scripts.peer.Ctx == nil:
 		return false
 	}
@@ -123,19 +119,6 @@ func (s *server) answer(refusal string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.refusal = refusal
-}
-
-// mute is a bug of those who ask: nobody hears what is said on channels that begin so.
-func (s *server) mute(channels string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.mutes = channels
-}
-
-func (s *server) isMute(publish []string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.mutes != "" && len(publish) > 0 && strings.HasPrefix(publish[0], s.mutes)
 }
 
 func (s *server) ran() int {

@@ -34,7 +34,6 @@ type world struct {
 	plan    *Plan
 	change  func(string) string                  // puts bugs into scripts; nil: there are none
 	wrong   func(cmd string, args []string) bool // has servers answer a command with 0; nil: they run all
-	mutes   string                               // channels on which nobody hears anything; empty: there are none
 	began   time.Time
 	trace   trace
 	servers []*server
@@ -276,7 +275,6 @@ func (w *world) make() error {
 		}
 		s.scripts.change = w.change
 		s.wrong = w.wrong
-		s.mute(w.mutes)
 		w.servers = append(w.servers, s)
 	}
 	w.of = make(map[string]*oracle)
