@@ -44,7 +44,7 @@
 // # Several locks
 //
 // [All] takes several locks or none, whatever the order of its arguments, and holds none of them while it waits. If sections
-// lock one name inside another, keep one order of names everywhere: opposite orders block each other.
+// lock one name inside another, keep one order of names everywhere: opposite orders block each other. [Options].Deadlock finds them when they do.
 //
 // # Readers and writers
 //
@@ -96,6 +96,7 @@
 //   - [ErrUpgrade]: a reader wants to write, and would wait for itself.
 //   - [ErrNotExported], [ErrTicket]: there is nothing to export, or to adopt.
 //   - [ErrNotReplicated]: too few replicas confirmed, see [Options].Replicas.
+//   - [ErrDeadlock]: the Lock was the victim of a deadlock, see [Deadlock]; it is an ErrNotAcquired as well.
 //   - [ErrReentry]: the ctx holds the lock already, see [WithoutReentry].
 //   - [ErrClosed]: the Client was closed.
 //

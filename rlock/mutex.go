@@ -105,6 +105,7 @@ func (m *Mutex) Name() string {
 //   - [ErrLost], if ctx carries a hold of this lock that was lost and not unlocked yet, or if Redis took longer
 //     than the lease to answer,
 //   - [ErrNotReplicated], see [Options].Replicas,
+//   - [ErrDeadlock] and ErrNotAcquired, see [Options].Deadlock,
 //   - [ErrReentry], see [WithoutReentry],
 //   - [ErrUpgrade], if this is the write side of a read/write lock, and ctx carries a read hold of it,
 //   - [ErrClosed], if the Client is closed,

@@ -9,6 +9,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/deadlock"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -25,6 +28,8 @@ type circles struct {
 	past  []standing // that have ended a short while ago
 	found int
 	said  bool // that there is one nobody finds
+
+	graphs []*deadlock.Graph // of the processes
 }
 
 // standing is where a worker stands: what it holds, and what it waits for.
@@ -74,6 +79,25 @@ func (c *circles) got(k *worker, err error) {
 	at.waits = nil
 }
 
+// apart is another process.
+func (c *circles) apart(redis rueidis.Client) rueidis.Client {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.graphs = append(c.graphs, deadlock.New())
+	return deadlock.Apart{Client: redis, Graph: c.graphs[len(c.graphs)-1]}
+}
+
+// rest looks for what is left when all calls have ended.
+func (c *circles) rest() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, g := range c.graphs {
+		for _, w := range g.Waits() {
+			c.world.violation(w.Lock, "a wait of %s is in the graph after the end (G5)", w.Client)
+		}
+	}
+}
+
 // left notes that a worker is about to unlock all that it has.
 func (c *circles) left(k *worker) {
 	c.mu.Lock()
@@ -87,6 +111,9 @@ func (c *circles) check(k *worker, e *rlock.DeadlockError) {
 	for i, w := range e.Cycle {
 		if w.WaitsFor != e.Cycle[(i+1)%len(e.Cycle)].Holds {
 			c.world.violation(w.WaitsFor, "no deadlock: p%d was told of %v", k.process.number, e)
+		}
+		if w.WaitingSince.After(e.Cycle[0].WaitingSince) {
+			c.world.violation(w.WaitsFor, "p%d is told of a deadlock, and its wait is not the last one: %v", k.process.number, e)
 		}
 		var some []standing
 		for _, at := range c.of {
@@ -217,7 +244,7 @@ func (k *worker) chain(ctx context.Context, names []int) bool {
 			goesOn = k.process.ctx.Err() == nil && !errors.Is(err, rlock.ErrClosed)
 			break
 		}
-		ctx = inner
+		ctx = inner //nolint:fatcontext // each is a section in the one before
 		all = append(all, held{inner, w, k.enter(inner, w, began), unlock, end})
 	}
 	k.hold(ctx)

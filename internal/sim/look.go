@@ -193,6 +193,9 @@ func (w *world) checkRest() {
 			o.counter.rest()
 		}
 	}
+	if w.circles != nil {
+		w.circles.rest()
+	}
 	for _, p := range w.all {
 		p.close()
 	}

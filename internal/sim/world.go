@@ -15,7 +15,6 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/go-rlock/rlock/internal/deadlock"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -322,10 +321,10 @@ func (p *process) connect() error {
 
 // apart is the client with which a process is one of its own, also in the eyes of who looks for deadlocks.
 func (p *process) apart(redis rueidis.Client) rueidis.Client {
-	if !p.world.plan.Circles {
+	if p.world.circles == nil {
 		return redis
 	}
-	return deadlock.Apart{Client: redis, Graph: deadlock.New()}
+	return p.world.circles.apart(redis)
 }
 
 func (w *world) run() {

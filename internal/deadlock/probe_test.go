@@ -1,0 +1,233 @@
+package deadlock
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/go-rlock/rlock/internal/require"
+)
+
+// world is several processes whose probes are carried between them, some of them lost, doubled, or in another order.
+type world struct {
+	graphs map[string]*Graph // by the Client of an owner
+	said   []said
+}
+
+type said struct{ client, text string }
+
+func (w *world) carry(random *rand.Rand, lossy bool) {
+	for n := 0; len(w.said) > 0 && n < 10000; n++ {
+		i := 0
+		if lossy {
+			i = random.IntN(len(w.said))
+		}
+		s := w.said[i]
+		w.said = slices.Delete(w.said, i, i+1)
+		if lossy {
+			switch random.IntN(6) {
+			case 0:
+				continue
+			case 1:
+				w.said = append(w.said, s)
+			}
+		}
+		if g := w.graphs[s.client]; g != nil {
+			g.Hear(s.text)
+		}
+	}
+}
+
+// Random graphs over several processes: each wait that is the last of a cycle finds one, and no other does, also if probes are lost in some rounds.
+func TestProbes(t *testing.T) {
+	found, far := 0, 0
+	for seed := range uint64(1000) {
+		random := rand.New(rand.NewPCG(seed, 2))
+		n := 2 + random.IntN(7)
+		whole, w := New(), &world{graphs: make(map[string]*Graph)}
+		all := make([]*fake, n)
+		client := func(i int) string { return fmt.Sprint("c", i) }
+		for i := range all {
+			var blockers []string
+			for range 1 + random.IntN(2) {
+				blockers = append(blockers, client(random.IntN(n+1))+":7")
+			}
+			f := newFake(random.IntN(4), []string{client(i) + ":7"}, blockers...)
+			f.Number, f.Secret, f.Client = uint64(i), random.Uint64(), client(i)
+			f.says = func(owner, text string) {
+				c, _, _ := strings.Cut(owner, ":")
+				w.said = append(w.said, said{c, text})
+			}
+			if i == 0 || random.IntN(3) > 0 {
+				w.graphs[client(i)] = New()
+			} else { // in the process of the one before
+				w.graphs[client(i)] = w.graphs[client(i-1)]
+			}
+			w.graphs[client(i)].Add(&f.Wait)
+			whole.Add(&f.Wait)
+			all[i] = f
+		}
+		for _, f := range all {
+			want := isLastOfACycle(whole, all, f)
+			g := w.graphs[f.Client]
+			for round := 1; round <= 60 && f.found == nil; round++ {
+				if !g.Look(&f.Wait, 0) {
+					g.Look(&f.Wait, round)
+					w.carry(random, round < 50)
+				}
+				if !want && round > 5 {
+					break
+				}
+			}
+			require.Equal(t, want, f.found != nil, seed)
+			if !want {
+				continue
+			}
+			found++
+			clients := make(map[*Graph]bool)
+			for i, s := range f.found {
+				at := slices.IndexFunc(all, func(o *fake) bool { return s.is(&o.Wait) })
+				require.True(t, slices.Contains(all[at].blockers, f.found[(i+1)%len(f.found)].Holds.Owner), seed)
+				clients[w.graphs[s.Client]] = true
+			}
+			if len(clients) > 1 {
+				far++
+			}
+		}
+	}
+	require.True(t, found > 300 && far > 150, found, far)
+}
+
+// A cycle that is gone before the second lap has come round is none: whatever of it ends.
+func TestProbesConfirm(t *testing.T) {
+	for name, end := range map[string]func(f *fake){
+		"nothing":                          nil,
+		"a wait":                           func(f *fake) { f.over = true },
+		"a hold":                           func(f *fake) { f.keeps = nil },
+		"what blocks it":                   func(f *fake) { f.blockers = nil },
+		"another wait under the same hold": func(f *fake) { f.Secret++ },
+	} {
+		for victim := range 3 {
+			t.Run(fmt.Sprint(name, victim), func(t *testing.T) {
+				w := &world{graphs: make(map[string]*Graph)}
+				all := make([]*fake, 3)
+				laps := 0
+				for i := range all {
+					f := newFake(i, []string{fmt.Sprint("c", i, ":1")}, fmt.Sprint("c", (i+1)%3, ":1"))
+					f.Client = fmt.Sprint("c", i)
+					f.says = func(owner, text string) {
+						if strings.Contains(text, `"b":true`) {
+							if laps++; laps == 1 && end != nil {
+								end(all[victim])
+							}
+						}
+						c, _, _ := strings.Cut(owner, ":")
+						w.said = append(w.said, said{c, text})
+					}
+					w.graphs[f.Client] = New()
+					w.graphs[f.Client].Add(&f.Wait)
+					all[i] = f
+				}
+				w.graphs["c2"].Look(&all[2].Wait, 1)
+				w.carry(nil, false)
+				require.True(t, laps > 0)
+				require.Equal(t, end == nil, all[2].found != nil)
+			})
+		}
+	}
+}
+
+// A wait that another hold has overtaken learns of that when it is asked, here and elsewhere.
+func TestOvertaken(t *testing.T) {
+	for _, one := range []bool{true, false} {
+		w := &world{graphs: make(map[string]*Graph)}
+		all, g := make([]*fake, 3), New()
+		for i := range all {
+			f := newFake(i, []string{fmt.Sprint("c", i, ":1")}, "gone:1")
+			f.Client, f.overtaken = fmt.Sprint("c", i), []string{fmt.Sprint("c", (i+1)%3, ":1")}
+			f.says = func(owner, text string) {
+				c, _, _ := strings.Cut(owner, ":")
+				w.said = append(w.said, said{c, text})
+			}
+			if !one {
+				g = New()
+			}
+			w.graphs[f.Client] = g
+			g.Add(&f.Wait)
+			all[i] = f
+		}
+		last := w.graphs["c2"]
+		require.False(t, last.Look(&all[2].Wait, 0))
+		require.Equal(t, one, last.Look(&all[2].Wait, 1))
+		w.carry(nil, false)
+		require.Equal(t, 3, len(all[2].found))
+	}
+}
+
+// Whatever is heard does no harm.
+func FuzzHear(f *testing.F) {
+	a := newFake(1, []string{"a:1"}, "b:1")
+	p := probe{Version: version, Owner: "a:1", Steps: wire([]Step{{Client: "b", Holds: Hold{Owner: "b:1"}}})}
+	a.says = func(_, text string) { f.Add(text) }
+	p.say(&a.Wait, "b:1")
+	p.Back = true
+	p.say(&a.Wait, "b:1")
+	f.Add(`{"v":1,"b":true,"a":9,"s":[]}`)
+	f.Add("")
+	f.Fuzz(func(t *testing.T, text string) {
+		sent, g := 0, New()
+		b := newFake(1, []string{"a:1"}, "b:1")
+		b.says = func(_, text string) {
+			sent++
+			require.True(t, len(text) <= mostText)
+		}
+		g.Add(&b.Wait)
+		g.Hear(text)
+		require.True(t, sent <= mostProbes)
+		require.True(t, b.found == nil)
+	})
+}
+
+// What a Client tells of its waits is read as it was, and its cycles are found by whoever reads it.
+func TestSeen(t *testing.T) {
+	g := New()
+	require.Equal(t, []string{"is 0 0 "}, g.Answers("c"))
+	_, of, none, ok := ReadAnswer("is 0 0 ")
+	require.True(t, ok && of == 0 && none == nil)
+	var seen []Seen
+	for i := range 3 {
+		f := newFake(i, []string{fmt.Sprint("h", i), fmt.Sprint("i", i)}, fmt.Sprint("h", (i+1)%3))
+		if i == 1 {
+			f.Lock = strings.Repeat("long", 10000)
+		}
+		g.Add(&f.Wait)
+	}
+	other := newFake(3, []string{"x"}, "h0")
+	other.Client = "another"
+	g.Add(&other.Wait)
+	for i, text := range g.Answers("c") {
+		require.True(t, len(text) < 8<<10)
+		n, of, s, ok := ReadAnswer(text)
+		require.True(t, ok && n == i+1 && of == 3)
+		require.Equal(t, 2, len(s.Holds))
+		seen = append(seen, *s)
+	}
+	require.Equal(t, 3, len(seen))
+	cycles := Cycles(seen)
+	require.Equal(t, 1, len(cycles))
+	require.Equal(t, 3, len(cycles[0]))
+	require.Equal(t, "lock 2", cycles[0][0].Lock)
+	require.Equal(t, 0, len(Cycles(seen[1:])))
+
+	const id = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41"
+	got, ok := ReadQuestion(Question(id))
+	require.True(t, ok && got == id)
+	for _, text := range []string{"", "ask", "ask ", "ask " + id + " ", "ask " + strings.ToUpper(id), "ask " + strings.Repeat("x", 36), "is 1 1 {"} {
+		_, ok := ReadQuestion(text)
+		require.False(t, ok, text)
+		_, _, _, ok = ReadAnswer(text)
+		require.False(t, ok, text)
+	}
+}
