@@ -559,3 +559,34 @@ func ExampleResignWhenAsked() {
 	// true
 	// true
 }
+
+// A section goes on in another process: the ticket is sent there with the job.
+func ExampleExport() {
+	client, closeAll := connect()
+	defer closeAll()
+
+	var ticket string
+	err := client.Mutex("order:42").Do(context.Background(), func(ctx context.Context) (err error) {
+		fmt.Println("accepting order 42")
+		ticket, err = rlock.Export(ctx, rlock.WithTicketTime(time.Minute))
+		return err
+	})
+	if err != nil {
+		panic(err)
+	}
+
+	// In the worker, with a Client of its own.
+	ctx, unlock, err := client.Adopt(context.Background(), ticket)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("shipping order 42", ctx.Err())
+	fmt.Println(unlock())
+	_, _, err = client.Adopt(context.Background(), ticket)
+	fmt.Println("again:", errors.Is(err, rlock.ErrTicket))
+	// Output:
+	// accepting order 42
+	// shipping order 42 <nil>
+	// <nil>
+	// again: true
+}

@@ -241,3 +241,42 @@ func (w *world) shortestHold(t *testing.T) {
 	unlockJava := waiter.unlock(t, name)
 	require.NoError(t, unlockJava.err)
 }
+
+// A hold that Go exports is held for Java all the time, and Java has the lock when the ticket's time is over, or the adopter unlocks, though it was told
+// of another time before.
+func (w *world) takenAlong(t *testing.T) {
+	const least = 3 * time.Second
+	adopter := newClient(t, w.watch.rdb, w.options(0))
+	for _, adopted := range []bool{false, true} {
+		name := redistest.Name(t)
+		ctx, unlock, err := w.watch.Client.Mutex(name).Lock(t.Context())
+		require.NoError(t, err)
+		waiter, other := w.java.thread(), w.java.thread()
+		in := w.startWaiting(t, waiter, name)
+		redistest.Eventually(t, least, func() bool { return waiter.ask(t, "sleeps") == "true" }, "it sleeps, and was told 30 s")
+		lasts := least
+		if adopted {
+			lasts = time.Hour
+		}
+		began := time.Now()
+		ticket, err := rlock.Export(ctx, rlock.WithTicketTime(lasts))
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+		other.tryInVain(t, name)
+		requireWaiting(t, in)
+		free := began.Add(lasts)
+		if adopted {
+			ctx, unlock, err := adopter.Adopt(t.Context(), ticket)
+			require.NoError(t, err)
+			w.holds(t, name, rlock.Owner(ctx), 1)
+			other.tryInVain(t, name)
+			requireWaiting(t, in)
+			require.NoError(t, unlock())
+			free = time.Now()
+		}
+		took := await(t, in, 2*least).ended.Sub(free)
+		require.Greater(t, took, -late)
+		require.Less(t, took, late)
+		require.NoError(t, waiter.unlock(t, name).err)
+	}
+}

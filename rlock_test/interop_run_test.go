@@ -37,6 +37,7 @@ func TestInterop(t *testing.T) {
 			}
 			t.Run("shortest hold", w.shortestHold)
 			t.Run("kept", w.kept)
+			t.Run("taken along", w.takenAlong)
 			w.quickly(t, "forced by the same side", w.forcedByHolder)
 			w.quickly(t, "forced by the other side", w.forcedByStranger)
 			t.Run("leases", func(t *testing.T) {

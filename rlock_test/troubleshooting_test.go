@@ -79,6 +79,30 @@ func TestTroubleshootingShowsTheErrors(t *testing.T) {
 			refusal.Waited = 0 // a quick attempt is said to have taken no time
 			return refusal
 		})
+		try("exported", func(t *testing.T, _ *rlock.Client, m *rlock.Mutex) error {
+			takenAlong(t, m, rlock.WithTicketTime(time.Minute))
+			_, _, err := m.TryLock(t.Context(), 0)
+			var refusal *rlock.NotAcquiredError
+			require.ErrorAs(t, err, &refusal)
+			refusal.Waited = 0 // as above
+			return refusal
+		})
+		try("used ticket", func(t *testing.T, c *rlock.Client, m *rlock.Mutex) error {
+			ticket := takenAlong(t, m)
+			_, unlock, err := c.Adopt(t.Context(), ticket)
+			require.NoError(t, err)
+			require.NoError(t, unlock())
+			_, _, err = c.Adopt(t.Context(), ticket)
+			return err
+		})
+		try("two levels", func(t *testing.T, _ *rlock.Client, m *rlock.Mutex) error {
+			ctx, _ := take(t, m)
+			_, unlock, err := m.Lock(ctx)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = unlock() })
+			_, err = rlock.Export(ctx)
+			return err
+		})
 		try("deleted", func(t *testing.T, _ *rlock.Client, m *rlock.Mutex) error {
 			ctx, unlock := take(t, m)
 			_, err := m.ForceUnlock(t.Context())

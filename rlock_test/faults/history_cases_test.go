@@ -226,6 +226,21 @@ func TestHistoryCheckerVerdicts(t *testing.T) {
 		{"the last unlock after a DEL, with nobody to pass it on to", false, []histEntry{
 			op(histLock, "a", 0, 10), histDel("a", 11, 12),
 			histThen("a#2", op(histUnlock, "a", 15, 16)), op(histLock, "a#2", 5, 17), op(histUnlock, "a#2", 18, 19)}},
+		{"exported and adopted", true, []histEntry{
+			histToken(1, op(histLock, "a", 0, 10)), histOf("t", op(histExport, "a", 11, 12)), look("t", 1, 13, 14),
+			histToken(2, histOf("t", op(histAdopt, "b", 15, 16))), look("b", 1, 17, 18), op(histUnlock, "b", 19, 20), look("", 0, 21, 22)}},
+		{"in between an Export and its Adopt", false, []histEntry{
+			op(histLock, "a", 0, 10), histOf("t", op(histExport, "a", 11, 12)), op(histLock, "c", 13, 14), op(histUnlock, "c", 15, 16),
+			histOf("t", op(histAdopt, "b", 17, 18)), op(histUnlock, "b", 19, 20)}},
+		{"a ticket with two adopters", false, []histEntry{
+			op(histLock, "a", 0, 10), histOf("t", op(histExport, "a", 11, 12)), histOf("t", op(histAdopt, "b", 13, 14)), op(histUnlock, "b", 15, 16),
+			histOf("t", op(histAdopt, "c", 17, 18)), op(histUnlock, "c", 19, 20)}},
+		{"an Adopt whose token does not rise", false, []histEntry{
+			histToken(1, op(histLock, "a", 0, 10)), histOf("t", op(histExport, "a", 11, 12)), histToken(1, histOf("t", op(histAdopt, "b", 13, 14)))}},
+		{"free between an Export and its Adopt", false, []histEntry{
+			op(histLock, "a", 0, 10), histOf("t", op(histExport, "a", 11, 12)), look("", 0, 13, 14), histOf("t", op(histAdopt, "b", 15, 16))}},
+		{"the owner is there after its Export", false, []histEntry{
+			op(histLock, "a", 0, 10), histOf("t", op(histExport, "a", 11, 12)), look("a", 1, 13, 14), histOf("t", op(histAdopt, "b", 15, 16))}},
 		{"two owners in the key", false, []histEntry{
 			op(histLock, "a", 0, 10), look("a", -1, 20, 30), op(histUnlock, "a", 40, 50)}},
 	} {
@@ -237,6 +252,12 @@ func TestHistoryCheckerVerdicts(t *testing.T) {
 			require.Equal(t, want, histCheck(histModel, c.h))
 		})
 	}
+}
+
+// histOf is an Export or an Adopt of that ticket.
+func histOf(ticket string, e histEntry) histEntry {
+	e.Ticket = ticket
+	return e
 }
 
 // histThen is an unlock after which another hold had the owner.

@@ -23,6 +23,7 @@ type histHold struct {
 	ctx         context.Context
 	cancel      context.CancelFunc // of the ctx that it was locked with
 	release     rlock.UnlockFunc
+	ticket      string      // that it was exported to, as whose it is in Redis then
 	base        *histBase   // what all levels have in common
 	left        atomic.Bool // unlocked
 	crowded     atomic.Bool // others are inside as well
@@ -116,6 +117,8 @@ func (h *histHold) unlock(w *histWorker) {
 	err := h.release()
 	e.Return = histNow()
 	switch {
+	case err == nil && h.ticket != "":
+		e.Kind, e.Ticket = histExport, h.ticket
 	case err == nil:
 		e.Kind = histUnlock
 	case errors.Is(err, rlock.ErrNotHeld):

@@ -25,6 +25,8 @@ const (
 	histDelete                  // somebody deleted the key and found Owner in it, "" if there was none
 	histTold                    // a moment by which the hold that was deleted must have been told
 	histOver                    // a moment by which the hold must be over, as its trusted time is
+	histExport                  // an Export, which leaves the lock to Ticket
+	histAdopt                   // an Adopt of Ticket
 )
 
 // histEntry is one operation on the lock Name. It took effect at some moment from Call to Return.
@@ -38,6 +40,7 @@ type histEntry struct {
 	Worker       int
 	Token        int64  // of a fenced hold, from 1 on; 0 without fencing
 	Shares       bool   // begins a hold of a reader: others of its process may have the same owner meanwhile
+	Ticket       string // the owner that the lock has in Redis from an Export to its Adopt
 	Within       string // the hold on the other side of a read/write lock, which lets this one in
 	Asked        int64  // on a fair lock: when its first call was sent
 	Placed, Kept int64  // when it was known to have its place in the queue there, and when it last asked for it or was granted the lock; or 0
@@ -121,6 +124,15 @@ func (s histState) step(e histEntry) (histState, bool) {
 		}
 		s.owner, s.count, s.leaves = "", 0, e.Owner
 		return s, mine
+	case histExport:
+		ok := mine && s.count == 1
+		s.owner, s.tenure, s.count, s.most, s.passed = e.Ticket, e.Ticket, 1, 1, ""
+		return s, ok
+	case histAdopt:
+		ok := s.owner == e.Ticket && (e.Token == 0 || e.Token > s.token)
+		s.owner, s.tenure, s.count, s.most = e.Owner, histTenure(e.Owner), 1, 1
+		s.first, s.token = e.Token, max(s.token, e.Token)
+		return s, ok
 	case histLook:
 		return s, s.shows(e)
 	case histDelete:
@@ -225,9 +237,9 @@ func (s histState) toldOf(owner string) histState {
 
 func (e histEntry) String() string {
 	what := [...]string{
-		"lock", "re-enter", "unlock", "unlock, unknown", "refused as lost", "lost", "look", "delete", "told by", "over by",
+		"lock", "re-enter", "unlock", "unlock, unknown", "refused as lost", "lost", "look", "delete", "told by", "over by", "export", "adopt",
 	}[e.Kind]
-	return fmt.Sprintf("%s %s %s (%d) %s%s unsure=%v", e.Name, what, e.Owner, e.Count, e.Within, e.Seen, e.Unsure)
+	return fmt.Sprintf("%s %s %s%s (%d) %s%s unsure=%v", e.Name, what, e.Owner, e.Ticket, e.Count, e.Within, e.Seen, e.Unsure)
 }
 
 // histReused returns an owner that Locks of several names came back with, or one that came back with it before the one before it has
@@ -236,7 +248,7 @@ func histReused(entries []histEntry) string {
 	names := make(map[string]string)
 	unlocked := make(map[string]int64) // the first call
 	for _, e := range entries {
-		if e.Kind == histUnlock {
+		if e.Kind == histUnlock || e.Kind == histExport {
 			if at, ok := unlocked[e.Owner]; !ok || e.Call < at {
 				unlocked[e.Owner] = e.Call
 			}
@@ -244,7 +256,7 @@ func histReused(entries []histEntry) string {
 	}
 	locked := make(map[string]int64)
 	for _, e := range entries {
-		if e.Kind != histLock {
+		if e.Kind != histLock && e.Kind != histAdopt {
 			continue
 		}
 		owner := histTenure(e.Owner)
@@ -257,7 +269,7 @@ func histReused(entries []histEntry) string {
 		names[owner], locked[e.Owner] = e.Name, e.Return
 	}
 	for _, e := range entries {
-		if e.Kind != histLock || e.Next == "" || e.Shares {
+		if e.Kind != histLock && e.Kind != histAdopt || e.Next == "" || e.Shares {
 			continue
 		}
 		if at, ok := unlocked[e.Owner]; !ok || at > locked[e.Next] {

@@ -221,6 +221,9 @@ func parseHistScript(words []string) (histScript, bool) {
 	}
 	names, args := words[3:3+n], words[3+n:]
 	c := histScript{what: "renew"}
+	if t, ok := parseTicketScript(names, args); ok {
+		return t, true
+	}
 	if f, ok := parseFairScript(names, args); ok {
 		return f, true
 	}
@@ -399,7 +402,7 @@ func histMerge(reports ...histReport) []histEntry {
 	}
 	holds := make(map[histKey]bool)
 	for _, e := range all {
-		if e.Kind == histLock {
+		if e.Kind == histLock || e.Kind == histAdopt {
 			k := histKey{e.Name, histTenure(e.Owner)}
 			if at := locked[k]; at == 0 || e.Return < at {
 				locked[k] = e.Return

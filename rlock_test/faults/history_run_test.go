@@ -148,6 +148,8 @@ func (b *histBench) goOn(enough func(histTally) bool) {
 				total.Escaped += t.Escaped
 				total.Sticky += t.Sticky
 				total.Torn += t.Torn
+				total.Exported += t.Exported
+				total.Moved += t.Moved
 			})
 		}
 		return enough(total)
@@ -308,6 +310,8 @@ func (b *histBench) sum(reports []histReport) histTally {
 		total.Escaped += r.Tally.Escaped
 		total.Sticky += r.Tally.Sticky
 		total.Torn += r.Tally.Torn
+		total.Exported += r.Tally.Exported
+		total.Moved += r.Tally.Moved
 		total.HandOffs = total.HandOffs.and(r.Tally.HandOffs)
 		total.Granted += r.Tally.Granted
 		for name, n := range r.Tally.Written {

@@ -53,7 +53,7 @@ func (s rwState) step(e histEntry) (rwState, bool) {
 		return s, levels == 0
 	case histLook:
 		return s, s.shows(strings.Fields(e.Seen))
-	case histDelete, histTold: // no run about these locks has them
+	case histDelete, histTold, histExport, histAdopt: // no run about these locks has them
 	}
 	return s, false
 }

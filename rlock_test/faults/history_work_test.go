@@ -30,6 +30,7 @@ type histPlan struct {
 	Watchdog time.Duration
 	Pause    time.Duration // a section takes this long on average
 	HandOff  rlock.HandOff // the bounds of this client, see histBounds
+	Along    int           // percent of the holds that are exported
 	Sabotage string        // see histWorker
 }
 
@@ -67,6 +68,7 @@ type histTally struct {
 	Sections, Nested, Refused, Cancelled, Lost, Failed int64
 	Inside, Beside, Escaped, Sticky                    int64 // see crowd, escape and failed
 	HandOffs                                           histHandOffs
+	Exported, Moved                                    int64            // sections that were, and of these, those that another worker has adopted
 	Granted                                            int64            // holds that began with a grant of another process, without a command
 	Torn                                               int64            // reads of the witness that saw a change
 	Written                                            map[string]int64 // by the witness
@@ -172,6 +174,9 @@ func (w *histWorker) turn() {
 		w.pretend(name)
 		return
 	}
+	if w.plan.Along > 0 && w.adoptOne() {
+		return
+	}
 	w.visit(context.Background(), name, nil, 2)
 }
 
@@ -182,6 +187,9 @@ func (w *histWorker) visit(ctx context.Context, name string, outer *histHold, de
 		return nil
 	}
 	w.section(h, depth)
+	if outer == nil && w.plan.Along > 0 && w.chance(w.plan.Along) && !h.left.Load() {
+		w.export(h)
+	}
 	h.unlock(w)
 	if again := outer.of(name); again == nil || again.base != h.base {
 		h.finish(w)

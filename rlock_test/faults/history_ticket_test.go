@@ -1,0 +1,150 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/ticket"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Histories of holds that are exported: to another Client of the run, or the same one.
+
+// histTicket is a ticket on its way.
+type histTicket struct{ name, text, owner string }
+
+// ticketTime is longer than a run: nobody gets the lock because a ticket's time is over.
+const ticketTime = time.Hour
+
+// histTickets are the ways of tickets, by the folder of the run.
+var histTickets sync.Map
+
+// tickets is that of this run, on which nothing waits: a ticket that is sent has somebody who adopts it.
+func (w *histWorker) tickets() chan histTicket {
+	way, _ := histTickets.LoadOrStore(w.plan.Dir, make(chan histTicket))
+	return way.(chan histTicket)
+}
+
+// export ends the hold of a level that is its only one by an Export, and has somebody adopt it, if that is open.
+func (w *histWorker) export(h *histHold) {
+	var t histTicket
+	unlock := h.release
+	h.release = func() error {
+		text, err := rlock.Export(context.WithoutCancel(h.ctx), rlock.WithTicketTime(ticketTime))
+		if err != nil {
+			return err
+		}
+		t = histTicket{h.name, text, ticketOwner(text)}
+		h.ticket = t.owner
+		return nil
+	}
+	h.unlock(w)
+	if err := unlock(); err != nil && t.text != "" {
+		w.wrong(fmt.Errorf("%s: the unlock after an Export: %w", h.name, err))
+	}
+	if t.text == "" {
+		return
+	}
+	w.count(func(t *histTally) { t.Exported++ })
+	wait := time.NewTimer(w.duration(4 * w.plan.Pause))
+	defer wait.Stop()
+	select {
+	case w.tickets() <- t:
+	case <-wait.C:
+		w.adopt(t)
+	}
+}
+
+// ticketOwner is the owner of a ticket in Redis.
+func ticketOwner(text string) string {
+	t, err := ticket.Parse(text)
+	if err != nil {
+		panic(err)
+	}
+	return kinds.Mutex.OfTicket(t.Client, t.Number())
+}
+
+// adoptOne adopts a ticket that another one has, and reports whether there was one within a moment.
+func (w *histWorker) adoptOne() bool {
+	wait := time.NewTimer(w.duration(4 * w.plan.Pause))
+	defer wait.Stop()
+	select {
+	case t := <-w.tickets():
+		w.adopt(t)
+		w.count(func(t *histTally) { t.Moved++ })
+		return true
+	case <-wait.C:
+		return false
+	}
+}
+
+// adopt is a section that begins by an Adopt.
+func (w *histWorker) adopt(t histTicket) {
+	e := histEntry{Kind: histAdopt, Name: t.name, Ticket: t.owner, Worker: w.id, Call: histNow()}
+	ctx, cancel := context.WithCancel(context.Background())
+	h := &histHold{name: t.name, cancel: cancel}
+	var err error
+	if h.ctx, h.release, err = w.client.Adopt(ctx, t.text); err != nil {
+		cancel()
+		w.wrong(fmt.Errorf("%s: Adopt: %w", t.name, err))
+		return
+	}
+	h.whose()
+	e.Token, _ = rlock.FencingToken(h.ctx, t.name)
+	e.Return = histNow()
+	h.begin(w)
+	e.Owner = h.hold
+	h.base.enter()
+	h.watch(w)
+	w.log.add(e)
+	if _, _, err := w.client.Adopt(ctx, t.text); err == nil {
+		w.wrong(fmt.Errorf("%s: a ticket was adopted twice", t.name))
+	}
+	w.section(h, 1)
+	h.unlock(w)
+	h.finish(w)
+}
+
+// parseTicketScript is parseHistScript for the two scripts of tickets.
+func parseTicketScript(names, args []string) (c histScript, ok bool) {
+	if len(args) != 5 {
+		return c, false
+	}
+	isTicket := func(field string) bool { return strings.Contains(field, ":000") }
+	owner := histKey{names[0], args[0]}
+	switch {
+	case isTicket(args[1]): // owner, ticket, lease of that
+		return histScript{what: "release", keys: []histKey{owner}, from: owner, ends: true}, true
+	case isTicket(args[2]): // owner, lease, ticket
+		ms, err := strconv.Atoi(args[1])
+		c = histScript{what: "acquire", keys: []histKey{owner}, lease: time.Duration(ms) * time.Millisecond, first: true}
+		if len(names) == 2 {
+			c.fence = names[1]
+		}
+		return c, err == nil
+	}
+	return c, false
+}
+
+// Sections of several clients are exported now and then, and go on in another one or the same: the histories are those of a lock that is the ticket's
+// in between, with tokens that rise, and the witness misses nothing. G1, G2, G5, G6, G8, G9.
+func TestHistoryOfTickets(t *testing.T) {
+	b := newHistBench(t, histPlan{
+		Names: histNames(t, 4), Workers: 8, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
+		Pause: 3 * time.Millisecond, Along: 30,
+	}, 3, 1)
+	pass(8 * time.Second)
+	b.goOn(func(t histTally) bool { return t.Nested > 0 && t.Lost > 0 && t.Exported > 100 && t.Moved > 20 })
+	reports := b.end()
+	b.clean()
+	b.check(reports)
+	require.Zero(t, b.sum(reports).Failed)
+}
