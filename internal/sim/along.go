@@ -138,22 +138,22 @@ func (k *worker) adopt(t *along, text string, w want, lasts time.Duration, calle
 	began := time.Now()
 	ctx, unlock, err := k.process.locks[0].Adopt(asks, text)
 	k.returned(o, "Adopt", latest, o.name.Text)
-	var sections []*section
-	if err == nil {
-		s := &section{process: k.process, ctx: ctx, owner: rlock.Owner(ctx), ticket: t}
-		token, _ := rlock.FencingToken(ctx, o.name.Text)
-		o.enter(s, began, token)
-		sections = append(sections, s)
+	if err != nil {
+		unused := o.adoptEnds(t, err)
+		called.Done()
+		switch {
+		case !errors.Is(err, rlock.ErrTicket):
+			k.check(o, "Adopt", err, !latest.IsZero() || k.process.ctx.Err() != nil)
+		case unused && world.quiet() > world.settle():
+			world.violation(o.name.Text, "p%d: a ticket that nobody has used has no lock: %v", k.process.number, err)
+		}
+		return
 	}
-	unused := o.adoptEnds(t, err)
+	s := &section{process: k.process, ctx: ctx, owner: rlock.Owner(ctx), ticket: t}
+	token, _ := rlock.FencingToken(ctx, o.name.Text)
+	o.enter(s, began, token)
+	o.adoptEnds(t, nil)
 	called.Done()
-	switch {
-	case err == nil:
-		k.hold(ctx)
-		k.unlock(ctx, want{lock: w.lock, parts: []part{{oracle: o}}}, sections, unlock)
-	case !errors.Is(err, rlock.ErrTicket):
-		k.check(o, "Adopt", err, !latest.IsZero() || k.process.ctx.Err() != nil)
-	case unused && world.quiet() > world.settle():
-		world.violation(o.name.Text, "p%d: a ticket that nobody has used has no lock: %v", k.process.number, err)
-	}
+	k.hold(ctx)
+	k.unlock(ctx, want{lock: w.lock, parts: []part{{oracle: o}}}, []*section{s}, unlock)
 }
