@@ -58,6 +58,9 @@ type Hub struct {
 // listens to the unlock channel alone is not in line, and has to be told of unlocks: see release.lua.
 const line = ":rlock_queue"
 
+// InLine is the channel of those who are in line, beside the unlock channel.
+func InLine(ch Channel) Channel { return Channel{ch.Name + line, ch.Sharded} }
+
 // New returns a hub that subscribes through rdb. Close ends it. With each channel it also subscribes to
 // the channel <name>:<id>, on which other processes tell this one, id, that it has a lock; and, if all who wait there
 // are to have a place in Redis's queue, to <name>:rlock_queue. If id is "" there are no grants.

@@ -296,6 +296,7 @@ func (a *MultiMutex) lock(who engine.Caller) (context.Context, UnlockFunc, error
 		trace.ended(who.Ctx, err, nil)
 		return who.Ctx, func() error { return a.fail(ErrNotHeld, errLockFailed) }, err
 	}
+	engine.AskedTogether(s.ctx, who.Ctx)
 	trace.ended(s.ctx, nil, s.rollBack)
 	var unlocked atomic.Bool
 	return s.ctx, func() error {

@@ -77,6 +77,8 @@
 // one. See [HandOff]. With [Client.FairMutex] each waiter of every process has its own place in
 // that line, and nobody overtakes a waiter.
 //
+// A holder that wants to make room for others takes the lock with [WithAsked]: then [Asked] tells it when somebody waits.
+//
 // # Errors
 //
 // Each error is one line and names the lock. Tell them apart with [errors.Is]:

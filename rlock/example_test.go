@@ -475,3 +475,69 @@ func ExamplePermitSemaphore() {
 	// <nil>
 	// 2 <nil>
 }
+
+// A long upload makes room as soon as somebody else wants the file.
+func ExampleAsked() {
+	client, closeAll := connect()
+	defer closeAll()
+	upload := client.Mutex("upload:7", rlock.WithAsked())
+
+	began, ended := make(chan struct{}), make(chan error)
+	go func() { // ends with the upload
+		ended <- upload.Do(context.Background(), func(ctx context.Context) error {
+			close(began)
+			for part := 1; ; part++ {
+				select {
+				case <-rlock.Asked(ctx):
+					fmt.Println("somebody waits: the rest comes later")
+					return nil
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(time.Millisecond): // sends the next part
+				}
+			}
+		})
+	}()
+	<-began
+	err := upload.Do(context.Background(), func(context.Context) error {
+		fmt.Println("the file is ours")
+		return nil
+	})
+	fmt.Println(err, <-ended)
+	// Output:
+	// somebody waits: the rest comes later
+	// the file is ours
+	// <nil> <nil>
+}
+
+// A leader steps down in order when another candidate waits, and it has led for its term.
+func ExampleResignWhenAsked() {
+	client, closeAll := connect()
+	defer closeAll()
+	ctx, stop := context.WithCancel(context.Background())
+	leader := client.Mutex("leader", rlock.WithAsked())
+
+	began, over := make(chan string, 1000), make(chan error)
+	for range 2 { // as two processes would
+		go func() { // ends with ctx
+			over <- rlock.Lead(ctx, leader, func(ctx context.Context) error {
+				began <- "a term begins"
+				<-ctx.Done()
+				return ctx.Err()
+			}, rlock.ResignWhenAsked(50*time.Millisecond))
+		}()
+	}
+	for range 3 {
+		fmt.Println(<-began)
+	}
+	stop()
+	for range 2 {
+		fmt.Println(errors.Is(<-over, context.Canceled))
+	}
+	// Output:
+	// a term begins
+	// a term begins
+	// a term begins
+	// true
+	// true
+}

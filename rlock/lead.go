@@ -18,8 +18,9 @@ import (
 const leadPause = 500 * time.Millisecond
 
 // Lead runs fn while this process is the leader, that is, while it holds l. It waits for the lock, and runs fn with the ctx of the
-// section. fn does the leader's work until that ctx is done, and then returns soon. If the hold was lost by then, Lead waits for the
-// lock again and runs fn again, whatever fn returned. So fn has to be able to begin anew; it never runs twice at a time in one Lead.
+// section. fn does the leader's work until that ctx is done, and then returns soon. If the hold was lost by then, or the leader has resigned
+// ([ResignWhenAsked]), Lead waits for the lock again and runs fn again, whatever fn returned. So fn has to be able to begin anew; it never runs
+// twice at a time in one Lead.
 // Lead returns only in the following cases:
 //
 //  1. fn has returned before its ctx was done, and the hold was not lost. The error is what [Mutex.Do] returns: nil if fn and the
@@ -29,18 +30,22 @@ const leadPause = 500 * time.Millisecond
 //  3. The Client of l is closed or shut down, and fn, if it ran, has returned. In the same way the error satisfies [ErrClosed].
 //  4. Lock failed for a reason that does not pass, such as a bad option. The error is that of Lock.
 //
-// After a loss, and after a Lock that failed with [ErrUnreachable], [ErrNotReplicated] or [ErrLost], or since Redis took no writes just
+// After a loss or a resignation, and after a Lock that failed with [ErrUnreachable], [ErrNotReplicated] or [ErrLost], or since Redis took no writes just
 // then (NOREPLICAS, MISCONF, OOM), Lead pauses for half a second at most. It does not report these; [Options].Logger tells of losses, and
 // [Options].Trace of all.
 //
 // To end a process in order, cancel ctx, wait until Lead has returned, and call [Client.Shutdown]: the next leader has the lock at
 // once. If a process dies, the next leader has the lock when its lease has ended.
 //
-// As with every lock, a leader that was paused may still act when another one has begun: see [Client.FencedMutex]. Lead panics if l or
-// fn is nil.
-func Lead(ctx context.Context, l Locker, fn func(ctx context.Context) error) error {
-	if l == nil || fn == nil {
-		panic("rlock: Lead of a nil Locker or function")
+// As with every lock, a leader that was paused may still act when another one has begun: see [Client.FencedMutex]. Lead panics if l, fn or an
+// option is nil.
+func Lead(ctx context.Context, l Locker, fn func(ctx context.Context) error, options ...LeadOption) error {
+	if l == nil || fn == nil || slices.Contains(options, nil) {
+		panic("rlock: Lead of a nil Locker, function or option")
+	}
+	var how leadership
+	for _, o := range options {
+		o.applyTo(&how)
 	}
 	for {
 		again := false
@@ -53,9 +58,9 @@ func Lead(ctx context.Context, l Locker, fn func(ctx context.Context) error) err
 				again = errors.Is(err, ErrLost)
 				return err
 			}, err
-		}, func(ctx context.Context) error {
-			defer func() { over = context.Cause(ctx) }()
-			return fn(ctx)
+		}, func(ctx context.Context) (err error) {
+			err, over = how.lead(ctx, l.Name(), fn)
+			return err
 		})
 		switch {
 		case ctx.Err() != nil && (over != nil || again):
@@ -66,6 +71,7 @@ func Lead(ctx context.Context, l Locker, fn func(ctx context.Context) error) err
 			return endOfLead(l, err, why...)
 		case !again && errors.Is(over, ErrClosed):
 			return endOfLead(l, err, over)
+		case errors.Is(over, ErrResigned):
 		case !again:
 			return err
 		}

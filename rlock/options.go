@@ -62,7 +62,7 @@ type Options struct {
 	Deadlock Deadlock
 
 	// Logger, if set, gets a warning of each loss, of each late renewal, of each deadlock that is reported, of a Lock that waits for a hold of this Client for longer
-	// than the watchdog time, and of fields that could not be removed from Redis after a call without an answer. It is called on a
+	// than the watchdog time, once if Redis refuses what [WithAsked] needs, and of fields that could not be removed from Redis after a call without an answer. It is called on a
 	// goroutine of its own, and may block: only [Client.Close] waits for it, for up to a second. While 1024 lines are queued, further
 	// lines are dropped, and the next one that is written has their number as the attribute "dropped".
 	Logger *slog.Logger

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/redistest"
@@ -89,4 +90,229 @@ func TestAsked(t *testing.T) {
 			})
 		}
 	}
+}
+
+// Readers and writers: whoever waits for a writer, and a writer that waits for readers, all of whom are asked.
+func TestAskedOfReadersAndWriters(t *testing.T) {
+	redistest.Parallel(t)
+	t.Run("a writer waits for readers of several processes", func(t *testing.T) {
+		redistest.Parallel(t)
+		b := newBench(t)
+		clients := []*rlock.Client{b.Client, newClient(t, b.rdb), newClient(t, b.rdb)}
+		var readers []context.Context
+		var unlocks []rlock.UnlockFunc
+		for _, c := range clients {
+			for range 2 { // the second one joins the first
+				ctx, unlock, err := c.RWMutex(b.name, rlock.WithAsked()).Read().Lock(context.Background())
+				require.NoError(t, err)
+				readers, unlocks = append(readers, ctx), append(unlocks, unlock)
+			}
+		}
+		b.earsOf(t, clients...)
+		for _, ctx := range readers {
+			notAsked(t, ctx)
+		}
+		writer := lockAsync(t, newClient(t, b.rdb).RWMutex(b.name).Write())
+		for i, ctx := range readers {
+			awaitAsked(t, ctx)
+			require.NoError(t, unlocks[i]())
+		}
+		got := writer.get(t, atMost)
+		require.NoError(t, got.err)
+		require.Nil(t, rlock.Asked(got.ctx), "it does not want to know")
+		require.NoError(t, got.unlock())
+	})
+	t.Run("a reader that waits behind a writer does not ask readers here", func(t *testing.T) {
+		redistest.Parallel(t)
+		b := newBench(t)
+		rw := b.RWMutex(b.name, rlock.WithAsked())
+		ctx, unlock, err := rw.Read().Lock(context.Background())
+		require.NoError(t, err)
+		_, unlockToo, err := rw.Read().Lock(context.Background())
+		require.NoError(t, err)
+		notAsked(t, ctx)
+		require.NoError(t, unlockToo())
+		writer := lockAsync(t, rw.Write())
+		awaitAsked(t, ctx)
+		require.NoError(t, unlock())
+		w := writer.get(t, atMost)
+		require.NoError(t, w.err)
+		notAsked(t, w.ctx)
+		reader := lockAsync(t, rw.Read())
+		awaitAsked(t, w.ctx)
+		require.NoError(t, w.unlock())
+		r := reader.get(t, atMost)
+		require.NoError(t, r.err)
+		require.NoError(t, r.unlock())
+	})
+	t.Run("upgrade", func(t *testing.T) {
+		redistest.Parallel(t)
+		b := newBench(t)
+		rw := b.RWMutex(b.name, rlock.WithAsked())
+		ctx, unlock, err := rw.Upgradeable().Lock(context.Background())
+		require.NoError(t, err)
+		other, unlockOther, err := newClient(t, b.rdb).RWMutex(b.name, rlock.WithAsked()).Read().Lock(context.Background())
+		require.NoError(t, err)
+		notAsked(t, ctx)
+		upgraded := make(chan error, 1)
+		go func() {
+			upgraded <- rw.Upgradeable().UpgradeDo(ctx, func(ctx context.Context) error { return nil })
+		}()
+		awaitAsked(t, other)
+		notAsked(t, ctx)
+		require.NoError(t, unlockOther())
+		require.NoError(t, within(t, upgraded, atMost))
+		another := lockAsync(t, rw.Upgradeable())
+		awaitAsked(t, ctx)
+		require.NoError(t, unlock())
+		got := another.get(t, atMost)
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+	})
+}
+
+// Whoever waits already when the hold begins counts, in whichever way the hold is had, and on a tenure that is passed on.
+func TestAskedByThoseWhoWaitAlready(t *testing.T) {
+	redistest.Parallel(t)
+	for _, here := range []bool{true, false} {
+		t.Run(map[bool]string{true: "here", false: "elsewhere"}[here], func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t, rlock.Options{HandOff: rlock.HandOff{For: time.Hour}})
+			m := b.Mutex(b.name, rlock.WithAsked())
+			third := b.Client
+			if !here {
+				third = newClient(t, b.rdb)
+			}
+			first, unlock, err := m.Lock(context.Background())
+			require.NoError(t, err)
+			second := lockAsync(t, m)
+			awaitAsked(t, first)
+			last := lockAsync(t, third.Mutex(b.name))
+			redistest.Eventually(t, atMost, func() bool { return waiting() == 2 }, "both wait")
+			if !here {
+				b.awaitSubscribers(t, b.name, 2)
+				redistest.Eventually(t, atMost, func() bool {
+					n, err := b.do(t, "ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
+					return err == nil && n == 2
+				}, "both have places")
+			}
+			require.NoError(t, unlock())
+			got := second.get(t, atMost)
+			require.NoError(t, got.err)
+			awaitAsked(t, got.ctx)
+			require.NoError(t, got.unlock())
+			got = last.get(t, atMost)
+			require.NoError(t, got.err)
+			require.Nil(t, rlock.Asked(got.ctx))
+			require.NoError(t, got.unlock())
+		})
+	}
+}
+
+// The process that is given the lock by another one learns of those behind it, who do not know that it has the lock.
+func TestAskedAfterAGrant(t *testing.T) {
+	redistest.Parallel(t)
+	for kind, of := range askedKinds {
+		t.Run(kind, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t)
+			first, unlock, err := of(b.Client, b.name).Lock(context.Background())
+			require.NoError(t, err)
+			var waiters []pending
+			for i := range 2 {
+				waiters = append(waiters, lockAsync(t, of(newClient(t, b.rdb), b.name)))
+				redistest.Eventually(t, atMost, func() bool { return waiting() == i+1 }, "it waits")
+			}
+			awaitAsked(t, first)
+			require.NoError(t, unlock())
+			var got attempt
+			var other pending
+			select {
+			case got = <-waiters[0].result:
+				other = waiters[1]
+			case got = <-waiters[1].result:
+				other = waiters[0]
+			case <-time.After(atMost):
+				require.FailNow(t, "nobody got it")
+			}
+			require.NoError(t, got.err)
+			awaitAsked(t, got.ctx)
+			require.NoError(t, got.unlock())
+			last := other.get(t, atMost)
+			require.NoError(t, last.err)
+			notAsked(t, last.ctx)
+			require.NoError(t, last.unlock())
+		})
+	}
+}
+
+// Of several locks that are taken together, somebody who waits for one of them asks for all.
+func TestAskedForOneOfSeveral(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	all := rlock.All(b.Mutex(b.name+":1", rlock.WithAsked()), b.FairMutex(b.name+":2", rlock.WithAsked()), b.Mutex(b.name+":3"))
+	for _, n := range []string{":1", ":2"} {
+		ctx, unlock, err := all.Lock(context.Background())
+		require.NoError(t, err)
+		inner, unlockInner, err := b.Mutex(b.name + ":4").Lock(ctx)
+		require.NoError(t, err)
+		b.earsOf(t, b.Client)
+		notAsked(t, ctx)
+		notAsked(t, inner)
+		other := newClient(t, b.rdb)
+		l := other.Mutex(b.name + n)
+		if n == ":2" {
+			l = other.FairMutex(b.name + n)
+		}
+		waiter := lockAsync(t, l)
+		awaitAsked(t, ctx)
+		awaitAsked(t, inner)
+		require.NoError(t, unlockInner())
+		require.NoError(t, unlock())
+		got := waiter.get(t, atMost)
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+	}
+}
+
+// A quorum is asked at each of its servers, and by the goroutines of its process.
+func TestAskedOfAQuorum(t *testing.T) {
+	redistest.Parallel(t)
+	var rdbs []rueidis.Client
+	for range 3 {
+		rdbs = append(rdbs, redistest.Start(t).Client(t))
+	}
+	quorum := func(clients []*rlock.Client) *rlock.QuorumMutex {
+		var members []rlock.Locker
+		for _, c := range clients {
+			members = append(members, c.Mutex("quorum", rlock.WithAsked()))
+		}
+		return rlock.Quorum(members...)
+	}
+	clients := func() (all []*rlock.Client) {
+		for _, rdb := range rdbs {
+			all = append(all, newClient(t, rdb))
+		}
+		return all
+	}
+	own := clients()
+	for name, waiter := range map[string]*rlock.QuorumMutex{"here": quorum(own), "elsewhere": quorum(clients())} {
+		ctx, unlock, err := quorum(own).Lock(context.Background())
+		require.NoError(t, err, name)
+		inner, unlockInner, err := quorum(own).Lock(ctx)
+		require.NoError(t, err, name)
+		notAsked(t, ctx)
+		w := lockAsync(t, waiter)
+		awaitAsked(t, ctx)
+		awaitAsked(t, inner)
+		require.NoError(t, unlockInner(), name)
+		require.NoError(t, unlock(), name)
+		got := w.get(t, atMost)
+		require.NoError(t, got.err, name)
+		require.NoError(t, got.unlock(), name)
+	}
+	_, _, err := rlock.Quorum(own[0].Mutex("q", rlock.WithAsked()), own[1].Mutex("q"), own[2].Mutex("q")).Lock(context.Background())
+	require.ErrorContains(t, err, "give it to all members")
+	_, _, err = own[0].PermitSemaphore("p", rlock.WithAsked()).Acquire(context.Background())
+	require.ErrorContains(t, err, "use WithAsked with a lock")
 }

@@ -41,6 +41,7 @@ func TestInterop(t *testing.T) {
 			t.Run("leases", func(t *testing.T) {
 				w.quickly(t, "watchdog", together(w.watchdog))
 				w.quickly(t, "fixed lease", together(w.fixedLease))
+				t.Run("asked", w.asked)
 				t.Run("Go is killed", w.goIsKilled)
 				t.Run("Java is killed", w.javaIsKilled)
 			})

@@ -135,6 +135,7 @@ func TestLeadEnds(t *testing.T) {
 	require.Empty(t, lock.unlocks, "unlocked")
 	require.Panics(t, func() { _ = rlock.Lead(t.Context(), lock, nil) })
 	require.Panics(t, func() { _ = rlock.Lead(t.Context(), nil, never) })
+	require.Panics(t, func() { _ = rlock.Lead(t.Context(), lock, never, nil) })
 }
 
 // term is an event: a candidate begins to lead, or ends because of why.
@@ -342,4 +343,86 @@ func TestLeadWaitsUntilRedisTakesWrites(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A leader that is asked resigns when its term is over, and waits for the next one. Without others nobody resigns.
+func TestLeadResigns(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	const mandate = 100 * time.Millisecond
+	terms := make(chan term, 100)
+	lead := func(i int) (stop context.CancelFunc, ended <-chan error) {
+		ctx, stop := context.WithCancel(context.Background())
+		t.Cleanup(stop)
+		m := newClient(t, b.rdb).Mutex(b.name, rlock.WithAsked())
+		return stop, async(func() error {
+			return rlock.Lead(ctx, m, func(ctx context.Context) error {
+				began := time.Now()
+				terms <- term{leader: i}
+				<-ctx.Done()
+				if errors.Is(context.Cause(ctx), rlock.ErrResigned) {
+					assert.GreaterOrEqual(t, time.Since(began), mandate)
+				}
+				terms <- term{i, context.Cause(ctx)}
+				return errors.New("whatever")
+			}, rlock.ResignWhenAsked(mandate))
+		})
+	}
+	stopFirst, first := lead(1)
+	require.Equal(t, term{leader: 1}, receive(t, terms))
+	pass(2 * mandate)
+	require.Empty(t, terms, "nobody has asked")
+	stopSecond, second := lead(2)
+	for i := range 4 { // they take turns
+		leader := i%2 + 1
+		end := receive(t, terms)
+		require.Equal(t, leader, end.leader)
+		require.ErrorIs(t, end.why, rlock.ErrResigned)
+		require.EqualError(t, end.why, `rlock: "`+b.name+`": resigned when asked for the lock`)
+		require.Equal(t, term{leader: 3 - leader}, receive(t, terms))
+	}
+	stopSecond()
+	require.ErrorIs(t, within(t, second, atMost), context.Canceled)
+	stopFirst()
+	require.ErrorIs(t, within(t, first, atMost), context.Canceled)
+
+	err := rlock.Lead(context.Background(), b.Mutex(b.name), func(context.Context) error { panic("it runs") }, rlock.ResignWhenAsked(mandate))
+	require.ErrorContains(t, err, "ResignWhenAsked needs a lock WithAsked")
+	locked, err := b.Mutex(b.name).IsLocked(context.Background())
+	require.NoError(t, err)
+	require.False(t, locked)
+}
+
+// A leader whose Client can be asked resigns when somebody asks who does not want to lead.
+func TestLeadResignsForAsk(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	terms := make(chan term, 100)
+	ended := async(func() error {
+		return rlock.Lead(ctx, b.Mutex(b.name, rlock.WithAsked()), func(ctx context.Context) error {
+			terms <- term{}
+			<-ctx.Done()
+			terms <- term{why: context.Cause(ctx)}
+			return nil
+		}, rlock.ResignWhenAsked(0))
+	})
+	require.NoError(t, receive(t, terms).why)
+	other := newClient(t, b.rdb)
+	b.earsOf(t, b.Client)
+	heard, err := other.Ask(context.Background(), b.name)
+	require.NoError(t, err)
+	require.True(t, heard)
+	require.ErrorIs(t, receive(t, terms).why, rlock.ErrResigned)
+	require.NoError(t, receive(t, terms).why, "it leads again")
+	heard, err = b.Ask(context.Background(), b.name)
+	require.NoError(t, err)
+	require.True(t, heard, "of its own process")
+	require.ErrorIs(t, receive(t, terms).why, rlock.ErrResigned)
+	stop()
+	require.ErrorIs(t, within(t, ended, atMost), context.Canceled)
+	heard, err = other.Ask(context.Background(), b.name)
+	require.NoError(t, err)
+	require.False(t, heard, "nobody has it")
 }

@@ -357,7 +357,9 @@ func TestSectionsEndWithTheBudgetOfAnUnlock(t *testing.T) {
 		"DoValue": func(ctx context.Context, l rlock.Locker, fn func(context.Context) error) error {
 			return second(rlock.DoValue(ctx, l, func(ctx context.Context) (int, error) { return 0, fn(ctx) }))
 		},
-		"Lead": rlock.Lead,
+		"Lead": func(ctx context.Context, l rlock.Locker, fn func(context.Context) error) error {
+			return rlock.Lead(ctx, l, fn)
+		},
 		"unlock": func(ctx context.Context, l rlock.Locker, fn func(context.Context) error) error {
 			ctx, unlock, err := l.Lock(ctx)
 			if err != nil {

@@ -45,6 +45,9 @@ func (p *program) start(path string, argv, env []string) (*child, error) {
 type keeping struct {
 	held  context.Context
 	grace time.Duration
+	asked <-chan struct{} // closed when somebody waits for the lock; nil: that is no concern
+	// yield tells that somebody waits, and returns the signal for that. It does not wait.
+	yield func() syscall.Signal
 	// sure reports whether the lock is still held, after a time in which this process was stopped. It returns when that is known.
 	sure func() bool
 	// lost tells that the command is being stopped. It does not wait.
@@ -56,7 +59,7 @@ type keeping struct {
 func (c *child) follow(k keeping, signals <-chan os.Signal) int {
 	defer c.leave()
 	var force <-chan time.Time
-	lost := k.held.Done()
+	lost, asked := k.held.Done(), k.asked
 	end := func() {
 		lost = nil
 		c.end()
@@ -92,6 +95,11 @@ func (c *child) follow(k keeping, signals <-chan os.Signal) int {
 		case s := <-c.stops:
 			if lost == nil || c.stopped(s) {
 				goOn()
+			}
+		case <-asked:
+			asked = nil
+			if lost != nil {
+				c.signal(k.yield())
 			}
 		case <-lost:
 			end()

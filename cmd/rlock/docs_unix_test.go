@@ -131,6 +131,11 @@ func newMarket(t *testing.T) *market {
 	waits := newLocks(t, s.redis.Client(t))
 	lock(t.Context(), t, s.holder.FencedMutex("invoices"))
 	waitFor(t, waits, waits.FencedMutex("invoices"))
+	lock(t.Context(), t, s.holder.Mutex("upload:7", rlock.WithAsked()))
+	redistest.Eventually(t, patience, func() bool {
+		heard, err := waits.Ask(t.Context(), "upload:7")
+		return err == nil && heard
+	}, "it can be asked")
 	workers := s.holder.PermitSemaphore("workers")
 	require.NoError(t, workers.SetPermits(t.Context(), 3))
 	_, _, err := workers.Acquire(t.Context())
@@ -285,6 +290,18 @@ func TestACLOfTheDocs(t *testing.T) {
 		s := redistest.Start(t)
 		allow(s, acl)
 		requireAllKinds(t, "%s", func() rueidis.Client { return s.Client(t, as) })
+	})
+	t.Run("asked", func(t *testing.T) {
+		t.Parallel()
+		s := redistest.Start(t)
+		allow(s, with("and those that wait for them, also need"))
+		holder, waits := newLocks(t, s.Client(t, as)), newLocks(t, s.Client(t, as))
+		ctx, _ := lock(t.Context(), t, holder.Mutex("shop:asked", rlock.WithAsked()))
+		redistest.Eventually(t, patience, func() bool {
+			heard, err := waits.Ask(t.Context(), "shop:asked")
+			return err == nil && heard
+		}, "it can be asked")
+		<-rlock.Asked(ctx)
 	})
 	t.Run("names with braces", func(t *testing.T) {
 		t.Parallel()

@@ -4,6 +4,7 @@
 //	rlock run [flags] NAME -- command…   runs a command while it holds the lock NAME
 //	rlock ls, show, top, watch           who holds which locks, and who waits
 //	rlock deadlocks                      sections that wait for each other
+//	rlock ask NAME                       asks whoever holds a lock for it
 //	rlock unlock -force NAME             frees a lock whoever holds it
 //	rlock token NAME                     tells, or raises, its fencing counter
 //	rlock doctor                         what a Redis means for the guarantees

@@ -46,6 +46,7 @@ func commands() []command {
 		{"top", usageTop, (*program).top},
 		{"watch", usageWatch, (*program).watch},
 		{"deadlocks", usageDeadlocks, (*program).deadlocks},
+		{"ask", usageAsk, (*program).ask},
 		{"unlock", usageUnlock, (*program).unlock},
 		{"token", usageToken, (*program).token},
 		{"doctor", usageDoctor, (*program).doctor},

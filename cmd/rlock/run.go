@@ -32,7 +32,8 @@ type errand struct {
 	kind     func(c *rlock.Client, name string, options ...rlock.Option) *rlock.Mutex
 	watchdog time.Duration
 	grace    time.Duration
-	busy     int // exit code if the lock was not acquired
+	asked    syscall.Signal // for the command, when somebody waits for the lock; 0: none
+	busy     int            // exit code if the lock was not acquired
 	skip     bool
 	verbose  bool
 }
@@ -47,6 +48,10 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 	flags.DurationVar(&maxHold, "max-hold", 0, "")
 	flags.DurationVar(&e.watchdog, "watchdog", 0, "")
 	flags.DurationVar(&e.grace, "grace", 10*time.Second, "")
+	flags.Func("asked", "", func(text string) (err error) {
+		e.asked, err = parseSignal(text)
+		return err
+	})
 	flags.IntVar(&e.busy, "E", exitNotAcquired, "")
 	flags.BoolVar(&e.skip, "skip", false, "")
 	flags.BoolVar(&e.verbose, "v", false, "")
@@ -113,6 +118,9 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 	}
 	if given["min-hold"] {
 		e.options = append(e.options, rlock.WithMinHold(minHold))
+	}
+	if given["asked"] {
+		e.options = append(e.options, rlock.WithAsked())
 	}
 	if given["max-hold"] {
 		e.options = append(e.options, rlock.WithMaxHold(maxHold))
@@ -313,6 +321,11 @@ func (k *keeper) run(held context.Context, p *program, unlock rlock.UnlockFunc) 
 	} else {
 		code = child.follow(keeping{
 			held: held, grace: k.grace,
+			asked: rlock.Asked(held),
+			yield: func() syscall.Signal {
+				k.tell("somebody waits for it")
+				return k.errand.asked
+			},
 			sure: func() bool { return k.sure(held) },
 			lost: func() {
 				why := errLostUnseen

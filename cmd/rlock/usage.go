@@ -9,6 +9,7 @@ const usage = `rlock is a re-entrant lock in Redis, the same one as Redisson's R
   rlock top                            locks that somebody waits for, live
   rlock watch NAME                     a line for each change of a lock
   rlock deadlocks                      sections that wait for each other
+  rlock ask NAME                       ask whoever holds a lock for it
   rlock unlock -force NAME             free a lock whoever holds it
   rlock token NAME                     its fencing counter, which can be raised
   rlock doctor                         what this Redis means for the guarantees
@@ -52,6 +53,8 @@ SIGHUP not if rlock was told to ignore it, as by nohup.
   -min-hold D  keep the lock for D at least, however short the command was
   -watchdog D  how long the lock outlives a crash of this machine; renewed every
                third of it (default 30s)
+  -asked SIG   send the command SIG (USR1, TERM or another) once, when somebody
+               waits for the lock, or asks for it by "rlock ask"
   -grace D     time between SIGTERM and SIGKILL for a command that has to be
                stopped because the lock was lost (default 10s)
 ` + usageTarget + `  -addr A      the same as -redis

@@ -8,8 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/rueidis"
-
+	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -56,20 +55,80 @@ type Askable struct {
 	hold  *hold
 	once  sync.Once
 	asked chan struct{}
-	at    []*Spec // the lock, on each server that it is on
+	at    []*Spec                    // the lock, on each server that it is on
+	with  atomic.Pointer[[]*Askable] // those of locks that were taken together, itself included; nil: it is alone
 }
 
 func newAskable(h *hold, at ...*Spec) *Askable {
 	return &Askable{hold: h, asked: make(chan struct{}), at: at}
 }
 
-// ask says that somebody waits.
-func (a *Askable) ask() { a.once.Do(func() { close(a.asked) }) }
+// ask says that somebody waits, for its lock or for one that was taken with it.
+func (a *Askable) ask() {
+	a.isAsked()
+	if with := a.with.Load(); with != nil {
+		for _, other := range *with {
+			other.isAsked()
+		}
+	}
+}
+
+func (a *Askable) isAsked() { a.once.Do(func() { close(a.asked) }) }
+
+// AskedTogether has the holds that began under outer, of which ctx carries the last, learn together that somebody waits for one of their locks.
+func AskedTogether(ctx, outer context.Context) {
+	var all []*Askable
+	end, _ := Innermost[*Level](InnermostOpen(outer))
+	for l := levelOf(ctx); l != nil && l != end; l = l.enclosing() {
+		if l != &l.hold.first { // a re-entry
+			continue
+		}
+		if a := l.hold.askable(); a != nil {
+			all = append(all, a)
+		}
+	}
+	if len(all) < 2 {
+		return
+	}
+	for _, a := range all {
+		a.with.Store(&all)
+	}
+	for _, a := range all {
+		if calls.IsClosed(a.asked) { // before the others knew of it
+			a.ask()
+		}
+	}
+}
+
+// askable is what a hold knows of those who wait; nil if it does not want to know.
+func (h *hold) askable() *Askable {
+	if m := h.first.spec; m.Mark.Wants(kinds.WantsAsked) {
+		return m.Engine.askables.find(h, h.tenure.Tag)
+	}
+	return nil
+}
 
 // mayBeAsked has a hold know of those who wait, from now on. looks says that there may be some that do not know who has the lock.
 func (l *attempt) mayBeAsked(a AcquireResult) {
 	if l.Spec.Mark.Wants(kinds.WantsAsked) {
-		newAskable(l.level.hold, l.Spec).begin(l.Tenure.Tag, a.how == byCall && l.waiter.Waited())
+		newAskable(l.level.hold, l.Spec).begin(l.Tenure.Tag, a.how == byCall && (l.waiter.Waited() || l.within != nil))
+	}
+}
+
+// MayBeAsked has a hold of a majority know of those who wait for one of the members. looks is as above.
+func (l *Level) MayBeAsked(members []*Spec, looks bool) *Askable {
+	if !l.spec.Mark.Wants(kinds.WantsAsked) {
+		return nil
+	}
+	a := newAskable(l.hold, members...)
+	a.begin(l.hold.tenure.Tag, looks)
+	return a
+}
+
+// Ask says that somebody waits. It does nothing if nobody wants to know.
+func (a *Askable) Ask() {
+	if a != nil {
+		a.ask()
 	}
 }
 
@@ -78,7 +137,7 @@ func (a *Askable) begin(tag uint64, looks bool) {
 	for _, m := range a.at {
 		c := m.Engine
 		c.listen()
-		c.askables.watching.Do(func() { c.Calls.Go(c.watchAskables) }) // ends with Close
+		c.askables.watching.Do(func() { c.inBackground(c.watchAskables) }) // ends with Close
 		c.askables.add(m, tag, a, looks)
 		all, exclusive := c.Hub.Queued(m.waiters())
 		if exclusive > 0 || all > 0 && m.Kind.Side != lua.Reader {
@@ -167,8 +226,13 @@ func (s *askables) remember(tag uint64) {
 
 // heard is told by another process that it waits for an owner with that tag.
 func (s *askables) heard(payload string) {
-	tag, err := strconv.ParseUint(payload, 10, 64)
-	if err != nil || kinds.MarkOfTag(tag) == 0 || kinds.Unmarked(tag) > lastTag.Load() {
+	if tag, err := strconv.ParseUint(payload, 10, 64); err == nil {
+		s.heardOf(tag)
+	}
+}
+
+func (s *askables) heardOf(tag uint64) {
+	if kinds.MarkOfTag(tag) == 0 || kinds.Unmarked(tag) > lastTag.Load() {
 		return // nobody here has, or had, that tag
 	}
 	s.mu.Lock()
@@ -210,7 +274,7 @@ func (m *Spec) askHere(within *hold) {
 	}
 }
 
-// of returns what is known of a hold; nil if it does not want to know.
+// find returns what is known of a hold; nil if there is no such hold any more.
 func (s *askables) find(h *hold, tag uint64) *Askable {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,148 +291,9 @@ func (s *askables) find(h *hold, tag uint64) *Askable {
 // Asked is closed when somebody waits for the innermost hold that ctx carries and that wants to know; nil if there is none.
 func Asked(ctx context.Context) <-chan struct{} {
 	for l := levelOf(ctx); l != nil; l = l.enclosing() {
-		if !l.hold.first.spec.Mark.Wants(kinds.WantsAsked) || !l.IsOpen() {
-			continue
-		}
-		if a := l.hold.first.spec.Engine.askables.find(l.hold, l.hold.tenure.Tag); a != nil {
+		if a := l.hold.askable(); a != nil && l.IsOpen() {
 			return a.asked
 		}
 	}
 	return nil
-}
-
-func (s *askables) lookSoon() {
-	select {
-	case s.due <- struct{}{}:
-	default:
-	}
-}
-
-// lookAtAll has all be looked at.
-func (s *askables) lookAtAll() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, e := range s.of {
-		e.look = !e.asked
-	}
-	s.lookSoon()
-}
-
-const (
-	// lingering is for how long a process that does not wait may still listen for unlocks, and more: whoever is seen to listen for longer waits.
-	lingering = time.Second
-	// looksTogether is how many are looked at by one batch of commands.
-	looksTogether = 100
-)
-
-// watchAskables looks until Close.
-func (c *Engine) watchAskables() {
-	s := &c.askables
-	every := time.NewTicker(c.Options.WatchdogTimeout / 3)
-	defer every.Stop()
-	again := time.NewTimer(time.Hour)
-	defer again.Stop()
-	for {
-		select {
-		case <-s.due:
-		case <-again.C:
-			s.lookAtAll()
-		case <-every.C:
-			s.lookAtAll()
-		case <-c.Calls.Done():
-			return
-		}
-		for some := s.next(); len(some) > 0; some = s.next() {
-			if c.look(some) {
-				again.Reset(lingering)
-			}
-		}
-	}
-}
-
-// next is whom to look at now.
-func (s *askables) next() (some []*askable) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, e := range s.of {
-		if e.look {
-			e.look = false
-			if some = append(some, e); len(some) == looksTogether {
-				break
-			}
-		}
-	}
-	return some
-}
-
-// look asks Redis who waits. It reports whether some are to be looked at again soon. What cannot be known is looked for the next time.
-func (c *Engine) look(some []*askable) (again bool) {
-	var cmds []rueidis.Completed
-	var ends []int // of the commands for each
-	for _, e := range some {
-		cmds = append(cmds, e.spec.lookFor()...)
-		ends = append(ends, len(cmds))
-	}
-	replies := c.rdb.DoMulti(c.Calls.Context(context.Background(), time.Now(), 0), cmds...)
-	s := &c.askables
-	from := 0
-	for i, e := range some {
-		waits, outside := e.spec.isWaitedFor(replies[from:ends[i]])
-		from = ends[i]
-		own := 0
-		if outside > 0 {
-			own = c.Hub.Outside(c.KnownChannel(e.spec))
-		}
-		s.mu.Lock()
-		switch {
-		case waits:
-			e.ask()
-		case outside <= own:
-			e.outside = time.Time{}
-		case e.outside.IsZero():
-			e.outside, again = time.Now(), true
-		case time.Since(e.outside) >= lingering/2:
-			e.ask()
-		default:
-			again = true
-		}
-		s.mu.Unlock()
-	}
-	return again
-}
-
-// lookFor are the commands that tell who waits for a lock: how many are in the queue there, and who listens.
-func (m *Spec) lookFor() (cmds []rueidis.Completed) {
-	c, b := m.Engine, m.Engine.rdb.B()
-	if m.Kind.Queueing == kinds.PerWaiter {
-		return append(cmds, b.Llen().Key(m.queue).Build()) // Redisson's are there, too
-	}
-	if key := m.queueKey(); key != "" {
-		cmds = append(cmds, b.Zcard().Key(key).Build())
-	}
-	ch := c.KnownChannel(m)
-	if ch.Sharded {
-		return append(cmds, b.PubsubShardnumsub().Channel(ch.Name, ch.Name+inLine).Build().SetSlot(m.Key))
-	}
-	return append(cmds, b.PubsubNumsub().Channel(ch.Name, ch.Name+inLine).Build())
-}
-
-// inLine is what the channel of those who are in line ends with.
-const inLine = ":rlock_queue"
-
-// isWaitedFor reads the answers.
-func (m *Spec) isWaitedFor(replies []rueidis.RedisResult) (waits bool, outside int) {
-	for _, r := range replies {
-		if n, err := r.AsInt64(); err == nil {
-			waits = waits || n > 0
-			continue
-		}
-		listen, err := r.AsIntMap()
-		if err != nil {
-			continue
-		}
-		ch := m.Engine.KnownChannel(m).Name
-		outside += int(listen[ch] - listen[ch+inLine])
-	}
-	return waits, outside
 }

@@ -54,7 +54,7 @@ func (m *Spec) AskHolder(ctx context.Context, holder string) {
 	if mark == 0 || !mark.Wants(kinds.WantsAsked) || id == c.ID || !c.askings.begin(holder) {
 		return
 	}
-	c.Calls.Go(func() { // ends when Redis has answered, or after some seconds; Close waits for it
+	c.inBackground(func() { // ends when Redis has answered, or after some seconds
 		defer c.askings.underWay.Add(-1)
 		again := calls.Retry{}
 		for {
@@ -113,7 +113,7 @@ func (m *Spec) askAll(ctx context.Context, holder, id string, tag uint64) error 
 	if err != nil {
 		return err
 	}
-	_, err = m.askEach(fields)
+	_, err = m.askEach(fields, nil) // those of this process know, see askHere
 	return err
 }
 
@@ -123,8 +123,8 @@ func (m *Spec) fields(ctx context.Context) ([]string, error) {
 	return rdb.Do(ctx, rdb.B().Hrandfield().Key(m.Key).Count(mostReaders).Build()).AsStrSlice()
 }
 
-// askEach asks those of the owners that can be asked, and returns how many heard it.
-func (m *Spec) askEach(fields []string) (heard int, err error) {
+// askEach asks those of the owners that can be asked, and returns how many heard it. One of this process is told by own, if that is not nil.
+func (m *Spec) askEach(fields []string, own func(tag uint64)) (heard int, err error) {
 	c := m.Engine
 	for _, field := range fields {
 		mark, id, tag := kinds.MarkOf(field)
@@ -132,8 +132,10 @@ func (m *Spec) askEach(fields []string) (heard int, err error) {
 			continue
 		}
 		if id == c.ID {
-			heard++
-			c.askables.heard(strconv.FormatUint(tag, 10))
+			if own != nil {
+				heard++
+				own(tag)
+			}
 			continue
 		}
 		n, failed := c.askOne(id, tag)
@@ -174,6 +176,6 @@ func (m *Spec) Ask(ctx context.Context) (heard int, err error) {
 		if err != nil {
 			return 0, err
 		}
-		return m.askEach(fields)
+		return m.askEach(fields, m.Engine.askables.heardOf)
 	})
 }

@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
+
+	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/pubsub"
@@ -40,13 +43,21 @@ type listener struct {
 	deaf func()
 }
 
-// listen asks for the ear, unless somebody has. It returns at once. The caller is within a call that was started, and the cluster is known.
+// listen asks for the ear, unless somebody has. It returns at once. The cluster is known.
 func (c *Engine) listen() {
 	c.ear.asked.Do(func() {
 		ch := c.earOf(c.ID)
 		sub := c.Hub.Listen(ch, c.hear)
-		c.Calls.Go(func() { c.attend(sub, ch) }) // ends with Close
+		c.inBackground(func() { c.attend(sub, ch) }) // ends with Close
 	})
+}
+
+// inBackground runs f, which ends with Close, unless that was called. Close waits for it.
+func (c *Engine) inBackground(f func()) {
+	if c.Calls.Start() {
+		c.Calls.Go(f)
+		c.Calls.Ended()
+	}
 }
 
 // earOf is the channel on which a Client is spoken to.
@@ -100,7 +111,7 @@ func (c *Engine) deafened(why error) {
 			l.deaf()
 		}
 	}
-	if !c.Calls.IsClosed() {
+	if !c.Calls.IsClosed() && !errors.Is(why, rueidis.ErrClosing) {
 		c.Options.Tell.Warn("rlock: other processes cannot ask this Client for its locks; the user needs the right to subscribe to "+
 			pubsub.EarChannel("*"), "client", c.ID, "err", why)
 	}

@@ -21,7 +21,7 @@ func NewRW(read, write *Spec) *RW {
 	gate := read.Engine.NewSpec(kinds.Own("rlock_upgrade")(read.Key), kinds.Mutex, read.Name)
 	// Not the lease and the bound of the reader, which may have to wait first.
 	gate.beside = true
-	gate.MinHold, gate.Grace, gate.NoReentry, gate.Invalid = read.MinHold, read.Grace, read.NoReentry, read.Invalid
+	gate.MinHold, gate.Grace, gate.NoReentry, gate.Invalid, gate.Mark = read.MinHold, read.Grace, read.NoReentry, read.Invalid, read.Mark
 	return &RW{read: read, write: write, gate: gate}
 }
 
@@ -134,6 +134,7 @@ func (rw *RW) LockUpgradeable(who Caller) (l, gate *Level, err error) {
 		return nil, nil, orLoss(err, got.hold)
 	}
 	l.keeps(gate)
+	AskedTogether(l, outer.Ctx)
 	return l, gate, nil
 }
 

@@ -46,6 +46,7 @@ type election struct {
 	tries  int              // since then
 	held   lua.AcquireReply // the last refusal
 	own    bool             // the holder is of this process
+	waited bool             // it was refused, or had to wait for the turn
 }
 
 // serverWatch is where an election hears of one server.
@@ -102,6 +103,20 @@ func (l *localQueue) leave() {
 	}
 }
 
+// ask tells whoever has the lock here that somebody waits for it.
+func (l *localQueue) ask() {
+	if v := l.holder.Load(); v != nil {
+		v.asked.Ask()
+	}
+}
+
+// isWaitedFor reports whether anybody else is in the queue.
+func (l *localQueue) isWaitedFor() bool {
+	lines.mu.Lock()
+	defer lines.mu.Unlock()
+	return l.users > 1
+}
+
 // pass ends the turn.
 func (l *localQueue) pass() {
 	l.holder.Store(nil)
@@ -150,7 +165,9 @@ func (e *election) takeTurn() error {
 	if e.Once {
 		return errGaveUp
 	}
+	e.waited = true
 	e.Waits("")
+	e.line.ask()
 	turn := reflect.SelectCase{Dir: reflect.SelectSend, Chan: reflect.ValueOf(e.line.turn), Send: reflect.ValueOf(struct{}{})}
 	for {
 		o := e.line.outage.Load()
@@ -179,7 +196,7 @@ func (e *election) elect() (*engine.Level, error) {
 		v := newVotes(q, e.line)
 		t, err := e.vote(v, began)
 		if err == nil && t.granted >= q.majority() {
-			return v.open(e.Caller)
+			return v.open(e.Caller, e.waited)
 		}
 		v.rollBack()
 		e.note(v, t, began, err != nil)
@@ -198,6 +215,7 @@ func (e *election) elect() (*engine.Level, error) {
 					return nil, errGaveUp
 				}
 			}
+			e.askHolders(v)
 			if err := e.await(); err != nil {
 				return nil, err
 			}
@@ -299,6 +317,7 @@ func (e *election) note(v *votes, t tally, began time.Time, left bool) {
 		case s.refusal.Status == lua.Held:
 			ends[i] = s.refusal.TTL
 			e.held, e.own = s.refusal, s.tenure.Spec.Engine.IsOwn(s.refusal.Holder)
+			e.waited = true
 		case s.err != nil && !s.asked && !s.left:
 			ends[i] = deadServerRetry
 		default: // it is told when the share was given back
@@ -308,6 +327,19 @@ func (e *election) note(v *votes, t tally, began time.Time, left bool) {
 	v.mu.Unlock()
 	for i, d := range ends {
 		e.ears[i].sleep(e.quorum, d)
+	}
+}
+
+// askHolders asks those that have the servers.
+func (e *election) askHolders(v *votes) {
+	v.mu.Lock()
+	holders := make([]string, len(v.shares))
+	for i, s := range v.shares {
+		holders[i] = s.refusal.Holder
+	}
+	v.mu.Unlock()
+	for i, m := range e.quorum.Members {
+		m.AskHolder(e.Ctx, holders[i])
 	}
 }
 

@@ -46,7 +46,8 @@ import (
 type votes struct {
 	of     *Quorum // the handle that asked for it
 	line   *localQueue
-	tenure *engine.Tenure // of all of them: the hold stands on it
+	asked  *engine.Askable // knows who waits for it; nil: nobody wants to. Not changed after the hold is that of the line
+	tenure *engine.Tenure  // of all of them: the hold stands on it
 
 	ctx     context.Context // of the calls for shares; ends with the votes
 	cancel  context.CancelFunc
@@ -298,7 +299,8 @@ func (v *votes) Until() time.Time {
 }
 
 // open has a hold begin on a round that got the majority. It fails if the majority was had for too short a time.
-func (v *votes) open(who engine.Caller) (*engine.Level, error) {
+// waited says that it did not get it at once.
+func (v *votes) open(who engine.Caller, waited bool) (*engine.Level, error) {
 	until := v.Until()
 	if !time.Now().Before(until) {
 		v.rollBack()
@@ -315,6 +317,7 @@ func (v *votes) open(who engine.Caller) (*engine.Level, error) {
 		return nil, v.of.errors().Closed
 	}
 	l := v.tenure.Admit(who, v.of.Spec)
+	v.asked = l.MayBeAsked(v.of.Members, waited)
 	v.mu.Lock()
 	v.live, v.began, v.given = true, time.Now(), who.Outer
 	v.line.holder.Store(v)
@@ -328,6 +331,9 @@ func (v *votes) open(who engine.Caller) (*engine.Level, error) {
 	}
 	v.mu.Unlock()
 	v.CatchUp()
+	if v.asked != nil && v.line.isWaitedFor() { // whoever comes now sees the holder
+		v.asked.Ask()
+	}
 	return l, nil
 }
 

@@ -51,8 +51,9 @@ type section struct {
 	began   time.Time
 	excused time.Time // when its server may have forgotten it; zero: it may not
 
-	minHold time.Duration // see WithMinHold
-	unwatch func() bool   // its ctx
+	asked   <-chan struct{} // closed when somebody waits; nil: it does not want to know
+	minHold time.Duration   // see WithMinHold
+	unwatch func() bool     // its ctx
 }
 
 func (s *section) String() string {

@@ -29,6 +29,8 @@ type server struct {
 
 	renewing func(owners []string, again bool) // is told of those that are about to be renewed, maybe by a call that came before; may be nil
 
+	wrong func(cmd string, args []string) bool // has a command answered with 0 instead of run; may be nil
+
 	mu      sync.Mutex // guards the following
 	refusal string     // what is said to every script; empty: they run
 	calls   int        // of scripts, with those that were refused
@@ -59,6 +61,9 @@ func (s *server) serve(conn net.Conn) { s.redis.Server().ServeConn(conn) }
 // hook answers a command in place of the server.
 func (s *server) hook(c *redis.Peer, cmd string, args ...string) bool {
 	switch {
+	case s.wrong != nil && s.wrong(cmd, args):
+		c.WriteInt(0)
+		return true
 	case cmd == nested:
 		s.scripts.peer.Ctx = c.Ctx
 		c.WriteOK()

@@ -84,6 +84,7 @@ type part struct {
 	oracle *oracle
 	shared bool
 	fixed  bool // its hold may end by itself
+	asked  bool // it wants to know if somebody waits
 	least  time.Duration
 	fenced *rlock.Mutex
 }
@@ -160,6 +161,16 @@ func (k *worker) single(at int) want {
 }
 
 func (k *worker) options(p *part) []rlock.Option {
+	all, asked := k.odd(p), k.world().plan.Asked
+	if kind := p.oracle.name.Kind; asked > 0 && kind != Quorum && kind != Permits && k.chance(asked) {
+		p.asked = true
+		all = append(all, rlock.WithAsked())
+	}
+	return all
+}
+
+// odd are options that change how long a hold lasts.
+func (k *worker) odd(p *part) []rlock.Option {
 	kind := p.oracle.name.Kind
 	if kind == Quorum || !k.chance(k.world().plan.Odd) {
 		return nil
@@ -394,6 +405,9 @@ func (k *worker) enter(ctx context.Context, w want, asked time.Time) []*section 
 		if len(w.parts) == 1 {
 			s.minHold = p.least        // of several, nobody here knows when each was had
 			s.owner = rlock.Owner(ctx) // of several it tells the last
+			if p.asked && w.upper == nil {
+				s.asked = rlock.Asked(ctx)
+			}
 		}
 		var token int64
 		if p.fenced != nil {

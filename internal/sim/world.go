@@ -31,7 +31,8 @@ const (
 // world is a plan that runs.
 type world struct {
 	plan    *Plan
-	change  func(string) string // puts bugs into scripts; nil: there are none
+	change  func(string) string                  // puts bugs into scripts; nil: there are none
+	wrong   func(cmd string, args []string) bool // has servers answer a command with 0; nil: they run all
 	began   time.Time
 	trace   trace
 	servers []*server
@@ -269,6 +270,7 @@ func (w *world) make() error {
 			s.scripts.saw = w.saw
 		}
 		s.scripts.change = w.change
+		s.wrong = w.wrong
 		w.servers = append(w.servers, s)
 	}
 	w.of = make(map[string]*oracle)

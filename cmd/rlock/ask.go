@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"fmt"
+)
+
+const usageAsk = `usage: rlock ask [flags] NAME
+
+Asks whoever holds the lock NAME for it, as one that waits for it does, but does
+not wait. A program hears that if its hold was taken WithAsked, and a command of
+"rlock run" if that has -asked. What they do then is up to them.
+` + usageTarget + `
+exit code  0 a holder was asked   1 the lock is not held, or its holder cannot
+           be asked   2 usage   125 Redis failed
+`
+
+// ask asks a holder for its lock.
+func (p *program) ask(args []string) int {
+	var t target
+	flags := p.flags("ask", &t)
+	name, code, ok := p.parseName(flags, args)
+	if !ok {
+		return code
+	}
+	return p.interruptibly(func(ctx context.Context, _ func()) int {
+		v, seen, code, ok := p.see(ctx, t, name)
+		if !ok {
+			return code
+		}
+		defer v.close()
+		switch {
+		case seen.isCounter():
+			return p.failed(ctx, v.at(fmt.Errorf("%q: %w", name, errNoLock)))
+		case !seen.Held:
+			return p.fail(exitFree, fmt.Errorf("%q: not held", name))
+		}
+		asking, cancel := context.WithTimeout(ctx, answerTime)
+		defer cancel()
+		heard, err := v.locks.Ask(asking, name)
+		switch {
+		case err != nil:
+			return p.failed(ctx, v.at(err))
+		case !heard:
+			return p.fail(exitFree, fmt.Errorf("%q: held by %s, which cannot be asked: it was not taken WithAsked", name, seen.holders()))
+		}
+		fmt.Fprintln(p.out, "asked", seen.holders())
+		return 0
+	})
+}

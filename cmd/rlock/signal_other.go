@@ -1,0 +1,13 @@
+//go:build !unix
+
+package main
+
+import (
+	"errors"
+	"syscall"
+)
+
+// parseSignal knows none: whatever is sent here ends the command.
+func parseSignal(string) (syscall.Signal, error) {
+	return 0, errors.New("this system has no signals that a command could live through")
+}

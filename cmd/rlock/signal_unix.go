@@ -1,0 +1,24 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// parseSignal reads a signal as kill(1) does: its name, with or without SIG, or its number.
+func parseSignal(text string) (syscall.Signal, error) {
+	if n, err := strconv.Atoi(text); err == nil && unix.SignalName(syscall.Signal(n)) != "" {
+		return syscall.Signal(n), nil
+	}
+	name := strings.ToUpper(text)
+	if s := unix.SignalNum("SIG" + strings.TrimPrefix(name, "SIG")); s != 0 {
+		return s, nil
+	}
+	return 0, fmt.Errorf("%q is no signal: want a name, such as USR1, or a number", text)
+}

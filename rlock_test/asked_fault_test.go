@@ -1,0 +1,413 @@
+package rlock_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// seldom has holders look at their locks every twenty minutes: what they learn before that they were told.
+var seldom = rlock.Options{WatchdogTimeout: time.Hour}
+
+// ear is the channel on which a Client is spoken to.
+func ear(c *rlock.Client) string { return "rlock_client:{" + c.ID() + "}" }
+
+// awaitEar waits until c can be spoken to, wherever that is.
+func awaitEar(t testing.TB, rdb rueidis.Client, c *rlock.Client) {
+	t.Helper()
+	redistest.Eventually(t, atMost, func() bool {
+		n := int64(0)
+		for _, node := range rdb.Nodes() {
+			for _, cmd := range []rueidis.Completed{
+				node.B().PubsubNumsub().Channel(ear(c)).Build(), node.B().Arbitrary("PUBSUB", "SHARDNUMSUB", ear(c)).Build(),
+			} {
+				if counts, err := node.Do(context.Background(), cmd).AsIntMap(); err == nil {
+					n += counts[ear(c)]
+				}
+			}
+		}
+		return n == 1
+	}, "the ear")
+}
+
+// Locks that nobody takes with the option cost nothing of it, and those that are cost what docs/locks.md says.
+func TestAskedCosts(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	watch := s.Client(t)
+	loadScripts(t, newClient(t, s.Client(t)))
+	// commands are those since then, but for those with which rueidis and this test look.
+	commands := func(before map[string]int64) map[string]int64 {
+		since := make(map[string]int64)
+		for name, n := range redistest.Commands(t, watch) {
+			if n -= before[name]; n > 0 && name != "info" && name != "ping" && !strings.HasPrefix(name, "client|") && name != "hello" {
+				since[name] = n
+			}
+		}
+		return since
+	}
+	var perPair map[string]int64 // commands of 100 pairs, with those of the scripts
+	for name, options := range map[string][]rlock.Option{"plain": nil, "asked": {rlock.WithAsked()}} {
+		c, other := newClient(t, s.Client(t), seldom), newClient(t, s.Client(t))
+		m := c.Mutex(name, options...)
+		require.NoError(t, m.Do(t.Context(), func(context.Context) error { return nil })) // the ear is made, if there is one
+		if options != nil {
+			awaitEar(t, watch, c)
+		}
+		before := redistest.Commands(t, watch)
+		for range 100 {
+			require.NoError(t, m.Do(t.Context(), func(context.Context) error { return nil }))
+		}
+		since := commands(before)
+		require.EqualValues(t, 200, since["evalsha"])
+		if perPair == nil {
+			perPair = since
+		}
+		if options == nil {
+			channels, err := watch.Do(t.Context(), watch.B().PubsubChannels().Build()).AsStrSlice()
+			require.NoError(t, err)
+			require.NotContains(t, channels, ear(c))
+		}
+		require.Equal(t, perPair, since, "a free lock costs the same")
+
+		_, unlock, err := m.Lock(t.Context())
+		require.NoError(t, err)
+		published := redistest.Commands(t, watch)["publish"]
+		waiter := lockAsync(t, other.Mutex(name))
+		redistest.Eventually(t, atMost, func() bool { return exists(t, watch, "rlock_queue:{"+name+"}") }, "it waits")
+		want := published
+		if options != nil {
+			want++ // it was refused twice, and has asked once
+		}
+		redistest.Eventually(t, atMost, func() bool { return redistest.Commands(t, watch)["publish"] == want }, "what is said")
+		before = redistest.Commands(t, watch)
+		pass(time.Second)
+		require.Empty(t, commands(before), "waiting costs nothing")
+		require.NoError(t, unlock())
+		got := waiter.get(t, atMost)
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+		c.Close()
+		other.Close()
+	}
+}
+
+func exists(t testing.TB, rdb rueidis.Client, key string) bool {
+	t.Helper()
+	n, err := rdb.Do(context.Background(), rdb.B().Exists().Key(key).Build()).AsInt64()
+	require.NoError(t, err)
+	return n == 1
+}
+
+// One message tells a holder, wherever Redis is.
+func TestAskedOnDeployments(t *testing.T) {
+	redistest.Parallel(t)
+	cluster := func(t *testing.T) rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) }
+	for name, row := range map[string]struct {
+		dial  func(t *testing.T) rueidis.Client
+		plain bool
+	}{
+		"RESP2": {dial: func(t *testing.T) rueidis.Client {
+			return redistest.Dial(t, redistest.Shared(t), protocol(true))
+		}},
+		"sentinel":                   {dial: func(t *testing.T) rueidis.Client { return redistest.StartSentinel(t).Client(t) }},
+		"cluster":                    {dial: cluster},
+		"cluster with plain pub/sub": {dial: cluster, plain: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			rdb := row.dial(t)
+			o := seldom
+			o.PlainPubSub = row.plain
+			holder, waits := newClient(t, rdb, o), newClient(t, rdb, o)
+			base := redistest.Name(t)
+			for i, key := range []string{"a", "b", "{tag}c", "d"} {
+				key = base + key
+				ctx, unlock, err := holder.Mutex(key, rlock.WithAsked()).Lock(t.Context())
+				require.NoError(t, err)
+				if i == 0 {
+					awaitEar(t, rdb, holder)
+				}
+				notAsked(t, ctx)
+				waiter := lockAsync(t, waits.Mutex(key, rlock.WithAsked()))
+				awaitAsked(t, ctx)
+				require.NoError(t, unlock())
+				got := waiter.get(t, atMost)
+				require.NoError(t, got.err)
+				require.NoError(t, got.unlock())
+				ctx, unlock, err = holder.RWMutex(key, rlock.WithAsked()).Read().Lock(t.Context())
+				require.NoError(t, err)
+				writer := lockAsync(t, waits.RWMutex(key).Write())
+				awaitAsked(t, ctx)
+				require.NoError(t, unlock())
+				got = writer.get(t, atMost)
+				require.NoError(t, got.err)
+				require.NoError(t, got.unlock())
+			}
+		})
+	}
+}
+
+// journal collects what a Client logs.
+type journal struct {
+	mu   sync.Mutex // guards the following
+	text strings.Builder
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+// count is how many lines have that text.
+func (j *journal) count(text string) int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return strings.Count(j.text.String(), text)
+}
+
+// Users that may not listen, or not speak, lock as before, and their Clients say so once. Their waiters are seen by a look.
+func TestAskedForbidden(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	admin := bench{rdb: s.Client(t)}
+	limited := func(t *testing.T, name string, rules ...string) (*rlock.Client, *journal) {
+		t.Helper()
+		all := append([]string{"ACL", "SETUSER", name, "reset", "resetchannels", "on", ">secret", "~*", "&redisson_*", "+@all"}, rules...)
+		require.NoError(t, admin.do(t, all...).Error())
+		j := new(journal)
+		rdb := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = name, "secret" })
+		return newClient(t, rdb, rlock.Options{WatchdogTimeout: shortWatchdog, Logger: slog.New(slog.NewTextHandler(j, nil))}), j
+	}
+	t.Run("to listen", func(t *testing.T) {
+		redistest.Parallel(t)
+		c, j := limited(t, "deaf")
+		other := newClient(t, s.Client(t))
+		m := c.Mutex("deaf", rlock.WithAsked())
+		require.NoError(t, m.Do(t.Context(), func(context.Context) error { return nil }))
+		redistest.Eventually(t, atMost, func() bool { return j.count("cannot ask this Client") == 1 }, "logged")
+		for _, l := range []*rlock.Client{c, other} { // the second one is seen by a look
+			ctx, unlock, err := m.Lock(t.Context())
+			require.NoError(t, err)
+			require.NotContains(t, rlock.Owner(ctx), ":11000000000", "no mark")
+			waiter := lockAsync(t, l.Mutex("deaf"))
+			awaitAsked(t, ctx)
+			require.NoError(t, unlock())
+			got := waiter.get(t, atMost)
+			require.NoError(t, got.err)
+			require.NoError(t, got.unlock())
+		}
+		require.Equal(t, 1, j.count("cannot ask this Client"))
+	})
+	t.Run("to speak", func(t *testing.T) {
+		redistest.Parallel(t)
+		c, j := limited(t, "dumb")
+		holder := newClient(t, s.Client(t), rlock.Options{WatchdogTimeout: shortWatchdog})
+		for _, name := range []string{"dumb1", "dumb2"} {
+			ctx, unlock, err := holder.Mutex(name, rlock.WithAsked()).Lock(t.Context())
+			require.NoError(t, err)
+			waiter := lockAsync(t, c.Mutex(name))
+			awaitAsked(t, ctx)
+			require.NoError(t, unlock())
+			got := waiter.get(t, atMost)
+			require.NoError(t, got.err)
+			require.NoError(t, got.unlock())
+		}
+		redistest.Eventually(t, atMost, func() bool { return j.count("cannot ask other processes") == 1 }, "logged, once")
+	})
+}
+
+// A message that is lost, or its answer, is sent again; one that the holder misses, it looks for when it hears again.
+func TestAskedReconnects(t *testing.T) {
+	redistest.Parallel(t)
+	for name, row := range map[string]struct {
+		holder, waiter func(p *redistest.Proxy) // before the waiter comes
+		then           func(p *redistest.Proxy) // with the holder, when it waits
+	}{
+		"the message is lost with its connection": {waiter: func(p *redistest.Proxy) { p.OnRequest(redistest.Nth(1, "PUBLISH", redistest.Cut)) }},
+		"its answer is lost":                      {waiter: func(p *redistest.Proxy) { p.OnReply(redistest.Nth(1, "PUBLISH", redistest.Cut)) }},
+		"the server is busy":                      {waiter: func(p *redistest.Proxy) { p.OnRequest(redistest.Nth(1, "PUBLISH", redistest.Fail("LOADING it comes"))) }},
+		"the holder was cut off": {
+			holder: func(p *redistest.Proxy) { p.Refuse(true); p.CutAll() }, then: func(p *redistest.Proxy) { p.Refuse(false) },
+		},
+		"the holder's connection is silent": {
+			holder: func(p *redistest.Proxy) { p.OnReply(redistest.Each("MESSAGE", redistest.Drop)) }, then: func(p *redistest.Proxy) { p.CutAll() },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := bareBench(t)
+			near, far := redistest.StartProxy(t, redistest.Shared(t)), redistest.StartProxy(t, redistest.Shared(t))
+			holder := newClient(t, redistest.Dial(t, near.Addr()), seldom)
+			waits := newClient(t, redistest.Dial(t, far.Addr()), seldom)
+			loadScripts(t, waits)
+			ctx, unlock, err := holder.Mutex(b.name, rlock.WithAsked()).Lock(t.Context())
+			require.NoError(t, err)
+			b.earsOf(t, holder)
+			if row.holder != nil {
+				row.holder(near)
+			}
+			if row.waiter != nil {
+				row.waiter(far)
+			}
+			waiter := lockAsync(t, waits.Mutex(b.name))
+			redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_queue:{"+b.name+"}") }, "it waits")
+			if row.then != nil {
+				pass(100 * time.Millisecond) // the message is on its way
+				notAsked(t, ctx)
+				row.then(near)
+			}
+			awaitAsked(t, ctx)
+			waiter.cancel()
+			require.ErrorIs(t, waiter.get(t, atMost).err, rlock.ErrNotAcquired)
+			require.NoError(t, unlock())
+		})
+	}
+}
+
+// After the server was gone, with all that it knew, holders of locks that are taken then are told as before.
+func TestAskedAfterARestart(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	b := bench{rdb: s.Client(t), name: "restart"}
+	holder, waits := newClient(t, s.Client(t), seldom), newClient(t, s.Client(t), seldom)
+	require.NoError(t, holder.Mutex(b.name, rlock.WithAsked()).Do(t.Context(), func(context.Context) error { return nil }))
+	b.earsOf(t, holder)
+	s.Kill()
+	s.Restart()
+	ctx, unlock, err := holder.Mutex(b.name, rlock.WithAsked()).Lock(t.Context())
+	require.NoError(t, err)
+	waiter := lockAsync(t, waits.Mutex(b.name))
+	awaitAsked(t, ctx)
+	require.NoError(t, unlock())
+	got := waiter.get(t, atMost)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+}
+
+// What is said late, twice, or is not true costs nothing but time: nobody has the lock because of it, nobody loses it, and no later hold is told.
+func TestAskedLies(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t, seldom)
+	m := b.Mutex(b.name, rlock.WithAsked())
+	say := func(text string) {
+		t.Helper()
+		require.NoError(t, b.do(t, "PUBLISH", ear(b.Client), text).Error())
+	}
+	ctx, unlock, err := m.Lock(t.Context())
+	require.NoError(t, err)
+	b.earsOf(t, b.Client)
+	_, tag, _ := strings.Cut(rlock.Owner(ctx), ":")
+	for _, text := range []string{
+		"", "asked", "0 asked", "0 asked ", "0 asked 1", "0 asked x", "0 asked 19999999999999999999", "0 asked 11999999999999999999", "0 probe " + tag,
+		"1 asked " + tag, "0 ASKED " + tag, "0 asked " + tag + " ", "0 asked -" + tag, "0 asked " + strings.Repeat("1", 10_000), "\x00\xff",
+	} {
+		say(text)
+	}
+	const sentinel = "0 asked 11000000000000000000"
+	for range 200 {
+		say(sentinel) // more than are remembered
+	}
+	heard, err := b.Ask(t.Context(), b.name+":nobody")
+	require.NoError(t, err)
+	require.False(t, heard)
+	notAsked(t, ctx)
+	for range 3 {
+		say("0 asked " + tag) // of which nothing is true
+	}
+	awaitAsked(t, ctx)
+	require.NoError(t, ctx.Err())
+	held, err := m.IsHeld(ctx)
+	require.NoError(t, err)
+	require.True(t, held)
+	require.NoError(t, unlock())
+	say("0 asked " + tag) // late
+	ctx, unlock, err = m.Lock(t.Context())
+	require.NoError(t, err)
+	notAsked(t, ctx)
+	require.NoError(t, unlock())
+}
+
+// Whoever only listens to unlocks, as Redisson's waiters do, is seen by a look; one that leaves soon is not.
+func TestAskedByOutsiders(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	ctx, unlock, err := b.Mutex(b.name, rlock.WithAsked()).Lock(t.Context())
+	require.NoError(t, err)
+	listen := func() (leave func()) {
+		conn, giveBack := b.rdb.Dedicate()
+		require.NoError(t, conn.Do(t.Context(), conn.B().Subscribe().Channel("redisson_lock__channel:{"+b.name+"}").Build()).Error())
+		return func() { conn.Close(); giveBack() }
+	}
+	stop := listen()
+	b.awaitSubscribers(t, b.name, 1)
+	awaitAsked(t, ctx)
+	stop()
+	require.NoError(t, unlock())
+}
+
+// A reader that waits to become the writer does not ask itself, whatever a look sees of it.
+func TestAskedNotByItself(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	up := b.RWMutex(b.name, rlock.WithAsked()).Upgradeable()
+	ctx, unlock, err := up.Lock(t.Context())
+	require.NoError(t, err)
+	other, unlockOther, err := newClient(t, b.rdb).RWMutex(b.name, rlock.WithAsked()).Read().Lock(t.Context())
+	require.NoError(t, err)
+	upgraded := async(func() error { return up.UpgradeDo(ctx, func(context.Context) error { return nil }) })
+	awaitAsked(t, other)
+	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it has left its mark")
+	pass(shortWatchdog/3 + 2*time.Second) // looks
+	notAsked(t, ctx)
+	require.NoError(t, unlockOther())
+	require.NoError(t, within(t, upgraded, atMost))
+	require.NoError(t, unlock())
+}
+
+// The message may come before the answer that its hold has the lock: it is remembered.
+func TestAskedBeforeTheAnswer(t *testing.T) {
+	redistest.Parallel(t)
+	b := bareBench(t)
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	holder, waits := newClient(t, redistest.Dial(t, proxy.Addr()), seldom), newClient(t, b.rdb, seldom)
+	m := holder.Mutex(b.name, rlock.WithAsked())
+	require.NoError(t, m.Do(t.Context(), func(context.Context) error { return nil }))
+	b.earsOf(t, holder)
+	heard := make(chan struct{}, 1)
+	proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Hold))
+	proxy.OnReply(func(words []string) redistest.Action {
+		if words[0] == "MESSAGE" && words[1] == ear(holder) {
+			heard <- struct{}{}
+		}
+		return redistest.Pass
+	})
+	first := lockAsync(t, m)
+	redistest.Eventually(t, atMost, func() bool { return b.exists(t, b.name) }, "it has the lock, and no answer")
+	waiter := lockAsync(t, waits.Mutex(b.name))
+	select {
+	case <-heard:
+	case <-time.After(atMost):
+		require.FailNow(t, "nothing is said")
+	}
+	pass(50 * time.Millisecond) // the holder has heard it
+	first.stillWaits(t)
+	proxy.Release()
+	got := first.get(t, atMost)
+	require.NoError(t, got.err)
+	awaitAsked(t, got.ctx)
+	require.NoError(t, got.unlock())
+	got = waiter.get(t, atMost)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+}

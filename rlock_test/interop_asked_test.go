@@ -1,0 +1,42 @@
+//go:build interop
+
+package rlock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// asked: a holder in Go that wants to know learns that Redisson waits when it looks, every third of the watchdog time, and a second later. To
+// Redisson its owner is one as any other.
+func (w *world) asked(t *testing.T) {
+	java, name := w.quickJava.thread(), redistest.Name(t)
+	ctx, unlocks, err := w.quickGo.Mutex(name, rlock.WithAsked()).Lock(context.Background())
+	require.NoError(t, err)
+	w.holds(t, name, rlock.Owner(ctx), 1)
+	java.tryInVain(t, name)
+	notAsked(t, ctx)
+	in := java.start(t, name, atMost)
+	began := time.Now()
+	select {
+	case <-rlock.Asked(ctx):
+	case <-time.After(atMost):
+		require.FailNow(t, "Redisson waits, and the holder is not told")
+	}
+	require.Less(t, time.Since(began), shortLease/3+time.Second+late)
+	requireWaiting(t, in)
+	require.NoError(t, unlocks())
+	await(t, in, 5*time.Second)
+	waiter := lockAsync(t, w.quickGo.Mutex(name, rlock.WithAsked()))
+	redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
+	unlock(t, java, name)
+	got := waiter.get(t, atMost)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+}
