@@ -22,6 +22,7 @@ import (
 //   - when needed, one that undoes what calls without an answer may have done; on a cluster, one for each slot;
 //   - one for each latch that something waits for, one for each that is being changed, and one for each semaphore in use;
 //   - one for each call in flight whose caller may leave, or for which nobody waits;
+//   - with [Options].Deadlock, one for each Lock while it looks for a deadlock, and for each message about one;
 //   - one each that calls the Logger and the Trace, while they have something to be told.
 type Client struct {
 	engine     *engine.Engine

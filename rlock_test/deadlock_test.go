@@ -176,6 +176,27 @@ func TestDeadlockOverServers(t *testing.T) {
 	}
 }
 
+// On a cluster the Clients speak to each other, too, on sharded channels and on plain ones.
+func TestDeadlockOnACluster(t *testing.T) {
+	for _, plain := range []bool{false, true} {
+		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
+			redistest.Parallel(t)
+			rdb := redistest.StartCluster(t, 3, 0).Client(t)
+			w := newWaits()
+			o := failAfter(300 * time.Millisecond)
+			o.Trace, o.PlainPubSub = w.trace(), plain
+			name := redistest.Name(t)
+			const n = 3
+			parties := make([]party, n)
+			for i := range parties {
+				c := elsewhere(t, rdb, o)
+				parties[i] = party{c.Mutex(fmt.Sprint(name, "/", i)), c.Mutex(fmt.Sprint(name, "/", (i+1)%n))}
+			}
+			require.Len(t, victimOf(t, circle(t, parties, func(int) { w.next(t) })).Cycle, n)
+		})
+	}
+}
+
 // A writer waits for all readers, and readers for writers that wait, here or in other processes.
 func TestDeadlockWithReaders(t *testing.T) {
 	for where, client := range map[string]func(*testing.T, bench, rlock.Options) *rlock.Client{

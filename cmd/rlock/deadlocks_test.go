@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/go-rlock/rlock/internal/deadlock"
@@ -15,9 +16,9 @@ import (
 )
 
 // standsStill has a Client of another process hold one lock, and wait for the next one until the test ends.
-func standsStill(t *testing.T, s *redistest.Server, has, wants string, both <-chan struct{}) {
+func standsStill(t *testing.T, redis rueidis.Client, has, wants string, both <-chan struct{}) {
 	t.Helper()
-	rdb := deadlock.Apart{Client: s.Client(t), Graph: deadlock.New()}
+	rdb := deadlock.Apart{Client: redis, Graph: deadlock.New()}
 	c, err := rlock.New(rdb, rlock.Options{Deadlock: rlock.Deadlock{After: 10 * time.Millisecond}})
 	require.NoError(t, err)
 	holds, ended := make(chan struct{}), make(chan struct{})
@@ -47,11 +48,11 @@ func TestDeadlocks(t *testing.T) {
 	silent := newLocks(t, s.Client(t))
 	theirs, _ := lock(t.Context(), t, silent.Mutex("theirs"))
 	both := make(chan struct{})
-	standsStill(t, s, "a", "b", both)
-	standsStill(t, s, "b", "c", both)
-	standsStill(t, s, "c", "a", both)
-	standsStill(t, s, "d", "a", both)
-	standsStill(t, s, "e", "theirs", both)
+	standsStill(t, s.Client(t), "a", "b", both)
+	standsStill(t, s.Client(t), "b", "c", both)
+	standsStill(t, s.Client(t), "c", "a", both)
+	standsStill(t, s.Client(t), "d", "a", both)
+	standsStill(t, s.Client(t), "e", "theirs", both)
 	close(both)
 	var r result
 	redistest.Eventually(t, patience, func() bool {
@@ -79,6 +80,19 @@ func TestDeadlocks(t *testing.T) {
 		in += w.Deadlock
 	}
 	require.Equal(t, 3, in)
+}
+
+// On a cluster they are asked on sharded channels.
+func TestDeadlocksOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t, 3, 0)
+	both := make(chan struct{})
+	standsStill(t, cluster.Client(t), "a", "b", both)
+	standsStill(t, cluster.Client(t), "b", "a", both)
+	close(both)
+	redistest.Eventually(t, patience, func() bool {
+		return strings.Contains(call(t, cluster.Addrs()[0], "deadlocks").out, "deadlock 1\n")
+	}, "it is seen")
 }
 
 func TestDeadlocksMisuse(t *testing.T) {

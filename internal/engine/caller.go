@@ -14,15 +14,14 @@ import (
 
 // Caller is who called Lock, and how long it waits.
 type Caller struct {
-	Ctx   context.Context
-	Outer context.Context // that the user has given; ctx may be one inside of it
-	Began time.Time
-	Wait  time.Time // end of the waiting; zero: only ctx ends it
-	Limit time.Time // of an attempt that is under way, not before wait; zero: only ctx ends it
-	Once  bool      // no waiting: one attempt
-	Trace Tracer    // nil: nobody wants to know
-
-	Climbs bool // it gives up by itself what it has of an All; so nobody waits for that for good
+	Ctx    context.Context
+	Outer  context.Context // that the user has given; ctx may be one inside of it
+	Began  time.Time
+	Wait   time.Time // end of the waiting; zero: only ctx ends it
+	Limit  time.Time // of an attempt that is under way, not before wait; zero: only ctx ends it
+	Once   bool      // no waiting: one attempt
+	Climbs bool      // it gives up by itself what it has of an All; so nobody waits for that for good
+	Trace  Tracer    // nil: nobody wants to know
 }
 
 // CallerNow is the caller of a Lock that is called now.

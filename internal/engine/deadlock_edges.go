@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -32,17 +33,10 @@ func holdsOf(ctx context.Context) (all []deadlock.Hold) {
 		}
 		field := t.Field()
 		if !slices.ContainsFunc(all, func(h deadlock.Hold) bool { return h.Owner == field }) {
-			all = append(all, deadlock.Hold{Owner: field, Name: t.Spec.Name, Since: l.hold.since()})
+			all = append(all, deadlock.Hold{Owner: field, Name: t.Spec.Name, Since: t.Spec.Engine.held.since(t)})
 		}
 	}
 	return all
-}
-
-// since is when the Lock returned that took it, for an engine that looks for deadlocks.
-func (h *hold) since() time.Time {
-	h.tenure.mu.Lock()
-	defer h.tenure.mu.Unlock()
-	return time.UnixMicro(h.began)
 }
 
 // Blockers are the owners that are in its way, as far as is known: those of its own process, the one that the last refusal named, and those that Redis
@@ -159,29 +153,31 @@ func (m *Spec) inTheWay(info lua.Info, within *Tenure) (all, marks []string) {
 
 // heldLocks are the tenures of an engine with open levels, by the keys of their locks, if it looks for deadlocks.
 type heldLocks struct {
-	mu  sync.Mutex // guards the following; no other lock is taken under it
-	all map[string][]*Tenure
+	mu  sync.Mutex                       // guards the following; no other lock is taken under it
+	all map[string]map[*Tenure]time.Time // since when
 }
 
 func (h *heldLocks) add(t *Tenure) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.all == nil {
-		h.all = make(map[string][]*Tenure)
+	at := h.all[t.Spec.Key]
+	if at == nil {
+		at = make(map[*Tenure]time.Time, 1)
+		if h.all == nil {
+			h.all = make(map[string]map[*Tenure]time.Time)
+		}
+		h.all[t.Spec.Key] = at
 	}
-	if key := t.Spec.Key; !slices.Contains(h.all[key], t) {
-		h.all[key] = append(h.all[key], t)
-	}
+	at[t] = time.Now()
 }
 
 func (h *heldLocks) remove(t *Tenure) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	key := t.Spec.Key
-	if rest := slices.DeleteFunc(h.all[key], func(o *Tenure) bool { return o == t }); len(rest) > 0 {
-		h.all[key] = rest
-	} else {
-		delete(h.all, key)
+	if at := h.all[t.Spec.Key]; at != nil {
+		if delete(at, t); len(at) == 0 {
+			delete(h.all, t.Spec.Key)
+		}
 	}
 }
 
@@ -189,5 +185,12 @@ func (h *heldLocks) remove(t *Tenure) {
 func (h *heldLocks) of(key string) []*Tenure {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.Clone(h.all[key])
+	return slices.Collect(maps.Keys(h.all[key]))
+}
+
+// since is when the hold began that stands on the tenure; the first of them, if readers share it.
+func (h *heldLocks) since(t *Tenure) time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.all[t.Spec.Key][t]
 }

@@ -15,7 +15,6 @@ import (
 type hold struct {
 	tenure   *Tenure
 	given    context.Context // by the caller of its Lock
-	began    int64           // in microseconds, if the engine looks for deadlocks; otherwise 0
 	unlocked unlockedError   // the cause of the end of its sections
 
 	// Guarded by tenure.mu.
@@ -188,9 +187,6 @@ func (h *hold) begin(inner, given context.Context, cancel context.CancelCauseFun
 	l := &h.first
 	l.Context, l.cancel, l.spec, l.hold, l.outer = inner, cancel, m, h, outer
 	h.given, h.count, h.levels = given, 1, l
-	if m.Engine.Options.Deadlock.After > 0 {
-		h.began = time.Now().UnixMicro()
-	}
 	return l
 }
 
