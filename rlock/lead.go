@@ -37,11 +37,11 @@ const leadPause = 500 * time.Millisecond
 // To end a process in order, cancel ctx, wait until Lead has returned, and call [Client.Shutdown]: the next leader has the lock at
 // once. If a process dies, the next leader has the lock when its lease has ended.
 //
-// As with every lock, a leader that was paused may still act when another one has begun: see [Client.FencedMutex]. Lead panics if l or
-// fn is nil.
+// As with every lock, a leader that was paused may still act when another one has begun: see [Client.FencedMutex]. Lead panics if l, fn or an
+// option is nil.
 func Lead(ctx context.Context, l Locker, fn func(ctx context.Context) error, options ...LeadOption) error {
-	if l == nil || fn == nil {
-		panic("rlock: Lead of a nil Locker or function")
+	if l == nil || fn == nil || slices.Contains(options, nil) {
+		panic("rlock: Lead of a nil Locker, function or option")
 	}
 	var how leadership
 	for _, o := range options {

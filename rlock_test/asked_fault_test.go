@@ -356,6 +356,25 @@ func TestAskedByOutsiders(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
+// A reader that waits to become the writer does not ask itself, whatever a look sees of it.
+func TestAskedNotByItself(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	up := b.RWMutex(b.name, rlock.WithAsked()).Upgradeable()
+	ctx, unlock, err := up.Lock(t.Context())
+	require.NoError(t, err)
+	other, unlockOther, err := newClient(t, b.rdb).RWMutex(b.name, rlock.WithAsked()).Read().Lock(t.Context())
+	require.NoError(t, err)
+	upgraded := async(func() error { return up.UpgradeDo(ctx, func(context.Context) error { return nil }) })
+	awaitAsked(t, other)
+	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it has left its mark")
+	pass(shortWatchdog/3 + 2*time.Second) // looks
+	notAsked(t, ctx)
+	require.NoError(t, unlockOther())
+	require.NoError(t, within(t, upgraded, atMost))
+	require.NoError(t, unlock())
+}
+
 // The message may come before the answer that its hold has the lock: it is remembered.
 func TestAskedBeforeTheAnswer(t *testing.T) {
 	redistest.Parallel(t)

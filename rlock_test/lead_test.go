@@ -135,6 +135,7 @@ func TestLeadEnds(t *testing.T) {
 	require.Empty(t, lock.unlocks, "unlocked")
 	require.Panics(t, func() { _ = rlock.Lead(t.Context(), lock, nil) })
 	require.Panics(t, func() { _ = rlock.Lead(t.Context(), nil, never) })
+	require.Panics(t, func() { _ = rlock.Lead(t.Context(), lock, never, nil) })
 }
 
 // term is an event: a candidate begins to lead, or ends because of why.

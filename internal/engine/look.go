@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -114,12 +115,15 @@ func (c *Engine) queued(some []*askable) []bool {
 	var of []int
 	for i, e := range some {
 		m := e.spec
-		if m.Kind.Queueing == kinds.PerWaiter {
+		switch key := m.queueKey(); {
+		case m.Kind.Queueing == kinds.PerWaiter:
 			cmds = append(cmds, c.rdb.B().Llen().Key(m.queue).Build())
-		} else if key := m.queueKey(); key != "" {
-			cmds = append(cmds, c.rdb.B().Zcard().Key(key).Build())
-		} else {
+		case key == "":
 			continue
+		case m.Kind.Queueing == kinds.PerProcess:
+			cmds = append(cmds, c.rdb.B().Zcard().Key(key).Build())
+		default:
+			cmds = append(cmds, c.rdb.B().Zrange().Key(key).Min("0").Max("-1").Build())
 		}
 		of = append(of, i)
 	}
@@ -128,10 +132,20 @@ func (c *Engine) queued(some []*askable) []bool {
 		return queued
 	}
 	for i, reply := range c.rdb.DoMulti(c.Calls.Context(context.Background(), time.Now(), 0), cmds...) {
-		n, err := reply.AsInt64()
-		queued[of[i]] = err == nil && n > 0
+		if marks, err := reply.AsStrSlice(); err == nil {
+			queued[of[i]] = slices.ContainsFunc(marks, some[of[i]].isOther)
+		} else if n, err := reply.AsInt64(); err == nil {
+			queued[of[i]] = n > 0
+		}
 	}
 	return queued
+}
+
+// isOther reports whether the mark of a writer is not that of the reader itself, which is to become the writer.
+func (e *askable) isOther(mark string) bool {
+	_, reader, _ := strings.Cut(mark, " ")
+	reader, _ = strings.CutSuffix(reader, " -")
+	return reader != e.spec.Kind.Owner(e.spec.Engine.ID, e.tag, e.spec.isShort())
 }
 
 // listening is how many listen to the unlocks of those locks, and to the channels of those who are in line.
