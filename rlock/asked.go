@@ -32,7 +32,7 @@ func WithAsked() Option {
 func Asked(ctx context.Context) <-chan struct{} { return engine.Asked(ctx) }
 
 // Ask asks whoever holds the lock for it, as one that waits for it does, but without waiting. It reports whether a holder heard that: one whose
-// hold was taken with [WithAsked]. Like the queries it returns when ctx is done.
+// hold was taken with [WithAsked], or with [WithLinger], which gives the lock up if nobody is inside. Like the queries it returns when ctx is done.
 func (m *Mutex) Ask(ctx context.Context) (heard bool, err error) {
 	m.check(ctx)
 	n, err := m.spec.Ask(ctx)

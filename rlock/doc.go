@@ -83,6 +83,7 @@
 // that line, and nobody overtakes a waiter.
 //
 // A holder that wants to make room for others takes the lock with [WithAsked]: then [Asked] tells it when somebody waits.
+// A process that takes a lock again and again keeps it by [WithLinger], and gives it up as soon as another one waits.
 //
 // # Errors
 //

@@ -95,7 +95,6 @@ func TestLingerIsAskedFor(t *testing.T) {
 		"fenced":    func(c *rlock.Client, name string) rlock.Locker { return c.FencedMutex(name) },
 		"lease":     func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithLease(time.Minute)) },
 		"fair":      func(c *rlock.Client, name string) rlock.Locker { return c.FairMutex(name) },
-		"reader":    func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Read() },
 		"all":       func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name), c.Mutex(name+":2")) },
 	}
 	for kind, of := range waiters {

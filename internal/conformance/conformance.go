@@ -73,6 +73,7 @@ type kind struct {
 const (
 	reenters        = "re-entry"
 	refusesReentry  = "re-entry refused"
+	refusedNow      = "refused at once"
 	endsByOtherHand = "forced unlock"
 )
 
@@ -89,7 +90,9 @@ func kinds() []kind {
 		{name: "fenced", keys: 2, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
 			return p.client(t, 0, rlock.Options{}).FencedMutex(p.name), p.client(t, 1, rlock.Options{}).FencedMutex(p.name)
 		}, without: enters, keeps: "redisson_lock_token:"},
-		{name: "WithLinger", keys: 1, handles: mutex(rlock.Options{}, rlock.WithLinger(time.Minute)), without: enters},
+		{name: "WithLinger", keys: 1, handles: mutex(rlock.Options{}, rlock.WithLinger(time.Minute)), without: map[string]string{
+			refusesReentry: "has " + reenters, refusedNow: "a TryLock that does not wait may find that the other side keeps the lock",
+		}},
 		{name: "fair", keys: 1, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
 			return p.client(t, 0, rlock.Options{}).FairMutex(p.name), p.client(t, 1, rlock.Options{}).FairMutex(p.name)
 		}, without: enters},

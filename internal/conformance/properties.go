@@ -17,7 +17,7 @@ import (
 
 var properties = []property{
 	{name: "exclusion", holds: exclusion},
-	{name: "refused at once", holds: refusedAtOnce},
+	{name: refusedNow, holds: refusedAtOnce},
 	{name: "refused after a wait", holds: refusedAfterAWait},
 	{name: "wake-up", holds: wakeUp},
 	{name: "wake-up here", holds: wakeUpHere},

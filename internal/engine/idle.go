@@ -2,17 +2,13 @@ package engine
 
 import (
 	"context"
-	"maps"
-	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/kinds"
 )
 
 // A tenure of a handle that lingers outlives its last hold: it is idle, still renewed, and the next Lock of the process goes on with it in
-// memory. Whoever waits for it asks for it (ear.go), and is given it at once.
+// memory. Whoever waits for it asks for it, and is given it at once.
 //
 //	state      event                                                   next
 //	held       last unlock; nobody waits here, nobody has asked        idle
@@ -24,11 +20,11 @@ import (
 //	           the lease ends, or the key is gone                      over: swept, and nobody is told
 //	releasing  as by the unlock of a hold: a waiter here or elsewhere is given it
 //
-// Whoever asks Redis for it while it lasts sees the mark in the owner, and asks. Those that waited in Redis before that are
+// Whoever asks Redis for it while it lasts sees the mark in the owner, and asks (asking.go). Those that waited in Redis before that are
 // looked for when it is idle for the first time (idle_look.go). So nobody of this library waits for a tenure that is idle without its process
 // knowing of that.
 //
-// Idle tenures belong to the list below; whoever takes one out of it has the right to make calls for it (I1).
+// Idle tenures belong to a list (idle_list.go); whoever takes one out of it has the right to make calls for it (I1).
 
 const (
 	// MaxIdle bounds how many tenures of a Client are idle.
@@ -36,33 +32,6 @@ const (
 	// unkeptFor is for how long a lock is not kept again that somebody has asked for. So processes that take turns soon do that as others do.
 	unkeptFor = time.Second
 )
-
-// idleTenures are those of a Client.
-type idleTenures struct {
-	count atomic.Int32  // of them; for those that only look whether there are any
-	ear   atomic.Uint64 // the number of the time for which the ear has listened without a gap; 0: it does not
-	ears  atomic.Uint64 // how many of those there were
-
-	mu          sync.Mutex             // guards the following, and what says so in idle; no other lock is taken under it
-	of          map[string]*idle       // by the key of the lock
-	tags        map[uint64]*idle       // the same by the tag of the tenure
-	asked       [rememberedTags]uint64 // tenures that were asked for, and seemed to be neither held nor idle
-	oldest      int                    // of these
-	first, last *idle                  // in the order of their last use
-	timer       *time.Timer
-	timerAt     time.Time            // when it fires; zero: it is not to
-	unkept      map[string]time.Time // keys that somebody has asked for, and until when they are not kept
-}
-
-// idle is a tenure that may be idle, now or between two holds.
-type idle struct {
-	tenure *Tenure
-
-	// Guarded by idleTenures.mu.
-	until      time.Time // when it is released
-	prev, next *idle     // of those that are idle
-	look       look
-}
 
 // keepsIdle reports whether the tenure of a hold, which was taken off it, stays for the next Lock of the process.
 func (h *hold) keepsIdle() bool {
@@ -76,12 +45,12 @@ func (h *hold) keepsIdle() bool {
 	if !ok {
 		return false
 	}
+	if oldest != nil {
+		c.giveUp(oldest)
+	}
 	// Looked at when others see that it is idle, so that it or they notice.
 	if (t.mayIdle() == nil || c.IsShut() || c.idle.ear.Load() == 0 || c.Hub.IsAwaited(m.waiters())) && c.idle.remove(x) {
 		return false
-	}
-	if oldest != nil {
-		c.release1(oldest)
 	}
 	c.lookIfDue(x)
 	return true
@@ -111,119 +80,15 @@ func (t *Tenure) known() *idle {
 	return t.callers.idle
 }
 
-// add makes a tenure idle for so long. It returns the one that has to go for it, if there are too many.
-func (i *idleTenures) add(x *idle, d time.Duration) (oldest *idle, ok bool) {
-	now, key := time.Now(), x.tenure.Spec.Key
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if now.Before(i.unkept[key]) || x.look.failed(x.tenure.Spec) || slices.Contains(i.asked[:], x.tenure.Tag) {
-		return nil, false
-	}
-	if i.of == nil {
-		i.of, i.tags = make(map[string]*idle), make(map[uint64]*idle)
-	}
-	if len(i.of) >= MaxIdle {
-		oldest = i.first
-		i.unlink(oldest)
-	}
-	i.of[key], i.tags[x.tenure.Tag] = x, x
-	x.until = now.Add(d)
-	if x.prev = i.last; i.last != nil {
-		i.last.next = x
-	} else {
-		i.first = x
-	}
-	i.last = x
-	i.count.Store(int32(len(i.of)))
-	i.setTimer(x.until)
-	return oldest, true
-}
-
-// unlink takes a tenure out of the list: it is the caller's. mu is held.
-func (i *idleTenures) unlink(x *idle) {
-	delete(i.of, x.tenure.Spec.Key)
-	delete(i.tags, x.tenure.Tag)
-	if x.prev != nil {
-		x.prev.next = x.next
-	} else {
-		i.first = x.next
-	}
-	if x.next != nil {
-		x.next.prev = x.prev
-	} else {
-		i.last = x.prev
-	}
-	x.prev, x.next = nil, nil
-	i.count.Store(int32(len(i.of)))
-}
-
-// take takes the idle tenure of a lock; nil: there is none.
-func (i *idleTenures) take(key string) *idle {
-	if i.count.Load() == 0 {
-		return nil
-	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	x := i.of[key]
-	if x != nil {
-		i.unlink(x)
-	}
-	return x
-}
-
-// remove takes a tenure, if it is idle.
-func (i *idleTenures) remove(x *idle) bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if x == nil || i.of[x.tenure.Spec.Key] != x {
-		return false
-	}
-	i.unlink(x)
-	return true
-}
-
-// takeAll takes those whose time is over by then; all, if that is zero.
-func (i *idleTenures) takeAll(now time.Time) (all []*idle) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	var earliest time.Time
-	for x := i.first; x != nil; {
-		next := x.next
-		switch {
-		case now.IsZero() || !now.Before(x.until):
-			i.unlink(x)
-			all = append(all, x)
-		case earliest.IsZero() || x.until.Before(earliest):
-			earliest = x.until
-		}
-		x = next
-	}
-	i.timerAt = time.Time{}
-	i.setTimer(earliest)
-	return all
-}
-
-// setTimer has those be released whose time is over then. The timer runs on when they are used before that, and finds nothing: it is not to be set by
-// each Lock. mu is held.
-func (i *idleTenures) setTimer(at time.Time) {
-	switch {
-	case !at.IsZero() && (i.timerAt.IsZero() || at.Before(i.timerAt)):
-		i.timerAt = at
-		i.timer.Reset(time.Until(at))
-	case i.timerAt.IsZero():
-		i.timer.Stop()
-	}
-}
-
 // releaseIdle releases the idle tenures whose time is over by then, or all.
 func (c *Engine) releaseIdle(now time.Time) {
 	for _, x := range c.idle.takeAll(now) {
-		c.release1(x)
+		c.giveUp(x)
 	}
 }
 
-// release1 releases a tenure that was idle, on a goroutine of its own.
-func (c *Engine) release1(x *idle) {
+// giveUp releases a tenure that was idle, on a goroutine of its own.
+func (c *Engine) giveUp(x *idle) {
 	end := x.tenure.endIdle()
 	if !c.Calls.Start() {
 		end()
@@ -289,7 +154,7 @@ func (c *Engine) freeIdle(who Caller, all []*Spec) {
 // giveIdle gives the idle tenure of a lock to those that wait here.
 func (c *Engine) giveIdle(key string) {
 	if x := c.idle.take(key); x != nil {
-		c.release1(x)
+		c.giveUp(x)
 	}
 }
 
@@ -325,18 +190,6 @@ func (c *Engine) triedIdle(payload string) {
 	}
 }
 
-// remember returns an idle tenure that is asked for. If it is not idle, it is on its way from a hold, or to one, and will not be.
-func (i *idleTenures) remember(tag uint64) *idle {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	x := i.tags[tag]
-	if x == nil && !slices.Contains(i.asked[:], tag) {
-		i.asked[i.oldest] = tag
-		i.oldest = (i.oldest + 1) % len(i.asked)
-	}
-	return x
-}
-
 // hearsIdle says that the ear listens, and may not have before: whoever asked meanwhile is found by a look.
 func (c *Engine) hearsIdle() {
 	c.missesIdle()
@@ -354,7 +207,7 @@ func (c *Engine) wanted(t *Tenure) {
 	x := t.want()
 	c.idle.refrain(t.Spec.Key)
 	if c.idle.remove(x) {
-		c.release1(x)
+		c.giveUp(x)
 	}
 }
 
@@ -364,20 +217,6 @@ func (t *Tenure) want() *idle {
 	defer t.mu.Unlock()
 	t.wanted = true
 	return t.known()
-}
-
-// refrain has a lock not be kept for a while.
-func (i *idleTenures) refrain(key string) {
-	now := time.Now()
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if len(i.unkept) >= MaxIdle {
-		maps.DeleteFunc(i.unkept, func(_ string, until time.Time) bool { return !now.Before(until) })
-	}
-	if i.unkept == nil || len(i.unkept) >= MaxIdle {
-		i.unkept = make(map[string]time.Time)
-	}
-	i.unkept[key] = now.Add(unkeptFor)
 }
 
 // loseIdle ends a tenure that was lost while it was idle, if it was. It may still be there in Redis.

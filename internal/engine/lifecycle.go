@@ -38,7 +38,7 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 	c.askings.underWay = make(chan struct{}, mostAsking)
 	c.ear.of = []listener{
 		{kind: saidAsked, heard: c.askables.heard, live: c.askables.lookAtAll},
-		{kind: saidAsked, heard: c.askedIdle, live: c.hearsIdle, lost: c.missesIdle},
+		{kind: saidAsked, heard: c.askedIdle, live: c.hearsIdle, lost: c.missesIdle, deaf: c.missesIdle},
 		{kind: saidTried, heard: c.triedIdle},
 	}
 	if o.Deadlock.After > 0 {

@@ -83,7 +83,7 @@ func (m *Spec) Force(ctx context.Context) (bool, error) {
 		return m.Kind.Force(ctx, m.Engine.rdb, m.Key, m.fair(), lua.Publish(m.Engine.KnownChannel(m)))
 	})
 	if x := m.Engine.idle.take(m.Key); x != nil { // it was what was forced, or is about to be found missing
-		m.Engine.release1(x)
+		m.Engine.giveUp(x)
 	}
 	return forced, err
 }

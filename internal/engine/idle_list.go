@@ -1,0 +1,166 @@
+package engine
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// idleTenures are those of a Client.
+type idleTenures struct {
+	count atomic.Int32  // of them; for those that only look whether there are any
+	ear   atomic.Uint64 // the number of the time for which the ear has listened without a gap; 0: it does not
+	ears  atomic.Uint64 // how many of those there were
+
+	mu          sync.Mutex             // guards the following, and what says so in idle; no other lock is taken under it
+	of          map[string]*idle       // by the key of the lock
+	tags        map[uint64]*idle       // the same by the tag of the tenure
+	asked       [rememberedTags]uint64 // tenures that were asked for, and seemed to be neither held nor idle
+	oldest      int                    // of these
+	first, last *idle                  // in the order of their last use
+	timer       *time.Timer
+	timerAt     time.Time            // when it fires; zero: it is not to
+	unkept      map[string]time.Time // keys that somebody has asked for, and until when they are not kept
+}
+
+// idle is a tenure that may be idle, now or between two holds.
+type idle struct {
+	tenure *Tenure
+
+	// Guarded by idleTenures.mu.
+	until      time.Time // when it is released
+	prev, next *idle     // of those that are idle
+	look       look
+}
+
+// add makes a tenure idle for so long. It returns the one that has to go for it, if there are too many.
+func (i *idleTenures) add(x *idle, d time.Duration) (oldest *idle, ok bool) {
+	now, key := time.Now(), x.tenure.Spec.Key
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if now.Before(i.unkept[key]) || x.look.failed(x.tenure.Spec) || slices.Contains(i.asked[:], x.tenure.Tag) {
+		return nil, false
+	}
+	if i.of == nil {
+		i.of, i.tags = make(map[string]*idle), make(map[uint64]*idle)
+	}
+	if len(i.of) >= MaxIdle {
+		oldest = i.first
+		i.unlink(oldest)
+	}
+	i.of[key], i.tags[x.tenure.Tag] = x, x
+	x.until = now.Add(d)
+	if x.prev = i.last; i.last != nil {
+		i.last.next = x
+	} else {
+		i.first = x
+	}
+	i.last = x
+	i.count.Store(int32(len(i.of)))
+	i.setTimer(x.until)
+	return oldest, true
+}
+
+// unlink takes a tenure out of the list: it is the caller's. mu is held.
+func (i *idleTenures) unlink(x *idle) {
+	delete(i.of, x.tenure.Spec.Key)
+	delete(i.tags, x.tenure.Tag)
+	if x.prev != nil {
+		x.prev.next = x.next
+	} else {
+		i.first = x.next
+	}
+	if x.next != nil {
+		x.next.prev = x.prev
+	} else {
+		i.last = x.prev
+	}
+	x.prev, x.next = nil, nil
+	i.count.Store(int32(len(i.of)))
+}
+
+// take takes the idle tenure of a lock; nil: there is none.
+func (i *idleTenures) take(key string) *idle {
+	if i.count.Load() == 0 {
+		return nil
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	x := i.of[key]
+	if x != nil {
+		i.unlink(x)
+	}
+	return x
+}
+
+// remove takes a tenure, if it is idle.
+func (i *idleTenures) remove(x *idle) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if x == nil || i.of[x.tenure.Spec.Key] != x {
+		return false
+	}
+	i.unlink(x)
+	return true
+}
+
+// takeAll takes those whose time is over by then; all, if that is zero.
+func (i *idleTenures) takeAll(now time.Time) (all []*idle) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var earliest time.Time
+	for x := i.first; x != nil; {
+		next := x.next
+		switch {
+		case now.IsZero() || !now.Before(x.until):
+			i.unlink(x)
+			all = append(all, x)
+		case earliest.IsZero() || x.until.Before(earliest):
+			earliest = x.until
+		}
+		x = next
+	}
+	i.timerAt = time.Time{}
+	i.setTimer(earliest)
+	return all
+}
+
+// setTimer has those be released whose time is over then. The timer runs on when they are used before that, and finds nothing: it is not to be set by
+// each Lock. mu is held.
+func (i *idleTenures) setTimer(at time.Time) {
+	switch {
+	case !at.IsZero() && (i.timerAt.IsZero() || at.Before(i.timerAt)):
+		i.timerAt = at
+		i.timer.Reset(time.Until(at))
+	case i.timerAt.IsZero():
+		i.timer.Stop()
+	}
+}
+
+// remember returns an idle tenure that is asked for. If it is not idle, it is on its way from a hold, or to one, and will not be.
+func (i *idleTenures) remember(tag uint64) *idle {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	x := i.tags[tag]
+	if x == nil && !slices.Contains(i.asked[:], tag) {
+		i.asked[i.oldest] = tag
+		i.oldest = (i.oldest + 1) % len(i.asked)
+	}
+	return x
+}
+
+// refrain has a lock not be kept for a while.
+func (i *idleTenures) refrain(key string) {
+	now := time.Now()
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if len(i.unkept) >= MaxIdle {
+		maps.DeleteFunc(i.unkept, func(_ string, until time.Time) bool { return !now.Before(until) })
+	}
+	if i.unkept == nil || len(i.unkept) >= MaxIdle {
+		i.unkept = make(map[string]time.Time)
+	}
+	i.unkept[key] = now.Add(unkeptFor)
+}
