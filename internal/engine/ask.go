@@ -31,8 +31,8 @@ type AcquireRequest struct {
 	Caller
 	Spec            *Spec
 	Tenure          *Tenure
-	Count           int                   // the levels with the one that is asked for
 	within          *hold                 // of the other side of a read/write lock, which lets it in; nil: none
+	Count           int32                 // the levels with the one that is asked for
 	enqueue         bool                  // the queue in Redis, if the lock is held; or leaves a mark, or looks at those of others
 	hasGrantChannel bool                  // with enqueue: on this process's own channel
 	ticket          *string               // the field that has the lock, which was exported to it; nil: none
@@ -46,7 +46,7 @@ var ErrAlone = errors.New("to be taken one by one")
 // Send asks Redis, again if something went wrong that may pass. It stops early when the caller has left.
 func (q *AcquireRequest) Send(left <-chan struct{}) (AcquireResult, error) {
 	m, c := q.Spec, q.Spec.Engine
-	args := m.acquireArgs(q.Tenure, q.Count)
+	args := m.acquireArgs(q.Tenure, int(q.Count))
 	if q.within != nil {
 		args.Within = q.within.tenure.Field()
 	}

@@ -123,7 +123,7 @@ func (m *Spec) reenterForMore(who Caller, h *hold) (*Level, error) {
 	count = max(count, h.count+1)
 	t.mu.Unlock()
 	t.stated(count, false)
-	l := &attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Tenure: t, Count: int(count)}}
+	l := &attempt{AcquireRequest: AcquireRequest{Caller: who, Spec: m, Tenure: t, Count: count}}
 	a, left, err := l.ask()
 	if !left {
 		defer t.releaseCallSlot()

@@ -55,7 +55,7 @@ func (l *attempt) send(left <-chan struct{}) (AcquireResult, error) {
 	}
 	var args []lua.AcquireArgs
 	for x := l; x != nil; x = x.next {
-		args = append(args, x.Spec.acquireArgs(x.Tenure, x.Count))
+		args = append(args, x.Spec.acquireArgs(x.Tenure, int(x.Count)))
 	}
 	return l.repeat(left, 0, func(ctx *calls.Context) (lua.AcquireReply, error) {
 		reply, err := lua.AcquireAll(ctx, l.Spec.Engine.rdb, args)
