@@ -17,7 +17,7 @@ import (
 )
 
 // changing is what differs from one time to the next in an error: owners, addresses and times.
-var changing = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d+|127\.0\.0\.1:\d+|\d[\d.]*(ms|s)\b`)
+var changing = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d+|127\.0\.0\.1:\d+|(\d+[hm])*\d[\d.]*(ms|s)\b`)
 
 // The errors that docs/troubleshooting.md shows are those of the library, and all that are tried here are shown.
 func TestTroubleshootingShowsTheErrors(t *testing.T) {

@@ -17,7 +17,7 @@ import (
 //
 //   - a goroutine of this process is about to wait (askHere), or waits already when the hold begins;
 //   - another process says so (asking.go), to the ear;
-//   - a look in Redis: when a hold begins whose Lock had to wait, since those that wait behind it may not know who has the lock; and when the ear
+//   - a look in Redis: when a hold begins whose Lock had to wait, or that was left to a ticket, since those that wait behind it may not know who has the lock; and when the ear
 //     is live, for what it has missed;
 //   - a look every third of the watchdog time, for those that cannot speak: Redisson, older versions, and whoever may not publish.
 //
@@ -111,7 +111,7 @@ func (h *hold) askable() *Askable {
 // mayBeAsked has a hold know of those who wait, from now on. looks says that there may be some that do not know who has the lock.
 func (l *attempt) mayBeAsked(a AcquireResult) {
 	if l.Spec.Mark.Wants(kinds.WantsAsked) {
-		newAskable(l.level.hold, l.Spec).begin(l.Tenure.Tag, a.how == byCall && (l.waiter.Waited() || l.within != nil))
+		newAskable(l.level.hold, l.Spec).begin(l.Tenure.Tag, a.how == byCall && (l.waiter.Waited() || l.within != nil || l.ticket != nil))
 	}
 }
 

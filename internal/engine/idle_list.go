@@ -35,7 +35,8 @@ type idle struct {
 	look       look
 }
 
-// add makes a tenure idle for so long. It returns the one that has to go for it, if there are too many.
+// add makes a tenure idle for so long. It returns the one that has to go for it: that of the same lock, which is gone in Redis and has not noticed; or the
+// oldest, if there are too many.
 func (i *idleTenures) add(x *idle, d time.Duration) (oldest *idle, ok bool) {
 	now, key := time.Now(), x.tenure.Spec.Key
 	i.mu.Lock()
@@ -46,8 +47,10 @@ func (i *idleTenures) add(x *idle, d time.Duration) (oldest *idle, ok bool) {
 	if i.of == nil {
 		i.of, i.tags = make(map[string]*idle), make(map[uint64]*idle)
 	}
-	if len(i.of) >= MaxIdle {
+	if oldest = i.of[key]; oldest == nil && len(i.of) >= MaxIdle {
 		oldest = i.first
+	}
+	if oldest != nil {
 		i.unlink(oldest)
 	}
 	i.of[key], i.tags[x.tenure.Tag] = x, x

@@ -1,0 +1,61 @@
+package rlock_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// What was left to a ticket, and comes to a process that keeps the same lock and does not know yet that somebody has deleted it, is kept in place of that.
+func TestKeptTwice(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	const d = 2 * time.Second
+	m := b.Mutex(b.name, rlock.WithLinger(d))
+	keep(t, b.Client, m)
+	began := time.Now()
+	require.NoError(t, b.do(t, "DEL", b.name).Error())
+	ticket := takenAlong(t, newClient(t, b.rdb).Mutex(b.name))
+	_, unlock, err := b.Adopt(context.Background(), ticket, rlock.WithLinger(long))
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	require.Equal(t, 1, b.Stats().Idle)
+	pass(time.Until(began.Add(d + d/4))) // that of before is over
+	require.True(t, b.exists(t, b.name))
+	got := lockAsync(t, newClient(t, b.rdb).Mutex(b.name)).get(t, soon+time.Second)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+	require.Zero(t, b.Stats().Idle)
+	pass1(t, m)
+}
+
+// Those who wait behind a ticket know nothing of the hold that adopts it: it looks for them.
+func TestAskedAfterAnAdopt(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	pass1(t, b.Mutex(b.name+":ear", rlock.WithAsked()))
+	b.earsOf(t, b.Client)
+	ticket := takenAlong(t, b.Mutex(b.name))
+	waiter := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
+	b.awaitSubscribers(t, b.name, 1)
+	redistest.Eventually(t, atMost, func() bool {
+		n, err := b.do(t, "ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
+		return err == nil && n == 1
+	}, "it has its place")
+	ctx, unlock, err := b.Adopt(context.Background(), ticket, rlock.WithAsked())
+	require.NoError(t, err)
+	select {
+	case <-rlock.Asked(ctx):
+	case <-time.After(soon + time.Second):
+		t.Error("not asked")
+	}
+	require.NoError(t, unlock())
+	got := waiter.get(t, atMost)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+}
