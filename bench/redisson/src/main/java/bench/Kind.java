@@ -40,6 +40,23 @@ interface Kind {
         return new Way(layers, null, 0, 0);
     };
 
+    /** So many locks, which are taken in turn. A way belongs to one thread. */
+    Kind AFFINE = (client, name) -> {
+        RLock[] locks = new RLock[64];
+        for (int i = 0; i < locks.length; i++) {
+            locks[i] = client.getLock(name + ":" + i);
+        }
+        int[] at = new int[1];
+        RLock next = (RLock) Proxy.newProxyInstance(Kind.class.getClassLoader(), new Class<?>[] {RLock.class}, (self, method, args) -> {
+            RLock lock = locks[at[0]];
+            if (method.getName().equals("unlock")) {
+                at[0] = (at[0] + 1) % locks.length;
+            }
+            return method.invoke(lock, args);
+        });
+        return new Way(next, null, 0, 0);
+    };
+
     /** A semaphore, a permit of which is taken and given back like a lock. */
     Kind SEMAPHORE = (client, name) -> {
         RSemaphore semaphore = client.getSemaphore(name);

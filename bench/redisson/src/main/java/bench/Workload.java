@@ -38,6 +38,8 @@ import bench.Worker.Result;
  * mixed        as contended, with a read/write lock, which 95 of 100 sections read.
  * all-100      as pair, with a multi lock of a hundred names.
  * nested       as pair, locked and unlocked three times, one inside of the other.
+ * affinity     as pair, with 64 names that one thread locks in turn.
+ * ping-pong    one thread locks and unlocks one name, as two clients in turn. The latency is of both.
  * semaphore,
  * semaphore-herd as contended and herd, with a permit of a semaphore that has 10.
  * permits,
@@ -91,6 +93,8 @@ abstract class Workload {
             case "mixed" -> new Repeat(options, Kind.MIXED, false);
             case "all-100" -> new Repeat(options, Kind.HUNDRED, true);
             case "nested" -> new Repeat(options, Kind.NESTED, true);
+            case "affinity" -> new Repeat(options, Kind.AFFINE, true);
+            case "ping-pong" -> new Turns(options);
             case "semaphore", "semaphore-herd" -> new Repeat(options, Kind.SEMAPHORE, false);
             case "permits", "permits-herd" -> new Repeat(options, Kind.PERMITS, false);
             case "latch", "latch-herd" -> new Latches(options);
