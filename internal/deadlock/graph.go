@@ -177,12 +177,15 @@ type place struct {
 
 // search follows waits of this process.
 type search struct {
-	graph *Graph
-	first *Step            // where it began; that is the last wait of the cycle
-	isNew func(*Wait) bool // whether it is the first time that the search has come to that wait
-	asks  bool             // it may: a wait may have been overtaken by a hold of another process since it asked
-	next  []*place
-	exits []exit
+	graph    *Graph
+	first    *Step            // where it began; that is the last wait of the cycle
+	round    int              // how often that has looked
+	isNew    func(*Wait) bool // whether it is the first time that the search has come to that wait
+	next     []*place
+	been     []*place
+	followed map[string]bool // owners
+	exits    []exit
+	said     int // to so many owners
 }
 
 // exit is where a search leaves the process: nobody here has that owner's hold and waits.
@@ -193,6 +196,13 @@ type exit struct {
 
 // follow takes up the waits that an owner's hold is kept by. It returns the end of the way if that is where the search began.
 func (s *search) follow(owner string, from *place) (end *place) {
+	if s.followed[owner] {
+		return nil
+	}
+	if s.followed == nil {
+		s.followed = make(map[string]bool)
+	}
+	s.followed[owner] = true
 	keepers := s.graph.keepers(owner)
 	if len(keepers) == 0 {
 		s.exits = append(s.exits, exit{from, owner})
@@ -209,11 +219,12 @@ func (s *search) follow(owner string, from *place) (end *place) {
 	return nil
 }
 
-// run goes on until it is back where the search began, or there is nothing left to follow.
-func (s *search) run() (end *place) {
+// run goes on until it is back where the search began, or there is nothing left to follow. asks: with what Redis says.
+func (s *search) run(asks bool) (end *place) {
 	for ; len(s.next) > 0; s.next = s.next[1:] {
 		p := s.next[0]
-		if s.asks {
+		s.been = append(s.been, p)
+		if asks {
 			p.wait.Refresh()
 		}
 		for _, owner := range p.wait.Blockers() {
@@ -225,28 +236,38 @@ func (s *search) run() (end *place) {
 	return nil
 }
 
+// leave goes on elsewhere when run has come to nothing: probes go to where the search has left the process. Only then is Redis asked, for that takes as long
+// as a probe: a wait may have been overtaken by a hold of another process since it asked last.
+func (s *search) leave() (end *place) {
+	s.probe()
+	s.next, s.been = s.been, nil
+	if end := s.run(true); end != nil {
+		return end
+	}
+	s.probe()
+	return nil
+}
+
 // Look looks for a cycle of which w is the last wait, and reports whether there is one in this process: it was there at some moment of the call, and
 // w is told. Otherwise probes go to the processes to which the search has led. If one comes back, w is told then. round is another number each time; if it
 // is 0, nobody is asked, nor Redis.
 func (g *Graph) Look(w *Wait, round int) bool {
 	start := &place{wait: w, step: g.step(w, "")}
 	seen := make(map[*Wait]bool)
-	s := &search{graph: g, first: start.step, next: []*place{start}, asks: round > 0, isNew: func(w *Wait) bool {
+	s := &search{graph: g, first: start.step, round: round, next: []*place{start}, isNew: func(w *Wait) bool {
 		known := seen[w]
 		seen[w] = true
 		return !known
 	}}
-	if end := s.run(); end != nil {
-		if !g.isStill(end) {
-			return false
-		}
-		w.Found(end.cycle())
-		return true
+	end := s.run(false)
+	if end == nil && round > 0 {
+		end = s.leave()
 	}
-	if round > 0 {
-		g.leave(s.exits, round)
+	if end == nil || !g.isStill(end) {
+		return false
 	}
-	return false
+	w.Found(end.cycle())
+	return true
 }
 
 // isStill reports whether all of a way is as it was found.
