@@ -99,6 +99,8 @@ func (s *Step) is(w *Wait) bool {
 
 // Graph has the long waits of a process.
 type Graph struct {
+	Ahead time.Duration // for tests: by which the clock of the process is, set before it is used
+
 	host string
 	pid  int
 	heard
@@ -160,7 +162,7 @@ func (g *Graph) keepers(owner string) (all []*Wait) {
 
 // step is the wait as it stands behind one that waits for that owner.
 func (g *Graph) step(w *Wait, owner string) *Step {
-	s := &Step{Host: g.host, PID: g.pid, Client: w.Client, Number: w.Number, Secret: w.Secret, WaitsBy: w.Began, Lock: w.Lock}
+	s := &Step{Host: g.host, PID: g.pid, Client: w.Client, Number: w.Number, Secret: w.Secret, WaitsBy: w.Began.Add(g.Ahead), Lock: w.Lock}
 	if i := slices.IndexFunc(w.Holds, func(h Hold) bool { return h.Owner == owner }); i >= 0 {
 		s.Holds = w.Holds[i]
 	}
