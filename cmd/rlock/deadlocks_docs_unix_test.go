@@ -121,6 +121,13 @@ func TestDeadlocksOfTheDocs(t *testing.T) {
 		marks[cells[0]] = cells[len(cells)-1]
 	}
 	require.Equal(t, map[string]string{"order:42": "1", "stock:7": "1", "invoices": "1", "catalogue": "-"}, marks)
+	numbers := make(map[string]int)
+	for line := range strings.Lines(call(t, s.Addr(), "top", "-json").out) {
+		var w wanted
+		require.NoError(t, json.Unmarshal([]byte(line), &w))
+		numbers[w.Name] = w.Deadlock
+	}
+	require.Equal(t, map[string]int{"order:42": 1, "stock:7": 1, "invoices": 1, "catalogue": 0}, numbers)
 
 	// One of the processes is killed. What it has told of is gone at once, and so is the deadlock.
 	require.NoError(t, processes[1].cmd.Process.Kill())
