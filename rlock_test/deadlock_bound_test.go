@@ -42,11 +42,7 @@ func TestDeadlockWithin(t *testing.T) {
 		switch i {
 		case n - 2: // the last begins when they listen
 			for _, c := range clients[:n-1] {
-				ear := pubsub.EarChannel(c.ID())
-				redistest.Eventually(t, atMost, func() bool {
-					listen, err := b.rdb.Do(t.Context(), b.rdb.B().PubsubNumsub().Channel(ear).Build()).AsIntMap()
-					return err == nil && listen[ear] == 1
-				}, "it listens")
+				listens(t, b, c)
 			}
 		case n - 1:
 			delay(way / 2)
@@ -58,6 +54,60 @@ func TestDeadlockWithin(t *testing.T) {
 	t.Logf("%.1f ways", took.Seconds()/way.Seconds())
 	require.Greater(t, took, 2*n*way-slow, "or a way is none")
 	require.Less(t, took, 2*n*way+slow)
+}
+
+// A writer asks all readers at once, of which one has it wait: it learns of them from Redis, and of the circle two laps after that.
+func TestDeadlockOfManyReadersWithin(t *testing.T) {
+	redistest.Parallel(t)
+	const n, after, way = 12, time.Second, 500 * time.Millisecond
+	const ways, slow = 1 + 4, 4 * way
+	w := newWaits()
+	o := failAfter(after)
+	o.Trace = w.trace()
+	b := bareBench(t)
+	proxies := []*redistest.Proxy{redistest.StartProxy(t, redistest.Shared(t)), redistest.StartProxy(t, redistest.Shared(t))}
+	writer := elsewhere(t, redistest.Dial(t, proxies[0].Addr()), o)
+	reader := elsewhere(t, redistest.Dial(t, proxies[1].Addr()), o)
+	var leave []rlock.UnlockFunc
+	for range n { // who do nothing but read
+		_, unlock, err := elsewhere(t, b.rdb, o).RWMutex(b.name).Read().Lock(t.Context())
+		require.NoError(t, err)
+		leave = append(leave, unlock)
+	}
+	victim := &timed{Locker: writer.RWMutex(b.name).Write(), ended: func() {
+		for _, p := range proxies {
+			p.Delay(0)
+		}
+	}}
+	errs := circle(t, []party{
+		{reader.RWMutex(b.name).Read(), reader.Mutex(b.name + "/m")}, {writer.Mutex(b.name + "/m"), victim},
+	}, func(i int) {
+		w.next(t)
+		if i == 0 {
+			listens(t, b, reader)
+			return
+		}
+		for _, p := range proxies {
+			p.Delay(way / 2)
+		}
+	})
+	for _, unlock := range leave {
+		require.NoError(t, unlock())
+	}
+	e := victimOf(t, errs)
+	took := victim.at.Sub(e.Cycle[0].WaitingSince.Add(after))
+	t.Logf("%.1f ways", took.Seconds()/way.Seconds())
+	require.Less(t, took, ways*way+slow)
+}
+
+// listens waits until a Client can be spoken to.
+func listens(t *testing.T, b bench, c *rlock.Client) {
+	t.Helper()
+	ear := pubsub.EarChannel(c.ID())
+	redistest.Eventually(t, atMost, func() bool {
+		listen, err := b.rdb.Do(t.Context(), b.rdb.B().PubsubNumsub().Channel(ear).Build()).AsIntMap()
+		return err == nil && listen[ear] == 1
+	}, "it listens")
 }
 
 // timed is a lock whose Lock notes when it returned.

@@ -46,7 +46,7 @@ type Sleeper interface {
 	Blockers() []string
 	// IsBlocked reports whether an owner that Blockers returned has been in its way since then, if both are still there. It may ask Redis.
 	IsBlocked(owner string) bool
-	// Say says something to the process of an owner that it waits for. It may be lost.
+	// Say says something to the process of an owner that it waits for, and does not wait for that. It may be lost.
 	Say(owner, text string)
 	// Found is told a cycle of which it is the last wait, again each time it is found.
 	Found(cycle []Step)
