@@ -179,8 +179,11 @@ fmt: golangci-lint ## format the code as lint wants it
 demo: ## several processes share one lock on this machine; needs only Go
 	$(GO) run ./cmd/rlock demo
 
-picture: ## draw docs/demo.svg from a run of the demo (script(1) of util-linux gives it a terminal)
+# What docs/cli.md shows as text, and as docs/deadlocks.svg, is checked by the test that sees it.
+picture: ## draw docs/demo.svg from a run of the demo (script(1) of util-linux gives it a terminal), and docs/deadlocks.svg
 	script -qec '$(GO) run ./cmd/rlock demo' /dev/null </dev/null | $(GO) run ./internal/termsvg >docs/demo.svg.new && mv docs/demo.svg.new docs/demo.svg
+	RLOCK_TRANSCRIPT="$$PWD/docs/deadlocks.new" $(GO) test -count=1 -run='^TestDeadlocksOfTheDocs$$' ./cmd/rlock && \
+		$(GO) run ./internal/termsvg <docs/deadlocks.new >docs/deadlocks.svg && cat docs/deadlocks.new && rm docs/deadlocks.new
 
 redis-server: ## install redis-server if it is missing (apt-get or brew)
 	@if command -v redis-server >/dev/null; then exit 0; fi; \

@@ -197,6 +197,33 @@ func TestDeadlockOnACluster(t *testing.T) {
 	}
 }
 
+// Whoever is in line waits for the holder, whoever is before him, and the circle leads from there on: who is before him may have a hold as well, and is not in it.
+func TestDeadlockInAFairLine(t *testing.T) {
+	for where, client := range map[string]func(*testing.T, bench, rlock.Options) *rlock.Client{
+		"one process": func(_ *testing.T, b bench, _ rlock.Options) *rlock.Client { return b.Client },
+		"processes":   func(t *testing.T, b bench, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
+	} {
+		t.Run(where, func(t *testing.T) {
+			redistest.Parallel(t)
+			w := newWaits()
+			o := failAfter(300 * time.Millisecond)
+			o.Trace = w.trace()
+			b := newBench(t, o)
+			holder, first, second := client(t, b, o), client(t, b, o), client(t, b, o)
+			line, x, y := b.name, b.name+"/x", b.name+"/y"
+			errs := circle(t, []party{
+				{first.Mutex(x), first.FairMutex(line)},
+				{holder.FairMutex(line), holder.Mutex(y)},
+				{second.Mutex(y), second.FairMutex(line)},
+			}, func(int) { w.next(t) })
+			e := victimOf(t, errs)
+			require.Len(t, e.Cycle, 2)
+			require.Equal(t, line, e.Cycle[0].WaitsFor)
+			require.Equal(t, []string{y, line}, []string{e.Cycle[0].Holds, e.Cycle[1].Holds})
+		})
+	}
+}
+
 // A writer waits for all readers, and readers for writers that wait, here or in other processes.
 func TestDeadlockWithReaders(t *testing.T) {
 	for where, client := range map[string]func(*testing.T, bench, rlock.Options) *rlock.Client{
@@ -270,6 +297,26 @@ func TestDeadlockWithReaders(t *testing.T) {
 		}))
 		require.NoError(t, <-reads)
 	})
+}
+
+// An All waits with what its ctx carries: a circle leads through any of its members that others have.
+func TestDeadlockOfAll(t *testing.T) {
+	redistest.Parallel(t)
+	w := newWaits()
+	o := failAfter(300 * time.Millisecond)
+	o.Trace = w.trace()
+	b := newBench(t, o)
+	one, two, three := elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, o)
+	name := func(s string) string { return b.name + "/" + s }
+	errs := circle(t, []party{
+		{rlock.All(one.Mutex(name("a")), one.FairMutex(name("b")), one.RWMutex(name("c")).Read()), rlock.All(one.Mutex(name("free")), one.Mutex(name("x")))},
+		{two.Mutex(name("x")), rlock.All(two.Mutex(name("free")), two.FencedMutex(name("y")))},
+		{three.FencedMutex(name("y")), rlock.All(three.Mutex(name("free")), three.RWMutex(name("c")).Write())},
+	}, func(int) { w.next(t) })
+	require.Len(t, victimOf(t, errs).Cycle, 3)
+	_, unlock, err := b.Mutex(name("free")).TryLock(t.Context(), 0)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
 }
 
 // A deadlock that is to be reported goes to the Logger and to the Trace, once. Nobody fails by it.

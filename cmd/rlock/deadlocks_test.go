@@ -57,19 +57,19 @@ func TestDeadlocks(t *testing.T) {
 	var r result
 	redistest.Eventually(t, patience, func() bool {
 		r = call(t, s.Addr(), "deadlocks")
-		return strings.Count(r.out, "waits for \"") == 5 && strings.Contains(r.out, "deadlock 1\n")
+		return strings.Count(r.out, ", waits for \"") == 5 && strings.Contains(r.out, "deadlock 1\n")
 	}, "all are seen")
 	require.Equal(t, exitFailed, r.code)
 	require.Empty(t, r.err)
 	lines := strings.Split(strings.TrimSpace(r.out), "\n")
 	require.Equal(t, "deadlock 1", lines[0])
-	require.Equal(t, "others that wait", lines[4])
-	circle := strings.Join(lines[1:4], "\n")
+	require.Equal(t, "others that wait", lines[7])
+	circle := strings.Join(lines[1:7], "\n")
 	for _, next := range []string{`holds "a" for`, `waits for "b" for`, `holds "b" for`, `waits for "c" for`, `holds "c" for`, `waits for "a" for`} {
 		require.Contains(t, circle, next)
 	}
 	require.Contains(t, r.out, `holds "d" for`)
-	require.Contains(t, r.out, "held by "+rlock.Owner(theirs)+": says nothing")
+	require.Contains(t, r.out, "behind "+rlock.Owner(theirs)+", which says nothing")
 
 	in := 0
 	r = call(t, s.Addr(), "deadlocks", "-json")
@@ -80,6 +80,46 @@ func TestDeadlocks(t *testing.T) {
 		in += w.Deadlock
 	}
 	require.Equal(t, 3, in)
+}
+
+// Of a Lock in whose way is a Client without the option, Redisson, or one that does nothing, it says where the chain ends, and that soon: a Client that can
+// be asked answers.
+func TestDeadlocksSayWhereAChainEnds(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	const java = "285475da-9152-4c83-822a-67ee2f116a79:12"
+	require.NoError(t, rdb.Do(t.Context(), rdb.B().Hset().Key("java").FieldValue().FieldValue(java, "1").Build()).Error())
+	older := newLocks(t, s.Client(t)) // has an ear, and not the option
+	theirs, _ := lock(t.Context(), t, older.Mutex("theirs", rlock.WithAsked()))
+	both := make(chan struct{})
+	standsStill(t, s.Client(t), "a", "java", both)
+	standsStill(t, s.Client(t), "b", "theirs", both)
+	standsStill(t, s.Client(t), "c", "works", both)
+	idle, err := rlock.New(deadlock.Apart{Client: s.Client(t), Graph: deadlock.New()}, rlock.Options{Deadlock: rlock.Deadlock{After: time.Hour}})
+	require.NoError(t, err)
+	t.Cleanup(idle.Close)
+	works, _ := lock(t.Context(), t, idle.Mutex("works", rlock.WithAsked()))
+	close(both)
+	var r result
+	redistest.Eventually(t, patience, func() bool {
+		r = call(t, s.Addr(), "deadlocks")
+		return strings.Count(r.out, ", waits for \"") == 3 && strings.Count(r.out, "behind") == 3
+	}, "all are seen")
+	require.Zero(t, r.code)
+	require.Empty(t, r.err, "all that listen have answered")
+	require.Contains(t, r.out, "behind "+java+", which says nothing\n")
+	require.Contains(t, r.out, "behind "+rlock.Owner(theirs)+", which says nothing\n")
+	require.Contains(t, r.out, "behind "+rlock.Owner(works)+", which waits for nothing\n")
+	require.True(t, strings.HasSuffix(r.out, whyUnknown+"\n"))
+
+	unknown := make(map[string][]string)
+	for line := range strings.Lines(call(t, s.Addr(), "deadlocks", "-json").out) {
+		var w standstill
+		require.NoError(t, json.Unmarshal([]byte(line), &w))
+		unknown[w.Lock] = w.Unknown
+	}
+	require.Equal(t, map[string][]string{"java": {java}, "theirs": {rlock.Owner(theirs)}, "works": nil}, unknown)
 }
 
 // On a cluster they are asked on sharded channels.

@@ -20,6 +20,7 @@ import (
 	"github.com/redis/rueidis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/go-rlock/rlock/internal/deadlock"
 	"github.com/go-rlock/rlock/internal/doctest"
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
@@ -418,7 +419,7 @@ func TestJSONFieldsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(projectRoot, "docs", "cli.md"))
 	require.NoError(t, err)
 	_, section, _ := strings.Cut(string(text), "\n## JSON\n")
-	for _, printed := range []any{state{}, holder{}, permit{}, view{}, wanted{}, change{}, finding{}} {
+	for _, printed := range []any{state{}, holder{}, permit{}, view{}, wanted{}, standstill{}, deadlock.SeenHold{}, change{}, finding{}} {
 		for _, f := range reflect.VisibleFields(reflect.TypeOf(printed)) {
 			if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
 				require.Contains(t, section, "`"+name+"`")

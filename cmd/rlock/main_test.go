@@ -23,7 +23,12 @@ import (
 // binary is the program under test; TestMain builds it.
 var binary string
 
-func TestMain(m *testing.M) { os.Exit(buildAndRun(m)) }
+func TestMain(m *testing.M) {
+	if text := os.Getenv(sectionsVariable); text != "" { // it is one of the processes of a test
+		os.Exit(runSections(text))
+	}
+	os.Exit(buildAndRun(m))
+}
 
 func buildAndRun(m *testing.M) int {
 	dir, err := os.MkdirTemp("", "rlock-test-")

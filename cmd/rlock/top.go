@@ -22,6 +22,8 @@ Shows the locks that somebody waits for, those with the most waiting processes
 first, and who holds them since when. It looks every second: at the channels on
 which unlocks are told, so Redisson's waiters are counted, too. Ends with q or
 Ctrl-C. A process counts for half a second after its last waiter has gone.
+DEADLOCK numbers the locks whose sections wait for each other, if their programs
+have Options.Deadlock; rlock deadlocks shows more.
 
   -n N         look N times (default: without end on a terminal, otherwise once)
   -json        a line of JSON for each lock and look
@@ -44,6 +46,8 @@ type wanted struct {
 	Waiting int64   `json:"waiting_processes"`
 	Since   float64 `json:"seen_s"`          // for so long its holders were seen
 	Error   string  `json:"error,omitempty"` // why it is not known who holds it
+
+	Deadlock int `json:"deadlock,omitempty"` // the number of the one that a holder is in, from 1
 }
 
 // top is what is remembered from one look to the next.
@@ -109,6 +113,9 @@ func (p *program) top(args []string) int {
 			if seen.left > 0 {
 				fmt.Fprintf(p.err, "rlock: these are the %d most wanted; %d more are waited for\n", len(seen.locks), seen.left)
 			}
+			if err := seen.deadlocks.err; err != nil {
+				fmt.Fprintf(p.err, "rlock: deadlocks are not known: %v\n", err)
+			}
 			if i++; i == *times {
 				return 0
 			}
@@ -123,15 +130,17 @@ func (p *program) top(args []string) int {
 
 // sight is what a look has found.
 type sight struct {
-	locks []wanted
-	left  int // so many more are waited for
-	at    time.Time
+	locks     []wanted
+	left      int // so many more are waited for
+	at        time.Time
+	deadlocks circles
 }
 
 // look finds the locks that somebody waits for.
 func (t *top) look(ctx context.Context) (sight, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
+	circles := t.circles(ctx) // beside the rest
 	channels := make(map[string]*listeners)
 	var down error
 	answers := false
@@ -188,6 +197,8 @@ func (t *top) look(ctx context.Context) (sight, error) {
 		held[i].waitedAs(counters[held[i].key])
 	}
 	seen.locks = t.wanted(waiting, held, failed)
+	seen.deadlocks = <-circles
+	seen.deadlocks.mark(seen.locks)
 	return seen, nil
 }
 
@@ -231,38 +242,49 @@ func twin(key string) string {
 	return "{" + key + "}"
 }
 
-var topHeader = []string{"NAME", "WAITING", "KIND", "HOLDER", "SINCE", "TTL"}
+var topHeader = []string{"NAME", "WAITING", "KIND", "HOLDER", "SINCE", "TTL", "DEADLOCK"}
 
 func topRows(locks []wanted) [][]string {
 	var rows [][]string
 	for i := range locks {
 		l := &locks[i]
-		row := []string{printable(l.Name), strconv.FormatInt(l.Waiting, 10), "-", "free", "-", "-"}
+		row := []string{printable(l.Name), strconv.FormatInt(l.Waiting, 10), "-", "free", "-", "-", "-"}
 		if l.Error != "" {
 			row[3] = l.Error
 		}
 		if len(l.Holders) > 0 || l.isCounter() {
-			row = append(row[:2], l.Kind, l.holders(), short(time.Duration(l.Since*float64(time.Second))), l.ttl())
+			row = append(row[:2], l.Kind, l.holders(), short(time.Duration(l.Since*float64(time.Second))), l.ttl(), "-")
+		}
+		if l.Deadlock > 0 {
+			row[6] = strconv.Itoa(l.Deadlock)
 		}
 		rows = append(rows, row)
 	}
 	return rows
 }
 
-// screenColumns are the cells of a row in the order of the screen: what it may cut off is last.
-func screenColumns(row []string) []string {
-	return []string{row[0], row[1], row[2], row[4], row[5], row[3]}
+// screenColumns are the cells of a row in the order of the screen: what it may cut off is last. Without deadlocks they have no column.
+func screenColumns(row []string, deadlocks bool) []string {
+	name, waiting, kind, holder, since, ttl, deadlock := row[0], row[1], row[2], row[3], row[4], row[5], row[6]
+	if deadlocks {
+		return []string{name, waiting, kind, since, ttl, deadlock, holder}
+	}
+	return []string{name, waiting, kind, since, ttl, holder}
 }
 
 // screenRows leave the other columns, and the beginning of a holder, in their place however long the names are.
-func screenRows(locks []wanted, width int) [][]string {
-	const others, least = 44, 10
+func screenRows(locks []wanted, deadlocks bool, width int) [][]string {
+	const least = 10
+	others := 44
+	if deadlocks {
+		others += len("DEADLOCK  ")
+	}
 	rows := topRows(locks)
 	for i, row := range rows {
 		if name, most := []rune(row[0]), max(least, width-others); len(name) > most {
 			row[0] = string(name[:most-1]) + "…"
 		}
-		rows[i] = screenColumns(row)
+		rows[i] = screenColumns(row, deadlocks)
 	}
 	return rows
 }
@@ -359,7 +381,7 @@ func topScreen(where string, seen sight, trouble error, height, width int) []byt
 	default:
 		fmt.Fprintf(&text, "%d waited for, %d of them held  ", len(seen.locks), holders)
 	}
-	fmt.Fprintln(&text, "(q ends)")
+	fmt.Fprintf(&text, "%s(q ends)\n", seen.deadlocks.text())
 	if trouble == nil {
 		fmt.Fprintln(&text)
 	} else {
@@ -369,7 +391,8 @@ func topScreen(where string, seen sight, trouble error, height, width int) []byt
 		}
 	}
 	if !seen.at.IsZero() {
-		table(&text, screenColumns(topHeader), screenRows(seen.locks, width), true)
+		some := seen.deadlocks.many > 0
+		table(&text, screenColumns(topHeader, some), screenRows(seen.locks, some, width), true)
 	}
 	lines := strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n")
 	out := bytes.NewBufferString("\x1b[H")

@@ -124,6 +124,18 @@ func TestTopScreen(t *testing.T) {
 	require.Equal(t, "free        1        -      -      -     free\x1b[K\x1b[J", all[4])
 	require.Contains(t, lines(sight{locks: locks, left: 7, at: now}, nil)[0], "10 waited for; of t")
 
+	// With a deadlock there is a column more.
+	circle := circles{many: 1, of: map[string]int{owner: 1}}
+	circle.mark(locks)
+	all = strings.Split(string(topScreen("here:1", sight{locks: locks, at: now, deadlocks: circle}, nil, 5, 75)), "\r\n")
+	require.Regexp(t, `  1 deadlock  `, all[0])
+	require.Equal(t, "NAME                   WAITING  KIND   SINCE  TTL   DEADLOCK  HOLDER\x1b[K", all[2])
+	require.Equal(t, "jobjobjobjobjobjobjo…  3        mutex  1.2s   2.0s  1         00000000-0000\x1b[K", all[3])
+	require.Equal(t, "free                   1        -      -      -     -         free\x1b[K\x1b[J", all[4])
+	for text, c := range map[string]circles{"": {}, "2 deadlocks  ": {many: 2}, "deadlocks unknown  ": {err: errors.New("no")}} {
+		require.Equal(t, text, c.text())
+	}
+
 	// Redis says nothing: neither does the screen of what waits now.
 	all = lines(sight{}, errors.New("rlock: no answer"))
 	require.NotContains(t, all[0], "waited")

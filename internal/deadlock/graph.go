@@ -46,7 +46,7 @@ type Sleeper interface {
 	Blockers() []string
 	// IsBlocked reports whether an owner that Blockers returned has been in its way since then, if both are still there. It may ask Redis.
 	IsBlocked(owner string) bool
-	// Say says something to the process of an owner that it waits for. It may be lost.
+	// Say says something to the process of an owner that it waits for, and does not wait for that. It may be lost.
 	Say(owner, text string)
 	// Found is told a cycle of which it is the last wait, again each time it is found.
 	Found(cycle []Step)
@@ -99,6 +99,8 @@ func (s *Step) is(w *Wait) bool {
 
 // Graph has the long waits of a process.
 type Graph struct {
+	Ahead time.Duration // for tests: by which the clock of the process is, set before it is used
+
 	host string
 	pid  int
 	heard
@@ -160,124 +162,11 @@ func (g *Graph) keepers(owner string) (all []*Wait) {
 
 // step is the wait as it stands behind one that waits for that owner.
 func (g *Graph) step(w *Wait, owner string) *Step {
-	s := &Step{Host: g.host, PID: g.pid, Client: w.Client, Number: w.Number, Secret: w.Secret, WaitsBy: w.Began, Lock: w.Lock}
+	s := &Step{Host: g.host, PID: g.pid, Client: w.Client, Number: w.Number, Secret: w.Secret, WaitsBy: w.Began.Add(g.Ahead), Lock: w.Lock}
 	if i := slices.IndexFunc(w.Holds, func(h Hold) bool { return h.Owner == owner }); i >= 0 {
 		s.Holds = w.Holds[i]
 	}
 	return s
-}
-
-// place is a wait that a search has come to.
-type place struct {
-	wait   *Wait // nil: it is of another process
-	step   *Step
-	before *place // that waits for its hold; nil: it is where the search began
-	depth  int    // from there
-}
-
-// search follows waits of this process.
-type search struct {
-	graph *Graph
-	first *Step            // where it began; that is the last wait of the cycle
-	isNew func(*Wait) bool // whether it is the first time that the search has come to that wait
-	asks  bool             // it may: a wait may have been overtaken by a hold of another process since it asked
-	next  []*place
-	exits []exit
-}
-
-// exit is where a search leaves the process: nobody here has that owner's hold and waits.
-type exit struct {
-	from  *place
-	owner string
-}
-
-// follow takes up the waits that an owner's hold is kept by. It returns the end of the way if that is where the search began.
-func (s *search) follow(owner string, from *place) (end *place) {
-	keepers := s.graph.keepers(owner)
-	if len(keepers) == 0 {
-		s.exits = append(s.exits, exit{from, owner})
-	}
-	for _, k := range keepers {
-		p := &place{wait: k, step: s.graph.step(k, owner), before: from, depth: from.depth + 1}
-		switch {
-		case s.first.is(k):
-			return p
-		case p.depth < Most && p.step.before(s.first) && s.isNew(k):
-			s.next = append(s.next, p)
-		}
-	}
-	return nil
-}
-
-// run goes on until it is back where the search began, or there is nothing left to follow.
-func (s *search) run() (end *place) {
-	for ; len(s.next) > 0; s.next = s.next[1:] {
-		p := s.next[0]
-		if s.asks {
-			p.wait.Refresh()
-		}
-		for _, owner := range p.wait.Blockers() {
-			if end := s.follow(owner, p); end != nil {
-				return end
-			}
-		}
-	}
-	return nil
-}
-
-// Look looks for a cycle of which w is the last wait, and reports whether there is one in this process: it was there at some moment of the call, and
-// w is told. Otherwise probes go to the processes to which the search has led. If one comes back, w is told then. round is another number each time; if it
-// is 0, nobody is asked, nor Redis.
-func (g *Graph) Look(w *Wait, round int) bool {
-	start := &place{wait: w, step: g.step(w, "")}
-	seen := make(map[*Wait]bool)
-	s := &search{graph: g, first: start.step, next: []*place{start}, asks: round > 0, isNew: func(w *Wait) bool {
-		known := seen[w]
-		seen[w] = true
-		return !known
-	}}
-	if end := s.run(); end != nil {
-		if !g.isStill(end) {
-			return false
-		}
-		w.Found(end.cycle())
-		return true
-	}
-	if round > 0 {
-		g.leave(s.exits, round)
-	}
-	return false
-}
-
-// isStill reports whether all of a way is as it was found.
-func (g *Graph) isStill(end *place) bool {
-	for p := end; p.before != nil; p = p.before {
-		if !p.before.wait.IsBlocked(p.step.Holds.Owner) {
-			return false
-		}
-	}
-	for p := end; p.before != nil; p = p.before { // after that, which may take a while
-		if !p.wait.IsWaiting() || !p.wait.Keeps(p.step.Holds.Owner) {
-			return false
-		}
-	}
-	return true
-}
-
-// cycle lists a way that ends where it began.
-func (p *place) cycle() []Step {
-	steps := p.before.steps()
-	steps[0] = *p.step // the same wait, with the hold that the last one waits for
-	return steps
-}
-
-// steps lists a way from where it began.
-func (p *place) steps() (all []Step) {
-	for ; p != nil; p = p.before {
-		all = append(all, *p.step)
-	}
-	slices.Reverse(all)
-	return all
 }
 
 // process is the graph of this process.

@@ -80,17 +80,16 @@ func (h *heard) isNew(v visit) bool {
 	return !known
 }
 
-// leave sends probes to where a search has left the process.
-func (g *Graph) leave(exits []exit, round int) {
-	said := make(map[string]bool)
-	for _, e := range exits {
-		if said[e.owner] || len(said) == mostProbes {
-			continue
+// probe sends probes to where a search has left the process.
+func (s *search) probe() {
+	for _, e := range s.exits {
+		if s.said < mostProbes {
+			s.said++
+			p := probe{Round: s.round, Owner: e.owner, Steps: wire(e.from.steps())}
+			p.say(e.from.wait, e.owner)
 		}
-		said[e.owner] = true
-		p := probe{Round: round, Owner: e.owner, Steps: wire(e.from.steps())}
-		p.say(e.from.wait, e.owner)
 	}
+	s.exits = nil
 }
 
 // say has a wait of this process send the probe to that of an owner that it waits for.
@@ -129,16 +128,18 @@ func (g *Graph) goOn(p *probe) {
 	for i := range steps {
 		from = &place{step: &steps[i], before: from, depth: i}
 	}
-	s := &search{graph: g, first: &steps[0], asks: true, isNew: func(w *Wait) bool {
+	s := &search{graph: g, first: &steps[0], round: p.Round, isNew: func(w *Wait) bool {
 		return g.isNew(visit{steps[0].Client, steps[0].Number, p.Round, w.Number})
 	}}
 	end := s.follow(p.Owner, from)
 	s.exits = nil // nobody here waits under that hold
 	if end == nil {
-		end = s.run()
+		end = s.run(false)
 	}
 	if end == nil {
-		g.leave(s.exits, p.Round)
+		end = s.leave()
+	}
+	if end == nil {
 		return
 	}
 	cycle := end.cycle()

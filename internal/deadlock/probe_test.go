@@ -192,10 +192,13 @@ func FuzzHear(f *testing.F) {
 
 // What a Client tells of its waits is read as it was, and its cycles are found by whoever reads it.
 func TestSeen(t *testing.T) {
+	const id = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41"
 	g := New()
-	require.Equal(t, []string{"is 0 0 "}, g.Answers("c"))
-	_, of, none, ok := ReadAnswer("is 0 0 ")
-	require.True(t, ok && of == 0 && none == nil)
+	for text, of := range map[string]*Graph{"none " + id: g, "off " + id: nil} {
+		require.Equal(t, []string{text}, of.Answers(id))
+		a, ok := ReadAnswer(text)
+		require.True(t, ok && a.Client == id && a.Off == (of == nil) && a.Wait == nil)
+	}
 	var seen []Seen
 	for i := range 3 {
 		f := newFake(i, []string{fmt.Sprint("h", i), fmt.Sprint("i", i)}, fmt.Sprint("h", (i+1)%3))
@@ -209,10 +212,11 @@ func TestSeen(t *testing.T) {
 	g.Add(&other.Wait)
 	for i, text := range g.Answers("c") {
 		require.True(t, len(text) < 8<<10)
-		n, of, s, ok := ReadAnswer(text)
-		require.True(t, ok && n == i+1 && of == 3)
-		require.Equal(t, 2, len(s.Holds))
-		seen = append(seen, *s)
+		require.True(t, strings.HasPrefix(text, fmt.Sprintf("is %d 3 {", i+1)))
+		a, ok := ReadAnswer(text)
+		require.True(t, ok && a.Client == "c" && !a.Off && a.Of == 3)
+		require.Equal(t, 2, len(a.Wait.Holds))
+		seen = append(seen, *a.Wait)
 	}
 	require.Equal(t, 3, len(seen))
 	cycles := Cycles(seen)
@@ -221,13 +225,12 @@ func TestSeen(t *testing.T) {
 	require.Equal(t, "lock 2", cycles[0][0].Lock)
 	require.Equal(t, 0, len(Cycles(seen[1:])))
 
-	const id = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41"
 	got, ok := ReadQuestion(Question(id))
 	require.True(t, ok && got == id)
-	for _, text := range []string{"", "ask", "ask ", "ask " + id + " ", "ask " + strings.ToUpper(id), "ask " + strings.Repeat("x", 36), "is 1 1 {"} {
+	for _, text := range []string{"", "ask", "ask ", "ask " + id + " ", "ask " + strings.ToUpper(id), "ask " + strings.Repeat("x", 36), "is 1 1 {", "is 0 0 ", "is 2 1 {}", "none x"} {
 		_, ok := ReadQuestion(text)
 		require.False(t, ok, text)
-		_, _, _, ok = ReadAnswer(text)
+		_, ok = ReadAnswer(text)
 		require.False(t, ok, text)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -11,7 +12,9 @@ import (
 // Who wants to see the graph asks the Clients for their long waits, over their ears:
 //
 //	question   ask <id>               the answers go to the ear of that id
-//	answer     is <n> <of> <JSON>     the n-th of so many, from 1; "is 0 0 " if there are none
+//	answer     is <n> <of> <JSON>     the n-th of so many, from 1
+//	           none <id>              that Client has no long wait
+//	           off <id>               it has not Options.Deadlock, and does not know
 //
 // That is for people who look: no Client asks.
 
@@ -53,14 +56,19 @@ func ReadQuestion(text string) (id string, ok bool) {
 	return "", false
 }
 
-// Answers tell of the long waits of a Client.
+// Answers tell of the long waits of a Client. A Client without the option has no graph.
 func (g *Graph) Answers(client string) (texts []string) {
+	if g == nil {
+		return []string{"off " + client}
+	}
 	for _, w := range g.Waits() {
 		if w.Client != client || !w.IsWaiting() || len(texts) == mostSeenWaits {
 			continue
 		}
 		w.Refresh()
 		s := Seen{Host: g.host, PID: g.pid, Client: client, Number: w.Number, Lock: cut(w.Lock, mostName), Began: w.Began, Blockers: w.Blockers()}
+		slices.Sort(s.Blockers)
+		s.Blockers = slices.Compact(s.Blockers)
 		for _, h := range w.Holds {
 			if w.Keeps(h.Owner) {
 				s.Holds = append(s.Holds, SeenHold{h.Owner, cut(h.Name, mostName), h.Since})
@@ -76,7 +84,7 @@ func (g *Graph) Answers(client string) (texts []string) {
 		}
 	}
 	if len(texts) == 0 {
-		return []string{"is 0 0 "}
+		return []string{"none " + client}
 	}
 	for i, text := range texts {
 		texts[i] = fmt.Sprintf("is %d %d %s", i+1, len(texts), text)
@@ -84,23 +92,32 @@ func (g *Graph) Answers(client string) (texts []string) {
 	return texts
 }
 
-// ReadAnswer reads one. It reports false if it is none; s is nil if the Client has no long wait.
-func ReadAnswer(text string) (n, of int, s *Seen, ok bool) {
-	var rest string
-	if _, err := fmt.Sscanf(text, "is %d %d", &n, &of); err != nil {
-		return 0, 0, nil, false
+// Answer is what a Client has said.
+type Answer struct {
+	Client string
+	Off    bool  // it has not Options.Deadlock
+	Of     int   // how many waits it tells of
+	Wait   *Seen // one of these; nil: it has none
+}
+
+var waitless = regexp.MustCompile(`^(none|off) ([0-9a-f-]{36})$`)
+
+// ReadAnswer reads one. It reports false if it is none.
+func ReadAnswer(text string) (a Answer, ok bool) {
+	if m := waitless.FindStringSubmatch(text); m != nil {
+		return Answer{Client: m[2], Off: m[1] == "off"}, true
 	}
-	if parts := strings.SplitN(text, " ", 4); len(parts) == 4 {
-		rest = parts[3]
+	var n int
+	if _, err := fmt.Sscanf(text, "is %d %d", &n, &a.Of); err != nil || n < 1 || n > a.Of || a.Of > mostSeenWaits {
+		return a, false
 	}
-	if n == 0 {
-		return 0, 0, nil, true
+	parts := strings.SplitN(text, " ", 4)
+	a.Wait = new(Seen)
+	if len(parts) < 4 || json.Unmarshal([]byte(parts[3]), a.Wait) != nil {
+		return a, false
 	}
-	s = new(Seen)
-	if json.Unmarshal([]byte(rest), s) != nil {
-		return 0, 0, nil, false
-	}
-	return n, of, s, true
+	a.Client = a.Wait.Client
+	return a, true
 }
 
 // still is a wait that was seen, as a search takes it.

@@ -15,7 +15,7 @@ import (
 //	state     event                        next
 //	waiting   After is over                long: it is in the graph
 //	long      a cycle is found             failed, or told of once
-//	          none is found                asks Redis who is in its way, and looks again; then after a pause that doubles
+//	          none is found                speaks to those in its way, asks Redis who else is; again after a pause that doubles
 //	any       the lock, ctx, time, Close   over: it is out of the graph
 //
 // All that is done on a goroutine of its own, which begins with the timer. A Lock without the option, or whose ctx carries no hold, has none of this; one
@@ -133,9 +133,7 @@ func (b *blocked) look(round int, pause time.Duration) {
 		}
 		b.mu.Unlock()
 	}
-	if !terms.Graph.Look(&b.wait, 0) {
-		terms.Graph.Look(&b.wait, round)
-	}
+	terms.Graph.Look(&b.wait, round)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended.Err() == nil && !b.found {

@@ -40,7 +40,7 @@ func holdsOf(ctx context.Context) (all []deadlock.Hold) {
 }
 
 // Blockers are the owners that are in its way, as far as is known: those of its own process, the one that the last refusal named, and those that Redis
-// named when it was asked.
+// named when it was asked. Those before it in line, of fair locks too, wait for the same owners: they are on no way that is not there without them.
 func (b *blocked) Blockers() (all []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -17,11 +17,13 @@ func (b *blocked) listen() {
 	}
 }
 
-// Say speaks to the Client of an owner in the way. The user may lack the right to: then nobody hears of it.
+// Say speaks to the Client of an owner in the way, and returns at once, for there may be many such. The user may lack the right to: then nobody hears of it.
 func (b *blocked) Say(owner, text string) {
 	c := b.spec.Engine
 	if id, _, _ := strings.Cut(owner, ":"); id != c.ID {
-		_, _ = c.publish(c.earOf(id), pubsub.Spoken{Kind: deadlock.Kind, Payload: text})
+		c.inBackground(func() { // ends when Redis has answered, or does not
+			_, _ = c.publish(c.earOf(id), pubsub.Spoken{Kind: deadlock.Kind, Payload: text})
+		})
 	}
 }
 

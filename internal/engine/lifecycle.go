@@ -40,10 +40,10 @@ func New(rdb rueidis.Client, id string, o Options) *Engine {
 		{kind: saidAsked, heard: c.askables.heard, live: c.askables.lookAtAll},
 		{kind: saidAsked, heard: c.askedIdle, live: c.hearsIdle, lost: c.missesIdle, deaf: c.missesIdle},
 		{kind: saidTried, heard: c.triedIdle},
+		{kind: deadlock.SeenKind, heard: c.describe},
 	}
 	if o.Deadlock.After > 0 {
-		c.ear.of = append(c.ear.of, listener{kind: deadlock.Kind, heard: c.probed}, // who looks does so again
-			listener{kind: deadlock.SeenKind, heard: c.describe})
+		c.ear.of = append(c.ear.of, listener{kind: deadlock.Kind, heard: c.probed}) // who looks does so again
 	}
 	c.sweepers = sweep.New(c.Calls, rdb)
 	c.idle.timer = time.AfterFunc(time.Hour, func() { c.releaseIdle(time.Now()) })

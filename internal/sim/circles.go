@@ -79,12 +79,14 @@ func (c *circles) got(k *worker, err error) {
 	at.waits = nil
 }
 
-// apart is another process.
-func (c *circles) apart(redis rueidis.Client) rueidis.Client {
+// apart is another process, whose clock is ahead by that much.
+func (c *circles) apart(redis rueidis.Client, ahead time.Duration) rueidis.Client {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.graphs = append(c.graphs, deadlock.New())
-	return deadlock.Apart{Client: redis, Graph: c.graphs[len(c.graphs)-1]}
+	g := deadlock.New()
+	g.Ahead = ahead
+	c.graphs = append(c.graphs, g)
+	return deadlock.Apart{Client: redis, Graph: g}
 }
 
 // rest looks for what is left when all calls have ended.
@@ -147,10 +149,12 @@ func (s *standing) isIn(w rlock.DeadlockWait) bool {
 }
 
 // within is how long a circle may stand: the time after which its last wait looks, a quarter more if a probe comes too early, and the ways of two laps. If
-// something fails, pauses double, and the look after the end of that may be as far away as that lasted.
+// something fails, pauses double, and the look after the end of that may be as far away as that lasted. The same if clocks differ: what is taken for the last
+// wait may have begun before the circle closed, by as much.
 func (w *world) within() time.Duration {
 	after := w.plan.Processes[0].Options.Deadlock.After
 	bound := 2*after + 4*time.Duration(len(w.all)+4)*w.far + w.reach()
+	bound += 2 * w.plan.skew()
 	if !w.plan.isCalm() {
 		bound += 2*w.settle() + 60*time.Second
 	}
@@ -198,7 +202,7 @@ func (c *circles) look() {
 // inCircles works in sections inside of each other, whose locks have no order.
 func (k *worker) inCircles() {
 	for k.sleep(k.process.ctx, k.about(k.world().plan.Think)) {
-		if !k.chain(k.process.ctx, k.r.Perm(len(k.names))[:1+k.r.IntN(min(3, len(k.names)))]) {
+		if !k.chain(k.process.ctx, k.r.Perm(len(k.names))[:1+k.r.IntN(min(4, len(k.names)))]) {
 			return
 		}
 	}
@@ -217,6 +221,9 @@ func (k *worker) chain(ctx context.Context, names []int) bool {
 	var all []held
 	goesOn := true
 	for _, at := range names {
+		if len(all) > 0 && k.chance(0.5) { // some wait for what it has before it begins to wait itself
+			k.sleep(ctx, k.about(4*k.process.plan.Options.Deadlock.After))
+		}
 		w := k.single(at)
 		if w.upper != nil {
 			w.upper, w.lock, w.shared = nil, w.rw.Read(), true

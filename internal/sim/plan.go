@@ -71,6 +71,7 @@ func (k Kind) isCounter() bool { return k >= kinds }
 type Process struct {
 	Latency, Jitter time.Duration // of one direction
 	Options         rlock.Options // but for the watchdog's
+	Ahead           time.Duration // by which its clock is, in the eyes of who looks for deadlocks
 	Workers         []Worker
 }
 
@@ -251,11 +252,13 @@ func NewPlan(seed uint64, l Limits) *Plan {
 func (p *Plan) drawCircles(r *rand.Rand) {
 	p.Circles, p.Odd, p.Leave, p.Long = true, 0, pick(r, 0, 0.2, 0.6), 0
 	p.Processes = p.Processes[:min(len(p.Processes), 6)]
-	after := pick(r, 50*time.Millisecond, 300*time.Millisecond, time.Second)
+	after := pick(r, 5*time.Millisecond, 50*time.Millisecond, 300*time.Millisecond, time.Second)
+	skew := pick(r, 0, 0, after/2, 4*after)
 	for i := range p.Processes {
 		one := &p.Processes[i]
 		one.Workers = one.Workers[:min(len(one.Workers), 3)]
 		one.Options.Deadlock = rlock.Deadlock{After: after, Action: rlock.DeadlockFail}
+		one.Ahead = between(r, -skew, skew)
 		for j := range one.Workers {
 			one.Workers[j].Names = r.Perm(len(p.Names))
 		}
@@ -346,6 +349,15 @@ func (p *Plan) drawFaults(r *rand.Rand) {
 		}
 		p.Faults = append(p.Faults, f)
 	}
+}
+
+// skew is how far clocks are apart.
+func (p *Plan) skew() time.Duration {
+	least, most := time.Duration(0), time.Duration(0)
+	for _, one := range p.Processes {
+		least, most = min(least, one.Ahead), max(most, one.Ahead)
+	}
+	return most - least
 }
 
 // isCalm reports whether nothing disturbs it.

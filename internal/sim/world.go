@@ -324,7 +324,7 @@ func (p *process) apart(redis rueidis.Client) rueidis.Client {
 	if p.world.circles == nil {
 		return redis
 	}
-	return p.world.circles.apart(redis)
+	return p.world.circles.apart(redis, p.plan.Ahead)
 }
 
 func (w *world) run() {

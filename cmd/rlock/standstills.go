@@ -1,0 +1,171 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/deadlock"
+	"github.com/go-rlock/rlock/pubsub"
+)
+
+// standstills are the long waits that the Clients have told of.
+type standstills struct {
+	waits  []deadlock.Seen
+	asked  int             // Clients
+	silent map[string]bool // the ids of those of them that did not answer
+	know   map[string]bool // and of those that did, and have Options.Deadlock
+}
+
+// earPrefix begins the channel on which a Client is spoken to.
+var earPrefix = strings.TrimSuffix(pubsub.EarChannel(""), "}")
+
+// ears are the channels on which Clients listen, and whether these are sharded.
+func (v *viewer) ears(ctx context.Context) (map[string]bool, error) {
+	all := make(map[string]bool)
+	var down error
+	answers := false
+	for _, n := range nodes(v.rdb) {
+		names, err := n.Do(ctx, n.B().PubsubChannels().Pattern(pubsub.EarChannel("*")).Build()).AsStrSlice()
+		if err != nil {
+			down = fmt.Errorf("%s: PUBSUB: %w", n.addr, err)
+			continue
+		}
+		answers = true
+		for _, name := range names {
+			all[name] = false
+		}
+		names, _ = n.Do(ctx, n.B().PubsubShardchannels().Pattern(pubsub.EarChannel("*")).Build()).AsStrSlice() // before Redis 7 there are none
+		for _, name := range names {
+			all[name] = true
+		}
+	}
+	if !answers {
+		return nil, down
+	}
+	return all, nil
+}
+
+// standstills asks all Clients that listen, which have that long to answer.
+func (v *viewer) standstills(ctx context.Context, within time.Duration) (w standstills, err error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	ears, err := v.ears(ctx)
+	if err != nil || len(ears) == 0 {
+		return w, err
+	}
+	var b [16]byte
+	_, _ = rand.Read(b[:])                                                      // it never fails
+	id := fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]) // in the form of a Client's
+	answers, err := v.hear(ctx, pubsub.EarChannel(id), ears)
+	if err != nil {
+		return w, err
+	}
+	question := pubsub.Spoken{Kind: deadlock.SeenKind, Payload: deadlock.Question(id)}.String()
+	w.asked, w.silent, w.know = len(ears), make(map[string]bool), make(map[string]bool)
+	for channel, sharded := range ears {
+		w.silent[strings.TrimSuffix(strings.TrimPrefix(channel, earPrefix), "}")] = true
+		cmd := v.rdb.B().Publish().Channel(channel).Message(question).Build()
+		if sharded {
+			cmd = v.rdb.B().Spublish().Channel(channel).Message(question).Build()
+		}
+		if err := v.rdb.Do(ctx, cmd).Error(); err != nil {
+			return w, fmt.Errorf("PUBLISH: %w", err)
+		}
+	}
+	defer func() {
+		slices.SortFunc(w.waits, func(a, b deadlock.Seen) int { return a.Began.Compare(b.Began) })
+	}()
+	over := time.After(within)
+	missing := 0 // answers of Clients that have said how many there are
+	for len(w.silent) > 0 || missing > 0 {
+		select {
+		case text := <-answers:
+			said, _ := pubsub.ReadSpoken(text)
+			a, ok := deadlock.ReadAnswer(said.Payload)
+			if said.Kind != deadlock.SeenKind || !ok {
+				continue
+			}
+			if w.silent[a.Client] {
+				delete(w.silent, a.Client)
+				missing += a.Of
+			}
+			w.know[a.Client] = !a.Off
+			if a.Wait != nil {
+				w.waits = append(w.waits, *a.Wait)
+				missing--
+			}
+		case <-over:
+			return w, nil
+		case <-ctx.Done():
+			return w, ctx.Err()
+		}
+	}
+	return w, nil
+}
+
+// isKnown reports whether the Client of an owner tells of its waits.
+func (w *standstills) isKnown(owner string) bool { return w.know[clientID(owner)] }
+
+// leadsTo says where it goes on from an owner.
+func (w *standstills) leadsTo(owner string) string {
+	for i := range w.waits {
+		if s := &w.waits[i]; slices.ContainsFunc(s.Holds, func(h deadlock.SeenHold) bool { return h.Owner == owner }) {
+			return fmt.Sprintf("waits for %q", s.Lock)
+		}
+	}
+	if w.isKnown(owner) {
+		return "waits for nothing"
+	}
+	return "says nothing"
+}
+
+// held is the hold of the j-th wait of a cycle for which the one before it waits.
+func held(cycle []*deadlock.Seen, j int) []deadlock.SeenHold {
+	s, before := cycle[j], cycle[(j+len(cycle)-1)%len(cycle)]
+	at := slices.IndexFunc(s.Holds, func(h deadlock.SeenHold) bool { return slices.Contains(before.Blockers, h.Owner) })
+	return s.Holds[max(at, 0) : max(at, 0)+1]
+}
+
+// hear listens on a channel, on sharded ones as well if one of the ears is, and returns when it does.
+func (v *viewer) hear(ctx context.Context, channel string, ears map[string]bool) (<-chan string, error) {
+	answers := make(chan string, 1000)
+	listens := []rueidis.Completed{v.rdb.B().Subscribe().Channel(channel).Build()}
+	for _, sharded := range ears {
+		if sharded {
+			listens = append(listens, v.rdb.B().Ssubscribe().Channel(channel).Build())
+			break
+		}
+	}
+	ready := make(chan error, 2*len(listens))
+	for _, listen := range listens {
+		hooked := rueidis.WithOnSubscriptionHook(ctx, func(rueidis.PubSubSubscription) { ready <- nil })
+		go func() { // ends with ctx
+			err := v.rdb.Receive(hooked, listen, func(m rueidis.PubSubMessage) {
+				select {
+				case answers <- m.Message:
+				default:
+				}
+			})
+			if err != nil {
+				ready <- fmt.Errorf("SUBSCRIBE: %w", err)
+			}
+		}()
+	}
+	for range listens {
+		select {
+		case err := <-ready:
+			if err != nil {
+				return nil, err
+			}
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	return answers, nil
+}

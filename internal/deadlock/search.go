@@ -1,0 +1,137 @@
+package deadlock
+
+import "slices"
+
+// place is a wait that a search has come to.
+type place struct {
+	wait   *Wait // nil: it is of another process
+	step   *Step
+	before *place // that waits for its hold; nil: it is where the search began
+	depth  int    // from there
+}
+
+// search follows waits of this process.
+type search struct {
+	graph    *Graph
+	first    *Step            // where it began; that is the last wait of the cycle
+	round    int              // how often that has looked
+	isNew    func(*Wait) bool // whether it is the first time that the search has come to that wait
+	next     []*place
+	been     []*place
+	followed map[string]bool // owners
+	exits    []exit
+	said     int // to so many owners
+}
+
+// exit is where a search leaves the process: nobody here has that owner's hold and waits.
+type exit struct {
+	from  *place
+	owner string
+}
+
+// follow takes up the waits that an owner's hold is kept by. It returns the end of the way if that is where the search began.
+func (s *search) follow(owner string, from *place) (end *place) {
+	if s.followed[owner] {
+		return nil
+	}
+	if s.followed == nil {
+		s.followed = make(map[string]bool)
+	}
+	s.followed[owner] = true
+	keepers := s.graph.keepers(owner)
+	if len(keepers) == 0 {
+		s.exits = append(s.exits, exit{from, owner})
+	}
+	for _, k := range keepers {
+		p := &place{wait: k, step: s.graph.step(k, owner), before: from, depth: from.depth + 1}
+		switch {
+		case s.first.is(k):
+			return p
+		case p.depth < Most && p.step.before(s.first) && s.isNew(k):
+			s.next = append(s.next, p)
+		}
+	}
+	return nil
+}
+
+// run goes on until it is back where the search began, or there is nothing left to follow. asks: with what Redis says.
+func (s *search) run(asks bool) (end *place) {
+	for ; len(s.next) > 0; s.next = s.next[1:] {
+		p := s.next[0]
+		s.been = append(s.been, p)
+		if asks {
+			p.wait.Refresh()
+		}
+		for _, owner := range p.wait.Blockers() {
+			if end := s.follow(owner, p); end != nil {
+				return end
+			}
+		}
+	}
+	return nil
+}
+
+// leave goes on elsewhere when run has come to nothing: probes go to where the search has left the process. Only then is Redis asked, for that takes as long
+// as a probe: a wait may have been overtaken by a hold of another process since it asked last.
+func (s *search) leave() (end *place) {
+	s.probe()
+	s.next, s.been = s.been, nil
+	if end := s.run(true); end != nil {
+		return end
+	}
+	s.probe()
+	return nil
+}
+
+// Look looks for a cycle of which w is the last wait, and reports whether there is one in this process: it was there at some moment of the call, and
+// w is told. Otherwise probes go to the processes to which the search has led. If one comes back, w is told then. round is another number each time; if it
+// is 0, nobody is asked, nor Redis.
+func (g *Graph) Look(w *Wait, round int) bool {
+	start := &place{wait: w, step: g.step(w, "")}
+	seen := make(map[*Wait]bool)
+	s := &search{graph: g, first: start.step, round: round, next: []*place{start}, isNew: func(w *Wait) bool {
+		known := seen[w]
+		seen[w] = true
+		return !known
+	}}
+	end := s.run(false)
+	if end == nil && round > 0 {
+		end = s.leave()
+	}
+	if end == nil || !g.isStill(end) {
+		return false
+	}
+	w.Found(end.cycle())
+	return true
+}
+
+// isStill reports whether all of a way is as it was found.
+func (g *Graph) isStill(end *place) bool {
+	for p := end; p.before != nil; p = p.before {
+		if !p.before.wait.IsBlocked(p.step.Holds.Owner) {
+			return false
+		}
+	}
+	for p := end; p.before != nil; p = p.before { // after that, which may take a while
+		if !p.wait.IsWaiting() || !p.wait.Keeps(p.step.Holds.Owner) {
+			return false
+		}
+	}
+	return true
+}
+
+// cycle lists a way that ends where it began.
+func (p *place) cycle() []Step {
+	steps := p.before.steps()
+	steps[0] = *p.step // the same wait, with the hold that the last one waits for
+	return steps
+}
+
+// steps lists a way from where it began.
+func (p *place) steps() (all []Step) {
+	for ; p != nil; p = p.before {
+		all = append(all, *p.step)
+	}
+	slices.Reverse(all)
+	return all
+}

@@ -1,0 +1,191 @@
+package rlock_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/deadlock"
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Frames that carry a probe, of the first lap and of the second one.
+func firstLap(cmd []string) bool  { return isProbe(cmd) && !secondLap(cmd) }
+func secondLap(cmd []string) bool { return isProbe(cmd) && strings.Contains(cmd[2], `"b":true`) }
+
+func isProbe(cmd []string) bool {
+	return len(cmd) == 3 && strings.HasPrefix(cmd[1], "rlock_client:") && strings.Contains(cmd[2], `"s":[`)
+}
+
+// ring is a circle of three processes, each of which has its own way to Redis. They begin to wait in their order; so the last looks, its probe goes to the
+// first, from there to the second, and to itself.
+type ring struct {
+	clients [3]*rlock.Client
+	proxies [3]*redistest.Proxy
+	graphs  [3]*deadlock.Graph
+	parties []party
+	waits   waitsOf
+}
+
+func newRing(t *testing.T, o func(i int) rlock.Options) *ring {
+	t.Helper()
+	r := &ring{waits: newWaits()}
+	name := redistest.Name(t)
+	lock := func(i, n int) rlock.Locker { return r.clients[i].Mutex(fmt.Sprint(name, "/", n%3)) }
+	for i := range r.clients {
+		r.proxies[i], r.graphs[i] = redistest.StartProxy(t, redistest.Shared(t)), deadlock.New()
+		options := o(i)
+		options.Trace = r.waits.trace()
+		var rdb rueidis.Client = redistest.Dial(t, r.proxies[i].Addr())
+		r.clients[i] = newClient(t, deadlock.Apart{Client: rdb, Graph: r.graphs[i]}, options)
+		r.parties = append(r.parties, party{lock(i, i), lock(i, i+1)})
+	}
+	return r
+}
+
+// isOfTheLast reports whether a probe is because the last has looked: then all wait.
+func (r *ring) isOfTheLast(cmd []string) bool {
+	return isProbe(cmd) && strings.Contains(cmd[2], r.clients[2].ID())
+}
+
+// requireNothingLeft checks that no wait is in a graph, and that the others can have all locks.
+func (r *ring) requireNothingLeft(t *testing.T, gone int) {
+	t.Helper()
+	for i, g := range r.graphs {
+		require.Empty(t, g.Waits(), i)
+	}
+	other := (gone + 1) % 3
+	for _, p := range r.parties {
+		m, ok := p.has.(*rlock.Mutex)
+		require.True(t, ok)
+		_, unlock, err := r.clients[other].Mutex(m.Name()).TryLock(t.Context(), atMost)
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+	}
+}
+
+// A process that dies while a probe is on its way is in no deadlock any more: its lock comes free when its lease ends. Nobody fails, wherever the probe was,
+// and nothing is left.
+func TestDeadlockMemberKilled(t *testing.T) {
+	for name, row := range map[string]struct {
+		dies    int
+		at      func(cmd []string) bool
+		hearing bool // it dies when it hears that; otherwise when it is about to say it
+	}{
+		"the second hears the first lap":  {1, firstLap, true},
+		"the second says the first lap":   {1, firstLap, false},
+		"the second hears the second lap": {1, secondLap, true},
+		"the second says the second lap":  {1, secondLap, false},
+		"the first hears the second lap":  {0, secondLap, true},
+		"the last hears the first lap":    {2, firstLap, true},
+		"the last says the second lap":    {2, secondLap, false},
+		"the last hears the second lap":   {2, secondLap, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			r := newRing(t, func(i int) rlock.Options {
+				o := failAfter(300 * time.Millisecond)
+				if i == row.dies {
+					o.WatchdogTimeout = shortWatchdog
+				}
+				return o
+			})
+			var dead atomic.Bool
+			kill := func(hears bool) redistest.Hook {
+				return func(cmd []string) redistest.Action {
+					if dead.Load() || row.hearing == hears && r.isOfTheLast(cmd) && row.at(cmd) {
+						dead.Store(true)
+						return redistest.Cut
+					}
+					return redistest.Pass
+				}
+			}
+			r.proxies[row.dies].OnReply(kill(true))
+			r.proxies[row.dies].OnRequest(kill(false))
+			errs := circle(t, r.parties, func(int) { r.waits.next(t) })
+			require.True(t, dead.Load())
+			for i, err := range errs {
+				require.NotErrorIs(t, err, rlock.ErrDeadlock, i)
+				if i != row.dies {
+					require.NoError(t, err, i)
+				}
+			}
+			r.requireNothingLeft(t, row.dies)
+		})
+	}
+}
+
+// The same of a Client that is closed while a probe is on its way to it.
+func TestDeadlockMemberClosed(t *testing.T) {
+	for name, at := range map[string]func(cmd []string) bool{"first lap": firstLap, "second lap": secondLap} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			r := newRing(t, func(int) rlock.Options { return failAfter(300 * time.Millisecond) })
+			on := make(chan struct{})
+			first := true
+			r.proxies[0].OnRequest(func(cmd []string) redistest.Action { // from the first to the second
+				if !first || !r.isOfTheLast(cmd) || !at(cmd) {
+					return redistest.Pass
+				}
+				first = false
+				close(on)
+				return redistest.Hold
+			})
+			var closed sync.WaitGroup
+			closed.Go(func() { // ends when the probe is there
+				<-on
+				r.clients[1].Close()
+				r.proxies[0].Release()
+			})
+			errs := circle(t, r.parties, func(int) { r.waits.next(t) })
+			closed.Wait()
+			require.NoError(t, errs[0])
+			require.ErrorIs(t, errs[1], rlock.ErrClosed)
+			require.NoError(t, errs[2])
+			r.requireNothingLeft(t, 1)
+		})
+	}
+}
+
+// A circle that would lead through a hold of Redisson's is none that is found: Java does not say what it waits for. Whoever waits for it goes on when it
+// unlocks.
+func TestDeadlockEndsAtJava(t *testing.T) {
+	redistest.Parallel(t)
+	w := newWaits()
+	o := failAfter(10 * time.Millisecond)
+	o.Trace = w.trace()
+	b := newBench(t, o)
+	x, java := b.name+"/x", "285475da-9152-4c83-822a-67ee2f116a79:12"
+	require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Hset().Key(x).FieldValue().FieldValue(java, "1").Build()).Error())
+	require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Pexpire().Key(x).Milliseconds(60_000).Build()).Error())
+	ended := make(chan error, 1)
+	go func() { // ends with x
+		ended <- b.Mutex(b.name+"/y").Do(t.Context(), func(ctx context.Context) error {
+			return b.Mutex(x).Do(ctx, func(context.Context) error { return nil })
+		})
+	}()
+	w.next(t)
+	redistest.Eventually(t, atMost, func() bool {
+		for _, wait := range deadlock.Of(b.rdb).Waits() {
+			if wait.Client == b.ID() {
+				wait.Refresh()
+				require.Equal(t, []string{java}, slices.Compact(wait.Blockers()))
+				return true
+			}
+		}
+		return false
+	}, "it has waited for long")
+	require.Empty(t, ended)
+	_, err := b.Mutex(x).ForceUnlock(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, <-ended)
+}
