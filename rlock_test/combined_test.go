@@ -59,3 +59,53 @@ func TestAskedAfterAnAdopt(t *testing.T) {
 	require.NoError(t, got.err)
 	require.NoError(t, got.unlock())
 }
+
+// G8: a process that keeps a lock, and does not know yet that somebody has forced it open, reserves no tokens above that of whoever has it now.
+func TestNoTokensOfALostLock(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	m := b.FencedMutex(b.name, rlock.WithLinger(long))
+	keep(t, b.Client, m)
+	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookFor") == 0 }, "it has its first tokens")
+	other := newClient(t, b.rdb).FencedMutex(b.name)
+	forced, err := other.ForceUnlock(context.Background())
+	require.NoError(t, err)
+	require.True(t, forced)
+	ctx, unlock, err := other.Lock(context.Background())
+	require.NoError(t, err)
+	owner, _ := other.FencingToken(ctx)
+	for {
+		ctx, unlock, err := m.TryLock(context.Background(), 0)
+		if err != nil {
+			require.ErrorIs(t, err, rlock.ErrNotAcquired, "it has noticed")
+			break
+		}
+		token, _ := m.FencingToken(ctx)
+		require.Less(t, token, owner)
+		_ = unlock() // which is lost in the end
+	}
+	require.NoError(t, unlock())
+	require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
+}
+
+// A hold that an All has re-entered can be exported when that has ended, and not before.
+func TestExportAfterAnAll(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	m := b.Mutex(b.name)
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	inner, unlockAll, err := rlock.All(m, b.Mutex(b.name+":2")).Lock(ctx)
+	require.NoError(t, err)
+	for _, ctx := range []context.Context{ctx, inner} {
+		_, err = rlock.Export(ctx)
+		require.ErrorIs(t, err, rlock.ErrNotExported)
+	}
+	require.NoError(t, unlockAll())
+	ticket, err := rlock.Export(ctx)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	_, unlock, err = b.Adopt(context.Background(), ticket)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+}

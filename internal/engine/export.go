@@ -58,8 +58,11 @@ func (l *Level) IsExported() bool {
 	return l.hold.exported
 }
 
-// TakenTogether notes that its hold is one of several that end together.
+// TakenTogether notes that its hold is one of several that end together, unless it is one that the caller had before.
 func (l *Level) TakenTogether() {
+	if l != &l.hold.first {
+		return
+	}
 	l.hold.tenure.mu.Lock()
 	defer l.hold.tenure.mu.Unlock()
 	l.hold.together = true
