@@ -2,6 +2,9 @@ package rlock_test
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -108,4 +111,107 @@ func TestExportAfterAnAll(t *testing.T) {
 	_, unlock, err = b.Adopt(context.Background(), ticket)
 	require.NoError(t, err)
 	require.NoError(t, unlock())
+}
+
+// A lock is not kept that its hold was asked for, also by those who cannot ask: a leader that resigns because of them would keep them out.
+func TestNotKeptWhenAsked(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	m := b.Mutex(b.name, rlock.WithAsked(), rlock.WithLinger(long))
+	keep(t, b.Client, m)
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	conn, giveBack := b.rdb.Dedicate()
+	defer giveBack()
+	defer conn.Close()
+	require.NoError(t, conn.Do(t.Context(), conn.B().Subscribe().Channel("redisson_lock__channel:{"+b.name+"}").Build()).Error())
+	awaitAsked(t, ctx)
+	require.NoError(t, unlock())
+	require.False(t, b.exists(t, b.name))
+	require.Zero(t, b.Stats().Idle)
+}
+
+// Goroutines of two processes lock, export, adopt, leave and are asked, all of that at once: nobody is inside with another, tokens rise, and nothing is left.
+func TestAllTogether(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	clients := []*rlock.Client{b.Client, newClient(t, b.rdb)}
+	var (
+		last    int64
+		inside  sync.Mutex
+		all     sync.WaitGroup
+		tickets = make(chan string, 100)
+		until   = time.Now().Add(4 * time.Second)
+	)
+	section := func(ctx context.Context, m *rlock.Mutex) {
+		if !inside.TryLock() {
+			t.Error("two are inside")
+			return
+		}
+		defer inside.Unlock()
+		token, ok := m.FencingToken(ctx)
+		if !ok || token <= last {
+			t.Errorf("token %d after %d", token, last)
+		}
+		last = token
+	}
+	for i := range 8 {
+		c := clients[i%2]
+		options := []rlock.Option{rlock.WithLinger(long), rlock.WithAsked()}
+		m := c.FencedMutex(b.name, options[:i/2%3]...)
+		random := rand.New(rand.NewPCG(uint64(i), 1))
+		all.Go(func() {
+			for time.Now().Before(until) {
+				var ctx context.Context
+				var unlock rlock.UnlockFunc
+				var err error
+				select {
+				case ticket := <-tickets:
+					ctx, unlock, err = c.Adopt(context.Background(), ticket, options[:random.IntN(3)]...)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				default:
+					wait, cancel := context.WithTimeout(context.Background(), time.Duration(random.IntN(30))*time.Millisecond)
+					ctx, unlock, err = m.Lock(wait)
+					if err != nil {
+						if !errors.Is(err, rlock.ErrNotAcquired) {
+							t.Error(err)
+						}
+						cancel()
+						continue
+					}
+					defer cancel()
+				}
+				section(ctx, m)
+				if random.IntN(4) == 0 {
+					ticket, err := rlock.Export(context.WithoutCancel(ctx))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					tickets <- ticket
+				}
+				if err := unlock(); err != nil {
+					t.Error(err)
+				}
+				if random.IntN(3) == 0 {
+					pass(time.Duration(random.IntN(3)) * time.Millisecond)
+				}
+			}
+		})
+	}
+	all.Wait()
+	close(tickets)
+	for ticket := range tickets {
+		_, unlock, err := b.Adopt(context.Background(), ticket)
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+	}
+	for _, c := range clients {
+		require.NoError(t, c.Shutdown(context.Background()))
+	}
+	redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) && !b.exists(t, "rlock_queue:{"+b.name+"}") }, "nothing is left")
+	require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
 }

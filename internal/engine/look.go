@@ -104,7 +104,11 @@ func (c *Engine) look(some []*askable) (again bool) {
 			}
 			again = true
 		}
+		asked := e.asked
 		s.mu.Unlock()
+		if asked {
+			c.askedIdleOf(e.tag)
+		}
 	}
 	return again
 }
