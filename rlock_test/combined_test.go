@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -131,11 +133,14 @@ func TestNotKeptWhenAsked(t *testing.T) {
 	require.Zero(t, b.Stats().Idle)
 }
 
-// Goroutines of two processes lock, export, adopt, leave and are asked, all of that at once: nobody is inside with another, tokens rise, and nothing is left.
+// Goroutines of two processes lock, export, adopt, leave and are asked, all of that at once, and somebody forges messages: nobody is inside with another,
+// tokens rise, and nothing is left.
 func TestAllTogether(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
-	clients := []*rlock.Client{b.Client, newClient(t, b.rdb)}
+	b := bareBench(t)
+	finds := rlock.Options{Deadlock: rlock.Deadlock{After: 5 * time.Millisecond, Action: rlock.DeadlockFail}}
+	b.Client = newClient(t, b.rdb, finds)
+	clients := []*rlock.Client{b.Client, newClient(t, b.rdb, finds)}
 	var (
 		last    int64
 		inside  sync.Mutex
@@ -155,6 +160,21 @@ func TestAllTogether(t *testing.T) {
 		}
 		last = token
 	}
+	all.Go(func() {
+		random := rand.New(rand.NewPCG(9, 9))
+		kinds := []string{"asked", "tried", "deadlock", "waits", "found", "other"}
+		for time.Now().Before(until) {
+			payload := strconv.FormatUint(uint64(10+random.IntN(4))*1e18+uint64(random.IntN(1000)), 10)
+			if random.IntN(4) == 0 {
+				payload = strings.Repeat(payload, random.IntN(500))
+			}
+			err := b.rdb.Do(context.Background(), b.rdb.B().Publish().Channel(ear(clients[random.IntN(2)])).
+				Message("0 "+kinds[random.IntN(len(kinds))]+" "+payload).Build()).Error()
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
 	for i := range 8 {
 		c := clients[i%2]
 		options := []rlock.Option{rlock.WithLinger(long), rlock.WithAsked()}
@@ -175,14 +195,13 @@ func TestAllTogether(t *testing.T) {
 				default:
 					wait, cancel := context.WithTimeout(context.Background(), time.Duration(random.IntN(30))*time.Millisecond)
 					ctx, unlock, err = m.Lock(wait)
+					cancel()
 					if err != nil {
 						if !errors.Is(err, rlock.ErrNotAcquired) {
 							t.Error(err)
 						}
-						cancel()
 						continue
 					}
-					defer cancel()
 				}
 				section(ctx, m)
 				if random.IntN(4) == 0 {
