@@ -37,6 +37,7 @@ var preludes = map[string][]string{
 	"rw_force":      {"owner_of", "hold_key"},
 	"export":        {"hold_key", "lives", "readers"},
 	"adopt":         {"raise"},
+	"reserve":       {"raise"},
 	"permits":       {"clock", "counter", "message", "line"},
 	"permits_renew": {"clock"},
 	"permits_lease": {"clock", "message", "line"},

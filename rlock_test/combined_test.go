@@ -2,6 +2,11 @@ package rlock_test
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -58,4 +63,174 @@ func TestAskedAfterAnAdopt(t *testing.T) {
 	got := waiter.get(t, atMost)
 	require.NoError(t, got.err)
 	require.NoError(t, got.unlock())
+}
+
+// G8: a process that keeps a lock, and does not know yet that somebody has forced it open, reserves no tokens above that of whoever has it now.
+func TestNoTokensOfALostLock(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	m := b.FencedMutex(b.name, rlock.WithLinger(long))
+	keep(t, b.Client, m)
+	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookFor") == 0 }, "it has its first tokens")
+	other := newClient(t, b.rdb).FencedMutex(b.name)
+	forced, err := other.ForceUnlock(context.Background())
+	require.NoError(t, err)
+	require.True(t, forced)
+	ctx, unlock, err := other.Lock(context.Background())
+	require.NoError(t, err)
+	owner, _ := other.FencingToken(ctx)
+	for {
+		ctx, unlock, err := m.TryLock(context.Background(), 0)
+		if err != nil {
+			require.ErrorIs(t, err, rlock.ErrNotAcquired, "it has noticed")
+			break
+		}
+		token, _ := m.FencingToken(ctx)
+		require.Less(t, token, owner)
+		_ = unlock() // which is lost in the end
+	}
+	require.NoError(t, unlock())
+	require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
+}
+
+// A hold that an All has re-entered can be exported when that has ended, and not before.
+func TestExportAfterAnAll(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	m := b.Mutex(b.name)
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	inner, unlockAll, err := rlock.All(m, b.Mutex(b.name+":2")).Lock(ctx)
+	require.NoError(t, err)
+	for _, ctx := range []context.Context{ctx, inner} {
+		_, err = rlock.Export(ctx)
+		require.ErrorIs(t, err, rlock.ErrNotExported)
+	}
+	require.NoError(t, unlockAll())
+	ticket, err := rlock.Export(ctx)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	_, unlock, err = b.Adopt(context.Background(), ticket)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+}
+
+// A lock is not kept that its hold was asked for, also by those who cannot ask: a leader that resigns because of them would keep them out.
+func TestNotKeptWhenAsked(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	m := b.Mutex(b.name, rlock.WithAsked(), rlock.WithLinger(long))
+	keep(t, b.Client, m)
+	ctx, unlock, err := m.Lock(context.Background())
+	require.NoError(t, err)
+	conn, giveBack := b.rdb.Dedicate()
+	defer giveBack()
+	defer conn.Close()
+	require.NoError(t, conn.Do(t.Context(), conn.B().Subscribe().Channel("redisson_lock__channel:{"+b.name+"}").Build()).Error())
+	awaitAsked(t, ctx)
+	require.NoError(t, unlock())
+	require.False(t, b.exists(t, b.name))
+	require.Zero(t, b.Stats().Idle)
+}
+
+// Goroutines of two processes lock, export, adopt, leave and are asked, all of that at once, and somebody forges messages: nobody is inside with another,
+// tokens rise, and nothing is left.
+func TestAllTogether(t *testing.T) {
+	redistest.Parallel(t)
+	b := bareBench(t)
+	finds := rlock.Options{Deadlock: rlock.Deadlock{After: 5 * time.Millisecond, Action: rlock.DeadlockFail}}
+	b.Client = newClient(t, b.rdb, finds)
+	clients := []*rlock.Client{b.Client, newClient(t, b.rdb, finds)}
+	var (
+		last    int64
+		inside  sync.Mutex
+		all     sync.WaitGroup
+		tickets = make(chan string, 100)
+		until   = time.Now().Add(4 * time.Second)
+	)
+	section := func(ctx context.Context, m *rlock.Mutex) {
+		if !inside.TryLock() {
+			t.Error("two are inside")
+			return
+		}
+		defer inside.Unlock()
+		token, ok := m.FencingToken(ctx)
+		if !ok || token <= last {
+			t.Errorf("token %d after %d", token, last)
+		}
+		last = token
+	}
+	all.Go(func() {
+		random := rand.New(rand.NewPCG(9, 9))
+		kinds := []string{"asked", "tried", "deadlock", "waits", "found", "other"}
+		for time.Now().Before(until) {
+			payload := strconv.FormatUint(uint64(10+random.IntN(4))*1e18+uint64(random.IntN(1000)), 10)
+			if random.IntN(4) == 0 {
+				payload = strings.Repeat(payload, random.IntN(500))
+			}
+			err := b.rdb.Do(context.Background(), b.rdb.B().Publish().Channel(ear(clients[random.IntN(2)])).
+				Message("0 "+kinds[random.IntN(len(kinds))]+" "+payload).Build()).Error()
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	for i := range 8 {
+		c := clients[i%2]
+		options := []rlock.Option{rlock.WithLinger(long), rlock.WithAsked()}
+		m := c.FencedMutex(b.name, options[:i/2%3]...)
+		random := rand.New(rand.NewPCG(uint64(i), 1))
+		all.Go(func() {
+			for time.Now().Before(until) {
+				var ctx context.Context
+				var unlock rlock.UnlockFunc
+				var err error
+				select {
+				case ticket := <-tickets:
+					ctx, unlock, err = c.Adopt(context.Background(), ticket, options[:random.IntN(3)]...)
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				default:
+					wait, cancel := context.WithTimeout(context.Background(), time.Duration(random.IntN(30))*time.Millisecond)
+					ctx, unlock, err = m.Lock(wait)
+					cancel()
+					if err != nil {
+						if !errors.Is(err, rlock.ErrNotAcquired) {
+							t.Error(err)
+						}
+						continue
+					}
+				}
+				section(ctx, m)
+				if random.IntN(4) == 0 {
+					ticket, err := rlock.Export(context.WithoutCancel(ctx))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					tickets <- ticket
+				}
+				if err := unlock(); err != nil {
+					t.Error(err)
+				}
+				if random.IntN(3) == 0 {
+					pass(time.Duration(random.IntN(3)) * time.Millisecond)
+				}
+			}
+		})
+	}
+	all.Wait()
+	close(tickets)
+	for ticket := range tickets {
+		_, unlock, err := b.Adopt(context.Background(), ticket)
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+	}
+	for _, c := range clients {
+		require.NoError(t, c.Shutdown(context.Background()))
+	}
+	redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) && !b.exists(t, "rlock_queue:{"+b.name+"}") }, "nothing is left")
+	require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
 }

@@ -492,6 +492,7 @@ func TestLingerWithoutRights(t *testing.T) {
 	for name, rules := range map[string]string{
 		"ear":  "~* &redisson_lock__channel:* +@all",
 		"look": "~* &* +@all -zcard",
+		"see":  "~* &* +@all -pubsub",
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)

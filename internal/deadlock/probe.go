@@ -25,6 +25,8 @@ const (
 	mostSeen = 4096
 	// mostText is how long a probe may be, so that it fits into what may be said at once.
 	mostText = 8000
+	// mostClient is how long the id of a Client may be, in bytes, for it is remembered.
+	mostClient = 36
 	// mostName is how much of a name it has, in bytes; shortName the same if it would be too long.
 	mostName, shortName = 512, 48
 )
@@ -111,7 +113,7 @@ func (p *probe) say(from *Wait, owner string) {
 func (g *Graph) Hear(text string) {
 	var p probe
 	if len(text) > mostText || json.Unmarshal([]byte(text), &p) != nil || p.Version != version || len(p.Steps) == 0 || len(p.Steps) > Most ||
-		p.At < 0 || p.At >= len(p.Steps) {
+		p.At < 0 || p.At >= len(p.Steps) || len(p.Steps[0].Client) > mostClient {
 		return
 	}
 	if p.Back {

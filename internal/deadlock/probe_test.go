@@ -1,11 +1,13 @@
 package deadlock
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-rlock/rlock/internal/require"
 )
@@ -188,6 +190,26 @@ func FuzzHear(f *testing.F) {
 		require.True(t, sent <= mostProbes)
 		require.True(t, b.found == nil)
 	})
+}
+
+// Little is remembered of what is heard, however much somebody says.
+func TestHearRemembersLittle(t *testing.T) {
+	g := New()
+	a := newFake(1, []string{"a:1"}, "b:1")
+	a.says = func(string, string) {}
+	g.Add(&a.Wait)
+	for i := range 2 * mostSeen {
+		for _, client := range []string{strings.Repeat("x", mostClient), strings.Repeat("x", mostClient+1)} {
+			p := probe{Version: version, Round: i, Owner: "a:1", Steps: wire([]Step{{Client: client, WaitsBy: a.Began.Add(time.Second)}})}
+			text, err := json.Marshal(p)
+			require.NoError(t, err)
+			g.Hear(string(text))
+		}
+	}
+	require.True(t, len(g.seen) > 0 && len(g.seen) <= mostSeen)
+	for v := range g.seen {
+		require.Equal(t, mostClient, len(v.client))
+	}
 }
 
 // What a Client tells of its waits is read as it was, and its cycles are found by whoever reads it.

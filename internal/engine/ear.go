@@ -94,7 +94,7 @@ func (c *Engine) attend(sub *pubsub.Ear, ch pubsub.Channel) {
 		case s.Refusal != nil:
 			c.deafened(s.Refusal)
 			return
-		case s.Confirmed > confirmed:
+		case s.Live && s.Confirmed > confirmed: // not if it was lost since
 			confirmed = s.Confirmed
 			for _, l := range c.ear.of {
 				if l.live != nil {

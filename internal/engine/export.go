@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/sweep"
 	"github.com/go-rlock/rlock/lua"
 )
@@ -58,8 +57,11 @@ func (l *Level) IsExported() bool {
 	return l.hold.exported
 }
 
-// TakenTogether notes that its hold is one of several that end together.
+// TakenTogether notes that its hold is one of several that end together, unless it is one that the caller had before.
 func (l *Level) TakenTogether() {
+	if l != &l.hold.first {
+		return
+	}
 	l.hold.tenure.mu.Lock()
 	defer l.hold.tenure.mu.Unlock()
 	l.hold.together = true
@@ -141,9 +143,9 @@ func (t *Tenure) ofTicket(left *stay) *sweep.Orphan {
 	if key := m.queueKey(); key != "" {
 		args.Fence, args.Queue = m.fenceOf(), lua.Queue{Key: key, GrantLease: m.Engine.grantLease()}
 	}
-	now := time.Now()
+	lasts := longer(max(m.TTL(), m.Engine.Options.WatchdogTimeout), m.Grace) // the answer of a renewal may be lost
 	r := t.orphanOf(args)
-	r.Late, r.OutcomeUnknown, r.Until = true, true, calls.Earlier(now.Add(sweep.Most), t.until().Add(m.Grace))
+	r.Late, r.OutcomeUnknown, r.Until = true, true, time.Now().Add(min(sweep.Most, lasts))
 	return r
 }
 

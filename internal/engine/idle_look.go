@@ -4,20 +4,18 @@ import (
 	"context"
 	"time"
 
-	"github.com/redis/rueidis"
-
+	"github.com/go-rlock/rlock/internal/calls"
+	"github.com/go-rlock/rlock/lua"
 	"github.com/go-rlock/rlock/pubsub"
 )
 
 // What an idle tenure needs to know of Redis, and has in store. A look asks for that, which nobody waits for: when it is idle for the first time, and
 // when the ear listens anew. It finds those who waited before that, and so may not have asked; then the tenure is released. For a fenced lock it also gets
-// tokens in advance, and again when half of them are taken. They are this tenure's: whoever gets the lock after it raises the counter further.
+// tokens in advance, and again when half of them are taken. They are this tenure's, for they are reserved while it has the lock (reserve.lua): whoever gets
+// that after it raises the counter further.
 
 // spareTokens is how many tokens a look gets: a process can take the lock so often while the next look is on its way.
 const spareTokens = 1000
-
-// maxToken is the highest token, see raise.lua.
-const maxToken = 1<<53 - 1
 
 // look is what is known by looks, and the one that is under way. It is guarded by idleTenures.mu.
 type look struct {
@@ -51,7 +49,7 @@ func (c *Engine) lookIfDue(x *idle) {
 
 // lookFor makes the calls of a look. If somebody waits, or that is not known, the tenure is not kept.
 func (c *Engine) lookFor(x *idle, ear uint64) {
-	spare, alone := c.askForIdle(x.tenure.Spec)
+	spare, alone := c.askForIdle(x.tenure)
 	c.idle.mu.Lock()
 	k := &x.look
 	if alone {
@@ -69,32 +67,28 @@ func (c *Engine) lookFor(x *idle, ear uint64) {
 }
 
 // askForIdle asks whether nobody waits for the lock, and then for tokens, if it has any.
-func (c *Engine) askForIdle(m *Spec) (spare tokens, alone bool) {
-	ask := func(cmd rueidis.Completed) (int64, error) {
-		n, err := c.rdb.Do(c.Calls.Context(context.Background(), time.Now(), 0), cmd).AsInt64()
-		c.Calls.Answered(m.Slot, err)
-		return n, err
-	}
+func (c *Engine) askForIdle(t *Tenure) (spare tokens, alone bool) {
+	m := t.Spec
+	ctx := func() *calls.Context { return c.Calls.Context(context.Background(), time.Now(), 0) }
 	if key := m.queueKey(); key != "" {
-		n, err := ask(c.rdb.B().Zcard().Key(key).Build())
+		n, err := c.rdb.Do(ctx(), c.rdb.B().Zcard().Key(key).Build()).AsInt64()
+		c.Calls.Answered(m.Slot, err)
 		if err != nil || n > 0 {
 			return tokens{}, false
 		}
 	}
 	ch := c.KnownChannel(m)
 	listen := c.listening([]*askable{{spec: m}})
-	if listen[ch.Name]-listen[pubsub.InLine(ch).Name] > int64(c.Hub.Outside(ch)) {
+	all, known := listen[ch.Name]
+	if !known || all-listen[pubsub.InLine(ch).Name] > int64(c.Hub.Outside(ch)) {
 		return tokens{}, false
 	}
 	if m.Kind.Fence == nil {
 		return tokens{}, true
 	}
-	last, err := ask(c.rdb.B().Get().Key(m.fenceOf()).Build())
-	if err != nil || last >= maxToken-spareTokens { // no more than the next acquires need
-		return tokens{}, false
-	}
-	highest, err := ask(c.rdb.B().Incrby().Key(m.fenceOf()).Increment(spareTokens).Build())
-	return tokens{highest - spareTokens + 1, spareTokens}, err == nil
+	first, n, err := lua.Reserve(ctx(), c.rdb, m.Key, m.fenceOf(), t.Field(), spareTokens)
+	c.Calls.Answered(m.Slot, err)
+	return tokens{first, n}, err == nil && n > 0
 }
 
 // spareToken takes a token of an idle tenure; 0: there is none. While the first look is on its way it waits for that; if the caller leaves

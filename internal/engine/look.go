@@ -104,7 +104,11 @@ func (c *Engine) look(some []*askable) (again bool) {
 			}
 			again = true
 		}
+		asked := e.asked
 		s.mu.Unlock()
+		if asked {
+			c.askedIdleOf(e.tag)
+		}
 	}
 	return again
 }
@@ -148,7 +152,8 @@ func (e *askable) isOther(mark string) bool {
 	return reader != e.spec.Kind.Owner(e.spec.Engine.ID, e.tag, e.spec.isShort())
 }
 
-// listening is how many listen to the unlocks of those locks, and to the channels of those who are in line.
+// listening is how many listen to the unlocks of those locks, and to the channels of those who are in line. A channel of which that is not known is
+// not among them.
 func (c *Engine) listening(some []*askable) map[string]int64 {
 	var plain []string
 	var sharded []rueidis.Completed
@@ -162,14 +167,12 @@ func (c *Engine) listening(some []*askable) map[string]int64 {
 		}
 	}
 	all := make(map[string]int64)
-	count := func(reply rueidis.RedisResult) {
+	count := func(reply rueidis.RedisResult) (known bool) {
 		some, err := reply.AsIntMap()
-		if err != nil {
-			return
-		}
 		for name, n := range some {
 			all[name] += n
 		}
+		return err == nil
 	}
 	ctx := c.Calls.Context(context.Background(), time.Now(), 0)
 	if len(sharded) > 0 {
@@ -181,7 +184,10 @@ func (c *Engine) listening(some []*askable) map[string]int64 {
 		slices.Sort(plain)
 		plain = slices.Compact(plain) // locks may have one channel
 		for _, node := range c.nodes() {
-			count(node.Do(ctx, node.B().PubsubNumsub().Channel(plain...).Build()))
+			if !count(node.Do(ctx, node.B().PubsubNumsub().Channel(plain...).Build())) { // those at the others are not all
+				clear(all)
+				break
+			}
 		}
 	}
 	return all
