@@ -221,6 +221,40 @@ func TestLingerBesideThoseWhoCannotAsk(t *testing.T) {
 	require.Less(t, time.Since(last), d+soon)
 }
 
+// However often the process uses the lock meanwhile.
+func TestLingerInUseBesideThoseWhoCannotAsk(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	for kind, of := range map[string]func(c *rlock.Client, name string) rlock.Locker{
+		"mutex":  func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithLinger(long)) },
+		"fenced": func(c *rlock.Client, name string) rlock.Locker { return c.FencedMutex(name, rlock.WithLinger(long)) },
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			const watchdog = 3 * time.Second
+			name := b.name + ":" + kind
+			c := newClient(t, b.rdb, rlock.Options{WatchdogTimeout: watchdog})
+			m := of(c, name)
+			keep(t, c, m)
+			listener, cancel := b.rdb.Dedicate()
+			defer cancel()
+			told := make(chan string, 100)
+			listener.SetPubSubHooks(rueidis.PubSubHooks{OnMessage: func(m rueidis.PubSubMessage) { told <- m.Message }})
+			require.NoError(t, listener.Do(context.Background(), listener.B().Subscribe().Channel("redisson_lock__channel:{"+name+"}").Build()).Error())
+			for began := time.Now(); ; {
+				select {
+				case text := <-told:
+					require.Equal(t, "0", text)
+					return
+				case <-time.After(time.Millisecond):
+				}
+				pass1(t, m)
+				require.Less(t, time.Since(began), watchdog/3+soon, "not told")
+			}
+		})
+	}
+}
+
 // A TryLock that does not wait says that it was refused, and the next one finds the lock free.
 func TestLingerAndTryLock(t *testing.T) {
 	redistest.Parallel(t)

@@ -10,7 +10,8 @@ import (
 )
 
 // What an idle tenure needs to know of Redis, and has in store. A look asks for that, which nobody waits for: when it is idle for the first time, and
-// when the ear listens anew. It finds those who waited before that, and so may not have asked; then the tenure is released. For a fenced lock it also gets
+// when the ear listens anew. It finds those who waited before that, and so may not have asked; then the tenure is released. A process that keeps using the
+// lock looks again every third of the watchdog time, for those who cannot ask: Redisson, and older versions. For a fenced lock a look also gets
 // tokens in advance, and again when half of them are taken. They are this tenure's, for they are reserved while it has the lock (reserve.lua): whoever gets
 // that after it raises the counter further.
 
@@ -19,7 +20,8 @@ const spareTokens = 1000
 
 // look is what is known by looks, and the one that is under way. It is guarded by idleTenures.mu.
 type look struct {
-	ear    uint64 // the number of the time of the ear in which nobody was found waiting; 0: it was not looked for
+	ear    uint64    // the number of the time of the ear in which nobody was found waiting; 0: it was not looked for
+	at     time.Time // when that look began
 	tokens tokens
 	over   chan struct{} // closed when the one under way has ended; nil: there is none
 }
@@ -32,7 +34,7 @@ func (c *Engine) lookIfDue(x *idle) {
 	m, ear := x.tenure.Spec, c.idle.ear.Load()
 	c.idle.mu.Lock()
 	k := &x.look
-	alone := k.ear == ear
+	alone := k.ear == ear && time.Since(k.at) < c.Options.WatchdogTimeout/3
 	due := k.over == nil && (!alone || m.Kind.Fence != nil && k.tokens.left <= spareTokens/2)
 	started := due && c.Calls.Start()
 	if started {
@@ -49,11 +51,12 @@ func (c *Engine) lookIfDue(x *idle) {
 
 // lookFor makes the calls of a look. If somebody waits, or that is not known, the tenure is not kept.
 func (c *Engine) lookFor(x *idle, ear uint64) {
+	began := time.Now()
 	spare, alone := c.askForIdle(x.tenure)
 	c.idle.mu.Lock()
 	k := &x.look
 	if alone {
-		k.ear = ear
+		k.ear, k.at = ear, began
 		if spare.left > 0 {
 			k.tokens = spare
 		}
