@@ -50,7 +50,7 @@ func TestLinger(t *testing.T) {
 	const d = time.Second
 	m := b.Mutex(b.name, rlock.WithLinger(d))
 	keep(t, b.Client, m)
-	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookFor") == 0 }, "it has looked who waits")
+	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "it has looked who waits")
 	require.True(t, b.exists(t, b.name))
 	before, kept := redistest.Commands(t, b.rdb), b.Stats().Kept
 	owner := ""
@@ -177,7 +177,7 @@ func TestLingerCostsAWaiterTwoRoundTrips(t *testing.T) {
 	past.Client = newClient(t, past.rdb)
 	m := keeper.Mutex(past.name, rlock.WithLinger(long))
 	keep(t, keeper, m)
-	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookFor") == 0 }, "it has looked who waits")
+	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "it has looked who waits")
 	// It has its connection for messages.
 	_, unlock, err := past.Mutex(past.name + ":2").Lock(context.Background())
 	require.NoError(t, err)
