@@ -56,6 +56,9 @@ func (p histPlan) options() rlock.Options {
 			if info.Path == rlock.PathReentry && p.Kind != histRW {
 				histReentered.Store(ctx, true)
 			}
+			if info.Path == rlock.PathKept {
+				histHadAgain.Store(ctx, true)
+			}
 		},
 	}}
 }
@@ -63,6 +66,9 @@ func (p histPlan) options() rlock.Options {
 // histReentered has the sections that began by a re-entry, until their workers have seen it: the owner alone does not tell, since a Lock that
 // competed may have been passed that of a section which had ended just before.
 var histReentered sync.Map
+
+// histHadAgain has the sections that began with a lock that was kept, until their workers have seen it.
+var histHadAgain sync.Map
 
 // histTally counts what happened, so that a test can tell that it happened at all.
 type histTally struct {
@@ -261,7 +267,11 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 		return nil
 	}
 	_, reentered := histReentered.LoadAndDelete(h.ctx)
+	_, kept := histHadAgain.LoadAndDelete(h.ctx)
 	h.whose()
+	if kept {
+		w.log.beginRun(histKey{name, h.owner})
+	}
 	var fenced bool
 	e.Token, fenced = rlock.FencingToken(h.ctx, name)
 	e.Return = histNow() // behind the token, which another re-entry may have raised since
