@@ -32,6 +32,7 @@ func TestInteropFair(t *testing.T) {
 			w.quickly(t, "forced by the other side", w.forcedByStranger)
 			t.Run("leases", func(t *testing.T) {
 				w.quickly(t, "watchdog", together(w.watchdog))
+				t.Run("asked", w.asked)
 				w.quickly(t, "holder killed", together(w.holderKilled))
 				w.quickly(t, "waiter killed", together(w.waiterKilled))
 				if s.version == os.Getenv("REDISSON_NEWEST") { // the others sleep on when they are told: docs/redisson.md

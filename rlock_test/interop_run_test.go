@@ -31,6 +31,7 @@ func TestInterop(t *testing.T) {
 			w.bothWays(t, "re-entry", w.reentry)
 			if s.fenced {
 				t.Run("fencing", w.fencing)
+				t.Run("fencing, kept and taken along", w.fencedAlong)
 			}
 			if s.cluster {
 				t.Run("odd braces", w.oddBraces)

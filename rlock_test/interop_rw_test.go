@@ -31,8 +31,10 @@ func TestInteropReadWrite(t *testing.T) {
 			t.Run("names", w.names)
 			t.Run("downgrade", w.downgrade)
 			t.Run("forced", w.forced)
+			t.Run("taken along", w.alongWrite)
 			t.Run("leases", func(t *testing.T) {
 				t.Run("watchdog", w.watchdog)
+				t.Run("asked", w.asked)
 				t.Run("expiry", w.expiry)
 				t.Run("Java is killed", w.javaIsKilled)
 				t.Run("Go is killed", w.goIsKilled)

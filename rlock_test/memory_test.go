@@ -19,6 +19,8 @@ const (
 	memoryOf       = 5000 // waiters, or holds; the race detector follows 8,000 goroutines at most
 	waiterBytes    = 1024
 	holdBytes      = 512
+	askedBytes     = 512 // more, of a hold that wants to be asked
+	idleBytes      = 1280
 	pairAllocs     = 12 // 10 without the race detector
 	memoryPatience = 10 * time.Second
 )
@@ -96,13 +98,26 @@ func memoryOfWaiters(t *testing.T, lock func(*rlock.Mutex, context.Context) (con
 	require.NoError(t, unlock())
 }
 
-// The memory of a hold, apart from its handle and from the channel that its ctx makes when it is asked for one.
+// The memory of a hold, apart from its handle and from the channel that its ctx makes when it is asked for one; and of one that wants to be asked.
 func TestMemoryOfHolds(t *testing.T) {
 	s := redistest.Start(t)
 	c := newClient(t, s.Client(t))
+	hold := memoryOfHolds(t, c)
+	t.Logf("a hold costs %d bytes", hold)
+	assert.LessOrEqual(t, hold, int64(holdBytes))
+	asked := memoryOfHolds(t, c, rlock.WithAsked())
+	t.Logf("a hold that wants to be asked costs %d bytes", asked)
+	assert.LessOrEqual(t, asked, int64(holdBytes+askedBytes))
+	again := memoryOfHolds(t, c)
+	t.Logf("a hold costs %d bytes, in a Client that has an ear", again)
+	assert.LessOrEqual(t, again, int64(holdBytes))
+}
+
+func memoryOfHolds(t *testing.T, c *rlock.Client, options ...rlock.Option) (per int64) {
+	t.Helper()
 	mutexes, unlocks := make([]*rlock.Mutex, memoryOf), make([]rlock.UnlockFunc, memoryOf)
 	for i := range mutexes {
-		mutexes[i] = c.Mutex(fmt.Sprintf("memory:%d", i))
+		mutexes[i] = c.Mutex(fmt.Sprintf("memory:%d", i), options...)
 	}
 	each := func(n int, f func(i int) error) {
 		const goroutines = 64
@@ -127,11 +142,35 @@ func TestMemoryOfHolds(t *testing.T) {
 
 	goroutines, before := runtime.NumGoroutine(), heapInUse()
 	each(memoryOf, lock)
-	per := (heapInUse() - before) / memoryOf
-	t.Logf("a hold costs %d bytes", per)
-	assert.LessOrEqual(t, per, int64(holdBytes))
+	per = (heapInUse() - before) / memoryOf
 	redistest.Eventually(t, memoryPatience, func() bool { return runtime.NumGoroutine() <= goroutines }, "one goroutine for all holds")
 	each(memoryOf, unlock)
+	return per
+}
+
+// What a lock costs that is kept, with what is remembered of it.
+func TestMemoryOfKeptLocks(t *testing.T) {
+	s := redistest.Start(t)
+	c := newClient(t, s.Client(t))
+	keep(t, c, c.Mutex("kept", rlock.WithLinger(long)))
+	const locks = 900 // a Client keeps a thousand
+	keepAll := func(c *rlock.Client) {
+		for i := range locks {
+			pass1(t, c.Mutex(fmt.Sprintf("kept:%s:%d", c.ID(), i), rlock.WithLinger(long)))
+			if i%30 == 0 || i == locks-1 { // the runtime keeps what goroutines had that have ended
+				redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "it has looked who waits")
+			}
+		}
+	}
+	other := newClient(t, s.Client(t))
+	keep(t, other, other.Mutex("other", rlock.WithLinger(long)))
+	keepAll(other)
+	before := heapInUse()
+	keepAll(c)
+	require.Equal(t, locks+1, c.Stats().Idle)
+	per := (heapInUse() - before) / locks
+	t.Logf("a lock that is kept costs %d bytes", per)
+	assert.LessOrEqual(t, per, int64(idleBytes))
 }
 
 // What a Lock and its unlock leave to the garbage collector, if nobody else wants the lock.

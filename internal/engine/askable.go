@@ -47,6 +47,7 @@ type askable struct {
 	holds   []*Askable
 	asked   bool      // somebody elsewhere waits
 	look    bool      // it is to be looked at
+	unsure  bool      // the last look did not learn all
 	outside time.Time // when somebody was first seen to listen who may not wait; zero: nobody was
 }
 

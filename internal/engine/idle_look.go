@@ -81,9 +81,8 @@ func (c *Engine) askForIdle(t *Tenure) (spare tokens, alone bool) {
 		}
 	}
 	ch := c.KnownChannel(m)
-	listen := c.listening([]*askable{{spec: m}})
-	all, known := listen[ch.Name]
-	if !known || all-listen[pubsub.InLine(ch).Name] > int64(c.Hub.Outside(ch)) {
+	listen, err := c.listening([]*askable{{spec: m}})
+	if err != nil || listen[ch.Name]-listen[pubsub.InLine(ch).Name] > int64(c.Hub.Outside(ch)) {
 		return tokens{}, false
 	}
 	if m.Kind.Fence == nil {

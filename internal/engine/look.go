@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -25,24 +26,38 @@ const (
 // watchAskables looks until Close.
 func (c *Engine) watchAskables() {
 	s := &c.askables
-	every := time.NewTicker(c.Options.WatchdogTimeout / 3)
+	third := c.Options.WatchdogTimeout / 3
+	every := time.NewTicker(third)
 	defer every.Stop()
-	var again <-chan time.Time
+	var again, retry <-chan time.Time
+	pause := lingering // before a retry
 	for {
 		select {
 		case <-s.due:
 		case <-again:
 			again = nil
 			s.lookAt(func(e *askable) bool { return !e.outside.IsZero() })
+		case <-retry:
+			retry = nil
+			s.lookAt(func(e *askable) bool { return e.unsure })
 		case <-every.C:
 			s.lookAtAll()
 		case <-c.Calls.Done():
 			return
 		}
+		var seen, unsure bool
 		for some := s.next(); len(some) > 0; some = s.next() {
-			if c.look(some) && again == nil {
-				again = time.After(lingering)
-			}
+			here, failed := c.look(some)
+			seen, unsure = seen || here, unsure || failed
+		}
+		if seen && again == nil {
+			again = time.After(lingering)
+		}
+		switch {
+		case !unsure:
+			pause = lingering
+		case retry == nil: // a server may be gone for good
+			retry, pause = time.After(pause), min(2*pause, third)
 		}
 	}
 }
@@ -82,18 +97,25 @@ func (s *askables) next() (some []*askable) {
 	return some
 }
 
-// look looks at some, and reports whether some of them are to be looked at again soon. What Redis does not tell now is looked for the next time.
-func (c *Engine) look(some []*askable) (again bool) {
-	queues, listen := c.queued(some), c.listening(some)
+// look looks at some, and reports whether some of them are to be looked at again: somebody is seen to listen, or not all of Redis has answered, and there
+// is no other look soon for those whom the ear has missed.
+func (c *Engine) look(some []*askable) (seen, unsure bool) {
+	queues, failed := c.queued(some)
+	listen, err := c.listening(some)
+	for _, err := range []error{failed, err} {
+		unsure = unsure || err != nil && !isRefusal(err)
+	}
 	s := &c.askables
 	for i, e := range some {
 		ch := c.KnownChannel(e.spec)
 		outside := e.spec.Kind.Queueing != kinds.PerWaiter && // Redisson's are in the queue, too
 			listen[ch.Name]-listen[pubsub.InLine(ch).Name] > int64(c.Hub.Outside(ch))
 		s.mu.Lock()
+		e.unsure = unsure && !queues[i]
 		switch {
 		case queues[i]:
 			e.ask()
+		case !outside && unsure:
 		case !outside:
 			e.outside = time.Time{}
 		case !e.outside.IsZero() && time.Since(e.outside) >= lingering/2:
@@ -102,7 +124,7 @@ func (c *Engine) look(some []*askable) (again bool) {
 			if e.outside.IsZero() {
 				e.outside = time.Now()
 			}
-			again = true
+			seen = true
 		}
 		asked := e.asked
 		s.mu.Unlock()
@@ -110,11 +132,11 @@ func (c *Engine) look(some []*askable) (again bool) {
 			c.askedIdleOf(e.tag)
 		}
 	}
-	return again
+	return seen, unsure
 }
 
-// queued says for which of them anybody is in the queue in Redis, or has a mark there.
-func (c *Engine) queued(some []*askable) []bool {
+// queued says for which of them anybody is in the queue in Redis, or has a mark there. err is why it may not know of all.
+func (c *Engine) queued(some []*askable) (queued []bool, err error) {
 	var cmds []rueidis.Completed
 	var of []int
 	for i, e := range some {
@@ -131,18 +153,20 @@ func (c *Engine) queued(some []*askable) []bool {
 		}
 		of = append(of, i)
 	}
-	queued := make([]bool, len(some))
+	queued = make([]bool, len(some))
 	if len(cmds) == 0 {
-		return queued
+		return queued, nil
 	}
 	for i, reply := range c.rdb.DoMulti(c.Calls.Context(context.Background(), time.Now(), 0), cmds...) {
-		if marks, err := reply.AsStrSlice(); err == nil {
+		if failed := reply.Error(); failed != nil {
+			err = failed
+		} else if marks, notMarks := reply.AsStrSlice(); notMarks == nil {
 			queued[of[i]] = slices.ContainsFunc(marks, some[of[i]].isOther)
-		} else if n, err := reply.AsInt64(); err == nil {
+		} else if n, notNumber := reply.AsInt64(); notNumber == nil {
 			queued[of[i]] = n > 0
 		}
 	}
-	return queued
+	return queued, err
 }
 
 // isOther reports whether the mark of a writer is not that of the reader itself, which is to become the writer.
@@ -152,9 +176,8 @@ func (e *askable) isOther(mark string) bool {
 	return reader != e.spec.Kind.Owner(e.spec.Engine.ID, e.tag, e.spec.isShort())
 }
 
-// listening is how many listen to the unlocks of those locks, and to the channels of those who are in line. A channel of which that is not known is
-// not among them.
-func (c *Engine) listening(some []*askable) map[string]int64 {
+// listening is how many listen to the unlocks of those locks, and to the channels of those who are in line. err is why there may be more.
+func (c *Engine) listening(some []*askable) (all map[string]int64, err error) {
 	var plain []string
 	var sharded []rueidis.Completed
 	for _, e := range some {
@@ -166,31 +189,34 @@ func (c *Engine) listening(some []*askable) map[string]int64 {
 			plain = append(plain, names...)
 		}
 	}
-	all := make(map[string]int64)
-	count := func(reply rueidis.RedisResult) (known bool) {
-		some, err := reply.AsIntMap()
-		for name, n := range some {
-			all[name] += n
-		}
-		return err == nil
-	}
 	ctx := c.Calls.Context(context.Background(), time.Now(), 0)
+	var replies []rueidis.RedisResult
 	if len(sharded) > 0 {
-		for _, reply := range c.rdb.DoMulti(ctx, sharded...) {
-			count(reply)
-		}
+		replies = c.rdb.DoMulti(ctx, sharded...)
 	}
 	if len(plain) > 0 {
 		slices.Sort(plain)
 		plain = slices.Compact(plain) // locks may have one channel
-		for _, node := range c.nodes() {
-			if !count(node.Do(ctx, node.B().PubsubNumsub().Channel(plain...).Build())) { // those at the others are not all
-				clear(all)
-				break
-			}
+		nodes := c.nodes()
+		at := make([]rueidis.RedisResult, len(nodes))
+		var asked sync.WaitGroup
+		for i, node := range nodes { // side by side: one that is gone takes all the time there is
+			asked.Go(func() { at[i] = node.Do(ctx, node.B().PubsubNumsub().Channel(plain...).Build()) })
+		}
+		asked.Wait()
+		replies = append(replies, at...)
+	}
+	all = make(map[string]int64)
+	for _, reply := range replies {
+		listen, failed := reply.AsIntMap()
+		if failed != nil {
+			err = failed
+		}
+		for name, n := range listen {
+			all[name] += n
 		}
 	}
-	return all
+	return all, err
 }
 
 // nodes are those at which somebody may listen to a plain channel.

@@ -241,6 +241,27 @@ func TestHistoryCheckerVerdicts(t *testing.T) {
 			op(histLock, "a", 0, 10), histOf("t", op(histExport, "a", 11, 12)), look("", 0, 13, 14), histOf("t", op(histAdopt, "b", 15, 16))}},
 		{"the owner is there after its Export", false, []histEntry{
 			op(histLock, "a", 0, 10), histOf("t", op(histExport, "a", 11, 12)), look("a", 1, 13, 14), histOf("t", op(histAdopt, "b", 15, 16))}},
+		{"kept, and had again", true, []histEntry{
+			op(histLock, "a", 0, 10), histKept(histThen("a#2", op(histUnlock, "a", 11, 12))), look("a", 1, 13, 14),
+			op(histLock, "a#2", 15, 16), op(histUnlock, "a#2", 17, 18), look("", 0, 19, 20)}},
+		{"kept, given up, and another one's", true, []histEntry{
+			op(histLock, "a", 0, 10), histKept(op(histUnlock, "a", 11, 12)), look("a", 1, 13, 14), look("", 0, 15, 16), op(histLock, "b", 17, 18)}},
+		{"kept where nobody keeps", false, []histEntry{
+			op(histLock, "a", 0, 10), histThen("a#2", op(histUnlock, "a", 11, 12)), look("a", 1, 13, 14),
+			op(histLock, "a#2", 15, 16), op(histUnlock, "a#2", 17, 18)}},
+		{"kept beside another one's", false, []histEntry{
+			op(histLock, "a", 0, 10), histKept(op(histUnlock, "a", 11, 12)), op(histLock, "b", 13, 14), look("a", 1, 15, 16)}},
+		{"kept, and had again after another one had it", false, []histEntry{
+			op(histLock, "a", 0, 10), histKept(histThen("a#2", op(histUnlock, "a", 11, 12))), op(histLock, "b", 13, 14), op(histUnlock, "b", 15, 16),
+			op(histLock, "a#2", 17, 18)}},
+		{"kept, and had again beside another one", false, []histEntry{
+			op(histLock, "a", 0, 10), histKept(histThen("a#2", op(histUnlock, "a", 11, 12))), op(histLock, "b", 13, 14), op(histLock, "a#2", 15, 16)}},
+		{"kept, deleted, and had again by one that is told", true, []histEntry{
+			op(histLock, "a", 0, 10), histKept(histThen("a#2", op(histUnlock, "a", 11, 12))), histDel("a", 13, 14), op(histLock, "b", 15, 16),
+			op(histLock, "a#2", 17, 18), op(histLost, "a#2", 19, 20), op(histTold, "a", 21, 21), op(histUnlock, "b", 22, 23)}},
+		{"kept, deleted, and had again by one that is not told", false, []histEntry{
+			op(histLock, "a", 0, 10), histKept(histThen("a#2", op(histUnlock, "a", 11, 12))), histDel("a", 13, 14), op(histLock, "b", 15, 16),
+			op(histLock, "a#2", 17, 18), op(histTold, "a", 21, 21), op(histLost, "a#2", 22, 23), op(histUnlock, "b", 24, 25)}},
 		{"two owners in the key", false, []histEntry{
 			op(histLock, "a", 0, 10), look("a", -1, 20, 30), op(histUnlock, "a", 40, 50)}},
 	} {
@@ -252,6 +273,12 @@ func TestHistoryCheckerVerdicts(t *testing.T) {
 			require.Equal(t, want, histCheck(histModel, c.h))
 		})
 	}
+}
+
+// histKept is an unlock that may leave the lock to its Client.
+func histKept(e histEntry) histEntry {
+	e.Keeps = true
+	return e
 }
 
 // histOf is an Export or an Adopt of that ticket.

@@ -70,6 +70,13 @@ func (r *histRuns) note(c histScript, result rueidis.RedisResult) {
 	}
 }
 
+// beginRun is called when a lock was had again that was kept: nobody had waited for it, so the run of before does not count.
+func (l *histLog) beginRun(k histKey) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.runs.length, k)
+}
+
 // check reports a run that was longer than its bound: the others would have to wait for ever.
 func (h histHandOffs) check(bounds rlock.HandOff) error {
 	most := bounds.Most

@@ -23,6 +23,7 @@ type histHold struct {
 	ctx         context.Context
 	cancel      context.CancelFunc // of the ctx that it was locked with
 	release     rlock.UnlockFunc
+	keeps       bool        // the unlock may leave the lock to its Client
 	ticket      string      // that it was exported to, as whose it is in Redis then
 	base        *histBase   // what all levels have in common
 	left        atomic.Bool // unlocked
@@ -37,7 +38,8 @@ type histBase struct {
 	low, heard int64      // the hold was over at some moment from low to heard, or when its trust ended
 	trust      int64      // when it was heard
 
-	writing sync.Mutex // of the witness: those inside do not exclude each other
+	keeps   atomic.Bool // one of the levels may
+	writing sync.Mutex  // of the witness: those inside do not exclude each other
 }
 
 func (b *histBase) enter() {
@@ -112,7 +114,7 @@ func (h *histHold) unlock(w *histWorker) {
 	}
 	defer h.cancel()
 	k := histKey{h.name, h.owner}
-	e := histEntry{Name: h.name, Owner: h.hold, Worker: w.id, Call: histNow()}
+	e := histEntry{Name: h.name, Owner: h.hold, Worker: w.id, Keeps: h.keeps || h.base.keeps.Load(), Call: histNow()}
 	h.base.leave(e.Call)
 	err := h.release()
 	e.Return = histNow()

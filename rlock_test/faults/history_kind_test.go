@@ -27,8 +27,11 @@ func (p histPlan) mutex(c *rlock.Client, name string) *rlock.Mutex {
 }
 
 // goroutines is how many a client has, whatever its callers do: the renewer and the subscription, and that which keeps the places in
-// fair queues.
+// fair queues; and the two of an ear.
 func (p histPlan) goroutines() int {
+	if p.Spoken {
+		return 4
+	}
 	if p.Kind == histFair {
 		return 3
 	}

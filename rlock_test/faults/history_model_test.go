@@ -49,6 +49,8 @@ type histEntry struct {
 	// Unsure says that the outcome of some command for this owner was unknown to its client. Such a
 	// command may act late, so what others see in Redis says less about it: see docs/design.md, I2, I3.
 	Unsure bool
+
+	Keeps bool // an unlock that may leave the lock to its Client, which nobody is in then
 }
 
 // histState is the state of one lock: who holds it in the eyes of its users, and what is known of Redis.
@@ -140,6 +142,8 @@ func (s histState) step(e histEntry) (histState, bool) {
 		if s.owner != "" {
 			s = s.deletedTo(s.owner, s.count)
 			s.owner, s.count = "", 0
+		} else if s.passed != "" && histTenure(s.leaves) == e.Owner { // it was kept for the next one, who does not know
+			s = s.deletedTo(s.passed, 0)
 		}
 		s.leaves, s.passed = "", ""
 		return s, ok
@@ -168,7 +172,7 @@ func (s histState) unlocked(e histEntry) (histState, bool) {
 	}
 	if s.count--; s.count == 0 {
 		s.owner, s.passed = "", e.Next
-		if e.Kind == histUnknown {
+		if e.Kind == histUnknown || e.Keeps {
 			s.leaves = e.Owner
 		}
 	}

@@ -207,6 +207,7 @@ type histScript struct {
 	from  histKey // whose hold is handed off, or released so that others may have it; keys has who is next in this process
 	joins bool    // keys is put in the queue if it does not get the lock
 	ends  bool    // a release or hand-off that ends the hold
+	left  histKey // the ticket of an export
 	fair  bool    // it is about a queue in which each waiter has a place
 }
 
@@ -288,6 +289,9 @@ func (l *histLog) answered(c histScript, sent int64, result rueidis.RedisResult)
 		redisErr, said := rueidis.IsRedisErr(err)
 		if c.what != "renew" && c.what != "refresh" && (!said || !redisErr.IsNoScript()) {
 			l.unsure[c.keys[0]] = true
+		}
+		if c.left.Owner != "" { // it may be there until that is undone
+			l.asked[c.left] = true
 		}
 		if c.what == "hand-off" && !said {
 			l.unsure[c.from] = true

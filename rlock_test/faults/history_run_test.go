@@ -150,6 +150,7 @@ func (b *histBench) goOn(enough func(histTally) bool) {
 				total.Torn += t.Torn
 				total.Exported += t.Exported
 				total.Moved += t.Moved
+				total.Asked += t.Asked
 			})
 		}
 		return enough(total)
@@ -203,8 +204,16 @@ func (b *histBench) seen(kind histKind) (n int) {
 	return n
 }
 
+// kept is how often locks were had again that were kept, by the clients of this process.
+func (b *histBench) kept() (n uint64) {
+	for _, c := range b.clients {
+		n += c.Stats().Kept
+	}
+	return n
+}
+
 // handsOff reports whether each client has to have handed locks off.
-func (b *histBench) handsOff() bool { return b.plan.Kind == "" && b.plan.Workers > 2 }
+func (b *histBench) handsOff() bool { return b.plan.Kind == "" && b.plan.Workers > 2 && !b.plan.Spoken }
 
 // end stops the workers and hands out what they have to say. Each client has handed locks off by then; some of the
 // hand-offs may have been refused, or lost by the nemesis.
@@ -249,6 +258,7 @@ func (b *histBench) clean() {
 			}
 		}
 		channels, err2 := do(b.t, b.direct, "PUBSUB", "CHANNELS").AsStrSlice()
+		channels = slices.DeleteFunc(channels, isEar) // these end with their Clients
 		return err == nil && err2 == nil && len(channels) == 0
 	}, "G5: no keys, no channels")
 	for i, c := range b.clients {
@@ -312,6 +322,8 @@ func (b *histBench) sum(reports []histReport) histTally {
 		total.Torn += r.Tally.Torn
 		total.Exported += r.Tally.Exported
 		total.Moved += r.Tally.Moved
+		total.Asked += r.Tally.Asked
+		total.Kept += r.Tally.Kept
 		total.HandOffs = total.HandOffs.and(r.Tally.HandOffs)
 		total.Granted += r.Tally.Granted
 		for name, n := range r.Tally.Written {

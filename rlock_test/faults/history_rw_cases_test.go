@@ -42,6 +42,18 @@ func TestHistoryCheckerVerdictsReadWrite(t *testing.T) {
 			op(histLock, "a", 0, 10), op(histLock, "w:write", 15, 20), op(histUnlock, "w:write", 25, 26), op(histUnlock, "a", 30, 40)}},
 		{"two writers", false, []histEntry{
 			op(histLock, "v:write", 0, 10), op(histLock, "w:write", 15, 20), op(histUnlock, "v:write", 25, 26)}},
+		{"a writer's section, exported and adopted", true, []histEntry{
+			op(histLock, "w:write", 0, 10), histOf("t:write", op(histExport, "w:write", 11, 12)), rwLook("mode=write t:write=1", 13, 14),
+			histOf("t:write", op(histAdopt, "v:write", 15, 16)), rwLook("mode=write v:write=1", 17, 18), op(histUnlock, "v:write", 19, 20),
+			op(histLock, "a", 21, 22)}},
+		{"a reader in between an Export and its Adopt", false, []histEntry{
+			op(histLock, "w:write", 0, 10), histOf("t:write", op(histExport, "w:write", 11, 12)), op(histLock, "a", 13, 14), op(histUnlock, "a", 15, 16),
+			histOf("t:write", op(histAdopt, "v:write", 17, 18))}},
+		{"an Export with a reader in the section", false, []histEntry{
+			op(histLock, "w:write", 0, 10), rwIn("w:write", op(histLock, "a", 11, 12)), histOf("t:write", op(histExport, "w:write", 13, 14))}},
+		{"a ticket of the write side with two adopters", false, []histEntry{
+			op(histLock, "w:write", 0, 10), histOf("t:write", op(histExport, "w:write", 11, 12)), histOf("t:write", op(histAdopt, "v:write", 15, 16)),
+			op(histUnlock, "v:write", 17, 18), histOf("t:write", op(histAdopt, "u:write", 19, 20))}},
 		{"re-entries of a reader", true, []histEntry{
 			op(histLock, "a", 0, 10), op(histReenter, "a", 11, 12), rwLook("a=2 mode=read", 13, 14), op(histUnlock, "a", 15, 16),
 			rwLook("a=1 mode=read", 17, 18), op(histUnlock, "a", 20, 21), op(histLock, "w:write", 22, 23)}},

@@ -53,7 +53,11 @@ func (s rwState) step(e histEntry) (rwState, bool) {
 		return s, levels == 0
 	case histLook:
 		return s, s.shows(strings.Fields(e.Seen))
-	case histDelete, histTold, histExport, histAdopt: // no run about these locks has them
+	case histExport:
+		return s.with(e.Owner, 0).with(e.Ticket, 1), levels == 1 && rwWrites(e.Owner) && len(s.holds()) == 1
+	case histAdopt:
+		return s.with(e.Ticket, 0).with(e.Owner, 1), s.levels(e.Ticket) == 1 && rwWrites(e.Owner)
+	case histDelete, histTold: // no run about these locks has them
 	}
 	return s, false
 }

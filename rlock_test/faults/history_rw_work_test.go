@@ -97,6 +97,9 @@ func (w *histWorker) rwSection(parent context.Context, l rlock.Locker, name stri
 	}
 	w.count(func(t *histTally) { t.Sections++ })
 	section(h)
+	if outer == nil && rwWrites(h.owner) && w.chance(w.plan.Along) && !h.left.Load() {
+		w.export(h)
+	}
 	h.unlock(w)
 	if outer == nil || outer.base != h.base {
 		h.finish(w)

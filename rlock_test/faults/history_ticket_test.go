@@ -2,6 +2,7 @@ package faults
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -42,7 +43,7 @@ func (w *histWorker) export(h *histHold) {
 		if err != nil {
 			return err
 		}
-		t = histTicket{h.name, text, ticketOwner(text)}
+		t = histTicket{h.name, text, w.plan.ticketOwner(text)}
 		h.ticket = t.owner
 		return nil
 	}
@@ -64,10 +65,13 @@ func (w *histWorker) export(h *histHold) {
 }
 
 // ticketOwner is the owner of a ticket in Redis.
-func ticketOwner(text string) string {
+func (p histPlan) ticketOwner(text string) string {
 	t, err := ticket.Parse(text)
 	if err != nil {
 		panic(err)
+	}
+	if p.Kind == histRW {
+		return kinds.Mutex.OfTicket(t.Client, t.Number()) + ":write"
 	}
 	return kinds.Mutex.OfTicket(t.Client, t.Number())
 }
@@ -92,7 +96,17 @@ func (w *histWorker) adopt(t histTicket) {
 	ctx, cancel := context.WithCancel(context.Background())
 	h := &histHold{name: t.name, cancel: cancel}
 	var err error
-	if h.ctx, h.release, err = w.client.Adopt(ctx, t.text); err != nil {
+	for h.ctx, h.release, err = w.client.Adopt(ctx, t.text); w.plan.Spoken && errors.Is(err, rlock.ErrUnreachable); {
+		h.ctx, h.release, err = w.client.Adopt(ctx, t.text) // others want the lock, and wait for longer than this run
+	}
+	switch {
+	case w.plan.Spoken && (errors.Is(err, rlock.ErrTicket) || errors.Is(err, rlock.ErrLost)): // an Adopt that failed, or this one, has used it up
+		cancel()
+		e.Kind, e.Owner, e.Ticket, e.Return = histUnknown, t.owner, "", histNow()
+		w.log.add(e)
+		w.count(func(t *histTally) { t.Failed++ })
+		return
+	case err != nil:
 		cancel()
 		w.wrong(fmt.Errorf("%s: Adopt: %w", t.name, err))
 		return
@@ -108,7 +122,11 @@ func (w *histWorker) adopt(t histTicket) {
 	if _, _, err := w.client.Adopt(ctx, t.text); err == nil {
 		w.wrong(fmt.Errorf("%s: a ticket was adopted twice", t.name))
 	}
-	w.section(h, 1)
+	if w.plan.Kind == histRW {
+		w.rwWrite(h)
+	} else {
+		w.section(h, 1)
+	}
 	h.unlock(w)
 	h.finish(w)
 }
@@ -122,7 +140,7 @@ func parseTicketScript(names, args []string) (c histScript, ok bool) {
 	owner := histKey{names[0], args[0]}
 	switch {
 	case isTicket(args[1]): // owner, ticket, lease of that
-		return histScript{what: "release", keys: []histKey{owner}, from: owner, ends: true}, true
+		return histScript{what: "release", keys: []histKey{owner}, from: owner, ends: true, left: histKey{names[0], args[1]}}, true
 	case isTicket(args[2]): // owner, lease, ticket
 		ms, err := strconv.Atoi(args[1])
 		c = histScript{what: "acquire", keys: []histKey{owner}, lease: time.Duration(ms) * time.Millisecond, first: true}
@@ -143,6 +161,22 @@ func TestHistoryOfTickets(t *testing.T) {
 	}, 3, 1)
 	pass(8 * time.Second)
 	b.goOn(func(t histTally) bool { return t.Nested > 0 && t.Lost > 0 && t.Exported > 100 && t.Moved > 20 })
+	reports := b.end()
+	b.clean()
+	b.check(reports)
+	require.Zero(t, b.sum(reports).Failed)
+}
+
+// The same of the write side, among readers, upgrades and downgrades.
+func TestHistoryOfTicketsReadWrite(t *testing.T) {
+	b := newHistBench(t, histPlan{
+		Kind: histRW, Names: histNames(t, 2), Workers: 5, Seed: faultsSeed(t), Watchdog: 900 * time.Millisecond,
+		Pause: 3 * time.Millisecond, Along: 40,
+	}, 3, 1)
+	pass(8 * time.Second)
+	b.goOn(func(t histTally) bool {
+		return t.Nested > 0 && t.Inside > 0 && t.Beside > 0 && t.Lost > 0 && t.Exported > 20 && t.Moved > 5
+	})
 	reports := b.end()
 	b.clean()
 	b.check(reports)

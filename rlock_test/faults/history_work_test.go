@@ -31,6 +31,7 @@ type histPlan struct {
 	Pause    time.Duration // a section takes this long on average
 	HandOff  rlock.HandOff // the bounds of this client, see histBounds
 	Along    int           // percent of the holds that are exported
+	Spoken   bool          // holds want to be asked and locks are kept, at random
 	Sabotage string        // see histWorker
 }
 
@@ -55,6 +56,9 @@ func (p histPlan) options() rlock.Options {
 			if info.Path == rlock.PathReentry && p.Kind != histRW {
 				histReentered.Store(ctx, true)
 			}
+			if info.Path == rlock.PathKept {
+				histHadAgain.Store(ctx, true)
+			}
 		},
 	}}
 }
@@ -63,12 +67,16 @@ func (p histPlan) options() rlock.Options {
 // competed may have been passed that of a section which had ended just before.
 var histReentered sync.Map
 
+// histHadAgain has the sections that began with a lock that was kept, until their workers have seen it.
+var histHadAgain sync.Map
+
 // histTally counts what happened, so that a test can tell that it happened at all.
 type histTally struct {
 	Sections, Nested, Refused, Cancelled, Lost, Failed int64
 	Inside, Beside, Escaped, Sticky                    int64 // see crowd, escape and failed
 	HandOffs                                           histHandOffs
 	Exported, Moved                                    int64            // sections that were, and of these, those that another worker has adopted
+	Asked, Kept                                        int64            // see spoken
 	Granted                                            int64            // holds that began with a grant of another process, without a command
 	Torn                                               int64            // reads of the witness that saw a change
 	Written                                            map[string]int64 // by the witness
@@ -129,6 +137,7 @@ func (c *histCrew) report() histReport {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tally.HandOffs, c.tally.Granted = r.Tally.HandOffs, r.Tally.Granted
+	c.tally.Kept = int64(c.client.Stats().Kept)
 	r.Tally = c.tally
 	if c.err == nil {
 		c.err = r.Tally.HandOffs.check(c.plan.HandOff)
@@ -166,15 +175,18 @@ func (w *histWorker) chance(percent int) bool { return w.rng.IntN(100) < percent
 // turn takes one of the locks in one of the ways that there are, nested or not.
 func (w *histWorker) turn() {
 	name := w.plan.Names[w.rng.IntN(len(w.plan.Names))]
+	if w.plan.Spoken && w.chance(80) { // one that others seldom want
+		name = w.plan.Names[w.plan.First/w.plan.Workers%len(w.plan.Names)]
+	}
+	if w.plan.Along > 0 && w.adoptOne() {
+		return
+	}
 	if w.plan.Kind == histRW {
 		w.rwTurn(name)
 		return
 	}
 	if w.plan.Sabotage == histNoLock && w.chance(5) {
 		w.pretend(name)
-		return
-	}
-	if w.plan.Along > 0 && w.adoptOne() {
 		return
 	}
 	w.visit(context.Background(), name, nil, 2)
@@ -187,7 +199,7 @@ func (w *histWorker) visit(ctx context.Context, name string, outer *histHold, de
 		return nil
 	}
 	w.section(h, depth)
-	if outer == nil && w.plan.Along > 0 && w.chance(w.plan.Along) && !h.left.Load() {
+	if outer == nil && w.plan.Along > 0 && w.chance(w.plan.Along) && !h.left.Load() && !slices.Contains(w.plan.Unguard, name) {
 		w.export(h)
 	}
 	h.unlock(w)
@@ -219,14 +231,15 @@ func (w *histWorker) pretend(name string) {
 
 // lock is a Lock or TryLock. It returns nil on failure. In a section, outer is its level.
 func (w *histWorker) lock(parent context.Context, name string, outer *histHold) *histHold {
-	m := w.mutex(name)
-	if w.chance(40) {
-		m = w.mutex(name, rlock.WithLease(w.plan.Watchdog/4+w.duration(w.plan.Watchdog)))
+	spoken, keeps := w.spoken()
+	m := w.mutex(name, spoken...)
+	if !keeps && w.chance(40) {
+		m = w.mutex(name, append(spoken, rlock.WithLease(w.plan.Watchdog/4+w.duration(w.plan.Watchdog)))...)
 	}
 	again := outer.of(name)
 	lost := again != nil && again.base.isLost()
 	ctx, cancel := context.WithCancel(parent)
-	h := &histHold{name: name, outer: outer, cancel: cancel}
+	h := &histHold{name: name, outer: outer, cancel: cancel, keeps: keeps}
 	var err error
 	call := histNow()
 	switch dice := w.rng.IntN(100); {
@@ -254,7 +267,11 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 		return nil
 	}
 	_, reentered := histReentered.LoadAndDelete(h.ctx)
+	_, kept := histHadAgain.LoadAndDelete(h.ctx)
 	h.whose()
+	if kept {
+		w.log.beginRun(histKey{name, h.owner})
+	}
 	var fenced bool
 	e.Token, fenced = rlock.FencingToken(h.ctx, name)
 	e.Return = histNow() // behind the token, which another re-entry may have raised since
@@ -276,6 +293,9 @@ func (w *histWorker) lock(parent context.Context, name string, outer *histHold) 
 	default:
 		h.begin(w)
 		w.log.began(histKey{name, h.owner})
+	}
+	if h.keeps {
+		h.base.keeps.Store(true)
 	}
 	e.Owner = h.hold
 	h.base.enter()
@@ -367,6 +387,7 @@ func (w *histWorker) section(h *histHold, depth int) {
 	w.count(func(t *histTally) { t.Sections++ })
 	w.write(ctx, h)
 	switch {
+	case w.isAsked(h): // makes room
 	case ctx.Err() != nil:
 		if h.base.isLost() && w.chance(50) { // tries it all the same
 			w.visit(context.WithoutCancel(h.ctx), h.name, h, 0)

@@ -18,6 +18,7 @@ type mixNemesis struct {
 	gates    []*mixGate   // one a proxy
 	number   int          // of the key to delete next
 	handOffs atomic.Int64 // that were struck
+	spoken   atomic.Int64 // messages to holders that were
 }
 
 // mixGate is what the hooks of a proxy do at the moment.
@@ -105,6 +106,9 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 		g.reply.Store(&mixStrike{meant: meant, n: nth, act: a})
 		pass(s.For)
 		g.reply.Store(nil)
+	}
+	if n.strikeSpoken(s, request, reply) {
+		return
 	}
 	switch s.Fault {
 	case "delay":

@@ -61,6 +61,9 @@ func mixRun(t *testing.T, plan histPlan, clients, processes int, d time.Duration
 		maps.DeleteFunc(network, func(fault string, _ mixRange) bool { return strings.Contains(fault, "hand-off") })
 		delete(server, "delete")
 	}
+	if plan.Spoken {
+		maps.Copy(network, spokenFaults(plan.Watchdog))
+	}
 	rng := rand.New(rand.NewPCG(plan.Seed, 0))
 	networkSteps := mixSchedule(rng, network, clients+processes, d)
 	serverSteps := mixSchedule(rng, server, clients+processes, d)

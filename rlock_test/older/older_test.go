@@ -27,6 +27,8 @@ type version struct {
 }
 
 var versions = []version{
+	// The last before holders could be spoken to.
+	beforeTheEar,
 	// The last before an unlock passed a lock on in memory, and before readers shared a tenure.
 	{name: "before passing on", commit: "15260fca62b9cfb625d001da5207d9eda83e3213", trusts: true},
 	// The last whose grants counted how many there had been in a row, where now the version stands.
@@ -34,6 +36,8 @@ var versions = []version{
 	// The last without a queue in Redis.
 	{name: "without a queue", commit: "1fbfa0c323afaac6fbee28cc421d2c2562fe5d1b", tags: "oldest", oldest: true},
 }
+
+var beforeTheEar = version{name: "before the ear", commit: "0444da80c1a9ae31464d765f15059071ec1a845a", trusts: true}
 
 // fleet is a service in the middle of a rolling upgrade.
 type fleet struct {
@@ -69,6 +73,7 @@ func TestOlderVersions(t *testing.T) {
 			run("hand-off", handOff)
 			run("the dead", theDead)
 			run("herd", herd)
+			run("spoken to", spokenTo)
 			if !v.oldest {
 				run("readers", readers)
 			}

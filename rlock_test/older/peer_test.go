@@ -31,7 +31,7 @@ func build(t *testing.T) (program string) {
 func buildOlder(t *testing.T, v version) (program string) {
 	t.Helper()
 	dir := t.TempDir()
-	git := exec.Command("git", "archive", "--format=tar", v.commit, "go.mod", "go.sum", "rlock", "lua", "pubsub", "lease")
+	git := exec.Command("git", "archive", "--format=tar", v.commit, "go.mod", "go.sum", "rlock", "lua", "pubsub", "lease", "internal")
 	git.Dir = filepath.Join("..", "..")
 	archive, err := git.Output()
 	if err != nil {

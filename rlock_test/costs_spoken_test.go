@@ -1,0 +1,154 @@
+package rlock_test
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// traffic is what has gone through a proxy, but for what makes a connection and keeps it.
+type traffic struct{ commands, messages, bytes int }
+
+// meter is a proxy that counts.
+type meter struct {
+	addr string
+	mu   sync.Mutex // guards the following
+	sum  traffic
+	said int // messages that are published
+}
+
+func newMeter(t *testing.T, addr string) *meter {
+	t.Helper()
+	p := redistest.StartProxy(t, addr)
+	m := &meter{addr: p.Addr()}
+	p.OnRequest(func(words []string) redistest.Action {
+		switch words[0] {
+		case "HELLO", "CLIENT", "PING":
+			return redistest.Pass
+		case "PUBLISH":
+			m.mu.Lock()
+			m.said++
+			m.mu.Unlock()
+		}
+		m.add(traffic{commands: 1, bytes: respSize(words)})
+		return redistest.Pass
+	})
+	p.OnReply(func(words []string) redistest.Action {
+		if strings.HasSuffix(words[0], "MESSAGE") {
+			m.add(traffic{messages: 1, bytes: respSize(words)})
+		}
+		return redistest.Pass
+	})
+	return m
+}
+
+func (m *meter) add(t traffic) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.sum.commands += t.commands
+	m.sum.messages += t.messages
+	m.sum.bytes += t.bytes
+}
+
+// since is what there was more than before.
+func (m *meter) since(before traffic) traffic {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return traffic{m.sum.commands - before.commands, m.sum.messages - before.messages, m.sum.bytes - before.bytes}
+}
+
+// respSize is how many bytes a list of words takes on the wire.
+func respSize(words []string) (n int) {
+	n = len("*\r\n") + len(strconv.Itoa(len(words)))
+	for _, w := range words {
+		n += len("$\r\n\r\n") + len(strconv.Itoa(len(w))) + len(w)
+	}
+	return n
+}
+
+// What docs/locks.md says under "What being spoken to costs": unused, used while nobody asks, and used and asked, each of the holder and of a waiter of
+// another process. Numbers are those of one lock.
+func TestCostsOfBeingSpokenTo(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	loadScripts(t, newClient(t, s.Client(t)))
+	const pairs = 100
+	type costs struct {
+		begins       traffic // the Client's first lock with the feature, and its unlock
+		pair         traffic // another hundred of these
+		holder, asks traffic // from the wait of another process until the lock is its own
+		said         int     // by that one
+	}
+	measure := func(name string, o rlock.Options, options ...rlock.Option) (c costs) {
+		near, far := newMeter(t, s.Addr()), newMeter(t, s.Addr())
+		o.WatchdogTimeout = seldom.WatchdogTimeout
+		holder, waits := newClient(t, redistest.Dial(t, near.addr), o), newClient(t, redistest.Dial(t, far.addr), o)
+		m := holder.Mutex(name, options...)
+		pass1(t, m)
+		if len(options) > 0 {
+			awaitEar(t, s.Client(t), holder)
+			redistest.Eventually(t, atMost, func() bool { return near.since(traffic{}).commands >= 3 }, "the subscription is counted")
+		}
+		c.begins = near.since(traffic{})
+		if name == "linger" {
+			keep(t, holder, m)
+			redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "it has looked who waits")
+		}
+		before := near.since(traffic{})
+		for range pairs {
+			pass1(t, m)
+		}
+		c.pair = near.since(before)
+		var unlock rlock.UnlockFunc
+		if name != "linger" {
+			var err error
+			_, unlock, err = m.Lock(context.Background())
+			require.NoError(t, err)
+		}
+		atHolder := near.since(traffic{})
+		waiter := lockAsync(t, waits.Mutex(name))
+		if unlock != nil {
+			redistest.Eventually(t, atMost, func() bool { return exists(t, s.Client(t), "rlock_queue:{"+name+"}") }, "it waits")
+			if name == "asked" {
+				redistest.Eventually(t, atMost, func() bool { return near.since(atHolder).messages == 1 }, "it has asked")
+			}
+			require.NoError(t, unlock())
+		}
+		got := waiter.get(t, atMost)
+		require.NoError(t, got.err)
+		c.holder, c.asks = near.since(atHolder), far.since(traffic{})
+		require.NoError(t, got.unlock())
+		far.mu.Lock()
+		c.said = far.said
+		far.mu.Unlock()
+		t.Logf("%s: %+v", name, c)
+		return c
+	}
+	none := measure("nothn", rlock.Options{})
+	asked := measure("asked", rlock.Options{}, rlock.WithAsked())
+	linger := measure("linger", rlock.Options{}, rlock.WithLinger(long))
+	cycles := measure("cycle", rlock.Options{Deadlock: rlock.Deadlock{After: soon, Action: rlock.DeadlockFail}})
+
+	require.Equal(t, traffic{commands: 2 * pairs, bytes: none.pair.bytes}, none.pair)
+	require.Equal(t, none.begins.commands, cycles.begins.commands)
+	require.Equal(t, traffic{commands: 2 * pairs, bytes: cycles.pair.bytes}, cycles.pair)
+
+	require.Equal(t, none.begins.commands+1, asked.begins.commands, "its subscription")
+	require.Equal(t, traffic{commands: 2 * pairs, bytes: asked.pair.bytes}, asked.pair)
+	require.Less(t, asked.pair.bytes-none.pair.bytes, 2*pairs*20, "owners are longer")
+	require.Equal(t, 1, asked.holder.messages)
+	require.Less(t, asked.holder.bytes-none.holder.bytes, 150)
+	require.Equal(t, 1, asked.said)
+
+	require.Equal(t, traffic{}, linger.pair)
+	require.Equal(t, 1, linger.holder.messages)
+	require.Equal(t, 1, linger.said)
+	require.Zero(t, none.said+cycles.said)
+}

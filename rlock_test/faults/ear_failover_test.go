@@ -1,0 +1,266 @@
+package faults
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// earAlone are options of a holder that looks at its locks every twenty minutes: what it learns before that it was told, or has looked for since
+// its ear listened anew.
+var earAlone = rlock.Options{WatchdogTimeout: time.Hour}
+
+// earScene is a deployment that loses a node, with holders who want to be asked and a Client that waits.
+type earScene struct {
+	options rlock.Options
+	nodes   map[*redistest.Server]rueidis.Client
+	dial    func(mod ...func(*rueidis.ClientOption)) rueidis.Client
+	rdb     rueidis.Client // that of waits
+	waits   *rlock.Client
+}
+
+func newEarScene(t *testing.T, o rlock.Options, nodes []*redistest.Server, dial func(mod ...func(*rueidis.ClientOption)) rueidis.Client) *earScene {
+	t.Helper()
+	s := &earScene{options: o, nodes: make(map[*redistest.Server]rueidis.Client), dial: dial, rdb: dial()}
+	for _, n := range nodes {
+		s.nodes[n] = n.Client(t, redistest.Single, quickToNotice)
+	}
+	s.waits = newClient(t, s.rdb, o)
+	return s
+}
+
+// askable is a Client of the scene with the network before it, and its hold.
+type askable struct {
+	*rlock.Client
+
+	name    string
+	proxies []*redistest.Proxy
+	lost    atomic.Bool // what is said to it
+	ctx     context.Context
+	unlock  rlock.UnlockFunc
+}
+
+// askable takes a lock of which it is told if somebody waits. Its ear listens at from.
+func (s *earScene) askable(t *testing.T, name string) (a *askable, from *redistest.Server) {
+	t.Helper()
+	a = &askable{name: name}
+	for n := range s.nodes {
+		p := redistest.StartProxy(t, n.Addr())
+		p.OnReply(func(cmd []string) redistest.Action {
+			if a.lost.Load() && isMessage(cmd) && strings.HasPrefix(cmd[1], "rlock_client:") {
+				return redistest.Drop
+			}
+			return redistest.Pass
+		})
+		a.proxies = append(a.proxies, p)
+	}
+	a.Client = newClient(t, s.dial(redistest.Via(a.proxies...)), s.options)
+	var err error
+	a.ctx, a.unlock, err = a.Mutex(name, rlock.WithAsked()).Lock(context.Background())
+	require.NoError(t, err)
+	return a, s.awaitEar(t, a.Client)
+}
+
+// awaitEar waits until a Client can be spoken to, and returns where.
+func (s *earScene) awaitEar(t *testing.T, c *rlock.Client) (at *redistest.Server) {
+	t.Helper()
+	ear := "rlock_client:{" + c.ID() + "}"
+	redistest.Eventually(t, failover, func() bool {
+		for n, rdb := range s.nodes {
+			if n.Pid() == 0 {
+				continue
+			}
+			for _, how := range []string{"NUMSUB", "SHARDNUMSUB"} {
+				if counts, err := do(t, rdb, "PUBSUB", how, ear).AsIntMap(); err == nil && counts[ear] == 1 {
+					at = n
+					return true
+				}
+			}
+		}
+		return false
+	}, "the ear")
+	return at
+}
+
+// awaitWaiter waits until somebody waits for a lock, wherever that listens.
+func (s *earScene) awaitWaiter(t *testing.T, name string) {
+	t.Helper()
+	redistest.Eventually(t, failover, func() bool {
+		for n, rdb := range s.nodes {
+			if n.Pid() != 0 && max(subscribers(t, rdb, name, false), subscribers(t, rdb, name, true)) > 0 {
+				return true
+			}
+		}
+		return false
+	}, "somebody waits")
+}
+
+// cutOff takes all of the servers away from it, or gives them back.
+func (a *askable) cutOff(on bool) {
+	for _, p := range a.proxies {
+		p.Refuse(on)
+		if on {
+			p.CutAll()
+		}
+	}
+}
+
+func (a *askable) notAsked(t *testing.T) {
+	t.Helper()
+	select {
+	case <-rlock.Asked(a.ctx):
+		require.FailNow(t, "somebody has asked")
+	default:
+	}
+}
+
+// isAsked waits until somebody has asked, who gets the lock then.
+func (a *askable) isAsked(t *testing.T, w waiter) {
+	t.Helper()
+	select {
+	case <-rlock.Asked(a.ctx):
+	case <-time.After(failover):
+		require.FailNow(t, "nobody has asked", a.name)
+	}
+	require.NoError(t, a.ctx.Err())
+	w.waits(t)
+	require.NoError(t, a.unlock())
+	require.NoError(t, w.gets(t, failover, "given up").unlock())
+}
+
+// loses goes through the loss of the node where the first holder's ear listens. fail has it fail, and returns how to wait until another one has taken
+// its place.
+func (s *earScene) loses(t *testing.T, fail func(earsAt *redistest.Server) (settled func())) {
+	t.Helper()
+	const kept = "kept"
+	hears, at := s.askable(t, "hears")
+	deaf, _ := s.askable(t, "deaf")
+	missed, missedAt := s.askable(t, "missed")
+	keeper, _ := s.askable(t, "held")
+	lingers := keeper.Mutex(kept, rlock.WithLinger(time.Hour))
+	redistest.Eventually(t, prompt, func() bool {
+		require.NoError(t, lingers.Do(context.Background(), func(context.Context) error { return nil }))
+		return keeper.Stats().Idle == 1
+	}, "it is kept")
+
+	missed.lost.Store(true)
+	early := startStubbornLock(s.waits.Mutex(missed.name))
+	s.awaitWaiter(t, missed.name)
+	pass(prompt / 10) // what it says is on its way
+	missed.notAsked(t)
+
+	deaf.cutOff(true)
+	settled := fail(at)
+	amid := startStubbornLock(s.waits.Mutex(hears.name))
+	settled()
+	late := startStubbornLock(s.waits.Mutex(deaf.name))
+	s.awaitWaiter(t, deaf.name)
+	pass(prompt / 10)
+	deaf.notAsked(t)
+	deaf.cutOff(false)
+	missed.lost.Store(false)
+	if missedAt != at { // it heard all the time
+		missed.cutOff(true)
+		missed.cutOff(false)
+	}
+	hears.isAsked(t, amid)
+	deaf.isAsked(t, late)
+	missed.isAsked(t, early)
+
+	require.NoError(t, startStubbornLock(s.waits.Mutex(kept)).gets(t, failover, "given up").unlock())
+	require.NoError(t, keeper.unlock())
+}
+
+// Fault 4: the master is killed under holders that want to know who waits. Their ears follow to the new one; who asked while they did not listen, or was not
+// heard, is found; and a lock that is kept is given up. G4.
+func TestSentinelFailoverUnderTheEar(t *testing.T) {
+	t.Parallel()
+	s := redistest.StartSentinel(t)
+	allowApp(t, s.Nodes())
+	e := newEarScene(t, earAlone, s.Nodes(), func(mod ...func(*rueidis.ClientOption)) rueidis.Client {
+		return s.Client(t, append(mod, app)...)
+	})
+	e.loses(t, func(*redistest.Server) func() {
+		replicated(t, e.rdb, "2")
+		old := s.Master(t)
+		old.Kill()
+		return func() { follows(t, e.rdb, old) }
+	})
+}
+
+// newEarCluster is a scene on a cluster.
+func newEarCluster(t *testing.T, mode string, replicas int) (*earScene, *redistest.Cluster) {
+	t.Helper()
+	c := redistest.StartCluster(t, 3, replicas)
+	o := earAlone
+	o.PlainPubSub = pubSubModes[mode].PlainPubSub
+	return newEarScene(t, o, c.Nodes(), func(mod ...func(*rueidis.ClientOption)) rueidis.Client {
+		return c.Client(t, append(mod, quickToNotice)...)
+	}), c
+}
+
+// The same of a cluster's node, which may have locks or not.
+func TestClusterFailoverUnderTheEar(t *testing.T) {
+	for mode := range pubSubModes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			e, c := newEarCluster(t, mode, 1)
+			e.loses(t, func(at *redistest.Server) func() {
+				o := e.options
+				o.Replicas, o.ReplicaTimeout = 1, failover
+				confirmed := newClient(t, e.rdb, o)
+				for _, name := range []string{"hears", "deaf", "missed", "held", "kept"} { // what was written there before, too
+					require.NoError(t, confirmed.Mutex("{"+name+"}later").Do(context.Background(), func(context.Context) error { return nil }))
+				}
+				at.Kill()
+				return func() { c.AwaitOK(t) }
+			})
+		})
+	}
+}
+
+// Fault 4, G4: the slots move of the ear, whose channel is sharded, and of the lock. The ear is where its slot is, and what it has missed is looked for.
+func TestSlotOfTheEarMoves(t *testing.T) {
+	for mode := range pubSubModes {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			e, c := newEarCluster(t, mode, 0)
+			for _, name := range []string{"hears", "missed"} {
+				a, _ := e.askable(t, name)
+				ear := c.Slot(t, "rlock_client:{"+a.ID()+"}")
+				var early waiter
+				missed := name == "missed" && !e.options.PlainPubSub
+				if missed {
+					a.lost.Store(true)
+					early = startStubbornLock(e.waits.Mutex(name))
+					e.awaitWaiter(t, name)
+					pass(prompt / 10)
+				}
+				for _, slot := range []uint16{c.Slot(t, name), ear} {
+					from, to := c.Owner(t, slot), c.Nodes()[0]
+					if from == to {
+						to = c.Nodes()[1]
+					}
+					a.notAsked(t)
+					c.MigrateSlot(t, slot, from, to)
+					if at := e.awaitEar(t, a.Client); slot == ear && !e.options.PlainPubSub {
+						require.Equal(t, to.Addr(), at.Addr())
+					}
+				}
+				a.lost.Store(false)
+				if !missed {
+					early = startStubbornLock(e.waits.Mutex(name))
+				}
+				a.isAsked(t, early)
+			}
+		})
+	}
+}

@@ -1,0 +1,121 @@
+//go:build interop
+
+package rlock_test
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// What holders in Go that can be spoken to are to Redisson, of the other kinds: see asked, kept and takenAlong.
+
+// askedByJava waits until a holder is told that Redisson waits, which is seen by a look and a second one.
+func askedByJava(t *testing.T, ctx context.Context, in <-chan event) {
+	t.Helper()
+	began := time.Now()
+	awaitAsked(t, ctx)
+	require.Less(t, time.Since(began), shortLease/3+time.Second+late)
+	requireWaiting(t, in)
+}
+
+// fencedAlong: tokens rise from a lock that Go keeps, which has some in store, over Java's, to an adopted one.
+func (w *world) fencedAlong(t *testing.T) {
+	const d = 3 * time.Second
+	c, name, java := w.watch.Client, redistest.Name(t), w.java.thread()
+	m, coded := c.FencedMutex(name, rlock.WithLinger(d)), "fenced/"+url.QueryEscape(name)
+	keep(t, c, m)
+	token := func(ctx context.Context) int64 {
+		n, ok := rlock.FencingToken(ctx, name)
+		require.True(t, ok)
+		return n
+	}
+	ctx, unlock, err := m.Lock(t.Context())
+	require.NoError(t, err)
+	last := token(ctx)
+	require.NoError(t, unlock())
+	require.Equal(t, "false", java.ask(t, "trylock", coded, "0"))
+	got, err := strconv.ParseInt(java.ask(t, "token", coded), 10, 64) // it waits until the lock is kept no more
+	require.NoError(t, err)
+	require.Greater(t, got, last)
+
+	waiter := lockAsync(t, c.FencedMutex(name))
+	w.awaitSubscriber(t, name)
+	require.NoError(t, java.do(t, "unlock", coded).err)
+	next := waiter.get(t, atMost)
+	require.NoError(t, next.err)
+	last = token(next.ctx)
+	require.Greater(t, last, got)
+	ticket, err := rlock.Export(next.ctx)
+	require.NoError(t, err)
+	require.Equal(t, "false", java.ask(t, "trylock", coded, "0"))
+	ctx, unlock, err = c.Adopt(t.Context(), ticket)
+	require.NoError(t, err)
+	require.Greater(t, token(ctx), last)
+	last = token(ctx)
+	require.NoError(t, unlock())
+	got, err = strconv.ParseInt(java.ask(t, "token", coded), 10, 64)
+	require.NoError(t, err)
+	require.Greater(t, got, last)
+	require.NoError(t, java.do(t, "unlock", coded).err)
+}
+
+// asked is world.asked for a writer that readers in Java wait for, and for a reader that a writer in Java waits for.
+func (w rwWorld) asked(t *testing.T) {
+	for side, other := range map[string]string{"write": "read", "read": "write"} {
+		t.Run(side, func(t *testing.T) {
+			java, name := rwThread{w.quickJava.thread()}, redistest.Name(t)
+			ctx, unlock, err := rwOf(w.quickGo, side, name, rlock.WithAsked()).Lock(t.Context())
+			require.NoError(t, err)
+			java.tryInVain(t, other, name)
+			in := w.rwWaits(t, java, other, name)
+			askedByJava(t, ctx, in)
+			require.NoError(t, unlock())
+			await(t, in, atMost)
+			rwUnlock(t, java, other, name)
+		})
+	}
+}
+
+// alongWrite: the write side is a writer's for Java, in between an Export and its Adopt, too.
+func (w rwWorld) alongWrite(t *testing.T) {
+	java, other, name := rwThread{w.java.thread()}, rwThread{w.java.thread()}, redistest.Name(t)
+	ctx, unlock, err := w.watch.RWMutex(name).Write().Lock(t.Context())
+	require.NoError(t, err)
+	in := w.rwWaits(t, java, "read", name)
+	ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Hour))
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	for _, side := range []string{"read", "write"} {
+		other.tryInVain(t, side, name)
+	}
+	requireWaiting(t, in)
+	_, unlock, err = newClient(t, w.watch.rdb, w.options(0)).Adopt(t.Context(), ticket)
+	require.NoError(t, err)
+	other.tryInVain(t, "read", name)
+	requireWaiting(t, in)
+	began := time.Now()
+	require.NoError(t, unlock())
+	require.Less(t, await(t, in, atMost).ended.Sub(began), late)
+	rwUnlock(t, java, "read", name)
+}
+
+// asked is world.asked: Redisson's waiters are in the queue, where they are seen at once by a look.
+func (w *fairWorld) asked(t *testing.T) {
+	java, name := &fairJava{javaThread: w.quickJava.thread()}, redistest.Name(t)
+	ctx, unlocks, err := w.quickGo.FairMutex(name, rlock.WithAsked()).Lock(t.Context())
+	require.NoError(t, err)
+	java.tryInVain(t, name)
+	in := w.queueUp(t, java, name)
+	askedByJava(t, ctx, in)
+	require.NoError(t, unlocks())
+	await(t, in, atMost)
+	unlock(t, java, name)
+}

@@ -1,0 +1,112 @@
+package older
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// mute is how long this version may keep a lock that an older one waits for.
+const mute = 3 * time.Second
+
+// spokenTo tests holders of this version that can be spoken to, while processes wait that do not know how: they see a holder as any other.
+func spokenTo(t *testing.T, f *fleet) {
+	const watchdog = 3 * time.Second
+	c, err := rlock.New(redistest.Dial(t, f.addrs[0]), rlock.Options{WatchdogTimeout: watchdog})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+
+	// The holder looks for those who cannot ask, every third of the watchdog time, and for a second time a second later.
+	for _, kind := range []string{"plain", "fenced", "fair", "write"} {
+		if !f.knows(kind) {
+			continue
+		}
+		t.Run("asked/"+kind, func(t *testing.T) {
+			t.Parallel()
+			name := redistest.Name(t)
+			m := map[string]func(string, ...rlock.Option) *rlock.Mutex{
+				"plain": c.Mutex, "fenced": c.FencedMutex, "fair": c.FairMutex,
+				"write": func(name string, o ...rlock.Option) *rlock.Mutex { return c.RWMutex(name, o...).Write() },
+			}[kind](name, rlock.WithAsked())
+			ctx, unlock, err := m.Lock(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, "taken", f.olds[0].ask(t, "try", kind, name))
+			waiter := f.olds[0].lock(t, kind, name)
+			f.awaitListener(t, channel(kind, kind, name))
+			began := time.Now()
+			select {
+			case <-rlock.Asked(ctx):
+			case <-time.After(patience):
+				require.FailNow(t, "it is not told")
+			}
+			require.Less(t, time.Since(began), watchdog/3+time.Second+wakeUp)
+			waiter.requireOut(t)
+			require.NoError(t, unlock())
+			waiter.in(t)
+			again := lock(t, m)
+			f.awaitListener(t, channel(kind, kind, name))
+			waiter.unlock(t)
+			require.NoError(t, (<-again)())
+		})
+	}
+
+	t.Run("kept", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		m := c.Mutex(name, rlock.WithLinger(mute))
+		redistest.Eventually(t, patience, func() bool {
+			require.NoError(t, m.Do(t.Context(), func(context.Context) error { return nil }))
+			return c.Stats().Idle == 1
+		}, "it is kept")
+		last := time.Now()
+		require.Equal(t, "taken", f.olds[1].ask(t, "try", "plain", name))
+		waiter := f.olds[1].lock(t, "plain", name)
+		waiter.in(t)
+		require.Greater(t, time.Since(last), mute-mute/10, "it cannot ask")
+		require.Less(t, time.Since(last), mute+wakeUp)
+		again := lock(t, m)
+		f.awaitListener(t, channel("plain", "plain", name))
+		waiter.unlock(t)
+		require.NoError(t, (<-again)())
+	})
+
+	// A hold goes from one process of this version to another while an older one waits.
+	t.Run("taken along", func(t *testing.T) {
+		t.Parallel()
+		name := redistest.Name(t)
+		ctx, unlock, err := c.Mutex(name).Lock(t.Context())
+		require.NoError(t, err)
+		waiter := f.olds[0].lock(t, "plain", name)
+		f.awaitListener(t, channel("plain", "plain", name))
+		ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Hour))
+		require.NoError(t, err)
+		require.NoError(t, unlock())
+		require.Equal(t, "taken", f.olds[1].ask(t, "try", "plain", name))
+		_, unlock, err = c.Adopt(t.Context(), ticket)
+		require.NoError(t, err)
+		require.Equal(t, "taken", f.olds[1].ask(t, "try", "plain", name))
+		waiter.requireOut(t)
+		require.NoError(t, unlock())
+		waiter.in(t)
+		waiter.unlock(t)
+	})
+}
+
+// lock locks on a goroutine that ends with it. If that fails, so does the unlock.
+func lock(t *testing.T, m *rlock.Mutex) <-chan rlock.UnlockFunc {
+	t.Helper()
+	in := make(chan rlock.UnlockFunc, 1)
+	go func() {
+		_, unlock, err := m.Lock(t.Context())
+		if err != nil {
+			unlock = func() error { return err }
+		}
+		in <- unlock
+	}()
+	return in
+}
