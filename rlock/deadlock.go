@@ -12,52 +12,52 @@ import (
 	"github.com/go-rlock/rlock/internal/engine"
 )
 
-// Deadlock has a Client look for deadlocks: sections whose Locks wait for each other. The zero value is off.
+// Deadlock lets a Client look for deadlocks: sections whose Locks wait for each other. The zero value is off.
 //
-// A Lock that has waited for After, and whose ctx carries holds, looks for a cycle: it waits for the hold of a section, in which a Lock waits for the
-// hold of another one, and so on until a section of its own. The cycle may lead through all Clients of the process that have the option, whichever Redis
-// they use, through those of other processes, which speak to each other, and through locks of all kinds but [Quorum] and semaphores. Readers count, all of those for which a writer waits, as do readers that stand
-// behind a waiting writer. An [All] counts with what its ctx carries, and not with its members, for it holds none of them while it waits.
+// A Lock that has waited for After, and whose ctx carries holds, looks for a cycle: it waits for the hold of a section in which a Lock waits for the
+// hold of another section, and so on back to its own. The cycle may run through all Clients that have the option, in any process and on any
+// Redis, and through locks of all kinds but [Quorum] and semaphores. A writer waits for all readers, and a reader for a writer in line before it.
+// An [All] counts with the holds of its ctx, but not with its members, because it holds none of them while it waits.
 //
-// Each deadlock has one victim: the Lock that began to wait last. It finds the deadlock when it has waited for After; between processes after two
-// messages more for each of them. What follows is up to Action.
+// Each deadlock has one victim: the Lock that began to wait last. It finds the deadlock when it has waited for After; between processes two
+// messages later for each of them. Action says what happens then.
 //
-// A section counts as waiting while any Lock under its ctx waits: use [Detach] for goroutines that are started there, and that it does not wait for. A
-// TryLock with time left counts as any other Lock.
+// A section counts as waiting while any Lock under its ctx waits. Use [Detach] for goroutines that it starts and does not wait for. A TryLock with
+// time left counts like any other Lock.
 //
-// A Lock whose ctx carries no hold costs nothing; one that carries some has a timer. After that time it asks Redis who has the lock, unless the process
-// knows of a deadlock, and speaks to their processes, and again after pauses that double, up to 30 s. From then on the Client has one subscription more, as
-// for [WithAsked]; for users that ACLs limit see docs/protocol.md.
+// A Lock whose ctx carries no hold costs nothing; otherwise it has a timer. When that fires, the Lock asks Redis who has the lock and sends messages
+// to their processes, unless the process already knows a deadlock. It does so again after pauses that double, up to 30 s. From then on the
+// Client has one more subscription, as for [WithAsked]; docs/protocol.md lists the rights that ACLs need.
 type Deadlock struct {
-	// After is for how long a Lock waits before it looks. 0 means never; less than a millisecond is an error. A second is much longer than most waits.
+	// After is how long a Lock waits before it looks: longer than most waits, for example a second. 0 means never; less than 1 ms is an error.
 	After  time.Duration
 	Action DeadlockAction
 }
 
-// DeadlockAction is what becomes of the victim of a deadlock.
+// DeadlockAction is what happens to the victim of a deadlock.
 type DeadlockAction int8
 
 const (
-	// DeadlockReport has the Logger and [Trace].Deadlock told, once. The victim waits on.
+	// DeadlockReport reports the deadlock once, to the Logger and [Trace].Deadlock. The victim waits on.
 	DeadlockReport DeadlockAction = iota
-	// DeadlockFail has the Lock of the victim return a [*DeadlockError], so that its section can end, which lets the others in.
+	// DeadlockFail makes the victim's Lock return a [*DeadlockError]. When its section ends, the others get in.
 	DeadlockFail
 )
 
-// ErrDeadlock means that a Lock was the victim of a deadlock, see [Options].Deadlock. The error wraps a [*DeadlockError], and satisfies errors.Is
-// for [ErrNotAcquired], too.
+// ErrDeadlock means that a Lock was the victim of a deadlock, see [Options].Deadlock. The error wraps a [*DeadlockError], and is [ErrNotAcquired]
+// as well.
 var ErrDeadlock = errors.New("rlock: deadlock")
 
-// DeadlockError describes a deadlock in one line. It is found by errors.As in what the Lock of the victim returned, and given to [Trace].Deadlock.
+// DeadlockError describes a deadlock in one line. errors.As finds it in the error of the victim's Lock, and [Trace].Deadlock gets it.
 type DeadlockError struct {
 	Name string // of the lock for which the victim waits
-	// Cycle are the Locks that wait for each other: each for what the section of the next one holds, the last for that of the first, which is the victim.
+	// Cycle are the waiting Locks, the victim first. Each waits for a hold of the next one's section, the last for one of the victim's.
 	Cycle []DeadlockWait
 }
 
 // DeadlockWait is a Lock in a deadlock, and a hold of its section.
 type DeadlockWait struct {
-	Host   string // of its process, and the number that it has there
+	Host   string // and PID: the process of the Lock
 	PID    int
 	Client string // what [Client.ID] returns
 

@@ -44,7 +44,7 @@
 // # Several locks
 //
 // [All] takes several locks or none, whatever the order of its arguments, and holds none of them while it waits. If sections
-// lock one name inside another, keep one order of names everywhere: opposite orders block each other. [Options].Deadlock finds them when they do.
+// lock one name inside another, keep one order of names everywhere: opposite orders block each other, and [Options].Deadlock finds that.
 //
 // # Readers and writers
 //
@@ -82,8 +82,8 @@
 // one. See [HandOff]. With [Client.FairMutex] each waiter of every process has its own place in
 // that line, and nobody overtakes a waiter.
 //
-// A holder that wants to make room for others takes the lock with [WithAsked]: then [Asked] tells it when somebody waits.
-// A process that takes a lock again and again keeps it by [WithLinger], and gives it up as soon as another one waits.
+// A holder that takes the lock with [WithAsked] learns from [Asked] when somebody waits, and can make room.
+// With [WithLinger] a process keeps a lock that it takes again and again, until another one waits for it.
 //
 // # Errors
 //

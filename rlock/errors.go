@@ -48,14 +48,14 @@ var (
 	// its own reader. Unlock that first, or read under [RWMutex.Upgradeable] and call [Upgradeable.Upgrade].
 	ErrUpgrade = errors.New("rlock: a reader cannot become the writer")
 
-	// ErrExported is in the [context.Cause] of a section that was ended by [Export]: somebody else goes on with its lock. That is no loss.
+	// ErrExported is in the [context.Cause] of a section that [Export] ended. It is not a loss: a ticket has the lock.
 	ErrExported = engine.ErrExported
 
-	// ErrNotExported means that an [Export] has changed nothing, and the section goes on.
+	// ErrNotExported means that [Export] changed nothing, and the section goes on.
 	ErrNotExported = errors.New("rlock: not exported")
 
-	// ErrTicket means that a ticket given to [Client.Adopt] has no lock: it was used before, its time is over, it is of another Redis, or it is
-	// no ticket at all.
+	// ErrTicket means that a ticket given to [Client.Adopt] has no lock: it was used before, has expired, is of another Redis, or
+	// is not a ticket.
 	ErrTicket = errors.New("rlock: the ticket has no lock")
 
 	// ErrClosed means that the Client of the call, or of the section, was closed.

@@ -2,7 +2,6 @@ package rlock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -11,35 +10,40 @@ import (
 	"github.com/go-rlock/rlock/internal/ticket"
 )
 
-// Export ends the innermost section that ctx carries, and leaves its lock to a ticket: whoever gives that to [Client.Adopt] goes on with the lock, in
-// this process or in another one, and nobody gets in between. It is for work that begins in one process and ends in another one, say
-// in a handler that puts a job into a queue. The ticket is a text of about a hundred bytes that can stand in a header, a URL or JSON.
+// Export ends the innermost section that ctx carries, and leaves its lock to a ticket. [Client.Adopt] turns the ticket into a hold again, in this
+// process or in another one, and nobody gets in between. Use it for work that begins in one process and ends in another, for example in a handler
+// that queues a job. The ticket is a text of about a hundred bytes that is safe in a header, a URL or JSON.
 //
-// The section ends as by an unlock: its ctx is cancelled first, with a [context.Cause] that satisfies errors.Is for [ErrExported]. Its own unlock has
-// nothing left to do, and returns nil: defer it as ever, or call Export in a Do. No waiter of this process is given the lock.
+// The section ends as by an unlock: its ctx is cancelled first, with a [context.Cause] that is [ErrExported]. Its own unlock then does nothing and
+// returns nil, so defer it as usual, or call Export in a Do. No waiter of this process is given the lock.
 //
-// A ticket works once. One that nobody adopts ends with its time, see [WithTicketTime], and the lock is free then; until then the lock is held, whatever
-// becomes of this process or of its Client. The options of the handle go with the section, not with the ticket. [Mutex.ForceUnlock] ends a ticket.
+// A ticket works once. If it is not adopted it expires, see [WithTicketTime], and the lock is free. Until then the lock is held, even if this
+// process dies or its Client is closed. The options of the handle end with the section. [Mutex.ForceUnlock] ends a ticket.
 //
-// A ticket is a secret: whoever has it can have the lock. It cannot be guessed, nor found from what Redis shows to others. So keep it out of logs.
+// A ticket is a secret: anybody who can read it and reach Redis can take the lock. It cannot be guessed, or derived from what Redis shows to
+// others. Keep it out of logs.
 //
-// A hold can be exported if it was taken through a Mutex, a FencedMutex or the write side of an RWMutex, and if no other level of it is open (unlock
-// the inner ones first), no reader is in the writer's section, and it was not taken together with others ([All]). Those of fair locks, readers, a
-// [Quorum] and permits cannot.
+// A hold can be exported if
 //
-// If the error satisfies errors.Is for [ErrNotExported], nothing was changed: the section goes on, and has to be unlocked as ever. It satisfies, too,
+//   - it was taken through a Mutex, a FencedMutex or the write side of an RWMutex, and not together with others ([All]),
+//   - no other level of it is open (unlock the inner ones first),
+//   - no reader is in the writer's section.
+//
+// Holds of fair locks, readers, a [Quorum] and permits cannot be exported.
+//
+// If the error is [ErrNotExported], nothing was changed: the section goes on, and has to be unlocked as usual. The error then may also be
 //
 //   - [ErrNotHeld], if ctx carries no section, or it was unlocked or exported before,
-//   - ctx.Err(), if ctx is done: give Export a [context.WithoutCancel] of it if the hold is to be exported all the same,
+//   - ctx.Err(), if ctx is done: give Export a [context.WithoutCancel] of it to export the hold anyway,
 //   - [ErrClosed], if the Client is closed.
 //
 // After any other error the section has ended. There is no ticket, and the lock is released in the background as by an unlock:
 //
-//   - [ErrLost] and ErrNotHeld, if the hold was lost before; its unlock says so as well,
+//   - [ErrLost] and ErrNotHeld, if the hold was lost before; its unlock returns them too,
 //   - [ErrUnreachable], if Redis did not answer within [Options].UnlockTimeout,
-//   - or what Redis said.
+//   - or the error of Redis.
 //
-// Export panics if ctx is nil. It is safe for concurrent use: of several calls for one section one gets a ticket.
+// Export panics if ctx is nil. It is safe for concurrent use: of several calls for one section, one gets a ticket.
 func Export(ctx context.Context, options ...ExportOption) (string, error) {
 	var s exportSettings
 	for _, o := range options {
@@ -50,7 +54,7 @@ func Export(ctx context.Context, options ...ExportOption) (string, error) {
 	}
 	section := engine.SectionOf(ctx)
 	if section == nil {
-		return "", fmt.Errorf("rlock: Export: %w: the ctx carries no section (use the ctx that Lock returned): %w", ErrNotExported, ErrNotHeld)
+		return "", fmt.Errorf("%w: the ctx carries no section (use the ctx that Lock returned): %w", ErrNotExported, ErrNotHeld)
 	}
 	l, ok := section.(*engine.Level)
 	if !ok {
@@ -77,7 +81,7 @@ func Export(ctx context.Context, options ...ExportOption) (string, error) {
 	return t.String(), nil
 }
 
-func notExported(why string) error { return fmt.Errorf("rlock: Export: %w: %s", ErrNotExported, why) }
+func notExported(why string) error { return fmt.Errorf("%w: %s", ErrNotExported, why) }
 
 // ExportOption changes one [Export].
 type ExportOption interface{ applyTo(*exportSettings) }
@@ -89,8 +93,8 @@ type exportFunc func(*exportSettings)
 
 func (f exportFunc) applyTo(s *exportSettings) { f(s) }
 
-// WithTicketTime keeps the lock for d after the call of Export, in whole milliseconds, unless somebody adopts it: allow for the time that the job
-// may be in its queue. Without this option it is the watchdog time of the Client. A d below 1 ms is reported by Export, and changes nothing.
+// WithTicketTime is the life of a ticket, from the call of Export, in whole milliseconds. Make it longer than a job may be in its queue. The
+// default is the watchdog time of the Client. For a d below 1 ms Export returns [ErrNotExported].
 func WithTicketTime(d time.Duration) ExportOption {
 	return exportFunc(func(s *exportSettings) {
 		if s.lasts = d; d == 0 {
@@ -99,20 +103,20 @@ func WithTicketTime(d time.Duration) ExportOption {
 	})
 }
 
-// Adopt goes on with the lock that [Export] has left to a ticket: in one step it becomes a hold of this Client, with a section, an unlock, a lease
-// and options as those of [Mutex.Lock]. It does not wait: the lock is the ticket's. The token of a [Client.FencedMutex] is higher than
-// all before it. Only the first Adopt of a ticket gets the lock.
+// Adopt turns a ticket of [Export] into a hold of this Client, in one step, with a section, an unlock, a lease and options as those of [Mutex.Lock].
+// It does not wait, because the ticket has the lock. The token of a [Client.FencedMutex] is higher than all before it. Only the first Adopt
+// of a ticket gets the lock.
 //
-// The Client needs the same Redis and [Options].Prefix as that of the Export. The options are those of the handle that the hold is to have.
+// The Client needs the same Redis and [Options].Prefix as the one that exported. The options are those of the handle for the new hold.
 //
-// On error the given ctx comes back, and an unlock that returns [ErrNotHeld]. The error satisfies errors.Is for
+// On error it returns the given ctx, and an unlock that returns [ErrNotHeld]. The error is
 //
-//   - [ErrTicket], if the ticket was used before, or its time is over, or it is none: lock the name as ever, and look at how far the work has come,
+//   - [ErrTicket], if the ticket was used before, has expired, or is not a ticket: lock the name as usual, and check how far the work has come,
 //   - [ErrNotAcquired] and ctx.Err(), if ctx was done first,
-//   - [ErrUnreachable], [ErrNotReplicated] and [ErrClosed] as for [Mutex.Lock].
+//   - [ErrUnreachable], [ErrNotReplicated] or [ErrClosed], as for [Mutex.Lock].
 //
-// After all but ErrTicket and ErrClosed it is open whether the ticket was used. What it got is released in the background: try again, and if that
-// is ErrTicket, lock the name.
+// Except after ErrTicket and ErrClosed the ticket may have been used. Any effect is then undone in the background: try again, and lock the name
+// if that returns ErrTicket.
 func (c *Client) Adopt(ctx context.Context, text string, options ...Option) (context.Context, UnlockFunc, error) {
 	if c.check(); ctx == nil {
 		panic("rlock: the ctx is nil")
@@ -125,14 +129,12 @@ func (c *Client) Adopt(ctx context.Context, text string, options ...Option) (con
 		}
 	}
 	if err != nil {
-		err = fmt.Errorf("rlock: Adopt: %w: %w", ErrTicket, err)
-		return ctx, func() error { return fmt.Errorf("rlock: Adopt: %w: %w", ErrNotHeld, errAdoptFailed) }, err
+		err = fmt.Errorf("%w: %w", ErrTicket, err)
+		return ctx, func() error { return fmt.Errorf("%w: Adopt failed", ErrNotHeld) }, err
 	}
 	m := c.handle(kind, t.Name, options)
 	return m.lockTraced(engine.CallerNow(ctx), func(who engine.Caller) (*engine.Level, error) { return m.spec.Adopt(who, t.Client, t.Number()) })
 }
-
-var errAdoptFailed = errors.New("it failed")
 
 // kindLetters are how tickets name kinds.
 var kindLetters = map[*kinds.Kind]byte{kinds.Mutex: 'm', kinds.Fenced: 'f', kinds.Write: 'w'}

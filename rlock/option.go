@@ -32,7 +32,7 @@ func withOptions(m *engine.Spec, options []Option) *engine.Spec {
 		m.Invalid = m.Fail(err)
 	}
 	if m.Mark != 0 && m.Kind == kinds.PermitSemaphore {
-		m.Invalid = m.Fail(errors.New("nobody waits for one permit and not for another: use WithAsked with a lock"))
+		m.Invalid = m.Fail(errors.New("WithAsked is for locks: nobody waits for one particular permit"))
 	}
 	if m.Name == "" {
 		m.Invalid = m.Fail(errors.New("the name is empty"))
@@ -121,24 +121,29 @@ func WithLease(d time.Duration) Option {
 	return durationOption("WithLease", d, func(m *engine.Spec) *time.Duration { return &m.Lease })
 }
 
-// WithLinger keeps the lock for the process after the last unlock, for up to d after its last use, in whole milliseconds: a Lock by this
-// Client within that time gets it without asking Redis, in a microsecond or two instead of two round trips. It is for locks that one
-// process uses again and again, and others seldom. In Redis the lock is held, and renewed, until it is given up.
+// WithLinger keeps the lock in this process after the last unlock, for up to d after its last use, in whole milliseconds. A Lock by this Client within
+// that time gets it without asking Redis, within microseconds instead of two round trips. Use it for locks that mostly one process uses, again and
+// again. In Redis the lock is held, and renewed, until it is given up.
 //
-// It is given up at once when another process of this library waits for it, which tells this one by a message: that waiter gets it about two round
-// trips later than if it had been free, three at most. For a second after that, and after a Lock that had to wait for another process, nothing is kept
-// of that name. Redisson, and older versions of this library, cannot ask, and wait for up to d. If the process dies, others wait for the
-// rest of the lease, as for any hold. A TryLock elsewhere that does not wait may find the lock taken though nobody is inside.
+// Another process of this library that waits for the lock asks for it with a message, and is given it at once: about two round trips later than if
+// it had been free, three at most. For a second after that, and after a Lock that had to wait for another process, that name is not kept.
+// Redisson and older versions of this library cannot ask, and wait for up to d. If the process dies, others wait for the rest of the lease, as
+// for any hold. A TryLock elsewhere that does not wait may find the lock taken though nobody is inside.
 //
-// The lock is also given up by [Client.Close] and [Client.Shutdown], when the connection is lost on which the Client listens for those who
-// ask, when somebody here locks it on other terms (with WithLease, say), and when more than a thousand locks of the Client are kept: then the
-// one goes that was not used for longest. [Stats].Idle counts them. A Client that cannot listen, since its user may not subscribe, keeps nothing.
+// Kept locks, which [Stats].Idle counts, are also given up
 //
-// A kept lock that somebody frees by force is noticed at the next renewal, as a hold that is passed on; until then a Lock may get it. Tokens of a
-// [Client.FencedMutex] are reserved a thousand at a time, and what is left of them is skipped.
+//   - by [Client.Close] and [Client.Shutdown],
+//   - when the connection is lost on which the Client listens for those who ask,
+//   - when this Client locks the name on other terms, for example with WithLease,
+//   - when more than a thousand locks of the Client are kept: the least recently used goes first.
 //
-// The option is for plain and fenced locks without another option about their time; others report it as an error, as they do a d below 1 ms.
-// [All] takes handles that have it one by one.
+// Nothing is kept before the Client listens, or if its user may not subscribe.
+//
+// If a kept lock is deleted or forced open, the next renewal notices; until then a Lock may get it, as with a hand-off. Tokens of a
+// [Client.FencedMutex] are reserved a thousand at a time, and unused ones are skipped.
+//
+// The option is for plain and fenced locks without another option about their time. Other locks report it as an error, as they do a d below 1 ms.
+// [All] takes handles with the option one by one.
 func WithLinger(d time.Duration) Option {
 	return durationOption("WithLinger", d, func(m *engine.Spec) *time.Duration { return &m.Linger })
 }

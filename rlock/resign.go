@@ -21,20 +21,20 @@ type leadOption func(*leadership)
 
 func (f leadOption) applyTo(l *leadership) { f(l) }
 
-// ResignWhenAsked has a leader resign in order when somebody else waits for the lock, or asks for it ([Client.Ask], `rlock ask`), and it has led for
-// the term, counted from the moment in which fn was called. Then the ctx of fn is cancelled with a cause that satisfies errors.Is for [ErrResigned].
-// When fn has returned, whatever it returned, Lead unlocks, so that the next leader has the lock at once, and waits for it again.
+// ResignWhenAsked lets a leader step down in order. When somebody else waits or asks for the lock ([Client.Ask], `rlock ask`), and it has led for
+// the term, counted from the call of fn, the ctx of fn is cancelled with the cause [ErrResigned]. When fn has returned, with whatever
+// result, Lead unlocks, so that the next leader has the lock at once, and waits for it again.
 //
-// The lock needs [WithAsked]; without it Lead returns an error and does not run fn. Other candidates wait all the time, so with two of them
-// leaders change each term: give it the time that work should stay in one place, minutes mostly. Without other candidates nobody resigns.
+// The lock needs [WithAsked]; without it Lead returns an error and does not run fn. Other candidates always wait, so with two of them the
+// leader changes every term: choose minutes rather than seconds. Without other candidates nobody resigns.
 func ResignWhenAsked(term time.Duration) LeadOption {
 	return leadOption(func(l *leadership) { l.resigns, l.term = true, term })
 }
 
-// ErrResigned is found in the cause of the end of a leader's ctx that was asked for the lock, see [ResignWhenAsked].
+// ErrResigned is in the [context.Cause] of a leader that stepped down, see [ResignWhenAsked].
 var ErrResigned = errors.New("rlock: resigned when asked for the lock")
 
-var errNeverAsked = errors.New("the hold does not know if somebody waits: ResignWhenAsked needs a lock WithAsked")
+var errNeverAsked = errors.New("ResignWhenAsked needs a lock WithAsked")
 
 // lead runs fn inside the section of a leader.
 func (l leadership) lead(ctx context.Context, name string, fn func(ctx context.Context) error) (err, over error) {

@@ -4,7 +4,7 @@ package rlock
 type Stats struct {
 	Holds   int // of locks, not unlocked yet, and sections of permits that expire; a hold of a quorum counts for each of its Clients
 	Waiting int // goroutines that wait for a lock; of those that wait for a quorum, one at most
-	Idle    int // locks that nobody holds, and that are kept for the next Lock, see [WithLinger]
+	Idle    int // locks kept for the next Lock with nobody inside, see [WithLinger]
 
 	Acquired uint64 // holds so far; re-entries are not among them
 	HandOffs uint64 // of these, handed over by an unlock in this process
@@ -13,8 +13,8 @@ type Stats struct {
 	Kept     uint64 // of these, of locks that this process had kept, see [WithLinger]
 	Lost     uint64 // holds that were lost, see [LostError]
 
-	Exported uint64 // holds that were left to a ticket, see [Export]
-	Adopted  uint64 // holds that were taken from one, see [Client.Adopt]; they are among those Acquired
+	Exported uint64 // holds that [Export] turned into tickets
+	Adopted  uint64 // holds that [Client.Adopt] made of tickets; Acquired includes them
 }
 
 // Stats returns figures about the locks of the Client. It asks nobody, and takes microseconds, or a millisecond with many thousands

@@ -40,7 +40,7 @@ type Trace struct {
 	Released func(context.Context, ReleasedInfo)
 	// Lost is called when a hold is lost. It gets the ctx of the section, which has been cancelled by then.
 	Lost func(context.Context, LostInfo)
-	// Deadlock is called when a Lock is the victim of a deadlock that is reported, see [DeadlockReport]. It gets the ctx of that Lock, which waits on.
+	// Deadlock reports a deadlock with the ctx of its victim, a Lock that waits on, see [DeadlockReport].
 	Deadlock func(context.Context, DeadlockInfo)
 	// Renewed is called for each renewal of a hold, so every third of the watchdog time, and of a lock that is kept, see [WithLinger].
 	Renewed func(RenewedInfo)
@@ -88,7 +88,7 @@ type ReleasedInfo struct {
 	Names      []string      // of the locks of an [All], not to be changed; nil for other kinds
 	Path       Path          // as in its AcquiredInfo: a PathReentry ends no hold
 	Held       time.Duration // from when Lock returned until unlock was called
-	Exported   bool          // it was ended by an [Export], which Err is of
+	Exported   bool          // [Export] ended it; Err is the error of Export
 	Err        error         // of the unlock
 }
 
@@ -131,9 +131,9 @@ const (
 	PathWoken
 	// PathShared: others of the same Client were reading, and Redis was not asked.
 	PathShared
-	// PathKept: the process had kept the lock since its last unlock, and Redis was not asked, see [WithLinger].
+	// PathKept: the process had kept the lock since its last unlock, so that Redis was not asked, see [WithLinger].
 	PathKept
-	// PathAdopted: it was left to a ticket, see [Client.Adopt].
+	// PathAdopted: it came from a ticket, see [Client.Adopt].
 	PathAdopted
 )
 

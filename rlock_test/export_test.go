@@ -355,7 +355,7 @@ func TestNotExported(t *testing.T) {
 	_, err = rlock.Export(context.Background())
 	require.ErrorIs(t, err, rlock.ErrNotHeld)
 	require.ErrorIs(t, err, rlock.ErrNotExported)
-	require.EqualError(t, err, "rlock: Export: rlock: not exported: the ctx carries no section (use the ctx that Lock returned): rlock: not held")
+	require.EqualError(t, err, "rlock: not exported: the ctx carries no section (use the ctx that Lock returned): rlock: not held")
 	require.Panics(t, func() { _, _ = rlock.Export(nil) }) //nolint:staticcheck // that is what is tested
 
 	t.Run("after the inner unlock", func(t *testing.T) {
@@ -517,7 +517,7 @@ func TestAdoptOfNoTicket(t *testing.T) {
 	b := newBench(t)
 	good := takenAlong(t, b.Mutex(b.name))
 	for text, says := range map[string]string{
-		"": "no text that Export returned", "secret": "no text that Export returned", good + "!": "no text that Export returned",
+		"": "not a text that Export returned", "secret": "not a text that Export returned", good + "!": "not a text that Export returned",
 		strings.Replace(good, ".1.", ".2.", 1): "of a later version", strings.Replace(good, ".m.", ".z.", 1): "of a later version",
 		strings.Replace(good, ".m.", ".w.", 1): "used before", strings.Replace(good, b.ID(), newClient(t, b.rdb).ID(), 1): "used before",
 	} {

@@ -14,18 +14,21 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// LockOrder has the test report orders of locks that could end in a deadlock, even if none did: one Lock takes "b" under "a", and another one "a" under
-// "b", or a longer circle of such orders. What is reported is an error of the test at its end. Call it first: it sees the Locks from then on.
+// LockOrder makes the test fail at its end if its Locks took orders that could deadlock, even if none did: "b" under "a" in one place, and "a" under "b"
+// in another, or a longer circle. Call it first: it sees only later Locks.
 //
-// Names of one group count as one lock: orders "order:1" and "stock:7" once, and "stock:3" and "order:2" another time, are both orders of the groups
-// "order" and "stock". Two names of one group, one under the other, are to be taken in the order of these names, or otherwise in the other one, but not in
-// both. If group is nil, each name is a group of its own; [ByPrefix] makes groups.
+// Names of one group count as one lock. With groups "order" and "stock", "stock:7" under "order:1" and "order:2" under "stock:3" are opposite orders.
+// Within a group the names must be taken in ascending order everywhere, or in descending order everywhere. If group is nil, each name is its own
+// group; see [ByPrefix].
 //
-// These are no risk, and not reported: a Lock that re-enters; a TryLock that does not wait; the members of an [rlock.All] among each other; readers alone,
-// if nobody writes; and orders of which each is taken under another lock that both have, so that they exclude each other.
+// Not reported, because they cannot deadlock:
 //
-// It sees the Locks that the Client has given, and the Clients of [Client.Elsewhere]: not those of an rlock.Client that the test has made itself, and no
-// semaphores.
+//   - a Lock that re-enters, and a TryLock that does not wait,
+//   - the members of an [rlock.All] among each other,
+//   - readers, if nobody writes,
+//   - opposite orders under a common outer lock, which keeps them apart.
+//
+// It sees the Locks of this Client and of its [Client.Elsewhere]. It does not see semaphores, or an rlock.Client that the test made itself.
 func (c *Client) LockOrder(group func(name string) string) {
 	if group == nil {
 		group = func(name string) string { return name }
@@ -33,7 +36,7 @@ func (c *Client) LockOrder(group func(name string) string) {
 	c.order.begin(group)
 }
 
-// ByPrefix makes groups for [Client.LockOrder]: of names that have the same text before the first colon, as in "order:42".
+// ByPrefix groups names for [Client.LockOrder] by the text before the first colon: "order" for "order:42".
 func ByPrefix(name string) string {
 	prefix, _, _ := strings.Cut(name, ":")
 	return prefix

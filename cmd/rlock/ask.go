@@ -7,9 +7,10 @@ import (
 
 const usageAsk = `usage: rlock ask [flags] NAME
 
-Asks whoever holds the lock NAME for it, as one that waits for it does, but does
-not wait. A program hears that if its hold was taken WithAsked, and a command of
-"rlock run" if that has -asked. What they do then is up to them.
+Asks the holder for the lock NAME, as a waiter would, but does not wait. A
+program gets the message if it took the lock WithAsked, a command of "rlock run"
+if it has -asked, and they decide what to do. A lock kept by WithLinger is given
+up if nobody is inside.
 ` + usageTarget + `
 exit code  0 a holder was asked   1 the lock is not held, or its holder cannot
            be asked   2 usage   125 Redis failed

@@ -54,7 +54,7 @@ func (t Ticket) String() string {
 
 // The errors of Parse say nothing of the text, which may be a secret.
 var (
-	ErrForm    = errors.New("it is no text that Export returned")
+	ErrForm    = errors.New("it is not a text that Export returned")
 	ErrVersion = errors.New("it is of a later version of this library")
 )
 
