@@ -69,13 +69,13 @@ type DeadlockWait struct {
 	WaitingSince time.Time
 }
 
-// Error names the waits of the cycle, the victim first.
+// Error names the waits of the cycle, the victim first, and the cure.
 func (e *DeadlockError) Error() string {
 	waits := make([]string, len(e.Cycle))
 	for i, w := range e.Cycle {
 		waits[i] = w.String()
 	}
-	return prefix(e.Name) + "deadlock: " + strings.Join(waits, "; ")
+	return prefix(e.Name) + "deadlock: " + strings.Join(waits, "; ") + " (keep one order, or take them together with All)"
 }
 
 // String says who holds what, and waits for what.
