@@ -314,5 +314,5 @@ func TestAskedOfAQuorum(t *testing.T) {
 	_, _, err := rlock.Quorum(own[0].Mutex("q", rlock.WithAsked()), own[1].Mutex("q"), own[2].Mutex("q")).Lock(context.Background())
 	require.ErrorContains(t, err, "give it to all members")
 	_, _, err = own[0].PermitSemaphore("p", rlock.WithAsked()).Acquire(context.Background())
-	require.ErrorContains(t, err, "use WithAsked with a lock")
+	require.ErrorContains(t, err, "WithAsked is for locks")
 }

@@ -36,6 +36,7 @@ func keep(t testing.TB, c *rlock.Client, l rlock.Locker) {
 		pass1(t, l)
 		return c.Stats().Idle > before
 	}, "it is kept")
+	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "it has looked who waits")
 }
 
 // A lock that is kept costs no command, and is the process's in Redis; d after its last use it is free.
@@ -50,7 +51,6 @@ func TestLinger(t *testing.T) {
 	const d = time.Second
 	m := b.Mutex(b.name, rlock.WithLinger(long))
 	keep(t, b.Client, m)
-	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "it has looked who waits")
 	require.True(t, b.exists(t, b.name))
 	before, kept := redistest.Commands(t, b.rdb), b.Stats().Kept
 	owner := ""

@@ -63,6 +63,7 @@ func spokenTo(t *testing.T, f *fleet) {
 			require.NoError(t, m.Do(t.Context(), func(context.Context) error { return nil }))
 			return c.Stats().Idle == 1
 		}, "it is kept")
+		redistest.Eventually(t, patience, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "it has looked who waits")
 		last := time.Now()
 		require.Equal(t, "taken", f.olds[1].ask(t, "try", "plain", name))
 		waiter := f.olds[1].lock(t, "plain", name)
