@@ -44,7 +44,7 @@
 // # Several locks
 //
 // [All] takes several locks or none, whatever the order of its arguments, and holds none of them while it waits. If sections
-// lock one name inside another, keep one order of names everywhere: opposite orders block each other, and [Options].Deadlock finds that.
+// lock one name inside another, keep one order of names everywhere: opposite orders can deadlock, and [Options].Deadlock detects that.
 //
 // # Readers and writers
 //
@@ -54,8 +54,8 @@
 //
 // # Taken along
 //
-// A section can go on in another process: [Export] ends it here and leaves its lock to a ticket, a secret text that works once, and [Client.Adopt] goes
-// on with it there. Nobody gets in between.
+// A section can continue in another process: [Export] ends it here and leaves its lock to a ticket, a secret text that works once. [Client.Adopt] takes
+// the lock over there. Nobody gets in between.
 //
 // # How long it lasts
 //
@@ -83,7 +83,7 @@
 // that line, and nobody overtakes a waiter.
 //
 // A holder that takes the lock with [WithAsked] learns from [Asked] when somebody waits, and can make room.
-// With [WithLinger] a process keeps a lock that it takes again and again, until another one waits for it.
+// With [WithLinger] a process keeps a lock that it uses again and again, until another process waits for it.
 //
 // # Errors
 //

@@ -40,7 +40,7 @@ func withOptions(m *engine.Spec, options []Option) *engine.Spec {
 	return m
 }
 
-// lingers returns why a handle cannot linger, if it is to.
+// lingers returns an error if a handle has WithLinger and cannot keep its lock.
 func lingers(m *engine.Spec) error {
 	o := &m.Engine.Options
 	switch {
@@ -133,7 +133,7 @@ func WithLease(d time.Duration) Option {
 // Kept locks, which [Stats].Idle counts, are also given up
 //
 //   - by [Client.Close] and [Client.Shutdown],
-//   - when the connection is lost on which the Client listens for those who ask,
+//   - when the Client loses the connection on which it hears requests,
 //   - when this Client locks the name on other terms, for example with WithLease,
 //   - when more than a thousand locks of the Client are kept: the least recently used goes first.
 //
@@ -142,7 +142,7 @@ func WithLease(d time.Duration) Option {
 // If a kept lock is deleted or forced open, the next renewal notices; until then a Lock may get it, as with a hand-off. Tokens of a
 // [Client.FencedMutex] are reserved a thousand at a time, and unused ones are skipped.
 //
-// The option is for plain and fenced locks without another option about their time. Other locks report it as an error, as they do a d below 1 ms.
+// The option is for plain and fenced locks without another option about their time. On others it is an error, as is a d below 1 ms.
 // [All] takes handles with the option one by one.
 func WithLinger(d time.Duration) Option {
 	return durationOption("WithLinger", d, func(m *engine.Spec) *time.Duration { return &m.Linger })

@@ -58,7 +58,7 @@ type Options struct {
 	// HandOff bounds how long a process may pass a lock on among its own goroutines while other processes want it.
 	HandOff HandOff
 
-	// Deadlock has a Lock that waits for long under other holds look for a deadlock. Off by default.
+	// Deadlock makes a Lock look for a deadlock when it waits for long under other holds. Off by default.
 	Deadlock Deadlock
 
 	// Logger, if set, gets a warning of each loss, of each late renewal, of each deadlock that is reported, of a Lock that waits for a hold of this

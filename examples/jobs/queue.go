@@ -34,7 +34,7 @@ func (s *shop) send(ctx context.Context, j job) error {
 	return s.rdb.Do(ctx, b.Build()).Error()
 }
 
-// receive returns the next job, or one that another worker had for so long that it must have died; nil if there is none for a moment.
+// receive returns a job that another worker has left idle for so long that it must have died, or else the next one; nil if there is none for 100 ms.
 func (s *shop) receive(ctx context.Context, worker string, idle time.Duration) (*job, error) {
 	b := s.rdb.B()
 	claimed, err := s.rdb.Do(ctx, b.Xautoclaim().Key(stream).Group(group).Consumer(worker).

@@ -38,7 +38,7 @@ func (s *shop) serve(ctx context.Context, addr string, lasts time.Duration) erro
 	return server.Shutdown(last)
 }
 
-// accept looks at an order under its lock, and sends it to the workers, locked as it is.
+// accept looks at an order under its lock, and sends it to the workers, still locked.
 func (s *shop) accept(ctx context.Context, order string, lasts time.Duration) (status int, text string) {
 	ctx, unlock, err := s.lock(order).TryLock(ctx, time.Second)
 	if errors.Is(err, rlock.ErrNotAcquired) && !errors.Is(err, rlock.ErrUnreachable) {
@@ -69,7 +69,7 @@ func (s *shop) accept(ctx context.Context, order string, lasts time.Duration) (s
 	return http.StatusAccepted, "accepted"
 }
 
-// takeBack unlocks an order that did not get into the queue, as far as is known: if it did, its worker locks it anew.
+// takeBack unlocks an order whose send failed. If the job is in the queue all the same, its worker locks the order anew.
 func (s *shop) takeBack(ctx context.Context, ticket string) {
 	if _, unlock, err := s.locks.Adopt(ctx, ticket); err == nil {
 		_ = unlock()

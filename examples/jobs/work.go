@@ -29,8 +29,8 @@ func (s *shop) work(ctx context.Context, name string, takes, idle time.Duration)
 	return nil
 }
 
-// run goes on with the lock of the handler, in whose section nobody else was since. If the ticket has no lock any more, another worker has used it, and
-// died, or the job was in the queue for too long: then the order is locked as ever, and may have changed.
+// run continues with the handler's lock: nobody was in between. With ErrTicket, another worker used the ticket and died, or the job was in the queue for
+// too long. Then run locks the order as usual, and the order may have changed.
 func (s *shop) run(ctx context.Context, j *job, takes time.Duration) (err error) {
 	how := "taken along"
 	section, unlock, err := s.locks.Adopt(ctx, j.ticket)
