@@ -69,7 +69,7 @@ func (o *lockOrder) begin(group func(name string) string) {
 	o.group, o.writers, o.edges = group, make(map[string]bool), nil
 }
 
-// follow returns the Trace that sees the Locks, and passes them on to to.
+// follow returns a Trace that records the Locks and then calls the one given.
 func (o *lockOrder) follow(to *rlock.Trace) *rlock.Trace {
 	var t rlock.Trace
 	if to != nil {
@@ -205,7 +205,7 @@ func (o *lockOrder) leads(a, b *orderEdge) bool {
 	return true
 }
 
-// excludes reports whether two Locks can never wait at the same time, because a lock held by both excludes one of them.
+// excludes reports whether two Locks can never wait at the same time, because both sections hold an outer lock that excludes the other.
 func (e *orderEdge) excludes(o *orderEdge) bool {
 	for name, gate := range e.gates {
 		if other, ok := o.gates[name]; ok && (!gate.shared || !other.shared) {
