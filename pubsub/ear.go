@@ -1,7 +1,7 @@
 package pubsub
 
-// Ear is the subscription to the channel on which other processes speak to this one. There is one for all locks of a [Hub], and no queue: what
-// is said is told to a function as it comes. It is asked for once, and again after each connection that was lost, until the hub is closed.
+// Ear is the subscription to the channel for messages from other processes. A [Hub] has one for all its locks, without a queue: each message goes to
+// a function. It is subscribed once, and again after each lost connection, until the hub is closed.
 type Ear struct {
 	sub  *subscription
 	hear func(text string) // on the goroutine that reads the connection
@@ -12,7 +12,7 @@ type Ear struct {
 	refusal   error // why there is none any more
 }
 
-// Listen makes the ear. hear is told what is said; it must return at once, and may call the hub. No queue may have the channel, and no other ear.
+// Listen makes the ear. hear gets each message; it must return at once, and may call the hub. The channel must have no queue and no other ear.
 func (h *Hub) Listen(ch Channel, hear func(text string)) *Ear {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -23,17 +23,17 @@ func (h *Hub) Listen(ch Channel, hear func(text string)) *Ear {
 	return e
 }
 
-// News is ready when the ear was confirmed, or refused, or lost since.
+// News is ready after the ear was confirmed, refused or lost.
 func (e *Ear) News() <-chan struct{} { return e.news }
 
-// EarState is what is known of an ear.
+// EarState is the state of an ear.
 type EarState struct {
 	Live      bool  // what is said from now on is heard
 	Confirmed int   // how often it has become live: what was said between two of these may have been missed
 	Refusal   error // the server refuses it: it stays deaf
 }
 
-// State is what is known of it now.
+// State returns the current state.
 func (e *Ear) State() EarState {
 	h := e.sub.hub
 	h.mu.Lock()
@@ -41,7 +41,7 @@ func (e *Ear) State() EarState {
 	return EarState{Live: e.sub.live(), Confirmed: e.confirmed, Refusal: e.refusal}
 }
 
-// isConfirmed notes that what is said from now on is heard. Hub.mu is held.
+// isConfirmed notes that messages are heard from now on. Hub.mu is held.
 func (e *Ear) isConfirmed() {
 	e.confirmed++
 	e.signal()

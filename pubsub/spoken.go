@@ -2,8 +2,8 @@ package pubsub
 
 import "strings"
 
-// Spoken is what one process says to another one, on the channel of that one's ear ([EarChannel]). [ReadSpoken] reads it, [Spoken.String] writes
-// it, and this comment is its specification.
+// Spoken is a message from one process to another, on the channel of its ear ([EarChannel]). [ReadSpoken] reads it, [Spoken.String] writes it, and
+// this comment is its specification.
 //
 //	<version> <kind> <payload>
 //
@@ -13,14 +13,14 @@ import "strings"
 //	kind      1 to 16 letters a to z: who is to read the rest
 //	payload   any bytes; the whole has up to [MaxSpoken]
 //
-// Whoever may publish there can say anything, twice, late, or not at all, so what is said is a hint: it may cost a command, and never a lock. A
-// process ignores what has another version, no form that it knows, a kind that it does not know, or is too long.
+// A publisher can send anything, twice, late, or not at all, so a message is a hint: it may cost a command, and never a lock. A process ignores
+// messages that are too long or malformed, or have another version or an unknown kind.
 type Spoken struct {
 	Kind    string
 	Payload string
 }
 
-// MaxSpoken bounds what is said at once, in bytes.
+// MaxSpoken bounds the length of a message, in bytes.
 const MaxSpoken = 8 << 10
 
 const (
@@ -28,10 +28,10 @@ const (
 	maxSpokenKind = 16
 )
 
-// EarChannel is the name of the channel on which the Client with that id is spoken to.
+// EarChannel returns the name of the channel for messages to the Client with that id.
 func EarChannel(id string) string { return "rlock_client:{" + id + "}" }
 
-// ReadSpoken reads what was said. It reports false if that is to be ignored.
+// ReadSpoken parses a message. It reports false if the message is to be ignored.
 func ReadSpoken(text string) (s Spoken, ok bool) {
 	if len(text) > MaxSpoken {
 		return s, false
@@ -59,5 +59,5 @@ func isSpokenKind(kind string) bool {
 	return true
 }
 
-// String is what is published.
+// String returns the text to publish.
 func (s Spoken) String() string { return spokenVersion + " " + s.Kind + " " + s.Payload }

@@ -92,7 +92,7 @@ func (e *DeadlockError) Is(target error) bool {
 
 func isDeadlock(err error) bool { return errors.Is(err, ErrDeadlock) }
 
-// newDeadlockError is that of a cycle which the engine has found.
+// newDeadlockError describes a cycle found by the engine.
 func newDeadlockError(name string, cycle []deadlock.Step) error {
 	e := &DeadlockError{Name: name}
 	for _, s := range cycle {
@@ -117,7 +117,7 @@ func (d Deadlock) validate() error {
 	return nil
 }
 
-// forEngine are the terms of the engine. They have been validated.
+// forEngine returns the terms for the engine. d has been validated.
 func (d Deadlock) forEngine(rdb rueidis.Client) engine.DeadlockTerms {
 	if d.After == 0 {
 		return engine.DeadlockTerms{}

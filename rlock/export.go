@@ -86,7 +86,7 @@ func notExported(why string) error { return fmt.Errorf("%w: %s", ErrNotExported,
 // ExportOption changes one [Export].
 type ExportOption interface{ applyTo(*exportSettings) }
 
-// exportSettings are zero if nothing was asked for.
+// exportSettings is zero without options.
 type exportSettings struct{ lasts time.Duration }
 
 type exportFunc func(*exportSettings)
@@ -136,7 +136,7 @@ func (c *Client) Adopt(ctx context.Context, text string, options ...Option) (con
 	return m.lockTraced(engine.CallerNow(ctx), func(who engine.Caller) (*engine.Level, error) { return m.spec.Adopt(who, t.Client, t.Number()) })
 }
 
-// kindLetters are how tickets name kinds.
+// kindLetters are the names of kinds in tickets.
 var kindLetters = map[*kinds.Kind]byte{kinds.Mutex: 'm', kinds.Fenced: 'f', kinds.Write: 'w'}
 
 func kindOf(letter byte) *kinds.Kind {

@@ -11,7 +11,7 @@ import (
 // LeadOption changes how [Lead] leads.
 type LeadOption interface{ applyTo(*leadership) }
 
-// leadership is how Lead leads.
+// leadership holds the options of Lead.
 type leadership struct {
 	resigns bool
 	term    time.Duration

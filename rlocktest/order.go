@@ -42,7 +42,7 @@ func ByPrefix(name string) string {
 	return prefix
 }
 
-// lockOrder has seen locks that were taken under others.
+// lockOrder records locks taken under others.
 type lockOrder struct {
 	mu      sync.Mutex               // guards the following
 	group   func(name string) string // nil: nobody wants to know
@@ -69,7 +69,7 @@ func (o *lockOrder) begin(group func(name string) string) {
 	o.group, o.writers, o.edges = group, make(map[string]bool), nil
 }
 
-// follow is the Trace that sees the Locks, and tells to of them.
+// follow returns a Trace that records the Locks and then calls the one given.
 func (o *lockOrder) follow(to *rlock.Trace) *rlock.Trace {
 	var t rlock.Trace
 	if to != nil {
@@ -137,7 +137,7 @@ func (e *orderEdge) equals(o *orderEdge) bool {
 	return e.under == o.under && e.takes == o.takes && maps.Equal(e.gates, o.gates)
 }
 
-// caller is where the program has called the library.
+// caller returns the place in the program that called the library.
 func caller() string {
 	var pcs [64]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(1, pcs[:])])
@@ -152,10 +152,10 @@ func caller() string {
 	}
 }
 
-// longestOrder is how many locks a circle of orders has at most that is looked for.
+// longestOrder bounds the length of the circles that are looked for.
 const longestOrder = 5
 
-// circles says which orders could end in a deadlock.
+// circles describes the orders that could deadlock.
 func (o *lockOrder) circles() (all []string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -176,7 +176,7 @@ func (o *lockOrder) circles() (all []string) {
 	return all
 }
 
-// circle calls found for each circle that goes on like that.
+// circle calls found for each circle that begins with path.
 func (o *lockOrder) circle(edges []*orderEdge, path []*orderEdge, found func([]*orderEdge)) {
 	first, last := path[0], path[len(path)-1]
 	if len(path) > 1 && o.leads(last, first) {
@@ -192,7 +192,7 @@ func (o *lockOrder) circle(edges []*orderEdge, path []*orderEdge, found func([]*
 	}
 }
 
-// leads reports whether a Lock that waits as the first does could wait for one that is in the place of the second.
+// leads reports whether a Lock that waits as in a could wait for a lock held as in b.
 func (o *lockOrder) leads(a, b *orderEdge) bool {
 	switch wants, has := a.takes, b.under; {
 	case wants.group != has.group:
@@ -205,7 +205,7 @@ func (o *lockOrder) leads(a, b *orderEdge) bool {
 	return true
 }
 
-// excludes reports whether two Locks can never wait at a time, since both have a lock that excludes the other.
+// excludes reports whether two Locks can never wait at the same time, because both sections hold an outer lock that excludes the other.
 func (e *orderEdge) excludes(o *orderEdge) bool {
 	for name, gate := range e.gates {
 		if other, ok := o.gates[name]; ok && (!gate.shared || !other.shared) {

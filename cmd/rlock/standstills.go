@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// standstills are the long waits that the Clients have told of.
+// standstills are the long waits reported by the Clients.
 type standstills struct {
 	waits  []deadlock.Seen
 	asked  int             // Clients
@@ -22,10 +22,10 @@ type standstills struct {
 	know   map[string]bool // and of those that did, and have Options.Deadlock
 }
 
-// earPrefix begins the channel on which a Client is spoken to.
+// earPrefix begins the name of the channel of an ear.
 var earPrefix = strings.TrimSuffix(pubsub.EarChannel(""), "}")
 
-// ears are the channels on which Clients listen, and whether these are sharded.
+// ears returns the channels of the ears, and whether each is sharded.
 func (v *viewer) ears(ctx context.Context) (map[string]bool, error) {
 	all := make(map[string]bool)
 	var down error
@@ -51,7 +51,7 @@ func (v *viewer) ears(ctx context.Context) (map[string]bool, error) {
 	return all, nil
 }
 
-// standstills asks all Clients that listen, which have that long to answer.
+// standstills asks all Clients with an ear, and waits for their answers.
 func (v *viewer) standstills(ctx context.Context, within time.Duration) (w standstills, err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -112,7 +112,7 @@ func (v *viewer) standstills(ctx context.Context, within time.Duration) (w stand
 // isKnown reports whether the Client of an owner tells of its waits.
 func (w *standstills) isKnown(owner string) bool { return w.know[clientID(owner)] }
 
-// leadsTo says where it goes on from an owner.
+// leadsTo describes the wait of an owner, if any.
 func (w *standstills) leadsTo(owner string) string {
 	for i := range w.waits {
 		if s := &w.waits[i]; slices.ContainsFunc(s.Holds, func(h deadlock.SeenHold) bool { return h.Owner == owner }) {
@@ -125,7 +125,7 @@ func (w *standstills) leadsTo(owner string) string {
 	return "says nothing"
 }
 
-// held is the hold of the j-th wait of a cycle for which the one before it waits.
+// held returns the hold of the j-th wait that the previous wait of the cycle waits for.
 func held(cycle []*deadlock.Seen, j int) []deadlock.SeenHold {
 	s, before := cycle[j], cycle[(j+len(cycle)-1)%len(cycle)]
 	at := slices.IndexFunc(s.Holds, func(h deadlock.SeenHold) bool { return slices.Contains(before.Blockers, h.Owner) })

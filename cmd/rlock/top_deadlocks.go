@@ -8,7 +8,7 @@ import (
 	"github.com/go-rlock/rlock/internal/deadlock"
 )
 
-// circleTime is how long the processes have to answer in a look of top.
+// circleTime is how long top waits for answers in each look.
 const circleTime = 300 * time.Millisecond
 
 // circles are the deadlocks of one look.
@@ -43,7 +43,7 @@ func circlesOf(w standstills, err error) circles {
 	return c
 }
 
-// mark notes which locks have a holder in a deadlock.
+// mark marks the locks that have a holder in a deadlock.
 func (c circles) mark(locks []wanted) {
 	for i := range locks {
 		for _, h := range locks[i].Holders {

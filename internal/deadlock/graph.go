@@ -1,15 +1,14 @@
 // Package deadlock finds cycles of Locks that wait for each other's holds.
 //
-// The graph has a node for each long wait: a Lock that has waited for a while, and whose ctx carries holds. From a wait an edge leads to each owner whose
-// hold keeps it from the lock, and from an owner to each wait whose ctx carries that hold: a section in which a Lock waits is taken not to end before
-// that. A lock needs all that are in its way to end, so each cycle is a deadlock.
+// The graph has a node for each long wait: a Lock that has waited for a while with holds in its ctx. An edge leads from a wait to each owner whose
+// hold blocks it, and from an owner to each wait whose ctx carries that hold. A section is assumed not to end while a Lock under it waits. A lock
+// needs every hold in its way to end, so each cycle is a deadlock.
 //
-// The last wait of a cycle is the one that began last. All holds of the cycle were there when it began: each is older than the wait in its section. So no
-// cycle comes about later, it is the last wait that finds it, and that is the victim. A search follows earlier waits alone, and finds each cycle
-// once.
+// The last wait of a cycle is the one that began last; it is the victim. All holds of the cycle existed when it began, because each is older than the
+// wait in its section. So no cycle forms later, and the last wait can find it. A search follows only earlier waits, and finds each cycle once.
 //
-// An edge is there as long as its wait and its hold are: neither comes back once it has ended. So a cycle that was followed once, and whose waits and
-// holds are all found again after that, was there between the two: that is how one is confirmed.
+// An edge exists as long as its wait and its hold: neither comes back once it has ended. If all waits and holds of a cycle are found again after it
+// was followed once, the cycle existed between the two. That is how a cycle is confirmed.
 package deadlock
 
 import (
@@ -24,10 +23,10 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// Most is how many waits a cycle has at most that is found.
+// Most bounds the number of waits in a cycle that can be found.
 const Most = 32
 
-// Hold is what a wait keeps others from.
+// Hold is a hold in the ctx of a wait.
 type Hold struct {
 	Owner string // as it is written in Redis: no other hold has it, on whichever server
 	Name  string // of the lock, for users
@@ -36,23 +35,23 @@ type Hold struct {
 
 // Sleeper is a wait as its engine sees it. Its methods may be called at any time, on any goroutine, with no mutex held.
 type Sleeper interface {
-	// IsWaiting reports whether it goes on, as far as is known.
+	// IsWaiting reports whether it still waits, as far as is known.
 	IsWaiting() bool
 	// Keeps reports whether its ctx still carries the hold of that owner, neither unlocked nor lost.
 	Keeps(owner string) bool
-	// Refresh has Blockers know of those that have come since it was asked last. It may ask Redis.
+	// Refresh updates Blockers with owners that came since it was last called. It may ask Redis.
 	Refresh()
-	// Blockers are the owners whose holds it waits for, as far as that is known without asking. Those that have ended since may be among them.
+	// Blockers returns the owners whose holds it waits for, as far as known without asking. Some may have ended since.
 	Blockers() []string
-	// IsBlocked reports whether an owner that Blockers returned has been in its way since then, if both are still there. It may ask Redis.
+	// IsBlocked reports whether an owner returned by Blockers has been in its way since then, if both still exist. It may ask Redis.
 	IsBlocked(owner string) bool
-	// Say says something to the process of an owner that it waits for, and does not wait for that. It may be lost.
+	// Say sends a message to the process of an owner that it waits for, without waiting for the result. The message may be lost.
 	Say(owner, text string)
-	// Found is told a cycle of which it is the last wait, again each time it is found.
+	// Found gets a cycle in which it is the last wait, each time it is found.
 	Found(cycle []Step)
 }
 
-// Wait is a Lock that waits. It does not change.
+// Wait is a waiting Lock. It is immutable.
 type Wait struct {
 	Sleeper
 
@@ -66,7 +65,7 @@ type Wait struct {
 
 var lastNumber atomic.Uint64
 
-// NewWait is a wait that begins now.
+// NewWait returns a wait that begins now.
 func NewWait(s Sleeper, client, lock string, holds []Hold) Wait {
 	return Wait{
 		Sleeper: s, Number: lastNumber.Add(1), Secret: rand.Uint64(),
@@ -87,7 +86,7 @@ type Step struct {
 	Lock    string
 }
 
-// before orders waits, in all processes alike.
+// before orders waits identically in all processes.
 func (s *Step) before(o *Step) bool {
 	return cmp.Or(s.WaitsBy.Compare(o.WaitsBy), cmp.Compare(s.Client, o.Client), cmp.Compare(s.Number, o.Number)) < 0
 }
@@ -97,7 +96,7 @@ func (s *Step) is(w *Wait) bool {
 	return s.Client == w.Client && s.Number == w.Number && s.Secret == w.Secret
 }
 
-// Graph has the long waits of a process.
+// Graph holds the long waits of a process.
 type Graph struct {
 	Ahead time.Duration // for tests: by which the clock of the process is, set before it is used
 
@@ -127,7 +126,7 @@ func (g *Graph) Add(w *Wait) {
 	}
 }
 
-// Remove takes a wait out that has ended, if it is in.
+// Remove removes a wait that has ended, if it is in the graph.
 func (g *Graph) Remove(w *Wait) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -141,7 +140,7 @@ func (g *Graph) Remove(w *Wait) {
 	}
 }
 
-// Waits are the long waits that there are, in the order in which they began.
+// Waits returns the long waits in the order in which they began.
 func (g *Graph) Waits() (all []*Wait) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -152,7 +151,7 @@ func (g *Graph) Waits() (all []*Wait) {
 	return slices.Compact(all)
 }
 
-// keepers are the waits whose ctx carries the hold of that owner.
+// keepers returns the waits whose ctx carries the hold of that owner.
 func (g *Graph) keepers(owner string) (all []*Wait) {
 	g.mu.Lock()
 	all = slices.Clone(g.of[owner])
@@ -160,7 +159,7 @@ func (g *Graph) keepers(owner string) (all []*Wait) {
 	return slices.DeleteFunc(all, func(w *Wait) bool { return !w.IsWaiting() || !w.Keeps(owner) })
 }
 
-// step is the wait as it stands behind one that waits for that owner.
+// step returns w as the step after a wait for that owner.
 func (g *Graph) step(w *Wait, owner string) *Step {
 	s := &Step{Host: g.host, PID: g.pid, Client: w.Client, Number: w.Number, Secret: w.Secret, WaitsBy: w.Began.Add(g.Ahead), Lock: w.Lock}
 	if i := slices.IndexFunc(w.Holds, func(h Hold) bool { return h.Owner == owner }); i >= 0 {
@@ -172,14 +171,14 @@ func (g *Graph) step(w *Wait, owner string) *Step {
 // process is the graph of this process.
 var process = New()
 
-// Apart is a client that stands for another process, for tests: Clients on it are in that graph.
+// Apart is a client that stands for another process in tests: Clients on it use its graph.
 type Apart struct {
 	rueidis.Client
 
 	Graph *Graph
 }
 
-// Of is the graph of the Clients on rdb: that of this process, but for tests.
+// Of returns the graph of the Clients on rdb: that of this process, except in tests.
 func Of(rdb rueidis.Client) *Graph {
 	if a, ok := rdb.(Apart); ok {
 		return a.Graph

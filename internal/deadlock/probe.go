@@ -7,31 +7,31 @@ import (
 	"time"
 )
 
-// Between processes a search goes on by probes (Chandy, Misra, Haas: "Distributed deadlock detection", 1983). A probe goes to the process of an owner that
-// is waited for. If a Lock waits under that hold, and began before the one that sent the first probe, the next one goes to the process of the owner in
-// its way, and so on. If one comes back to where it began, the cycle is confirmed by a second lap, which every wait and hold of it has to pass
-// as the same. What the second lap finds was there when the first one had ended; so the cycle was, all of it at once.
+// Between processes a search continues by probes (Chandy, Misra, Haas: "Distributed deadlock detection", 1983). A probe goes to the process of an
+// owner that is waited for. If a Lock waits under that hold, and began before the wait that started the search, the next probe goes to the process of
+// the owner in its way, and so on. A probe that returns to its origin is confirmed by a second lap, in which every wait and hold of the cycle must be
+// found unchanged. Everything found in the second lap existed when the first ended, so the whole cycle existed at that moment.
 //
-// A probe is a hint. One that is lost is made good by the next look; one that is late or doubled finds other waits, or the same cycle once more; and a forged
-// one finds no cycle without the secrets of its waits.
+// A probe is a hint. The next look makes up for a lost one; a late or doubled one finds other waits, or the same cycle again; a forged one finds no
+// cycle without the secrets of its waits.
 
-// Kind is what probes are called among the things that processes say to each other.
+// Kind is the kind of probes among the messages between processes.
 const Kind = "deadlock"
 
 const (
-	// mostProbes bounds what is sent because of one look, or one probe.
+	// mostProbes bounds the probes sent for one look, or for one received probe.
 	mostProbes = 16
-	// mostSeen bounds how many waits are remembered to which a probe has come.
+	// mostSeen bounds the remembered visits of probes.
 	mostSeen = 4096
-	// mostText is how long a probe may be, so that it fits into what may be said at once.
+	// mostText bounds the length of a probe, so that it fits into one message.
 	mostText = 8000
-	// mostClient is how long the id of a Client may be, in bytes, for it is remembered.
+	// mostClient bounds the length of a Client id in bytes, because it is remembered.
 	mostClient = 36
-	// mostName is how much of a name it has, in bytes; shortName the same if it would be too long.
+	// mostName bounds the names in a probe, in bytes; shortName replaces it if the probe would be too long.
 	mostName, shortName = 512, 48
 )
 
-// probe is what is said. It is written as JSON, with times in microseconds since 1970.
+// probe is the message, written as JSON with times in microseconds since 1970.
 type probe struct {
 	Version int        `json:"v"`
 	Round   int        `json:"r"`           // how often the first wait has looked
@@ -56,13 +56,13 @@ type wireStep struct {
 	Began  int64  `json:"u"`
 }
 
-// heard is what is remembered of probes.
+// heard remembers the visits of probes.
 type heard struct {
 	seenMu sync.Mutex     // guards the following; no other lock is taken under it
 	seen   map[visit]bool // waits of this process to which a probe has come
 }
 
-// visit is a wait that a search of another one has come to.
+// visit is a wait reached by the search of another one.
 type visit struct {
 	client string
 	number uint64
@@ -82,7 +82,7 @@ func (h *heard) isNew(v visit) bool {
 	return !known
 }
 
-// probe sends probes to where a search has left the process.
+// probe sends probes from where a search left the process.
 func (s *search) probe() {
 	for _, e := range s.exits {
 		if s.said < mostProbes {
@@ -94,7 +94,7 @@ func (s *search) probe() {
 	s.exits = nil
 }
 
-// say has a wait of this process send the probe to that of an owner that it waits for.
+// say sends the probe through a wait of this process, to an owner that it waits for.
 func (p *probe) say(from *Wait, owner string) {
 	p.Version = version
 	for _, most := range []int{mostName, shortName} {
@@ -109,7 +109,7 @@ func (p *probe) say(from *Wait, owner string) {
 	}
 }
 
-// Hear takes up a probe that somebody has sent. It may send others, and ask Redis.
+// Hear handles a received probe. It may send others, and ask Redis.
 func (g *Graph) Hear(text string) {
 	var p probe
 	if len(text) > mostText || json.Unmarshal([]byte(text), &p) != nil || p.Version != version || len(p.Steps) == 0 || len(p.Steps) > Most ||
@@ -148,8 +148,8 @@ func (g *Graph) goOn(p *probe) {
 	g.confirm(&probe{Round: p.Round, Back: true, At: 1 % len(cycle), Steps: wire(cycle)}, end.wait)
 }
 
-// confirm has the waits of a cycle that are of this process, from that step on, looked at again, and sends the probe on. Where the lap ends, the first wait
-// is told. before is the wait of the step before, if this process has it: if not, the lap has come here for the step.
+// confirm checks the steps of a cycle again, from p.At on, as far as this process has them, and sends the probe on. At the end of the lap the first
+// wait gets the cycle. before is the wait of the previous step if this process has it; nil if the lap has come here for this step.
 func (g *Graph) confirm(p *probe, before *Wait) {
 	steps := read(p.Steps)
 	n := len(steps)
@@ -173,7 +173,7 @@ func (g *Graph) confirm(p *probe, before *Wait) {
 	}
 }
 
-// waitOf is the wait of a step, if it is of this process and there is that hold in its ctx.
+// waitOf returns the wait of a step, if it is in this process and its ctx carries that hold.
 func (g *Graph) waitOf(s *Step) *Wait {
 	for _, k := range g.keepers(s.Holds.Owner) {
 		if s.is(k) {
@@ -183,7 +183,7 @@ func (g *Graph) waitOf(s *Step) *Wait {
 	return nil
 }
 
-// wire are steps as they are sent.
+// wire converts steps for sending.
 func wire(steps []Step) []wireStep {
 	all := make([]wireStep, len(steps))
 	for i, s := range steps {
@@ -198,7 +198,7 @@ func wire(steps []Step) []wireStep {
 	return all
 }
 
-// read are steps as they were sent.
+// read converts received steps.
 func read(wired []wireStep) []Step {
 	all := make([]Step, len(wired))
 	for i, s := range wired {

@@ -2,7 +2,7 @@ package deadlock
 
 import "slices"
 
-// place is a wait that a search has come to.
+// place is a wait reached by a search.
 type place struct {
 	wait   *Wait // nil: it is of another process
 	step   *Step
@@ -23,13 +23,13 @@ type search struct {
 	said     int // to so many owners
 }
 
-// exit is where a search leaves the process: nobody here has that owner's hold and waits.
+// exit is where a search leaves the process: no wait here carries the hold of that owner.
 type exit struct {
 	from  *place
 	owner string
 }
 
-// follow takes up the waits that an owner's hold is kept by. It returns the end of the way if that is where the search began.
+// follow queues the waits that carry the hold of an owner. It returns the end of the path if that is where the search began.
 func (s *search) follow(owner string, from *place) (end *place) {
 	if s.followed[owner] {
 		return nil
@@ -54,7 +54,7 @@ func (s *search) follow(owner string, from *place) (end *place) {
 	return nil
 }
 
-// run goes on until it is back where the search began, or there is nothing left to follow. asks: with what Redis says.
+// run follows waits until it is back where the search began, or none are left. If asks, it asks Redis for their blockers.
 func (s *search) run(asks bool) (end *place) {
 	for ; len(s.next) > 0; s.next = s.next[1:] {
 		p := s.next[0]
@@ -71,8 +71,8 @@ func (s *search) run(asks bool) (end *place) {
 	return nil
 }
 
-// leave goes on elsewhere when run has come to nothing: probes go to where the search has left the process. Only then is Redis asked, for that takes as long
-// as a probe: a wait may have been overtaken by a hold of another process since it asked last.
+// leave continues elsewhere after run found nothing: it sends probes from where the search left the process. Only then does it ask Redis, which takes
+// as long as a probe: a hold of another process may have come before a wait since it last asked.
 func (s *search) leave() (end *place) {
 	s.probe()
 	s.next, s.been = s.been, nil
@@ -83,9 +83,9 @@ func (s *search) leave() (end *place) {
 	return nil
 }
 
-// Look looks for a cycle of which w is the last wait, and reports whether there is one in this process: it was there at some moment of the call, and
-// w is told. Otherwise probes go to the processes to which the search has led. If one comes back, w is told then. round is another number each time; if it
-// is 0, nobody is asked, nor Redis.
+// Look looks for a cycle in which w is the last wait, and reports whether there is one in this process. The cycle existed at some moment of the call,
+// and w.Found gets it. Otherwise probes go to the processes that the search led to; w.Found gets the cycle if one comes back. round differs each
+// time; with 0 neither Redis nor other processes are asked.
 func (g *Graph) Look(w *Wait, round int) bool {
 	start := &place{wait: w, step: g.step(w, "")}
 	seen := make(map[*Wait]bool)
@@ -105,7 +105,7 @@ func (g *Graph) Look(w *Wait, round int) bool {
 	return true
 }
 
-// isStill reports whether all of a way is as it was found.
+// isStill reports whether the whole path still exists as it was found.
 func (g *Graph) isStill(end *place) bool {
 	for p := end; p.before != nil; p = p.before {
 		if !p.before.wait.IsBlocked(p.step.Holds.Owner) {
@@ -120,14 +120,14 @@ func (g *Graph) isStill(end *place) bool {
 	return true
 }
 
-// cycle lists a way that ends where it began.
+// cycle lists the steps of a path that ends where it began.
 func (p *place) cycle() []Step {
 	steps := p.before.steps()
 	steps[0] = *p.step // the same wait, with the hold that the last one waits for
 	return steps
 }
 
-// steps lists a way from where it began.
+// steps lists a path from its beginning.
 func (p *place) steps() (all []Step) {
 	for ; p != nil; p = p.before {
 		all = append(all, *p.step)

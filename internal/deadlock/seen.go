@@ -9,22 +9,22 @@ import (
 	"time"
 )
 
-// Who wants to see the graph asks the Clients for their long waits, over their ears:
+// To show the graph, a tool asks the Clients for their long waits, over their ears:
 //
 //	question   ask <id>               the answers go to the ear of that id
 //	answer     is <n> <of> <JSON>     the n-th of so many, from 1
 //	           none <id>              that Client has no long wait
 //	           off <id>               it has not Options.Deadlock, and does not know
 //
-// That is for people who look: no Client asks.
+// This is for people who look; Clients never ask.
 
-// SeenKind is what that is called among the things that processes say to each other.
+// SeenKind is the kind of these messages.
 const SeenKind = "waits"
 
 // mostSeenWaits bounds the answers of a Client to one question.
 const mostSeenWaits = 200
 
-// Seen is a long wait as its Client tells of it.
+// Seen is a long wait as reported by its Client.
 type Seen struct {
 	Host     string     `json:"host"`
 	PID      int        `json:"pid"`
@@ -36,19 +36,19 @@ type Seen struct {
 	Blockers []string   `json:"blocked_by"` // owners, as far as is known; some may be over
 }
 
-// SeenHold is one that the ctx of the wait carries.
+// SeenHold is a hold in the ctx of the wait.
 type SeenHold struct {
 	Owner string    `json:"owner"`
 	Name  string    `json:"name"`
 	Since time.Time `json:"since"`
 }
 
-// Question is what is said to have a Client tell of its waits to id.
+// Question returns the message that asks a Client to report its waits to id.
 func Question(id string) string { return "ask " + id }
 
 var askers = regexp.MustCompile(`^ask ([0-9a-f-]{36})$`)
 
-// ReadQuestion returns who asks.
+// ReadQuestion returns the id to answer to.
 func ReadQuestion(text string) (id string, ok bool) {
 	if m := askers.FindStringSubmatch(text); m != nil {
 		return m[1], true
@@ -56,7 +56,7 @@ func ReadQuestion(text string) (id string, ok bool) {
 	return "", false
 }
 
-// Answers tell of the long waits of a Client. A Client without the option has no graph.
+// Answers returns the reports of the long waits of a Client. A Client without the option has no graph (nil).
 func (g *Graph) Answers(client string) (texts []string) {
 	if g == nil {
 		return []string{"off " + client}
@@ -92,7 +92,7 @@ func (g *Graph) Answers(client string) (texts []string) {
 	return texts
 }
 
-// Answer is what a Client has said.
+// Answer is a reply of a Client.
 type Answer struct {
 	Client string
 	Off    bool  // it has not Options.Deadlock
@@ -102,7 +102,7 @@ type Answer struct {
 
 var waitless = regexp.MustCompile(`^(none|off) ([0-9a-f-]{36})$`)
 
-// ReadAnswer reads one. It reports false if it is none.
+// ReadAnswer parses an answer. It reports false if text is not one.
 func ReadAnswer(text string) (a Answer, ok bool) {
 	if m := waitless.FindStringSubmatch(text); m != nil {
 		return Answer{Client: m[2], Off: m[1] == "off"}, true
@@ -120,7 +120,7 @@ func ReadAnswer(text string) (a Answer, ok bool) {
 	return a, true
 }
 
-// still is a wait that was seen, as a search takes it.
+// still makes a reported wait a Sleeper that a search can follow.
 type still struct {
 	*Seen
 
@@ -144,8 +144,8 @@ func (s *still) IsBlocked(string) bool { return true }
 func (s *still) Say(_, _ string)       {}
 func (s *still) Found(cycle []Step)    { s.found = cycle }
 
-// Cycles are those among waits that were seen, one for each wait that is the last of some. The waits were not all seen in one moment, so what is found
-// may have been none.
+// Cycles returns the cycles among reported waits, one for each wait that is the last of any. The waits were not all reported at the same moment, so a
+// cycle may never have existed.
 func Cycles(seen []Seen) (all [][]*Seen) {
 	type key struct {
 		client string

@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// A hold may want to know if somebody waits for its lock, see WithAsked. It learns so in four ways:
+// A hold can ask to be notified of waiters, see WithAsked. There are four ways:
 //
 //   - a goroutine of this process is about to wait (askHere), or waits already when the hold begins;
 //   - another process says so (asking.go), to the ear;
@@ -21,10 +21,10 @@ import (
 //     is live, for what it has missed;
 //   - a look every third of the watchdog time, for those that cannot speak: Redisson, older versions, and whoever may not publish.
 //
-// What another process has said is known of the tenure, and holds for all that stand on it. It may come before the answer that the tenure has
-// the lock, and between two holds: so the last ones that were asked and have no hold here are remembered.
+// A request from another process is recorded for the tenure, and applies to all its holds. It may arrive before the reply that grants the lock, or
+// between two holds. So the last tenures that were asked for without a hold here are remembered.
 
-// askables are the holds of a Client that want to know.
+// askables are the holds of a Client that want notifications of waiters.
 type askables struct {
 	some     atomic.Int32 // how many tenures they stand on: mostly none, and then nobody who waits looks here
 	watching sync.Once
@@ -37,10 +37,10 @@ type askables struct {
 	oldest int                    // of these
 }
 
-// rememberedTags bounds what is remembered.
+// rememberedTags bounds the number of remembered tenures.
 const rememberedTags = 64
 
-// askable is a tenure on which holds stand that want to know.
+// askable is a tenure with holds that want notifications.
 type askable struct {
 	spec    *Spec // of the lock on that server
 	tag     uint64
@@ -51,7 +51,7 @@ type askable struct {
 	outside time.Time // when somebody was first seen to listen who may not wait; zero: nobody was
 }
 
-// Askable is what a hold knows of those who wait for it.
+// Askable notifies one hold of waiters.
 type Askable struct {
 	hold  *hold
 	once  sync.Once
@@ -64,7 +64,7 @@ func newAskable(h *hold, at ...*Spec) *Askable {
 	return &Askable{hold: h, asked: make(chan struct{}), at: at}
 }
 
-// ask says that somebody waits, for its lock or for one that was taken with it.
+// ask notifies the hold, and those of locks taken together with it.
 func (a *Askable) ask() {
 	a.isAsked()
 	if with := a.with.Load(); with != nil {
@@ -76,7 +76,7 @@ func (a *Askable) ask() {
 
 func (a *Askable) isAsked() { a.once.Do(func() { close(a.asked) }) }
 
-// AskedTogether has the holds that began under outer, of which ctx carries the last, learn together that somebody waits for one of their locks.
+// AskedTogether links the holds taken between outer and ctx: a waiter for one of their locks notifies all of them.
 func AskedTogether(ctx, outer context.Context) {
 	var all []*Askable
 	end, _ := Innermost[*Level](InnermostOpen(outer))
@@ -101,7 +101,7 @@ func AskedTogether(ctx, outer context.Context) {
 	}
 }
 
-// askable is what a hold knows of those who wait; nil if it does not want to know.
+// askable returns the notifier of a hold; nil if it wants none.
 func (h *hold) askable() *Askable {
 	if m := h.first.spec; m.Mark.Wants(kinds.WantsAsked) {
 		return m.Engine.askables.find(h, h.tenure.Tag)
@@ -109,14 +109,14 @@ func (h *hold) askable() *Askable {
 	return nil
 }
 
-// mayBeAsked has a hold know of those who wait, from now on. looks says that there may be some that do not know who has the lock.
+// mayBeAsked starts notifications for a hold. It asks for a look if earlier waiters may not know the new owner.
 func (l *attempt) mayBeAsked(a AcquireResult) {
 	if l.Spec.Mark.Wants(kinds.WantsAsked) {
 		newAskable(l.level.hold, l.Spec).begin(l.Tenure.Tag, a.how == byCall && (l.waiter.Waited() || l.within != nil || l.ticket != nil))
 	}
 }
 
-// MayBeAsked has a hold of a majority know of those who wait for one of the members. looks is as above.
+// MayBeAsked starts notifications of waiters for any member of a majority. looks asks for a look, as above.
 func (l *Level) MayBeAsked(members []*Spec, looks bool) *Askable {
 	if !l.spec.Mark.Wants(kinds.WantsAsked) {
 		return nil
@@ -126,14 +126,14 @@ func (l *Level) MayBeAsked(members []*Spec, looks bool) *Askable {
 	return a
 }
 
-// Ask says that somebody waits. It does nothing if nobody wants to know.
+// Ask notifies the hold. It does nothing if a is nil.
 func (a *Askable) Ask() {
 	if a != nil {
 		a.ask()
 	}
 }
 
-// begin enters a hold that has just begun. Whoever waits here has joined the hub before it looks for holds; so it is seen in one of the two.
+// begin registers a new hold. A waiter here joins the hub before it looks for holds, so one of the two sees the other.
 func (a *Askable) begin(tag uint64, looks bool) {
 	for _, m := range a.at {
 		c := m.Engine
@@ -147,7 +147,7 @@ func (a *Askable) begin(tag uint64, looks bool) {
 	}
 }
 
-// isAskedNoMore is the end of a hold.
+// isAskedNoMore ends the notifications of a hold.
 func (h *hold) isAskedNoMore() {
 	if m := h.first.spec; m.Mark.Wants(kinds.WantsAsked) {
 		m.Engine.askables.forget(h, h.tenure.Tag)
@@ -180,7 +180,7 @@ func (s *askables) add(m *Spec, tag uint64, a *Askable, looks bool) {
 	}
 }
 
-// forget is the end of a hold.
+// forget removes a hold, on all its servers.
 func (s *askables) forget(h *hold, tag uint64) {
 	for _, m := range s.remove(h, tag) {
 		if other := &m.Engine.askables; other != s {
@@ -189,7 +189,7 @@ func (s *askables) forget(h *hold, tag uint64) {
 	}
 }
 
-// remove takes a hold out, and returns where else it is.
+// remove removes a hold here, and returns its lock on all servers.
 func (s *askables) remove(h *hold, tag uint64) (at []*Spec) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,7 +225,7 @@ func (s *askables) remember(tag uint64) {
 	}
 }
 
-// heard is told by another process that it waits for an owner with that tag.
+// heard handles a message that another process waits for the owner with that tag.
 func (s *askables) heard(payload string) {
 	if tag, ok := ownTag(payload); ok {
 		s.heardOf(tag)
@@ -248,7 +248,7 @@ func ownTag(payload string) (tag uint64, ok bool) {
 	return tag, err == nil && kinds.MarkOfTag(tag) != 0 && kinds.Unmarked(tag) <= lastTag.Load()
 }
 
-// ask tells all holds of a tenure that somebody elsewhere waits. askables.mu is held.
+// ask notifies all holds of a tenure of a waiter elsewhere. askables.mu is held.
 func (e *askable) ask() {
 	e.asked = true
 	for _, a := range e.holds {
@@ -256,7 +256,7 @@ func (e *askable) ask() {
 	}
 }
 
-// askHere tells the holds of this process that a Lock of the same process waits for.
+// askHere notifies the holds of this process that block a Lock of the same process.
 func (l *attempt) askHere() { l.Spec.askHere(l.within) }
 
 func (m *Spec) askHere(within *hold) {
@@ -278,7 +278,7 @@ func (m *Spec) askHere(within *hold) {
 	}
 }
 
-// find returns what is known of a hold; nil if there is no such hold any more.
+// find returns the notifier of a hold; nil if the hold has ended.
 func (s *askables) find(h *hold, tag uint64) *Askable {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -292,7 +292,7 @@ func (s *askables) find(h *hold, tag uint64) *Askable {
 	return nil
 }
 
-// Asked is closed when somebody waits for the innermost hold that ctx carries and that wants to know; nil if there is none.
+// Asked returns the channel of the innermost hold in ctx that wants notifications of waiters; nil if there is none.
 func Asked(ctx context.Context) <-chan struct{} {
 	for l := levelOf(ctx); l != nil; l = l.enclosing() {
 		if a := l.hold.askable(); a != nil && l.IsOpen() {

@@ -17,9 +17,9 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// Whoever waits for an owner with a mark asks it for the lock: one message to the ear of its Client, beside the wait. It is sent once while
-// that owner has the lock, and again when a Lock here is refused because of it some seconds later: after the end of the time that it was
-// told, or with a new connection. What the ear misses in between, the holder looks for when it is live again.
+// A waiter asks an owner with a mark for the lock: one message to the ear of its Client, sent while the waiter sleeps. It is sent once for each
+// owner, and again if that owner causes another refusal some seconds later: after the reported remaining time, or with a new connection. The holder
+// looks for messages missed in between when its ear is live again.
 
 // The kinds of messages; their payload is the tag of the owner.
 const (
@@ -28,9 +28,9 @@ const (
 )
 
 const (
-	// askAgain is for how long an owner is not asked again.
+	// askAgain is the time within which an owner is not asked again.
 	askAgain = 3 * time.Second
-	// mostAsking bounds the messages that are under way. Others wait for that.
+	// mostAsking bounds the messages in flight; further ones wait.
 	mostAsking = 64
 	// mostAsked bounds how many owners are remembered.
 	mostAsked = 1000
@@ -38,7 +38,7 @@ const (
 	mostReaders = 1000
 )
 
-// askings are what this process has asked others.
+// askings records which owners this process has asked.
 type askings struct {
 	refused  atomic.Bool   // the user may not
 	underWay chan struct{} // of mostAsking
@@ -47,13 +47,13 @@ type askings struct {
 	at map[string]time.Time // when owners were asked
 }
 
-// asksHolder asks the one that a Lock waits for, if it can be asked. The Lock goes to sleep meanwhile.
+// asksHolder asks the owner that blocks a Lock, if it can be asked. The Lock goes to sleep meanwhile.
 func (l *attempt) asksHolder(holder string) { l.Spec.AskHolder(l.Ctx, holder) }
 
-// AskHolder asks an owner that a Lock waits for, if it can be asked. It returns at once.
+// AskHolder asks an owner that blocks a Lock, if it can be asked. It returns at once.
 func (m *Spec) AskHolder(ctx context.Context, holder string) { m.ask(ctx, holder, saidAsked) }
 
-// triesHolder tells an owner that may be idle that a Lock which does not wait was refused.
+// triesHolder tells an owner that may be idle that it caused a refusal of a Lock that does not wait.
 func (l *attempt) triesHolder(holder string) {
 	if mark, _, _ := kinds.MarkOf(holder); mark.Wants(kinds.Lingers) {
 		l.Spec.ask(l.Ctx, holder, saidTried)
@@ -95,7 +95,7 @@ func (m *Spec) ask(ctx context.Context, holder, what string) {
 	})
 }
 
-// isAskable reports whether there is something to be asked of an owner with that mark.
+// isAskable reports whether an owner with that mark can be asked.
 func isAskable(m kinds.Mark) bool { return m.Wants(kinds.WantsAsked) || m.Wants(kinds.Lingers) }
 
 // begin reports whether that owner is to be asked now.
@@ -128,14 +128,14 @@ func (a *askings) enter(closed <-chan struct{}) bool {
 
 func (a *askings) leave() { <-a.underWay }
 
-// forget has an owner be asked again by the next refusal.
+// forget makes the next refusal ask the owner again.
 func (a *askings) forget(owner string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.at, owner)
 }
 
-// failed has an owner be asked again at the next refusal, or nobody any more if the user may not.
+// failed makes the next refusal ask the owner again; if the user lacks the right, nobody is asked any more.
 func (a *askings) failed(c *Engine, owner string, err error, refusal bool) {
 	if !refusal {
 		a.forget(owner)
@@ -147,7 +147,7 @@ func (a *askings) failed(c *Engine, owner string, err error, refusal bool) {
 	}
 }
 
-// askAll asks that owner, and returns how many are known to have heard it. A writer asks all readers: the refusal names but one of them.
+// askAll asks that owner and returns the number known to have heard. A writer asks all readers, because the refusal names only one.
 func (m *Spec) askAll(ctx context.Context, holder, what, id string, tag uint64) (heard int, err error) {
 	if m.Kind.Side != lua.Writer || strings.HasSuffix(holder, ":write") {
 		return m.Engine.askOne(id, what, tag)
@@ -165,7 +165,7 @@ func (m *Spec) fields(ctx context.Context) ([]string, error) {
 	return rdb.Do(ctx, rdb.B().Hrandfield().Key(m.Key).Count(mostReaders).Build()).AsStrSlice()
 }
 
-// askEach asks those of the owners that can be asked, and returns how many heard it. One of this process is told by own, if that is not nil.
+// askEach asks those of the owners that can be asked, and returns the number that heard. Owners of this process go to own, unless it is nil.
 func (m *Spec) askEach(fields []string, own func(tag uint64)) (heard int, err error) {
 	c := m.Engine
 	for _, field := range fields {
@@ -189,7 +189,7 @@ func (m *Spec) askEach(fields []string, own func(tag uint64)) (heard int, err er
 	return heard, err
 }
 
-// askOne asks one owner, and returns how many processes heard it; at least one where Redis does not tell.
+// askOne asks one owner and returns the number of processes that heard: at least one where Redis does not say.
 func (c *Engine) askOne(id, what string, tag uint64) (heard int, err error) {
 	ch := c.earOf(id)
 	heard, err = c.publish(ch, pubsub.Spoken{Kind: what, Payload: strconv.FormatUint(tag, 10)})
@@ -199,7 +199,7 @@ func (c *Engine) askOne(id, what string, tag uint64) (heard int, err error) {
 	return heard, err
 }
 
-// publish says something to another process, and returns how many heard it; on a cluster with plain channels, those at one node.
+// publish sends a message and returns the number of processes that heard it; on a cluster with plain channels, those at one node.
 func (c *Engine) publish(ch pubsub.Channel, said pubsub.Spoken) (heard int, err error) {
 	var cmd rueidis.Completed
 	if ch.Sharded {
@@ -211,7 +211,7 @@ func (c *Engine) publish(ch pubsub.Channel, said pubsub.Spoken) (heard int, err 
 	return int(n), err
 }
 
-// Ask asks whoever has the lock for it, without waiting for it. It returns how many holders heard that.
+// Ask asks the holders for the lock without waiting for it. It returns the number of holders that heard.
 func (m *Spec) Ask(ctx context.Context) (heard int, err error) {
 	return query(ctx, m, func(ctx context.Context) (int, error) {
 		fields, err := m.fields(ctx)

@@ -9,8 +9,8 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// A Lock whose ctx carries holds, and that waits for longer than Options.Deadlock.After, may be part of a deadlock. From then on it is in the graph of the
-// process (package deadlock), and looks for a cycle of which it is the last wait:
+// A Lock that waits for longer than Options.Deadlock.After with holds in its ctx may be part of a deadlock. From then on it is in the graph of the
+// process (package deadlock), and looks for a cycle in which it is the last wait:
 //
 //	state     event                        next
 //	waiting   After is over                long: it is in the graph
@@ -18,20 +18,20 @@ import (
 //	          none is found                speaks to those in its way, asks Redis who else is; again after a pause that doubles
 //	any       the lock, ctx, time, Close   over: it is out of the graph
 //
-// All that is done on a goroutine of its own, which begins with the timer. A Lock without the option, or whose ctx carries no hold, has none of this; one
-// that waits for less has a timer.
+// Each look runs on a goroutine of its own, started by the timer. A Lock without the option, or without holds in its ctx, has none of this; a shorter
+// wait costs only a timer.
 
-// DeadlockTerms are those on which an engine looks for deadlocks.
+// DeadlockTerms configure the search of an engine for deadlocks.
 type DeadlockTerms struct {
 	After time.Duration // 0: it does not
 	Fail  bool          // the victim fails; otherwise it is told of
 	Graph *deadlock.Graph
 }
 
-// longestLook is how long the pause between two looks gets.
+// longestLook bounds the pause between two looks, unless After is longer.
 const longestLook = 30 * time.Second
 
-// blocked is a Lock that waits and whose ctx carries holds, from its first wait to its end.
+// blocked is a waiting Lock with holds in its ctx, from its first wait to its end.
 type blocked struct {
 	wait   deadlock.Wait
 	spec   *Spec
@@ -42,7 +42,7 @@ type blocked struct {
 	failed chan struct{} // closed when the Lock is to fail
 	err    error         // why; set before that
 
-	// mu guards the following. Those of tenures, of the hub and of the graph are taken under it.
+	// mu guards the following. The mutexes of tenures, of the hub and of the graph may be taken under it.
 	mu      sync.Mutex
 	timer   *time.Timer
 	found   bool           // and the Lock fails, or was told of
@@ -55,7 +55,7 @@ type blocked struct {
 	marks []string       // those of such writers, if some of asked are readers
 }
 
-// watch notes that the Lock is about to sleep. failed is closed when it is to give up, since it is the victim of a deadlock; nil: it never is.
+// watch notes that the Lock is about to sleep. failed is closed when the Lock must give up as the victim of a deadlock; nil if it never must.
 func (l *attempt) watch() (failed <-chan struct{}) {
 	if l.blocked == nil {
 		terms := &l.Spec.Engine.Options.Deadlock
@@ -88,7 +88,7 @@ func (l *attempt) newBlocked(holds []deadlock.Hold, after time.Duration) *blocke
 	return b
 }
 
-// unwatch ends that, as the Lock does.
+// unwatch ends the watch when the Lock ends.
 func (l *attempt) unwatch() {
 	b := l.blocked
 	if b == nil {
@@ -102,7 +102,7 @@ func (l *attempt) unwatch() {
 	l.Spec.Engine.Options.Deadlock.Graph.Remove(&b.wait)
 }
 
-// unqueued notes that the waiter is about to be used for another place in line.
+// unqueued notes that the waiter is about to be reused for another place in line.
 func (b *blocked) unqueued() {
 	if b == nil {
 		return
@@ -117,7 +117,7 @@ func (b *blocked) isOver() bool {
 	return b.ended.Err() != nil || b.who.Ctx.Err() != nil || !b.who.Wait.IsZero() && !time.Now().Before(b.who.Wait)
 }
 
-// look looks for a cycle, and again after a pause. It has a goroutine of its own, which ends with the look; Close waits for it.
+// look looks for a cycle, and schedules the next look. Its goroutine ends with it; Close waits for it.
 func (b *blocked) look(round int, pause time.Duration) {
 	c := b.spec.Engine
 	if !c.Calls.Start() {
@@ -142,7 +142,7 @@ func (b *blocked) look(round int, pause time.Duration) {
 	}
 }
 
-// Found has the Lock fail, or tells of the cycle, once.
+// Found makes the Lock fail, or reports the cycle, once.
 func (b *blocked) Found(cycle []deadlock.Step) {
 	b.mu.Lock()
 	found := b.found || b.isOver()
@@ -161,5 +161,5 @@ func (b *blocked) Found(cycle []deadlock.Step) {
 	close(b.failed)
 }
 
-// IsWaiting reports whether the Lock goes on.
+// IsWaiting reports whether the Lock still waits.
 func (b *blocked) IsWaiting() bool { return !b.isOver() }

@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// Keeps reports whether its ctx still carries the hold of that owner.
+// Keeps reports whether its ctx still carries the open hold of that owner.
 func (b *blocked) Keeps(owner string) bool {
 	for l := levelOf(b.who.Ctx); l != nil; l = l.enclosing() {
 		if l.hold.tenure.majority == nil && l.hold.tenure.Field() == owner && l.IsOpen() && l.hold.lossSoFar() == nil {
@@ -24,7 +24,7 @@ func (b *blocked) Keeps(owner string) bool {
 	return false
 }
 
-// holdsOf are the open holds of one server that ctx carries.
+// holdsOf returns the open holds in ctx, except those of a majority and of Clients without the option.
 func holdsOf(ctx context.Context) (all []deadlock.Hold) {
 	for l := levelOf(ctx); l != nil; l = l.enclosing() {
 		t := l.hold.tenure
@@ -39,8 +39,8 @@ func holdsOf(ctx context.Context) (all []deadlock.Hold) {
 	return all
 }
 
-// Blockers are the owners that are in its way, as far as is known: those of its own process, the one that the last refusal named, and those that Redis
-// named when it was asked. Those before it in line, of fair locks too, wait for the same owners: they are on no way that is not there without them.
+// Blockers returns the owners known to be in its way: those of its own process, the one in the last refusal, and those in the last reply of Redis.
+// Waiters ahead in line, also of fair locks, are left out: they wait for the same owners, so they add no path.
 func (b *blocked) Blockers() (all []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -64,8 +64,8 @@ func (b *blocked) Blockers() (all []string) {
 	return append(all, b.asked...)
 }
 
-// IsBlocked reports whether that owner has been in its way since somebody looked. That is so as long as both are there, but for readers beside which
-// it waits for a writer: that may have left.
+// IsBlocked reports whether that owner has been in its way since the last look. That holds while both exist, except for a reader queued behind a
+// writer that waits for other readers: the writer may have left.
 func (b *blocked) IsBlocked(owner string) bool {
 	if b.spec.Kind.Side != lua.Reader || !b.spec.isReader(owner) {
 		return slices.Contains(b.Blockers(), owner)
@@ -95,16 +95,17 @@ func (b *blocked) hasOneOf(marks []string) bool {
 	return slices.ContainsFunc(b.marks, func(m string) bool { return slices.Contains(marks, m) })
 }
 
-// isReader reports whether an owner of a read/write lock is one of its readers.
+// isReader reports whether an owner of a read/write lock is a reader.
 func (m *Spec) isReader(owner string) bool { return !strings.HasSuffix(owner, writerSuffix) }
 
-// writerSuffix is what tells a writer's owner from a reader's.
+// writerSuffix distinguishes a writer's owner from a reader's.
 const writerSuffix = ":write"
 
-// askAgainAfter is for how long what Redis said counts as new.
+// askAgainAfter is how long a reply of Redis counts as recent.
 const askAgainAfter = 10 * time.Millisecond
 
-// Refresh asks Redis who is in its way, unless one of its own Client is, alone, or it has asked just now. If Redis does not answer, what is known has to do.
+// Refresh asks Redis for the owners in its way, unless a hold of its own Client excludes all others or it asked just now. Without a reply it keeps
+// the last result.
 func (b *blocked) Refresh() {
 	for _, t := range b.spec.Engine.held.of(b.spec.Key) {
 		if t.Spec.Kind.Side != lua.Reader {
@@ -119,7 +120,7 @@ func (b *blocked) Refresh() {
 	}
 }
 
-// ask asks Redis who is in its way. It reports false if that is not known.
+// ask asks Redis for the owners in its way. It reports false if they are unknown.
 func (b *blocked) ask() bool {
 	info, err := b.spec.Look(b.ended)
 	if err != nil || b.isOver() {
@@ -132,8 +133,8 @@ func (b *blocked) ask() bool {
 	return true
 }
 
-// inTheWay are the owners whose holds have to end before a Lock of m gets the lock, and for a reader the marks of the writers because of which some of
-// them are readers.
+// inTheWay returns the owners whose holds have to end before a Lock of m gets the lock. If m reads and waits behind writers, marks are the marks of
+// those writers.
 func (m *Spec) inTheWay(info lua.Info, within *Tenure) (all, marks []string) {
 	own, reads := "", m.Kind.Side == lua.Reader
 	if within != nil {
@@ -151,7 +152,7 @@ func (m *Spec) inTheWay(info lua.Info, within *Tenure) (all, marks []string) {
 	return all, marks
 }
 
-// heldLocks are the tenures of an engine with open levels, by the keys of their locks, if it looks for deadlocks.
+// heldLocks are the tenures of an engine with open levels, by lock key. It is empty without the deadlock option.
 type heldLocks struct {
 	mu  sync.Mutex                       // guards the following; no other lock is taken under it
 	all map[string]map[*Tenure]time.Time // since when
@@ -181,14 +182,14 @@ func (h *heldLocks) remove(t *Tenure) {
 	}
 }
 
-// of are those of a lock.
+// of returns the tenures of a lock.
 func (h *heldLocks) of(key string) []*Tenure {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Collect(maps.Keys(h.all[key]))
 }
 
-// since is when the hold began that stands on the tenure; the first of them, if readers share it.
+// since returns when the hold of the tenure began; the first, if readers share it.
 func (h *heldLocks) since(t *Tenure) time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// listen has the Clients be spoken to that have the Lock's holds.
+// listen starts the ears of the Clients that have the holds in the Lock's ctx.
 func (b *blocked) listen() {
 	for l := levelOf(b.who.Ctx); l != nil; l = l.enclosing() {
 		if c := l.spec.Engine; c.Options.Deadlock.After > 0 && c.Calls.Start() {
@@ -17,7 +17,8 @@ func (b *blocked) listen() {
 	}
 }
 
-// Say speaks to the Client of an owner in the way, and returns at once, for there may be many such. The user may lack the right to: then nobody hears of it.
+// Say sends a message to the Client of an owner in the way, and returns at once because there may be many. If the user lacks the right, nobody hears
+// it.
 func (b *blocked) Say(owner, text string) {
 	c := b.spec.Engine
 	if id, _, _ := strings.Cut(owner, ":"); id != c.ID {
@@ -27,10 +28,10 @@ func (b *blocked) Say(owner, text string) {
 	}
 }
 
-// mostProbing bounds the probes that are worked on; more are dropped, and sent again.
+// mostProbing bounds the probes in work; further ones are dropped, because they are sent again.
 const mostProbing = 32
 
-// probed takes up a probe. It returns at once.
+// probed handles a probe. It returns at once.
 func (c *Engine) probed(text string) {
 	if !c.Calls.Start() {
 		return
@@ -47,7 +48,7 @@ func (c *Engine) probed(text string) {
 	}()
 }
 
-// describe tells whoever asks of the long waits of the Client. It returns at once.
+// describe answers a question for the long waits of the Client. It returns at once.
 func (c *Engine) describe(text string) {
 	id, ok := deadlock.ReadQuestion(text)
 	if !ok || !c.Calls.Start() {

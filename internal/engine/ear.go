@@ -11,9 +11,8 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// A Client that wants to be spoken to has an ear: one subscription for all of its locks, on a channel of its own. The tags of the owners for
-// which it listens have a mark (kinds.Mark). Whoever waits for such an owner sees that in the refusal, and speaks to it beside its wait
-// (asking.go). Locks without a mark cost nothing of this.
+// A Client that accepts messages has an ear: one subscription for all its locks, on a channel of its own. The owner tags it listens for carry a mark
+// (kinds.Mark). A waiter sees the mark in the refusal and sends its message while it waits (asking.go). Locks without a mark cost nothing.
 //
 //	state     event                             next
 //	none      a hold begins that wants an ear   asked for
@@ -22,31 +21,30 @@ import (
 //	live      the connection is lost            asked for
 //	any       Close                             over
 //
-// What is said is a hint (pubsub.Spoken): it may be lost, doubled, late, or a lie. So it may cost a command or a wake-up, and decides nothing. A Client
-// whose ear is refused does without one: its owners have no marks from then on.
+// A message is a hint (pubsub.Spoken): it may be lost, doubled, late or forged. It may cost a command or a wake-up, but decides nothing. If the
+// server refuses the ear, the Client does without: its later owners have no marks.
 
-// ear is that of a Client. The listeners are there before it is asked for.
+// ear is the ear of a Client. Its listeners are set before anything asks for it.
 type ear struct {
 	asked   sync.Once
 	refused atomic.Bool
 	of      []listener
 }
 
-// listener is what relies on the ear. Its methods are called on goroutines that others need: they return at once.
+// listener is a feature that relies on the ear. Its methods run on goroutines that others need, so they return at once.
 type listener struct {
 	kind string // of what it is told
-	// heard is told what somebody says, on the goroutine that reads the connection.
+	// heard gets the payload of each message of that kind, on the goroutine that reads the connection.
 	heard func(payload string)
-	// live says that the ear is live, again after each connection that was lost: what was said before may have been missed. nil: it is
-	// no concern.
+	// live is called when the ear becomes live, also after each lost connection: earlier messages may have been missed. nil: not needed.
 	live func()
-	// lost says that it is not live any more. nil: it is no concern.
+	// lost is called when the ear is no longer live. nil: not needed.
 	lost func()
-	// deaf says that the ear is refused, once. nil: it is no concern.
+	// deaf is called once, if the ear is refused. nil: not needed.
 	deaf func()
 }
 
-// listen asks for the ear, unless somebody has. It returns at once. The cluster is known.
+// listen subscribes, unless that was done before. It returns at once. The cluster is known.
 func (c *Engine) listen() {
 	c.ear.asked.Do(func() {
 		ch := c.earOf(c.ID)
@@ -55,7 +53,7 @@ func (c *Engine) listen() {
 	})
 }
 
-// inBackground runs f, which ends with Close, unless that was called. Close waits for it.
+// inBackground runs f, unless the Client is closed. f ends with Close, which waits for it.
 func (c *Engine) inBackground(f func()) {
 	if c.Calls.Start() {
 		c.Calls.Go(f)
@@ -63,12 +61,12 @@ func (c *Engine) inBackground(f func()) {
 	}
 }
 
-// earOf is the channel on which a Client is spoken to.
+// earOf returns the channel of the ear of the Client with that id.
 func (c *Engine) earOf(id string) pubsub.Channel {
 	return pubsub.Channel{Name: pubsub.EarChannel(id), Sharded: c.Cluster != nil && c.Cluster.isSharded()}
 }
 
-// hear passes on what was said.
+// hear passes a message to the listeners of its kind.
 func (c *Engine) hear(text string) {
 	said, ok := pubsub.ReadSpoken(text)
 	if !ok {
@@ -81,7 +79,7 @@ func (c *Engine) hear(text string) {
 	}
 }
 
-// attend follows the ear until it is refused, or Close.
+// attend tells the listeners of changes of the ear, until it is refused or the Client is closed.
 func (c *Engine) attend(sub *pubsub.Ear, ch pubsub.Channel) {
 	confirmed := 0
 	for {
@@ -116,7 +114,7 @@ func (c *Engine) attend(sub *pubsub.Ear, ch pubsub.Channel) {
 	}
 }
 
-// deafened is the end of the ear.
+// deafened handles the refusal of the ear.
 func (c *Engine) deafened(why error) {
 	c.ear.refused.Store(true)
 	for _, l := range c.ear.of {
@@ -130,7 +128,7 @@ func (c *Engine) deafened(why error) {
 	}
 }
 
-// mark is what the owner of a Lock tells others.
+// mark returns the mark for owners that Locks of m create.
 func (m *Spec) mark() kinds.Mark {
 	switch {
 	case m.Mark == 0 && m.Linger == 0, m.Engine.ear.refused.Load():
@@ -141,7 +139,7 @@ func (m *Spec) mark() kinds.Mark {
 	return m.Mark
 }
 
-// canHave reports whether a tenure that is there already can be heard of as a Lock wants it.
+// canHave reports whether the mark of an existing tenure covers all that a Lock of m wants.
 func (m *Spec) canHave(t *Tenure) bool {
 	want := m.mark()
 	return want == 0 || kinds.MarkOfTag(t.Tag).Wants(want)

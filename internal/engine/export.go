@@ -9,9 +9,8 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// A hold can be taken along: an Export ends it here as an unlock does, but leaves its lock to a ticket, and an Adopt, in whichever process, goes on
-// with that. Of the three fields that the lock then has one after the other, each is used once (I3): that of the hold, that of the ticket, and that of
-// the tenure of the Adopt.
+// A hold can move to another process. Export ends it here as an unlock does, but leaves its lock to a ticket; Adopt, in any process, continues with
+// the ticket. The lock has three fields one after the other, each used once (I3): of the hold, of the ticket, and of the tenure of the Adopt.
 //
 //	state        event                                next
 //	open         Export                               closed: the section's ctx ends before anything is sent
@@ -22,9 +21,9 @@ import (
 //	ticket       Adopt                                a live hold, with the lease of its handle
 //	             its time is over                     free
 //
-// An Adopt that fails after it may have run gives the lock back, as any Lock does: the ticket is used up then.
+// An Adopt that fails after it may have run gives the lock back, as any Lock does: the ticket is then used up.
 
-// ErrExported is found in the cause of a section whose hold was exported.
+// ErrExported is in the cause of a section whose hold was exported.
 var ErrExported = errors.New("rlock: exported")
 
 // exportedError is the [context.Cause] of such a section.
@@ -41,7 +40,7 @@ func (e exportedError) Is(target error) bool {
 	return target == ErrExported || e.unlockedError.Is(target)
 }
 
-// Spec is what its hold was taken as.
+// Spec returns the Spec with which its hold was taken.
 func (l *Level) Spec() *Spec { return l.hold.tenure.Spec }
 
 // HasToken reports whether its hold has a fencing token.
@@ -50,14 +49,14 @@ func (l *Level) HasToken() bool {
 	return ok
 }
 
-// IsExported reports whether it was ended by Export.
+// IsExported reports whether Export ended it.
 func (l *Level) IsExported() bool {
 	l.hold.tenure.mu.Lock()
 	defer l.hold.tenure.mu.Unlock()
 	return l.hold.exported
 }
 
-// TakenTogether notes that its hold is one of several that end together, unless it is one that the caller had before.
+// TakenTogether notes that its hold is one of several that end together, unless the level is a re-entry.
 func (l *Level) TakenTogether() {
 	if l != &l.hold.first {
 		return
@@ -67,9 +66,8 @@ func (l *Level) TakenTogether() {
 	l.hold.together = true
 }
 
-// Export ends the hold of the level, which has no other, and leaves its lock for so long to the ticket that Redis knows by that number. It
-// keeps its caller waiting as an unlock does. Unless the error says that there is nothing to be exported, the section has ended all the same, and its lock
-// is released.
+// Export ends the hold of the level, which must be its only one, and leaves the lock to the ticket with that number for the given time. The caller
+// waits as for an unlock. Except after NotExported errors the section has ended, and after an error its lock is released.
 func (l *Level) Export(number string, lasts time.Duration) (err error) {
 	t, m := l.hold.tenure, l.spec
 	c := m.Engine
@@ -98,12 +96,12 @@ func (l *Level) Export(number string, lasts time.Duration) (err error) {
 	return err
 }
 
-// notExported is the error of an Export that changes nothing.
+// notExported returns the error of an Export that changes nothing.
 func (m *Spec) notExported(why string) error {
 	return m.Fail(m.Engine.errs.NotExported, errors.New(why))
 }
 
-// closeToExport closes the level if it is the only one of a hold that may be exported, and has its end leave the lock to the ticket.
+// closeToExport closes the level if its hold may be exported, and leaves the lock to the ticket.
 func (l *Level) closeToExport(left *stay) error {
 	h, t := l.hold, l.hold.tenure
 	m := t.Spec
@@ -135,8 +133,8 @@ func (l *Level) closeToExport(left *stay) error {
 	return nil
 }
 
-// ofTicket is what is to be swept after an Export that failed: nobody has the ticket, and a late call may still leave the lock to that, as long as
-// the owner's field is there.
+// ofTicket returns the field to sweep after a failed Export: nobody has the ticket, but a late call may leave the lock to it while the owner's field
+// exists.
 func (t *Tenure) ofTicket(left *stay) *sweep.Orphan {
 	m := t.Spec
 	args := lua.ReleaseArgs{Name: m.Key, Side: m.Kind.Side, Owner: left.ticket, Publish: lua.Publish(m.Engine.KnownChannel(m))}
@@ -151,7 +149,7 @@ func (t *Tenure) ofTicket(left *stay) *sweep.Orphan {
 
 var errNoTicket = errors.New("it was used before, or its time is over (lock the name as ever)")
 
-// Adopt goes on with a hold that was exported to the ticket that Redis knows by that number, by the Client with that id.
+// Adopt continues a hold that the Client with that id exported to the ticket with that number.
 func (m *Spec) Adopt(who Caller, id, number string) (*Level, error) {
 	if m.Invalid != nil {
 		return nil, m.Invalid

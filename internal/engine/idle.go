@@ -7,8 +7,8 @@ import (
 	"github.com/go-rlock/rlock/internal/kinds"
 )
 
-// A tenure of a handle that lingers outlives its last hold: it is idle, still renewed, and the next Lock of the process goes on with it in
-// memory. Whoever waits for it asks for it, and is given it at once.
+// A tenure of a handle with WithLinger outlives its last hold: it is idle, still renewed, and the next Lock of the process continues it in memory. A
+// waiter asks for it, and it is released at once.
 //
 //	state      event                                                   next
 //	held       last unlock; nobody waits here, nobody has asked        idle
@@ -20,20 +20,19 @@ import (
 //	           the lease ends, or the key is gone                      over: swept, and nobody is told
 //	releasing  as by the unlock of a hold: a waiter here or elsewhere is given it
 //
-// Whoever asks Redis for it while it lasts sees the mark in the owner, and asks (asking.go). Those that waited in Redis before that are
-// looked for when it is idle for the first time (idle_look.go). So nobody of this library waits for a tenure that is idle without its process
-// knowing of that.
+// A Lock that Redis refuses meanwhile sees the mark in the owner, and asks (asking.go). A look finds those that were waiting before the tenure first
+// became idle (idle_look.go). So no waiter of this library waits for an idle tenure unknown to its process.
 //
-// Idle tenures belong to a list (idle_list.go); whoever takes one out of it has the right to make calls for it (I1).
+// Idle tenures are in a list (idle_list.go). Taking a tenure out of it gives the right to make calls for it (I1).
 
 const (
-	// MaxIdle bounds how many tenures of a Client are idle.
+	// MaxIdle bounds the number of idle tenures of a Client.
 	MaxIdle = 1000
-	// unkeptFor is for how long a lock is not kept again that somebody has asked for. So processes that take turns soon do that as others do.
+	// unkeptFor is how long a lock is not kept after somebody asked for it, so that processes taking turns soon behave as without WithLinger.
 	unkeptFor = time.Second
 )
 
-// keepsIdle reports whether the tenure of a hold, which was taken off it, stays for the next Lock of the process.
+// keepsIdle makes the tenure of a hold, already detached from it, idle for the next Lock of the process. It reports whether it did.
 func (h *hold) keepsIdle() bool {
 	t, m := h.tenure, h.first.spec
 	c := m.Engine
@@ -48,7 +47,7 @@ func (h *hold) keepsIdle() bool {
 	if oldest != nil {
 		c.giveUp(oldest)
 	}
-	// Looked at when others see that it is idle, so that it or they notice.
+	// Checked again now that others can see it idle: either they notice it, or this does.
 	if (t.mayIdle() == nil || c.IsShut() || c.idle.ear.Load() == 0 || c.Hub.IsAwaited(m.waiters())) && c.idle.remove(x) {
 		return false
 	}
@@ -56,7 +55,7 @@ func (h *hold) keepsIdle() bool {
 	return true
 }
 
-// mayIdle returns what is known of the tenure when it is idle; nil if somebody wants it.
+// mayIdle returns the idle state of the tenure, made if needed; nil if somebody wants the lock.
 func (t *Tenure) mayIdle() *idle {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,7 +71,7 @@ func (t *Tenure) mayIdle() *idle {
 	return t.callers.idle
 }
 
-// known is what is known of the tenure when it is idle; nil if it never was. mu is held.
+// known returns the idle state of the tenure; nil if it has none. mu is held.
 func (t *Tenure) known() *idle {
 	if t.callers == nil {
 		return nil
@@ -80,14 +79,14 @@ func (t *Tenure) known() *idle {
 	return t.callers.idle
 }
 
-// releaseIdle releases the idle tenures whose time is over by then, or all.
+// releaseIdle releases the idle tenures that are due at now; all, if now is zero.
 func (c *Engine) releaseIdle(now time.Time) {
 	for _, x := range c.idle.takeAll(now) {
 		c.giveUp(x)
 	}
 }
 
-// giveUp releases a tenure that was idle, on a goroutine of its own.
+// giveUp releases a tenure taken out of the list, on a goroutine of its own.
 func (c *Engine) giveUp(x *idle) {
 	end := x.tenure.endIdle()
 	if !c.Calls.Start() {
@@ -100,7 +99,7 @@ func (c *Engine) giveUp(x *idle) {
 	}()
 }
 
-// endIdle has a hold stand on a tenure that was idle, which nobody is inside of, and returns the unlock of that.
+// endIdle gives a tenure that was idle a hold with no section, and returns the unlock of that hold.
 func (t *Tenure) endIdle() (unlock func()) {
 	t.Spec.Engine.stats.holds.Add(1) // Shutdown waits for its end
 	h := t.newHold()
@@ -112,7 +111,7 @@ func (t *Tenure) endIdle() (unlock func()) {
 	return func() { releaseAll([]*Level{l}, new(unlocker), false, nil) }
 }
 
-// takeIdle has a Lock go on with the idle tenure of its lock. It returns ErrOver if there is none, or it wants another one: that is released first.
+// takeIdle lets a Lock continue the idle tenure of its lock. It returns ErrOver if there is none, or if it does not suit: then it is released first.
 func (l *attempt) takeIdle() (*Level, error) {
 	m := l.Spec
 	c := m.Engine
@@ -142,7 +141,7 @@ func (l *attempt) takeIdle() (*Level, error) {
 	return s, err
 }
 
-// freeIdle releases the idle tenures of locks that are about to be asked for by one call.
+// freeIdle releases the idle tenures of locks that one call is about to ask for.
 func (c *Engine) freeIdle(who Caller, all []*Spec) {
 	for _, m := range all {
 		if x := c.idle.take(m.Key); x != nil {
@@ -151,14 +150,14 @@ func (c *Engine) freeIdle(who Caller, all []*Spec) {
 	}
 }
 
-// giveIdle gives the idle tenure of a lock to those that wait here.
+// giveIdle releases the idle tenure of a lock to the waiters here.
 func (c *Engine) giveIdle(key string) {
 	if x := c.idle.take(key); x != nil {
 		c.giveUp(x)
 	}
 }
 
-// askedIdle is told by another process that it waits for an owner with that tag.
+// askedIdle handles a message that another process waits for the owner with that tag.
 func (c *Engine) askedIdle(payload string) {
 	if tag, ok := ownTag(payload); ok {
 		c.askedIdleOf(tag)
@@ -176,7 +175,7 @@ func (c *Engine) askedIdleOf(tag uint64) {
 	}
 }
 
-// triedIdle is told by another process that it has not got the lock of an owner with that tag, for which it does not wait.
+// triedIdle handles a message that an owner with that tag caused a refusal of a Lock that does not wait.
 func (c *Engine) triedIdle(payload string) {
 	tag, ok := ownTag(payload)
 	if !ok {
@@ -190,19 +189,19 @@ func (c *Engine) triedIdle(payload string) {
 	}
 }
 
-// hearsIdle says that the ear listens, and may not have before: whoever asked meanwhile is found by a look.
+// hearsIdle notes that the ear is live, possibly after a gap. Idle tenures are released; new ones need a look for requests missed in the gap.
 func (c *Engine) hearsIdle() {
 	c.missesIdle()
 	c.idle.ear.Store(c.idle.ears.Add(1))
 }
 
-// missesIdle says that the ear does not listen: nobody can ask for what is idle, so it is released.
+// missesIdle notes that the ear is not live: nobody can ask for idle tenures, so they are released.
 func (c *Engine) missesIdle() {
 	c.idle.ear.Store(0)
 	c.releaseIdle(time.Time{})
 }
 
-// wanted is what somebody in another process wants that asks for a tenure: it is released, now or by its last unlock.
+// wanted handles a request from another process: the tenure is released, now if it is idle, otherwise by its last unlock.
 func (c *Engine) wanted(t *Tenure) {
 	x := t.want()
 	c.idle.refrain(t.Spec.Key)
@@ -211,7 +210,7 @@ func (c *Engine) wanted(t *Tenure) {
 	}
 }
 
-// want has the tenure be idle no more. It returns what is known of it if it was; nil otherwise.
+// want stops the tenure from becoming idle again. It returns its idle state; nil if it has none.
 func (t *Tenure) want() *idle {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -219,7 +218,7 @@ func (t *Tenure) want() *idle {
 	return t.known()
 }
 
-// loseIdle ends a tenure that was lost while it was idle, if it was. It may still be there in Redis.
+// loseIdle ends a tenure that was lost while idle; otherwise it does nothing. The tenure may still exist in Redis.
 func (c *Engine) loseIdle(x *idle) {
 	if !c.idle.remove(x) || !c.Calls.Start() {
 		return

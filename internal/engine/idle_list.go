@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// idleTenures are those of a Client.
+// idleTenures is the list of idle tenures of a Client, oldest first.
 type idleTenures struct {
 	count atomic.Int32  // of them; for those that only look whether there are any
 	ear   atomic.Uint64 // the number of the time for which the ear has listened without a gap; 0: it does not
@@ -25,7 +25,7 @@ type idleTenures struct {
 	unkept      map[string]time.Time // keys that somebody has asked for, and until when they are not kept
 }
 
-// idle is a tenure that may be idle, now or between two holds.
+// idle is the state of a tenure that can be idle, kept between its holds.
 type idle struct {
 	tenure *Tenure
 
@@ -35,8 +35,8 @@ type idle struct {
 	look       look
 }
 
-// add makes a tenure idle for so long. It returns the one that has to go for it: that of the same lock, which is gone in Redis and has not noticed; or the
-// oldest, if there are too many.
+// add makes a tenure idle for d. It returns the tenure to be released for it, if any: that of the same lock, already gone in Redis without noticing;
+// or the oldest, if the list is full.
 func (i *idleTenures) add(x *idle, d time.Duration) (oldest *idle, ok bool) {
 	now, key := time.Now(), x.tenure.Spec.Key
 	i.mu.Lock()
@@ -66,7 +66,7 @@ func (i *idleTenures) add(x *idle, d time.Duration) (oldest *idle, ok bool) {
 	return oldest, true
 }
 
-// unlink takes a tenure out of the list: it is the caller's. mu is held.
+// unlink takes a tenure out of the list for the caller. mu is held.
 func (i *idleTenures) unlink(x *idle) {
 	delete(i.of, x.tenure.Spec.Key)
 	delete(i.tags, x.tenure.Tag)
@@ -84,7 +84,7 @@ func (i *idleTenures) unlink(x *idle) {
 	i.count.Store(int32(len(i.of)))
 }
 
-// take takes the idle tenure of a lock; nil: there is none.
+// take takes the idle tenure of a lock out of the list; nil if there is none.
 func (i *idleTenures) take(key string) *idle {
 	if i.count.Load() == 0 {
 		return nil
@@ -98,7 +98,7 @@ func (i *idleTenures) take(key string) *idle {
 	return x
 }
 
-// remove takes a tenure, if it is idle.
+// remove takes a tenure out of the list. It reports false if it was not idle.
 func (i *idleTenures) remove(x *idle) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -109,7 +109,7 @@ func (i *idleTenures) remove(x *idle) bool {
 	return true
 }
 
-// takeAll takes those whose time is over by then; all, if that is zero.
+// takeAll takes the tenures that are due at now; all, if now is zero.
 func (i *idleTenures) takeAll(now time.Time) (all []*idle) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -130,8 +130,8 @@ func (i *idleTenures) takeAll(now time.Time) (all []*idle) {
 	return all
 }
 
-// setTimer has those be released whose time is over then. The timer runs on when they are used before that, and finds nothing: it is not to be set by
-// each Lock. mu is held.
+// setTimer sets the timer for tenures due then. It is not stopped when they are used earlier, and then finds nothing: no Lock should have to set it.
+// mu is held.
 func (i *idleTenures) setTimer(at time.Time) {
 	switch {
 	case !at.IsZero() && (i.timerAt.IsZero() || at.Before(i.timerAt)):
@@ -142,7 +142,7 @@ func (i *idleTenures) setTimer(at time.Time) {
 	}
 }
 
-// remember returns an idle tenure that is asked for. If it is not idle, it is on its way from a hold, or to one, and will not be.
+// remember returns the idle tenure with that tag. Otherwise the tenure is between a hold and the list: its tag is kept, so that it is not added.
 func (i *idleTenures) remember(tag uint64) *idle {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -154,7 +154,7 @@ func (i *idleTenures) remember(tag uint64) *idle {
 	return x
 }
 
-// refrain has a lock not be kept for a while.
+// refrain stops a lock from being kept for a while.
 func (i *idleTenures) refrain(key string) {
 	now := time.Now()
 	i.mu.Lock()

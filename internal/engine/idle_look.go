@@ -9,16 +9,16 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// What an idle tenure needs to know of Redis, and has in store. A look asks for that, which nobody waits for: when it is idle for the first time, and
-// when the ear listens anew. It finds those who waited before that, and so may not have asked; then the tenure is released. A process that keeps using the
-// lock looks again every third of the watchdog time, for those who cannot ask: Redisson, and older versions. For a fenced lock a look also gets
-// tokens in advance, and again when half of them are taken. They are this tenure's, for they are reserved while it has the lock (reserve.lua): whoever gets
-// that after it raises the counter further.
+// A look asks Redis what an idle tenure needs to know; nobody waits for the replies. It runs when the tenure is idle for the first time, and when the
+// ear is live again. If it finds waiters from before that, which may not have asked, the tenure is released. While a process keeps using the lock, it
+// looks again every third of the watchdog time, for waiters that cannot ask: Redisson and older versions. For a fenced lock a look also reserves
+// tokens, and again when at most half of them are left. They belong to this tenure, because they are reserved while it has the lock (reserve.lua);
+// the next owner raises the counter further.
 
-// spareTokens is how many tokens a look gets: a process can take the lock so often while the next look is on its way.
+// spareTokens is how many tokens a look reserves: enough for that many Locks of the process while the next look is under way.
 const spareTokens = 1000
 
-// look is what is known by looks, and the one that is under way. It is guarded by idleTenures.mu.
+// look holds the results of looks, and the look under way. idleTenures.mu guards it.
 type look struct {
 	ear    uint64    // the number of the time of the ear in which nobody was found waiting; 0: it was not looked for
 	at     time.Time // when that look began
@@ -26,10 +26,10 @@ type look struct {
 	over   chan struct{} // closed when the one under way has ended; nil: there is none
 }
 
-// failed reports whether there is no use in keeping the tenure: all tokens are taken. mu is held.
+// failed reports that keeping the tenure is useless because all tokens are taken. mu is held.
 func (k *look) failed(m *Spec) bool { return m.Kind.Fence != nil && k.ear != 0 && k.tokens.left == 0 }
 
-// lookIfDue begins a look, unless one is under way or nothing is to be asked.
+// lookIfDue begins a look, unless one is under way or none is needed.
 func (c *Engine) lookIfDue(x *idle) {
 	m, ear := x.tenure.Spec, c.idle.ear.Load()
 	c.idle.mu.Lock()
@@ -49,7 +49,7 @@ func (c *Engine) lookIfDue(x *idle) {
 	}
 }
 
-// lookFor makes the calls of a look. If somebody waits, or that is not known, the tenure is not kept.
+// lookFor makes the calls of a look. If somebody waits, or that is unknown, the tenure is not kept.
 func (c *Engine) lookFor(x *idle, ear uint64) {
 	began := time.Now()
 	spare, alone := c.askForIdle(x.tenure)
@@ -69,7 +69,7 @@ func (c *Engine) lookFor(x *idle, ear uint64) {
 	}
 }
 
-// askForIdle asks whether nobody waits for the lock, and then for tokens, if it has any.
+// askForIdle reports whether nobody waits for the lock, and then reserves tokens if the kind has them.
 func (c *Engine) askForIdle(t *Tenure) (spare tokens, alone bool) {
 	m := t.Spec
 	ctx := func() *calls.Context { return c.Calls.Context(context.Background(), time.Now(), 0) }
@@ -93,8 +93,8 @@ func (c *Engine) askForIdle(t *Tenure) (spare tokens, alone bool) {
 	return tokens{first, n}, err == nil && n > 0
 }
 
-// spareToken takes a token of an idle tenure; 0: there is none. While the first look is on its way it waits for that; if the caller leaves
-// meanwhile, left is true, and the tenure is released.
+// spareToken takes a token of an idle tenure; 0 if there is none. It waits for the first look. If the caller leaves meanwhile, left is true and the
+// tenure is released.
 func (l *attempt) spareToken(x *idle) (token int64, left bool, err error) {
 	i := &l.Spec.Engine.idle
 	i.mu.Lock()

@@ -13,11 +13,11 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// A look asks Redis who waits for a lock: how many are in the queue there, and who listens to its unlocks without being in line. Who listens may
-// be about to leave: so he counts when he is still there at a second look.
+// A look asks Redis for waiters: the length of the queue, and the number of subscribers to unlocks that are not in line. A subscriber may be about to
+// leave, so it counts only if a second look still finds it.
 
 const (
-	// lingering is for how long a process that does not wait may still listen to unlocks, and more.
+	// lingering is how long a process that no longer waits may stay subscribed, with a margin.
 	lingering = time.Second
 	// looksTogether is how many locks are looked at together.
 	looksTogether = 100
@@ -62,7 +62,7 @@ func (c *Engine) watchAskables() {
 	}
 }
 
-// lookSoon wakes whoever looks.
+// lookSoon wakes watchAskables.
 func (s *askables) lookSoon() {
 	select {
 	case s.due <- struct{}{}:
@@ -70,7 +70,7 @@ func (s *askables) lookSoon() {
 	}
 }
 
-// lookAtAll has all be looked at that nobody has asked.
+// lookAtAll schedules a look at every tenure that was not asked for yet.
 func (s *askables) lookAtAll() {
 	s.lookAt(func(*askable) bool { return true })
 	s.lookSoon()
@@ -84,7 +84,7 @@ func (s *askables) lookAt(which func(*askable) bool) {
 	}
 }
 
-// next is whom to look at now.
+// next returns the next tenures to look at, and unmarks them.
 func (s *askables) next() (some []*askable) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,8 +97,7 @@ func (s *askables) next() (some []*askable) {
 	return some
 }
 
-// look looks at some, and reports whether some of them are to be looked at again: somebody is seen to listen, or not all of Redis has answered, and there
-// is no other look soon for those whom the ear has missed.
+// look looks at some tenures and reports whether a retry is due: seen if there are outside subscribers, unsure if Redis did not answer in full.
 func (c *Engine) look(some []*askable) (seen, unsure bool) {
 	queues, failed := c.queued(some)
 	listen, err := c.listening(some)
@@ -135,7 +134,7 @@ func (c *Engine) look(some []*askable) (seen, unsure bool) {
 	return seen, unsure
 }
 
-// queued says for which of them anybody is in the queue in Redis, or has a mark there. err is why it may not know of all.
+// queued reports for each of them whether it has waiters, or writers' marks, in the queue in Redis. err means that it may not know of all.
 func (c *Engine) queued(some []*askable) (queued []bool, err error) {
 	var cmds []rueidis.Completed
 	var of []int
@@ -169,14 +168,14 @@ func (c *Engine) queued(some []*askable) (queued []bool, err error) {
 	return queued, err
 }
 
-// isOther reports whether the mark of a writer is not that of the reader itself, which is to become the writer.
+// isOther reports whether a writer's mark is not that of a reader of this tenure that is upgrading.
 func (e *askable) isOther(mark string) bool {
 	_, reader, _ := strings.Cut(mark, " ")
 	reader, _ = strings.CutSuffix(reader, " -")
 	return reader != e.spec.Kind.Owner(e.spec.Engine.ID, e.tag, e.spec.isShort())
 }
 
-// listening is how many listen to the unlocks of those locks, and to the channels of those who are in line. err is why there may be more.
+// listening counts the subscribers to the unlocks of those locks, and to the channels of those in line. err means that there may be more.
 func (c *Engine) listening(some []*askable) (all map[string]int64, err error) {
 	var plain []string
 	var sharded []rueidis.Completed
@@ -219,7 +218,7 @@ func (c *Engine) listening(some []*askable) (all map[string]int64, err error) {
 	return all, err
 }
 
-// nodes are those at which somebody may listen to a plain channel.
+// nodes returns the nodes that may have subscribers to a plain channel.
 func (c *Engine) nodes() []rueidis.Client {
 	if c.Cluster == nil {
 		return []rueidis.Client{c.rdb}

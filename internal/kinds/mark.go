@@ -5,34 +5,34 @@ import (
 	"strings"
 )
 
-// The tag of an owner may have a mark, which says that its Client can be spoken to (pubsub.EarChannel). To everybody else it is a number as any
-// other. A marked one has 20 digits:
+// The tag of an owner may have a mark: its Client accepts messages (pubsub.EarChannel). Otherwise the tag is a number like any other. A marked tag
+// has 20 digits:
 //
 //	1    beyond what a thread id of Redisson's can be, which is a long
 //	n    what the Client wants to hear of, see Mark
 //	...  18 digits: the number of the tenure
 //
-// Older versions give no tag so large.
+// Older versions create no tags that large.
 
-// Mark is what the tag of an owner says of its Client. The zero value is no mark.
+// Mark is the part of a tag that describes its Client. The zero value is no mark.
 type Mark uint64
 
 const (
-	// HasEar says that the Client can be spoken to.
+	// HasEar means that the Client accepts messages.
 	HasEar Mark = 10_000_000_000_000_000_000
-	// WantsAsked says that it wants to know if anybody waits for the lock.
+	// WantsAsked means that it wants to know if anybody waits for the lock.
 	WantsAsked Mark = HasEar + askedDigit
-	// Lingers says that the owner may be there though nobody is inside: it gives the lock up if anybody wants it.
+	// Lingers means that the owner may exist with nobody inside; it gives the lock up if anybody wants it.
 	Lingers Mark = HasEar + 2*askedDigit
 
 	askedDigit Mark = 1_000_000_000_000_000_000
 	lastDigits Mark = 8 // so that the greatest tag is a number of 64 bits
 )
 
-// Marked is that tag with a mark.
+// Marked returns the tag with the mark.
 func (m Mark) Marked(tag uint64) uint64 { return tag + uint64(m) }
 
-// Unmarked is a tag without its mark: the number of its tenure.
+// Unmarked returns a tag without its mark: the number of its tenure.
 func Unmarked(tag uint64) uint64 {
 	if tag < uint64(HasEar) {
 		return tag
@@ -40,7 +40,7 @@ func Unmarked(tag uint64) uint64 {
 	return tag % uint64(askedDigit)
 }
 
-// MarkOfTag is the mark of a tag; zero if it has none.
+// MarkOfTag returns the mark of a tag; zero if it has none.
 func MarkOfTag(tag uint64) Mark {
 	if m := Mark(tag - Unmarked(tag)); tag >= uint64(HasEar) && m.digit() < lastDigits {
 		return m
@@ -48,7 +48,7 @@ func MarkOfTag(tag uint64) Mark {
 	return 0
 }
 
-// With is a mark that says what both say.
+// With returns a mark with the meanings of both.
 func (m Mark) With(what Mark) Mark {
 	if m < HasEar {
 		return what
@@ -56,14 +56,14 @@ func (m Mark) With(what Mark) Mark {
 	return HasEar + (m.digit()|what.digit())*askedDigit
 }
 
-// Wants reports whether a mark says all that another one says.
+// Wants reports whether m has every meaning of what.
 func (m Mark) Wants(what Mark) bool {
 	return m >= HasEar && m.digit()&what.digit() == what.digit()
 }
 
 func (m Mark) digit() Mark { return (m - HasEar) / askedDigit }
 
-// MarkOf is the mark of an owner field; zero if it has none. tag is that of its tenure, with the mark, and id its Client.
+// MarkOf returns the mark of an owner field, zero if it has none, the id of its Client, and the tag of its tenure with the mark.
 func MarkOf(field string) (m Mark, id string, tag uint64) {
 	const uuid, markedDigits = 36, 20
 	if len(field) < uuid+1+markedDigits || field[uuid] != ':' {

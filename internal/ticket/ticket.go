@@ -1,7 +1,7 @@
-// Package ticket has the text form of tickets, with which a hold is taken along to another process.
+// Package ticket defines the text form of tickets, which move a hold to another process.
 //
-// A ticket is a secret: whoever has it can have the lock. What others see of it in Redis is a number that is made of the secret by SHA-256, from which
-// the secret cannot be found; the secret itself is never sent to Redis.
+// A ticket is a secret: anybody who has it can take the lock. Redis shows only a number derived from the secret by SHA-256, from which the secret
+// cannot be found. The secret itself is never sent to Redis.
 package ticket
 
 import (
@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// Ticket is what the text says.
+// Ticket is the content of the text.
 type Ticket struct {
 	Kind   byte   // of the lock: a letter from a to z
 	Client string // the id of the Client that had the hold, a UUID in the form that New of package uuid gives
@@ -23,7 +23,7 @@ type Ticket struct {
 
 const secretBytes = 16
 
-// New makes a ticket with a secret of its own.
+// New returns a ticket with a new secret.
 func New(kind byte, client, name string) Ticket {
 	t := Ticket{Kind: kind, Client: client, Name: name}
 	_, _ = rand.Read(t.Secret[:]) // it never fails
@@ -39,7 +39,7 @@ func New(kind byte, client, name string) Ticket {
 //	secret        16 bytes, as unpadded base64 for URLs
 //	name          the same
 //
-// So it can stand in a header, in a URL or in JSON as it is. There is one text for each ticket.
+// So it is safe in a header, a URL or JSON. Each ticket has exactly one text.
 const (
 	prefix  = "rlock-ticket."
 	version = "1"
@@ -47,18 +47,18 @@ const (
 
 var base = base64.RawURLEncoding.Strict()
 
-// String is the text. Whoever logs it gives the lock away.
+// String returns the text. Logging it gives the lock away.
 func (t Ticket) String() string {
 	return prefix + version + "." + string(t.Kind) + "." + t.Client + "." + base.EncodeToString(t.Secret[:]) + "." + base.EncodeToString([]byte(t.Name))
 }
 
-// The errors of Parse say nothing of the text, which may be a secret.
+// The errors of Parse do not contain the text, which may be a secret.
 var (
 	ErrForm    = errors.New("it is not a text that Export returned")
 	ErrVersion = errors.New("it is of a later version of this library")
 )
 
-// Parse reads what String writes, and nothing else.
+// Parse accepts only texts that String can return.
 func Parse(text string) (t Ticket, err error) {
 	rest, ok := strings.CutPrefix(text, prefix)
 	if !ok {
@@ -83,7 +83,7 @@ func Parse(text string) (t Ticket, err error) {
 	return Ticket{Kind: fields[0][0], Client: fields[1], Secret: [secretBytes]byte(secret), Name: string(name)}, nil
 }
 
-// decode takes no line breaks, which package base64 skips.
+// decode rejects line breaks, which package base64 skips.
 func decode(text string) ([]byte, error) {
 	if strings.ContainsAny(text, "\r\n") {
 		return nil, ErrForm
@@ -103,7 +103,7 @@ func isLater(number string) bool {
 	return true
 }
 
-// isUUID reports whether id is as owner fields begin: scripts take nothing else for an owner.
+// isUUID reports whether id has the form in which owner fields begin: scripts accept no other owners.
 func isUUID(id string) bool {
 	if len(id) != 36 {
 		return false
@@ -121,7 +121,7 @@ func isUUID(id string) bool {
 	return true
 }
 
-// Number is what Redis knows the ticket by: decimal, as the tags of owners are, and not to be guessed.
+// Number returns the number of the ticket in Redis: decimal, like the tags of owners, and impossible to guess.
 func (t Ticket) Number() string {
 	sum := sha256.Sum256(append([]byte("rlock-ticket 1 "), t.Secret[:]...))
 	return new(big.Int).SetBytes(sum[:16]).String()
