@@ -59,12 +59,15 @@ func spokenTo(t *testing.T, f *fleet) {
 		t.Parallel()
 		name := redistest.Name(t)
 		m := c.Mutex(name, rlock.WithLinger(mute))
+		var last time.Time
 		redistest.Eventually(t, patience, func() bool {
-			require.NoError(t, m.Do(t.Context(), func(context.Context) error { return nil }))
+			require.NoError(t, m.Do(t.Context(), func(context.Context) error {
+				last = time.Now()
+				return nil
+			}))
 			return c.Stats().Idle == 1
 		}, "it is kept")
 		redistest.Eventually(t, patience, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "it has looked who waits")
-		last := time.Now()
 		require.Equal(t, "taken", f.olds[1].ask(t, "try", "plain", name))
 		waiter := f.olds[1].lock(t, "plain", name)
 		waiter.in(t)
