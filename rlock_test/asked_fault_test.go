@@ -295,7 +295,7 @@ func TestAskedAfterARestart(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// What is said late, twice, or is not true costs nothing but time: nobody has the lock because of it, nobody loses it, and no later hold is told.
+// A late, doubled or forged message costs nothing but time: nobody gets the lock by it, nobody loses it, and no later hold is notified.
 func TestAskedLies(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBench(t, seldom)

@@ -16,7 +16,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// What was left to a ticket, and comes to a process that keeps the same lock and does not know yet that somebody has deleted it, is kept in place of that.
+// A process keeps a lock and has not noticed yet that its key was deleted. If it then adopts a ticket for the same lock, the adopted hold takes the place
+// of the lost one.
 func TestKeptTwice(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBench(t)

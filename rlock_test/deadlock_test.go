@@ -26,7 +26,7 @@ func failAfter(d time.Duration) rlock.Options {
 type party struct{ has, wants rlock.Locker }
 
 // circle starts a party for each, which take what they have first, and then want the next in their order: each begins to wait when the one before it does.
-// Who is a victim unlocks. It returns what each got from its second Lock, when all have ended.
+// A victim unlocks. When all have ended, circle returns the error of each second Lock.
 func circle(t *testing.T, parties []party, waits func(i int)) []error {
 	t.Helper()
 	errs := make([]error, len(parties))

@@ -15,7 +15,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// What holders in Go that can be spoken to are to Redisson, of the other kinds: see asked, kept and takenAlong.
+// Redisson beside holders in Go with WithAsked, WithLinger or a ticket, for the kinds that asked, kept and takenAlong leave out.
 
 // askedByJava waits until a holder is told that Redisson waits, which is seen by a look and a second one.
 func askedByJava(t *testing.T, ctx context.Context, in <-chan event) {

@@ -32,7 +32,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// What others may have as a thread id is no mark.
+// A thread id of Redisson or of an older version is not taken for a mark.
 func TestNoMarks(t *testing.T) {
 	const id = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41"
 	for _, field := range []string{
