@@ -55,6 +55,9 @@ type Message struct {
 // grantVersion is that of the grants which this version trusts, as it stands in the message.
 const grantVersion = "0"
 
+// Unlocked is the message of an unlock, as Redisson sends it. Everybody who waits tries.
+const Unlocked = "0"
+
 // ReadMessage reads a message to this process. It reports false if the message has no form that this version knows; then it is a hint to
 // look at once, for the owner that it begins with.
 func ReadMessage(text string) (m Message, known bool) {

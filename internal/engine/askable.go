@@ -48,6 +48,7 @@ type askable struct {
 	asked   bool      // somebody elsewhere waits
 	look    bool      // it is to be looked at
 	unsure  bool      // the last look did not learn all
+	wakes   bool      // the next look wakes waiters that it may not see
 	outside time.Time // when somebody was first seen to listen who may not wait; zero: nobody was
 }
 
@@ -109,20 +110,42 @@ func (h *hold) askable() *Askable {
 	return nil
 }
 
-// mayBeAsked starts notifications for a hold. It asks for a look if earlier waiters may not know the new owner.
+// firstLook is what a new hold does for earlier waiters that may not know the new owner.
+type firstLook int8
+
+const (
+	noLook firstLook = iota
+	lookOnce
+	lookAndWake // no unlock has woken those who know another owner
+)
+
+// mayBeAsked starts notifications for a hold.
 func (l *attempt) mayBeAsked(a AcquireResult) {
-	if l.Spec.Mark.Wants(kinds.WantsAsked) {
-		newAskable(l.level.hold, l.Spec).begin(l.Tenure.Tag, a.how == byCall && (l.waiter.Waited() || l.within != nil || l.ticket != nil))
+	if !l.Spec.Mark.Wants(kinds.WantsAsked) {
+		return
 	}
+	look := noLook
+	switch {
+	case a.how != byCall:
+	case l.within != nil || l.ticket != nil:
+		look = lookAndWake
+	case l.waiter.Waited():
+		look = lookOnce
+	}
+	newAskable(l.level.hold, l.Spec).begin(l.Tenure.Tag, look)
 }
 
-// MayBeAsked starts notifications of waiters for any member of a majority. looks asks for a look, as above.
-func (l *Level) MayBeAsked(members []*Spec, looks bool) *Askable {
+// MayBeAsked starts notifications of waiters for any member of a majority whose Lock has waited or not.
+func (l *Level) MayBeAsked(members []*Spec, waited bool) *Askable {
 	if !l.spec.Mark.Wants(kinds.WantsAsked) {
 		return nil
 	}
+	look := noLook
+	if waited {
+		look = lookOnce
+	}
 	a := newAskable(l.hold, members...)
-	a.begin(l.hold.tenure.Tag, looks)
+	a.begin(l.hold.tenure.Tag, look)
 	return a
 }
 
@@ -134,12 +157,12 @@ func (a *Askable) Ask() {
 }
 
 // begin registers a new hold. A waiter here joins the hub before it looks for holds, so one of the two sees the other.
-func (a *Askable) begin(tag uint64, looks bool) {
+func (a *Askable) begin(tag uint64, look firstLook) {
 	for _, m := range a.at {
 		c := m.Engine
 		c.listen()
 		c.askables.watching.Do(func() { c.inBackground(c.watchAskables) }) // ends with Close
-		c.askables.add(m, tag, a, looks)
+		c.askables.add(m, tag, a, look)
 		all, exclusive := c.Hub.Queued(m.waiters())
 		if exclusive > 0 || all > 0 && m.Kind.Side != lua.Reader {
 			a.ask()
@@ -154,7 +177,7 @@ func (h *hold) isAskedNoMore() {
 	}
 }
 
-func (s *askables) add(m *Spec, tag uint64, a *Askable, looks bool) {
+func (s *askables) add(m *Spec, tag uint64, a *Askable, look firstLook) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.of[tag]
@@ -174,8 +197,8 @@ func (s *askables) add(m *Spec, tag uint64, a *Askable, looks bool) {
 	switch {
 	case e.asked:
 		a.ask()
-	case looks:
-		e.look = true
+	case look != noLook:
+		e.look, e.wakes = true, e.wakes || look == lookAndWake
 		s.lookSoon()
 	}
 }

@@ -34,7 +34,8 @@ func (c *Engine) lookIfDue(x *idle) {
 	m, ear := x.tenure.Spec, c.idle.ear.Load()
 	c.idle.mu.Lock()
 	k := &x.look
-	alone := k.ear == ear && time.Since(k.at) < c.Options.WatchdogTimeout/3
+	anew := k.ear != ear // messages from before that may have been missed
+	alone := !anew && time.Since(k.at) < c.Options.WatchdogTimeout/3
 	due := k.over == nil && (!alone || m.Kind.Fence != nil && k.tokens.left <= spareTokens/2)
 	started := due && c.Calls.Start()
 	if started {
@@ -44,15 +45,15 @@ func (c *Engine) lookIfDue(x *idle) {
 	if started {
 		go func() { // ends with its calls, and Close waits for it
 			defer c.Calls.Ended()
-			c.lookFor(x, ear)
+			c.lookFor(x, ear, anew)
 		}()
 	}
 }
 
 // lookFor makes the calls of a look. If somebody waits, or that is unknown, the tenure is not kept.
-func (c *Engine) lookFor(x *idle, ear uint64) {
+func (c *Engine) lookFor(x *idle, ear uint64, anew bool) {
 	began := time.Now()
-	spare, alone := c.askForIdle(x.tenure)
+	spare, alone := c.askForIdle(x.tenure, anew)
 	c.idle.mu.Lock()
 	k := &x.look
 	if alone {
@@ -69,9 +70,13 @@ func (c *Engine) lookFor(x *idle, ear uint64) {
 	}
 }
 
-// askForIdle reports whether nobody waits for the lock, and then reserves tokens if the kind has them.
-func (c *Engine) askForIdle(t *Tenure) (spare tokens, alone bool) {
+// askForIdle reports whether nobody waits for the lock, and then reserves tokens if the kind has them. In a new time of the ear it also wakes waiters
+// that it may not see; when they ask, the tenure is released.
+func (c *Engine) askForIdle(t *Tenure, anew bool) (spare tokens, alone bool) {
 	m := t.Spec
+	if anew && !c.wakeUnseen(m) {
+		return tokens{}, false
+	}
 	ctx := func() *calls.Context { return c.Calls.Context(context.Background(), time.Now(), 0) }
 	if key := m.queueKey(); key != "" {
 		n, err := c.rdb.Do(ctx(), c.rdb.B().Zcard().Key(key).Build()).AsInt64()

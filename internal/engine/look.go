@@ -15,6 +15,10 @@ import (
 
 // A look asks Redis for waiters: the length of the queue, and the number of subscribers to unlocks that are not in line. A subscriber may be about to
 // leave, so it counts only if a second look still finds it.
+//
+// On a cluster with plain channels, a waiter may leave nothing in Redis, and be subscribed at a node that this process does not know: CLUSTER SLOTS
+// leaves out replicas that are not in sync yet, and the client asks for it only after errors. A message reaches every node. So where earlier waiters may not
+// know whom to ask, a look also wakes them, and they ask.
 
 const (
 	// lingering is how long a process that no longer waits may stay subscribed, with a margin.
@@ -76,11 +80,17 @@ func (s *askables) lookAtAll() {
 	s.lookSoon()
 }
 
+// mayHaveMissed schedules a look at every tenure that was not asked for yet: messages were missed.
+func (s *askables) mayHaveMissed() {
+	s.lookAt(func(e *askable) bool { e.wakes = true; return true })
+	s.lookSoon()
+}
+
 func (s *askables) lookAt(which func(*askable) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range s.of {
-		e.look = !e.asked && (e.look || which(e))
+		e.look = (which(e) || e.look) && !e.asked
 	}
 }
 
@@ -99,6 +109,9 @@ func (s *askables) next() (some []*askable) {
 
 // look looks at some tenures and reports whether a retry is due: seen if there are outside subscribers, unsure if Redis did not answer in full.
 func (c *Engine) look(some []*askable) (seen, unsure bool) {
+	for _, e := range some {
+		unsure = !c.woken(e) || unsure
+	}
 	queues, failed := c.queued(some)
 	listen, err := c.listening(some)
 	for _, err := range []error{failed, err} {
@@ -132,6 +145,33 @@ func (c *Engine) look(some []*askable) (seen, unsure bool) {
 		}
 	}
 	return seen, unsure
+}
+
+// woken wakes waiters for e that may not know whom to ask, if that is due. It reports false if Redis did not answer: then it remains due.
+func (c *Engine) woken(e *askable) bool {
+	s := &c.askables
+	s.mu.Lock()
+	due := e.wakes
+	e.wakes = false
+	s.mu.Unlock()
+	if !due || c.wakeUnseen(e.spec) {
+		return true
+	}
+	s.mu.Lock()
+	e.wakes = true
+	s.mu.Unlock()
+	return false
+}
+
+// wakeUnseen wakes waiters that a look may not see: they try, are refused, and ask the owner. It reports false if Redis did not answer.
+func (c *Engine) wakeUnseen(m *Spec) bool {
+	ch := c.KnownChannel(m)
+	if c.Cluster == nil || ch.Sharded || m.Kind.Queueing == kinds.PerWaiter {
+		return true
+	}
+	ctx := c.Calls.Context(context.Background(), time.Now(), 0)
+	err := c.rdb.Do(ctx, c.rdb.B().Publish().Channel(ch.Name).Message(pubsub.Unlocked).Build()).Error()
+	return err == nil || isRefusal(err)
 }
 
 // queued reports for each of them whether it has waiters, or writers' marks, in the queue in Redis. err means that it may not know of all.

@@ -51,6 +51,12 @@ type askable struct {
 // askable takes a lock of which it is told if somebody waits. Its ear listens at from.
 func (s *earScene) askable(t *testing.T, name string) (a *askable, from *redistest.Server) {
 	t.Helper()
+	return s.holds(t, name, func(c *rlock.Client) *rlock.Mutex { return c.Mutex(name, rlock.WithAsked()) })
+}
+
+// holds takes a lock in a Client with an ear, which listens at from.
+func (s *earScene) holds(t *testing.T, name string, of func(c *rlock.Client) *rlock.Mutex) (a *askable, from *redistest.Server) {
+	t.Helper()
 	a = &askable{name: name}
 	for n := range s.nodes {
 		p := redistest.StartProxy(t, n.Addr())
@@ -64,7 +70,7 @@ func (s *earScene) askable(t *testing.T, name string) (a *askable, from *rediste
 	}
 	a.Client = newClient(t, s.dial(redistest.Via(a.proxies...)), s.options)
 	var err error
-	a.ctx, a.unlock, err = a.Mutex(name, rlock.WithAsked()).Lock(context.Background())
+	a.ctx, a.unlock, err = of(a.Client).Lock(context.Background())
 	require.NoError(t, err)
 	return a, s.awaitEar(t, a.Client)
 }
@@ -261,6 +267,53 @@ func TestSlotOfTheEarMoves(t *testing.T) {
 				}
 				a.isAsked(t, early)
 			}
+		})
+	}
+}
+
+// blind is a client that knows no node, as one does not know those that joined after it has connected.
+type blind struct{ rueidis.Client }
+
+func (blind) Nodes() map[string]rueidis.Client { return nil }
+
+// Fault 3, G4: a message to the holder is lost, and a look does not see who waits: on a cluster with plain channels that may be at a node that the
+// holder's client does not know. Once the holder's ear is back, it is asked nevertheless, and a lock that it would keep is given up.
+func TestAskedFromUnseenNodes(t *testing.T) {
+	t.Parallel()
+	e, _ := newEarCluster(t, "plain", 0)
+	dial := e.dial
+	e.dial = func(mod ...func(*rueidis.ClientOption)) rueidis.Client { return blind{dial(mod...)} }
+	mutex := func(o ...rlock.Option) func(c *rlock.Client, name string) *rlock.Mutex {
+		return func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name, o...) }
+	}
+	for name, l := range map[string]struct {
+		holds, waits func(c *rlock.Client, name string) *rlock.Mutex
+	}{
+		"asked": {mutex(rlock.WithAsked()), mutex()},
+		"a reader waits": {
+			func(c *rlock.Client, name string) *rlock.Mutex { return c.RWMutex(name, rlock.WithAsked()).Write() },
+			func(c *rlock.Client, name string) *rlock.Mutex { return c.RWMutex(name).Read() },
+		},
+		"kept": {mutex(rlock.WithLinger(time.Hour)), mutex()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, _ := e.holds(t, name, func(c *rlock.Client) *rlock.Mutex { return l.holds(c, name) })
+			a.lost.Store(true)
+			w := startStubbornLock(l.waits(e.waits, name))
+			e.awaitWaiter(t, name)
+			pass(prompt / 10) // what it says is on its way
+			a.notAsked(t)
+			a.lost.Store(false)
+			a.cutOff(true)
+			a.cutOff(false)
+			if name != "kept" {
+				a.isAsked(t, w)
+				return
+			}
+			e.awaitEar(t, a.Client)
+			require.NoError(t, a.unlock())
+			require.NoError(t, w.gets(t, failover, "given up").unlock())
 		})
 	}
 }

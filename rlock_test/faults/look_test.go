@@ -21,12 +21,12 @@ func subscribers(t testing.TB, node rueidis.Client, name string, sharded bool) i
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), prompt)
 	defer cancel()
-	channel := "redisson_lock__channel:{" + name + "}"
-	n, err := node.Do(ctx, node.B().Arbitrary("PUBSUB", what, channel).Build()).AsIntMap()
+	lock, rw := "redisson_lock__channel:{"+name+"}", "redisson_rwlock:{"+name+"}"
+	n, err := node.Do(ctx, node.B().Arbitrary("PUBSUB", what, lock, rw).Build()).AsIntMap()
 	if err != nil {
 		return -1
 	}
-	return int(n[channel])
+	return int(n[lock] + n[rw])
 }
 
 func awaitSubscribers(t testing.TB, node rueidis.Client, name string, sharded bool, n int, within time.Duration) {
