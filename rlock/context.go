@@ -14,6 +14,22 @@ func Detach(ctx context.Context) context.Context {
 	return engine.Detached(ctx)
 }
 
+// WaitOnly returns a ctx that bounds only the waiting of a Lock. The section is not inside of it: it has the values of ctx, but ends only when it is
+// unlocked or the hold is lost. Use it where the section is to go on when the caller has left:
+//
+//	ctx, unlock, err := m.Lock(rlock.WaitOnly(r.Context()))
+//
+// It works for every kind of lock, for [All], [Quorum], [Client.Adopt], semaphores, and in Do, TryDo and [DoValue]. A ctx derived from it, such as one with
+// a time-out, bounds only the waiting, too. A Lock under the ctx of such a section is inside of that section as always. To bound the section, use
+// [WithMaxHold], or derive a ctx with a time-out from that of the section. Under the ctx of another section it leaves that one: the section that it takes
+// goes on if the other one is lost.
+func WaitOnly(ctx context.Context) context.Context {
+	if ctx == nil {
+		panic("rlock: the ctx is nil")
+	}
+	return engine.WaitOnly(ctx, nil)
+}
+
 // Owner returns the owner of the innermost hold that ctx carries, of whichever lock, as it is written in Redis:
 // `<client UUID>:<tag>`. Holds of one Client that follow each other, see [HandOff], and readers may have the same one. It is "" if there is none,
 // or if it was lost or unlocked. It is meant for logs.

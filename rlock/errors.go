@@ -21,6 +21,11 @@ var (
 	// known of the lock. The error is a [*NotAcquiredError].
 	ErrNotAcquired = errors.New("rlock: not acquired")
 
+	// ErrNotRun means that a Do, TryDo, [DoValue] or [TryDoValue] did not run its function, because the lock could not be had; errors.Is and errors.As find
+	// why. After any other result of these, also nil and ErrUnreachable, the function has run. The error of a Do inside of the function counts for that Do
+	// alone.
+	ErrNotRun = errors.New("rlock: the function did not run")
+
 	// ErrUnreachable means that Redis did not answer, or was not ready to, for as long as the call
 	// tried; errors.As finds what it or the connection said last, unless that was a time-out. What a Lock without
 	// an answer may have done is undone in the background, and the last unlock of a hold is completed there.

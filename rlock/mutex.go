@@ -113,7 +113,7 @@ func (m *Mutex) Name() string {
 // or is what Redis said. If Redis can be reached, a Lock that failed leaves nothing there.
 func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	m.check(ctx)
-	return m.lockTraced(engine.CallerNow(ctx), m.spec.Lock)
+	return m.lockTraced(m.spec.Caller(ctx), m.spec.Lock)
 }
 
 // TryLock is Lock with a bound on the waiting: after wait it returns [ErrNotAcquired]. If wait is 0

@@ -55,6 +55,13 @@ func lingers(m *engine.Spec) error {
 	return nil
 }
 
+// WithMaxWait bounds the waiting of each Lock through the handle: after d it returns [ErrNotAcquired], as a TryLock does. It is for code that takes a
+// [Locker], and only calls Lock. A TryLock has its own wait. [All] and [Quorum] wait for the shortest d of their locks. A [Lead] ends if its Lock has waited
+// for d. A d below 1 ms is reported by the methods of the handle.
+func WithMaxWait(d time.Duration) Option {
+	return durationOption("WithMaxWait", d, func(m *engine.Spec) *time.Duration { return &m.MaxWait })
+}
+
 // WithMaxHold bounds how long a hold is renewed: until d after it was acquired, in whole milliseconds. If it was not unlocked by
 // then, it is lost with the reason [LostMaxHold], whatever became of its renewals. A longer lease ([WithLease]) is cut short as
 // well. It keeps a section that hangs from keeping the lock for ever: others get the lock when the section's unlock is called,

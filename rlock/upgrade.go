@@ -35,7 +35,7 @@ func (u *Upgradeable) sides() *RWMutex {
 // [ErrUpgrade] at once: who may upgrade could wait for that reader.
 func (u *Upgradeable) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	u.sides().write.check(ctx)
-	return u.lockTraced(engine.CallerNow(ctx))
+	return u.lockTraced(u.rw.read.spec.Caller(ctx))
 }
 
 // TryLock is Lock with a bound on the waiting, as [Mutex.TryLock].
@@ -88,7 +88,7 @@ func (u *Upgradeable) lockTraced(who engine.Caller) (context.Context, UnlockFunc
 func (u *Upgradeable) Upgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
 	w := u.sides().write
 	w.check(ctx)
-	return w.lockTraced(engine.CallerNow(ctx), u.rw.lock.Upgrade)
+	return w.lockTraced(w.spec.Caller(ctx), u.rw.lock.Upgrade)
 }
 
 // UpgradeDo runs fn while the reader that ctx carries is the writer: Upgrade, fn with the ctx of the writer, its unlock. Otherwise it

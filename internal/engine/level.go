@@ -34,8 +34,11 @@ func (l *Level) String() string {
 
 // Value makes the level the innermost section of its context.
 func (l *Level) Value(key any) any {
-	if _, ok := key.(SectionKey); ok {
+	switch key.(type) {
+	case SectionKey:
 		return l
+	case waitOnlyKey: // a ctx further out bounded other waiting; and most look no further
+		return nil
 	}
 	return l.Context.Value(key)
 }

@@ -93,7 +93,7 @@ func (m *Spec) reenter(who Caller, h *hold) (l *Level, err error) {
 
 // reopen opens one more level.
 func (m *Spec) reopen(who Caller, h *hold, a AcquireResult) (*Level, error) {
-	l, err := h.reopen(who.Ctx, m, a)
+	l, err := h.reopen(who.Parent(), m, a)
 	if err != nil && err != ErrOver { //nolint:errorlint // never wrapped
 		err = m.gaveUp(who, err, lua.AcquireReply{})
 	}

@@ -15,7 +15,7 @@ func (t *Tenure) Share(m *Spec) *Tenure { return &Tenure{Spec: m, Tag: t.Tag} }
 
 // Admit has a hold begin on a majority, through m. Those who call it have counted the hold.
 func (t *Tenure) Admit(who Caller, m *Spec) *Level {
-	inner, cancel := m.levelCtx(who.Ctx)
+	inner, cancel := m.levelCtx(who.Parent())
 	h, outer := t.newHold(), InnermostOpen(who.Ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -37,7 +37,7 @@ func (t *Tenure) TooLate(until time.Time) error { return t.tooLate(t.Spec, until
 func (l *Level) Reenter(who Caller, m *Spec) (*Level, error) {
 	t := l.hold.tenure
 	t.catchUp()
-	inner, err := l.hold.reopen(who.Ctx, m, AcquireResult{how: inMemory})
+	inner, err := l.hold.reopen(who.Parent(), m, AcquireResult{how: inMemory})
 	if err == nil {
 		t.catchUp() // it may ask for more
 		who.Took(PathReentry)

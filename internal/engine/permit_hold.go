@@ -345,8 +345,11 @@ func (h *PermitHold) String() string {
 
 // Value makes it the innermost section of its context.
 func (h *PermitHold) Value(key any) any {
-	if _, ok := key.(SectionKey); ok {
+	switch key.(type) {
+	case SectionKey:
 		return h
+	case waitOnlyKey: // as that of a Level
+		return nil
 	}
 	return h.Context.Value(key)
 }

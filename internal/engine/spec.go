@@ -20,6 +20,7 @@ type Spec struct {
 	Slot      uint16        // of the cluster; 0 without one
 	Lease     time.Duration // 0: the watchdog renews
 	MaxHold   time.Duration // see WithMaxHold; 0: no such bound
+	MaxWait   time.Duration // of a Lock; 0: only its ctx ends it
 	MinHold   time.Duration // see WithMinHold
 	Grace     time.Duration // see WithGrace
 	Linger    time.Duration // see WithLinger; 0: it does not
