@@ -29,7 +29,7 @@ var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
 		Reader: {Text("read_acquire"), "e52c5d063bac6618be861d4d1bc1aff84e1df09d"},
-		Writer: {Text("write_acquire"), "485673944f30943071d38dbaec419ee42f53f938"},
+		Writer: {Text("write_acquire"), "da4b3c9bfa08d0456fd48f645684177b7b2311ac"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
