@@ -140,7 +140,11 @@ func (a AcquireArgs) send(ctx context.Context, c doer) rueidis.RedisResult {
 	}
 	var keys [3]string
 	args, n := a.args()
-	return acquireScripts[a.Side].run(ctx, c, keysOf(&keys, a.Name, a.Fence, a.Queue), args[:n]...)
+	s := acquireScripts[a.Side]
+	if a.Side == Writer && a.Fence != "" {
+		s = fencedWriteScript
+	}
+	return s.run(ctx, c, keysOf(&keys, a.Name, a.Fence, a.Queue), args[:n]...)
 }
 
 // args are the first n of these.

@@ -9,8 +9,9 @@ import (
 )
 
 var (
-	readRenewScript = script{Text("read_renew"), "239eb53fccbbaa8455c0bbcb54e3410e73f3a20d"}
-	rwForceScript   = script{Text("rw_force"), "20ba8bd95ba33830412448245acc7f26995efa83"}
+	readRenewScript   = script{Text("read_renew"), "239eb53fccbbaa8455c0bbcb54e3410e73f3a20d"}
+	fencedWriteScript = script{Text("fenced_write_acquire"), "bbaddff68a63a0c357903359705d0c47cbdaa533"}
+	rwForceScript     = script{Text("rw_force"), "20ba8bd95ba33830412448245acc7f26995efa83"}
 )
 
 // Side says whether a lock is a read/write lock, and for which of its sides a call is.
@@ -29,7 +30,7 @@ var (
 	acquireScripts = [...]script{
 		Whole:  acquireScript,
 		Reader: {Text("read_acquire"), "e52c5d063bac6618be861d4d1bc1aff84e1df09d"},
-		Writer: {Text("write_acquire"), "da4b3c9bfa08d0456fd48f645684177b7b2311ac"},
+		Writer: {Text("write_acquire"), "485673944f30943071d38dbaec419ee42f53f938"},
 	}
 	releaseScripts = [...]script{
 		Whole:  releaseScript,
