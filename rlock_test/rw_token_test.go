@@ -206,3 +206,45 @@ func TestTokensOfWritersRise(t *testing.T) {
 		run(t, []*rlock.Client{b.Client, newClient(t, rdb)}, b)
 	})
 }
+
+// G6: the request or the reply of a writer's acquire is lost, with its connection or without: it has one token, and so has the next writer.
+func TestTokenOfALostReply(t *testing.T) {
+	redistest.Parallel(t)
+	for leg, on := range legs {
+		for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
+			for _, how := range []string{"free", "upgrade"} {
+				t.Run(leg+"/"+string(action)+"/"+how, func(t *testing.T) {
+					redistest.Parallel(t)
+					c, proxy, past := behindProxy(t, anyWay)
+					bg := context.Background()
+					warm := c.FencedRWMutex(past.name + "warm").Upgradeable() // whose scripts are known then
+					require.NoError(t, warm.Do(bg, func(ctx context.Context) error { return warm.UpgradeDo(ctx, nothing) }))
+					rw := c.FencedRWMutex(past.name)
+					u := rw.Upgradeable()
+					lock := func(ctx context.Context) error {
+						return rw.Write().Do(ctx, func(ctx context.Context) error {
+							token, _ := rlock.FencingToken(ctx, past.name)
+							require.EqualValues(t, 1, token)
+							return nil
+						})
+					}
+					lost := redistest.Nth(1, "EVALSHA", action)
+					if how == "upgrade" {
+						require.NoError(t, u.Do(bg, func(ctx context.Context) error {
+							on(proxy, lost)
+							return u.UpgradeDo(ctx, lock)
+						}))
+					} else {
+						on(proxy, lost)
+						require.NoError(t, lock(bg))
+					}
+					require.NoError(t, past.FencedRWMutex(past.name).Write().Do(bg, func(ctx context.Context) error {
+						token, _ := rlock.FencingToken(ctx, past.name)
+						require.EqualValues(t, 2, token)
+						return nil
+					}))
+				})
+			}
+		}
+	}
+}
