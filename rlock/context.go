@@ -38,7 +38,8 @@ func Owner(ctx context.Context) string {
 }
 
 // FencingToken returns the token of the innermost hold of a lock called name that ctx carries; ok is false if there is no
-// such hold, or it was not taken through [Client.FencedMutex].
+// such hold, or it was not taken through [Client.FencedMutex] or the write side of a [Client.FencedRWMutex]. A reader in the section of
+// such a writer has the token of that, until the writer's section ends.
 //
 // The token belongs to the hold, and all its levels have it. Every hold of one name has a higher token than those before it. So a store
 // that refuses writes with a token lower than one it has seen is safe from holders that do not know yet that they lost the lock. The token

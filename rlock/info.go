@@ -19,7 +19,8 @@ type Info struct {
 	Holders []Holder
 	// TTL is what [Mutex.TTL] returns.
 	TTL time.Duration
-	// Token is the highest fencing token that was given so far; 0 if the lock is not a fenced one, or never was held.
+	// Token is the highest fencing token that was given so far; 0 if the lock is not a fenced one, or never was held. Of a
+	// [Client.FencedRWMutex] the write side tells it.
 	Token int64
 	// Listening is how many processes listen for the unlock, Redisson's included: all that wait, and those that have waited in the last
 	// seconds. Only Redisson's waiters for a fair lock listen elsewhere; they are in the Queue. It is -1 if the server does not tell. On a

@@ -25,7 +25,7 @@
 //
 // # Attributes
 //
-//	rlock.kind     on all: mutex, fenced, fair, read, write, upgradeable, all, quorum, latch
+//	rlock.kind     on all: mutex, fenced, fair, read, write, fenced write, upgradeable, all, quorum, latch
 //	rlock.group    on all, see [WithGroup]
 //	rlock.outcome  of an acquire: acquired; not_acquired, if its time ended while others had the lock; error
 //	rlock.path     of an acquire that succeeded: free, reentry, handoff, grant, woken, shared, see [rlock.Path]; of a hand-off:

@@ -160,12 +160,20 @@ func (s *state) fill(fields map[string]string) bool {
 		})
 	}
 	switch {
-	case s.Kind != "mutex":
+	case s.Kind == "fair":
 		s.Token = 0 // of a former life of the name
-	case s.Token != 0:
+	case s.Kind == "mutex" && s.Token != 0:
 		s.Kind = "fenced"
 	}
 	return len(s.Holders) > 0
+}
+
+// tokenOf is the fencing token of a holder; 0 if it has none, as readers.
+func (s *state) tokenOf(h holder) int64 {
+	if h.Write || s.Kind == "fenced" {
+		return s.Token
+	}
+	return 0
 }
 
 // prefixed makes a name the way Redisson does: with the key as the hash tag, unless it brings its own.

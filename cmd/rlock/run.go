@@ -65,11 +65,11 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 			return c.RWMutex(name, o...).Write()
 		},
 	}
-	chosen := 0
+	chosen := make(map[string]bool)
 	for name, kind := range kinds {
 		flags.BoolFunc(name, "", func(string) error {
 			e.kind = kind
-			chosen++
+			chosen[name] = true
 			return nil
 		})
 	}
@@ -93,14 +93,21 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 	if e.skip && !given["E"] {
 		e.busy = 0
 	}
+	most := 1
+	if chosen["fenced"] && chosen["exclusive"] {
+		most = 2
+		e.kind = func(c *rlock.Client, name string, o ...rlock.Option) *rlock.Mutex {
+			return c.FencedRWMutex(name, o...).Write()
+		}
+	}
 	var err error
 	switch {
 	case e.wait < 0 || e.grace < 0:
 		err = errors.New("-wait and -grace can't be negative")
 	case given["lease"] && lease < time.Millisecond, given["min-hold"] && minHold < time.Millisecond, given["max-hold"] && maxHold < time.Millisecond:
 		err = errors.New("-lease, -min-hold and -max-hold are at least 1ms")
-	case chosen > 1:
-		err = errors.New("one of -fenced, -fair, -shared and -exclusive at most")
+	case len(chosen) > most:
+		err = errors.New("one of -fenced, -fair, -shared and -exclusive at most, or -fenced -exclusive")
 	case given["min-hold"] && (given["fair"] || given["shared"] || given["exclusive"]):
 		err = errors.New("-min-hold is for plain and fenced locks")
 	case e.busy < 0 || e.busy > 255:

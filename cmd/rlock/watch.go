@@ -137,7 +137,7 @@ func (v *viewer) listen(ctx context.Context, key string, told chan<- struct{}) b
 func beginning(v *view) []change {
 	var all []change
 	for _, h := range v.Holders {
-		all = append(all, change{Event: "held", Owner: h.Owner, Depth: h.Depth, Token: v.Token, Text: fmt.Sprintf("held by %s, ttl %s", h.text(), v.ttl())})
+		all = append(all, change{Event: "held", Owner: h.Owner, Depth: h.Depth, Token: v.tokenOf(h), Text: fmt.Sprintf("held by %s, ttl %s", h.text(), v.ttl())})
 	}
 	switch {
 	case !v.Held:
@@ -175,15 +175,15 @@ func changes(before, now *view, between time.Duration, unlocked, listens bool) (
 		}
 	}
 	for _, h := range now.Holders {
-		c := change{Owner: h.Owner, Depth: h.Depth, Token: now.Token}
+		c := change{Owner: h.Owner, Depth: h.Depth, Token: now.tokenOf(h)}
 		switch was := find(before, h.Owner); {
 		case was == nil:
 			c.Event, c.Text = "acquired", "acquired by "+h.text()
 			if h.Depth > 1 {
 				c.Text += fmt.Sprintf(", depth %d", h.Depth)
 			}
-			if now.Token != 0 {
-				c.Text += fmt.Sprintf(", token %d", now.Token)
+			if c.Token != 0 {
+				c.Text += fmt.Sprintf(", token %d", c.Token)
 			}
 			all = append(all, c)
 		case was.Depth != h.Depth:

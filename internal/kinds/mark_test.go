@@ -11,7 +11,7 @@ import (
 // A mark is read from the owner of each kind, and says nothing else than what was written.
 func TestMarks(t *testing.T) {
 	const id = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41"
-	for _, k := range []*Kind{Mutex, Fenced, Fair, Read, Write} {
+	for _, k := range []*Kind{Mutex, Fenced, Fair, Read, Write, FencedWrite} {
 		for _, m := range []Mark{HasEar, WantsAsked, Lingers, WantsAsked.With(Lingers)} {
 			for _, short := range []bool{false, true} {
 				field := k.Owner(id, m.Marked(7), short)

@@ -38,6 +38,7 @@ type Plan struct {
 type Name struct {
 	Kind  Kind
 	Text  string
+	Token bool  // its holds have fencing tokens, those of its writers
 	Count int64 // permits of a semaphore, or the highest count of a latch
 }
 
@@ -295,7 +296,8 @@ func (p *Plan) drawNames(r *rand.Rand, l Limits) {
 	}
 	for i := range many {
 		k := of[i%len(of)]
-		p.Names = append(p.Names, Name{Kind: k, Text: fmt.Sprintf("%v%02d", k, i)})
+		token := k == Fenced || k == ReadWrite && p.Seed%2 == 0
+		p.Names = append(p.Names, Name{Kind: k, Text: fmt.Sprintf("%v%02d", k, i), Token: token})
 	}
 }
 
