@@ -6,8 +6,8 @@ GO    ?= go
 
 # The modules beside that of the library; CONTRIBUTING.md says what each is for. "make test" runs the TESTED ones. Users import or
 # install the PUBLISHED ones: they have no replace, and ask for a release of the library.
-TESTED    = cmd/rlock rlock_test rlockotel rlockotel/grafana rlocktest rlockvet
-PUBLISHED = cmd/rlock rlockotel rlocktest rlockvet
+TESTED    = cmd/rlock rlock_test rlockgoredis rlockotel rlockotel/grafana rlocktest rlockvet
+PUBLISHED = cmd/rlock rlockgoredis rlockotel rlocktest rlockvet
 MODULES   = $(TESTED) $(EXAMPLES) $(FAULTS) $(BENCH) $(SIM)
 
 PKGS  ?= ./... $(TESTED:%=./%/...)
