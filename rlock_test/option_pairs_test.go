@@ -44,12 +44,20 @@ var pairKinds = map[string]struct {
 	"FencedMutex": {(*rlock.Client).FencedMutex, (*rlock.Client).FencedMutex},
 	"FairMutex":   {(*rlock.Client).FairMutex, (*rlock.Client).FairMutex},
 	"RWMutex reads": {
-		func(c *rlock.Client, name string, o ...rlock.Option) *rlock.Mutex { return c.RWMutex(name, o...).Read() },
-		func(c *rlock.Client, name string, o ...rlock.Option) *rlock.Mutex { return c.RWMutex(name, o...).Write() },
+		func(c *rlock.Client, name string, o ...rlock.Option) *rlock.Mutex {
+			return c.RWMutex(name, o...).Read()
+		},
+		func(c *rlock.Client, name string, o ...rlock.Option) *rlock.Mutex {
+			return c.RWMutex(name, o...).Write()
+		},
 	},
 	"RWMutex writes": {
-		func(c *rlock.Client, name string, o ...rlock.Option) *rlock.Mutex { return c.RWMutex(name, o...).Write() },
-		func(c *rlock.Client, name string, o ...rlock.Option) *rlock.Mutex { return c.RWMutex(name, o...).Read() },
+		func(c *rlock.Client, name string, o ...rlock.Option) *rlock.Mutex {
+			return c.RWMutex(name, o...).Write()
+		},
+		func(c *rlock.Client, name string, o ...rlock.Option) *rlock.Mutex {
+			return c.RWMutex(name, o...).Read()
+		},
 	},
 }
 
