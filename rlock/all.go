@@ -299,6 +299,7 @@ func (a *MultiMutex) lock(who engine.Caller) (context.Context, UnlockFunc, error
 	s, err := a.compete(who)
 	trace.forget() // what became of single members
 	if err != nil {
+		err = labelled(who, err)
 		trace.ended(who.Ctx, err, nil)
 		return who.Ctx, func() error { return a.fail(ErrNotHeld, errLockFailed) }, err
 	}

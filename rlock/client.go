@@ -18,6 +18,8 @@ import (
 //   - one that keeps the leases;
 //   - one that keeps the places of waiters, once a FairMutex was waited for;
 //   - two that follow what others say to the Client, once a lock was taken with [WithAsked];
+//   - one that keeps the label, once a lock was asked for, if there is an [Options].Label;
+//   - one for each label of another Client while it is looked up;
 //   - one for each Redis node on which something is waited for, with a connection of its own;
 //   - when needed, one that undoes what calls without an answer may have done; on a cluster, one for each slot;
 //   - one for each latch that something waits for, one for each that is being changed, and one for each semaphore in use;
@@ -76,6 +78,7 @@ func (o Options) forEngine(rdb rueidis.Client) engine.Options {
 		Renewed:         t.onRenewal(),
 		Deadlock:        o.Deadlock.forEngine(rdb),
 		PlainPubSub:     o.PlainPubSub,
+		Label:           o.Label,
 	}
 }
 

@@ -32,12 +32,13 @@ const lastWords = time.Second
 type tellers struct {
 	logger          *slog.Logger
 	trace           *Trace
+	label           string
 	watchdog, grant time.Duration // how long leases of the watchdog last, and those that other processes grant
 	logs, traces    tell.Teller
 }
 
 func newTellers(o Options) *tellers {
-	t := &tellers{logger: o.Logger, trace: o.Trace, watchdog: o.WatchdogTimeout, grant: engine.GrantLease(o.WatchdogTimeout)}
+	t := &tellers{logger: o.Logger, trace: o.Trace, label: o.Label, watchdog: o.WatchdogTimeout, grant: engine.GrantLease(o.WatchdogTimeout)}
 	t.logs.Panicked = func(v any, stack []byte) { // what would tell of it is what has failed
 		fmt.Fprintf(os.Stderr, "rlock: panic in Options.Logger: %v\n%s", v, stack)
 	}
@@ -71,6 +72,9 @@ func (t *tellers) log(level slog.Level, text string, args ...any) {
 	runtime.Callers(3, pc[:])
 	line := slog.NewRecord(time.Now(), level, text, pc[0])
 	line.Add(args...)
+	if t.label != "" {
+		line.AddAttrs(slog.String("label", t.label))
+	}
 	t.logs.Tell(maxLines, func(dropped int) {
 		to := t.logger
 		if to == nil {

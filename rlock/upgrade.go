@@ -62,6 +62,7 @@ func (u *Upgradeable) lockTraced(who engine.Caller) (context.Context, UnlockFunc
 	who.Trace = trace.tracer()
 	l, gate, err := u.rw.lock.LockUpgradeable(who)
 	if err != nil {
+		err = labelled(who, err)
 		trace.ended(who.Ctx, err, nil)
 		return who.Ctx, func() error { return notLocked(r.spec) }, err
 	}

@@ -82,7 +82,7 @@ func TestRunExcludes(t *testing.T) {
 		r := call(t, s.Addr(), append(append([]string{"run"}, c.args...), "job", "--", "echo", "inside")...)
 		require.Equal(t, c.code, r.code, r.err)
 		require.Empty(t, r.out, "ran without the lock")
-		require.Regexp(t, `^rlock: "job": not acquired( after \d+ms)?: held by [-0-9a-f]{36}:1, with [0-9.]+s left\n$`, r.err)
+		require.Regexp(t, `^rlock: "job": not acquired( after \d+ms)?: held by ("\S+ pid \d+" \([-0-9a-f]{36}:\d{20}\)|[-0-9a-f]{36}:\d{20}), with [0-9.]+s left\n$`, r.err)
 	}
 	require.Zero(t, call(t, s.Addr(), "run", "-wait", "0", "another job", "--", "true").code)
 

@@ -55,6 +55,8 @@ SIGHUP not if rlock was told to ignore it, as by nohup.
                third of it (default 30s)
   -asked SIG   send the command SIG (USR1, TERM or another) once, when somebody
                waits for the lock, or asks for it by "rlock ask"
+  -label TEXT  what others read who ask who holds the lock (default: host name
+               and pid of rlock; '' for none)
   -grace D     time between SIGTERM and SIGKILL for a command that has to be
                stopped because the lock was lost (default 10s)
 ` + usageTarget + `  -addr A      the same as -redis

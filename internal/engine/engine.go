@@ -38,6 +38,8 @@ type Engine struct {
 	ear         ear
 	askings     askings
 	askables    askables
+	label       ownLabel
+	labels      labels
 	idle        idleTenures
 
 	shutting, emptied sync.Once
@@ -65,7 +67,8 @@ type Options struct {
 	ReplicaTimeout  time.Duration         // for how long it waits for them, if there are any
 	Renewed         func([]lease.Renewal) // hears of confirmed renewals, whose keepers are About a lock; nil: nobody does
 	Deadlock        DeadlockTerms
-	PlainPubSub     bool // on a cluster: unlocks are published to all nodes
+	PlainPubSub     bool   // on a cluster: unlocks are published to all nodes
+	Label           string // for people; "": none
 }
 
 // IsTold reports whether the holders have been told, or are being told.

@@ -11,7 +11,10 @@ func MajorityOf(m *Spec, of Majority) *Tenure {
 
 // Share returns the tenure of one server in a majority. Its owner differs from that of the others by the part of the Client alone, for those
 // who read logs.
-func (t *Tenure) Share(m *Spec) *Tenure { return &Tenure{Spec: m, Tag: t.Tag} }
+func (t *Tenure) Share(m *Spec) *Tenure {
+	m.Engine.showLabel()
+	return &Tenure{Spec: m, Tag: t.Tag}
+}
 
 // Admit has a hold begin on a majority, through m. Those who call it have counted the hold.
 func (t *Tenure) Admit(who Caller, m *Spec) *Level {

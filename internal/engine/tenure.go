@@ -67,7 +67,10 @@ type Majority interface {
 // lastTag is the tag of the tenure that was made last, without its mark.
 var lastTag atomic.Uint64
 
-func newTenure(m *Spec) *Tenure { return &Tenure{Spec: m, Tag: m.mark().Marked(lastTag.Add(1))} }
+func newTenure(m *Spec) *Tenure {
+	m.Engine.showLabel()
+	return &Tenure{Spec: m, Tag: m.mark().Marked(lastTag.Add(1))}
+}
 
 // Field is the owner as Redis has it. It is made anew each time, for there may be many tenures, and calls for
 // each of them are rare.

@@ -200,8 +200,12 @@ func NewPlan(seed uint64, l Limits) *Plan {
 	if n > 50 {
 		workers = 1
 	}
+	label := ""
+	if p.Seed%4 == 3 {
+		label = "a process"
+	}
 	for range n {
-		one := Process{Latency: between(r, 50*time.Microsecond, far), Options: rlock.Options{HandOff: hand, Replicas: replicas}}
+		one := Process{Latency: between(r, 50*time.Microsecond, far), Options: rlock.Options{HandOff: hand, Replicas: replicas, Label: label}}
 		one.Jitter = time.Duration(r.Float64() * float64(one.Latency))
 		for range 1 + r.IntN(workers) {
 			one.Workers = append(one.Workers, Worker{Seed: r.Uint64(), Names: p.drawUse(r)})
