@@ -41,7 +41,7 @@ func New(name string, members []*engine.Spec) *Quorum {
 		key.WriteString(m.Engine.ID + m.Key + "\n")
 	}
 	first := members[0]
-	return &Quorum{&engine.Spec{Engine: first.Engine, Kind: kind, Name: name, Key: key.String(), Lease: first.Lease, Mark: first.Mark}, members}
+	return &Quorum{&engine.Spec{Engine: first.Engine, Kind: kind, Name: name, Key: key.String(), Lease: first.Lease, Watchdog: first.Watchdog, Mark: first.Mark}, members}
 }
 
 // Lock re-enters the hold that the caller's ctx carries, or competes.
