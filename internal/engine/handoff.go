@@ -36,7 +36,7 @@ func (h *hold) passOn() bool {
 		return false
 	}
 	left := time.Until(c.Leases.Until(&t.Lease))
-	if !t.isFor(m, left) || !h.detach() {
+	if left < t.given/3 || !h.detach() {
 		return false
 	}
 	if !c.Hub.Pass(m.waiters(), h, left) && (h.first.spec.Linger == 0 || !h.keepsIdle()) {
@@ -46,9 +46,6 @@ func (h *hold) passOn() bool {
 	c.HoldEnds()
 	return true
 }
-
-// isFor reports whether what is left of the lease will do for a next hold of m: a third of the first one, and no more than it asks for.
-func (t *Tenure) isFor(m *Spec, left time.Duration) bool { return left >= t.given/3 && left <= m.TTL() }
 
 // detach takes the hold off its tenure, which nobody else then has to do with, but for a call for the count.
 func (h *hold) detach() bool {

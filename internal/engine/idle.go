@@ -120,7 +120,7 @@ func (l *attempt) takeIdle() (*Level, error) {
 		return nil, ErrOver
 	}
 	t, a := x.tenure, AcquireResult{how: passed}
-	usable := m.Kind == t.Spec.Kind && m.mayPassOn() && m.canHave(t) && t.isFor(m, time.Until(c.Leases.Until(&t.Lease)))
+	usable := m.Kind == t.Spec.Kind && m.mayPassOn() && m.canHave(t) && time.Until(c.Leases.Until(&t.Lease)) >= t.given/3
 	if usable && m.Kind.Fence != nil {
 		token, left, err := l.spareToken(x)
 		if left {
