@@ -538,7 +538,7 @@ func TestWatchdogOfAKeptLock(t *testing.T) {
 		locks.requireRenewed("x", rlock.DefaultWatchdogTimeout)
 		use(rlock.WithWatchdog(d))
 		locks.requireRenewed("x", d)
-		require.EqualValues(t, 1, elsewhere.Stats().Idle)
+		require.Equal(t, 1, elsewhere.Stats().Idle)
 		locks.Crash(elsewhere)
 		crashed := time.Now()
 		require.NoError(t, locks.Mutex("x").Do(t.Context(), func(context.Context) error { return nil }))
