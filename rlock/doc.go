@@ -60,7 +60,7 @@
 // # How long it lasts
 //
 // A hold is renewed by a watchdog for as long as the process lives, and ends by itself within
-// [Options].WatchdogTimeout if it dies. [WithLease] gives a hold a fixed time instead.
+// [Options].WatchdogTimeout if it dies, or [WithWatchdog] of its handle. [WithLease] gives a hold a fixed time instead.
 //
 // A section's ctx is cancelled when its hold ends: by its unlock, or by a loss, with
 // [ErrLost] as its [context.Cause]. That happens no later than the earliest moment the lease can have

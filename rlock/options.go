@@ -14,14 +14,16 @@ import (
 // DefaultWatchdogTimeout is the lease of a hold that the watchdog renews, as in Redisson.
 const DefaultWatchdogTimeout = 30 * time.Second
 
-// MinWatchdogTimeout is the shortest watchdog time that [New] accepts. A renewal is sent every third of it, and a lease that ends
+// MinWatchdogTimeout is the shortest watchdog time that [New] and [WithWatchdog] accept. A renewal is sent every third of it, and a lease that ends
 // before a slow renewal arrives protects nothing.
 const MinWatchdogTimeout = 100 * time.Millisecond
 
 // Options configure a [Client]. The zero value is valid.
 type Options struct {
 	// WatchdogTimeout is the lease of a hold taken without [WithLease]. It is renewed every third of this time for as long as the
-	// hold lives. So it is also the longest that others wait for the lock of a holder that crashed. 0 means
+	// hold lives. So it is also the longest that others wait for the lock of a holder that crashed; [WithWatchdog] sets it for one
+	// handle. A hold survives an outage or a failover for two thirds of it: with servers' default settings a failover takes 17 to 31
+	// seconds (docs/operating.md), which is why the default is not shorter. 0 means
 	// DefaultWatchdogTimeout; less than MinWatchdogTimeout is an error. It should be at least fifteen round trips to Redis: a renewal is
 	// given a sixth of it, and may need two of them.
 	//

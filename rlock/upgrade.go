@@ -17,7 +17,7 @@ type Upgradeable struct{ rw *RWMutex }
 // keeps writers out, and other readers in.
 //
 // The options of the RWMutex are for the reader. The lock beside it is renewed until the unlock, or until the reader is lost; if the
-// process dies, it lasts for the watchdog time, also with a shorter [WithLease].
+// process dies, it lasts for the watchdog time of the handle, also with a shorter [WithLease].
 func (rw *RWMutex) Upgradeable() *Upgradeable { return &Upgradeable{rw.sides()} }
 
 // Name returns the name of the read/write lock.

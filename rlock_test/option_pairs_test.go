@@ -21,6 +21,8 @@ const (
 	pairMinHold = 400 * time.Millisecond
 	pairGrace   = 5 * time.Second
 	pairMaxWait = 200 * time.Millisecond
+	// pairWatchdog is long enough for a machine that stands still for a moment.
+	pairWatchdog = 2 * time.Second
 )
 
 func pairedOptions() map[string]rlock.Option {
@@ -32,6 +34,7 @@ func pairedOptions() map[string]rlock.Option {
 		"WithoutReentry": rlock.WithoutReentry(),
 		"WithAsked":      rlock.WithAsked(),
 		"WithLinger":     rlock.WithLinger(time.Hour),
+		"WithWatchdog":   rlock.WithWatchdog(pairWatchdog),
 		"WithMaxWait":    rlock.WithMaxWait(pairMaxWait),
 	}
 }
@@ -72,8 +75,11 @@ type pair struct {
 // lease is for how long a hold is trusted at most, unless it is renewed.
 func (p *pair) lease() time.Duration {
 	d := shortWatchdog
-	if p.has["WithLease"] {
+	switch {
+	case p.has["WithLease"]:
 		d = pairLease
+	case p.has["WithWatchdog"]:
+		d = pairWatchdog
 	}
 	if p.has["WithMaxHold"] {
 		d = min(d, pairMaxHold)
@@ -98,6 +104,23 @@ var optionEffects = map[string]func(t *testing.T, p *pair){
 			require.Less(t, p.pttl(t, p.name), before-shortWatchdog/4, "not renewed")
 			require.NoError(t, unlock())
 		}
+	},
+	"WithWatchdog": func(t *testing.T, p *pair) {
+		ctx, unlock := p.lock(t)
+		least, most := time.Duration(0), p.lease()
+		if p.has["WithGrace"] {
+			least, most = pairGrace, most+pairGrace
+		}
+		left := p.pttl(t, p.name)
+		require.Greater(t, left, least)
+		require.LessOrEqual(t, left, most)
+		if p.has["WithMaxHold"] {
+			return // and it has an effect of its own
+		}
+		pass(pairWatchdog + pairWatchdog/4)
+		require.NoError(t, ctx.Err(), "it is renewed")
+		require.LessOrEqual(t, p.pttl(t, p.name), most)
+		require.NoError(t, unlock())
 	},
 	"WithMaxHold": func(t *testing.T, p *pair) {
 		began := time.Now()
@@ -233,7 +256,7 @@ func TestOptionsInPairs(t *testing.T) {
 							return
 						}
 						_, _, err := p.m.Lock(context.Background())
-						require.Regexp(t, `use (it without |With)`, err.Error())
+						require.Regexp(t, `use (it without |With|one of them)`, err.Error())
 						require.False(t, p.exists(t, p.name))
 					})
 				}

@@ -140,8 +140,8 @@ func (m *Spec) mark() kinds.Mark {
 	return mark
 }
 
-// canHave reports whether the mark of an existing tenure covers all that a Lock of m wants.
+// canHave reports whether an existing tenure is renewed as a Lock of m wants, and its mark covers all that this wants.
 func (m *Spec) canHave(t *Tenure) bool {
 	want := m.mark()
-	return want == 0 || kinds.MarkOfTag(t.Tag).Wants(want)
+	return m.WatchdogIn(m.Engine) == t.Spec.WatchdogIn(m.Engine) && (want == 0 || kinds.MarkOfTag(t.Tag).Wants(want))
 }

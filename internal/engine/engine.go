@@ -60,7 +60,7 @@ type Engine struct {
 type Options struct {
 	Errors          Errors
 	Tell            Teller
-	WatchdogTimeout time.Duration // the lease of what is renewed
+	WatchdogTimeout time.Duration // the lease of what is renewed, unless its handle has another; how often looks are made
 	UnlockTimeout   time.Duration // for how long an unlock keeps its caller waiting
 	HandOff         RunBound
 	Replicas        int                   // that have to confirm an acquire

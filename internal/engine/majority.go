@@ -25,11 +25,11 @@ func (t *Tenure) Admit(who Caller, m *Spec) *Level {
 	return h.begin(inner, who.Outer, cancel, m, outer)
 }
 
-// IsRenewed reports whether the open levels have the watchdog keep it.
-func (t *Tenure) IsRenewed() bool {
+// RenewedFor is for how long the open levels have the watchdog of c renew a share; 0: they do not.
+func (t *Tenure) RenewedFor(c *Engine) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.renewed()
+	return t.renewedFor(c)
 }
 
 // TooLate is the error of a majority whose time was over before enough servers had answered.

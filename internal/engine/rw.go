@@ -20,6 +20,7 @@ func NewRW(read, write *Spec) *RW {
 	// Not the lease and the bound of the reader, which may have to wait first.
 	gate.beside = true
 	gate.MinHold, gate.Grace, gate.NoReentry, gate.Invalid, gate.Mark = read.MinHold, read.Grace, read.NoReentry, read.Invalid, read.Mark
+	gate.Watchdog = read.Watchdog
 	return &RW{read: read, write: write, gate: gate}
 }
 

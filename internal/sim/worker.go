@@ -186,7 +186,7 @@ func (k *worker) odd(p *part) []rlock.Option {
 		return nil
 	}
 	dog := k.world().plan.Watchdog
-	switch k.r.IntN(4) {
+	switch k.r.IntN(5) {
 	case 0:
 		p.fixed = true
 		return []rlock.Option{rlock.WithLease(between(k.r, 50*time.Millisecond, dog))}
@@ -195,6 +195,8 @@ func (k *worker) odd(p *part) []rlock.Option {
 		return []rlock.Option{rlock.WithMaxHold(between(k.r, 50*time.Millisecond, 2*dog))}
 	case 2:
 		return []rlock.Option{rlock.WithGrace(between(k.r, 10*time.Millisecond, time.Second))}
+	case 3: // no more than the oracles wait for after a crash, and time for two round trips in a sixth of it
+		return []rlock.Option{rlock.WithWatchdog(dog * 5 / 6)}
 	}
 	if kind == ReadWrite || kind == Fair || kind == Permits {
 		return nil
