@@ -78,24 +78,34 @@ func (f *function) lockErr(r *reporter, t *taking) {
 // isKept reports whether the error may be looked at out of sight: by a function literal, or through a pointer. A deferred function does
 // not see it if it is a result, which every return with a value sets anew.
 func (f *function) isKept(t *taking) bool {
-	kept := false
+	return f.isReadIn(t.err, func(deferred bool) bool { return !deferred || !slices.Contains(f.results, t.err) })
+}
+
+// isReadIn reports whether a function literal of that kind may read the variable, other than to assign to it again, or a pointer has it.
+func (f *function) isReadIn(v *types.Var, literal func(deferred bool) bool) bool {
+	read := false
 	ast.PreorderStack(f.node, nil, func(n ast.Node, stack []ast.Node) bool {
-		if id, ok := n.(*ast.Ident); ok && f.info.Uses[id] == t.err {
-			inDefer := false
-			for _, outer := range stack[1:] { // without the function itself
-				switch outer := outer.(type) {
-				case *ast.DeferStmt:
-					inDefer = true
-				case *ast.FuncLit:
-					kept = kept || !inDefer || !slices.Contains(f.results, t.err)
-				case *ast.UnaryExpr:
-					kept = kept || outer.Op == token.AND
-				}
+		id, ok := n.(*ast.Ident)
+		if !ok || f.info.Uses[id] != v {
+			return !read
+		}
+		inDefer, reads := false, false
+		for _, outer := range stack[1:] { // without the function itself
+			switch outer := outer.(type) {
+			case *ast.DeferStmt:
+				inDefer = true
+			case *ast.FuncLit:
+				reads = reads || literal(inDefer)
+			case *ast.AssignStmt:
+				reads = reads && !(len(outer.Lhs) == 1 && root(f.info, outer.Lhs[0]) == v)
+			case *ast.UnaryExpr:
+				read = read || outer.Op == token.AND
 			}
 		}
-		return !kept
+		read = read || reads
+		return !read
 	})
-	return kept
+	return read
 }
 
 // isRead reports whether something looks at the error after that node, and before it is assigned again. Some looks do not count.
@@ -167,7 +177,7 @@ func (f *function) unlockErr(r *reporter) {
 					return true
 				}
 				v := f.local(ast.Unparen(a.Lhs[0]))
-				if v != nil && !isWithin([]ast.Node{fn}, v) && !slices.Contains(f.results, v) && !f.isReadLater(v) {
+				if v != nil && !isWithin([]ast.Node{fn}, v) && !slices.Contains(f.results, v) && !f.isReadIn(v, func(bool) bool { return true }) {
 					r.report(a, "nobody sees this error, since %s is no result of the function: name the result %s, without a := of that name in between",
 						v.Name(), v.Name())
 				}
@@ -186,28 +196,4 @@ func (f *function) unlocks(e ast.Expr) bool {
 		return !found
 	})
 	return found
-}
-
-// isReadLater reports whether a function literal may read the variable, other than to assign to it again.
-func (f *function) isReadLater(v *types.Var) bool {
-	read := false
-	ast.PreorderStack(f.node, nil, func(n ast.Node, stack []ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.UnaryExpr:
-			read = read || n.Op == token.AND && root(f.info, n.X) == v
-		case *ast.Ident:
-			if f.info.Uses[n] == v {
-				inLiteral, inChange := false, false
-				for _, outer := range stack[1:] {
-					_, isLiteral := outer.(*ast.FuncLit)
-					a, isAssign := outer.(*ast.AssignStmt)
-					inLiteral = inLiteral || isLiteral
-					inChange = isAssign && len(a.Lhs) == 1 && root(f.info, a.Lhs[0]) == v || inChange
-				}
-				read = read || inLiteral && !inChange
-			}
-		}
-		return !read
-	})
-	return read
 }
