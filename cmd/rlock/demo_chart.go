@@ -46,8 +46,8 @@ func (r *record) overview(processes []string, column time.Duration) []string {
 		if inside <= 0 {
 			return ' '
 		}
-		most := time.Duration(len(levels) - 1)
-		return levels[max(1, min(most, (inside*most+column/2)/column))] // a short visit shows, too
+		part := float64(inside) / float64(column)
+		return levels[max(1, int(part*float64(len(levels)-1)+0.5))] // a short visit shows, too
 	})
 }
 

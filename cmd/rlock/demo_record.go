@@ -73,7 +73,7 @@ func (r *record) handoffs(within bool) (all []time.Duration) {
 	for i, b := range sections[min(1, len(sections)):] {
 		a := sections[i]
 		waited := b.Want.Before(a.To) && !b.From.Before(a.To)
-		if waited && a.To != r.death && (a.Process == b.Process) == within { // a death is no unlock
+		if waited && !a.To.Equal(r.death) && (a.Process == b.Process) == within { // a death is no unlock
 			all = append(all, b.From.Sub(a.To))
 		}
 	}

@@ -33,7 +33,7 @@ func (d *demo) say(format string, args ...any) {
 func (d *demo) progress() {
 	shipped, total := make(map[string]int), 0
 	for _, s := range d.record.sections(tea) {
-		if !s.To.IsZero() && s.To != d.record.death {
+		if !s.To.IsZero() && !s.To.Equal(d.record.death) {
 			shipped[s.Process]++
 			total++
 		}
@@ -45,11 +45,11 @@ func (d *demo) progress() {
 
 // each lists a number per process.
 func (d *demo) each(number func(*process) int) string {
-	line := ""
+	var line strings.Builder
 	for _, p := range d.processes {
-		line += fmt.Sprintf("  %s %d", p.Letter, number(p))
+		fmt.Fprintf(&line, "  %s %d", p.Letter, number(p))
 	}
-	return line
+	return line.String()
 }
 
 // explain draws what happened.
