@@ -106,8 +106,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-func charge(context.Context) error { return nil }
-func report(context.Context) error { return nil }
+func charge(ctx context.Context) error { return ctx.Err() }
+func report(ctx context.Context) error { return ctx.Err() }
 `
 	for _, block := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(filepath.Join(root, "docs", "rlockvet.md")), -1) {
 		page += "\n" + block[1]

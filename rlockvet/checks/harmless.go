@@ -70,8 +70,8 @@ func onlyGets(fn *types.Func) bool {
 	return true
 }
 
-// onlyReads reports whether a function of the package does nothing with a ctx that it is given but to call its method Value, or to pass
-// it on to functions that do nothing else. A function that calls Err or Done heeds the end of the ctx, and has to get the right one.
+// onlyReads reports whether a function of the package does nothing with a ctx that it is given, or nothing but to call its method Value and
+// to pass it on to functions that do no more. A function that calls Err or Done heeds the end of the ctx, and has to get the right one.
 func (r *reporter) onlyReads(fn *types.Func, decl *ast.FuncDecl) bool {
 	if reads, ok := r.readers[fn]; ok {
 		return reads
@@ -101,6 +101,6 @@ func (r *reporter) onlyReads(fn *types.Func, decl *ast.FuncDecl) bool {
 		}
 		return true
 	})
-	r.readers[fn] = uses > 0 && uses == reads
+	r.readers[fn] = uses == reads
 	return r.readers[fn]
 }

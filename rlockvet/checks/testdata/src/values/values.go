@@ -29,6 +29,10 @@ type service struct {
 
 func (s *service) tenant(ctx context.Context) any { return ctx.Value("tenant") }
 
+func quorum(_ context.Context, errs ...error) error { return errs[0] } // has it, and makes no use of it
+
+func pick(ctx context.Context) error { return quorum(ctx, nil) }
+
 // Functions that do more.
 
 func userIfAlive(ctx context.Context) string {
@@ -46,6 +50,7 @@ func do(ctx context.Context, m *rlock.Mutex, s *service) error {
 	return m.Do(ctx, func(held context.Context) error {
 		log.Print(userOf(ctx), isAdmin(ctx), s.tenant(ctx), session.FromContext(ctx))
 		audit(ctx, "in")
+		_ = pick(ctx)
 		s.log.Infof(ctx, "in")
 		_ = userIfAlive(ctx)     // want `pass held$`
 		save(ctx, "ada")         // want `pass held$`
