@@ -45,12 +45,18 @@ var observers = []string{
 	"go.opentelemetry.io/otel/log", "go.opentelemetry.io/otel/metric",
 }
 
-// logs reports whether a method is that of a logger, as far as its name and its signature tell.
+// logs reports whether a function is that of a logger, as far as its name and its signature tell.
 func logs(fn *types.Func) bool {
-	name := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(fn.Name(), "f"), "Context"), "Ctx")
-	switch s := fn.Signature(); name {
+	s := fn.Signature()
+	if s.Results().Len() > 0 || fn.Pkg() == nil {
+		return false
+	}
+	if s.Recv() == nil {
+		return slices.Contains([]string{"log", "logger", "logging", "klog", "glog", "zlog"}, fn.Pkg().Name())
+	}
+	switch name := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(fn.Name(), "f"), "Context"), "Ctx"); name {
 	case "Debug", "Error", "Info", "Log", "Print", "Trace", "Warn", "Warning":
-		return s.Recv() != nil && s.Results().Len() == 0
+		return true
 	}
 	return false
 }

@@ -97,7 +97,7 @@ func (f *function) isReadIn(v *types.Var, literal func(deferred bool) bool) bool
 			case *ast.FuncLit:
 				reads = reads || literal(inDefer)
 			case *ast.AssignStmt:
-				reads = reads && !(len(outer.Lhs) == 1 && root(f.info, outer.Lhs[0]) == v)
+				reads = reads && (len(outer.Lhs) != 1 || root(f.info, outer.Lhs[0]) != v)
 			case *ast.UnaryExpr:
 				read = read || outer.Op == token.AND
 			}

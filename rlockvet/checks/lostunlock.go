@@ -185,8 +185,14 @@ func (f *function) isOnlyCalled(unlock *types.Var) bool {
 
 // calm are packages whose functions are not expected to panic.
 var calm = map[string]bool{
-	"context": true, "errors": true, "fmt": true, "log": true, "log/slog": true, "strconv": true, "strings": true,
-	"sync/atomic": true, "time": true, rlockPath: true,
+	"bytes": true, "context": true, "errors": true, "fmt": true, "log": true, "log/slog": true, "maps": true, "math": true, "path": true,
+	"strconv": true, "strings": true, "sync": true, "sync/atomic": true, "time": true, rlockPath: true,
+}
+
+// isLog reports whether it is a function of a logger.
+func isLog(callee types.Object) bool {
+	fn, ok := callee.(*types.Func)
+	return ok && logs(fn)
 }
 
 // risk is a call in n that may panic.
@@ -205,7 +211,7 @@ func (f *function) risk(n ast.Node) (found ast.Node) {
 			switch {
 			case f.info.Types[m.Fun].IsType(), takesLock(resultsOf(f.info, m)), isVar && isUnlock(v.Type()):
 			case callee == nil, callee.Pkg() == nil && callee.Name() != "panic": // len, or the Error of an error
-			case callee.Pkg() != nil && calm[callee.Pkg().Path()]:
+			case callee.Pkg() != nil && calm[callee.Pkg().Path()], isLog(callee):
 			case found == nil:
 				found = m
 			}
