@@ -46,7 +46,7 @@ func (r *record) overview(processes []string, column time.Duration) []string {
 		if inside <= 0 {
 			return ' '
 		}
-		part := float64(inside) / float64(column)
+		part := min(1, float64(inside)/float64(column))             // two clerks of a cheat may be inside at once
 		return levels[max(1, int(part*float64(len(levels)-1)+0.5))] // a short visit shows, too
 	})
 }

@@ -25,6 +25,12 @@ func TestOverview(t *testing.T) {
 	require.Equal(t, []string{" B  ██×····", " C        ▄"}, r.overview([]string{"B", "C"}, 100*ms))
 }
 
+func TestOverviewOfCheats(t *testing.T) {
+	t.Parallel()
+	r := history(stay{"A", tea, 1, 0, 0, 100}, stay{"A", tea, 1, 0, 0, 100})
+	require.Equal(t, []string{" A  █"}, r.overview([]string{"A"}, 100*ms))
+}
+
 func TestCloseUp(t *testing.T) {
 	t.Parallel()
 	r := history(stay{"A", tea, 1, 0, 10, 20}, stay{"A", tea, 2, 0, 12, 15}, stay{"B", tea, 1, 0, 21, 25})
