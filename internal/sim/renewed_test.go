@@ -14,10 +14,10 @@ func TestRenewalsAfterTheUnlock(t *testing.T) {
 		again bool
 		ghost bool
 	}{
-		"under way":       {far, false, false},
-		"sent after it":   {far + 2*time.Millisecond, false, true},
-		"answered, again": {3 * far, true, false},
-		"again after it":  {3*far + 2*time.Millisecond, true, true},
+		"under way, behind another one": {3 * far, false, false},
+		"sent after it":                 {3*far + 2*time.Millisecond, false, true},
+		"answered, again":               {5 * far, true, false},
+		"again after it":                {5*far + 2*time.Millisecond, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -425,12 +425,13 @@ func (w *world) leaves(s *section) {
 	}
 }
 
-// renewed is called when a renewal arrives: none of an owner may have begun after its unlock (G7). One whose script the server did not know
-// comes again as text, after the answer.
+// renewed is called when a renewal arrives: none of an owner may have begun after its unlock (G7). It may have been under way since before: a new
+// connection of rueidis sends nothing else while the answer to its first command is outstanding, which is a way to the server and back. One whose
+// script the server did not know comes again as text, after the answer.
 func (w *world) renewed(s *server, owners []string, again bool) {
-	under := w.far
+	under := 3 * w.far
 	if again {
-		under = 3 * w.far
+		under += 2 * w.far
 	}
 	w.mu.Lock()
 	var ghost string
