@@ -219,13 +219,21 @@ func TestGuardedLeaseIsRenewedDuringACall(t *testing.T) {
 		h, until := newHold(1), time.Now().Add(watchdog/2)
 		h.Guard()
 		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, 0)
-		for len(s.requests) == 0 {
+		told := func() (items []Item) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for _, q := range s.requests {
+				items = append(items, q.items...)
+			}
+			return items
+		}
+		for len(told()) == 0 {
 			sleep(10 * time.Millisecond)
 		}
 		r.Update(&h.Lease, time.Time{}, watchdog)
 		sleep(time.Second)
 		if !r.Until(&h.Lease).Equal(until) {
-			t.Errorf("trusted for %v, and the store was told %v", time.Until(r.Until(&h.Lease)), s.requests[0].items[0].Lease)
+			t.Errorf("trusted for %v, and the store was told %v", time.Until(r.Until(&h.Lease)), told()[0].Lease)
 		}
 		sleep(time.Hour)
 		h.wantKept(t)
