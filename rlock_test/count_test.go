@@ -182,7 +182,8 @@ func TestCountFindsTheHoldGone(t *testing.T) {
 // G2, G6: a level that needs a longer lease than the hold has left, or a token, asks; one that does not is in at once.
 func TestReentryForMore(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := bench{rdb: redistest.Start(t).Client(t), name: redistest.Name(t)} // whose commands are counted
+	b.Client = newClient(t, b.rdb)
 	asked := func() int64 { return redistest.Commands(t, b.rdb)["hincrby"] }
 	ctx, unlock, err := b.Mutex(b.name, rlock.WithLease(time.Minute)).Lock(t.Context())
 	require.NoError(t, err)
