@@ -81,7 +81,10 @@ $`, say("show", name))
 				return err
 			})
 			var v view
-			redistest.Eventually(t, patience, func() bool { v, _ = showJSON(t, addr, name); return len(v.Queue) == 1 }, "it has its place")
+			redistest.Eventually(t, patience, func() bool { // show asks for the queue after it has counted who listens
+				v, _ = showJSON(t, addr, name)
+				return len(v.Queue) == 1 && v.Processes == 1
+			}, "it has its place")
 			slot := func(n int64) *int64 { return &n }
 			require.InDelta(t, 3_600_000, v.Permits[1].TTL, 600_000)
 			v.Permits[0].TTL, v.Permits[1].TTL = 0, 0
