@@ -6,8 +6,8 @@ GO    ?= go
 
 # The modules beside that of the library; CONTRIBUTING.md says what each is for. "make test" runs the TESTED ones. Users import or
 # install the PUBLISHED ones: they have no replace, and ask for a release of the library.
-TESTED    = cmd/rlock rlock_test rlockotel rlockotel/grafana rlocktest rlockvet
-PUBLISHED = cmd/rlock rlockotel rlocktest rlockvet
+TESTED    = cmd/rlock rlock_test rlockgoredis rlockotel rlockotel/grafana rlocktest rlockvet
+PUBLISHED = cmd/rlock rlockgoredis rlockotel rlocktest rlockvet
 MODULES   = $(TESTED) $(EXAMPLES) $(FAULTS) $(BENCH) $(SIM)
 
 PKGS  ?= ./... $(TESTED:%=./%/...)
@@ -73,7 +73,7 @@ APT_INSTALL = { $(SUDO) apt-get -q update || true; } && \
 
 # apt-get can't run twice at once.
 .NOTPARALLEL:
-.PHONY: help test examples interop sim sim-ci fleet test-servers faults faults-ci bench bench-quick dashboard cover lint tidy api version release-check portable fmt demo picture redis-server postgres c-compiler jdk golangci-lint
+.PHONY: help test examples interop sim sim-ci fleet test-servers faults faults-ci bench bench-quick dashboard cover lint tidy api licences vulncheck version release-check portable fmt demo picture redis-server postgres c-compiler jdk golangci-lint
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "make %-14s %s\n", $$1, $$2 }' Makefile
@@ -152,6 +152,7 @@ lint: golangci-lint ## golangci-lint, formatting included, rlockvet, and whether
 	golangci="$$(pwd)/"$(GOLANGCI) rlockvet="$$(pwd)/bin/rlockvet" tidy="$$(pwd)/.ci/tidy" && for module in . $(MODULES); do \
 		( cd "$$module" && "$$golangci" run ./... && $(GO) vet -vettool="$$rlockvet" $(VET_TAGS) ./... && "$$tidy" -diff ) || exit 1; \
 	done
+	.ci/licences -diff
 
 # go list -m all writes a new go.work.sum, with all that any command would add to it.
 tidy: ## go mod tidy, for each module, and a new go.work.sum
@@ -165,7 +166,13 @@ version: ## let the modules of users ask for a release of the library: make vers
 	for module in $(PUBLISHED); do $(GO) mod edit -require='github.com/go-rlock/rlock@$(VERSION)' "$$module/go.mod" || exit 1; done
 	$(MAKE) tidy
 
-release-check: ## whether the last commit can be released: make release-check VERSION=v0.1.0
+licences: ## write down in docs/licences.md what is linked into programs, and its licences; lint compares
+	.ci/licences
+
+vulncheck: ## govulncheck, for all that is published; VULNDB=file:///somewhere where no database can be reached
+	VULNDB='$(VULNDB)' .ci/vulncheck $(PUBLISHED)
+
+release-check: ## whether the last commit can be released, and SBOMs of it in bin/sbom: make release-check VERSION=v0.1.0
 	.ci/release-check '$(VERSION)' $(PUBLISHED)
 
 portable: ## go vet for a 32-bit machine and for Windows, and a program under FIPS 140

@@ -15,6 +15,8 @@ type bench struct {
 	self   string // this program
 	dir    string // of what it needs while it runs
 	server *server
+	others map[string]*otherServer // by the library that needs it
+	asked  int                     // cells on them so far
 	log    io.Writer
 
 	samples []sample
@@ -35,7 +37,7 @@ type options struct {
 	memProfile string
 }
 
-// newBench starts the server; stop ends it.
+// newBench starts the server, and those that named libraries need beside; stop ends them.
 func newBench(o options, log io.Writer) (b *bench, stop func(), err error) {
 	b = &bench{options: o, log: log}
 	if b.self, err = os.Executable(); err != nil {
@@ -53,7 +55,14 @@ func newBench(o options, log io.Writer) (b *bench, stop func(), err error) {
 		os.RemoveAll(b.dir)
 		return nil, nil, err
 	}
+	var stopOthers func()
+	if b.others, stopOthers, err = startOthers(o.libs, parent); err != nil {
+		b.server.stop()
+		os.RemoveAll(b.dir)
+		return nil, nil, err
+	}
 	return b, func() {
+		stopOthers()
 		b.server.stop()
 		os.RemoveAll(b.dir)
 	}, nil

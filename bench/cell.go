@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,6 +24,7 @@ type cell struct {
 	RTT        time.Duration `json:"rtt_ns"`
 	Far        time.Duration `json:"far_ns,omitempty"`     // more of it for the last process, which has one goroutine
 	Section    time.Duration `json:"section_ns,omitempty"` // what a section takes
+	Lease      time.Duration `json:"lease_ns,omitempty"`   // where it is what is measured; 0 is the library's own
 	Duration   time.Duration `json:"duration_ns"`
 }
 
@@ -42,6 +44,9 @@ func (c cell) title() string {
 	}
 	if c.Far > 0 {
 		t += "/far=" + c.Far.String()
+	}
+	if c.Lease > 0 {
+		t += "/lease=" + c.Lease.String()
 	}
 	return t
 }
@@ -78,10 +83,12 @@ func (c cell) quiet() bool { return c.Workload == "waiters" || c.Workload == "ho
 
 // slots is how many locks the witness sees.
 func (c cell) slots() int {
-	if c.Workload == "names" {
+	switch c.Workload {
+	case "names", "crash":
 		return c.Goroutines
+	default:
+		return 1
 	}
-	return 1
 }
 
 // sample is what one round of a cell gave.
@@ -94,7 +101,8 @@ type sample struct {
 	ElapsedNs int64   `json:"elapsed_ns"`
 	Latency   latency `json:"latency_ns"`
 
-	// Commands are those from the start of the window on, Sent how many of them came over a connection.
+	// Commands are those from the start of the window on, Sent how many of them came over a connection; uncounted if the server does
+	// not count.
 	Commands commands `json:"commands,omitempty"`
 	Sent     int64    `json:"sent"`
 
@@ -113,8 +121,16 @@ type sample struct {
 	Error string `json:"error,omitempty"`
 }
 
-// sentPerOp is how many commands it took to pass a section once.
-func (s *sample) sentPerOp() float64 { return float64(s.Sent) / s.passes() }
+// uncounted is what is sent to a server without counters.
+const uncounted = -1
+
+// sentPerOp is how many commands it took to pass a section once; not a number if nobody knows.
+func (s *sample) sentPerOp() float64 {
+	if s.Sent == uncounted {
+		return math.NaN()
+	}
+	return float64(s.Sent) / s.passes()
+}
 
 // passes is what commands and messages are divided by.
 func (s *sample) passes() float64 {
@@ -179,9 +195,13 @@ func (b *bench) run(s *sample) (err error) {
 	if err != nil {
 		return err
 	}
+	on, err := b.siteFor(lib)
+	if err != nil {
+		return err
+	}
 	var path string
 	for i, at := range s.parts()[:lib.processes(s.cell)] {
-		addr := b.server.addr
+		addr := on.addr
 		if at.rtt > 0 {
 			line, err := startDelayLine(addr, at.rtt)
 			if err != nil {
@@ -205,7 +225,7 @@ func (b *bench) run(s *sample) (err error) {
 			}
 			witnesses = append(witnesses, w)
 		}
-		p, err := startProcess(b.command(s, at, addr, path, i))
+		p, err := startProcess(b.command(s, at, addr, on.lock, path, i))
 		if err != nil {
 			return err
 		}
@@ -220,7 +240,7 @@ func (b *bench) run(s *sample) (err error) {
 			return err
 		}
 	}
-	reports, err := b.window(s, lib, workers)
+	reports, err := b.window(s, lib, on.commands, workers)
 	if err != nil {
 		return err
 	}
@@ -236,8 +256,8 @@ func (b *bench) run(s *sample) (err error) {
 // window lets the workers go, and counts commands: where sections are passed, until the last of them has
 // come to its end, also those that the worker's window does not count; where nothing is to happen, until the
 // time is up, and the workers wait for that.
-func (b *bench) window(s *sample, lib *library, workers []*process) ([]report, error) {
-	before, err := b.server.commands()
+func (b *bench) window(s *sample, lib *library, commands func() (commands, error), workers []*process) ([]report, error) {
+	before, err := commands()
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +269,11 @@ func (b *bench) window(s *sample, lib *library, workers []*process) ([]report, e
 		}
 	}
 	count := func() error {
-		after, err := b.server.commands()
+		after, err := commands()
+		if after == nil {
+			s.Sent = uncounted
+			return err
+		}
 		s.Commands = after.since(before)
 		s.Sent = s.Commands.sent(slices.Concat(lib.direct, lib.directIn[s.Workload]))
 		return err
@@ -282,7 +306,7 @@ func (b *bench) window(s *sample, lib *library, workers []*process) ([]report, e
 }
 
 // command is the command line of the i-th worker.
-func (b *bench) command(s *sample, at part, addr, witness string, i int) []string {
+func (b *bench) command(s *sample, at part, addr, lock, witness string, i int) []string {
 	cmd := []string{b.self, "worker"}
 	if s.Lib == redissonName {
 		// The JVM's own choices, but for the memory: its default, a quarter of the machine for each
@@ -290,7 +314,7 @@ func (b *bench) command(s *sample, at part, addr, witness string, i int) []strin
 		cmd = []string{"java", "-Xmx1g", "-jar", b.jar, "worker"}
 	}
 	cmd = append(cmd,
-		"--lib", s.Lib, "--workload", s.Workload, "--addr", addr, "--name", "lock",
+		"--lib", s.Lib, "--workload", s.Workload, "--addr", addr, "--name", lock,
 		"--clients", strconv.Itoa(at.clients), "--goroutines", strconv.Itoa(at.goroutines),
 		"--section", s.Section.String(), "--duration", s.Duration.String(), "--rtt", at.rtt.String(),
 		"--witness", witness, "--worker", strconv.Itoa(i))
@@ -299,6 +323,9 @@ func (b *bench) command(s *sample, at part, addr, witness string, i int) []strin
 			cmd = append(cmd, "--warm-up", "100ms")
 		}
 		return cmd
+	}
+	if s.Lease > 0 {
+		cmd = append(cmd, "--lease", s.Lease.String())
 	}
 	if s.Holds > 0 {
 		cmd = append(cmd, "--holds", strconv.Itoa(s.Holds))

@@ -99,7 +99,7 @@ func TestFailuresAreTold(t *testing.T) {
 // Each workload once, in a small size, with what is measured and what it is measured against.
 func TestWorkloads(t *testing.T) {
 	b := startBench(t, options{duration: 100 * time.Millisecond})
-	for _, w := range workloads(&b.options) {
+	for _, w := range named(workloads(&b.options), nil) {
 		c := w.cell
 		c.Goroutines = min(c.Goroutines, 50)
 		for _, lib := range []string{floorName, herdFloorName, rlockName} {

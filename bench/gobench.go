@@ -20,7 +20,9 @@ func (r *results) goBenchmark() string {
 		if s.Latency.P99 > 0 {
 			fmt.Fprintf(&b, "\t%d p50-ns\t%d p99-ns", s.Latency.P50, s.Latency.P99)
 		}
-		fmt.Fprintf(&b, "\t%.3f cmds/op", s.sentPerOp())
+		if s.Sent != uncounted {
+			fmt.Fprintf(&b, "\t%.3f cmds/op", s.sentPerOp())
+		}
 		if s.AllocsPerOp > 0 {
 			fmt.Fprintf(&b, "\t%.0f B/op\t%.1f allocs/op", s.BytesPerOp, s.AllocsPerOp)
 		}

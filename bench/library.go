@@ -29,12 +29,15 @@ type library struct {
 	ctx ctxKind
 	// floor marks what is no library, but a bound.
 	floor bool
+	// start runs the server that it needs, if that is not the Redis of the run. Such a library is measured only if it is named.
+	start    func(dir string) (*otherServer, error)
+	inMemory bool // the folder of that server
 }
 
 // openOptions are the same for all libraries.
 type openOptions struct {
 	addr  string
-	lease time.Duration // of each hold; renewed by those who renew
+	lease time.Duration // of each hold; renewed by those who renew; 0 is the library's own
 }
 
 // client is one instance of a library, with connections of its own.
@@ -114,11 +117,14 @@ var lingers = []string{"pair", "contended", "affinity", "ping-pong"}
 // family are the workloads of other kinds of locks than the plain one.
 var family = []string{"fair", "fair-herd", "fair-handoff", "readers", "mixed", "all-100", "nested", "semaphore", "semaphore-herd", "permits", "permits-herd", "latch", "latch-herd"}
 
+// elsewhere are the workloads of what has a server of its own.
+var elsewhere = []string{"pair", "handoff", "herd", "crash"}
+
 // libraries are all that can be measured, in the order of the tables.
 var libraries = []library{
 	{name: floorName, open: openFloor, floor: true, runs: map[string]func(*job) (report, error){
 		"handoff": runHandoffFloor, "contended": runChain, "local": runChain,
-	}, never: []string{"herd", "asymmetric", "waiters", "holds", "fair", "fair-herd", "fair-handoff", "mixed",
+	}, never: []string{"herd", "crash", "asymmetric", "waiters", "holds", "fair", "fair-herd", "fair-handoff", "mixed",
 		"semaphore", "semaphore-herd", "permits", "permits-herd", "latch", "latch-herd"}},
 	{name: "floor-cancel", open: openFloor, floor: true, only: pairOnly, ctx: cancellable},
 	{name: "floor-deadline", open: openFloor, floor: true, only: pairOnly, ctx: deadline},
@@ -141,10 +147,15 @@ var libraries = []library{
 	{name: "rueidislock", open: openRueidislock(2, false), never: family},
 	{name: "rueidislock-1", open: openRueidislock(1, false), never: family},
 	{name: tunedName, open: openRueidislock(1, true), never: family},
-	{name: "redsync", open: openRedsync, direct: []string{"set"}, never: append(family, "holds")},
-	{name: "redsync-rueidis", open: openRedsyncRueidis, direct: []string{"set"}, never: append(family, "holds")},
-	{name: "bsm", open: openBsm, never: append(family, "holds")},
-	{name: redissonName, directIn: map[string][]string{"latch": {"get"}, "latch-herd": {"get"}}},
+	{name: "redsync", open: openRedsync, direct: []string{"set"}, never: append(family, "holds", "crash")},
+	{name: "redsync-rueidis", open: openRedsyncRueidis, direct: []string{"set"}, never: append(family, "holds", "crash")},
+	{name: "bsm", open: openBsm, never: append(family, "holds", "crash")},
+	{name: redissonName, never: []string{"crash"}, directIn: map[string][]string{"latch": {"get"}, "latch-herd": {"get"}}},
+	{name: "rlock-fsync", open: openRlock, start: startSyncedRedis, only: elsewhere},
+	{name: "postgres", open: openPostgres, start: startPostgres, only: elsewhere},
+	{name: "etcd", open: openEtcd, start: startEtcd, only: elsewhere, direct: etcdMethods},
+	{name: "etcd-memory", open: openEtcd, start: startEtcd, inMemory: true, only: elsewhere, direct: etcdMethods},
+	{name: "zookeeper", open: openZookeeper, start: startZookeeper, only: elsewhere, direct: []string{"packet"}},
 }
 
 // takesPart reports whether the library is measured in the workload.
@@ -162,6 +173,20 @@ func (l *library) processes(c cell) int {
 		return 1
 	}
 	return c.Processes
+}
+
+// serverOf is what a library's server is called.
+func serverOf(lib string) string {
+	switch name, _, _ := strings.Cut(lib, "-"); name {
+	case "postgres":
+		return "PostgreSQL"
+	case "zookeeper":
+		return "ZooKeeper"
+	case "etcd":
+		return "etcd"
+	default:
+		return "Redis"
+	}
 }
 
 // peer reports whether it is a library that a user could take instead of rlock.

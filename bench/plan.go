@@ -76,6 +76,7 @@ func (o *options) forEachLibrary(c cell, only []string) []cell {
 		case !l.takesPart(c.Workload),
 			len(o.libs) > 0 && !slices.Contains(o.libs, l.name),
 			len(only) > 0 && !slices.Contains(only, l.name),
+			l.start != nil && !slices.Contains(o.libs, l.name),
 			l.open == nil && !o.hasJava():
 			continue
 		}

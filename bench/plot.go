@@ -49,6 +49,7 @@ var colours = map[string]string{
 	"redsync":     "#1a7f37", "redsync-rueidis": "#74c476",
 	"bsm":      "#e16f24",
 	"redisson": "#8250df",
+	"postgres": "#336791", "etcd": "#0b7285", "zookeeper": "#9a6700",
 }
 
 // colour is that of the library; variants that are not drawn in one curve share it.

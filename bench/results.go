@@ -39,6 +39,9 @@ type machine struct {
 	Awake bool              `json:"awake"` // the cores were kept out of sleep states
 	Quick bool              `json:"quick,omitempty"`
 	Libs  map[string]string `json:"libs"` // modules and their versions
+	// Others are the versions of other servers, by library. Sync is how long a write takes to the disk that they have.
+	Others map[string]string `json:"others,omitempty"`
+	Sync   time.Duration     `json:"sync_ns,omitempty"`
 }
 
 func (b *bench) machine() (machine, error) {
@@ -51,12 +54,21 @@ func (b *bench) machine() (machine, error) {
 		return machine{}, err
 	}
 	m.Redis = info["redis_version"]
+	if len(b.others) > 0 {
+		m.Others = make(map[string]string)
+		for name, s := range b.others {
+			m.Others[name] = s.version
+		}
+		if m.Sync, err = syncTime(diskDir); err != nil {
+			return machine{}, err
+		}
+	}
 	build, ok := debug.ReadBuildInfo()
 	if !ok {
 		return m, nil
 	}
 	for _, dep := range build.Deps {
-		for _, part := range []string{"redis", "redsync"} {
+		for _, part := range []string{"redis", "redsync", "pgx", "etcd", "zookeeper"} {
 			if strings.Contains(dep.Path, part) && dep.Replace == nil {
 				m.Libs[dep.Path] = dep.Version
 			}

@@ -11,8 +11,8 @@ import (
 )
 
 // pending is how long a holder lets the other one wait before it unlocks: a wait is then surely one that
-// has to be woken. The round trips are those of a waiter's first attempts.
-func (j *job) pending() time.Duration { return 2*time.Millisecond + 6*j.rtt }
+// has to be woken. The round trips are those of a waiter's first attempts. It is what a section takes, if that is longer.
+func (j *job) pending() time.Duration { return max(2*time.Millisecond+6*j.rtt, j.section) }
 
 // warmHandoffs are made before the window.
 const warmHandoffs = 5

@@ -36,8 +36,11 @@ var runs = map[string]func(*job) (report, error){
 	"semaphore-herd": passing(semaphore, oneName),
 	"permits":        passing(expiring, oneName),
 	"permits-herd":   passing(expiring, oneName),
-	"latch":          runLatch,
-	"latch-herd":     runLatch,
+	"crash":          runCrash,
+	"crash-holder":   runHolder,
+
+	"latch":      runLatch,
+	"latch-herd": runLatch,
 }
 
 // kind is a kind of lock, and how sections are passed with it.

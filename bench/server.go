@@ -24,8 +24,8 @@ type server struct {
 	stop func()
 }
 
-// startServer runs redis-server without persistence.
-func startServer(dir string) (*server, error) {
+// startServer runs redis-server, without persistence unless the arguments say otherwise.
+func startServer(dir string, args ...string) (*server, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, fmt.Errorf("redis-server: %w", err)
@@ -33,22 +33,22 @@ func startServer(dir string) (*server, error) {
 	// A free port is free only until another process takes it: try again.
 	for range 3 {
 		var s *server
-		if s, err = tryServer(path, dir); err == nil {
+		if s, err = tryServer(path, dir, args); err == nil {
 			return s, nil
 		}
 	}
 	return nil, err
 }
 
-func tryServer(path, dir string) (*server, error) {
+func tryServer(path, dir string, args []string) (*server, error) {
 	addr, err := freeAddr()
 	if err != nil {
 		return nil, err
 	}
 	_, port, _ := net.SplitHostPort(addr)
 	log := filepath.Join(dir, "redis.log")
-	cmd := exec.Command(path, "--bind", "127.0.0.1", "--port", port, "--dir", dir, "--logfile", log,
-		"--save", "", "--appendonly", "no", "--daemonize", "no")
+	cmd := exec.Command(path, append([]string{"--bind", "127.0.0.1", "--port", port, "--dir", dir, "--logfile", log,
+		"--save", "", "--appendonly", "no", "--daemonize", "no"}, args...)...)
 	var said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &said, &said
 	cmd.SysProcAttr = &syscall.SysProcAttr{}

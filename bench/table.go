@@ -2,8 +2,11 @@ package main
 
 import (
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"strings"
+	"time"
 )
 
 // row is one library in a table.
@@ -79,6 +82,12 @@ func (r *results) tables() string {
 	}
 	fmt.Fprintf(&b, "%s, %d cores%s, %s/%s, %s, Redis %s, %s\n",
 		m.CPU, m.Cores, awake, m.GOOS, m.Arch, m.Go, m.Redis, m.Time.Format("2006-01-02"))
+	for _, name := range slices.Sorted(maps.Keys(m.Others)) {
+		fmt.Fprintf(&b, "%s on %s %s. ", name, serverOf(name), m.Others[name])
+	}
+	if m.Sync > 0 {
+		fmt.Fprintf(&b, "A write takes %v to disk.\n", m.Sync.Round(10*time.Microsecond))
+	}
 	for _, t := range r.byWorkload() {
 		t.write(&b)
 	}
@@ -200,7 +209,11 @@ func (t *table) cells(r row) []string {
 	}
 	for _, c := range w.columns {
 		v, _ := median(r.samples, c.value)
-		cells = append(cells, fmt.Sprintf(c.format, v))
+		said := ""
+		if !math.IsNaN(v) {
+			said = fmt.Sprintf(c.format, v)
+		}
+		cells = append(cells, said)
 	}
 	var violations int64
 	for _, s := range r.samples {

@@ -25,10 +25,13 @@ type job struct {
 	holds      int           // that are kept beside
 	section    time.Duration // what a section takes
 	duration   time.Duration
+	lease      time.Duration // of the workloads that are about it; 0 is the library's own
 	witness    *witness
-	index      int           // of the process in its cell
-	rtt        time.Duration // that the harness adds
-	ctx        context.Context
+	// witnessPath is its file, for workers that this one starts.
+	witnessPath string
+	index       int           // of the process in its cell
+	rtt         time.Duration // that the harness adds
+	ctx         context.Context
 
 	in, out    *bufio.ReadWriter
 	cpuProfile string
@@ -70,7 +73,8 @@ func work(args []string, stdin io.Reader, stdout, stderr io.Writer) (report, err
 	fs.IntVar(&j.holds, "holds", 0, "locks that the process holds beside")
 	fs.DurationVar(&j.section, "section", 0, "what a section takes")
 	fs.DurationVar(&j.duration, "duration", time.Second, "the window")
-	witnessPath := fs.String("witness", "", "the file that the workers share")
+	fs.DurationVar(&j.lease, "lease", 0, "of the locks, where that is what is measured; the library's own if 0")
+	fs.StringVar(&j.witnessPath, "witness", "", "the file that the workers share")
 	fs.IntVar(&j.index, "worker", 0, "the number of this process")
 	fs.DurationVar(&j.rtt, "rtt", 0, "what the harness adds to each round trip")
 	fs.StringVar(&j.cpuProfile, "cpuprofile", "", "file for a CPU profile of the window")
@@ -92,7 +96,7 @@ func work(args []string, stdin io.Reader, stdout, stderr io.Writer) (report, err
 	if !ok {
 		return report{}, fmt.Errorf("no workload is called %q", j.workload)
 	}
-	if j.witness, err = openWitness(*witnessPath); err != nil {
+	if j.witness, err = openWitness(j.witnessPath); err != nil {
 		return report{}, err
 	}
 	defer j.witness.close()

@@ -12,6 +12,8 @@ type workload struct {
 	about  string
 	cell   cell // without a library
 	shared bool // many want one lock
+	// asked says that it is measured only if it is named, for it takes long.
+	asked bool
 	// fickle says that what a round gives depends much on how client and server happen to share the cores in it.
 	fickle bool
 	// metric is what libraries are compared by.
@@ -54,6 +56,9 @@ var (
 	drain         = metric{"drain ms", func(s *sample) float64 { return float64(s.ElapsedNs) / 1e6 }, "%.1f", false, "time until all have had the lock, ms"}
 	through       = metric{"ms", func(s *sample) float64 { return float64(s.ElapsedNs) / 1e6 / float64(max(s.Ops, 1)) }, "%.2f", false, "time until all are through, ms"}
 	slowestRound  = metric{"longest ms", func(s *sample) float64 { return float64(s.Latency.Max) / 1e6 }, "%.2f", false, "longest time until all were through, ms"}
+	nextIn        = metric{"median s", func(s *sample) float64 { return float64(s.Latency.P50) / 1e9 }, "%.3f", false, "median time until the next has the lock, s"}
+	nextLeast     = metric{"least s", extra("least_ns", 1e9), "%.3f", false, "shortest such time, s"}
+	nextMost      = metric{"most s", func(s *sample) float64 { return float64(s.Latency.Max) / 1e9 }, "%.3f", false, "longest such time, s"}
 	opCPU         = metric{"CPU us/op", extra("op_cpu_ns", 1e3), "%.1f", false, "CPU time of the processes for each section, µs"}
 	cpu           = metric{"CPU ms/s", func(s *sample) float64 { return s.Extra["cpu_ns"] / 1e6 / s.Duration.Seconds() }, "%.2f", false, "CPU time of the process, ms a second"}
 )
@@ -243,13 +248,31 @@ func workloads(o *options) []workload {
 			cell:   cell{Workload: "latch-herd", Processes: herdWorkers, Clients: crowd, Goroutines: 1, Duration: long},
 			metric: through, columns: opened,
 		},
+		{
+			name: "handoff-long", about: "the hand-off to one that has been waiting for 200 ms",
+			cell:  cell{Workload: "handoff", Processes: 1, Goroutines: 2, Section: 200 * time.Millisecond, Duration: long},
+			asked: true, metric: p50, columns: []metric{p99, sentPerOp},
+		},
+		{
+			name: "crash", about: fmt.Sprint(crashes, " holders, each a process of its own, are killed, with the lease of their library; until the next has the lock"),
+			cell:  cell{Workload: "crash", Processes: 1, Goroutines: crashes, Duration: crashTimeout},
+			asked: true, metric: nextIn, columns: []metric{nextLeast, nextMost, stuck},
+		},
+		{
+			name: "crash-10s", about: fmt.Sprint(crashes, " holders, each a process of its own, are killed, with a lease of 10 s; until the next has the lock"),
+			cell:  cell{Workload: "crash", Processes: 1, Goroutines: crashes, Lease: 10 * time.Second, Duration: crashTimeout},
+			asked: true, metric: nextIn, columns: []metric{nextLeast, nextMost, stuck},
+		},
 	}
 }
 
-// named keeps those with the names, or all if there are none.
+// crashes is how many holders are killed in a cell.
+const crashes = 8
+
+// named keeps those with the names; if there are none, all that need not be asked for.
 func named(all []workload, names []string) []workload {
 	if len(names) == 0 {
-		return all
+		return slices.DeleteFunc(all, func(w workload) bool { return w.asked })
 	}
 	return slices.DeleteFunc(all, func(w workload) bool { return !slices.Contains(names, w.name) })
 }

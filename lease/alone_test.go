@@ -27,7 +27,7 @@ func TestPoisonedItemFailsAlone(t *testing.T) {
 			} else {
 				good = append(good, h)
 			}
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, watchdog)
 		}
 		sleep(watchdog)
 		bad.wantLost(t, until, expired)
@@ -72,7 +72,7 @@ func TestFailedVerdictDoesNotSplit(t *testing.T) {
 		}
 		for i := range 100 {
 			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
 		}
 		sleep(11 * time.Second)
 		if qs := s.taken(); len(qs) != 2 || len(qs[1].items) != 100 {
@@ -94,7 +94,7 @@ func TestQueuedAlone(t *testing.T) {
 		until := time.Now().Add(watchdog)
 		for i := range hs {
 			hs[i] = newHold(i)
-			r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, true)
+			r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, watchdog)
 		}
 		sleep(13 * time.Second) // the batches were refused, as many as may be are in flight alone
 		waiting := 0
@@ -126,14 +126,14 @@ func TestUpdateAfterFailure(t *testing.T) {
 			}
 			return all(Renewed, len(q.items)), nil
 		}
-		r.Keep(&bad.Lease, keeper{bad.item, "g", bad.lost}, time.Now().Add(watchdog), true)
+		r.Keep(&bad.Lease, keeper{bad.item, "g", bad.lost}, time.Now().Add(watchdog), watchdog)
 		sleep(15 * time.Second) // several tries
 		again := time.Now()
-		r.Update(&bad.Lease, again.Add(watchdog), true)
+		r.Update(&bad.Lease, again.Add(watchdog), watchdog)
 		s.taken()
-		r.Keep(&good.Lease, keeper{good.item, "g", good.lost}, again.Add(watchdog-due), true) // due now
+		r.Keep(&good.Lease, keeper{good.item, "g", good.lost}, again.Add(watchdog-due), watchdog) // due now
 		r.mu.Lock()
-		r.groups["g"].failure = nil
+		r.groups[groupKey{"g", watchdog}].failure = nil
 		r.mu.Unlock()
 		sleep(11 * time.Second)
 		var tries []time.Time

@@ -16,7 +16,7 @@ func TestBatches(t *testing.T) {
 			until := time.Now().Add(watchdog)
 			for i := range hs {
 				hs[i] = newHold(i)
-				r.Keep(&hs[i].Lease, keeper{hs[i].item, nil, hs[i].lost}, until, true)
+				r.Keep(&hs[i].Lease, keeper{hs[i].item, nil, hs[i].lost}, until, watchdog)
 			}
 			sleep(due)
 			if calls := len(s.taken()); calls != n/100 {
@@ -38,7 +38,7 @@ func TestBatches(t *testing.T) {
 			hs := make([]*hold, n)
 			for i := range hs {
 				hs[i] = newHold(i)
-				r.Keep(&hs[i].Lease, keeper{hs[i].item, nil, hs[i].lost}, time.Now().Add(watchdog), true)
+				r.Keep(&hs[i].Lease, keeper{hs[i].item, nil, hs[i].lost}, time.Now().Add(watchdog), watchdog)
 				time.Sleep(rand.N(20 * time.Millisecond))
 			}
 			sleep(time.Minute) // merge
@@ -64,7 +64,7 @@ func TestBatches(t *testing.T) {
 				hs[i] = newHold(i)
 				g := slot{i % 2, i % 50}
 				want[hs[i].item] = g
-				r.Keep(&hs[i].Lease, keeper{hs[i].item, g, hs[i].lost}, time.Now().Add(watchdog), true)
+				r.Keep(&hs[i].Lease, keeper{hs[i].item, g, hs[i].lost}, time.Now().Add(watchdog), watchdog)
 			}
 			sleep(due)
 			qs := s.taken()
@@ -99,7 +99,7 @@ func TestBatchOption(t *testing.T) {
 		defer r.Close()
 		for i := range 70 {
 			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
 		}
 		sleep(due)
 		if n := len(s.taken()); n != 10 {
@@ -113,8 +113,8 @@ func TestSlack(t *testing.T) {
 	for gap, together := range map[time.Duration]bool{400 * time.Millisecond: true, 3 * time.Second: false} {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
 			a, b := newHold(1), newHold(2)
-			r.Keep(&a.Lease, keeper{a.item, nil, a.lost}, time.Now().Add(watchdog), true)
-			r.Keep(&b.Lease, keeper{b.item, nil, b.lost}, time.Now().Add(watchdog+gap), true)
+			r.Keep(&a.Lease, keeper{a.item, nil, a.lost}, time.Now().Add(watchdog), watchdog)
+			r.Keep(&b.Lease, keeper{b.item, nil, b.lost}, time.Now().Add(watchdog+gap), watchdog)
 			sleep(due)
 			if qs := s.taken(); len(qs) != 1 || (len(qs[0].items) == 2) != together {
 				t.Errorf("gap %v: %v", gap, qs)
@@ -129,9 +129,9 @@ func TestSlackEndsWithTheWakeUp(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		now := time.Now()
 		a, b := newHold(1), newHold(2)
-		r.Keep(&a.Lease, keeper{a.item, 1, a.lost}, now.Add(watchdog-due), true) // due now
+		r.Keep(&a.Lease, keeper{a.item, 1, a.lost}, now.Add(watchdog-due), watchdog) // due now
 		synctest.Wait()
-		r.Keep(&b.Lease, keeper{b.item, 2, b.lost}, now.Add(watchdog-9300*time.Millisecond), true) // due in 0.2 to 1.3 s
+		r.Keep(&b.Lease, keeper{b.item, 2, b.lost}, now.Add(watchdog-9300*time.Millisecond), watchdog) // due in 0.2 to 1.3 s
 		sleep(5 * time.Second)
 		qs := s.taken()
 		if len(qs) != 2 || !qs[0].at.Equal(now) || qs[1].at.Before(now.Add(200*time.Millisecond)) {
@@ -147,14 +147,14 @@ func TestSmallGroupsMerge(t *testing.T) {
 		var hs []*hold
 		for i := range 6 {
 			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, "slot", h.lost}, time.Now().Add(watchdog), true)
+			r.Keep(&h.Lease, keeper{h.item, "slot", h.lost}, time.Now().Add(watchdog), watchdog)
 			hs = append(hs, h)
 			time.Sleep(1600 * time.Millisecond)
 		}
 		sleep(20 * time.Second)
 		s.taken()
 		until := time.Now().Add(30 * time.Minute)
-		r.Update(&hs[5].Lease, until, true)
+		r.Update(&hs[5].Lease, until, watchdog)
 		sleep(20 * time.Minute)
 		qs := s.taken()
 		for _, q := range qs {

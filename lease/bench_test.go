@@ -45,7 +45,7 @@ func BenchmarkPeriod(b *testing.B) {
 				leases := make([]Lease, n)
 				for i := range leases {
 					sent := r.epoch.Add(rand.N(r.ttl / 3)) // acquired over one period
-					r.Keep(&leases[i], keeper{Item{Name: "name", Owner: "owner"}, i % groups, func(l Loss) { b.Error(l) }}, sent.Add(r.ttl), true)
+					r.Keep(&leases[i], keeper{Item{Name: "name", Owner: "owner"}, i % groups, func(l Loss) { b.Error(l) }}, sent.Add(r.ttl), watchdog)
 				}
 				pass := func() { // a period, as it passes: from one due time to the next
 					for end := now + r.ttl/3; ; {
@@ -88,7 +88,7 @@ func BenchmarkDueAtOnce(b *testing.B) {
 		r.clock = func() time.Duration { return now }
 		leases := make([]Lease, 100_000)
 		for i := range leases {
-			r.Keep(&leases[i], keeper{Item{Name: "name", Owner: "owner"}, i % 16384, nil}, r.epoch.Add(watchdog), true)
+			r.Keep(&leases[i], keeper{Item{Name: "name", Owner: "owner"}, i % 16384, nil}, r.epoch.Add(watchdog), watchdog)
 		}
 		now = watchdog / 2
 		for len(r.dues.entries) > 0 {
@@ -108,7 +108,7 @@ func BenchmarkKeepStop(b *testing.B) {
 			held := make([]Lease, n+1)
 			until := time.Now().Add(watchdog)
 			for i := range held {
-				r.Keep(&held[i], keeper{Item{Name: "name", Owner: "owner"}, 1, func(Loss) {}}, until, true)
+				r.Keep(&held[i], keeper{Item{Name: "name", Owner: "owner"}, 1, func(Loss) {}}, until, watchdog)
 			}
 			lost := func(Loss) {}
 			var group any = 1
@@ -116,7 +116,7 @@ func BenchmarkKeepStop(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				l.state = idle // as a new one
-				r.Keep(&l, keeper{Item{Name: "name", Owner: "owner"}, group, lost}, time.Now().Add(watchdog), true)
+				r.Keep(&l, keeper{Item{Name: "name", Owner: "owner"}, group, lost}, time.Now().Add(watchdog), watchdog)
 				r.Stop(&l)
 			}
 		})
@@ -131,7 +131,7 @@ func TestKeepStopDoNotAllocate(t *testing.T) {
 	var k Keeper = keeper{Item{Name: "name", Owner: "owner"}, group, func(Loss) {}}
 	if n := testing.AllocsPerRun(1000, func() {
 		l.state = idle
-		r.Keep(&l, k, time.Now().Add(time.Hour), true)
+		r.Keep(&l, k, time.Now().Add(time.Hour), watchdog)
 		r.Stop(&l)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
@@ -158,7 +158,7 @@ func TestMemory(t *testing.T) {
 	before := heapInUse()
 	until, lost := time.Now().Add(watchdog), func(Loss) {}
 	for i := range leases {
-		r.Keep(&leases[i], keeper{Item{Name: "name", Owner: "owner"}, 1, lost}, until, true)
+		r.Keep(&leases[i], keeper{Item{Name: "name", Owner: "owner"}, 1, lost}, until, watchdog)
 	}
 	now = r.ttl / 3
 	settle(r)

@@ -49,8 +49,9 @@
 // own and ends with its ctx; so a loss is told on time while any number of calls is stuck. Whoever gets a name next need
 // not rely on that goroutine's turn: [Renewer.CatchUp] passes on the losses that are due.
 //
-// Renewals are due every third of the watchdog time, give or take a twentieth, so that two in a row may fail. One that was
-// given for a shorter time at first ([Renewer.KeepShort]) is due after a third of that, and from then on like the others. For the
+// Each lease has a ttl of its own, mostly the watchdog time. Renewals are due every third of it, give or take a twentieth, so that two in a row
+// may fail. One that was given for a shorter time at first ([Renewer.KeepShort]) is due after a third of that, and from then on like the others.
+// Leases of different ttls never share a call. For the
 // first renewal of a lease the goroutine takes along those that are due shortly after, sorts them by group, and sends up
 // to [Options].Batch leases in a call; room left in it goes to leases of the group that are due later. Leases that were
 // sent together are due together from then on, so batches form by themselves, and n leases of one group cost n/Batch
@@ -59,7 +60,7 @@
 // A lease may have a limit ([Renewer.Limit]): its trusted time ends there at the latest. The renewal that brings it there is
 // the last one.
 //
-// A renewal that failed is tried again after a hundredth of the watchdog time, then after twice that, and at last every
+// A renewal that failed is tried again after a hundredth of the ttl, then after twice that, and at last every
 // thirtieth of it: a store that answers for that long between two outages saves what is left of the leases. Only a
 // store that refuses every one of many leases is asked less often, every sixth. Leases whose renewal failed go before
 // those that are due.

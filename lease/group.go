@@ -2,10 +2,17 @@ package lease
 
 import "time"
 
+// groupKey is what the leases of one call have in common.
+type groupKey struct {
+	of  any           // see Keeper.Group
+	ttl time.Duration // of the renewals
+}
+
 // group is what the renewer knows of the leases that may share a call. Its fields are guarded by the mutex of the
 // Renewer. A lease that is to be renewed is in one of its queues, or in a call.
 type group struct {
-	key     any
+	groupKey
+
 	members int // leases that point here; the group is forgotten with the last of them
 
 	resting queue // in Renewer.dues: the next renewal or the next try, nearly in the order of these

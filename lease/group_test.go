@@ -24,7 +24,7 @@ func TestStuckGroupDelaysNoOther(t *testing.T) {
 		until := time.Now().Add(watchdog)
 		for i := range hs {
 			hs[i] = newHold(i)
-			r.Keep(&hs[i].Lease, keeper{hs[i].item, i % groups, hs[i].lost}, until, true)
+			r.Keep(&hs[i].Lease, keeper{hs[i].item, i % groups, hs[i].lost}, until, watchdog)
 		}
 		for range 20 {
 			sleep(due)
@@ -72,7 +72,7 @@ func TestCallsInFlightAreBounded(t *testing.T) {
 				until := time.Now().Add(watchdog)
 				for i := range hs {
 					hs[i] = newHold(i)
-					r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, true)
+					r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, watchdog)
 				}
 				sleep(due)
 				s.mu.Lock()
@@ -116,12 +116,12 @@ func TestFailingGroupIsNotFilled(t *testing.T) {
 			return all(Renewed, len(q.items)), nil
 		}
 		until := time.Now().Add(watchdog)
-		r.Keep(&other.Lease, keeper{other.item, "g", other.lost}, until, true)
-		sleep(due)                                                                                                   // other has been renewed, and rests
-		r.Keep(&bad.Lease, keeper{bad.item, "g", bad.lost}, time.Now().Add(watchdog), true)                          // not due yet
-		r.Keep(&late.Lease, keeper{late.item, "g", late.lost}, time.Now().Add(watchdog-9100*time.Millisecond), true) // due within 1.5 s
+		r.Keep(&other.Lease, keeper{other.item, "g", other.lost}, until, watchdog)
+		sleep(due)                                                                                                       // other has been renewed, and rests
+		r.Keep(&bad.Lease, keeper{bad.item, "g", bad.lost}, time.Now().Add(watchdog), watchdog)                          // not due yet
+		r.Keep(&late.Lease, keeper{late.item, "g", late.lost}, time.Now().Add(watchdog-9100*time.Millisecond), watchdog) // due within 1.5 s
 		r.mu.Lock()
-		r.groups["g"].failure = &failure{}
+		r.groups[groupKey{"g", watchdog}].failure = &failure{}
 		r.mu.Unlock()
 		s.taken()
 		sleep(1500 * time.Millisecond)
@@ -145,7 +145,7 @@ func TestQueuedLeases(t *testing.T) {
 		until := time.Now().Add(watchdog)
 		for i := range hs {
 			hs[i] = newHold(i)
-			r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, true)
+			r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, watchdog)
 		}
 		sleep(due)
 		var waiting []*hold
@@ -165,12 +165,12 @@ func TestQueuedLeases(t *testing.T) {
 				s.forbid(h.item)
 				stopped = append(stopped, h)
 			case 1:
-				r.Update(&h.Lease, until, false)
+				r.Update(&h.Lease, until, 0)
 				s.forbid(h.item)
 				off = append(off, h)
 			case 2:
-				r.Update(&h.Lease, until, false)
-				r.Update(&h.Lease, until, true)
+				r.Update(&h.Lease, until, 0)
+				r.Update(&h.Lease, until, watchdog)
 			}
 		}
 		sleep(time.Hour)
@@ -209,7 +209,7 @@ func TestQueuedRetries(t *testing.T) {
 		until := time.Now().Add(watchdog)
 		for i := range hs {
 			hs[i] = newHold(i)
-			r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, true)
+			r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, watchdog)
 		}
 		sleep(20 * time.Second)
 		waits, waiting := make([]bool, len(hs)), 0
@@ -224,13 +224,13 @@ func TestQueuedRetries(t *testing.T) {
 			}
 			switch i % 4 {
 			case 0:
-				r.Update(&h.Lease, until, false)
+				r.Update(&h.Lease, until, 0)
 				s.forbid(h.item)
 			case 1:
 				r.Stop(&h.Lease)
 				s.forbid(h.item)
 			case 2:
-				r.Update(&h.Lease, until.Add(time.Second), true)
+				r.Update(&h.Lease, until.Add(time.Second), watchdog)
 			}
 		}
 		if waiting != len(hs)-probes {

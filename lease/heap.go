@@ -58,6 +58,9 @@ func (h *heap) remove(l *Lease) {
 	}
 }
 
+// at is the instant of a lease that is in the heap.
+func (h *heap) at(l *Lease) time.Duration { return h.entries[l.pos[h.pos]-1].at }
+
 // move gives a lease that is in the heap another instant.
 func (h *heap) move(l *Lease, at time.Duration) {
 	h.settle(int(l.pos[h.pos])-1, entry{at, l})

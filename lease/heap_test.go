@@ -65,7 +65,7 @@ func TestLoopIsNotWokenForNothing(t *testing.T) {
 		r.mu.Unlock()
 
 		first := newHold(0)
-		r.Keep(&first.Lease, keeper{first.item, nil, first.lost}, time.Now().Add(watchdog), true)
+		r.Keep(&first.Lease, keeper{first.item, nil, first.lost}, time.Now().Add(watchdog), watchdog)
 		synctest.Wait()
 		if turns != 1 {
 			t.Errorf("%d turns for the first lease", turns)
@@ -73,8 +73,8 @@ func TestLoopIsNotWokenForNothing(t *testing.T) {
 		sleep(2 * time.Second) // more than the jitter
 		for i := range 1000 {
 			h := newHold(i + 1)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
-			r.Update(&h.Lease, time.Now().Add(watchdog+1), true)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
+			r.Update(&h.Lease, time.Now().Add(watchdog+1), watchdog)
 			r.Stop(&h.Lease)
 			synctest.Wait()
 		}
@@ -82,7 +82,7 @@ func TestLoopIsNotWokenForNothing(t *testing.T) {
 			t.Errorf("%d turns for later leases", turns)
 		}
 		early := newHold(-1)
-		r.Keep(&early.Lease, keeper{early.item, nil, early.lost}, time.Now().Add(time.Second), false)
+		r.Keep(&early.Lease, keeper{early.item, nil, early.lost}, time.Now().Add(time.Second), 0)
 		synctest.Wait()
 		if turns != 2 {
 			t.Errorf("%d turns after an earlier one", turns)
@@ -104,7 +104,7 @@ func TestLoopIsNotWokenByEachHold(t *testing.T) {
 		const periods = 200
 		for i := range 1000 * periods {
 			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
 			r.Stop(&h.Lease)
 			synctest.Wait()
 			sleep(watchdog / 3 / 1000)

@@ -1,5 +1,7 @@
 package lease
 
+import "time"
+
 // keeper is a Keeper of its parts.
 type keeper struct {
 	item  Item
@@ -12,3 +14,11 @@ func (k keeper) Closed() {}
 func (k keeper) Item() Item  { return k.item }
 func (k keeper) Group() any  { return k.group }
 func (k keeper) Lost(l Loss) { k.lost(l) }
+
+// renewedIf is the ttl of a lease that is renewed, or not.
+func renewedIf(renewed bool) time.Duration {
+	if renewed {
+		return watchdog
+	}
+	return 0
+}

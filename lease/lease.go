@@ -2,6 +2,7 @@ package lease
 
 import (
 	"errors"
+	"math"
 	"time"
 )
 
@@ -74,18 +75,24 @@ type Lease struct {
 	until time.Duration // trusted time, since the renewer's epoch
 	limit time.Duration // its end at the latest; 0: none
 
-	g          *group   // resolved when it is due for the first time
+	g          *group   // resolved when it is due for the first time, and anew when its ttl has changed
 	next, prev *Lease   // neighbours in the queue of g that it is in
 	failure    *failure // of its last renewal; nil if that succeeded
 
 	pos     [2]int32 // places in the heaps, see heap.pos
+	ttl     millis   // of its renewals; 0: it is not renewed
 	state   state
 	place   place
-	renewed bool
 	guarded bool  // see Guard
-	short   bool  // kept by KeepShort, and not renewed yet
 	tries   uint8 // renewals that failed since one succeeded, up to maxTries
 }
+
+// millis is a ttl in as little room as there is: whole milliseconds, up to 49 days. Renewals that are asked to last longer do so for 49 days.
+type millis uint32
+
+func toMillis(ttl time.Duration) millis { return millis(min(ttl/time.Millisecond, math.MaxUint32)) }
+
+func (m millis) duration() time.Duration { return time.Duration(m) * time.Millisecond }
 
 // failure is what became of a call that renewed nothing. All its leases point to it, so that a lease needs no room for
 // an error of its own. It does not change.
@@ -97,8 +104,8 @@ type failure struct {
 var failedVerdict = &failure{err: ErrFailed}
 
 // Guard is for a lease whose expiry others may shorten in the store, by mistake. As long as it is kept, the store is told every third of
-// Options.Watchdog what is left of it, also if it is not renewed, or its trusted time is longer than a renewal would make it. That makes
-// it no longer. It is called before [Renewer.Keep].
+// its ttl, or of Options.Watchdog if it is not renewed, what is left of it, also if its trusted time is longer than a renewal would make it. That
+// makes it no longer. It is called before [Renewer.Keep].
 func (l *Lease) Guard() { l.guarded = true }
 
 // upTo returns the instant at, or the limit, if that is earlier.
@@ -112,6 +119,9 @@ func (l *Lease) upTo(at time.Duration) time.Duration {
 // atLimit reports whether no renewal can make the trusted time longer.
 func (l *Lease) atLimit() bool { return l.limit > 0 && l.until >= l.limit }
 
+// isKept reports whether l may be renewed and lost.
+func (l *Lease) isKept() bool { return l.state == given || l.state == kept }
+
 // alone reports whether l is to be sent in a call of its own: its last renewal was refused.
 func (l *Lease) alone() bool { return l.failure != nil && l.failure.refused }
 
@@ -120,6 +130,7 @@ type state uint8
 
 const (
 	idle      state = iota
+	given           // as kept, but for the shorter time of KeepShort, and not renewed yet
 	kept            // in the heap of ends; may be lost
 	releasing       // as kept, but not renewed any more, see Renewer.Releasing
 	gone            // as kept, but the store has said Gone, which has not been passed on yet

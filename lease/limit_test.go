@@ -14,7 +14,7 @@ func TestLimit(t *testing.T) {
 	keep := func(r *Renewer, lasts time.Duration, renewed bool) (h *hold, end time.Time) {
 		h, end = newHold(1), time.Now().Add(limit)
 		r.Limit(&h.Lease, end)
-		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(lasts), renewed)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(lasts), renewedIf(renewed))
 		return h, end
 	}
 	wantLimit := func(t *testing.T, h *hold, end time.Time) {
@@ -58,7 +58,7 @@ func TestLimit(t *testing.T) {
 	t.Run("updated", func(t *testing.T) {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
 			h, end := keep(r, time.Second, false)
-			r.Update(&h.Lease, time.Now().Add(time.Hour), true)
+			r.Update(&h.Lease, time.Now().Add(time.Hour), watchdog)
 			wantLimit(t, h, end)
 			if len(s.taken()) > 0 {
 				t.Error("renewed")

@@ -74,7 +74,7 @@ func (r *Renewer) wakeBy(at time.Duration) {
 func (r *Renewer) tell() {
 	until := r.ends.first()
 	l := r.ends.pop()
-	loss := Loss{Gone: l.state == gone, Until: r.epoch.Add(until), Renewed: l.renewed}
+	loss := Loss{Gone: l.state == gone, Until: r.epoch.Add(until), Renewed: l.ttl > 0}
 	loss.Limit = !loss.Gone && l.atLimit()
 	switch {
 	case l.tries > 0:
@@ -109,7 +109,7 @@ const step = 1000
 // was renewed before, which has its batch, and would be renewed more often than need be.
 func (r *Renewer) collect(now time.Duration) bool {
 	if r.dues.first() <= now {
-		r.horizon = now + r.ttl/20
+		r.horizon = now + r.ttlOf(r.dues.entries[0].l)/20
 	}
 	n := 0
 	for ; n < step && r.dues.first() <= r.horizon; n++ {
@@ -128,12 +128,13 @@ func (r *Renewer) collect(now time.Duration) bool {
 // enqueue moves a lease from resting to the queue that it waits in for a call.
 func (r *Renewer) enqueue(l *Lease) {
 	r.unschedule(l)
+	r.regroup(l)
 	g := l.g
 	if g == nil {
 		// Here, not in Keep: most leases end before they are due, and need not pay for the map.
-		key := l.keeper.Group()
+		key := groupKey{l.keeper.Group(), r.ttlOf(l)}
 		if g = r.groups[key]; g == nil {
-			g = &group{key: key}
+			g = &group{groupKey: key}
 			r.groups[key] = g
 		}
 		g.members++
@@ -191,7 +192,7 @@ func (r *Renewer) take(g *group, now time.Duration) []*Lease {
 			break
 		}
 		next = l.next
-		if l.failure == nil && l.until <= now+r.ttl { // neither waiting for its own retry, nor longer than a renewal makes it
+		if l.failure == nil && l.until <= now+g.ttl { // neither waiting for its own retry, nor longer than a renewal makes it
 			r.unschedule(l)
 			leases = append(leases, l)
 		}
@@ -201,10 +202,10 @@ func (r *Renewer) take(g *group, now time.Duration) []*Lease {
 
 // call makes one call.
 func (r *Renewer) call(g *group, leases []*Lease, items []Item) {
-	ctx, cancel := context.WithTimeout(r.ctx, r.timeout)
+	ctx, cancel := context.WithTimeout(r.ctx, r.timeoutOf(g.ttl))
 	defer cancel()
 	sent := r.clock() // before anything can be sent: the origin of the new trusted time
-	verdicts, err := r.renew(ctx, g.key, r.ttl, items)
+	verdicts, err := r.renew(ctx, g.of, g.ttl, items)
 	if err == nil && len(verdicts) != len(items) { // trust none of them
 		err = fmt.Errorf("%w: %d verdicts on %d items", ErrRefused, len(verdicts), len(items))
 	}
@@ -212,13 +213,15 @@ func (r *Renewer) call(g *group, leases []*Lease, items []Item) {
 	if err != nil {
 		f = &failure{err, errors.Is(err, ErrRefused)}
 	}
-	if renewals := r.finish(g, leases, sent, verdicts, f); len(renewals) > 0 {
+	if renewals := r.finish(g, leases, items, sent, verdicts, f); len(renewals) > 0 {
 		r.renewed(renewals)
 	}
 }
 
 // finish works the outcome of a call in: its verdicts, or how it failed.
-func (r *Renewer) finish(g *group, leases []*Lease, sent time.Duration, verdicts []Verdict, failed *failure) (renewals []Renewal) {
+func (r *Renewer) finish(
+	g *group, leases []*Lease, items []Item, sent time.Duration, verdicts []Verdict, failed *failure,
+) (renewals []Renewal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -228,7 +231,7 @@ func (r *Renewer) finish(g *group, leases []*Lease, sent time.Duration, verdicts
 	j := newJitter() // one for all: they stay together, and batches stay full
 	for i, l := range leases {
 		l.place = nowhere
-		if l.state != kept {
+		if !l.isKept() {
 			continue // an ended lease stays so; and Gone of one that is being released would be no news
 		}
 		verdict, failure := Failed, failed
@@ -240,17 +243,18 @@ func (r *Renewer) finish(g *group, leases []*Lease, sent time.Duration, verdicts
 			l.state = gone
 			r.ends.move(l, now) // the loop reports it
 			r.wakeBy(now)
-		case !l.renewed && !l.guarded:
+		case l.ttl == 0 && !l.guarded:
 			// Switched off while the call was in flight.
 		case verdict == Renewed:
-			if r.renewed != nil && l.renewed {
-				renewals = append(renewals, Renewal{l.keeper, l.until - now, l.short})
+			if r.renewed != nil && l.ttl > 0 {
+				renewals = append(renewals, Renewal{l.keeper, l.until - now, g.ttl, l.state == given})
 			}
-			if until := l.upTo(sent + r.ttl); l.renewed && until > l.until {
+			told := items[i].Lease == 0 || items[i].Lease >= g.ttl // or it is renewed only since the call began
+			if until := l.upTo(sent + g.ttl); l.ttl > 0 && told && until > l.until {
 				l.until = until
 				r.ends.move(l, until)
 			}
-			l.tries, l.failure, l.short = 0, nil, false
+			l.tries, l.failure, l.state = 0, nil, kept
 			r.schedule(l, j)
 		default:
 			// When a whole call is refused, one of its items may be the cause (a forbidden key, a key in a slot that

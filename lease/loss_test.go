@@ -26,7 +26,7 @@ func TestLossIsOnTimeWhileCallsAreStuck(t *testing.T) {
 				var untils []time.Time
 				for i := range 2000 {
 					h, until := newHold(i), time.Now().Add(watchdog)
-					r.Keep(&h.Lease, keeper{h.item, i % 7, h.lost}, until, true)
+					r.Keep(&h.Lease, keeper{h.item, i % 7, h.lost}, until, watchdog)
 					hs, untils = append(hs, h), append(untils, until)
 					time.Sleep(7 * time.Millisecond)
 				}
@@ -50,7 +50,7 @@ func TestReplyAfterLossIsIgnored(t *testing.T) {
 				return all(v, len(q.items)), nil
 			}
 			h, until := newHold(1), time.Now().Add(watchdog)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, watchdog)
 			sleep(time.Hour)
 			h.wantLost(t, until, expired)
 			if got := r.Until(&h.Lease); !got.Equal(until) {
@@ -78,11 +78,11 @@ func TestGone(t *testing.T) {
 		}
 		var good []*hold
 		until := time.Now().Add(watchdog)
-		r.Keep(&bad.Lease, keeper{bad.item, nil, bad.lost}, until, true)
+		r.Keep(&bad.Lease, keeper{bad.item, nil, bad.lost}, until, watchdog)
 		for i := range 10 {
 			h := newHold(i + 1)
 			good = append(good, h)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, watchdog)
 		}
 		sleep(time.Hour)
 		bad.wantLost(t, s.taken()[0].at.Add(time.Second), foundGone)
@@ -104,8 +104,8 @@ func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
 			return all(Gone, len(q.items)), nil
 		}
 		a, b, c, until := newHold(1), newHold(2), newHold(3), time.Now().Add(watchdog)
-		r.Keep(&a.Lease, keeper{a.item, nil, a.lost}, until, true)
-		r.Keep(&b.Lease, keeper{b.item, nil, b.lost}, until, true)
+		r.Keep(&a.Lease, keeper{a.item, nil, a.lost}, until, watchdog)
+		r.Keep(&b.Lease, keeper{b.item, nil, b.lost}, until, watchdog)
 		// The callback of c keeps the loop busy over the moment of the verdict.
 		sleep(9 * time.Second)
 		for len(s.taken()) == 0 {
@@ -114,9 +114,9 @@ func TestGoneIsFinalBeforeItIsReported(t *testing.T) {
 		sent := time.Now()
 		r.Keep(&c.Lease, keeper{c.item, nil, func(Loss) {
 			time.Sleep(time.Second)
-			r.Update(&a.Lease, until.Add(time.Hour), true)
+			r.Update(&a.Lease, until.Add(time.Hour), watchdog)
 			r.Stop(&b.Lease)
-		}}, sent.Add(999*time.Millisecond), false)
+		}}, sent.Add(999*time.Millisecond), 0)
 		sleep(time.Hour)
 		a.mu.Lock()
 		if len(a.loss) != 1 || !a.loss[0].Gone || a.at.After(sent.Add(2*time.Second)) {
@@ -134,11 +134,11 @@ func TestCatchUp(t *testing.T) {
 		var ended []*hold
 		for i := range 3 {
 			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(time.Second), i%2 == 0)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(time.Second), renewedIf(i%2 == 0))
 			ended = append(ended, h)
 		}
 		next := newHold(3)
-		r.Keep(&next.Lease, keeper{next.item, nil, next.lost}, time.Now().Add(time.Second+1), false)
+		r.Keep(&next.Lease, keeper{next.item, nil, next.lost}, time.Now().Add(time.Second+1), 0)
 		time.Sleep(time.Second)
 		r.CatchUp()
 		for _, h := range ended {
@@ -154,7 +154,7 @@ func TestCatchUpWaitsForALossUnderWay(t *testing.T) {
 		h := newHold(1)
 		release := make(chan struct{})
 		told := false
-		r.Keep(&h.Lease, keeper{h.item, nil, func(Loss) { <-release; told = true }}, time.Now().Add(time.Second), false)
+		r.Keep(&h.Lease, keeper{h.item, nil, func(Loss) { <-release; told = true }}, time.Now().Add(time.Second), 0)
 		sleep(time.Second)
 		caught := make(chan bool)
 		go func() { // ends below
@@ -176,7 +176,7 @@ func TestCloseWaitsForALossThatCatchUpPassesOn(t *testing.T) {
 		h := newHold(1)
 		release := make(chan struct{})
 		var told atomic.Bool
-		r.Keep(&h.Lease, keeper{h.item, nil, func(Loss) { <-release; told.Store(true) }}, time.Now(), false)
+		r.Keep(&h.Lease, keeper{h.item, nil, func(Loss) { <-release; told.Store(true) }}, time.Now(), 0)
 		go r.CatchUp() // ends with the loss
 		synctest.Wait()
 		closed := make(chan bool, 1)

@@ -46,11 +46,11 @@ func TestRandomLoad(t *testing.T) {
 			}
 			began <- l
 		}
-		r.Keep(&h.Lease, keeper{h.item, rand.IntN(5), lost}, sent.Add(wd), rand.IntN(4) > 0)
+		r.Keep(&h.Lease, keeper{h.item, rand.IntN(5), lost}, sent.Add(wd), wd*time.Duration(min(1, rand.IntN(4))))
 		timer := time.NewTimer(rand.N(3 * wd))
 		defer timer.Stop()
 		for range rand.IntN(3) {
-			r.Update(&h.Lease, time.Now().Add(wd/2), rand.IntN(2) > 0)
+			r.Update(&h.Lease, time.Now().Add(wd/2), wd*time.Duration(rand.IntN(2)))
 		}
 		select {
 		case <-timer.C:
@@ -99,10 +99,11 @@ func TestRandomLoad(t *testing.T) {
 
 // Close against everything else.
 func TestCloseRaces(t *testing.T) {
+	const wd = 30 * time.Millisecond
 	for range 20 {
 		s := newStore(t)
 		s.answer = stuck
-		r := NewRenewer(s.renew, Options{Watchdog: 30 * time.Millisecond})
+		r := NewRenewer(s.renew, Options{Watchdog: wd})
 		var closed atomic.Bool
 		var wg sync.WaitGroup
 		for g := range 8 {
@@ -113,8 +114,8 @@ func TestCloseRaces(t *testing.T) {
 						if closed.Load() {
 							t.Error("lost after Close")
 						}
-					}}, time.Now().Add(rand.N(15*time.Millisecond)), i%2 == 0)
-					r.Update(&h.Lease, time.Now().Add(time.Millisecond), true)
+					}}, time.Now().Add(rand.N(15*time.Millisecond)), wd*time.Duration(i%2))
+					r.Update(&h.Lease, time.Now().Add(time.Millisecond), wd)
 					if i%3 == 0 {
 						r.Stop(&h.Lease)
 					}

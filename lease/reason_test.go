@@ -68,7 +68,7 @@ func TestLossSaysWhy(t *testing.T) {
 					return c.answer(call-1, q)
 				}
 				h := newHold(1)
-				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
 				sleep(time.Hour)
 				if l := h.theLoss(t); l.Gone != c.gone || l.Err != c.want || !l.Renewed {
 					t.Errorf("%+v, want gone %t, error %v", l, c.gone, c.want)
@@ -80,7 +80,7 @@ func TestLossSaysWhy(t *testing.T) {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
 			s.answer = func(context.Context, request) ([]Verdict, error) { return all(Renewed, 2), nil }
 			h := newHold(1)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
 			sleep(watchdog)
 			if l := h.theLoss(t); !errors.Is(l.Err, ErrRefused) {
 				t.Errorf("%+v", l)
@@ -110,7 +110,7 @@ func TestEachRefusedLeaseHasItsError(t *testing.T) {
 			}
 		}
 		for _, h := range hs {
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
 		}
 		sleep(watchdog)
 		for _, h := range hs {
@@ -134,7 +134,7 @@ func TestLeaseThatWasNeverSentHasItsGroupsError(t *testing.T) {
 		var hs []*hold
 		for i := range 2 * parallel {
 			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
 			hs = append(hs, h)
 		}
 		sleep(watchdog)
@@ -160,7 +160,7 @@ func TestLossSaysWhetherToBeRenewed(t *testing.T) {
 		s.answer = func(context.Context, request) ([]Verdict, error) { return nil, cut }
 		keep := func(i int, renewed bool) *hold {
 			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, i, h.lost}, time.Now().Add(watchdog), renewed)
+			r.Keep(&h.Lease, keeper{h.item, i, h.lost}, time.Now().Add(watchdog), renewedIf(renewed))
 			return h
 		}
 		renewed, fixed, released, off, again := keep(1, true), keep(2, false), keep(3, true), keep(4, true), keep(5, true)
@@ -168,8 +168,8 @@ func TestLossSaysWhetherToBeRenewed(t *testing.T) {
 		sleep(20 * time.Second)
 		r.Releasing(&released.Lease)
 		r.Releasing(&fixedReleased.Lease)
-		r.Update(&off.Lease, time.Time{}, false)
-		r.Update(&again.Lease, time.Now().Add(watchdog), false)
+		r.Update(&off.Lease, time.Time{}, 0)
+		r.Update(&again.Lease, time.Now().Add(watchdog), 0)
 		sleep(time.Hour)
 		for name, c := range map[string]struct {
 			h       *hold

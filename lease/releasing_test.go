@@ -16,8 +16,8 @@ func TestReleasingWhileInFlight(t *testing.T) {
 				return all(verdict, len(q.items)), nil
 			}
 			stopped, slow, until := newHold(1), newHold(2), time.Now().Add(watchdog)
-			r.Keep(&stopped.Lease, keeper{stopped.item, nil, stopped.lost}, until, true)
-			r.Keep(&slow.Lease, keeper{slow.item, nil, slow.lost}, until, true)
+			r.Keep(&stopped.Lease, keeper{stopped.item, nil, stopped.lost}, until, watchdog)
+			r.Keep(&slow.Lease, keeper{slow.item, nil, slow.lost}, until, watchdog)
 			sleep(due)
 			s.taken()
 			r.Releasing(&stopped.Lease)

@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -15,11 +16,11 @@ type RenewFunc func(ctx context.Context, group any, ttl time.Duration, items []I
 
 // Options set up a [Renewer].
 type Options struct {
-	Watchdog time.Duration // ttl of every renewal; renewals are due every third of it; must be positive
+	Watchdog time.Duration // the usual ttl, and that of leases that are not renewed but guarded; must be positive
 	Batch    int           // most items in one call; 0: 100
 
-	// Timeout is the most that one call may take, and that Close waits for calls that do not heed their ctx. 0, or more
-	// than a sixth of Watchdog, means that sixth: a lease needs time for further tries.
+	// Timeout is the most that one call may take, and that Close waits for calls that do not heed their ctx; 0: a sixth of Watchdog. No call
+	// may take more than a sixth of its ttl: a lease needs time for further tries.
 	Timeout time.Duration
 
 	// Renewed, if it is set, is told of the leases that a call has renewed, on the goroutine of that call. It may call any
@@ -31,6 +32,7 @@ type Options struct {
 type Renewal struct {
 	Keeper Keeper
 	Left   time.Duration // of the time that the lease was trusted for before, when the store had answered
+	TTL    time.Duration // of the renewal
 	Short  bool          // that was the shorter time of KeepShort
 }
 
@@ -40,8 +42,8 @@ type Renewer struct {
 	renew   RenewFunc
 	renewed func([]Renewal) // nil: nobody wants to know
 	batch   int
-	ttl     time.Duration        // of every renewal: Options.Watchdog
-	timeout time.Duration        // of one call, and of Close
+	ttl     time.Duration        // Options.Watchdog
+	timeout time.Duration        // see timeoutOf
 	clock   func() time.Duration // time since epoch; replaced by benchmarks only
 
 	// epoch is the origin of all instants inside the package: a Duration since epoch takes a third of the room of a Time,
@@ -58,13 +60,13 @@ type Renewer struct {
 	// own locks when they call in.
 	mu      sync.Mutex
 	closed  bool
-	ends    heap           // every lease kept, by its end of trust
-	dues    heap           // renewals, first and further tries, by due time
-	horizon time.Duration  // collect up to here; 0 unless the loop is collecting
-	telling int            // losses that are being passed on
-	told    sync.Cond      // telling is 0 again
-	groups  map[any]*group // of leases that have been due once
-	ready   []*group       // those that leases were queued in since the loop last started calls
+	ends    heap                // every lease kept, by its end of trust
+	dues    heap                // renewals, first and further tries, by due time
+	horizon time.Duration       // collect up to here; 0 unless the loop is collecting
+	telling int                 // losses that are being passed on
+	told    sync.Cond           // telling is 0 again
+	groups  map[groupKey]*group // of leases that have been due once
+	ready   []*group            // those that leases were queued in since the loop last started calls
 
 	// wakeAt is the instant at which the loop looks again; past while it works. It stays if what it was for has gone:
 	// most holds end long before they are due, and waking once for nothing is cheaper than being woken by each hold
@@ -88,18 +90,18 @@ func newRenewer(renew RenewFunc, o Options) *Renewer {
 		renewed: o.Renewed,
 		batch:   o.Batch,
 		ttl:     o.Watchdog,
-		timeout: o.Watchdog / 6,
+		timeout: o.Timeout,
 		epoch:   time.Now(),
 		wake:    make(chan struct{}, 1),
 		ends:    heap{pos: 0},
 		dues:    heap{pos: 1},
-		groups:  make(map[any]*group),
+		groups:  make(map[groupKey]*group),
 	}
 	if r.batch == 0 {
 		r.batch = 100
 	}
-	if o.Timeout > 0 {
-		r.timeout = min(r.timeout, o.Timeout)
+	if r.timeout == 0 {
+		r.timeout = o.Watchdog / 6
 	}
 	r.told.L = &r.mu
 	r.clock = func() time.Duration { return time.Since(r.epoch) }
@@ -136,25 +138,26 @@ func (r *Renewer) Close() {
 	}()
 	select {
 	case <-gone:
-	case <-time.After(r.timeout):
+	case <-time.After(r.timeoutOf(r.ttl)):
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.awaitTold() // by the loop or by callers of CatchUp
 }
 
-// Keep starts tracking l for k: it is trusted until `until`, and renewed or of fixed length.
+// Keep starts tracking l for k: it is trusted until `until`, and renewed for ttl every third of that, or of fixed length if ttl is 0. A ttl is in
+// whole milliseconds.
 //
 // A Lease is kept once: Keep panics when it is called with l again. After Close, Keep tracks nothing and reports
 // false; only Until will answer.
-func (r *Renewer) Keep(l *Lease, k Keeper, until time.Time, renewed bool) bool {
-	return r.keep(l, k, until, renewed, r.ttl)
+func (r *Renewer) Keep(l *Lease, k Keeper, until time.Time, ttl time.Duration) bool {
+	return r.keep(l, k, until, ttl, ttl)
 }
 
-// KeepShort is Keep for a lease that is renewed, and was given for ttl at first, less than the watchdog time: its first
-// renewal is due a third of that after it was sent for.
-func (r *Renewer) KeepShort(l *Lease, k Keeper, until time.Time, ttl time.Duration) bool {
-	return r.keep(l, k, until, true, ttl)
+// KeepShort is Keep for a lease that is renewed for ttl, and was given for the time first, which may be less: its first renewal is due a third
+// of that after it was sent for.
+func (r *Renewer) KeepShort(l *Lease, k Keeper, until time.Time, first, ttl time.Duration) bool {
+	return r.keep(l, k, until, first, ttl)
 }
 
 // Limit bounds the trusted time of l, which is not kept yet: it ends then, whatever renews it. When the trusted time has come to
@@ -165,7 +168,7 @@ func (r *Renewer) Limit(l *Lease, limit time.Time) {
 	l.limit = max(r.at(limit), 1) // 0 is none
 }
 
-func (r *Renewer) keep(l *Lease, k Keeper, until time.Time, renewed bool, ttl time.Duration) bool {
+func (r *Renewer) keep(l *Lease, k Keeper, until time.Time, first, ttl time.Duration) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l.state != idle {
@@ -176,25 +179,27 @@ func (r *Renewer) keep(l *Lease, k Keeper, until time.Time, renewed bool, ttl ti
 		l.state = ended
 		return false
 	}
-	l.state = kept
-	l.keeper, l.renewed, l.short = k, renewed, ttl < r.ttl
-	if renewed || l.guarded {
-		r.scheduleFor(l, newJitter(), ttl)
+	l.keeper, l.ttl, l.state = k, toMillis(ttl), kept
+	if first < ttl {
+		l.state = given
+	}
+	if ttl > 0 || l.guarded {
+		r.scheduleFor(l, newJitter(), cmp.Or(first, r.ttl), never)
 	}
 	r.ends.push(l, l.until)
 	r.wakeBy(l.until)
 	return true
 }
 
-// Update sets whether l is renewed, and moves the trusted time to `until` if that is later (never earlier). It does
+// Update sets for how long l is renewed, see [Renewer.Keep], and moves the trusted time to `until` if that is later (never earlier). It does
 // nothing when l is lost, stopped or being released.
 //
-// It works at any time. When l is in a call in flight and renewed is false, a success of that call does not move the
+// It works at any time. When l is in a call in flight and ttl is 0, a success of that call does not move the
 // trusted time any more.
-func (r *Renewer) Update(l *Lease, until time.Time, renewed bool) {
+func (r *Renewer) Update(l *Lease, until time.Time, ttl time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed || l.state != kept {
+	if r.closed || !l.isKept() {
 		return
 	}
 	at := l.upTo(r.at(until))
@@ -203,21 +208,22 @@ func (r *Renewer) Update(l *Lease, until time.Time, renewed bool) {
 		l.until = at
 		r.ends.move(l, at)
 	}
-	if !moved && l.renewed == renewed {
+	if !moved && l.ttl == toMillis(ttl) {
 		return
 	}
-	l.renewed = renewed
+	l.ttl = toMillis(ttl)
 	// A later end means that the expiry was extended by other means (a re-entry), which is as good as a renewal.
 	l.tries = 0
 	if l.place == inCall {
 		return // finish decides what comes next
 	}
-	if l.guarded && l.place != nowhere {
-		return // what is due does no harm, and must not be put off again and again
+	by := never
+	if l.guarded {
+		by = r.dueOf(l) // it does no harm, and must not be put off again and again
 	}
 	r.unschedule(l)
-	if renewed || l.guarded {
-		r.schedule(l, newJitter())
+	if ttl > 0 || l.guarded {
+		r.scheduleFor(l, newJitter(), r.ttlOf(l), by)
 	}
 }
 
@@ -227,7 +233,7 @@ func (r *Renewer) Update(l *Lease, until time.Time, renewed bool) {
 func (r *Renewer) Releasing(l *Lease) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.closed || l.state != kept {
+	if r.closed || !l.isKept() {
 		return
 	}
 	l.state = releasing
@@ -274,6 +280,9 @@ func (r *Renewer) Stop(l *Lease) {
 		r.leave(l)
 	}
 }
+
+// timeoutOf is the most that a call with that ttl may take.
+func (r *Renewer) timeoutOf(ttl time.Duration) time.Duration { return min(ttl/6, r.timeout) }
 
 // at converts a time.
 func (r *Renewer) at(t time.Time) time.Duration { return t.Sub(r.epoch) }

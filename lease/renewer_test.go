@@ -9,7 +9,7 @@ import (
 func TestRenewsEveryThird(t *testing.T) {
 	bubble(t, func(t *testing.T, r *Renewer, s *store) {
 		h, last := newHold(1), time.Now()
-		r.Keep(&h.Lease, keeper{h.item, "g", h.lost}, last.Add(watchdog), true)
+		r.Keep(&h.Lease, keeper{h.item, "g", h.lost}, last.Add(watchdog), watchdog)
 		distinct, began := map[time.Duration]bool{}, last
 		for range 100 {
 			sleep(due)
@@ -43,7 +43,7 @@ func TestFixedEndsAtItsTime(t *testing.T) {
 		var untils []time.Time
 		for i := range 100 {
 			h, until := newHold(i), time.Now().Add(time.Duration(i*37%100)*time.Second)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, false)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, 0)
 			hs, untils = append(hs, h), append(untils, until)
 		}
 		for i, h := range hs {
@@ -72,7 +72,7 @@ func TestSlowReplyDoesNotStretch(t *testing.T) {
 			return all(Renewed, len(q.items)), nil
 		}
 		h := newHold(1)
-		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
 		sleep(due + 4*time.Second) // one call, sent after 9.5 to 10.6 s
 		qs := s.taken()
 		if len(qs) != 1 {
@@ -95,9 +95,9 @@ func TestCallbackMayCallIn(t *testing.T) {
 		r.Keep(&a.Lease, keeper{a.item, nil, func(l Loss) {
 			a.lost(l)
 			r.Stop(&a.Lease)
-			r.Update(&a.Lease, until.Add(time.Hour), true)
-			r.Keep(&b.Lease, keeper{b.item, nil, b.lost}, r.Until(&a.Lease).Add(time.Second), false)
-		}}, until, false)
+			r.Update(&a.Lease, until.Add(time.Hour), watchdog)
+			r.Keep(&b.Lease, keeper{b.item, nil, b.lost}, r.Until(&a.Lease).Add(time.Second), 0)
+		}}, until, 0)
 		sleep(time.Hour)
 		a.wantLost(t, until, expired)
 		b.wantLost(t, until.Add(time.Second), expired)
@@ -122,7 +122,7 @@ func TestPanics(t *testing.T) {
 	r := NewRenewer(s.renew, Options{Watchdog: watchdog})
 	defer r.Close()
 	var l Lease
-	r.Keep(&l, keeper{Item{}, nil, nil}, time.Now().Add(time.Hour), false)
-	wantPanic("kept twice", func() { r.Keep(&l, keeper{Item{}, nil, nil}, time.Now(), false) })
+	r.Keep(&l, keeper{Item{}, nil, nil}, time.Now().Add(time.Hour), 0)
+	wantPanic("kept twice", func() { r.Keep(&l, keeper{Item{}, nil, nil}, time.Now(), 0) })
 	r.Stop(&l) // the mutex is free
 }

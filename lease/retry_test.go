@@ -22,7 +22,7 @@ func TestFailuresAreRetriedUntilTheEnd(t *testing.T) {
 			bubble(t, func(t *testing.T, r *Renewer, s *store) {
 				s.answer = func(_ context.Context, q request) ([]Verdict, error) { return fail(q) }
 				h, until := newHold(1), time.Now().Add(watchdog)
-				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
+				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, watchdog)
 				sleep(watchdog)
 				h.wantLost(t, until, expired)
 				qs := s.taken()
@@ -55,7 +55,7 @@ func TestLateSuccessSavesTheLease(t *testing.T) {
 			return all(Renewed, len(q.items)), nil
 		}
 		h := newHold(1)
-		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
 		sleep(watchdog)
 		qs := s.taken()
 		if got, want := r.Until(&h.Lease), qs[len(qs)-1].at.Add(watchdog); !got.Equal(want) {
@@ -79,10 +79,10 @@ func TestBackoffIsNotCutShortByOthers(t *testing.T) {
 			return all(Renewed, len(q.items)), nil
 		}
 		h := newHold(0)
-		r.Keep(&h.Lease, keeper{h.item, "bad", h.lost}, time.Now().Add(watchdog), true)
+		r.Keep(&h.Lease, keeper{h.item, "bad", h.lost}, time.Now().Add(watchdog), watchdog)
 		for i := range 300 {
 			o := newHold(i + 1)
-			r.Keep(&o.Lease, keeper{o.item, i, o.lost}, time.Now().Add(watchdog), true)
+			r.Keep(&o.Lease, keeper{o.item, i, o.lost}, time.Now().Add(watchdog), watchdog)
 			time.Sleep(100 * time.Millisecond)
 		}
 		n := 0
@@ -119,7 +119,7 @@ func TestRecoveryAfterOutage(t *testing.T) {
 				until := time.Now().Add(watchdog)
 				for i := range hs {
 					hs[i] = newHold(i)
-					r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, true)
+					r.Keep(&hs[i].Lease, keeper{hs[i].item, "g", hs[i].lost}, until, watchdog)
 				}
 				sleep(time.Minute)
 				for _, h := range hs {
@@ -170,10 +170,10 @@ func TestShortRecoveryIsUsed(t *testing.T) {
 						}
 						return all(Renewed, len(q.items)), nil
 					}
-					r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+					r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
 					for i := range c.others {
 						o := newHold(i + 1)
-						r.Keep(&o.Lease, keeper{o.item, nil, o.lost}, time.Now().Add(watchdog), true)
+						r.Keep(&o.Lease, keeper{o.item, nil, o.lost}, time.Now().Add(watchdog), watchdog)
 					}
 					sleep(watchdog)
 					h.wantKept(t)
@@ -191,7 +191,7 @@ func TestStoreThatRefusesAllIsSpared(t *testing.T) {
 		until := time.Now().Add(watchdog)
 		for i := range n {
 			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, watchdog)
 		}
 		sleep(watchdog)
 		if calls := len(s.taken()); calls > 15*n {
@@ -216,11 +216,11 @@ func TestRetryGoesFirst(t *testing.T) {
 		}
 		r := NewRenewer(s.renew, Options{Watchdog: watchdog, Batch: 1})
 		defer r.Close()
-		r.Keep(&old.Lease, keeper{old.item, nil, old.lost}, time.Now().Add(watchdog), true)
+		r.Keep(&old.Lease, keeper{old.item, nil, old.lost}, time.Now().Add(watchdog), watchdog)
 		sleep(due)
 		for i := range 10 * parallel { // due when old still fails, and 20 s of calls
 			h := newHold(i + 1)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
 		}
 		sleep(watchdog - due)
 		old.wantKept(t)

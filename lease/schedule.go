@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"time"
 )
@@ -17,16 +18,19 @@ func (j jitter) of(d time.Duration) time.Duration { return time.Duration(float64
 // The time of that success is taken from the end of trust. That is the same for a lease that was acquired for, or
 // renewed to, the watchdog time. For one with more time left it is what the rule "never shorten an expiry" asks for:
 // no renewal before it would gain something.
-func (r *Renewer) schedule(l *Lease, j jitter) { r.scheduleFor(l, j, r.ttl) }
+func (r *Renewer) schedule(l *Lease, j jitter) { r.scheduleFor(l, j, r.ttlOf(l), never) }
 
-// scheduleFor is schedule after a success that was for ttl, which says how long a period is.
+// ttlOf is the ttl of a call about l, whose thirds are its periods.
+func (r *Renewer) ttlOf(l *Lease) time.Duration { return cmp.Or(l.ttl.duration(), r.ttl) }
+
+// scheduleFor is schedule after a success that was for ttl, which says how long a period is. The lease comes by that time at the latest.
 //
 // One that is guarded comes a period from now at the latest, as long as it lasts then.
-func (r *Renewer) scheduleFor(l *Lease, j jitter, ttl time.Duration) {
+func (r *Renewer) scheduleFor(l *Lease, j jitter, ttl, by time.Duration) {
 	period := j.of(ttl/3 + ttl/3/18) // not /19, so that there are never more calls than n/batch
-	due := never
-	if l.renewed && !l.atLimit() {
-		due = l.until - ttl + period
+	due := by
+	if l.ttl > 0 && !l.atLimit() {
+		due = min(due, l.until-ttl+period)
 	}
 	if l.guarded {
 		if next := r.clock() + period; next < l.until {
@@ -41,8 +45,8 @@ func (r *Renewer) scheduleFor(l *Lease, j jitter, ttl time.Duration) {
 // left is what the store is to be told of a guarded lease, with what is lost if it counts in whole milliseconds.
 func (r *Renewer) left(l *Lease, now time.Duration) time.Duration {
 	left := l.until - now + time.Millisecond
-	if l.renewed && !l.atLimit() {
-		return max(left, r.ttl)
+	if l.ttl > 0 && !l.atLimit() {
+		return max(left, l.ttl.duration())
 	}
 	return left
 }
@@ -56,9 +60,10 @@ const maxTries = 6
 // costs little: while there are no answers, a group has few calls under way. Only a store that refuses all of many
 // leases, which come one by one, is spared (TestStoreThatRefusesAllIsSpared).
 func (r *Renewer) retry(l *Lease, now time.Duration, j jitter) {
-	shortest, longest := max(r.ttl/100, 10*time.Millisecond), r.ttl/30
-	if l.alone() && l.g.members > r.batch && now-l.g.renewed > r.ttl/3 {
-		longest = r.ttl / 6
+	ttl := r.ttlOf(l)
+	shortest, longest := max(ttl/100, 10*time.Millisecond), ttl/30
+	if l.alone() && l.g.members > r.batch && now-l.g.renewed > ttl/3 {
+		longest = ttl / 6
 	}
 	l.tries = min(l.tries+1, maxTries)
 	// Near the end a full backoff would give away the last chance.
@@ -68,6 +73,7 @@ func (r *Renewer) retry(l *Lease, now time.Duration, j jitter) {
 
 // rest puts a lease that is nowhere among those that are due later. Called under mu.
 func (r *Renewer) rest(l *Lease, due time.Duration) {
+	r.regroup(l)
 	l.place = resting
 	r.dues.push(l, due)
 	if l.g != nil {
@@ -96,6 +102,29 @@ func (r *Renewer) unschedule(l *Lease) {
 // leave ends the renewal of a lease that is lost or stopped. Called under mu.
 func (r *Renewer) leave(l *Lease) {
 	r.unschedule(l)
+	r.ungroup(l)
+}
+
+// dueOf is when a lease is due that is in no call, or never. Called under mu.
+func (r *Renewer) dueOf(l *Lease) time.Duration {
+	switch l.place {
+	case resting:
+		return r.dues.at(l)
+	case queued:
+		return r.clock()
+	case nowhere, inCall:
+	}
+	return never
+}
+
+// regroup takes a lease that is nowhere out of a group of another ttl; it joins the one of its own when it is due. Called under mu.
+func (r *Renewer) regroup(l *Lease) {
+	if l.g != nil && l.g.ttl != r.ttlOf(l) {
+		r.ungroup(l)
+	}
+}
+
+func (r *Renewer) ungroup(l *Lease) {
 	if g := l.g; g != nil {
 		l.g = nil
 		g.members--
@@ -106,6 +135,6 @@ func (r *Renewer) leave(l *Lease) {
 // forget drops a group that nobody uses. Called under mu.
 func (r *Renewer) forget(g *group) {
 	if g.members == 0 && g.calls == 0 {
-		delete(r.groups, g.key)
+		delete(r.groups, g.groupKey)
 	}
 }

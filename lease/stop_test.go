@@ -17,8 +17,8 @@ func TestStop(t *testing.T) {
 		}
 		until := time.Now().Add(watchdog)
 		h, f := newHold(1), newHold(2)
-		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
-		r.Keep(&f.Lease, keeper{f.item, nil, f.lost}, until, false)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, watchdog)
+		r.Keep(&f.Lease, keeper{f.item, nil, f.lost}, until, 0)
 		r.Stop(&h.Lease)
 		r.Stop(&f.Lease)
 		r.Stop(&h.Lease)
@@ -45,7 +45,7 @@ func TestStopWithCallInFlight(t *testing.T) {
 					return all(v, len(q.items)), nil
 				}
 				h, until := newHold(1), time.Now().Add(watchdog)
-				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
+				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, watchdog)
 				sleep(due)
 				if when == "lost" {
 					sleep(watchdog)
@@ -81,7 +81,7 @@ func TestCloseWithStuckCalls(t *testing.T) {
 		var hs []*hold
 		for i := range 500 {
 			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, i % 20, h.lost}, time.Now().Add(watchdog), i%3 > 0)
+			r.Keep(&h.Lease, keeper{h.item, i % 20, h.lost}, time.Now().Add(watchdog), renewedIf(i%3 > 0))
 			hs = append(hs, h)
 		}
 		sleep(due)
@@ -96,11 +96,11 @@ func TestCloseWithStuckCalls(t *testing.T) {
 			t.Error("no call was in flight")
 		}
 		late, until := newHold(-1), time.Now().Add(time.Second)
-		r.Keep(&late.Lease, keeper{late.item, nil, late.lost}, until, true)
+		r.Keep(&late.Lease, keeper{late.item, nil, late.lost}, until, watchdog)
 		if got := r.Until(&late.Lease); !got.Equal(until) {
 			t.Errorf("Until of a lease kept after Close: %v", got)
 		}
-		r.Update(&hs[2].Lease, time.Now().Add(time.Hour), true)
+		r.Update(&hs[2].Lease, time.Now().Add(time.Hour), watchdog)
 		r.Stop(&late.Lease)
 		r.Stop(&hs[2].Lease)
 		sleep(time.Hour)
@@ -131,7 +131,7 @@ func TestCloseTellsKeepers(t *testing.T) {
 		}
 		keep := func(i int, ttl time.Duration, renewed bool) (*hold, *atomic.Int32) {
 			h, told := newHold(i), new(atomic.Int32)
-			if !r.Keep(&h.Lease, closedKeeper{keeper{h.item, nil, h.lost}, told}, time.Now().Add(ttl), renewed) {
+			if !r.Keep(&h.Lease, closedKeeper{keeper{h.item, nil, h.lost}, told}, time.Now().Add(ttl), renewedIf(renewed)) {
 				t.Error("not kept")
 			}
 			return h, told
@@ -158,7 +158,7 @@ func TestCloseTellsKeepers(t *testing.T) {
 			t.Error("told again")
 		}
 		late, told := newHold(5), new(atomic.Int32)
-		if r.Keep(&late.Lease, closedKeeper{keeper{late.item, nil, late.lost}, told}, time.Now().Add(watchdog), true) || told.Load() != 0 {
+		if r.Keep(&late.Lease, closedKeeper{keeper{late.item, nil, late.lost}, told}, time.Now().Add(watchdog), watchdog) || told.Load() != 0 {
 			t.Error("kept after Close")
 		}
 	})
@@ -172,7 +172,7 @@ func TestCloseWhileCallsEnd(t *testing.T) {
 			return all(Gone, len(q.items)), nil
 		}
 		h := newHold(1)
-		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
 		sleep(due)
 		before := time.Now()
 		r.Close()

@@ -24,7 +24,7 @@ func TestTimeout(t *testing.T) {
 			}
 			r := NewRenewer(s.renew, Options{Watchdog: watchdog, Timeout: given})
 			h := newHold(1)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
 			sleep(due + want)
 			r.Close()
 			if took != want {
@@ -47,7 +47,7 @@ func TestCloseLeavesCallsThatHeedNothing(t *testing.T) {
 		var hs []*hold
 		for i := range 10 {
 			h := newHold(i)
-			r.Keep(&h.Lease, keeper{h.item, i, h.lost}, time.Now().Add(watchdog), true)
+			r.Keep(&h.Lease, keeper{h.item, i, h.lost}, time.Now().Add(watchdog), watchdog)
 			hs = append(hs, h)
 		}
 		sleep(due)

@@ -11,13 +11,13 @@ import (
 func TestUpdate(t *testing.T) {
 	keep := func(r *Renewer, renewed bool) (*hold, time.Time) {
 		h, until := newHold(1), time.Now().Add(watchdog)
-		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, renewed)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, renewedIf(renewed))
 		return h, until
 	}
 	t.Run("off", func(t *testing.T) {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
 			h, until := keep(r, true)
-			r.Update(&h.Lease, until, false)
+			r.Update(&h.Lease, until, 0)
 			sleep(time.Hour)
 			h.wantLost(t, until, expired)
 			if len(s.taken()) != 0 {
@@ -30,7 +30,7 @@ func TestUpdate(t *testing.T) {
 			s.answer = func(context.Context, request) ([]Verdict, error) { return nil, errors.New("cut") }
 			h, until := keep(r, true)
 			sleep(due)
-			r.Update(&h.Lease, until, false)
+			r.Update(&h.Lease, until, 0)
 			s.taken()
 			sleep(time.Hour)
 			h.wantLost(t, until, expired)
@@ -43,7 +43,7 @@ func TestUpdate(t *testing.T) {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
 			h, until := keep(r, false)
 			sleep(20 * time.Second)
-			r.Update(&h.Lease, until, true)
+			r.Update(&h.Lease, until, watchdog)
 			synctest.Wait()
 			if len(s.taken()) != 1 {
 				t.Error("not renewed at once, though overdue")
@@ -59,7 +59,7 @@ func TestUpdate(t *testing.T) {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
 			h, _ := keep(r, false)
 			until := time.Now().Add(10 * time.Minute)
-			r.Update(&h.Lease, until, true)
+			r.Update(&h.Lease, until, watchdog)
 			sleep(9 * time.Minute)
 			if len(s.taken()) != 0 {
 				t.Error("renewed when that would have shortened the lease")
@@ -73,7 +73,7 @@ func TestUpdate(t *testing.T) {
 			h, _ := keep(r, true)
 			for range 100 { // re-entries, each of which extends the expiry
 				sleep(8 * time.Second)
-				r.Update(&h.Lease, time.Now().Add(watchdog), true)
+				r.Update(&h.Lease, time.Now().Add(watchdog), watchdog)
 			}
 			if n := len(s.taken()); n != 0 {
 				t.Errorf("%d renewals in between", n)
@@ -88,7 +88,7 @@ func TestUpdate(t *testing.T) {
 	t.Run("earlier", func(t *testing.T) {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
 			h, until := keep(r, false)
-			r.Update(&h.Lease, until.Add(-time.Second), false)
+			r.Update(&h.Lease, until.Add(-time.Second), 0)
 			if got := r.Until(&h.Lease); !got.Equal(until) {
 				t.Errorf("trusted until %v, want %v", got, until)
 			}
@@ -102,8 +102,8 @@ func TestUpdate(t *testing.T) {
 			g, _ := keep(r, false)
 			r.Stop(&g.Lease)
 			sleep(watchdog)
-			r.Update(&h.Lease, until.Add(time.Hour), true)
-			r.Update(&g.Lease, until.Add(time.Hour), true)
+			r.Update(&h.Lease, until.Add(time.Hour), watchdog)
+			r.Update(&g.Lease, until.Add(time.Hour), watchdog)
 			sleep(2 * time.Hour)
 			h.wantLost(t, until, expired)
 			g.wantKept(t)
@@ -130,11 +130,11 @@ func TestUpdateWhileInFlight(t *testing.T) {
 				return all(o.verdict, len(q.items)), nil
 			}
 			h, until := newHold(1), time.Now().Add(watchdog)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, true)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, watchdog)
 			sleep(due)
 			sent := s.taken()[0].at
 			for _, on := range o.switches {
-				r.Update(&h.Lease, until, on)
+				r.Update(&h.Lease, until, renewedIf(on))
 			}
 			sleep(watchdog - due)
 			n := len(s.taken())
@@ -159,10 +159,10 @@ func TestUpdateWhileInFlight(t *testing.T) {
 				return all(Renewed, len(q.items)), nil
 			}
 			h := newHold(1)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
 			sleep(due)
 			until := time.Now().Add(10 * time.Minute)
-			r.Update(&h.Lease, until, true)
+			r.Update(&h.Lease, until, watchdog)
 			s.taken()
 			sleep(9 * time.Minute)
 			if got := r.Until(&h.Lease); !got.Equal(until) || len(s.taken()) != 0 {
@@ -180,7 +180,7 @@ func TestGuard(t *testing.T) {
 	guard := func(r *Renewer, lasts time.Duration, renewed bool) (*hold, time.Time) {
 		h, until := newHold(1), time.Now().Add(lasts)
 		h.Guard()
-		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, renewed)
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, renewedIf(renewed))
 		return h, until
 	}
 	// asserts requires one call after a period, for that time.
@@ -205,7 +205,7 @@ func TestGuard(t *testing.T) {
 					t.Fatal("that made it longer")
 				}
 			}
-			r.Update(&h.Lease, until.Add(watchdog), false)
+			r.Update(&h.Lease, until.Add(watchdog), 0)
 			until = until.Add(watchdog)
 			sleep(time.Until(until))
 			h.wantLost(t, until, expired)
@@ -232,7 +232,7 @@ func TestGuard(t *testing.T) {
 			asserts(t, s, time.Until(until.Add(-due)))
 			for range 3 { // a re-entry each now and then does not put it off
 				sleep(due / 4)
-				r.Update(&h.Lease, until, true)
+				r.Update(&h.Lease, until, watchdog)
 			}
 			sleep(due / 4)
 			if len(s.taken()) != 1 {
@@ -252,7 +252,7 @@ func TestGuard(t *testing.T) {
 			limit := time.Now().Add(watchdog)
 			h.Guard()
 			r.Limit(&h.Lease, limit)
-			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), true)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(watchdog), watchdog)
 			asserts(t, s, time.Until(limit.Add(-due)))
 			asserts(t, s, time.Until(limit.Add(-due)))
 			sleep(time.Hour)

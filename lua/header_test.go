@@ -98,11 +98,14 @@ func TestHeaderCheckFindsDifferences(t *testing.T) {
 	require.Equal(t, "local x\n", rest)
 }
 
-// split cuts a script into the comment at its top and its code, without further comments.
+// split cuts a script into the comment at its top and its code, without further comments. The lines of its fenced variant are code.
 func split(source string) (header, body string) {
 	inHeader := true
 	for line := range strings.Lines(source) {
 		comment := strings.HasPrefix(strings.TrimSpace(line), "--")
+		if code, fenced := strings.CutPrefix(line, "-- fenced "); fenced {
+			line, comment = code, false
+		}
 		inHeader = inHeader && comment
 		switch {
 		case inHeader:

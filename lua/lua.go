@@ -49,7 +49,7 @@ const (
 type AcquireArgs struct {
 	Name  string
 	Side  Side
-	Fence string // key of the fencing counter, "" for a lock without one
+	Fence string // key of the fencing counter, "" for a lock without one, and for a Reader
 	Owner string
 	Lease time.Duration // sent in whole milliseconds
 	Count int           // the owner's count after this call, 1 for a first acquire
@@ -140,7 +140,11 @@ func (a AcquireArgs) send(ctx context.Context, c doer) rueidis.RedisResult {
 	}
 	var keys [3]string
 	args, n := a.args()
-	return acquireScripts[a.Side].run(ctx, c, keysOf(&keys, a.Name, a.Fence, a.Queue), args[:n]...)
+	s := acquireScripts[a.Side]
+	if a.Side == Writer && a.Fence != "" {
+		s = fencedWriteScript
+	}
+	return s.run(ctx, c, keysOf(&keys, a.Name, a.Fence, a.Queue), args[:n]...)
 }
 
 // args are the first n of these.
@@ -185,8 +189,8 @@ func keysOf(memory *[3]string, name, fence, queue string) []string {
 // ReleaseArgs says who gives which lock back, and who gets it.
 type ReleaseArgs struct {
 	Name    string
-	Side    Side   // a Reader or a Writer has no Next
-	Fence   string // key of the fencing counter, "" for a lock without one
+	Side    Side   // a Reader or a Writer has no Next, and so it needs no Fence
+	Fence   string // key of the fencing counter, which is raised for the next owner; "" for a lock without one
 	Owner   string
 	Count   int           // the owner's count after this call, 0 to end the hold
 	Lease   time.Duration // of what is still held, or of Next; sent in whole milliseconds
@@ -362,9 +366,10 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 		millis(a.GrantLease), flag(a.Short), strconv.Itoa(a.Spare),
 	}
 	args = memory.args[:]
+	fence := a.Fence
 	switch {
 	case a.Side != Whole:
-		args = args[:5]
+		args, fence = args[:5], "" // nobody is next
 	case a.Key == "":
 		args = args[:7]
 	case a.Fence != "" && a.Spare > 0:
@@ -373,7 +378,7 @@ func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string
 	default:
 		args = args[:8]
 	}
-	return releaseScripts[a.Side], keysOf(&memory.keys, a.Name, a.Fence, a.Key), args
+	return releaseScripts[a.Side], keysOf(&memory.keys, a.Name, fence, a.Key), args
 }
 
 func flag(b bool) string {

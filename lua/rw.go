@@ -9,8 +9,9 @@ import (
 )
 
 var (
-	readRenewScript = script{Text("read_renew"), "239eb53fccbbaa8455c0bbcb54e3410e73f3a20d"}
-	rwForceScript   = script{Text("rw_force"), "20ba8bd95ba33830412448245acc7f26995efa83"}
+	readRenewScript   = script{Text("read_renew"), "239eb53fccbbaa8455c0bbcb54e3410e73f3a20d"}
+	fencedWriteScript = script{Text("fenced_write_acquire"), "bbaddff68a63a0c357903359705d0c47cbdaa533"}
+	rwForceScript     = script{Text("rw_force"), "20ba8bd95ba33830412448245acc7f26995efa83"}
 )
 
 // Side says whether a lock is a read/write lock, and for which of its sides a call is.

@@ -21,27 +21,28 @@ var sources embed.FS
 
 // preludes are the files with functions that stand before the scripts which call them: a script cannot call another one.
 var preludes = map[string][]string{
-	"acquire":       {"owner_of", "raise", "queue_entry"},
-	"release":       {"raise", "queue_entry", "message"},
-	"force":         {"owner_of"},
-	"info":          {"owner_of"},
-	"fair_acquire":  {"owner_of", "message", "fair"},
-	"fair_release":  {"message", "fair"},
-	"fair_refresh":  {"message", "fair"},
-	"fair_force":    {"owner_of", "message", "fair"},
-	"read_acquire":  {"owner_of", "hold_key", "lives"},
-	"read_release":  {"hold_key", "lives"},
-	"read_renew":    {"hold_key"},
-	"write_acquire": {"owner_of", "hold_key", "lives", "readers"},
-	"write_release": {"hold_key", "lives", "readers"},
-	"rw_force":      {"owner_of", "hold_key"},
-	"export":        {"hold_key", "lives", "readers"},
-	"adopt":         {"raise"},
-	"reserve":       {"raise"},
-	"permits":       {"clock", "counter", "message", "line"},
-	"permits_renew": {"clock"},
-	"permits_lease": {"clock", "message", "line"},
-	"permits_info":  {"clock", "counter"},
+	"acquire":              {"owner_of", "raise", "queue_entry"},
+	"release":              {"raise", "queue_entry", "message"},
+	"force":                {"owner_of"},
+	"info":                 {"owner_of"},
+	"fair_acquire":         {"owner_of", "message", "fair"},
+	"fair_release":         {"message", "fair"},
+	"fair_refresh":         {"message", "fair"},
+	"fair_force":           {"owner_of", "message", "fair"},
+	"read_acquire":         {"owner_of", "hold_key", "lives"},
+	"read_release":         {"hold_key", "lives"},
+	"read_renew":           {"hold_key"},
+	"write_acquire":        {"owner_of", "hold_key", "lives", "readers"},
+	"fenced_write_acquire": {"owner_of", "raise", "hold_key", "lives", "readers"},
+	"write_release":        {"hold_key", "lives", "readers"},
+	"rw_force":             {"owner_of", "hold_key"},
+	"export":               {"hold_key", "lives", "readers"},
+	"adopt":                {"raise"},
+	"reserve":              {"raise"},
+	"permits":              {"clock", "counter", "message", "line"},
+	"permits_renew":        {"clock"},
+	"permits_lease":        {"clock", "message", "line"},
+	"permits_info":         {"clock", "counter"},
 
 	"latch_set":        {"latch"},
 	"latch_count_down": {"latch"},
@@ -52,17 +53,25 @@ var preludes = map[string][]string{
 // include begins a line in a script with the preludes that stand there, for what comes before does not need them.
 const include = "-- include "
 
+// fenced begins the name of a script that is another one with a fencing token, and a line that is in that alone: whoever wants no token
+// does not pay for it.
+const fenced = "fenced"
+
 // Text is what is sent of a script, which is named as its file: with its preludes, without comments and indentation. The first
 // call has to get through slow networks, too.
 func Text(name string) string {
 	var text strings.Builder
-	for _, file := range slices.Concat(preludes[name], []string{name}) {
+	base, tokens := strings.CutPrefix(name, fenced+"_")
+	for _, file := range slices.Concat(preludes[name], []string{base}) {
 		source, err := sources.ReadFile(file + ".lua")
 		if err != nil {
 			panic(err) // there is no such script
 		}
 		for line := range strings.Lines(string(source)) {
 			line = strings.TrimSpace(line)
+			if code, ok := strings.CutPrefix(line, "-- "+fenced+" "); ok && tokens {
+				line = strings.TrimSpace(code)
+			}
 			if files, ok := strings.CutPrefix(line, include); ok {
 				for prelude := range strings.FieldsSeq(files) {
 					text.WriteString(Text(prelude))

@@ -16,7 +16,8 @@ func TestHashes(t *testing.T) {
 		"readAcquire": acquireScripts[Reader], "readRelease": releaseScripts[Reader], "readRenew": readRenewScript,
 		"writeAcquire": acquireScripts[Writer], "writeRelease": releaseScripts[Writer], "rwForce": rwForceScript, "info": infoScript,
 		"latchSet": latchSetScript, "latchCountDown": latchCountDownScript, "latchDelete": latchDeleteScript, "latchLook": latchLookScript,
-		"export": exportScript, "adopt": adoptScript, "reserve": reserveScript,
+		"fencedWrite": fencedWriteScript,
+		"export":      exportScript, "adopt": adoptScript, "reserve": reserveScript,
 		"semaphore": semaphoreScript, "permits": permitsScript, "permitsRenew": permitsRenewScript,
 		"permitsLease": permitsLeaseScript, "permitsInfo": permitsInfoScript,
 	} {

@@ -1,18 +1,24 @@
 -- Takes a read/write lock for a writer, or brings its re-entry count up to what the writer expects.
 --
 -- KEYS[1]  the lock: a hash (see read_acquire.lua)
--- KEYS[2]  optional: the marks of the writers that wait, a sorted set: the writer leaves one if it is refused
+-- KEYS[2]  optional: the marks of the writers that wait, a sorted set: the writer leaves one if it is refused. In the script with a
+--          token: the fencing counter, raised by every acquire that counts
+-- KEYS[3]  optional, in the script with a token: the marks
 -- ARGV[1]  owner field, which ends with ':write'
 -- ARGV[2]  lease in ms
 -- ARGV[3]  the count that the owner has once this call succeeded; 1 for a first acquire
 -- ARGV[4]  field of the reader that becomes the writer and stays a reader; '' if there is none
--- ARGV[5]  with KEYS[2]: 1 if the writer's process listens on <unlock channel>:<client>; 0 if nobody can tell whether it lives
+-- ARGV[5]  with marks: 1 if the writer's process listens on <unlock channel>:<client>; 0 if nobody can tell whether it lives
 --
 -- Reply 0                       held by the owner, ARGV[3] deep
+-- Reply token                   the same, in the script with a token
 -- Reply {left, holder, marked, other}  held by others for so many ms more (-1: without expiry); holder is a field of theirs, or '';
 --                               marked is 1 if the writer has a mark; other is 1 if it is held as a lock without sides, or not there
 -- Reply -1                      a re-entry, but the hold to re-enter, or the reader's, is gone
 -- Error FOREIGN                 the key holds a hash that is no lock: nothing was changed
+-- Error TOKEN                   the counter gives no token, see raise.lua: no hold was changed
+--
+-- Lines behind "fenced" are in the script with a token alone (see script.go), which raises the counter when acquire.lua does.
 --
 -- A mark is the writer's field, behind it that of the reader which is to become the writer, if there is one, and ' -' if nobody
 -- can tell whether the process lives. The score is the server's
@@ -25,9 +31,11 @@
 -- the expiry. The count never falls here, and a re-entry never shortens the expiry.
 --
 -- Redis does not roll back a script that fails. So whatever can fail comes before the hold is written: the first access to each
--- key, and a field that is no number.
+-- key, the counter, and a field that is no number.
 
 local lock, marks, owner, within = KEYS[1], KEYS[2], ARGV[1], ARGV[4]
+-- fenced local fence = KEYS[2]
+-- fenced marks = KEYS[3]
 local lease, want = tonumber(ARGV[2]), tonumber(ARGV[3])
 local ttl = redis.call('pttl', lock)
 local mode = ttl ~= -2 and redis.call('hget', lock, 'mode')
@@ -79,6 +87,15 @@ end
 if ttl ~= -2 then
   redis.call('hdel', lock, '') -- see release.lua
 end
+-- fenced local token
+-- fenced if not held or more > 0 or want > 1 then
+-- fenced   token = raise(fence)
+-- fenced else
+-- fenced   token = tonumber(redis.call('get', fence) or 0)
+-- fenced end
+-- fenced if type(token) == 'table' then
+-- fenced   return token
+-- fenced end
 if not held then
   redis.call('hset', lock, 'mode', 'write', owner, ARGV[3])
 elseif more > 0 then
@@ -96,4 +113,5 @@ end
 if marks then
   redis.pcall('zrem', marks, entry, entry .. ' -') -- the hold is written
 end
+-- fenced do return token end
 return 0

@@ -11,7 +11,7 @@ import (
 )
 
 // claimed is a line of n waiters, the first of them claimed.
-func (d *desk) claimed(n int) []*Waiter {
+func (d *manualHub) claimed(n int) []*Waiter {
 	d.t.Helper()
 	ws := d.line(n)
 	require.Same(d.t, ws[0], claimOf(d.hub, queue(d.ch)))
@@ -36,7 +36,7 @@ func requireGranted(t *testing.T, w *Waiter) {
 
 func TestClaimTakesTheFirstThatWaits(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	q := queue(d.ch)
 	require.Nil(t, claimOf(d.hub, q), "no queue")
 	a := &Waiter{}
@@ -61,7 +61,7 @@ func TestClaimTakesTheFirstThatWaits(t *testing.T) {
 // A line is handed through without a turn: nobody asks.
 func TestGrants(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	ws := d.line(4)
 	for i, w := range ws {
 		require.Same(t, w, claimOf(d.hub, queue(d.ch)))
@@ -78,12 +78,12 @@ func TestGrants(t *testing.T) {
 // I6: what comes during a claim is not lost, however the claim ends.
 func TestNewsDuringAClaim(t *testing.T) {
 	t.Parallel()
-	for name, news := range map[string]func(d *desk, ws []*Waiter){
-		"message":   func(d *desk, _ []*Waiter) { d.hub.message(d.ch, "0") },
-		"messages":  func(d *desk, _ []*Waiter) { d.hub.message(d.ch, "0"); d.hub.message(d.ch, "?") },
-		"timer":     func(d *desk, _ []*Waiter) { d.topic().expired() },
-		"wake":      func(d *desk, _ []*Waiter) { d.hub.Wake(queue(d.ch)) },
-		"confirmed": func(d *desk, _ []*Waiter) { d.confirm("subscribe") },
+	for name, news := range map[string]func(d *manualHub, ws []*Waiter){
+		"message":   func(d *manualHub, _ []*Waiter) { d.hub.message(d.ch, "0") },
+		"messages":  func(d *manualHub, _ []*Waiter) { d.hub.message(d.ch, "0"); d.hub.message(d.ch, "?") },
+		"timer":     func(d *manualHub, _ []*Waiter) { d.topic().expired() },
+		"wake":      func(d *manualHub, _ []*Waiter) { d.hub.Wake(queue(d.ch)) },
+		"confirmed": func(d *manualHub, _ []*Waiter) { d.confirm("subscribe") },
 	} {
 		for end, row := range map[string]struct {
 			do   func(w *Waiter)
@@ -97,7 +97,7 @@ func TestNewsDuringAClaim(t *testing.T) {
 			"gave up, not unclaimed": {func(w *Waiter) { abandon(t, w); require.False(t, w.Unclaim()); require.Equal(t, Left, w.Leave()) }, 1},
 		} {
 			t.Run(name+"/"+end, func(t *testing.T) {
-				d := newDesk(t)
+				d := newManualHub(t)
 				ws := d.claimed(3)
 				news(d, ws)
 				d.turn(ws, -1) // I7
@@ -120,7 +120,7 @@ func abandon(t *testing.T, w *Waiter) {
 // Without news a claim that ends leaves everybody asleep: what the claimant does then is published.
 func TestClaimEnds(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	ws := d.claimed(3)
 	require.True(t, ws[0].Queued(-1))
 	d.turn(ws, -1)
@@ -150,7 +150,7 @@ func TestClaimedWaiterGivesUp(t *testing.T) {
 		func(w *Waiter) bool { return w.Queued(-1) },
 		func(w *Waiter) bool { return w.Unclaim() },
 	} {
-		d := newDesk(t)
+		d := newManualHub(t)
 		ws := d.claimed(3)
 		abandon(t, ws[0])
 		require.False(t, end(ws[0]))
@@ -170,7 +170,7 @@ func TestClaimedWaiterGivesUp(t *testing.T) {
 func TestTimerAfterAGrant(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t)
+		d := newManualHub(t)
 		ws := d.claimed(3)
 		require.True(t, ws[0].Grant(time.Minute))
 		<-ws[0].turn
@@ -197,7 +197,7 @@ func TestRefusalDuringAClaim(t *testing.T) {
 	t.Parallel()
 	no := serverError(t, "NOPERM no such luck")
 	for _, end := range []string{"grant", "queued", "unclaim", "give up"} {
-		d := newDesk(t)
+		d := newManualHub(t)
 		a, b, late := &Waiter{}, &Waiter{}, &Waiter{}
 		d.hub.Join(a, queue(d.ch))
 		d.hub.Join(b, queue(d.ch))
@@ -235,7 +235,7 @@ func TestRefusalDuringAClaim(t *testing.T) {
 // A waiter that was told to leave is not claimed; one that joined behind it is.
 func TestClaimPassesByTheRefused(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	a, b := &Waiter{}, &Waiter{}
 	d.hub.Join(a, queue(d.ch))
 	a.Held(-1, false)
@@ -255,7 +255,7 @@ func TestClaimPassesByTheRefused(t *testing.T) {
 
 func TestClaimsOfSeveralQueues(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	ws := d.claimed(2)
 	q := Queue{Lock: "{x}", Channel: d.ch} // has the same channel
 	a, b := &Waiter{}, &Waiter{}
@@ -288,7 +288,7 @@ func TestClaimAndClose(t *testing.T) {
 		func(w *Waiter) { abandon(t, w); require.False(t, w.Grant(time.Hour)); w.Leave() },
 		func(w *Waiter) { abandon(t, w); require.False(t, w.Unclaim()); w.Leave() },
 	} {
-		d := newDesk(t)
+		d := newManualHub(t)
 		ws := d.claimed(2)
 		topic := d.topic()
 		d.hub.Close()
@@ -408,26 +408,26 @@ func (k *taker) Take(from any, outsiders bool) bool {
 func TestPass(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		prepare func(d *desk, ws []*Waiter)
+		prepare func(d *manualHub, ws []*Waiter)
 		placed  bool
 		unknown bool // that this process has the lock
 		to      int  // -1: it is not passed on
 		place   int  // who has it then; -1: nobody
 	}{
 		"asleep":              {to: 0, place: -1},
-		"the first one stops": {prepare: func(_ *desk, ws []*Waiter) { ws[0].stop(ErrExpired) }, to: 1, place: -1},
-		"cannot":              {prepare: func(_ *desk, ws []*Waiter) { ws[0].Value.(*taker).can = false }, to: -1, place: -1},
-		"in its turn": {prepare: func(d *desk, ws []*Waiter) {
+		"the first one stops": {prepare: func(_ *manualHub, ws []*Waiter) { ws[0].stop(ErrExpired) }, to: 1, place: -1},
+		"cannot":              {prepare: func(_ *manualHub, ws []*Waiter) { ws[0].Value.(*taker).can = false }, to: -1, place: -1},
+		"in its turn": {prepare: func(d *manualHub, ws []*Waiter) {
 			d.hub.message(d.ch, "0")
 			d.turn(ws, 0)
 		}, to: -1, place: -1},
 		"not known to be held here":     {unknown: true, to: -1, place: -1},
 		"has the place":                 {placed: true, to: -1, place: 0},
-		"behind one that has the place": {placed: true, prepare: func(_ *desk, ws []*Waiter) { ws[0].stop(ErrExpired) }, to: 1, place: 0},
+		"behind one that has the place": {placed: true, prepare: func(_ *manualHub, ws []*Waiter) { ws[0].stop(ErrExpired) }, to: 1, place: 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := newDesk(t)
+			d := newManualHub(t)
 			var ws []*Waiter
 			if row.placed {
 				ws = d.placed("o", 3)
@@ -460,7 +460,7 @@ func TestPass(t *testing.T) {
 func TestPassBesideOutsiders(t *testing.T) {
 	t.Parallel()
 	still(t, func(t *testing.T) {
-		d := newDesk(t)
+		d := newManualHub(t)
 		k := new(taker)
 		ws := d.line(2)
 		ws[0].Value = k
@@ -627,7 +627,7 @@ func (m *model) grantStep() string {
 func TestClaimBesideOutsiders(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t)
+		d := newManualHub(t)
 		_, outsiders := d.hub.Claim(d.q())
 		require.False(t, outsiders, "no queue")
 		ws := d.line(1)

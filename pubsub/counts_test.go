@@ -28,7 +28,7 @@ func TestMessagesAboutPermits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				d := newDesk(t)
+				d := newManualHub(t)
 				d.hub.Aside = time.Hour // nobody here steps aside
 				q := Queue{Channel: d.ch, Places: true, Counts: true}
 				w := &Waiter{Shared: true, Joint: true}

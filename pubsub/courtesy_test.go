@@ -15,10 +15,10 @@ const (
 )
 
 // polite runs f with a line of two that wait in a process whose unlocks tell everybody, or with a place if owner is not empty.
-func polite(t *testing.T, owner string, f func(t *testing.T, d *desk, ws []*Waiter)) {
+func polite(t *testing.T, owner string, f func(t *testing.T, d *manualHub, ws []*Waiter)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t)
+		d := newManualHub(t)
 		d.hub.Aside = moment - time.Millisecond
 		ws := d.line(2)
 		if owner != "" {
@@ -32,7 +32,7 @@ func polite(t *testing.T, owner string, f func(t *testing.T, d *desk, ws []*Wait
 }
 
 // unlock is one of this process, which tells everybody.
-func (d *desk) unlock(run time.Duration) {
+func (d *manualHub) unlock(run time.Duration) {
 	d.hub.GiveWay(queue(d.ch), run)
 	d.hub.message(d.ch, "0")
 }
@@ -50,24 +50,24 @@ func asksIn(t *testing.T, w *Waiter, want time.Duration) {
 func TestOthersGoFirst(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		do   func(d *desk, ws []*Waiter)
+		do   func(d *manualHub, ws []*Waiter)
 		want time.Duration
 	}{
-		"the only unlock of the run": {func(d *desk, _ []*Waiter) { d.unlock(0) }, moment},
-		"the first of a run":         {func(d *desk, _ []*Waiter) { d.unlock(aRun) }, 0},
-		"the run is not over": {func(d *desk, ws []*Waiter) {
+		"the only unlock of the run": {func(d *manualHub, _ []*Waiter) { d.unlock(0) }, moment},
+		"the first of a run":         {func(d *manualHub, _ []*Waiter) { d.unlock(aRun) }, 0},
+		"the run is not over": {func(d *manualHub, ws []*Waiter) {
 			d.unlock(aRun)
 			asksIn(d.t, ws[0], 0)
 			time.Sleep(aRun - time.Nanosecond)
 			d.unlock(aRun)
 		}, 0},
-		"the run is over": {func(d *desk, ws []*Waiter) {
+		"the run is over": {func(d *manualHub, ws []*Waiter) {
 			d.unlock(aRun)
 			asksIn(d.t, ws[0], 0)
 			time.Sleep(aRun)
 			d.unlock(aRun)
 		}, moment},
-		"another had the lock meanwhile": {func(d *desk, ws []*Waiter) {
+		"another had the lock meanwhile": {func(d *manualHub, ws []*Waiter) {
 			d.unlock(aRun)
 			asksIn(d.t, ws[0], 0)
 			time.Sleep(aRun)
@@ -75,26 +75,26 @@ func TestOthersGoFirst(t *testing.T) {
 			asksIn(d.t, ws[0], 0)
 			d.unlock(aRun)
 		}, 0},
-		"another has come and gone": {func(d *desk, _ []*Waiter) {
+		"another has come and gone": {func(d *manualHub, _ []*Waiter) {
 			d.unlock(0)
 			time.Sleep(moment / 2)
 			d.hub.message(d.ch, "0")
 		}, 0},
-		"another's, before": {func(d *desk, _ []*Waiter) { d.hub.message(d.ch, "0") }, 0},
-		"nobody else was told": {func(d *desk, _ []*Waiter) {
+		"another's, before": {func(d *manualHub, _ []*Waiter) { d.hub.message(d.ch, "0") }, 0},
+		"nobody else was told": {func(d *manualHub, _ []*Waiter) {
 			d.unlock(0)
 			d.hub.Alone(queue(d.ch))
 		}, 0},
-		"nobody else was told, says the answer first": {func(d *desk, _ []*Waiter) {
+		"nobody else was told, says the answer first": {func(d *manualHub, _ []*Waiter) {
 			d.hub.GiveWay(queue(d.ch), 0)
 			d.hub.Alone(queue(d.ch))
 		}, 0},
-		"the subscription is lost": {func(d *desk, _ []*Waiter) {
+		"the subscription is lost": {func(d *manualHub, _ []*Waiter) {
 			d.unlock(0)
 			d.link.down(io.EOF, false)
 			d.obey()
 		}, 0},
-		"the subscription was lost": {func(d *desk, ws []*Waiter) {
+		"the subscription was lost": {func(d *manualHub, ws []*Waiter) {
 			d.hub.GiveWay(queue(d.ch), 0)
 			d.link.down(io.EOF, false)
 			d.obey()
@@ -104,7 +104,7 @@ func TestOthersGoFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			polite(t, "", func(t *testing.T, d *desk, ws []*Waiter) {
+			polite(t, "", func(t *testing.T, d *manualHub, ws []*Waiter) {
 				row.do(d, ws)
 				asksIn(t, ws[0], row.want)
 				d.turn(ws, -1)
@@ -116,7 +116,7 @@ func TestOthersGoFirst(t *testing.T) {
 // If nobody came, the next moment is a while later. If somebody did, there is one after each run.
 func TestCourtesyInVain(t *testing.T) {
 	t.Parallel()
-	polite(t, "", func(t *testing.T, d *desk, ws []*Waiter) {
+	polite(t, "", func(t *testing.T, d *manualHub, ws []*Waiter) {
 		for range 5 {
 			gave := time.Now()
 			d.unlock(0)
@@ -140,7 +140,7 @@ func TestCourtesyInVain(t *testing.T) {
 // A waiter that leaves in the moment leaves the rest of it to the next one. One that comes then, and finds nobody, asks at once.
 func TestLeavingInTheMoment(t *testing.T) {
 	t.Parallel()
-	polite(t, "", func(t *testing.T, d *desk, ws []*Waiter) {
+	polite(t, "", func(t *testing.T, d *manualHub, ws []*Waiter) {
 		d.unlock(0)
 		time.Sleep(moment / 2)
 		require.Equal(t, Left, ws[0].Leave())
@@ -161,7 +161,7 @@ func TestLeavingInTheMoment(t *testing.T) {
 // the claimant's own release is heard before its answer.
 func TestCourtesyInATurn(t *testing.T) {
 	t.Parallel()
-	polite(t, "", func(t *testing.T, d *desk, ws []*Waiter) {
+	polite(t, "", func(t *testing.T, d *manualHub, ws []*Waiter) {
 		d.hub.message(d.ch, "0")
 		<-ws[0].turn
 		d.unlock(0)
@@ -187,7 +187,7 @@ func TestCourtesyInATurn(t *testing.T) {
 // did changes that.
 func TestOutsidersGoFirst(t *testing.T) {
 	t.Parallel()
-	polite(t, "o", func(t *testing.T, d *desk, ws []*Waiter) {
+	polite(t, "o", func(t *testing.T, d *manualHub, ws []*Waiter) {
 		outsiders := func(want time.Duration) {
 			t.Helper()
 			d.told("? 0")

@@ -12,7 +12,7 @@ import (
 func TestDrain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t)
+		d := newManualHub(t)
 		ws := d.line(2)
 		d.hub.Drain()
 		requireClosed(t, ws...)
@@ -43,7 +43,7 @@ func TestDrain(t *testing.T) {
 func TestDrainEndsWhatLingers(t *testing.T) {
 	t.Parallel()
 	still(t, func(t *testing.T) {
-		d := newDesk(t)
+		d := newManualHub(t)
 		d.line(1)[0].Done(time.Hour)
 		require.Equal(t, noOp, d.take())
 		d.hub.Drain()
@@ -58,7 +58,7 @@ func TestDrainEndsWhatLingers(t *testing.T) {
 func TestDrainLetsSubscribe(t *testing.T) {
 	t.Parallel()
 	still(t, func(t *testing.T) {
-		d := newDesk(t)
+		d := newManualHub(t)
 		d.hub.Drain()
 		ahead := &Waiter{Ahead: true}
 		require.True(t, d.hub.Join(ahead, queue(d.ch)))

@@ -10,7 +10,7 @@ import (
 )
 
 // places is a queue of n waiters with a place each: o0, o1 and so on.
-func (d *desk) places(n int) []*Waiter {
+func (d *manualHub) places(n int) []*Waiter {
 	d.t.Helper()
 	d.each = true
 	ws := make([]*Waiter, n)
@@ -29,7 +29,7 @@ func (d *desk) places(n int) []*Waiter {
 	return ws
 }
 
-func (d *desk) takesPlace(w *Waiter, i int) {
+func (d *manualHub) takesPlace(w *Waiter, i int) {
 	d.t.Helper()
 	require.True(d.t, w.Listens())
 	require.True(d.t, w.TakePlace(owner(i)))
@@ -41,7 +41,7 @@ func owner(i int) string { return "o" + string(rune('0'+i)) }
 // Waiters with a place each take it one after the other when the subscription is live, and are told apart.
 func TestEachWaiterHasAPlace(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	ws := d.places(3)
 
 	late := &Waiter{}
@@ -93,7 +93,7 @@ func TestEachWaiterHasAPlace(t *testing.T) {
 // After a lost connection each waiter looks after its place, when there is a new one.
 func TestEachLooksAfterItsPlace(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	ws := d.places(3)
 	d.link.down(io.EOF, false)
 	d.hub.Look(d.q(), "o1")
@@ -110,7 +110,7 @@ func TestEachLooksAfterItsPlace(t *testing.T) {
 func TestEachNeedsGrants(t *testing.T) {
 	t.Parallel()
 	noPerm := serverError(t, "NOPERM no")
-	d := newDesk(t)
+	d := newManualHub(t)
 	d.each = true
 	ws := []*Waiter{{}, {}}
 	for i, w := range ws {
@@ -188,7 +188,7 @@ func TestChannelOfAWaiter(t *testing.T) {
 func TestChannelOfAWaiterRefused(t *testing.T) {
 	t.Parallel()
 	noPerm := serverError(t, "NOPERM no")
-	d := newDesk(t)
+	d := newManualHub(t)
 	ws := d.places(2)
 	d.told("? 0 o1")
 	d.turn(ws, 1)
@@ -208,7 +208,7 @@ func TestChannelOfAWaiterRefused(t *testing.T) {
 // its own any more.
 func TestGrantBeforeTheAnswerThatItJoined(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	ws := d.places(2)
 	d.told("? 0 o1")
 	d.turn(ws, 1)

@@ -11,7 +11,7 @@ import (
 const patience = time.Minute
 
 // impatient is a line of n waiters that wait for a minute.
-func (d *desk) impatient(n int) (ws []*Waiter) {
+func (d *manualHub) impatient(n int) (ws []*Waiter) {
 	d.t.Helper()
 	for range n {
 		w := &Waiter{Until: time.Now().Add(patience)}
@@ -39,7 +39,7 @@ func requireExpired(t *testing.T, ws ...*Waiter) {
 func TestWaitersExpire(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t)
+		d := newManualHub(t)
 		ws := d.impatient(3)
 		forever := &Waiter{}
 		require.False(t, d.hub.Join(forever, queue(d.ch)))
@@ -64,15 +64,15 @@ func TestWaitersExpire(t *testing.T) {
 // The clock stops when the waiter has left, and the waiter may be used again.
 func TestNothingExpiresAfterLeaving(t *testing.T) {
 	t.Parallel()
-	for name, leave := range map[string]func(d *desk, w *Waiter){
-		"left":    func(_ *desk, w *Waiter) { w.Leave() },
-		"done":    func(d *desk, w *Waiter) { d.hub.message(d.ch, "0"); w.Done(-1) },
-		"granted": func(d *desk, w *Waiter) { require.Same(d.t, w, claimOf(d.hub, queue(d.ch))); w.Grant(-1) },
+	for name, leave := range map[string]func(d *manualHub, w *Waiter){
+		"left":    func(_ *manualHub, w *Waiter) { w.Leave() },
+		"done":    func(d *manualHub, w *Waiter) { d.hub.message(d.ch, "0"); w.Done(-1) },
+		"granted": func(d *manualHub, w *Waiter) { require.Same(d.t, w, claimOf(d.hub, queue(d.ch))); w.Grant(-1) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				d := newDesk(t)
+				d := newManualHub(t)
 				w := d.impatient(1)[0]
 				e := w.expiry
 				leave(d, w)
@@ -89,23 +89,23 @@ func TestNothingExpiresAfterLeaving(t *testing.T) {
 func TestExpiredPassesOn(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		before, after func(d *desk, w *Waiter)
+		before, after func(d *manualHub, w *Waiter)
 	}{
-		"turn":         {before: func(d *desk, _ *Waiter) { d.hub.message(d.ch, "0") }},
-		"a turn after": {after: func(d *desk, _ *Waiter) { d.hub.message(d.ch, "0") }},
+		"turn":         {before: func(d *manualHub, _ *Waiter) { d.hub.message(d.ch, "0") }},
+		"a turn after": {after: func(d *manualHub, _ *Waiter) { d.hub.message(d.ch, "0") }},
 		"turn taken": {
-			before: func(d *desk, w *Waiter) { d.hub.message(d.ch, "0"); d.turn([]*Waiter{w}, 0) },
-			after:  func(d *desk, w *Waiter) { d.hub.message(d.ch, "0"); w.Held(-1, false) },
+			before: func(d *manualHub, w *Waiter) { d.hub.message(d.ch, "0"); d.turn([]*Waiter{w}, 0) },
+			after:  func(d *manualHub, w *Waiter) { d.hub.message(d.ch, "0"); w.Held(-1, false) },
 		},
 		"claim": {
-			before: func(d *desk, w *Waiter) { require.Same(d.t, w, claimOf(d.hub, queue(d.ch))) },
-			after:  func(d *desk, w *Waiter) { require.True(d.t, w.Unclaim()) },
+			before: func(d *manualHub, w *Waiter) { require.Same(d.t, w, claimOf(d.hub, queue(d.ch))) },
+			after:  func(d *manualHub, w *Waiter) { require.True(d.t, w.Unclaim()) },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				d := newDesk(t)
+				d := newManualHub(t)
 				ws := d.impatient(1)
 				next := &Waiter{}
 				require.False(t, d.hub.Join(next, queue(d.ch)))
@@ -132,7 +132,7 @@ func TestExpiredPassesOn(t *testing.T) {
 func TestClaimedExpires(t *testing.T) {
 	t.Parallel()
 	claimed := func(t *testing.T) *Waiter {
-		d := newDesk(t)
+		d := newManualHub(t)
 		w := d.impatient(1)[0]
 		require.Same(t, w, claimOf(d.hub, queue(d.ch)))
 		time.Sleep(patience)
@@ -157,7 +157,7 @@ func TestClaimedExpires(t *testing.T) {
 func TestExpiredIsNotClaimed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t)
+		d := newManualHub(t)
 		w := d.impatient(1)[0]
 		next := &Waiter{}
 		require.False(t, d.hub.Join(next, queue(d.ch)))
@@ -173,7 +173,7 @@ func TestExpiredIsNotClaimed(t *testing.T) {
 func TestHeldAfterTheTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t)
+		d := newManualHub(t)
 		w := &Waiter{Until: time.Now().Add(time.Millisecond)}
 		require.True(t, d.hub.Join(w, queue(d.ch)))
 		time.Sleep(time.Second) // the way to Redis

@@ -15,7 +15,7 @@ import (
 func grants(ch Channel) Channel { return Channel{ch.Name + ":" + me, ch.Sharded} }
 
 // placed is a line of n waiters, the first of them with the process's place, as its owner.
-func (d *desk) placed(owner string, n int) []*Waiter {
+func (d *manualHub) placed(owner string, n int) []*Waiter {
 	d.t.Helper()
 	ws := d.line(n)
 	d.hub.message(d.ch, "0")
@@ -28,7 +28,7 @@ func (d *desk) placed(owner string, n int) []*Waiter {
 }
 
 // asking is the same, but its first waiter has the turn.
-func (d *desk) asking(owner string, n int) []*Waiter {
+func (d *manualHub) asking(owner string, n int) []*Waiter {
 	d.t.Helper()
 	ws := d.placed(owner, n)
 	d.hub.message(d.ch, "0")
@@ -37,7 +37,7 @@ func (d *desk) asking(owner string, n int) []*Waiter {
 }
 
 // requireGiven checks that another process has given w the lock, and that nobody else here asks.
-func (d *desk) requireGiven(w *Waiter, want Grant, others ...*Waiter) {
+func (d *manualHub) requireGiven(w *Waiter, want Grant, others ...*Waiter) {
 	d.t.Helper()
 	requireGranted(d.t, w)
 	<-w.turn
@@ -53,7 +53,7 @@ func said(w *Waiter) Grant {
 	return g
 }
 
-func (d *desk) told(text string) { d.hub.message(grants(d.ch), text) }
+func (d *manualHub) told(text string) { d.hub.message(grants(d.ch), text) }
 
 var aGrant = Grant{Lease: 2 * time.Second, Token: 7}
 
@@ -69,7 +69,7 @@ func TestGrantsOfOtherProcesses(t *testing.T) {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
 			still(t, func(t *testing.T) {
-				d := newDesk(t)
+				d := newManualHub(t)
 				ws := d.placed("o", 2)
 				d.told(text)
 				d.requireGiven(ws[0], want, ws[1])
@@ -90,7 +90,7 @@ func TestUnknownMessages(t *testing.T) {
 	} {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
-			d := newDesk(t)
+			d := newManualHub(t)
 			ws := d.placed("o", 2)
 			d.told(text)
 			d.turn(ws, 0)
@@ -105,7 +105,7 @@ func TestUnknownMessages(t *testing.T) {
 // A grant is for the owner that it names, and for nobody else.
 func TestGrantToAnotherOwner(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	ws := d.line(2)
 	d.told(aGrantTo)
 	d.turn(ws, -1)
@@ -134,31 +134,31 @@ func TestGrantToAnotherOwner(t *testing.T) {
 // A grant that arrives in the turn of its waiter waits for the end of the turn, which may bring the lock, too.
 func TestGrantInATurn(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(d *desk, ws []*Waiter){
-		"held": func(d *desk, ws []*Waiter) {
+	for name, end := range map[string]func(d *manualHub, ws []*Waiter){
+		"held": func(d *manualHub, ws []*Waiter) {
 			ws[0].Held(time.Hour, true)
 			d.requireGiven(ws[0], aGrant, ws[1])
 		},
-		"held, not known to have joined": func(d *desk, ws []*Waiter) {
+		"held, not known to have joined": func(d *manualHub, ws []*Waiter) {
 			ws[0].Held(time.Hour, false)
 			d.requireGiven(ws[0], aGrant, ws[1])
 		},
-		"held, after its time": func(d *desk, ws []*Waiter) {
+		"held, after its time": func(d *manualHub, ws []*Waiter) {
 			ws[0].Until = time.Now()
 			ws[0].Held(time.Hour, true)
 			d.requireGiven(ws[0], aGrant, ws[1])
 		},
-		"held, woken since": func(d *desk, ws []*Waiter) {
+		"held, woken since": func(d *manualHub, ws []*Waiter) {
 			d.hub.message(d.ch, "0") // of another hold, maybe
 			ws[0].Held(time.Hour, true)
 			requireGranted(d.t, ws[0])
 			d.turn(ws[1:], 0)
 		},
-		"done": func(d *desk, ws []*Waiter) {
+		"done": func(d *manualHub, ws []*Waiter) {
 			ws[0].Done(time.Hour)
 			d.turn(ws, -1)
 		},
-		"leave": func(d *desk, ws []*Waiter) {
+		"leave": func(d *manualHub, ws []*Waiter) {
 			require.Equal(d.t, Left, ws[0].Leave(), "its caller gives the lock back")
 			d.turn(ws, 1)
 		},
@@ -166,7 +166,7 @@ func TestGrantInATurn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			still(t, func(t *testing.T) {
-				d := newDesk(t)
+				d := newManualHub(t)
 				ws := d.asking("o", 2)
 				d.told(aGrantTo)
 				d.turn(ws, -1)
@@ -180,7 +180,7 @@ func TestGrantInATurn(t *testing.T) {
 // The same in a turn that came with Join, so that nobody has listened to the waiter before.
 func TestGrantInTheFirstTurn(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	d.line(1)[0].Done(-1)
 	w := &Waiter{}
 	require.True(t, d.hub.Join(w, queue(d.ch)))
@@ -194,28 +194,28 @@ func TestGrantInTheFirstTurn(t *testing.T) {
 // A grant that arrives during a claim waits for its end: the claimant, too, may have put the waiter in the queue.
 func TestGrantInAClaim(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(d *desk, ws []*Waiter){
-		"queued": func(d *desk, ws []*Waiter) {
+	for name, end := range map[string]func(d *manualHub, ws []*Waiter){
+		"queued": func(d *manualHub, ws []*Waiter) {
 			require.True(d.t, ws[0].Queued(time.Hour))
 			d.requireGiven(ws[0], aGrant, ws[1])
 		},
-		"unclaimed": func(d *desk, ws []*Waiter) {
+		"unclaimed": func(d *manualHub, ws []*Waiter) {
 			require.True(d.t, ws[0].Unclaim())
 			d.requireGiven(ws[0], aGrant, ws[1])
 		},
-		"granted by the claimant": func(d *desk, ws []*Waiter) {
+		"granted by the claimant": func(d *manualHub, ws []*Waiter) {
 			require.True(d.t, ws[0].Grant(time.Hour))
 			requireGranted(d.t, ws[0])
 			require.Nil(d.t, ws[0].Given(), "it was another hold")
 			d.turn(ws[1:], -1)
 		},
-		"stopped": func(d *desk, ws []*Waiter) {
+		"stopped": func(d *manualHub, ws []*Waiter) {
 			d.hub.Stop()
 			requireClosed(d.t, ws...)
 			require.True(d.t, ws[0].Queued(time.Hour))
 			d.requireGiven(ws[0], aGrant)
 		},
-		"gave up": func(d *desk, ws []*Waiter) {
+		"gave up": func(d *manualHub, ws []*Waiter) {
 			abandon(d.t, ws[0])
 			require.False(d.t, ws[0].Queued(time.Hour))
 			require.Equal(d.t, Left, ws[0].Leave(), "the claimant gives the lock back")
@@ -225,7 +225,7 @@ func TestGrantInAClaim(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			still(t, func(t *testing.T) {
-				d := newDesk(t)
+				d := newManualHub(t)
 				ws := d.claimed(2)
 				require.True(t, ws[0].TakePlace("o"))
 				d.told(aGrantTo)
@@ -240,18 +240,18 @@ func TestGrantInAClaim(t *testing.T) {
 // if it does not want it.
 func TestGrantToAStoppedWaiter(t *testing.T) {
 	t.Parallel()
-	for name, stop := range map[string]func(d *desk, w *Waiter){
-		"closed": func(d *desk, _ *Waiter) { d.hub.Stop() },
-		"refused": func(d *desk, _ *Waiter) {
+	for name, stop := range map[string]func(d *manualHub, w *Waiter){
+		"closed": func(d *manualHub, _ *Waiter) { d.hub.Stop() },
+		"refused": func(d *manualHub, _ *Waiter) {
 			d.hub.mu.Lock()
 			d.topic().refuse(io.ErrUnexpectedEOF)
 			d.hub.mu.Unlock()
 		},
-		"unanswered": func(d *desk, w *Waiter) { w.stop(io.ErrUnexpectedEOF) },
+		"unanswered": func(d *manualHub, w *Waiter) { w.stop(io.ErrUnexpectedEOF) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := newDesk(t)
+			d := newManualHub(t)
 			w := d.placed("o", 1)[0]
 			stop(d, w)
 			require.Len(t, w.turn, 1)
@@ -265,9 +265,9 @@ func TestGrantToAStoppedWaiter(t *testing.T) {
 // A grant for a waiter that has gone is nobody's here. The next one has been woken, and takes the place.
 func TestGrantToOneThatHasGone(t *testing.T) {
 	t.Parallel()
-	for name, leave := range map[string]func(d *desk, w *Waiter){
-		"gave up": func(d *desk, w *Waiter) { require.Equal(d.t, Left, w.Leave()) },
-		"time is over": func(d *desk, w *Waiter) {
+	for name, leave := range map[string]func(d *manualHub, w *Waiter){
+		"gave up": func(d *manualHub, w *Waiter) { require.Equal(d.t, Left, w.Leave()) },
+		"time is over": func(d *manualHub, w *Waiter) {
 			d.hub.mu.Lock()
 			w.stop(ErrExpired)
 			d.hub.mu.Unlock()
@@ -277,7 +277,7 @@ func TestGrantToOneThatHasGone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := newDesk(t)
+			d := newManualHub(t)
 			ws := d.placed("o", 3)
 			leave(d, ws[0])
 			d.turn(ws, 1)
@@ -296,7 +296,7 @@ func TestGrantToOneThatHasGone(t *testing.T) {
 // A process has one place for a lock.
 func TestOnePlace(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	ws := d.placed("o", 2)
 	d.hub.message(d.ch, "1")
 	d.turn(ws, 0)
@@ -320,10 +320,10 @@ func TestOnePlace(t *testing.T) {
 // '00' is for those who have no place. It is not lost for one that has taken the place, and then does not get it.
 func TestUnlockForOutsiders(t *testing.T) {
 	t.Parallel()
-	outsiders := func(d *desk) { d.hub.message(d.ch, "00") }
+	outsiders := func(d *manualHub) { d.hub.message(d.ch, "00") }
 	t.Run("no place", func(t *testing.T) {
 		t.Parallel()
-		d := newDesk(t)
+		d := newManualHub(t)
 		ws := d.line(2)
 		outsiders(d)
 		d.turn(ws, 0)
@@ -333,7 +333,7 @@ func TestUnlockForOutsiders(t *testing.T) {
 	})
 	t.Run("place", func(t *testing.T) {
 		t.Parallel()
-		d := newDesk(t)
+		d := newManualHub(t)
 		ws := d.placed("o", 2)
 		outsiders(d)
 		d.turn(ws, -1)
@@ -349,7 +349,7 @@ func TestUnlockForOutsiders(t *testing.T) {
 	})
 	t.Run("did not join", func(t *testing.T) {
 		t.Parallel()
-		d := newDesk(t)
+		d := newManualHub(t)
 		ws := d.asking("o", 2)
 		outsiders(d)
 		ws[0].Held(-1, false)
@@ -359,7 +359,7 @@ func TestUnlockForOutsiders(t *testing.T) {
 	})
 	t.Run("left", func(t *testing.T) {
 		t.Parallel()
-		d := newDesk(t)
+		d := newManualHub(t)
 		ws := d.placed("o", 2)
 		outsiders(d)
 		ws[0].Leave()
@@ -372,37 +372,37 @@ func TestLook(t *testing.T) {
 	t.Parallel()
 	const rounding = time.Millisecond
 	for name, row := range map[string]struct {
-		do   func(d *desk, w *Waiter)
+		do   func(d *manualHub, w *Waiter)
 		want time.Duration // until the waiter asks
 	}{
-		"earlier":        {func(d *desk, _ *Waiter) { d.told("? 2000") }, 2*time.Second + rounding},
-		"later":          {func(d *desk, _ *Waiter) { d.told("? 4000000") }, time.Hour + rounding},
-		"twice":          {func(d *desk, _ *Waiter) { d.told("? 2000"); d.told("? 3000") }, 2*time.Second + rounding},
-		"twice, earlier": {func(d *desk, _ *Waiter) { d.told("? 2000"); d.told("? 1000") }, time.Second + rounding},
-		"a turn": {func(d *desk, w *Waiter) {
+		"earlier":        {func(d *manualHub, _ *Waiter) { d.told("? 2000") }, 2*time.Second + rounding},
+		"later":          {func(d *manualHub, _ *Waiter) { d.told("? 4000000") }, time.Hour + rounding},
+		"twice":          {func(d *manualHub, _ *Waiter) { d.told("? 2000"); d.told("? 3000") }, 2*time.Second + rounding},
+		"twice, earlier": {func(d *manualHub, _ *Waiter) { d.told("? 2000"); d.told("? 1000") }, time.Second + rounding},
+		"a turn": {func(d *manualHub, w *Waiter) {
 			d.hub.message(d.ch, "0")
 			d.turn([]*Waiter{w}, 0)
 			d.told("? 2000")
 			w.Held(time.Hour, true)
 		}, 2*time.Second + rounding},
-		"a turn, and no expiry": {func(d *desk, w *Waiter) {
+		"a turn, and no expiry": {func(d *manualHub, w *Waiter) {
 			d.hub.message(d.ch, "0")
 			d.turn([]*Waiter{w}, 0)
 			d.told("? 2000")
 			w.Held(-1, true)
 		}, 2*time.Second + rounding},
-		"before a turn": {func(d *desk, w *Waiter) {
+		"before a turn": {func(d *manualHub, w *Waiter) {
 			d.told("? 2000")
 			d.hub.message(d.ch, "0")
 			d.turn([]*Waiter{w}, 0)
 			w.Held(time.Minute, true) // knows better
 		}, time.Minute + rounding},
-		"a claim": {func(d *desk, w *Waiter) {
+		"a claim": {func(d *manualHub, w *Waiter) {
 			require.Same(d.t, w, claimOf(d.hub, queue(d.ch)))
 			d.told("? 2000")
 			require.True(d.t, w.Queued(time.Minute))
 		}, 2*time.Second + rounding},
-		"no expiry": {func(d *desk, w *Waiter) {
+		"no expiry": {func(d *manualHub, w *Waiter) {
 			d.hub.message(d.ch, "0")
 			d.turn([]*Waiter{w}, 0)
 			w.Held(-1, true) // the place would be gone
@@ -411,7 +411,7 @@ func TestLook(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				d := newDesk(t)
+				d := newManualHub(t)
 				w := d.placed("o", 1)[0]
 				row.do(d, w)
 				require.Empty(t, w.turn)
@@ -428,7 +428,7 @@ func TestTimerAfterAGrantOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, ttl := range []time.Duration{time.Second, time.Hour} {
-			d := newDesk(t)
+			d := newManualHub(t)
 			ws := d.asking("o", 2)
 			ws[0].Held(ttl, true)
 			d.told(aGrantTo)
@@ -443,7 +443,7 @@ func TestTimerAfterAGrantOfAnotherProcess(t *testing.T) {
 // x and {x} are two locks with one channel. Each message is for the right one.
 func TestPlacesOfSeveralQueues(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	ws := d.placed("o", 1)
 	q := Queue{Lock: "{x}", Channel: d.ch}
 	a, b := &Waiter{}, &Waiter{}
@@ -469,7 +469,7 @@ func TestPlacesOfSeveralQueues(t *testing.T) {
 // The subscription is live while both of its channels are, and asked for anew if one of them is lost.
 func TestHalfASubscription(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	for i, name := range []string{d.ch.Name, grants(d.ch).Name} {
 		ws := d.placed("o", 2)
 		sub := d.topic().sub
@@ -682,23 +682,23 @@ func (h *heir) Inherit(from any) bool {
 func TestPlaceIsInherited(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		prepare   func(d *desk, ws []*Waiter)
+		prepare   func(d *manualHub, ws []*Waiter)
 		can       bool
 		inherited int // which one has it then; 0: none
 		turn      int // who has the turn; -1: nobody
 	}{
 		"asleep":             {can: true, inherited: 1, turn: -1},
 		"cannot":             {turn: 1},
-		"the next one stops": {can: true, prepare: func(_ *desk, ws []*Waiter) { ws[1].stop(ErrExpired) }, inherited: 2, turn: -1},
-		"its time is over":   {can: true, prepare: func(_ *desk, ws []*Waiter) { ws[0].stop(ErrExpired) }, inherited: 1, turn: -1},
-		"in its turn": {can: true, prepare: func(d *desk, ws []*Waiter) {
+		"the next one stops": {can: true, prepare: func(_ *manualHub, ws []*Waiter) { ws[1].stop(ErrExpired) }, inherited: 2, turn: -1},
+		"its time is over":   {can: true, prepare: func(_ *manualHub, ws []*Waiter) { ws[0].stop(ErrExpired) }, inherited: 1, turn: -1},
+		"in its turn": {can: true, prepare: func(d *manualHub, ws []*Waiter) {
 			d.hub.message(d.ch, "0")
 			d.turn(ws, 0)
 		}, turn: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := newDesk(t)
+			d := newManualHub(t)
 			ws := d.placed("o", 3)
 			for i, w := range ws {
 				w.Value = &heir{name: string(rune('a' + i)), can: row.can}

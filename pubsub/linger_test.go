@@ -17,7 +17,7 @@ func still(t *testing.T, f func(t *testing.T)) {
 }
 
 // lapse lets the time pass for which subscriptions linger.
-func (d *desk) lapse() {
+func (d *manualHub) lapse() {
 	d.hub.mu.Lock()
 	var all []*subscription
 	for _, s := range d.hub.subs {
@@ -32,7 +32,7 @@ func (d *desk) lapse() {
 // A queue that comes back before its channel was given back.
 func TestRejoin(t *testing.T) {
 	t.Parallel()
-	rejoin := func(d *desk) *Waiter {
+	rejoin := func(d *manualHub) *Waiter {
 		w := &Waiter{}
 		require.True(t, d.hub.Join(w, queue(d.ch)))
 		w.Held(-1, false)
@@ -40,7 +40,7 @@ func TestRejoin(t *testing.T) {
 	}
 	t.Run("before the command", func(t *testing.T) {
 		t.Parallel()
-		d := newDesk(t)
+		d := newManualHub(t)
 		d.line(1)[0].Leave()
 		w := rejoin(d)
 		require.Empty(t, w.turn, "the attempt came when the subscription was live")
@@ -49,7 +49,7 @@ func TestRejoin(t *testing.T) {
 	})
 	t.Run("during the command", func(t *testing.T) {
 		t.Parallel()
-		d := newDesk(t)
+		d := newManualHub(t)
 		d.line(1)[0].Leave()
 		require.Equal(t, unsubscribing, d.take())
 		w := rejoin(d)
@@ -62,7 +62,7 @@ func TestRejoin(t *testing.T) {
 	})
 	t.Run("the command fails", func(t *testing.T) {
 		t.Parallel()
-		d := newDesk(t)
+		d := newManualHub(t)
 		d.line(1)[0].Leave()
 		require.Equal(t, unsubscribing, d.take())
 		w := rejoin(d)
@@ -73,7 +73,7 @@ func TestRejoin(t *testing.T) {
 	})
 	t.Run("leaves while it subscribes", func(t *testing.T) {
 		t.Parallel()
-		d := newDesk(t)
+		d := newManualHub(t)
 		w := rejoin(d)
 		require.Equal(t, subscribing, d.take())
 		w.Leave()
@@ -84,7 +84,7 @@ func TestRejoin(t *testing.T) {
 	})
 	t.Run("leaves before it subscribes", func(t *testing.T) {
 		t.Parallel()
-		d := newDesk(t)
+		d := newManualHub(t)
 		rejoin(d).Leave()
 		require.Equal(t, noOp, d.take())
 		require.Zero(t, d.hub.Len())
@@ -95,7 +95,7 @@ func TestRejoin(t *testing.T) {
 func TestLinger(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t)
+		d := newManualHub(t)
 		join := func() *Waiter {
 			w := &Waiter{}
 			require.True(t, d.hub.Join(w, queue(d.ch)))
@@ -151,7 +151,7 @@ func TestLinger(t *testing.T) {
 func TestLingersOnlyForThoseWhoWaited(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t)
+		d := newManualHub(t)
 		d.line(1)[0].Done(-1)
 		for range 10 {
 			time.Sleep(linger / 4)
@@ -171,7 +171,7 @@ func TestLingersOnlyForThoseWhoWaited(t *testing.T) {
 func TestLingersForNobodyWhoFailed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t)
+		d := newManualHub(t)
 		d.line(1)[0].Done(-1)
 		d.hub.Undone(queue(d.ch))
 		require.Equal(t, unsubscribing, d.take())

@@ -13,17 +13,17 @@ import (
 func TestLocalHoldIsNotAskedFor(t *testing.T) {
 	t.Parallel()
 	const ttl = 300 * time.Millisecond // less than subscriptions linger
-	for name, end := range map[string]func(d *desk, w *Waiter){
-		"a message":             func(d *desk, _ *Waiter) { d.hub.message(d.ch, "0") },
-		"lost":                  func(d *desk, _ *Waiter) { d.hub.Wake(queue(d.ch)) },
-		"a new subscription":    func(d *desk, _ *Waiter) { d.link.down(io.EOF, false); d.obey() },
-		"claimed, and in doubt": func(d *desk, w *Waiter) { claimOf(d.hub, queue(d.ch)); w.Unclaim() },
-		"the lease ends":        func(*desk, *Waiter) { time.Sleep(ttl + time.Millisecond); synctest.Wait() },
+	for name, end := range map[string]func(d *manualHub, w *Waiter){
+		"a message":             func(d *manualHub, _ *Waiter) { d.hub.message(d.ch, "0") },
+		"lost":                  func(d *manualHub, _ *Waiter) { d.hub.Wake(queue(d.ch)) },
+		"a new subscription":    func(d *manualHub, _ *Waiter) { d.link.down(io.EOF, false); d.obey() },
+		"claimed, and in doubt": func(d *manualHub, w *Waiter) { claimOf(d.hub, queue(d.ch)); w.Unclaim() },
+		"the lease ends":        func(*manualHub, *Waiter) { time.Sleep(ttl + time.Millisecond); synctest.Wait() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				d := newDesk(t)
+				d := newManualHub(t)
 				d.holds(ttl)
 				w := &Waiter{}
 				require.False(t, d.hub.Join(w, queue(d.ch)))
@@ -42,7 +42,7 @@ func TestLocalHoldIsNotAskedFor(t *testing.T) {
 	t.Run("handed on", func(t *testing.T) {
 		t.Parallel()
 		still(t, func(t *testing.T) {
-			d := newDesk(t)
+			d := newManualHub(t)
 			d.holds(time.Hour)
 			for range 5 {
 				w := &Waiter{}
@@ -60,7 +60,7 @@ func TestLocalHoldIsNotAskedFor(t *testing.T) {
 }
 
 // holds has a waiter get the lock for ttl, whose attempt began when the subscription was live.
-func (d *desk) holds(ttl time.Duration) {
+func (d *manualHub) holds(ttl time.Duration) {
 	d.t.Helper()
 	w := d.line(1)[0]
 	d.hub.message(d.ch, "0")
@@ -71,26 +71,26 @@ func (d *desk) holds(ttl time.Duration) {
 // A local hold is forgotten with the subscription that could have told of its end.
 func TestLocalHoldIsForgotten(t *testing.T) {
 	t.Parallel()
-	for name, forget := range map[string]func(d *desk){
-		"a message":    func(d *desk) { d.hub.message(d.ch, "0") },
-		"lost":         func(d *desk) { d.hub.Wake(queue(d.ch)) },
-		"about to end": func(d *desk) { d.hub.Ending(queue(d.ch)) },
-		"held by another": func(d *desk) {
+	for name, forget := range map[string]func(d *manualHub){
+		"a message":    func(d *manualHub) { d.hub.message(d.ch, "0") },
+		"lost":         func(d *manualHub) { d.hub.Wake(queue(d.ch)) },
+		"about to end": func(d *manualHub) { d.hub.Ending(queue(d.ch)) },
+		"held by another": func(d *manualHub) {
 			w := &Waiter{}
 			d.hub.JoinFirst(w, queue(d.ch))
 			w.Held(time.Hour, false)
 			w.Leave()
 		},
-		"nobody to claim":       func(d *desk) { require.Nil(t, claimOf(d.hub, queue(d.ch))) },
-		"the lease ends":        func(*desk) { time.Sleep(linger / 2) },
-		"the connection breaks": func(d *desk) { d.link.down(io.EOF, false) },
-		"subscribed again":      func(d *desk) { d.link.down(io.EOF, false); d.line(1)[0].Leave() },
-		"about to unsubscribe":  func(d *desk) { d.lapse(); require.Equal(t, unsubscribing, d.take()) },
+		"nobody to claim":       func(d *manualHub) { require.Nil(t, claimOf(d.hub, queue(d.ch))) },
+		"the lease ends":        func(*manualHub) { time.Sleep(linger / 2) },
+		"the connection breaks": func(d *manualHub) { d.link.down(io.EOF, false) },
+		"subscribed again":      func(d *manualHub) { d.link.down(io.EOF, false); d.line(1)[0].Leave() },
+		"about to unsubscribe":  func(d *manualHub) { d.lapse(); require.Equal(t, unsubscribing, d.take()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				d := newDesk(t)
+				d := newManualHub(t)
 				d.holds(linger / 2)
 				forget(d)
 				require.True(t, d.hub.Join(&Waiter{}, queue(d.ch)))
@@ -100,7 +100,7 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 	t.Run("the attempt began before the subscription", func(t *testing.T) {
 		t.Parallel()
 		still(t, func(t *testing.T) {
-			d := newDesk(t)
+			d := newManualHub(t)
 			w, x := &Waiter{}, &Waiter{}
 			require.True(t, d.hub.Join(w, queue(d.ch)))
 			w.Held(-1, false)
@@ -110,15 +110,15 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 			require.True(t, d.hub.Join(x, queue(d.ch)))
 		})
 	})
-	for name, news := range map[string]func(d *desk){
-		"a message":      func(d *desk) { d.hub.message(d.ch, "0") },
-		"to all":         func(d *desk) { d.hub.message(d.ch, "1") },
-		"somebody knows": func(d *desk) { d.hub.Wake(queue(d.ch)) },
+	for name, news := range map[string]func(d *manualHub){
+		"a message":      func(d *manualHub) { d.hub.message(d.ch, "0") },
+		"to all":         func(d *manualHub) { d.hub.message(d.ch, "1") },
+		"somebody knows": func(d *manualHub) { d.hub.Wake(queue(d.ch)) },
 	} {
 		t.Run(name+", before the answer to the attempt", func(t *testing.T) {
 			t.Parallel()
 			still(t, func(t *testing.T) {
-				d := newDesk(t)
+				d := newManualHub(t)
 				w := d.line(1)[0]
 				d.hub.message(d.ch, "0")
 				<-w.turn
@@ -131,7 +131,7 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 	t.Run("another lock's", func(t *testing.T) {
 		t.Parallel()
 		still(t, func(t *testing.T) {
-			d := newDesk(t)
+			d := newManualHub(t)
 			ch, stays := d.ch, d.line(1)[0]
 			d.ch = Channel{Name: "another"}
 			d.holds(time.Hour)
@@ -150,7 +150,7 @@ func TestLocalHoldIsForgotten(t *testing.T) {
 	t.Run("one attempt", func(t *testing.T) {
 		t.Parallel()
 		still(t, func(t *testing.T) {
-			d := newDesk(t)
+			d := newManualHub(t)
 			d.holds(time.Hour)
 			require.True(t, d.hub.JoinFirst(&Waiter{}, queue(d.ch)), "one that does not wait asks")
 		})

@@ -66,7 +66,7 @@ func TestGrantsOfOtherVersions(t *testing.T) {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
 			another := strings.Replace(text, "o1", "o9", 1)
-			d := newDesk(t)
+			d := newManualHub(t)
 			ws := d.placed("o1", 2)
 			ws = append(ws, &Waiter{Ahead: true})
 			d.hub.Join(ws[2], d.q())
@@ -79,7 +79,7 @@ func TestGrantsOfOtherVersions(t *testing.T) {
 			d.told(another)
 			d.turn(ws, 2)
 
-			d = newDesk(t)
+			d = newManualHub(t)
 			ws = d.places(3)
 			d.told(text)
 			d.turn(ws, 1)

@@ -14,7 +14,7 @@ import (
 // rumour plays waiters of three locks that share a channel, and what anybody may publish there: whatever the messages say, and in
 // whichever order they come with the answers, nothing breaks, and all can leave.
 type rumour struct {
-	*desk
+	*manualHub
 	rnd     *rand.Rand
 	queues  []Queue
 	waiting []*rumoured
@@ -195,8 +195,8 @@ func (r *rumour) confirmAll() {
 func TestAnyMessageAtAnyTime(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(2000) {
-		d := newDesk(t)
-		r := &rumour{desk: d, rnd: rand.New(rand.NewPCG(seed, 0)), queues: []Queue{
+		d := newManualHub(t)
+		r := &rumour{manualHub: d, rnd: rand.New(rand.NewPCG(seed, 0)), queues: []Queue{
 			{Lock: "plain", Channel: d.ch}, {Lock: "fair", Channel: d.ch, Each: true}, {Lock: "rw", Channel: d.ch, Shared: true},
 		}}
 		func() {

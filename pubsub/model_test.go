@@ -2,9 +2,6 @@ package pubsub
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -19,8 +16,8 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// desk is a hub whose only link is the test: it takes the commands, and says what came of them.
-type desk struct {
+// manualHub is a hub whose only link is the test: it takes the commands, and says what came of them.
+type manualHub struct {
 	t    *testing.T
 	hub  *Hub
 	link *link
@@ -32,20 +29,20 @@ type desk struct {
 	shares bool // some want a share of the lock, and nobody hands it off
 }
 
-func newDesk(t *testing.T) *desk {
+func newManualHub(t *testing.T) *manualHub {
 	t.Helper()
-	d := &desk{t: t, hub: New(nil, me), ch: Channel{Name: "c"}}
+	d := &manualHub{t: t, hub: New(nil, me), ch: Channel{Name: "c"}}
 	d.link = &link{hub: d.hub, work: make(chan struct{}, 1)}
 	d.hub.links[plainLink] = d.link
 	t.Cleanup(d.hub.Close)
 	return d
 }
 
-func (d *desk) q() Queue {
+func (d *manualHub) q() Queue {
 	return Queue{Channel: d.ch, Places: d.inLine, Each: d.each, Shared: d.shares}
 }
 
-func (d *desk) topic() *topic { return d.hub.topics[d.q()] }
+func (d *manualHub) topic() *topic { return d.hub.topics[d.q()] }
 
 // subOf returns the subscription of t, an idle one if it never needed any.
 func subOf(t *topic) *subscription {
@@ -56,7 +53,7 @@ func subOf(t *topic) *subscription {
 }
 
 // take returns the topic's next command, noOp if there is none.
-func (d *desk) take() op {
+func (d *manualHub) take() op {
 	if batch, _ := d.link.take(); len(batch) > 0 {
 		return batch[0].op
 	}
@@ -64,25 +61,25 @@ func (d *desk) take() op {
 }
 
 // confirm is the server's word on all channels of a subscription.
-func (d *desk) confirm(kind string) {
+func (d *manualHub) confirm(kind string) {
 	for _, name := range []string{d.ch.Name, d.ch.Name + line, d.ch.Name + d.hub.grants} {
 		d.confirmOne(kind, name)
 	}
 }
 
-func (d *desk) confirmOne(kind, name string) {
+func (d *manualHub) confirmOne(kind, name string) {
 	d.link.onSubscription(d.link.epoch, rueidis.PubSubSubscription{Kind: kind, Channel: name})
 }
 
 // finish ends the command under way with the server's answer.
-func (d *desk) finish(err error) (again bool) {
+func (d *manualHub) finish(err error) (again bool) {
 	d.hub.mu.Lock()
 	defer d.hub.mu.Unlock()
 	return d.link.finish(subOf(d.topic()), err)
 }
 
 // refused has the server refuse the subscription, with the channel for grants and then without.
-func (d *desk) refused(err error) {
+func (d *manualHub) refused(err error) {
 	d.t.Helper()
 	require.False(d.t, d.finish(err))
 	require.Equal(d.t, subscribing, d.take())
@@ -90,7 +87,7 @@ func (d *desk) refused(err error) {
 }
 
 // obey carries out what the link is asked for, until nothing is left.
-func (d *desk) obey() {
+func (d *manualHub) obey() {
 	d.lapse()
 	for o := d.take(); o != noOp; o = d.take() {
 		d.confirm(map[op]string{subscribing: "subscribe", unsubscribing: "unsubscribe"}[o])
@@ -118,7 +115,7 @@ func serverError(t *testing.T, text string) error {
 // the subscription is live, or is being asked for. Whoever joins an empty queue has a turn at once, unless the last
 // attempt got the lock, no news of its end has come, and none could have been missed.
 type model struct {
-	*desk
+	*manualHub
 	rnd     *rand.Rand
 	queue   []*Waiter // in the order of joining
 	turn    *Waiter   // whose turn began last, if it has not ended
@@ -228,304 +225,23 @@ func (m *model) event() {
 	m.news = m.clock
 }
 
+// step makes one of these at random, those of which there are several more often.
 func (m *model) step() {
-	var waiting []*Waiter
-	for _, w := range m.queue {
-		if w != m.turn {
-			waiting = append(waiting, w)
-		}
+	steps := [20]func(){
+		m.joins, m.joins, m.joinsFirst, m.refusedInTurn, m.refusedInTurn, m.doneInTurn, m.leavesInTurn, m.leavesTheQueue, m.messageComes,
+		m.answerComes, m.commandEnds, m.commandEnds, m.connectionFails, m.timePasses,
+		m.claims, m.claims, m.places, m.places, m.grants, m.grants,
 	}
-	note := func(s string) { m.steps = append(m.steps, s) }
-	step := m.rnd.IntN(20)
+	n := m.rnd.IntN(len(steps))
 	if m.local > 0 && len(m.queue) == 0 && m.rnd.IntN(2) == 0 {
-		step = 0 // rare, and of interest
+		n = 0 // rare, and of interest
 	}
-	switch step {
-	case 0, 1:
-		w := &Waiter{Until: time.Now().Add(time.Hour), Shared: m.shares && m.rnd.IntN(3) > 0}
-		w.Joint = w.Shared && m.rnd.IntN(3) > 0
-		w.Value = sharer(w.Joint)
-		w.Ahead = m.shares && !w.Shared && m.rnd.IntN(4) == 0
-		if m.rnd.IntN(16) == 0 {
-			w.Until = time.Now()
-		}
-		note("join")
-		turn := m.hub.Join(w, m.q())
-		m.moved("Join", w)
-		switch {
-		case turn && w.Shared && (!w.Joint || len(m.queue) > 0):
-			require.True(m.t, len(m.queue) == 0 || m.shareAsked(), "apart beside others that wait")
-			m.goApart(w)
-			return
-		case turn:
-			require.Empty(m.t, m.queue, "a turn at once behind others")
-			m.turn, m.joined = w, true
-			m.event()
-			m.clock++
-			m.began = m.clock
-		case len(m.queue) == 0:
-			note("waits at once")
-			require.Positive(m.t, m.local, "not known to be held: %v", m.steps)
-			require.Less(m.t, m.stood, m.local, "a message may have been missed: %v", m.steps)
-			require.True(m.t, subOf(m.topic()).live(), "a message may be missed: %v", m.steps)
-			m.waited++
-		case w.Ahead:
-			m.event()
-			m.queue = slices.Insert(m.queue, 0, w)
-			m.moved("", nil)
-			m.check()
-			return
-		}
-		m.queue = append(m.queue, w)
-	case 2:
-		note("join first")
-		w := &Waiter{Shared: m.shares && m.rnd.IntN(2) == 0}
-		got := m.hub.JoinFirst(w, m.q())
-		m.moved("JoinFirst", w)
-		require.Equal(m.t, len(m.queue) == 0 || w.Shared && m.shareAsked(), got)
-		if got && w.Shared {
-			m.goApart(w)
-		} else if got {
-			m.queue, m.turn, m.joined = []*Waiter{w}, w, true
-			m.event()
-			m.clock++
-			m.began = m.clock
-		}
-	case 3, 4:
-		if m.turn != nil && !m.claimed {
-			w := m.turn
-			if m.each && w.Listens() && !w.due { // a fair lock's does not do without
-				note(m.placeStep())
-			}
-			placed := m.placed[w] && (m.each || m.rnd.IntN(4) > 0)
-			note(fmt.Sprint("held, placed: ", placed))
-			if m.placed[w] && !placed {
-				delete(m.placed, w)
-				if m.unheard > m.began {
-					m.event()
-				}
-			}
-			m.local = 0
-			w.Held([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)], placed)
-			m.moved("Held", w)
-			m.turnEnded(w)
-		}
-	case 5:
-		if w := m.turn; w != nil && !m.claimed {
-			note("done")
-			m.turn = nil
-			m.drop(w)
-			m.given = 0
-			ttl := m.got(m.began)
-			if w.Shared {
-				m.local = 0
-			}
-			w.Done(ttl)
-			if w.Shared {
-				m.letIn(w)
-			}
-			m.moved("Done", w)
-		}
-	case 6:
-		if m.turn != nil && !m.claimed {
-			note("leave in turn")
-			if m.rnd.IntN(4) == 0 {
-				note("unanswered")
-				m.turn.Unanswered(io.ErrUnexpectedEOF)
-				m.moved("Unanswered", m.turn)
-			}
-			m.leaveInTurn()
-		}
-	case 7:
-		if len(waiting) > 0 {
-			note("leave")
-			w := waiting[m.rnd.IntN(len(waiting))]
-			if w.due || m.placed[w] && !m.each {
-				m.event()
-			}
-			m.drop(w)
-			w.Leave()
-			m.moved("Leave", w)
-		}
-	case 8:
-		note("message")
-		if t := m.topic(); t != nil && subOf(t).confirmed {
-			text := []string{"0", "1", "1", "?", "00"}[m.rnd.IntN(5)]
-			if text == "00" && m.shares {
-				m.hub.message(m.ch, text)
-				break
-			}
-			if text == "00" && len(m.placed) > 0 && !m.each {
-				m.clock++
-				m.unheard = m.clock
-			} else {
-				m.event()
-			}
-			m.local, m.ended, m.heard = 0, m.clock, m.clock
-			m.hub.message(m.ch, text)
-			if m.rnd.IntN(8) == 0 {
-				note("alone")
-				m.hub.Alone(m.q())
-			}
-		}
-	case 9:
-		if m.pending == noOp {
-			note("take")
-			m.pending = m.take()
-		} else {
-			note("confirm")
-			m.confirmation()
-		}
-	case 10, 11:
-		t := m.topic()
-		if m.pending == subscribing && !subOf(t).confirmed && m.rnd.IntN(2) == 0 {
-			note("finish before the confirmation")
-			require.False(m.t, m.finish(nil))
-			break
-		}
-		if m.pending == noOp {
-			break
-		}
-		m.pending = noOp
-		switch {
-		case subOf(t).op == subscribing && !subOf(t).confirmed:
-			note("try again later")
-			m.retry = m.finish(m.later) || m.retry
-		case subOf(t).op == unsubscribing && subOf(t).confirmed:
-			note("not unsubscribed")
-			require.False(m.t, m.finish(m.later))
-		default:
-			note("finish")
-			require.False(m.t, m.finish(nil))
-		}
-	case 12:
-		if m.rnd.IntN(4) == 0 {
-			note("down")
-			m.pending = noOp
-			m.link.down(io.EOF, false)
-		} else {
-			note("lapse")
-			m.lapse()
-		}
-	case 13:
-		switch t := m.topic(); {
-		case m.retry:
-			note("retry")
-			m.retry = false
-			m.link.requeue()
-		case t != nil && len(m.queue) > 0 && m.rnd.IntN(2) == 0:
-			note("expired")
-			m.event()
-			t.expired()
-		case t != nil && len(m.queue) > 0 && m.rnd.IntN(4) == 0:
-			note("refused")
-			m.hub.mu.Lock()
-			t.refuse(errors.New("refused"))
-			if subOf(t).op == noOp && !subOf(t).queued && !subOf(t).confirmed {
-				t.need = false
-			}
-			m.hub.mu.Unlock()
-		case len(m.queue) > 0:
-			if w := m.queue[m.rnd.IntN(len(m.queue))]; w.expiry != nil {
-				note("time is over")
-				w.expiry.fire()
-			}
-		}
-	case 14, 15, 16, 17, 18, 19:
-		switch {
-		case m.shares:
-			note(m.apartStep())
-		case step < 16:
-			note(m.claimStep())
-		case step < 18:
-			note(m.placeStep())
-		default:
-			note(m.grantStep())
-		}
-	}
+	steps[n]()
 	m.moved("", nil)
 	m.check()
 }
 
-// confirmation of the pending command arrives.
-func (m *model) confirmation() {
-	switch m.pending {
-	case subscribing:
-		if !subOf(m.topic()).confirmed {
-			m.event()
-		}
-		m.clock++
-		m.stood, m.heard = m.clock, m.clock
-		m.confirm("subscribe")
-	case unsubscribing:
-		m.confirm("unsubscribe")
-	case noOp:
-	}
-}
-
-// shareAsked reports whether the first one asks for a share, and the others wait for nothing else.
-func (m *model) shareAsked() bool {
-	exclusive := func(w *Waiter) bool { return !w.Shared }
-	return len(m.queue) > 0 && m.queue[0] == m.turn && !slices.ContainsFunc(m.queue, exclusive)
-}
-
-func (m *model) goApart(w *Waiter) {
-	m.clock++
-	m.apart[w] = m.clock
-}
-
-// sharer says whether a waiter can have the share of one before it.
-type sharer bool
-
-func (s sharer) Share(with any) bool { return bool(s && with.(sharer)) }
-
-// letIn is for a share: those directly behind have it, too, or want theirs, and the next one behind them asks.
-func (m *model) letIn(first *Waiter) {
-	for len(m.queue) > 0 && m.queue[0].Shared && m.queue[0].err == nil {
-		w := m.queue[0]
-		m.queue = m.queue[1:]
-		require.Len(m.t, w.turn, 1, "let in without a signal: %v", m.steps)
-		<-w.turn
-		if handed := first.Joint && w.Joint; !handed {
-			m.goApart(w)
-		} else {
-			granted, err := w.News()
-			require.True(m.t, granted && err == nil, "%v", m.steps)
-			require.Equal(m.t, Granted, w.Leave(), "it has the share: %v", m.steps)
-		}
-	}
-	m.event()
-}
-
-// apartStep ends an attempt beside the queue.
-func (m *model) apartStep() string {
-	for w, began := range m.apart {
-		delete(m.apart, w)
-		switch m.rnd.IntN(4) {
-		case 0:
-			w.Done(time.Hour)
-			m.moved("Done", w)
-			return "done apart"
-		case 1:
-			if m.rnd.IntN(2) == 0 {
-				w.Unanswered(io.ErrUnexpectedEOF)
-				m.moved("Unanswered", w)
-			}
-			w.Leave()
-			m.moved("Leave", w)
-			return "leave apart"
-		default:
-			if len(m.queue) == 0 { // its attempt is the one that counts
-				m.began, m.news = began, m.heard
-			}
-			m.queue = append(m.queue, w)
-			w.Held([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)], false)
-			m.moved("Held", w)
-			return "held apart"
-		}
-	}
-	return "nobody apart"
-}
+func (m *model) note(s string) { m.steps = append(m.steps, s) }
 
 // got is for an attempt that got the lock; it says for how long.
 func (m *model) got(began int) (ttl time.Duration) {
@@ -638,7 +354,7 @@ func TestNoWaiterSleepsThroughAnUnlock(t *testing.T) {
 		}
 		for round := 0; round < rounds || rare() && round < 30*rounds; round++ {
 			seed := rand.Uint64()
-			m := &model{desk: newDesk(t), rnd: rand.New(rand.NewPCG(seed, 0)), later: later, placed: make(map[*Waiter]bool)}
+			m := &model{manualHub: newManualHub(t), rnd: rand.New(rand.NewPCG(seed, 0)), later: later, placed: make(map[*Waiter]bool)}
 			m.hub.Aside = time.Hour
 			m.each = round%3 == 0
 			m.inLine = round%3 == 1

@@ -14,7 +14,7 @@ import (
 )
 
 // line makes a queue of n waiters behind a live subscription; nobody has the turn.
-func (d *desk) line(n int) []*Waiter {
+func (d *manualHub) line(n int) []*Waiter {
 	d.t.Helper()
 	ws := []*Waiter{{}}
 	require.True(d.t, d.hub.Join(ws[0], queue(d.ch)))
@@ -32,7 +32,7 @@ func (d *desk) line(n int) []*Waiter {
 }
 
 // turn checks that just the i-th waiter got the turn; nobody if i is -1.
-func (d *desk) turn(ws []*Waiter, i int) {
+func (d *manualHub) turn(ws []*Waiter, i int) {
 	d.t.Helper()
 	for j, w := range ws {
 		select {
@@ -48,7 +48,7 @@ func (d *desk) turn(ws []*Waiter, i int) {
 
 func TestFirstWaiterHasTheTurnAtOnce(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	a, b, c := &Waiter{}, &Waiter{}, &Waiter{}
 	require.True(t, d.hub.Join(a, queue(d.ch)))
 	require.False(t, d.hub.Join(b, queue(d.ch)))
@@ -67,7 +67,7 @@ func TestFirstWaiterHasTheTurnAtOnce(t *testing.T) {
 
 func TestSubscribesWhenTheLockIsHeld(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	a, b := &Waiter{}, &Waiter{}
 	d.hub.Join(a, queue(d.ch))
 	d.hub.Join(b, queue(d.ch))
@@ -92,7 +92,7 @@ func TestSubscribesWhenTheLockIsHeld(t *testing.T) {
 
 func TestConfirmedDuringATurn(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	a, b := &Waiter{}, &Waiter{}
 	d.hub.Join(a, queue(d.ch))
 	d.hub.Join(b, queue(d.ch))
@@ -110,7 +110,7 @@ func TestConfirmedDuringATurn(t *testing.T) {
 
 func TestMessages(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	ws := d.line(3)
 	for _, text := range []string{"0", "", "2"} { // what it does not know is at least a wake-up
 		d.hub.message(d.ch, text)
@@ -132,7 +132,7 @@ func TestMessages(t *testing.T) {
 func TestMessageDuringATurn(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"0", "1"} {
-		d := newDesk(t)
+		d := newManualHub(t)
 		ws := d.line(2)
 		d.hub.message(d.ch, "0")
 		d.turn(ws, 0)
@@ -156,7 +156,7 @@ func TestMessageDuringATurn(t *testing.T) {
 // Whoever gets the lock may have been told of a later unlock than the one that it owes it to.
 func TestMessageBeforeDone(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	ws := d.line(3)
 	d.hub.message(d.ch, "0")
 	d.turn(ws, 0)
@@ -188,7 +188,7 @@ func TestLeaving(t *testing.T) {
 		{"not due, then the one in turn", "0", []int{1, 0}, 2},
 		{"the last", "0", []int{3}, 0},
 	} {
-		d := newDesk(t)
+		d := newManualHub(t)
 		ws := d.line(4)
 		d.hub.message(d.ch, row.message)
 		for _, i := range row.leaves {
@@ -198,7 +198,7 @@ func TestLeaving(t *testing.T) {
 		require.Len(t, ws[row.turn].turn, 1, row.name)
 	}
 
-	d := newDesk(t)
+	d := newManualHub(t)
 	ws := d.line(3)
 	ws[1].Leave() // neither in turn nor due
 	ws[0].Leave()
@@ -210,7 +210,7 @@ func TestLeaving(t *testing.T) {
 func TestTimer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		d := newDesk(t)
+		d := newManualHub(t)
 		ws := d.line(2)
 		next := func(want time.Duration) {
 			t.Helper()
@@ -257,7 +257,7 @@ func TestTimer(t *testing.T) {
 
 func TestTimerOfAnEmptiedQueue(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	ws := d.line(1)
 	topic := d.topic()
 	ws[0].Leave()
@@ -270,7 +270,7 @@ func TestTimerOfAnEmptiedQueue(t *testing.T) {
 func TestRefusal(t *testing.T) {
 	t.Parallel()
 	no := serverError(t, "NOPERM no such luck")
-	d := newDesk(t)
+	d := newManualHub(t)
 	a, b, late := &Waiter{}, &Waiter{}, &Waiter{}
 	d.hub.Join(a, queue(d.ch))
 	d.hub.Join(b, queue(d.ch))
@@ -303,7 +303,7 @@ func TestRefusalDuringATurn(t *testing.T) {
 	t.Parallel()
 	no := serverError(t, "NOPERM no such luck")
 	for _, end := range []string{"held", "done", "leave"} {
-		d := newDesk(t)
+		d := newManualHub(t)
 		a, b, late := &Waiter{}, &Waiter{}, &Waiter{}
 		d.hub.Join(a, queue(d.ch))
 		d.hub.Join(b, queue(d.ch))
@@ -341,7 +341,7 @@ func TestRefusalDuringATurn(t *testing.T) {
 
 func TestAfterClose(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	ws := d.line(2)
 	topic := d.topic()
 	d.hub.message(d.ch, "0")
@@ -369,7 +369,7 @@ func TestAfterClose(t *testing.T) {
 
 func TestLateConfirmations(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	ws := d.line(1)
 	old := d.link.epoch
 	d.link.down(errors.New("broken"), false)
@@ -385,13 +385,13 @@ func TestLateConfirmations(t *testing.T) {
 // An attempt that Redis did not answer is reason enough to leave for those that waited when it began, not for later ones.
 func TestUnanswered(t *testing.T) {
 	t.Parallel()
-	for name, begin := range map[string]func(d *desk) *Waiter{
-		"turn at once": func(d *desk) *Waiter {
+	for name, begin := range map[string]func(d *manualHub) *Waiter{
+		"turn at once": func(d *manualHub) *Waiter {
 			w := &Waiter{}
 			require.True(d.t, d.hub.Join(w, queue(d.ch)))
 			return w
 		},
-		"turn": func(d *desk) *Waiter {
+		"turn": func(d *manualHub) *Waiter {
 			w := d.line(1)[0]
 			d.hub.message(d.ch, "0")
 			d.turn([]*Waiter{w}, 0)
@@ -400,7 +400,7 @@ func TestUnanswered(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := newDesk(t)
+			d := newManualHub(t)
 			w, late := begin(d), &Waiter{}
 			require.False(t, d.hub.Join(late, queue(d.ch)))
 			w.Unanswered(io.ErrUnexpectedEOF)
@@ -429,7 +429,7 @@ func TestUnanswered(t *testing.T) {
 // does when it leaves, for another process may have the lock by then, and would not tell this one.
 func TestNextAsksWhenTheFirstHasMissedAnUnlock(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t)
+	d := newManualHub(t)
 	q := queue(d.ch)
 	ws := d.line(2)
 	d.hub.message(d.ch, "0")

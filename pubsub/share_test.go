@@ -8,23 +8,23 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// newShares returns a desk for a lock that can be shared.
-func newShares(t *testing.T) *desk {
+// newShares returns a manualHub for a lock that can be shared.
+func newShares(t *testing.T) *manualHub {
 	t.Helper()
-	d := newDesk(t)
+	d := newManualHub(t)
 	d.shares = true
 	return d
 }
 
 // joins has a waiter join; it asks at once or not.
-func (d *desk) joins(w *Waiter, atOnce bool) *Waiter {
+func (d *manualHub) joins(w *Waiter, atOnce bool) *Waiter {
 	d.t.Helper()
 	require.Equal(d.t, atOnce, d.hub.Join(w, d.q()))
 	return w
 }
 
 // asks requires that a waiter was told to ask, and takes the signal.
-func (d *desk) asks(w *Waiter) {
+func (d *manualHub) asks(w *Waiter) {
 	d.t.Helper()
 	require.Len(d.t, w.turn, 1)
 	<-w.turn
@@ -33,7 +33,7 @@ func (d *desk) asks(w *Waiter) {
 	require.False(d.t, granted)
 }
 
-func (d *desk) asleep(ws ...*Waiter) {
+func (d *manualHub) asleep(ws ...*Waiter) {
 	d.t.Helper()
 	for _, w := range ws {
 		require.Empty(d.t, w.turn)

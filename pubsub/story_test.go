@@ -15,7 +15,7 @@ import (
 // stream of what the server says on the connection, each a step behind the other. No holder's time ends in it, so that
 // nothing but wake-ups and grants brings a waiter to its lock. A waiter's time ends when the story says so.
 type story struct {
-	*desk
+	*manualHub
 	rnd        *rand.Rand
 	locks      [2]storyLock
 	subscribed bool               // at the server
@@ -420,7 +420,7 @@ func TestStories(t *testing.T) {
 	still(t, func(t *testing.T) {
 		for range rounds {
 			seed := rand.Uint64()
-			s := &story{desk: newDesk(t), rnd: rand.New(rand.NewPCG(seed, 0)), owners: make(map[*Waiter]string)}
+			s := &story{manualHub: newManualHub(t), rnd: rand.New(rand.NewPCG(seed, 0)), owners: make(map[*Waiter]string)}
 			for i, name := range []string{"x", "{x}"} {
 				s.locks[i].q = Queue{Lock: name, Channel: s.ch, Places: true}
 			}

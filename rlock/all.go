@@ -42,6 +42,7 @@ type MultiMutex struct {
 	members []*member // each lock once, in the fixed order
 	parts   [][]*member
 	again   []*member        // further handles of locks that are members already, to be re-entered
+	maxWait time.Duration    // the shortest of WithMaxWait; 0: none has it
 	clients []*engine.Engine // of the members, each once; not those of a Quorum, which goes on without one of them
 	invalid error
 }
@@ -84,6 +85,11 @@ func All(lockers ...Locker) *MultiMutex {
 	type lock struct {
 		engine *engine.Engine
 		key    string
+	}
+	for _, m := range all {
+		if m.lease != nil {
+			a.maxWait = engine.ShortestWait(a.maxWait, m.lease.MaxWait)
+		}
 	}
 	given, first := make(map[Locker]bool), make(map[lock]*member)
 	for _, m := range all {
@@ -259,7 +265,7 @@ func (a *MultiMutex) check() {
 // as its cause. The unlock releases all of them; its error joins those of all that were lost or could not be released. Everything else
 // is as for [Mutex.Lock]. Errors name the lock that was in the way, and a Lock that failed leaves none of them behind.
 func (a *MultiMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
-	return a.lock(engine.CallerNow(ctx))
+	return a.lock(engine.CallerNow(ctx).Patient(a.maxWait, time.Second))
 }
 
 // TryLock is Lock with a bound on the waiting in all, see [Mutex.TryLock]. If wait is 0 or less it makes one attempt.
@@ -293,6 +299,7 @@ func (a *MultiMutex) lock(who engine.Caller) (context.Context, UnlockFunc, error
 	s, err := a.compete(who)
 	trace.forget() // what became of single members
 	if err != nil {
+		err = labelled(who, err)
 		trace.ended(who.Ctx, err, nil)
 		return who.Ctx, func() error { return a.fail(ErrNotHeld, errLockFailed) }, err
 	}

@@ -33,7 +33,7 @@ func (a *MultiMutex) compete(who engine.Caller) (*taken, error) {
 		return nil, err
 	}
 	defer done()
-	s, hold := a.newTaken(who.Ctx, closing), firstClimb
+	s, hold := a.newTaken(who.Parent(), closing), firstClimb
 	returns := false
 	defer func() {
 		if !returns { // a member panics, or its Trace
@@ -63,7 +63,7 @@ func (a *MultiMutex) compete(who engine.Caller) (*taken, error) {
 			e.sameHolder(err)
 			return nil, e
 		}
-		s = a.newTaken(who.Ctx, closing)
+		s = a.newTaken(who.Parent(), closing)
 		switch {
 		case round%climbEvery == 0:
 			refused, err = a.climb(s, who, hold)

@@ -67,9 +67,10 @@ func (s *taken) add(m *member, who engine.Caller) error {
 
 // lock is that of the member for a caller with another ctx.
 func (m *member) lock(ctx context.Context, who engine.Caller) (context.Context, UnlockFunc, error) {
+	step, stop := who.Inside(ctx)
+	defer stop()
 	if m.spec != nil {
-		who.Ctx = ctx
-		l, err := m.spec.Lock(who)
+		l, err := m.spec.Lock(step)
 		if err != nil {
 			return ctx, nil, err
 		}
@@ -78,21 +79,21 @@ func (m *member) lock(ctx context.Context, who engine.Caller) (context.Context, 
 	if !who.Once {
 		who.Waits("")
 	}
-	step := engine.CallerNow(ctx)
-	step.Wait, step.Limit, step.Once, step.Climbs = who.Wait, who.Limit, who.Once, who.Climbs
+	step.Outer, step.Began, step.Trace = ctx, time.Now(), nil
 	switch l := m.Locker.(type) {
 	case *Upgradeable:
 		return l.lockTraced(step)
 	case *QuorumMutex:
 		return l.lockTraced(step)
 	}
-	switch { // somebody else's
+	switch given := step.Given(); { // somebody else's
 	case who.Once:
-		return m.TryLock(ctx, 0)
+		return m.TryLock(given, 0)
 	case who.Wait.IsZero():
-		return m.Lock(ctx)
+		return m.Lock(given)
+	default:
+		return m.TryLock(given, max(1, time.Until(who.Wait)))
 	}
-	return m.TryLock(ctx, max(1, time.Until(who.Wait)))
 }
 
 // takePart adds locks that one call can take.
@@ -104,8 +105,9 @@ func (s *taken) takePart(part []*member, who engine.Caller) (refused *member, er
 	for i, m := range part {
 		all[i] = m.spec
 	}
-	who.Ctx = s.ctx
-	levels, which, err := engine.TakeTogether(who, all)
+	step, stop := who.Inside(s.ctx)
+	defer stop()
+	levels, which, err := engine.TakeTogether(step, all)
 	switch {
 	case err == engine.ErrAlone: //nolint:errorlint // never wrapped
 		return s.takeEach(part, who)

@@ -18,6 +18,8 @@ import (
 //   - one that keeps the leases;
 //   - one that keeps the places of waiters, once a FairMutex was waited for;
 //   - two that follow what others say to the Client, once a lock was taken with [WithAsked];
+//   - one that keeps the label, once a lock was asked for, if there is an [Options].Label;
+//   - one for each label of another Client while it is looked up;
 //   - one for each Redis node on which something is waited for, with a connection of its own;
 //   - when needed, one that undoes what calls without an answer may have done; on a cluster, one for each slot;
 //   - one for each latch that something waits for, one for each that is being changed, and one for each semaphore in use;
@@ -30,6 +32,7 @@ type Client struct {
 	semaphores *engine.Semaphores
 	prefix     string // of all keys
 	trace      *Trace // nil: nobody wants to know
+	closeRedis func() // the rueidis client that Open made; nil: it is the caller's
 }
 
 // New returns a Client that keeps its locks in the Redis of rdb: a standalone, sentinel or cluster client of rueidis. It sends
@@ -75,6 +78,7 @@ func (o Options) forEngine(rdb rueidis.Client) engine.Options {
 		Renewed:         t.onRenewal(),
 		Deadlock:        o.Deadlock.forEngine(rdb),
 		PlainPubSub:     o.PlainPubSub,
+		Label:           o.Label,
 	}
 }
 
@@ -93,9 +97,20 @@ func (o Options) forEngine(rdb rueidis.Client) engine.Options {
 //
 // Close may be called more than once, and concurrently with everything. It does not release holds, since their sections may still
 // be running: an unlock after Close releases as before, and a hold that is not unlocked ends with its lease.
+//
+// It also closes the connections of a Client from [Open] or [OpenWith]; if Redis is silent, that takes up to one second more for each. An
+// unlock after that returns [ErrUnreachable]: end the sections first, or call [Client.Shutdown].
 func (c *Client) Close() {
 	c.check()
 	c.engine.Close()
+	c.disconnect()
+}
+
+// disconnect closes what Open has made, when the engine has ended. It returns when that is closed, whoever began.
+func (c *Client) disconnect() {
+	if c.closeRedis != nil {
+		c.closeRedis()
+	}
 }
 
 // ID returns the Client's part of its owner fields in Redis, a UUID: see [Owner].

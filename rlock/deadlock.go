@@ -60,6 +60,7 @@ type DeadlockWait struct {
 	Host   string // and PID: the process of the Lock
 	PID    int
 	Client string // what [Client.ID] returns
+	Label  string // that Client's [Options].Label; "" without one, or if a process of an older version or a very long cycle is in between
 
 	Holds string    // the name of the lock for which the one before it waits
 	Owner string    // of that hold, as it is written in Redis
@@ -81,7 +82,11 @@ func (e *DeadlockError) Error() string {
 // String says who holds what, and waits for what.
 func (w DeadlockWait) String() string {
 	const layout = "2006-01-02T15:04:05.000Z07:00"
-	return fmt.Sprintf("%s (pid %d, client %s) holds %s since %s and waits for %s since %s", w.Host, w.PID, w.Client,
+	who := w.Host
+	if w.Label != "" {
+		who = fmt.Sprintf("%q on %s", w.Label, w.Host)
+	}
+	return fmt.Sprintf("%s (pid %d, client %s) holds %s since %s and waits for %s since %s", who, w.PID, w.Client,
 		engine.Quote(w.Holds), w.Since.Format(layout), engine.Quote(w.WaitsFor), w.WaitingSince.Format(layout))
 }
 
@@ -97,7 +102,7 @@ func newDeadlockError(name string, cycle []deadlock.Step) error {
 	e := &DeadlockError{Name: name}
 	for _, s := range cycle {
 		e.Cycle = append(e.Cycle, DeadlockWait{
-			Host: s.Host, PID: s.PID, Client: s.Client,
+			Host: s.Host, PID: s.PID, Client: s.Client, Label: s.Label,
 			Holds: s.Holds.Name, Owner: s.Holds.Owner, Since: s.Holds.Since,
 			WaitsFor: s.Lock, WaitingSince: s.WaitsBy,
 		})

@@ -3,7 +3,7 @@
 //
 // # Taking a lock
 //
-//	client, err := rlock.New(redisClient, rlock.Options{})
+//	client, err := rlock.Open("redis://127.0.0.1:6379", rlock.Options{})
 //	…
 //	defer client.Close()
 //
@@ -11,7 +11,7 @@
 //		return ship(ctx) // pass this ctx on
 //	})
 //
-// [Mutex.Do] holds the lock while the function runs, and reports if the lock was lost in the meantime.
+// [New] takes a rueidis client that you have. [Mutex.Do] holds the lock while the function runs, and reports if the lock was lost in the meantime.
 // For sections that are not one function body, [Mutex.Lock] returns the section's ctx and its
 // unlock, and [Mutex.TryLock] bounds the wait. A Lock returns when its ctx is done. An unlock, and so Do after its
 // function, waits for Redis for up to [Options].UnlockTimeout, whatever became of the ctx.
@@ -60,7 +60,7 @@
 // # How long it lasts
 //
 // A hold is renewed by a watchdog for as long as the process lives, and ends by itself within
-// [Options].WatchdogTimeout if it dies. [WithLease] gives a hold a fixed time instead.
+// [Options].WatchdogTimeout if it dies, or [WithWatchdog] of its handle. [WithLease] gives a hold a fixed time instead.
 //
 // A section's ctx is cancelled when its hold ends: by its unlock, or by a loss, with
 // [ErrLost] as its [context.Cause]. That happens no later than the earliest moment the lease can have

@@ -21,6 +21,11 @@ var (
 	// known of the lock. The error is a [*NotAcquiredError].
 	ErrNotAcquired = errors.New("rlock: not acquired")
 
+	// ErrNotRun means that a Do, TryDo, [DoValue] or [TryDoValue] did not run its function, because the lock could not be had; errors.Is and errors.As find
+	// why. After any other result of these, also nil and ErrUnreachable, the function has run. The error of a Do inside of the function counts for that Do
+	// alone.
+	ErrNotRun = errors.New("rlock: the function did not run")
+
 	// ErrUnreachable means that Redis did not answer, or was not ready to, for as long as the call
 	// tried; errors.As finds what it or the connection said last, unless that was a time-out. What a Lock without
 	// an answer may have done is undone in the background, and the last unlock of a hold is completed there.
@@ -73,6 +78,8 @@ type NotAcquiredError struct {
 	// long its hold would have lasted from then on. Both are zero if this call did not ask, or got no answer.
 	Holder string
 	TTL    time.Duration
+	// HolderLabel is the [Options].Label of the Client that the Holder belongs to; "" if it has none, as Redisson, or it is not known, or not yet.
+	HolderLabel string
 	// Count is how often a latch was still to be counted down when Redis was asked last, or how many permits of a semaphore were free then; 0
 	// if there was no answer. A lock has none.
 	Count int64
@@ -80,6 +87,7 @@ type NotAcquiredError struct {
 	counter engine.CounterKind // there is no lock, but a latch or a semaphore
 	seen    bool               // and Count was
 	wanted  int64              // permits
+	labels  *engine.Engine     // that knows the label of the holder, or may; nil: none does
 	self    bool               // the holder was taken under the same ctx
 	other   bool               // the hold is seen to be of another kind
 	carried bool               // the holder is an open hold of the caller's ctx: of another kind or a quorum, or it would be re-entered
@@ -113,11 +121,11 @@ func (e *NotAcquiredError) Error() string {
 		texts = append(texts, "held under this ctx as "+e.Holder+left+
 			", by a lock of another kind or by a quorum (lock that one again, or give each its own name)")
 	case e.other:
-		texts = append(texts, "held by "+e.Holder+left+", by a lock of another kind (give each its own name)")
+		texts = append(texts, "held by "+e.holder()+left+", by a lock of another kind (give each its own name)")
 	case e.self:
 		texts = append(texts, "held by this client as "+e.Holder+left+" (to re-enter, use the ctx that its Lock returned)")
 	case e.Holder != "":
-		texts = append(texts, "held by "+e.Holder+left)
+		texts = append(texts, "held by "+e.holder()+left)
 	}
 	for _, cause := range e.causes {
 		texts = append(texts, oneLine(e.Name, cause))
@@ -128,12 +136,30 @@ func (e *NotAcquiredError) Error() string {
 	return strings.Join(texts, ": ")
 }
 
+// holder is the owner behind its label.
+func (e *NotAcquiredError) holder() string {
+	if e.HolderLabel == "" {
+		return e.Holder
+	}
+	return fmt.Sprintf("%q (%s)", e.HolderLabel, e.Holder)
+}
+
 // sameHolder has e name the holder that err does, if that is a refusal.
 func (e *NotAcquiredError) sameHolder(err error) {
 	var last *NotAcquiredError
 	if errors.As(err, &last) {
 		e.Holder, e.TTL, e.self, e.other, e.carried = last.Holder, last.TTL, last.self, last.other, last.carried
+		e.HolderLabel, e.labels = last.HolderLabel, last.labels
 	}
+}
+
+// labelled completes the error of a caller who did not wait: there was no time yet to look up the label of the holder.
+func labelled(who engine.Caller, err error) error {
+	var not *NotAcquiredError
+	if who.Once && errors.As(err, &not) && not.HolderLabel == "" && not.labels != nil {
+		not.HolderLabel = not.labels.AwaitLabel(who, not.Holder)
+	}
+	return err
 }
 
 // Is reports whether target is ErrNotAcquired.
@@ -271,6 +297,7 @@ func notAcquired(ctx context.Context, name string, began time.Time, causes ...er
 func newNotAcquired(u engine.NotAcquired) error {
 	e := notAcquired(u.Ctx, u.Name, u.Began, u.Causes...)
 	e.Holder, e.TTL, e.self, e.other, e.carried = u.Holder, u.TTL, u.Self, u.Other, u.Carried
+	e.HolderLabel, e.labels = u.Label, u.Labels
 	e.counter, e.seen, e.wanted, e.Count = u.Counter, u.Seen, u.Wanted, u.Count
 	return e
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/go-rlock/rlock/internal/redistest"
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -15,17 +13,12 @@ import (
 // connect stands for the set-up of a service. Each example starts a server of its own.
 func connect() (client *rlock.Client, closeAll func()) {
 	addr, stop := redistest.ForExample()
-	redis, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}})
-	if err != nil {
-		panic(err)
-	}
-	client, err = rlock.New(redis, rlock.Options{})
+	client, err := rlock.Open("redis://"+addr, rlock.Options{})
 	if err != nil {
 		panic(err)
 	}
 	return client, func() {
 		client.Close()
-		redis.Close()
 		stop()
 	}
 }

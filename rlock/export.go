@@ -1,6 +1,7 @@
 package rlock
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -72,7 +73,7 @@ func Export(ctx context.Context, options ...ExportOption) (string, error) {
 	}
 	kind := m.Kind
 	if l.HasToken() {
-		kind = kinds.Fenced
+		kind = cmp.Or(kind.Fenced, kind)
 	}
 	t := ticket.New(kindLetters[kind], m.Engine.ID, m.Name)
 	if err := l.Export(t.Number(), s.lasts.Truncate(time.Millisecond)); err != nil {
@@ -104,7 +105,7 @@ func WithTicketTime(d time.Duration) ExportOption {
 }
 
 // Adopt turns a ticket of [Export] into a hold of this Client, in one step, with a section, an unlock, a lease and options as those of [Mutex.Lock].
-// It does not wait, because the ticket has the lock. The token of a [Client.FencedMutex] is higher than all before it. Only the first Adopt
+// It does not wait, because the ticket has the lock. The token of a fenced lock is higher than all before it. Only the first Adopt
 // of a ticket gets the lock.
 //
 // The Client needs the same Redis and [Options].Prefix as the one that exported. The options are those of the handle for the new hold.
@@ -137,7 +138,7 @@ func (c *Client) Adopt(ctx context.Context, text string, options ...Option) (con
 }
 
 // kindLetters are the names of kinds in tickets.
-var kindLetters = map[*kinds.Kind]byte{kinds.Mutex: 'm', kinds.Fenced: 'f', kinds.Write: 'w'}
+var kindLetters = map[*kinds.Kind]byte{kinds.Mutex: 'm', kinds.Fenced: 'f', kinds.Write: 'w', kinds.FencedWrite: 'x'}
 
 func kindOf(letter byte) *kinds.Kind {
 	for kind, l := range kindLetters {

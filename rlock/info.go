@@ -19,7 +19,8 @@ type Info struct {
 	Holders []Holder
 	// TTL is what [Mutex.TTL] returns.
 	TTL time.Duration
-	// Token is the highest fencing token that was given so far; 0 if the lock is not a fenced one, or never was held.
+	// Token is the highest fencing token that was given so far; 0 if the lock is not a fenced one, or never was held. Of a
+	// [Client.FencedRWMutex] the write side tells it.
 	Token int64
 	// Listening is how many processes listen for the unlock, Redisson's included: all that wait, and those that have waited in the last
 	// seconds. Only Redisson's waiters for a fair lock listen elsewhere; they are in the Queue. It is -1 if the server does not tell. On a
@@ -35,11 +36,14 @@ type Holder struct {
 	Owner string // as it is written in Redis, and as [Owner] returns it; it begins with what [Client.ID] returns
 	Depth int    // how many levels its hold has, or had a moment ago: that follows after 100 ms
 	Write bool   // it is the writer of a read/write lock
+	// Label is the [Options].Label of its Client; "" if it has none, as Redisson, or it is not known.
+	Label string
 	// Exported says that nobody is inside: the lock was left to a ticket, and is not adopted yet, see [Export].
 	Exported bool
 }
 
-// Info returns who holds the lock and who waits for it, for operators. The result is a snapshot; it may be stale when Info returns.
+// Info returns who holds the lock and who waits for it, for operators. The result is a snapshot; it may be stale when Info returns. Labels that this
+// Client does not know yet cost a command each, and up to 200 ms in all.
 func (m *Mutex) Info(ctx context.Context) (Info, error) {
 	m.check(ctx)
 	raw, err := m.spec.Look(ctx)
@@ -66,10 +70,25 @@ func (m *Mutex) Info(ctx context.Context) (Info, error) {
 			Owner: field, Depth: depth, Write: strings.HasSuffix(field, ":write"), Exported: kinds.IsTicket(field),
 		})
 	}
+	m.addLabels(ctx, info.Holders)
 	slices.SortFunc(info.Holders, func(a, b Holder) int { return strings.Compare(a.Owner, b.Owner) })
 	for _, entry := range raw.Queue {
 		entry, _, _ = strings.Cut(entry, " ") // whether it wants a token
 		info.Queue = append(info.Queue, entry)
 	}
 	return info, nil
+}
+
+// mostLabelled bounds the holders whose labels Info looks up.
+const mostLabelled = 64
+
+// addLabels adds the labels of holders, as far as they are known or soon found.
+func (m *Mutex) addLabels(ctx context.Context, holders []Holder) {
+	owners := make([]string, 0, min(len(holders), mostLabelled))
+	for i := range holders[:cap(owners)] {
+		owners = append(owners, holders[i].Owner)
+	}
+	for i, label := range m.spec.Engine.Labels(ctx, owners) {
+		holders[i].Label = label
+	}
 }

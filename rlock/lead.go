@@ -50,7 +50,7 @@ func Lead(ctx context.Context, l Locker, fn func(ctx context.Context) error, opt
 	for {
 		again := false
 		var over error // why the ctx of fn was done when it returned
-		err := inside(ctx, func(ctx context.Context) (context.Context, UnlockFunc, error) {
+		_, err := section(ctx, func(ctx context.Context) (context.Context, UnlockFunc, error) {
 			ctx, unlock, err := l.Lock(ctx)
 			again = errors.Is(err, ErrUnreachable) || errors.Is(err, ErrNotReplicated) || errors.Is(err, ErrLost) || isReadOnly(err)
 			return ctx, func() error {

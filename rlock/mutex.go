@@ -113,14 +113,15 @@ func (m *Mutex) Name() string {
 // or is what Redis said. If Redis can be reached, a Lock that failed leaves nothing there.
 func (m *Mutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	m.check(ctx)
-	return m.lockTraced(engine.CallerNow(ctx), m.spec.Lock)
+	return m.lockTraced(m.spec.Caller(ctx), m.spec.Lock)
 }
 
 // TryLock is Lock with a bound on the waiting: after wait it returns [ErrNotAcquired]. If wait is 0
 // or less it makes one attempt, and none if other goroutines of this process wait for the lock
 // already. The first attempt is given a second to be answered, also if wait is shorter (and [Options].ReplicaTimeout more
-// where replicas are asked); if it was not answered, the error satisfies errors.Is for [ErrUnreachable] as well. The section
-// that follows is not bounded by wait.
+// where replicas are asked); if it was not answered, the error satisfies errors.Is for [ErrUnreachable] as well. If it was refused by a
+// Client with an [Options].Label that this Client does not know yet, TryLock asks Redis for the label, for up to 200 ms of that second. The
+// section that follows is not bounded by wait.
 func (m *Mutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	m.check(ctx)
 	return m.lockTraced(engine.CallerNow(ctx).UpTo(wait, m.spec.Engine.MinAttempt()), m.spec.Lock)
@@ -138,6 +139,7 @@ func lockTraced(
 	who.Trace = trace.tracer()
 	l, err := lock(who)
 	if err != nil {
+		err = labelled(who, err)
 		trace.ended(who.Ctx, err, nil)
 		return who.Ctx, func() error { return notLocked(m) }, err
 	}

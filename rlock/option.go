@@ -34,6 +34,9 @@ func withOptions(m *engine.Spec, options []Option) *engine.Spec {
 	if m.Mark != 0 && m.Kind == kinds.PermitSemaphore {
 		m.Invalid = m.Fail(errors.New("WithAsked is for locks: nobody waits for one particular permit"))
 	}
+	if m.Watchdog > 0 && m.Lease > 0 {
+		m.Invalid = m.Fail(errors.New("WithWatchdog is for holds that are renewed, and WithLease for those that are not: use one of them"))
+	}
 	if m.Name == "" {
 		m.Invalid = m.Fail(errors.New("the name is empty"))
 	}
@@ -53,6 +56,36 @@ func lingers(m *engine.Spec) error {
 		return errors.New("WithLinger hands a lock over inside the process: use it without Options.Replicas, and with Options.HandOff.Most of 0 or more")
 	}
 	return nil
+}
+
+// WithMaxWait bounds the waiting of each Lock through the handle: after d it returns [ErrNotAcquired], as a TryLock does. It is for code that takes a
+// [Locker], and only calls Lock. A TryLock has its own wait. [All] and [Quorum] wait for the shortest d of their locks. A [Lead] ends if its Lock has waited
+// for d. A d below 1 ms is reported by the methods of the handle.
+func WithMaxWait(d time.Duration) Option {
+	return durationOption("WithMaxWait", d, func(m *engine.Spec) *time.Duration { return &m.MaxWait })
+}
+
+// WithWatchdog sets the watchdog time of the holds taken through the handle, in place of [Options].WatchdogTimeout: they are renewed every third of d,
+// and if the process dies, others get the lock within d. A short one is for short sections that many wait for. It may also be longer than that of the
+// Client. It is in whole milliseconds; a d below [MinWatchdogTimeout], and the option together with [WithLease], are reported by the methods of
+// the handle.
+//
+// All levels of a hold share one lease, which lasts as long as the level that asks for most: a re-entry through a handle with a longer watchdog time
+// asks Redis for that, and has it until its unlock; one through a handle with a shorter time changes nothing. A lease that is longer already is never
+// shortened.
+//
+// Goroutines of one Client pass a lock on in memory, and readers share what they have in Redis, only if their watchdog times are the same; others ask
+// Redis. A Lock that waited in line with a d below two seconds, and below the Client's time, asks Redis once more when its turn comes.
+//
+// A shorter d costs more renewals, and more is lost when Redis does not answer for a while: docs/operating.md has figures. The first waiter of each
+// process asks once a watchdog time, too.
+func WithWatchdog(d time.Duration) Option {
+	return optionFunc(func(m *engine.Spec) {
+		if d < MinWatchdogTimeout {
+			m.Invalid = m.Fail(fmt.Errorf("WithWatchdog is %v, want at least %v", d, MinWatchdogTimeout))
+		}
+		m.Watchdog = d.Truncate(time.Millisecond)
+	})
 }
 
 // WithMaxHold bounds how long a hold is renewed: until d after it was acquired, in whole milliseconds. If it was not unlocked by

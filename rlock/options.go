@@ -8,19 +8,22 @@ import (
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/engine"
+	"github.com/go-rlock/rlock/internal/kinds"
 )
 
 // DefaultWatchdogTimeout is the lease of a hold that the watchdog renews, as in Redisson.
 const DefaultWatchdogTimeout = 30 * time.Second
 
-// MinWatchdogTimeout is the shortest watchdog time that [New] accepts. A renewal is sent every third of it, and a lease that ends
+// MinWatchdogTimeout is the shortest watchdog time that [New] and [WithWatchdog] accept. A renewal is sent every third of it, and a lease that ends
 // before a slow renewal arrives protects nothing.
 const MinWatchdogTimeout = 100 * time.Millisecond
 
 // Options configure a [Client]. The zero value is valid.
 type Options struct {
 	// WatchdogTimeout is the lease of a hold taken without [WithLease]. It is renewed every third of this time for as long as the
-	// hold lives. So it is also the longest that others wait for the lock of a holder that crashed. 0 means
+	// hold lives. So it is also the longest that others wait for the lock of a holder that crashed; [WithWatchdog] sets it for one
+	// handle. A hold survives an outage or a failover for two thirds of it: with servers' default settings a failover takes 17 to 31
+	// seconds (docs/operating.md), which is why the default is not shorter. 0 means
 	// DefaultWatchdogTimeout; less than MinWatchdogTimeout is an error. It should be at least fifteen round trips to Redis: a renewal is
 	// given a sixth of it, and may need two of them.
 	//
@@ -62,7 +65,7 @@ type Options struct {
 	Deadlock Deadlock
 
 	// Logger, if set, gets a warning of each loss, of each late renewal, of each deadlock that is reported, of a Lock that waits for a hold of this
-	// Client for longer than the watchdog time, once if Redis refuses what [WithAsked], [WithLinger] or Deadlock need, and of fields that could not be
+	// Client for longer than the watchdog time, once if Redis refuses what [WithAsked], [WithLinger], Deadlock or labels need, and of fields that could not be
 	// removed from Redis after a call without an answer. It is called on a
 	// goroutine of its own, and may block: only [Client.Close] waits for it, for up to a second. While 1024 lines are queued, further
 	// lines are dropped, and the next one that is written has their number as the attribute "dropped".
@@ -70,6 +73,16 @@ type Options struct {
 
 	// Trace is told what happens to the locks. nil, the default, costs nothing. See [Trace] for what its functions may do.
 	Trace *Trace
+
+	// Label says to people whose locks these are: the name of a pod or host, for example. At most 100 bytes of printable UTF-8, on one line.
+	// Whoever is refused finds it in its [NotAcquiredError], others in [Holder] and in what "rlock show", "ls" and "top" print; the Logger's lines
+	// have it as the attribute "label". Empty, the default, costs nothing.
+	//
+	// From its first Lock on the Client keeps the label in Redis, under the key rlock_client:{<id>} (see [Client.ID]), for twice the
+	// WatchdogTimeout or three seconds if that is more. It writes it in the background every third of that time, and deletes it when it is
+	// closed. Its owners in Redis say that it has a label, so nobody looks for one that is not there. docs/protocol.md lists the
+	// rights that ACLs need; without them there is one warning, and locks work without the label.
+	Label string
 
 	// PlainPubSub makes a cluster client announce unlocks with PUBLISH and listen with SUBSCRIBE. Without it, a cluster client
 	// uses SPUBLISH and SSUBSCRIBE if the servers are Redis 7 or later. All clients of a lock have to agree, or they exclude but
@@ -143,6 +156,9 @@ func (o Options) validate() (Options, error) {
 	}
 	if i := strings.IndexAny(o.Prefix, "{}"); i >= 0 && (o.Prefix[i] == '}' || strings.IndexByte(o.Prefix[i:], '}') <= 1) {
 		return o, fmt.Errorf("rlock: Options.Prefix is %s, want no braces, or a hash tag first, as in \"{shop}:\"", engine.Quote(o.Prefix))
+	}
+	if o.Label != "" && !kinds.IsLabel(o.Label) {
+		return o, fmt.Errorf("rlock: Options.Label is %s, want at most %d bytes of printable UTF-8, on one line", engine.Quote(o.Label), kinds.MaxLabel)
 	}
 	if err := o.Deadlock.validate(); err != nil {
 		return o, err

@@ -129,7 +129,7 @@ func (s *PermitSemaphore) Acquire(ctx context.Context) (context.Context, *Permit
 // section: if one is lost, its ctx ends, and Release gives back all that are left.
 func (s *PermitSemaphore) AcquireN(ctx context.Context, n int) (context.Context, *Permit, error) {
 	s.check(ctx)
-	return s.acquire(engine.CallerNow(ctx), n)
+	return s.acquire(engine.CallerNow(ctx).Patient(s.semaphore.MaxWait, time.Second), n)
 }
 
 // TryAcquire is Acquire with a bound on the waiting: after wait it returns [ErrNotAcquired]. If wait is 0 or less it asks once, and not at

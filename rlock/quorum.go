@@ -25,7 +25,7 @@ type QuorumMutex struct {
 // takes over from it, does not. This is what Redis calls Redlock. It does no I/O.
 //
 // Each member is a plain [Client.Mutex] of a Client of its own, mostly with the same name. Other kinds, two members of one
-// Client, and members with different leases are reported by the methods of the handle. Each of the servers has to be on its
+// Client, and members with different leases or watchdog times are reported by the methods of the handle. Each of the servers has to be on its
 // own: no replication between them, and no common cluster.
 //
 // Think twice: one server with replicas and [Options].Replicas is less to run, and a store that checks a fencing token
@@ -90,13 +90,16 @@ func (q *QuorumMutex) check(members []Locker) (specs []*engine.Spec, err error) 
 			return nil, fmt.Errorf("member %d of the quorum is no plain Mutex: tokens, readers and queues are of one server alone, "+
 				"and say nothing of the others", i+1)
 		case m.NoReentry || m.MaxHold > 0 || m.MinHold > 0 || m.Grace > 0 || m.Linger > 0:
-			return nil, fmt.Errorf("member %d of the quorum has an option that is for locks of one server: WithLease alone is for both", i+1)
+			return nil, fmt.Errorf("member %d of the quorum has an option that is for locks of one server: WithLease, WithWatchdog, "+
+				"WithMaxWait and WithAsked are for both", i+1)
 		case of[m.Engine]:
 			return nil, fmt.Errorf("member %d of the quorum is of the same Client as another one: one server has one vote", i+1)
 		case m.Mark != members[0].(*Mutex).spec.Mark: //nolint:errcheck // looked at before
 			return nil, fmt.Errorf("member %d of the quorum differs from the first in WithAsked: give it to all members", i+1)
 		case m.Lease != members[0].(*Mutex).spec.Lease: //nolint:errcheck // looked at before
 			return nil, fmt.Errorf("member %d of the quorum has another lease than the first", i+1)
+		case m.Watchdog != members[0].(*Mutex).spec.Watchdog: //nolint:errcheck // looked at before
+			return nil, fmt.Errorf("member %d of the quorum differs from the first in WithWatchdog: give the same to all members", i+1)
 		}
 		of[m.Engine] = true
 		specs = append(specs, m)
@@ -121,7 +124,11 @@ func (q *QuorumMutex) Name() string {
 // Lock waits until the lock is held or ctx is done, as [Mutex.Lock] does.
 func (q *QuorumMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	q.made(ctx)
-	return q.lockTraced(engine.CallerNow(ctx))
+	who := engine.CallerNow(ctx)
+	if q.invalid == nil {
+		who = who.Patient(q.of.Spec.MaxWait, q.attempt())
+	}
+	return q.lockTraced(who)
 }
 
 // TryLock is Lock with a bound on the waiting, see [Mutex.TryLock]. If wait is 0 or less it asks once, and not at all if a
@@ -129,13 +136,17 @@ func (q *QuorumMutex) Lock(ctx context.Context) (context.Context, UnlockFunc, er
 // moment may keep each other from the majority.
 func (q *QuorumMutex) TryLock(ctx context.Context, wait time.Duration) (context.Context, UnlockFunc, error) {
 	q.made(ctx)
-	least := time.Duration(0)
+	return q.lockTraced(engine.CallerNow(ctx).UpTo(wait, q.attempt()))
+}
+
+// attempt is the time that the first attempt is given at least.
+func (q *QuorumMutex) attempt() (least time.Duration) {
 	if q.invalid == nil {
 		for _, m := range q.of.Members {
 			least = max(least, m.Engine.MinAttempt())
 		}
 	}
-	return q.lockTraced(engine.CallerNow(ctx).UpTo(wait, least))
+	return least
 }
 
 // lockTraced is that of a Mutex.

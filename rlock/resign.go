@@ -15,6 +15,7 @@ type LeadOption interface{ applyTo(*leadership) }
 type leadership struct {
 	resigns bool
 	term    time.Duration
+	report  *Leadership // nil: nobody wants to know
 }
 
 type leadOption func(*leadership)
@@ -40,7 +41,7 @@ var errNeverAsked = errors.New("ResignWhenAsked needs a lock WithAsked")
 func (l leadership) lead(ctx context.Context, name string, fn func(ctx context.Context) error) (err, over error) {
 	if !l.resigns {
 		defer func() { over = context.Cause(ctx) }()
-		return fn(ctx), nil
+		return l.run(ctx, name, fn), nil
 	}
 	asked := engine.Asked(ctx)
 	if asked == nil {
@@ -68,5 +69,13 @@ func (l leadership) lead(ctx context.Context, name string, fn func(ctx context.C
 		cancel(nil)
 		<-ended
 	}()
-	return fn(ctx), nil
+	return l.run(ctx, name, fn), nil
+}
+
+// run runs fn, and reports that.
+func (l leadership) run(ctx context.Context, name string, fn func(ctx context.Context) error) error {
+	if l.report != nil {
+		defer l.report.begin(ctx, name)()
+	}
+	return fn(ctx)
 }

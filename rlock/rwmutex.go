@@ -35,7 +35,20 @@ type RWMutex struct {
 // wake each other; Redisson's read/write lock even enters a Mutex that is held. On a cluster, braces in a name may only be around
 // what is hashed.
 func (c *Client) RWMutex(name string, options ...Option) *RWMutex {
-	r, w := c.handle(kinds.Read, name, options), c.handle(kinds.Write, name, options)
+	return c.sidesOf(kinds.Write, name, options)
+}
+
+// FencedRWMutex is RWMutex with a fencing token for its writers, as a [Client.FencedMutex] has one: a number that rises with every hold of
+// the write side, and of a FencedMutex of that name. [FencingToken] returns it from the ctx of the writer's section, and of a reader in
+// that, as long as the writer's section is open: a [RWMutex.Downgrade] ends it. Other readers have no token, and do not change the counter.
+//
+// Use it wherever the name is locked: the writers of an RWMutex, and Redisson's, which has no such lock, do not count.
+func (c *Client) FencedRWMutex(name string, options ...Option) *RWMutex {
+	return c.sidesOf(kinds.FencedWrite, name, options)
+}
+
+func (c *Client) sidesOf(write *kinds.Kind, name string, options []Option) *RWMutex {
+	r, w := c.handle(kinds.Read, name, options), c.handle(write, name, options)
 	return &RWMutex{read: r, write: w, lock: engine.NewRW(r.spec, w.spec)}
 }
 

@@ -239,7 +239,7 @@ func (p *permits) section(outer context.Context, err error) (context.Context, Un
 	if err != nil {
 		return outer, func() error { return m.Fail(ErrNotHeld, errLockFailed) }, err
 	}
-	ctx, cancel := context.WithCancelCause(outer)
+	ctx, cancel := context.WithCancelCause(engine.SectionParent(outer))
 	var mu sync.Mutex // guards unlocked
 	unlocked := false
 	return ctx, func() error {

@@ -17,5 +17,6 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	if c.check(); ctx == nil {
 		panic("rlock: the ctx is nil")
 	}
+	defer c.disconnect()
 	return c.engine.Shutdown(ctx)
 }

@@ -30,14 +30,15 @@ const lastWords = time.Second
 
 // tellers are those of a Client. Each of the two hears of what the other one breaks.
 type tellers struct {
-	logger          *slog.Logger
-	trace           *Trace
-	watchdog, grant time.Duration // how long leases of the watchdog last, and those that other processes grant
-	logs, traces    tell.Teller
+	logger       *slog.Logger
+	trace        *Trace
+	label        string
+	grant        time.Duration // how long leases last that other processes grant
+	logs, traces tell.Teller
 }
 
 func newTellers(o Options) *tellers {
-	t := &tellers{logger: o.Logger, trace: o.Trace, watchdog: o.WatchdogTimeout, grant: engine.GrantLease(o.WatchdogTimeout)}
+	t := &tellers{logger: o.Logger, trace: o.Trace, label: o.Label, grant: engine.GrantLease(o.WatchdogTimeout)}
 	t.logs.Panicked = func(v any, stack []byte) { // what would tell of it is what has failed
 		fmt.Fprintf(os.Stderr, "rlock: panic in Options.Logger: %v\n%s", v, stack)
 	}
@@ -71,6 +72,9 @@ func (t *tellers) log(level slog.Level, text string, args ...any) {
 	runtime.Callers(3, pc[:])
 	line := slog.NewRecord(time.Now(), level, text, pc[0])
 	line.Add(args...)
+	if t.label != "" {
+		line.AddAttrs(slog.String("label", t.label))
+	}
 	t.logs.Tell(maxLines, func(dropped int) {
 		to := t.logger
 		if to == nil {
@@ -129,11 +133,12 @@ func (t *tellers) onRenewal() func([]lease.Renewal) {
 
 // renewed is told of renewals that were confirmed.
 func (t *tellers) renewed(renewals []lease.Renewal) {
-	least, late := t.watchdog, 0
+	watchdog := renewals[0].TTL // of all that one call renews
+	least, late := watchdog, 0
 	for _, r := range renewals {
-		given := t.watchdog
+		given := watchdog
 		if r.Short {
-			given = t.grant
+			given = min(given, t.grant)
 		}
 		if r.Left < given/3 {
 			late++
@@ -141,7 +146,7 @@ func (t *tellers) renewed(renewals []lease.Renewal) {
 		}
 	}
 	if late > 0 {
-		t.Warn("rlock: renewals are late", "holds", late, "left", least, "watchdog", t.watchdog)
+		t.Warn("rlock: renewals are late", "holds", late, "left", least, "watchdog", watchdog)
 	}
 	if to := t.trace; to != nil && to.Renewed != nil {
 		t.traced(maxRenewals, func() {

@@ -17,7 +17,7 @@ type Upgradeable struct{ rw *RWMutex }
 // keeps writers out, and other readers in.
 //
 // The options of the RWMutex are for the reader. The lock beside it is renewed until the unlock, or until the reader is lost; if the
-// process dies, it lasts for the watchdog time, also with a shorter [WithLease].
+// process dies, it lasts for the watchdog time of the handle, also with a shorter [WithLease].
 func (rw *RWMutex) Upgradeable() *Upgradeable { return &Upgradeable{rw.sides()} }
 
 // Name returns the name of the read/write lock.
@@ -35,7 +35,7 @@ func (u *Upgradeable) sides() *RWMutex {
 // [ErrUpgrade] at once: who may upgrade could wait for that reader.
 func (u *Upgradeable) Lock(ctx context.Context) (context.Context, UnlockFunc, error) {
 	u.sides().write.check(ctx)
-	return u.lockTraced(engine.CallerNow(ctx))
+	return u.lockTraced(u.rw.read.spec.Caller(ctx))
 }
 
 // TryLock is Lock with a bound on the waiting, as [Mutex.TryLock].
@@ -62,6 +62,7 @@ func (u *Upgradeable) lockTraced(who engine.Caller) (context.Context, UnlockFunc
 	who.Trace = trace.tracer()
 	l, gate, err := u.rw.lock.LockUpgradeable(who)
 	if err != nil {
+		err = labelled(who, err)
 		trace.ended(who.Ctx, err, nil)
 		return who.Ctx, func() error { return notLocked(r.spec) }, err
 	}
@@ -88,7 +89,7 @@ func (u *Upgradeable) lockTraced(who engine.Caller) (context.Context, UnlockFunc
 func (u *Upgradeable) Upgrade(ctx context.Context) (context.Context, UnlockFunc, error) {
 	w := u.sides().write
 	w.check(ctx)
-	return w.lockTraced(engine.CallerNow(ctx), u.rw.lock.Upgrade)
+	return w.lockTraced(w.spec.Caller(ctx), u.rw.lock.Upgrade)
 }
 
 // UpgradeDo runs fn while the reader that ctx carries is the writer: Upgrade, fn with the ctx of the writer, its unlock. Otherwise it

@@ -23,7 +23,7 @@ var rewrite = flag.Bool("rewrite", false, "TestAPI writes down what the API is n
 
 // The API of the packages that are promised is what docs/api says. A change of it is seen there, in review.
 func TestAPI(t *testing.T) {
-	for _, folder := range []string{"rlock", "rlocktest", "rlockotel"} {
+	for _, folder := range []string{"rlock", "rlocktest", "rlockgoredis", "rlockotel"} {
 		golden := filepath.Join("..", "docs", "api", folder+".txt")
 		is := exported(t, filepath.Join("..", folder))
 		if *rewrite {

@@ -40,10 +40,11 @@ func TestAtomicMoveUnderHolderAndWaiters(t *testing.T) {
 	c := redistest.StartCluster(t, 3, 0)
 	look := c.Client(t)
 	for kind, lock := range map[string]func(*rlock.Client, string) *rlock.Mutex{
-		"plain":  func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name) },
-		"fenced": func(c *rlock.Client, name string) *rlock.Mutex { return c.FencedMutex(name) },
-		"fair":   func(c *rlock.Client, name string) *rlock.Mutex { return c.FairMutex(name) },
-		"write":  func(c *rlock.Client, name string) *rlock.Mutex { return c.RWMutex(name).Write() },
+		"plain":        func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name) },
+		"fenced":       func(c *rlock.Client, name string) *rlock.Mutex { return c.FencedMutex(name) },
+		"fair":         func(c *rlock.Client, name string) *rlock.Mutex { return c.FairMutex(name) },
+		"write":        func(c *rlock.Client, name string) *rlock.Mutex { return c.RWMutex(name).Write() },
+		"fenced write": func(c *rlock.Client, name string) *rlock.Mutex { return c.FencedRWMutex(name).Write() },
 	} {
 		for pubsub, o := range map[string]rlock.Options{"sharded": {}, "plain": {PlainPubSub: true}} {
 			t.Run(kind+"/"+pubsub, func(t *testing.T) {

@@ -73,7 +73,7 @@ func respSize(words []string) (n int) {
 	return n
 }
 
-// What docs/locks.md says under "What being spoken to costs": unused, used while nobody asks, and used and asked, each of the holder and of a waiter of
+// What docs/locks.md says under "Costs of optional features": unused, used while nobody asks, and used and asked, each of the holder and of a waiter of
 // another process. Numbers are those of one lock.
 func TestCostsOfBeingSpokenTo(t *testing.T) {
 	redistest.Parallel(t)

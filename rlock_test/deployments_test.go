@@ -113,24 +113,28 @@ func TestFirstLockOnAClusterWithADeadNode(t *testing.T) {
 	}
 }
 
-// A fenced lock has two keys. A name with which they cannot share a slot is refused.
+// A fenced lock has two keys, and so has a fenced writer. A name with which they cannot share a slot is refused.
 func TestFencedNamesOnACluster(t *testing.T) {
 	redistest.Parallel(t)
 	c := newClient(t, redistest.StartCluster(t, 3, 0).Client(t))
 	for name, fits := range map[string]bool{"a": true, "a:{b}:c": true, "a{b": false, "{": false, "a{}b": false} {
-		m := c.FencedMutex(name)
-		err := m.Do(context.Background(), func(context.Context) error { return nil })
-		if fits {
-			require.NoError(t, err, name)
-		} else {
-			require.ErrorContains(t, err, "another slot", name)
-			_, _, err = m.TryLock(context.Background(), 0)
-			require.ErrorContains(t, err, "another slot", name)
+		for _, m := range []*rlock.Mutex{c.FencedMutex(name), c.FencedRWMutex(name).Write()} {
+			err := m.Do(context.Background(), func(context.Context) error { return nil })
+			if fits {
+				require.NoError(t, err, name)
+			} else {
+				require.ErrorContains(t, err, "another slot", name)
+				_, _, err = m.TryLock(context.Background(), 0)
+				require.ErrorContains(t, err, "another slot", name)
+			}
+			locked, err := m.IsLocked(context.Background())
+			require.NoError(t, err)
+			require.False(t, locked, name)
 		}
-		locked, err := m.IsLocked(context.Background())
-		require.NoError(t, err)
-		require.False(t, locked, name)
-		for kind, m := range map[string]*rlock.Mutex{"plain": c.Mutex(name), "fenced": m, "fair": c.FairMutex(name), "read": c.RWMutex(name).Read()} {
+		for kind, m := range map[string]*rlock.Mutex{
+			"plain": c.Mutex(name), "fenced": c.FencedMutex(name), "fair": c.FairMutex(name), "read": c.RWMutex(name).Read(),
+			"fenced write": c.FencedRWMutex(name).Write(),
+		} {
 			_, err := m.Info(context.Background())
 			_, err2 := m.ForceUnlock(context.Background())
 			if fits || kind == "plain" {

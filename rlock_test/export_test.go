@@ -16,7 +16,10 @@ import (
 
 // exportable are the locks of which a hold can be taken along.
 func exportable(c *rlock.Client, name string, o ...rlock.Option) map[string]*rlock.Mutex {
-	return map[string]*rlock.Mutex{"plain": c.Mutex(name, o...), "fenced": c.FencedMutex(name, o...), "write": c.RWMutex(name, o...).Write()}
+	return map[string]*rlock.Mutex{
+		"plain": c.Mutex(name, o...), "fenced": c.FencedMutex(name, o...),
+		"write": c.RWMutex(name, o...).Write(), "fenced write": c.FencedRWMutex(name, o...).Write(),
+	}
 }
 
 // ownersOf are the fields of the hash that are owners.
@@ -45,7 +48,7 @@ func takenAlong(t testing.TB, m *rlock.Mutex, o ...rlock.ExportOption) string {
 // Adopt on all is as after a Lock. What Redis shows says nothing of the ticket.
 func TestExport(t *testing.T) {
 	redistest.Parallel(t)
-	for _, kind := range []string{"plain", "fenced", "write"} {
+	for _, kind := range []string{"plain", "fenced", "write", "fenced write"} {
 		for _, to := range []string{"another process", "the same Client"} {
 			t.Run(kind+"/"+to, func(t *testing.T) {
 				redistest.Parallel(t)
@@ -59,7 +62,7 @@ func TestExport(t *testing.T) {
 				require.NoError(t, err)
 				owner := rlock.Owner(ctx)
 				token, fenced := m.FencingToken(ctx)
-				require.Equal(t, kind == "fenced", fenced)
+				require.Equal(t, strings.HasPrefix(kind, "fenced"), fenced)
 
 				ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Minute))
 				require.NoError(t, err)
@@ -103,6 +106,8 @@ func TestExport(t *testing.T) {
 				require.LessOrEqual(t, b.pttl(t, b.name), 30*time.Second, "the lease is that of any hold")
 				next, _ := rlock.FencingToken(ctx, b.name)
 				require.Equal(t, fenced, next > token)
+				same, _ := exportable(adopter, b.name)[kind].FencingToken(ctx)
+				require.Equal(t, next, same)
 				held, err := exportable(adopter, b.name)[kind].IsHeld(ctx)
 				require.NoError(t, err)
 				require.True(t, held)

@@ -23,8 +23,9 @@ func TestFencingCounterOutOfRange(t *testing.T) {
 		"9223372036854775807": 0, "-1": 0, "-2": 0, "-9223372036854775808": 0, "1.5": 0,
 	} {
 		for how, locker := range map[string]func(b bench) rlock.Locker{
-			"one": func(b bench) rlock.Locker { return b.FencedMutex(b.name) },
-			"all": func(b bench) rlock.Locker { return rlock.All(b.FencedMutex(b.name), b.Mutex(b.name+":2")) },
+			"one":   func(b bench) rlock.Locker { return b.FencedMutex(b.name) },
+			"write": func(b bench) rlock.Locker { return b.FencedRWMutex(b.name).Write() },
+			"all":   func(b bench) rlock.Locker { return rlock.All(b.FencedMutex(b.name), b.Mutex(b.name+":2")) },
 		} {
 			t.Run(how+"/"+start, func(t *testing.T) {
 				redistest.Parallel(t)

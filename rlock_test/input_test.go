@@ -111,6 +111,9 @@ func TestBadHandles(t *testing.T) {
 		{b.Mutex(b.name, rlock.WithMaxHold(0)), "WithMaxHold is 0s, want at least 1ms"},
 		{b.Mutex(b.name, rlock.WithMinHold(-1)), "WithMinHold is -1ns, want at least 1ms"},
 		{b.Mutex(b.name, rlock.WithGrace(time.Millisecond-1)), "WithGrace is 999.999µs, want at least 1ms"},
+		{b.Mutex(b.name, rlock.WithWatchdog(0)), "WithWatchdog is 0s, want at least 100ms"},
+		{b.Mutex(b.name, rlock.WithWatchdog(rlock.MinWatchdogTimeout-1)), "WithWatchdog is 99.999999ms, want at least 100ms"},
+		{b.Mutex(b.name, rlock.WithWatchdog(time.Second), rlock.WithLease(time.Second)), "use one of them"},
 		{b.FairMutex(b.name, rlock.WithMinHold(time.Second)), "cannot stay taken after its unlock"},
 	} {
 		got, noop, err := tc.m.Lock(ctx)

@@ -183,7 +183,8 @@ func (w *world) forced(t *testing.T, holder, waiter, by actor) {
 	unlock(t, waiter, name)
 }
 
-// Both sides draw their tokens from one counter.
+// Both sides draw their tokens from one counter, which the writer of a read/write lock of that name raises as well. Redisson's writer leaves it
+// as it is.
 func (w *world) fencing(t *testing.T) {
 	name, java := redistest.Name(t), w.java.thread()
 	m, coded := w.watch.FencedMutex(name), "fenced/"+url.QueryEscape(name)
@@ -207,6 +208,21 @@ func (w *world) fencing(t *testing.T) {
 		require.Equal(t, last+3, token)
 		require.NoError(t, got.unlock())
 	}
+	rw := w.watch.FencedRWMutex(name)
+	for last := int64(6); last < 9; last++ {
+		require.NoError(t, rw.Write().Do(t.Context(), func(ctx context.Context) error {
+			token, _ := rlock.FencingToken(ctx, name)
+			require.Equal(t, last+1, token)
+			return nil
+		}))
+		if last == 7 { // in between
+			thread, write := w.java.thread(), "write/"+url.QueryEscape(name)
+			require.NoError(t, thread.do(t, "lock", write).err)
+			require.NoError(t, thread.do(t, "unlock", write).err)
+		}
+	}
+	require.Equal(t, "10", java.ask(t, "token", coded))
+	require.NoError(t, java.do(t, "unlock", coded).err)
 }
 
 // A lock that Go leaves taken for a while is Java's when that is over, though Java was told of a longer time before, and though

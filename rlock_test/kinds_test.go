@@ -19,21 +19,23 @@ func ofAllKinds(c *rlock.Client, name string) map[string]*rlock.Mutex {
 	rw := c.RWMutex(name)
 	return map[string]*rlock.Mutex{
 		"plain": c.Mutex(name), "fenced": c.FencedMutex(name), "fair": c.FairMutex(name), "read": rw.Read(), "write": rw.Write(),
+		"fenced write": c.FencedRWMutex(name).Write(),
 	}
 }
 
 // G1: locks of all kinds with one name in one Client do not take the holds of each other for their own: plain, fenced and fair ones
-// re-enter each other, a writer lets a reader in, and all others are refused.
+// re-enter each other, and so do writers with and without tokens; a writer lets a reader in, and all others are refused.
 func TestKindsOfOneNameNest(t *testing.T) {
 	b := newBench(t)
 	ctx := context.Background()
 	whole := map[string]bool{"plain": true, "fenced": true, "fair": true}
+	writes := map[string]bool{"write": true, "fenced write": true}
 	for outerName, outer := range ofAllKinds(b.Client, b.name) {
 		for innerName, inner := range ofAllKinds(b.Client, b.name) {
 			what := innerName + " in " + outerName
 			section, unlock, err := outer.Lock(ctx)
 			require.NoError(t, err)
-			enters := whole[outerName] && whole[innerName] || outerName == innerName
+			enters := whole[outerName] && whole[innerName] || writes[outerName] && writes[innerName] || outerName == innerName
 			held, err := inner.HoldCount(section)
 			require.NoError(t, err)
 			require.Equal(t, enters, held == 1, what)
@@ -46,10 +48,10 @@ func TestKindsOfOneNameNest(t *testing.T) {
 				held, err := outer.HoldCount(nested)
 				require.NoError(t, err)
 				require.Equal(t, 2, held, what)
-			case outerName == "write" && innerName == "read":
+			case writes[outerName] && innerName == "read":
 				require.NoError(t, err, what)
 				require.NotEqual(t, rlock.Owner(section), rlock.Owner(nested))
-			case outerName == "read" && innerName == "write":
+			case outerName == "read" && writes[innerName]:
 				require.ErrorIs(t, err, rlock.ErrUpgrade, what)
 			default:
 				require.ErrorIs(t, err, rlock.ErrNotAcquired, what)

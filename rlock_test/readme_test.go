@@ -14,18 +14,18 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// readmeACL returns the words of the command in README.md that makes a user, without redis-cli.
-func readmeACL(t *testing.T) []string {
+// docsACL returns the words of the command in docs/operating.md that makes a user, without redis-cli.
+func docsACL(t *testing.T) []string {
 	t.Helper()
-	text, err := os.ReadFile("../README.md")
+	text, err := os.ReadFile("../docs/operating.md")
 	require.NoError(t, err)
-	_, command, ok := strings.Cut(string(text), "redis-cli ACL SETUSER")
-	require.True(t, ok, "README.md has an ACL")
-	command, _, _ = strings.Cut(command, "```")
-	return append([]string{"ACL", "SETUSER"}, strings.Fields(strings.NewReplacer("'", "", "\\\n", " ").Replace(command))...)
+	_, command, ok := strings.Cut(strings.ReplaceAll(string(text), "\\\n", " "), "redis-cli ACL SETUSER")
+	require.True(t, ok, "docs/operating.md has an ACL")
+	command, _, _ = strings.Cut(command, "\n")
+	return append([]string{"ACL", "SETUSER"}, strings.Fields(strings.ReplaceAll(command, "'", ""))...)
 }
 
-// The rights in README.md are enough for locks of all kinds, for waiting and for the questions, and they open no other key or channel.
+// The rights in docs/operating.md are enough for locks of all kinds, for waiting and for the questions, and they open no other key or channel.
 func TestReadmeACL(t *testing.T) {
 	type dialer func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client
 	for name, start := range map[string]func(*testing.T) (dial dialer, admins []*redistest.Server){
@@ -44,7 +44,7 @@ func TestReadmeACL(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dial, servers := start(t)
-			command := readmeACL(t)
+			command := docsACL(t)
 			var admins []rueidis.Client
 			for _, s := range servers {
 				node := s.Client(t, redistest.Single)
@@ -52,9 +52,10 @@ func TestReadmeACL(t *testing.T) {
 				admins = append(admins, node)
 			}
 			shop := func() rueidis.Client {
-				return dial(t, func(o *rueidis.ClientOption) { o.Username, o.Password = command[2], "SECRET" })
+				return dial(t, func(o *rueidis.ClientOption) { o.Username, o.Password = command[2], "secret" })
 			}
-			useAllKinds(t, newClient(t, shop()), newClient(t, shop()))
+			named := rlock.Options{Prefix: "shop:"}
+			useAllKinds(t, newClient(t, shop(), named), newClient(t, shop(), named))
 			for _, node := range admins {
 				refused, err := node.Do(t.Context(), node.B().Arbitrary("ACL", "LOG").Build()).ToArray()
 				require.NoError(t, err)

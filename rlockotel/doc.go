@@ -25,7 +25,7 @@
 //
 // # Attributes
 //
-//	rlock.kind     on all: mutex, fenced, fair, read, write, upgradeable, all, quorum, latch
+//	rlock.kind     on all: mutex, fenced, fair, read, write, fenced write, upgradeable, all, quorum, latch
 //	rlock.group    on all, see [WithGroup]
 //	rlock.outcome  of an acquire: acquired; not_acquired, if its time ended while others had the lock; error
 //	rlock.path     of an acquire that succeeded: free, reentry, handoff, grant, woken, shared, see [rlock.Path]; of a hand-off:
@@ -39,7 +39,7 @@
 // # Spans
 //
 // A Lock that had to wait makes a span called rlock.acquire, if the span of its ctx is recording: its child, from the call of Lock
-// until it returned. It has the attributes above, rlock.name, and rlock.holder if others had the lock to the end. If a section of the same
-// process handed the lock over, it has a link to the span of that section. A Lock that did not wait makes none: if the Redis client
+// until it returned. It has the attributes above, rlock.name, and if others had the lock to the end rlock.holder, and rlock.holder.label if
+// their Client has an Options.Label. If a section of the same process handed the lock over, it has a link to the span of that section. A Lock that did not wait makes none: if the Redis client
 // makes spans of its commands, as rueidisotel does, those are children of the span of the caller.
 package rlockotel

@@ -198,6 +198,9 @@ func (t *telemetry) span(ctx context.Context, name string, s series, waited time
 	var refused *rlock.NotAcquiredError
 	if errors.As(err, &refused) && refused.Holder != "" {
 		attributes = append(attributes, attribute.String("rlock.holder", refused.Holder))
+		if refused.HolderLabel != "" {
+			attributes = append(attributes, attribute.String("rlock.holder.label", refused.HolderLabel))
+		}
 	}
 	options := []trace.SpanStartOption{trace.WithTimestamp(now.Add(-waited)), trace.WithAttributes(attributes...)}
 	if by.IsValid() {

@@ -477,8 +477,9 @@ func TestSpanOfAContendedLock(t *testing.T) {
 	require.Equal(t, sdktrace.Status{Code: codes.Error, Description: err.Error()}, e.span(t, "rlock.acquire").Status)
 
 	e.spans.Reset()
-	e.trace.Failed(second, rlock.FailedInfo{WasWaiting: true, Err: &rlock.NotAcquiredError{Holder: "9b1f0c1e:1"}})
+	e.trace.Failed(second, rlock.FailedInfo{WasWaiting: true, Err: &rlock.NotAcquiredError{Holder: "9b1f0c1e:1", HolderLabel: "pod-7"}})
 	require.Contains(t, e.span(t, "rlock.acquire").Attributes, attribute.String("rlock.holder", "9b1f0c1e:1"))
+	require.Contains(t, e.span(t, "rlock.acquire").Attributes, attribute.String("rlock.holder.label", "pod-7"))
 
 	e.spans.Reset()
 	last = lockWaiting(context.Background(), t, c, m) // without a span

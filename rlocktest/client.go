@@ -238,8 +238,8 @@ func (c *Client) CountDownElsewhere(name string) {
 }
 
 // Crash has the process of a Client that [Client.Elsewhere] returned die at this moment. What it holds stays in Redis, and is renewed no
-// more: others get the lock when its lease is over, which is [rlock.Options].WatchdogTimeout after the last renewal, or that of its
-// [rlock.WithLease]. A place in a queue stays, too, and nothing of all that is reported at the end of the test. Goroutines of the test
+// more: others get the lock when its lease is over, which is [rlock.Options].WatchdogTimeout or its [rlock.WithWatchdog] after the last
+// renewal, or that of its [rlock.WithLease]. A place in a queue stays, too, and nothing of all that is reported at the end of the test. Goroutines of the test
 // that wait for its locks, or are in its sections, cannot die with it: they are told that their Client is closed.
 func (c *Client) Crash(elsewhere *rlock.Client) {
 	c.t.Helper()

@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/rlocktest"
 )
 
-// The code of docs/testing-your-code.md, which is shown there in this form.
+// The code of docs/testing-your-code.md, which shows some of it in this form.
 
 type Shop struct {
 	locks *rlock.Client
@@ -225,7 +225,7 @@ func (l freeLock) TryLock(ctx context.Context, _ time.Duration) (context.Context
 	return l.Lock(ctx)
 }
 
-// The page and the package comment show what is above.
+// What the page and the package comment show is above.
 func TestPage(t *testing.T) {
 	require.NoError(t, shipUnder(t.Context(), freeLock{}))
 

@@ -1,6 +1,6 @@
 // Rlockvet finds mistakes in code that uses package rlock: an error of Lock that is ignored, a section that goes on with another ctx
-// than its own, a ctx that is used after its section, and an unlock that is not called, or not when it should be. It knows the
-// permits of semaphores, too.
+// than its own, a ctx that is used after its section, an unlock that is not called, or not when it should be, and comparisons and
+// durations that cannot mean what they say. It knows the permits of semaphores, too.
 //
 //	go run github.com/go-rlock/rlock/rlockvet@latest ./...
 //

@@ -77,14 +77,22 @@ func TestRealLibrary(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range []string{
-		"outerctx/outerctx.go", "outerctx/outerctx_test.go",
-		"endedctx/endedctx.go", "endedctx/endedctx_test.go",
-		"lostunlock/lostunlock.go", "lostunlock/lostunlock_test.go", "lostunlock/kit.go", "lostunlock/semaphore.go",
-		"lockerr/lockerr.go", "lockerr/lockerr_test.go", "lockerr/semaphore.go",
-		"permit/outerctx/outerctx.go", "permit/endedctx/endedctx.go", "permit/lostunlock/lostunlock.go", "permit/lockerr/lockerr.go",
-	} {
-		text := read(filepath.Join("checks", "testdata", "src", name))
+	analyzers := []string{"outerctx", "endedctx", "lostunlock", "lockerr", "misuse"}
+	data := filepath.Join("checks", "testdata", "src")
+	var files []string
+	for _, analyzer := range analyzers {
+		for _, dir := range []string{analyzer, "permit/" + analyzer} {
+			found, err := filepath.Glob(filepath.Join(data, dir, "*.go"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, file := range found {
+				files = append(files, dir+"/"+filepath.Base(file))
+			}
+		}
+	}
+	for _, name := range files {
+		text := read(filepath.Join(data, name))
 		add(name, regexp.MustCompile("// want `.*").ReplaceAllString(text, "// want "), "// want ")
 	}
 	page := `package page
@@ -98,8 +106,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-func charge(context.Context) error { return nil }
-func report(context.Context) error { return nil }
+func charge(ctx context.Context) error { return ctx.Err() }
+func report(ctx context.Context) error { return ctx.Err() }
 `
 	for _, block := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(read(filepath.Join(root, "docs", "rlockvet.md")), -1) {
 		page += "\n" + block[1]
@@ -128,9 +136,10 @@ func report(context.Context) error { return nil }
 			t.Errorf("%s %s: not found: %s", name, args, w)
 		}
 	}
-	for _, analyzer := range []string{"outerctx", "endedctx", "lostunlock", "lockerr"} {
-		for _, dir := range []string{analyzer, "permit/" + analyzer} {
-			check(dir+"/", "go", "vet", "-vettool="+tool, "-"+analyzer, "./"+dir)
+	for dir := range want {
+		if dir != "page/" {
+			analyzer := path.Base(dir)
+			check(dir, "go", "vet", "-vettool="+tool, "-"+analyzer, "./"+dir)
 		}
 	}
 	check("page/", "go", "vet", "-vettool="+tool, "./page")

@@ -1,20 +1,10 @@
 package main
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"encoding/pem"
-	"io"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -96,7 +86,7 @@ func TestPasswords(t *testing.T) {
 func TestCACert(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	addr, ca := serveTLS(t, s.Addr())
+	addr, ca := redistest.StartTLS(t, s.Addr())
 	require.Equal(t, result{}, call(t, addr, "ls", "-cacert", ca))
 	require.Equal(t, result{}, call(t, "rediss://"+addr, "ls", "-cacert", ca))
 	require.Equal(t, result{}, call(t, "rediss://"+addr+"?skip_verify", "ls"))
@@ -113,44 +103,4 @@ func TestCACert(t *testing.T) {
 	r = call(t, addr, "ls", "-cacert", binary)
 	require.Equal(t, exitUsage, r.code)
 	require.Contains(t, r.err, "no certificate")
-}
-
-// serveTLS puts TLS before a server, and returns where, and the file of its certificate.
-func serveTLS(t *testing.T, backend string) (addr, ca string) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	cert := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, cert, cert, key.Public(), key)
-	require.NoError(t, err)
-	ca = filepath.Join(t.TempDir(), "ca.pem")
-	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600))
-	ln, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS12,
-	})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = ln.Close() })
-	go func() { // ends with the listener
-		for {
-			front, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			back, err := net.Dial("tcp", backend)
-			if err != nil {
-				_ = front.Close()
-				continue
-			}
-			pass := func(to, from net.Conn) { // ends with either of the two
-				_, _ = io.Copy(to, from)
-				_, _ = to.Close(), from.Close()
-			}
-			go pass(front, back)
-			go pass(back, front)
-		}
-	}()
-	return ln.Addr().String(), ca
 }

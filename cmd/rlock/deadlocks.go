@@ -62,6 +62,7 @@ func (p *program) deadlocks(args []string) int {
 				return p.failed(ctx, v.at(err))
 			}
 			cycles := deadlock.Cycles(w.waits)
+			w.labels = v.labelsOf(ctx, w.waits)
 			if *asJSON {
 				p.jsonStandstills(w, cycles)
 			} else {
@@ -116,7 +117,7 @@ func (p *program) printStandstills(w standstills, cycles [][]*deadlock.Seen) {
 		others = true
 		p.printWait(s, s.Holds)
 		for _, owner := range s.Blockers {
-			fmt.Fprintf(p.out, "    behind %s, which %s\n", clean(owner), w.leadsTo(owner))
+			fmt.Fprintf(p.out, "    behind %s, which %s\n", clean(labelled(w.labels[clientID(owner)], owner)), w.leadsTo(owner))
 			unknown = unknown || !w.isKnown(owner)
 		}
 	}
@@ -126,6 +127,19 @@ func (p *program) printStandstills(w standstills, cycles [][]*deadlock.Seen) {
 	if len(w.silent) > 0 {
 		fmt.Fprintf(p.err, "rlock: %d of %d Clients did not answer within %s\n", len(w.silent), w.asked, answersTime)
 	}
+}
+
+// labelsOf are the labels of those in the way of the waits.
+func (v *viewer) labelsOf(ctx context.Context, waits []deadlock.Seen) map[string]string {
+	ids := make(map[string]bool)
+	for i := range waits {
+		for _, owner := range waits[i].Blockers {
+			if mayHaveLabel(owner) {
+				ids[clientID(owner)] = true
+			}
+		}
+	}
+	return v.labels(ctx, ids)
 }
 
 // whyUnknown says why an owner may say nothing.
@@ -138,7 +152,11 @@ func (p *program) printWait(s *deadlock.Seen, holds []deadlock.SeenHold) {
 	for _, h := range holds {
 		names = append(names, fmt.Sprintf("%q for %s", h.Name, short(time.Since(h.Since))))
 	}
-	fmt.Fprintf(p.out, "  %s\n", clean(fmt.Sprintf("%s (pid %d, client %s)", s.Host, s.PID, s.Client)))
+	who := s.Host
+	if s.Label != "" {
+		who = fmt.Sprintf("%q on %s", s.Label, s.Host)
+	}
+	fmt.Fprintf(p.out, "  %s\n", clean(fmt.Sprintf("%s (pid %d, client %s)", who, s.PID, s.Client)))
 	fmt.Fprintf(p.out, "    %s\n", clean(fmt.Sprintf("holds %s, waits for %q for %s",
 		strings.Join(names, ", "), s.Lock, short(time.Since(s.Began)))))
 }

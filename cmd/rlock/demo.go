@@ -6,62 +6,44 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"os"
-	"os/signal"
-	"syscall"
+	"sync"
 	"time"
-
-	"github.com/redis/rueidis"
 )
 
-// plan says how long what takes.
-type plan struct {
-	watchdog  time.Duration
-	processes int
-	cheats    int           // so many leave out the lock, and nobody is killed
-	before    time.Duration // normal work
-	hold      time.Duration // how long the victim stays inside before it is killed
-	after     time.Duration // normal work after the takeover
-	patience  time.Duration // for what should take no time
-}
-
-func newPlan(cheats int) plan {
-	p := plan{
-		watchdog: 2 * time.Second, processes: 4, cheats: cheats,
-		before: 3500 * time.Millisecond, hold: time.Second, after: 3 * time.Second, patience: 10 * time.Second,
-	}
-	if cheats > 0 {
-		p.before = 2 * time.Second
-	}
-	return p
-}
+const (
+	demoProcesses = 4
+	demoWatchdog  = 2 * time.Second
+	demoPatience  = 10 * time.Second // for what should take no time
+)
 
 // demo is a run of the shop.
 type demo struct {
 	program
-	plan      plan
+	shop      // without clerks
 	screen    screen
-	server    *server
-	config    workerConfig
-	rdb       rueidis.Client
+	cheats    int           // so many processes leave out the lock, and none is killed
+	before    time.Duration // normal work, before anything happens
 	processes []*process
+	inbox     chan message   // from the processes
+	listeners sync.WaitGroup // who put it there
+	ticker    *time.Ticker   // for lines of progress
 	record    *record
-	inbox     chan message
-	ticker    *time.Ticker
 }
 
 func (p *program) demo(args []string) int {
+	d := &demo{program: *p, screen: p.screen(), before: 3500 * time.Millisecond, inbox: make(chan message, 1024)}
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
-	cheats := flags.Int("cheats", 0, "")
+	flags.IntVar(&d.cheats, "cheats", 0, "")
 	if code, ok := p.parse(flags, args); !ok {
 		return code
 	}
-	d := &demo{program: *p, plan: newPlan(*cheats), screen: p.screen(), inbox: make(chan message, 1024)}
 	switch {
 	case flags.NArg() > 0:
 		return p.misuse(errors.New("demo takes no arguments"), "demo")
-	case *cheats < 0 || *cheats > d.plan.processes:
-		return p.misuse(fmt.Errorf("-cheats is from 0 to %d", d.plan.processes), "demo")
+	case d.cheats < 0 || d.cheats > demoProcesses:
+		return p.misuse(fmt.Errorf("-cheats is from 0 to %d", demoProcesses), "demo")
+	case d.cheats > 0:
+		d.before = 2 * time.Second
 	}
 	ctx, stop := interruptible()
 	defer stop()
@@ -73,117 +55,142 @@ func (p *program) demo(args []string) int {
 	case errors.As(context.Cause(ctx), &s):
 		fmt.Fprintln(p.err, "rlock: demo ended by signal:", s)
 		return s.exitCode()
-	default:
-		fmt.Fprintln(d.screen, d.screen.bad("FAILED:"), trimPrefix(err))
-		return exitFailed
 	}
-}
-
-// interruptible returns a context that a signal ends, and becomes its cause.
-func interruptible() (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, heeded(os.Interrupt, syscall.SIGTERM)...)
-	go func() { // ends with ctx
-		select {
-		case s := <-signals:
-			cancel(signalled{s})
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() {
-		signal.Stop(signals)
-		cancel(nil)
-	}
+	fmt.Fprintln(d.screen, d.screen.bad("FAILED:"), trimPrefix(err))
+	return exitFailed
 }
 
 // run shows everything, and leaves nothing behind.
 func (d *demo) run(ctx context.Context) (err error) {
-	if d.server, err = d.findServer(ctx); err != nil {
+	d.Prefix = "rlock-demo:" + rand.Text()[:8]
+	about, stop, err := d.findServer(ctx)
+	if err != nil {
 		return err
 	}
-	defer d.server.stop()
-	d.config = workerConfig{
-		Addr: d.server.addr, Embedded: d.server.embedded, Watchdog: d.plan.watchdog,
-		Prefix: "rlock-demo:" + rand.Text()[:8],
-	}
-	if d.rdb, err = d.config.connect(); err != nil {
+	defer stop()
+	if d.rdb, err = d.workerConfig.connect(); err != nil {
 		return err
 	}
 	defer d.rdb.Close()
 	defer d.removeKeys()
-	if err := d.set(ctx, tea, stockAtOpening); err != nil {
-		return err
-	}
-	if err := d.set(ctx, till, 0); err != nil {
-		return err
-	}
+	d.introduce(about)
+	d.record = &record{start: time.Now()}
 	d.ticker = time.NewTicker(time.Second)
 	defer d.ticker.Stop()
-	d.record = newRecord(time.Now())
-	d.introduce()
-
-	quit := make(chan struct{})
-	defer d.endProcesses(quit)
-	for i := range d.plan.processes {
-		config := d.config
-		config.Letter = string(rune('A' + i))
-		config.Cheats = i >= d.plan.processes-d.plan.cheats
-		w, err := startProcess(d.self, config, d.inbox, quit)
-		if w != nil {
-			d.processes = append(d.processes, w)
-		}
-		if err != nil {
+	defer d.endProcesses()
+	for i := range demoProcesses {
+		config := d.workerConfig
+		config.Letter, config.Cheats = string(rune('A'+i)), i >= demoProcesses-d.cheats
+		if err := d.startProcess(config); err != nil {
 			return err
 		}
 	}
-	if err := d.perform(ctx); err != nil {
+	d.say("the shop opens; process ids%s", d.each(func(p *process) int { return p.cmd.Process.Pid }))
+	if err := d.follow(ctx, d.before, "", nil); err != nil {
 		return err
 	}
+	if d.cheats == 0 {
+		if err := d.crash(ctx, d.processes[1]); err != nil {
+			return err
+		}
+		if err := d.follow(ctx, 3*time.Second, "", nil); err != nil {
+			return err
+		}
+	}
+	d.say("closing time: everybody finishes what they began")
+	for _, p := range d.processes {
+		_ = p.in.Close()
+	}
+	for _, p := range d.processes {
+		if err := d.follow(ctx, demoPatience, p.Letter+" has ended", func() bool { return p.ended }); err != nil {
+			return err
+		}
+	}
+	d.explain()
 	return d.judge(ctx)
 }
 
-func (d *demo) tellAll(word string) error {
-	for _, w := range d.processes {
-		if w.killed {
-			continue
+// crash kills a process while it holds both locks.
+func (d *demo) crash(ctx context.Context, victim *process) error {
+	if _, err := fmt.Fprintln(victim.in, "crash"); err != nil {
+		return err
+	}
+	if err := d.follow(ctx, demoPatience, victim.Letter+" is inside", func() bool { return d.record.isStuck(victim.Letter) }); err != nil {
+		return err
+	}
+	d.say("%s hangs inside Charge. It holds %s, two deep, and %s; all wait", victim.Letter, tea, till)
+	if err := d.follow(ctx, time.Second, "", nil); err != nil {
+		return err
+	}
+	death := time.Now()
+	victim.kill()
+	if err := d.follow(ctx, demoPatience, victim.Letter+" is dead", func() bool { return victim.ended }); err != nil {
+		return err
+	}
+	d.record.died(victim.Letter, death)
+	d.say("%s is killed (SIGKILL). It can't unlock: its lease runs on in Redis", victim.Letter)
+	if err := d.checkLocks(ctx, true); err != nil {
+		return err
+	}
+	var next *span
+	err := d.follow(ctx, demoPatience, "somebody takes "+tea+" over", func() bool {
+		next = d.record.takeover()
+		return next != nil
+	})
+	if err == nil {
+		d.say("%s is inside: the lease ran out %v after the kill", next.Process, round(next.From.Sub(death)))
+	}
+	return err
+}
+
+// checkLocks asks Redis whether the locks are held, as they should be or not.
+func (d *demo) checkLocks(ctx context.Context, held bool) error {
+	for _, lock := range []string{tea, till} {
+		n, err := d.rdb.Do(ctx, d.rdb.B().Exists().Key(d.key("lock", lock)).Build()).AsInt64()
+		if err == nil && (n > 0) != held {
+			err = fmt.Errorf("%s is held: %v, and should be: %v", lock, n > 0, held)
 		}
-		if err := w.tell(word); err != nil {
+		if err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (d *demo) letters() []string {
-	letters := make([]string, len(d.processes))
-	for i, w := range d.processes {
-		letters[i] = w.Letter
+// judge checks what happened and says so.
+func (d *demo) judge(ctx context.Context) error {
+	if err := d.checkLocks(ctx, false); err != nil {
+		return err
 	}
-	return letters
-}
-
-// endProcesses ends what still runs.
-func (d *demo) endProcesses(quit chan struct{}) {
-	close(quit)
-	for _, w := range d.processes {
-		_ = w.cmd.Process.Kill()
-		<-w.reaped
+	counters := make(map[string]int)
+	for _, what := range []string{tea, till} {
+		n, err := d.count(ctx, what)
+		if err != nil {
+			return err
+		}
+		counters[what] = n
 	}
-}
-
-func (d *demo) set(ctx context.Context, what string, n int64) error {
-	cmd := d.rdb.B().Set().Key(d.config.key("count", what)).Value(fmt.Sprint(n)).Build()
-	return d.rdb.Do(ctx, cmd).Error()
+	overlaps, err := d.record.check(counters)
+	for _, text := range overlaps[:min(3, len(overlaps))] {
+		fmt.Fprintln(d.screen, "overlap ", text)
+	}
+	if d.cheats > 0 {
+		fmt.Fprintf(d.screen, "%d of %d processes left out the lock\n", d.cheats, demoProcesses)
+	}
+	if err == nil {
+		fmt.Fprintf(d.screen, "%s %d sections, 0 overlaps, 0 lost updates, %d crash survived\n",
+			d.screen.good("ok:"), len(d.record.sections(tea))+len(d.record.sections(till)), min(1, len(d.record.victim)))
+	}
+	return err
 }
 
 // removeKeys leaves the server as it was, also after an interruption.
 func (d *demo) removeKeys() {
-	ctx, cancel := context.WithTimeout(context.Background(), d.plan.patience)
+	ctx, cancel := context.WithTimeout(context.Background(), demoPatience)
 	defer cancel()
 	for _, kind := range []string{"lock", "count", "inside"} {
 		for _, what := range []string{tea, till} {
-			_ = d.rdb.Do(ctx, d.rdb.B().Del().Key(d.config.key(kind, what)).Build()).Error()
+			_ = d.rdb.Do(ctx, d.rdb.B().Del().Key(d.key(kind, what)).Build()).Error()
 		}
 	}
 }

@@ -12,107 +12,86 @@ const chartColumns = 72
 // levels show which part of a column's time a process was inside.
 var levels = []rune(" ▁▂▃▄▅▆▇█")
 
-// overview draws who held a lock: a row per process, a column per slice of the whole time. After a
-// process was killed, its row shows how long the dead one's lease kept the others out.
-func (r *record) overview(lock string, processes []string, end time.Duration) []string {
-	slice := end/chartColumns + 1
-	freed := make(map[string]time.Duration)
-	for process, death := range r.deaths {
-		if s := r.takeover(lock, death); s != nil {
-			freed[process] = s.from
-		}
-	}
-	lines := []string{"    " + ruler(slice)}
+// chart draws a row per process, whose cells say what was in the time of their column.
+func chart(processes []string, from time.Time, column time.Duration, cell func(process string, from, to time.Time) rune) (rows []string) {
 	for _, process := range processes {
-		inside := make([]time.Duration, chartColumns)
-		for _, s := range r.sections(lock) {
-			if s.process != process {
-				continue
-			}
-			first, last := max(0, int(s.from/slice)), min(int(s.to/slice), chartColumns-1)
-			for i := first; i <= last; i++ {
-				from := max(s.from, time.Duration(i)*slice)
-				to := min(s.to, time.Duration(i+1)*slice)
-				inside[i] += max(0, to-from)
-			}
-		}
 		row := make([]rune, chartColumns)
-		for i, d := range inside {
-			row[i] = levels[level(d, slice)]
+		for i := range row {
+			at := from.Add(time.Duration(i) * column)
+			row[i] = cell(process, at, at.Add(column))
 		}
-		if death, dead := r.deaths[process]; dead {
-			for i := int(death / slice); i < chartColumns && time.Duration(i)*slice < freed[process]; i++ {
-				row[i] = '·'
-			}
-			row[min(int(death/slice), chartColumns-1)] = '×'
-		}
-		lines = append(lines, " "+process+"  "+strings.TrimRight(string(row), " "))
+		rows = append(rows, strings.TrimRight(" "+process+"  "+string(row), " "))
 	}
-	return lines
+	return rows
 }
 
-// level shows even a short visit.
-func level(inside, slice time.Duration) int {
-	if inside <= 0 {
-		return 0
-	}
-	most := len(levels) - 1
-	return max(1, min(most, int((inside*time.Duration(most)+slice/2)/slice)))
+// overview draws who held tea in the whole time. After a process was killed, its row shows how long the
+// dead one's lease kept the others out.
+func (r *record) overview(processes []string, column time.Duration) []string {
+	next, sections := r.takeover(), r.sections(tea)
+	return chart(processes, r.start, column, func(process string, from, to time.Time) rune {
+		switch {
+		case process != r.victim || to.Before(r.death) || to.Equal(r.death):
+		case !from.After(r.death):
+			return '×'
+		case next != nil && from.Before(next.From):
+			return '·'
+		}
+		inside := time.Duration(0)
+		for _, s := range sections {
+			if s.Process == process && s.From.Before(to) && s.To.After(from) {
+				inside += min(s.To.Sub(from), column) - max(s.From.Sub(from), 0)
+			}
+		}
+		if inside <= 0 {
+			return ' '
+		}
+		part := min(1, float64(inside)/float64(column))             // two clerks of a cheat may be inside at once
+		return levels[max(1, int(part*float64(len(levels)-1)+0.5))] // a short visit shows, too
+	})
+}
+
+// closeUp draws a short stretch: the digit is how deep the holder of tea was inside.
+func (r *record) closeUp(processes []string, from time.Time, column time.Duration) []string {
+	return chart(processes, from, column, func(process string, from, to time.Time) rune {
+		deepest, middle := ' ', from.Add(to.Sub(from)/2)
+		for _, s := range r.spans {
+			if s.Process == process && s.Lock == tea && !s.From.After(middle) && s.To.After(middle) {
+				deepest = max(deepest, '0'+rune(s.Depth))
+			}
+		}
+		return deepest
+	})
 }
 
 // ruler marks the seconds.
-func ruler(slice time.Duration) string {
-	row := []rune(strings.Repeat(" ", chartColumns))
+func ruler(column time.Duration) string {
+	row := ""
 	for second := time.Duration(0); ; second += time.Second {
 		mark := fmt.Sprintf("%d s", second/time.Second)
-		at := int(second / slice)
+		at := int(second / column)
 		if at+len(mark) > chartColumns {
-			return strings.TrimRight(string(row), " ")
+			return "    " + row
 		}
-		copy(row[at:], []rune(mark))
+		row += strings.Repeat(" ", at-len(row)) + mark
 	}
 }
 
-// closeUp draws a short stretch: the digit is how deep the holder was inside.
-func (r *record) closeUp(lock string, processes []string, from, column time.Duration) []string {
-	var lines []string
-	for _, process := range processes {
-		row := []byte(strings.Repeat(" ", chartColumns))
-		for _, s := range r.spans { // in order of time for each clerk, so inner levels come later
-			if s.process != process || s.lock != lock {
-				continue
-			}
-			for i := range row {
-				middle := from + time.Duration(i)*column + column/2
-				if s.from <= middle && middle < s.to && row[i] < '0'+byte(s.depth) {
-					row[i] = '0' + byte(s.depth)
-				}
-			}
-		}
-		lines = append(lines, " "+process+"  "+strings.TrimRight(string(row), " "))
-	}
-	return lines
-}
-
-// liveliest returns the begin of the stretch before a time in which a lock passed through the most
-// processes.
-func (r *record) liveliest(lock string, length, before time.Duration) time.Duration {
-	var best time.Duration
-	most := 0
-	sections := r.sections(lock)
+// liveliest returns the begin of the stretch before a time in which tea passed through the most processes.
+func (r *record) liveliest(length time.Duration, before time.Time) time.Time {
+	best, most := r.start, 0
+	sections := r.sections(tea)
 	for i, first := range sections {
-		if first.from+length > before {
+		end := first.From.Add(length)
+		if end.After(before) {
 			break
 		}
 		seen := make(map[string]bool)
-		changes := 0
-		for j := i; j < len(sections) && sections[j].from < first.from+length; j++ {
-			if seen[sections[j].process] = true; j > i && sections[j].process != sections[j-1].process {
-				changes++
-			}
+		for j := i; j < len(sections) && sections[j].From.Before(end); j++ {
+			seen[sections[j].Process] = true
 		}
-		if score := 100*len(seen) + changes; score > most {
-			most, best = score, first.from
+		if len(seen) > most {
+			most, best = len(seen), first.From
 		}
 	}
 	return best

@@ -12,23 +12,29 @@ func TestOverview(t *testing.T) {
 	t.Parallel()
 	// 72 columns of 100 ms: A has one and a half, B is killed in its third column, and C takes over in the sixth.
 	r := history(stay{"A", tea, 1, 0, 1, 150}, stay{"B", tea, 1, 0, 200, 0}, stay{"C", tea, 1, 0, 550, 600})
-	r.died("B", r.start.Add(450*ms))
+	r.died("B", r.at(450))
+	require.Equal(t, "    0 s       1 s       2 s       3 s       4 s       5 s       6 s", ruler(100*ms))
 	require.Equal(t, []string{
-		"    0 s       1 s       2 s       3 s       4 s       5 s       6 s",
 		" A  █▄",
 		" B    ██×·",
 		" C       ▄",
-	}, r.overview(tea, []string{"A", "B", "C"}, 7200*ms-1))
+	}, r.overview([]string{"A", "B", "C"}, 100*ms))
 
 	r = history(stay{"B", tea, 1, 0, 0, 0}, stay{"C", tea, 1, 0, 650, 700})
-	r.died("B", r.start.Add(250*ms))
-	require.Equal(t, []string{" B  ██×····", " C        ▄"}, r.overview(tea, []string{"B", "C"}, 7200*ms-1)[1:])
+	r.died("B", r.at(250))
+	require.Equal(t, []string{" B  ██×····", " C        ▄"}, r.overview([]string{"B", "C"}, 100*ms))
+}
+
+func TestOverviewOfCheats(t *testing.T) {
+	t.Parallel()
+	r := history(stay{"A", tea, 1, 0, 0, 100}, stay{"A", tea, 1, 0, 0, 100})
+	require.Equal(t, []string{" A  █"}, r.overview([]string{"A"}, 100*ms))
 }
 
 func TestCloseUp(t *testing.T) {
 	t.Parallel()
 	r := history(stay{"A", tea, 1, 0, 10, 20}, stay{"A", tea, 2, 0, 12, 15}, stay{"B", tea, 1, 0, 21, 25})
-	require.Equal(t, []string{" A  1122211111", " B             1111"}, r.closeUp(tea, []string{"A", "B"}, 10*ms, ms))
+	require.Equal(t, []string{" A  1122211111", " B             1111"}, r.closeUp([]string{"A", "B"}, r.at(10), ms))
 }
 
 func TestLiveliest(t *testing.T) {
@@ -38,8 +44,8 @@ func TestLiveliest(t *testing.T) {
 		stay{"B", tea, 1, 0, 100, 110}, stay{"C", tea, 1, 0, 111, 120}, stay{"A", tea, 1, 0, 121, 130},
 		stay{"D", tea, 1, 0, 500, 510},
 	)
-	require.Equal(t, 100*ms, r.liveliest(tea, 50*ms, time.Second))
-	require.Equal(t, time.Duration(0), r.liveliest(tea, 50*ms, 90*ms))
+	require.Equal(t, r.at(100), r.liveliest(50*ms, r.at(1000)))
+	require.Equal(t, r.start, r.liveliest(50*ms, r.at(90)))
 }
 
 func TestScreen(t *testing.T) {

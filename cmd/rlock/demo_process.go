@@ -1,8 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,92 +10,110 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"time"
 )
 
 // process is a worker as the demo sees it.
 type process struct {
 	workerConfig
-	cmd    *exec.Cmd
-	in     io.WriteCloser
-	stderr bytes.Buffer // complete when the process has ended
-	reaped chan struct{}
-
-	// Known from the process' messages.
-	ready  bool
-	stuck  bool
-	killed bool
-	ended  bool
+	cmd           *exec.Cmd
+	in            io.WriteCloser
+	killed, ended bool
 }
 
-// message is an event, or the end of a process.
+// message is what a process has done, or its end.
 type message struct {
-	from  *process
-	event event
-	ended bool
-	err   error
+	from *process
+	span *span // nil at the end
+	err  error
 }
 
-// startProcess starts a worker. Its messages go to inbox until quit is closed; the last one tells
-// its end.
-func startProcess(self string, config workerConfig, inbox chan<- message, quit <-chan struct{}) (*process, error) {
+// startProcess starts a worker. Its messages go to the inbox.
+func (d *demo) startProcess(config workerConfig) (err error) {
+	self := d.self
 	if self == "" {
-		var err error
 		if self, err = os.Executable(); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	w := &process{workerConfig: config, cmd: exec.Command(self, workerCommand), reaped: make(chan struct{})}
-	w.cmd.Stderr = &w.stderr
-	in, err := w.cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	out, err := w.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := w.cmd.Start(); err != nil {
-		return nil, err
-	}
-	w.in = in
-	go w.listen(out, inbox, quit) // ends with the process
 	text, err := json.Marshal(config)
-	if err == nil {
-		err = w.tell(string(text))
+	if err != nil {
+		return err
 	}
-	return w, err
-}
-
-func (w *process) tell(word string) error {
-	if _, err := io.WriteString(w.in, word+"\n"); err != nil {
-		return fmt.Errorf("process %s: %w", w.Letter, err)
+	p := &process{workerConfig: config, cmd: exec.Command(self, workerCommand)}
+	p.cmd.Env = append(os.Environ(), workerEnv+"="+string(text))
+	var stderr bytes.Buffer
+	p.cmd.Stderr = &stderr
+	if p.in, err = p.cmd.StdinPipe(); err != nil {
+		return err
 	}
+	out, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	d.processes = append(d.processes, p)
+	d.listeners.Go(func() { // ends with the process
+		for spans := json.NewDecoder(out); ; {
+			s := new(span)
+			if spans.Decode(s) != nil {
+				break
+			}
+			d.inbox <- message{from: p, span: s}
+		}
+		_, _ = io.Copy(io.Discard, out)
+		err := p.cmd.Wait()
+		if said := strings.TrimSpace(stderr.String()); said != "" {
+			err = errors.Join(err, errors.New(said))
+		}
+		d.inbox <- message{from: p, err: err}
+	})
 	return nil
 }
 
-// listen passes on what the process says, and reaps it.
-func (w *process) listen(out io.Reader, inbox chan<- message, quit <-chan struct{}) {
-	defer close(w.reaped)
-	send := func(m message) {
-		select {
-		case inbox <- m:
-		case <-quit:
-		}
-	}
-	var err error
-	for lines := bufio.NewScanner(out); lines.Scan(); {
-		m := message{from: w}
-		if err = json.Unmarshal(lines.Bytes(), &m.event); err != nil {
-			break
-		}
-		send(m)
-	}
-	_, _ = io.Copy(io.Discard, out)
-	err = errors.Join(err, w.cmd.Wait())
-	if said := strings.TrimSpace(w.stderr.String()); said != "" {
-		err = errors.Join(err, errors.New(said))
-	}
-	send(message{from: w, ended: true, err: err})
+func (p *process) kill() {
+	p.killed = true
+	_ = p.cmd.Process.Kill() // or it has ended
 }
 
-func (w *process) pid() int { return w.cmd.Process.Pid }
+// endProcesses ends what still runs.
+func (d *demo) endProcesses() {
+	for _, p := range d.processes {
+		p.kill()
+	}
+	go func() { // ends with the listeners
+		d.listeners.Wait()
+		close(d.inbox)
+	}()
+	for range d.inbox { // leave nobody waiting
+	}
+}
+
+// follow notes what happens for a time, or until something is so: what, if not "", has to be so in that time.
+func (d *demo) follow(ctx context.Context, long time.Duration, what string, isSo func() bool) error {
+	for end := time.After(long); isSo == nil || !isSo(); {
+		select {
+		case m := <-d.inbox:
+			switch {
+			case m.span != nil:
+				d.record.spans = append(d.record.spans, m.span)
+			case m.err != nil && !m.from.killed:
+				return fmt.Errorf("process %s: %w", m.from.Letter, m.err)
+			default:
+				m.from.ended = true
+			}
+		case <-d.ticker.C:
+			d.progress()
+		case <-end:
+			if what == "" {
+				return nil
+			}
+			return fmt.Errorf("%v have passed, but not: %s", long, what)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}

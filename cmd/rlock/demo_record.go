@@ -1,153 +1,116 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
 // span is one level of one section, from the moment when the worker was inside to the moment before
-// it unlocked.
+// it unlocked. All processes of a machine share its clock.
 type span struct {
-	process string // letter
-	clerk   int
-	lock    string
-	layer   string
-	depth   int
-	want    time.Duration // when it asked; all times count from the start of the record
-	from    time.Duration
-	to      time.Duration // still inside: stillInside
-	cut     bool          // ended by the death of the process
+	Process  string // letter
+	Clerk    int
+	Lock     string
+	Depth    int       // 1: not a re-entry
+	Want     time.Time // when it asked for the lock
+	From, To time.Time // To is zero if it hangs inside
+	Met      string    // who else was there, according to the witness
+	Wrote    bool      // it counted
 }
 
-const stillInside = time.Duration(1<<63 - 1)
+func (s *span) name() string { return fmt.Sprint(s.Process, s.Clerk) }
 
 // record is what the workers did, as they told it.
 type record struct {
-	start   time.Time
-	spans   []*span
-	open    map[spanKey]*span
-	wrote   map[string]int // updates per counter
-	meeting []string       // what the witness saw: who met whom
-	deaths  map[string]time.Duration
+	start  time.Time
+	spans  []*span
+	victim string // the process that was killed, if one was
+	death  time.Time
 }
 
-type spanKey struct {
-	process string
-	clerk   int
-	lock    string
-	depth   int
-}
-
-func newRecord(start time.Time) *record {
-	return &record{
-		start: start, open: make(map[spanKey]*span), wrote: make(map[string]int),
-		deaths: make(map[string]time.Duration),
-	}
-}
-
-// add notes an event of a process.
-func (r *record) add(process string, e event) {
-	at := r.since(e.At)
-	key := spanKey{process, e.Clerk, e.Lock, e.Depth}
-	switch e.Kind {
-	case entered:
-		s := &span{
-			process: process, clerk: e.Clerk, lock: e.Lock, layer: e.Layer, depth: e.Depth,
-			want: r.since(e.Want), from: at, to: stillInside,
-		}
-		r.spans = append(r.spans, s)
-		r.open[key] = s
-	case left:
-		if s := r.open[key]; s != nil {
-			s.to = at
-			delete(r.open, key)
-		}
-	case wrote:
-		r.wrote[e.Lock]++
-	}
-	if e.Found != "" && !r.isTrace(e.Found, at) {
-		r.meeting = append(r.meeting, process+" met "+e.Found)
-	}
-}
-
-// isTrace reports whether the witness found what a dead process left.
-func (r *record) isTrace(found string, at time.Duration) bool {
-	for process, death := range r.deaths {
-		if strings.HasPrefix(found, process) && at > death {
-			return true
-		}
-	}
-	return false
+// isStuck reports whether the process hangs inside.
+func (r *record) isStuck(process string) bool {
+	return slices.ContainsFunc(r.spans, func(s *span) bool { return s.Process == process && s.To.IsZero() })
 }
 
 // died notes that a process was killed: it is inside nowhere any more.
 func (r *record) died(process string, at time.Time) {
-	death := at.Sub(r.start)
-	r.deaths[process] = death
-	for key, s := range r.open {
-		if key.process == process {
-			s.to, s.cut = death, true
-			delete(r.open, key)
+	r.victim, r.death = process, at
+	for _, s := range r.spans {
+		if s.To.IsZero() {
+			s.To = at
 		}
 	}
 }
 
-func (r *record) since(ns int64) time.Duration { return time.Unix(0, ns).Sub(r.start.Round(0)) }
-
 // sections returns the spans of a lock that are not re-entries, in order of time.
-func (r *record) sections(lock string) []*span {
-	var all []*span
+func (r *record) sections(lock string) (all []*span) {
 	for _, s := range r.spans {
-		if s.lock == lock && s.depth == 1 {
+		if s.Lock == lock && s.Depth == 1 {
 			all = append(all, s)
 		}
 	}
-	slices.SortFunc(all, func(a, b *span) int { return int(a.from - b.from) })
+	slices.SortFunc(all, func(a, b *span) int { return a.From.Compare(b.From) })
 	return all
 }
 
-// takeover returns the first section of a lock that began after a time.
-func (r *record) takeover(lock string, after time.Duration) *span {
-	var first *span
-	for _, s := range r.spans {
-		if s.lock == lock && s.depth == 1 && s.from > after && (first == nil || s.from < first.from) {
-			first = s
+// takeover returns the first section with tea after the death, or nil.
+func (r *record) takeover() *span {
+	for _, s := range r.sections(tea) {
+		if r.victim != "" && s.From.After(r.death) {
+			return s
 		}
 	}
-	return first
+	return nil
 }
 
-// reentries counts the spans that did not have to wait, since their owner was inside.
-func (r *record) reentries() int {
-	n := 0
-	for _, s := range r.spans {
-		if s.depth > 1 {
-			n++
-		}
-	}
-	return n
-}
-
-// handoff is the time from a holder's unlock to the next holder, who was waiting.
-type handoff struct {
-	from, to *span
-	took     time.Duration
-}
-
-// handoffs returns those of tea, between processes or within one, the fastest first.
-func (r *record) handoffs(within bool) []handoff {
-	var all []handoff
+// handoffs returns how long it took from a holder's unlock of tea to the next holder, who was waiting,
+// between processes or within one; the fastest first.
+func (r *record) handoffs(within bool) (all []time.Duration) {
 	sections := r.sections(tea)
-	for i := 1; i < len(sections); i++ {
-		a, b := sections[i-1], sections[i]
-		if a.cut {
-			continue // that was no unlock
-		}
-		if b.want < a.to && b.from >= a.to && (a.process == b.process) == within {
-			all = append(all, handoff{a, b, b.from - a.to})
+	for i, b := range sections[min(1, len(sections)):] {
+		a := sections[i]
+		waited := b.Want.Before(a.To) && !b.From.Before(a.To)
+		if waited && !a.To.Equal(r.death) && (a.Process == b.Process) == within { // a death is no unlock
+			all = append(all, b.From.Sub(a.To))
 		}
 	}
-	slices.SortFunc(all, func(a, b handoff) int { return int(a.took - b.took) })
+	slices.Sort(all)
 	return all
+}
+
+// check looks for what a lock must prevent, each thing without asking the lock: sections that overlap by
+// the clock, others whom the witness in Redis saw, and updates that are not in the counters.
+func (r *record) check(counters map[string]int) (overlaps []string, err error) {
+	met, lost := 0, -counters[tea]-counters[till]
+	for _, s := range r.spans {
+		if s.Wrote {
+			lost++
+		}
+		isTrace := r.victim != "" && s.From.After(r.death) && s.Met[:min(1, len(s.Met))] == r.victim
+		if s.Met != "" && !isTrace {
+			met++
+		}
+	}
+	for _, lock := range []string{tea, till} {
+		last := new(span) // of those so far, the one that stayed longest
+		for _, s := range r.sections(lock) {
+			if s.From.Before(last.To) {
+				overlaps = append(overlaps, fmt.Sprintf("%6.3f s: %s was in %s for %v when %s came in",
+					s.From.Sub(r.start).Seconds(), last.name(), lock, round(s.From.Sub(last.From)), s.name()))
+			}
+			if s.To.After(last.To) {
+				last = s
+			}
+		}
+	}
+	switch {
+	case len(r.spans) == 0:
+		err = errors.New("nothing happened")
+	case len(overlaps) > 0 || met > 0 || lost != 0:
+		err = fmt.Errorf("%d overlaps, %d seen by the witness, %d lost updates", len(overlaps), met, lost)
+	}
+	return overlaps, err
 }

@@ -6,11 +6,8 @@ import (
 	"time"
 )
 
-// closeUpColumn is the time that one column of the close-up shows.
-const closeUpColumn = time.Millisecond
-
 // introduce says what is going to be seen.
-func (d *demo) introduce() {
+func (d *demo) introduce(redis string) {
 	fmt.Fprintf(d.screen, `%s
 
 redis   %s
@@ -23,88 +20,93 @@ code    Ship locks %s and calls Reserve and Charge, which lock %s again: their
         so without the lock updates would be lost.
 
 `, d.screen.bold("rlock demo: a shop, run by several processes at once"),
-		clip(d.server.about, 72), d.plan.processes, clerksPerWorker, tea, till, d.plan.watchdog, tea, tea, till)
+		clip(redis, 72), demoProcesses, clerksPerWorker, tea, till, demoWatchdog, tea, tea, till)
 }
 
 // say puts a line into the list of what happens.
 func (d *demo) say(format string, args ...any) {
-	at := time.Since(d.record.start)
-	fmt.Fprintf(d.screen, "%s  %s\n", d.screen.faint(fmt.Sprintf("%5.1f s", at.Seconds())), fmt.Sprintf(format, args...))
+	at := d.screen.faint(fmt.Sprintf("%5.1f s", time.Since(d.record.start).Seconds()))
+	fmt.Fprintf(d.screen, "%s  %s\n", at, fmt.Sprintf(format, args...))
 }
 
 // progress tells how far the shop is.
 func (d *demo) progress() {
-	shipped := make(map[string]int)
-	total := 0
-	for _, s := range d.record.spans {
-		if s.lock == tea && s.depth == 1 && s.to != stillInside && !s.cut {
-			shipped[s.process]++
+	shipped, total := make(map[string]int), 0
+	for _, s := range d.record.sections(tea) {
+		if !s.To.IsZero() && !s.To.Equal(d.record.death) {
+			shipped[s.Process]++
 			total++
 		}
 	}
-	d.say("%4d shipped:%s", total, d.each(func(w *process) int { return shipped[w.Letter] }))
+	if total > 0 {
+		d.say("%4d shipped:%s", total, d.each(func(p *process) int { return shipped[p.Letter] }))
+	}
 }
 
 // each lists a number per process.
 func (d *demo) each(number func(*process) int) string {
-	var b strings.Builder
-	for _, w := range d.processes {
-		fmt.Fprintf(&b, "  %s %d", w.Letter, number(w))
+	var line strings.Builder
+	for _, p := range d.processes {
+		fmt.Fprintf(&line, "  %s %d", p.Letter, number(p))
 	}
-	return b.String()
+	return line.String()
 }
 
 // explain draws what happened.
 func (d *demo) explain() {
-	s, r := d.screen, d.record
-	end := time.Since(r.start)
-	fmt.Fprintf(s, "\n%s\n", s.bold(fmt.Sprintf("Who held %q: a column is %v, a full block means all of it",
-		tea, round(end/chartColumns))))
-	d.print(r.overview(tea, d.letters(), end))
-	if len(r.deaths) > 0 {
+	r, s := d.record, d.screen
+	var letters []string
+	for _, p := range d.processes {
+		letters = append(letters, p.Letter)
+	}
+	column := time.Since(r.start)/chartColumns + 1
+	fmt.Fprintf(s, "\n%s\n%s\n%s\n", s.bold(fmt.Sprintf("Who held %q: a column is %v, a full block means all of it", tea, round(column))),
+		ruler(column), strings.Join(r.overview(letters, column), "\n"))
+	if r.victim != "" {
 		fmt.Fprintln(s, "    × killed   · dead, but its lease still keeps the others out")
 	}
+	from := r.liveliest(chartColumns*time.Millisecond, r.start.Add(d.before))
+	fmt.Fprintf(s, "\n%s\n%s\n", s.bold(fmt.Sprintf("A closer look, from %.3f s: a column is %v, the digit how deep inside",
+		from.Sub(r.start).Seconds(), time.Millisecond)), strings.Join(r.closeUp(letters, from, time.Millisecond), "\n"))
 
-	length := chartColumns * closeUpColumn
-	from := r.liveliest(tea, length, d.plan.before)
-	fmt.Fprintf(s, "\n%s\n", s.bold(fmt.Sprintf("A closer look, from %.3f s: a column is %v, the digit how deep inside",
-		from.Seconds(), closeUpColumn)))
-	d.print(r.closeUp(tea, d.letters(), from, closeUpColumn))
-
-	fmt.Fprintf(s, "\nre-entry  %d times a holder locked %s again. It never waits for itself; Redis\n"+
-		"          counts 1 2 1 2 1, and only the last unlock lets others in\n", r.reentries(), tea)
+	reentries := 0
+	for _, span := range r.spans {
+		reentries += min(span.Depth-1, 1)
+	}
+	fmt.Fprintf(s, `
+re-entry  %d times a holder locked %s again. It never waits for itself; Redis
+          counts 1 2 1 2 1, and only the last unlock lets others in
+`, reentries, tea)
 	if all := r.handoffs(false); len(all) > 0 {
-		fmt.Fprintf(s, "hand-off  %d times from one process to another: %v in the middle, 99 of\n"+
-			"          100 within %v, from the unlock to being inside. A waiter does\n"+
-			"          not poll: the unlock's message wakes it\n", len(all), quantile(all, 50), quantile(all, 99))
+		fmt.Fprintf(s, `hand-off  %d times from one process to another: %v in the middle, 99 of
+          100 within %v, from the unlock to being inside. A waiter does
+          not poll: the unlock's message wakes it
+`, len(all), quantile(all, 50), quantile(all, 99))
 	}
 	if all := r.handoffs(true); len(all) > 0 {
 		fmt.Fprintf(s, "          %d times to a neighbour in the same process: %v\n", len(all), quantile(all, 50))
 	}
-	for _, p := range d.letters() {
-		death, dead := r.deaths[p]
-		if !dead {
-			continue
-		}
-		if next := r.takeover(tea, death); next != nil {
-			fmt.Fprintf(s, "crash     %s was killed at %.2f s with both locks. Nobody could unlock them, but\n"+
-				"          the watchdog died with %s: %v later, the rest of the lease of\n"+
-				"          %v, they were free, and %s was inside\n",
-				p, death.Seconds(), p, round(next.from-death), d.plan.watchdog, next.process)
-		}
+	if next := r.takeover(); next != nil {
+		fmt.Fprintf(s, `crash     %s was killed at %.2f s with both locks. Nobody could unlock them, but
+          the watchdog died with %s: %v later, the rest of the lease of
+          %v, they were free, and %s was inside
+`, r.victim, r.death.Sub(r.start).Seconds(), r.victim, round(next.From.Sub(r.death)), demoWatchdog, next.Process)
 	}
 	fmt.Fprintln(s)
 }
 
-func (d *demo) print(lines []string) {
-	for _, line := range lines {
-		fmt.Fprintln(d.screen, line)
-	}
+// quantile returns one of sorted times.
+func quantile(all []time.Duration, percent int) time.Duration {
+	return round(all[(len(all)-1)*percent/100])
 }
 
-// quantile returns one of sorted hand-offs.
-func quantile(all []handoff, percent int) time.Duration {
-	return round(all[(len(all)-1)*percent/100].took)
+// round leaves three digits or so: enough for people.
+func round(d time.Duration) time.Duration {
+	for unit := time.Microsecond; ; unit *= 10 {
+		if d < 1000*unit {
+			return d.Round(unit)
+		}
+	}
 }
 
 // clip shortens a text for a line.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -12,35 +13,34 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// The two locks of the demo, and what they guard. Who needs both takes tea first.
+// The two locks of the demo. Who needs both takes tea first.
 const (
 	tea  = "tea"  // guards the stock
 	till = "till" // guards the payments
 )
 
-// stockAtOpening is more than can be sold in the time of the demo.
-const stockAtOpening = 10_000
-
 // shop is the business code of the demo: layers that each take the locks they need, without knowing
 // who called them.
 type shop struct {
 	workerConfig
-	rdb    rueidis.Client
-	locks  *rlock.Client
-	report func(event)
-	crash  <-chan struct{} // whoever receives stops in mid-section
+	rdb     rueidis.Client
+	locks   *rlock.Client
+	report  func(*span)
+	crash   chan struct{} // whoever receives stops in mid-section
+	closing chan struct{} // closed at closing time
 }
 
 // clerk is one goroutine of the shop.
 type clerk struct {
 	*shop
 	number int
+	inside []*span // what it is inside of
 }
 
 // ship sells one packet of tea.
-func (c clerk) ship(ctx context.Context) error {
-	return c.inside(ctx, tea, "Ship", func(ctx context.Context) error {
-		pause(ctx, 1, 2) // some work of its own
+func (c *clerk) ship(ctx context.Context) error {
+	return c.in(ctx, tea, func(ctx context.Context) error {
+		pause(1, 2) // some work of its own
 		if err := c.reserve(ctx); err != nil {
 			return err
 		}
@@ -49,90 +49,91 @@ func (c clerk) ship(ctx context.Context) error {
 }
 
 // reserve takes a packet from the stock. Called by ship, its Lock re-enters.
-func (c clerk) reserve(ctx context.Context) error {
-	return c.inside(ctx, tea, "Reserve", func(ctx context.Context) error {
-		return c.add(ctx, tea, -1, 2, 5)
-	})
+func (c *clerk) reserve(ctx context.Context) error {
+	return c.in(ctx, tea, func(ctx context.Context) error { return c.add(ctx, tea, 2, 5) })
 }
 
 // charge re-enters too, and takes a second lock inside.
-func (c clerk) charge(ctx context.Context) error {
-	return c.inside(ctx, tea, "Charge", func(ctx context.Context) error {
-		return c.inside(ctx, till, "Charge", func(ctx context.Context) error {
+func (c *clerk) charge(ctx context.Context) error {
+	return c.in(ctx, tea, func(ctx context.Context) error {
+		return c.in(ctx, till, func(ctx context.Context) error {
 			select {
 			case <-c.crash:
-				c.report(event{Kind: stuck, Clerk: c.number})
-				<-ctx.Done()
-				return context.Cause(ctx)
+				return c.hang()
 			default:
+				return c.add(ctx, till, 1, 3)
 			}
-			return c.add(ctx, till, 1, 1, 3)
 		})
 	})
 }
 
 // deposit needs the till alone, so that there is somebody to wait for it.
-func (c clerk) deposit(ctx context.Context) error {
-	return c.inside(ctx, till, "Deposit", func(ctx context.Context) error {
-		return c.add(ctx, till, 1, 1, 3)
-	})
+func (c *clerk) deposit(ctx context.Context) error {
+	return c.in(ctx, till, func(ctx context.Context) error { return c.add(ctx, till, 1, 3) })
 }
 
-// add changes a counter the way that only the holder of a lock may: it reads, takes its time, and
+// add counts the way that only the holder of a lock may: it reads, takes its time, and
 // writes what it worked out. Without the lock an update in between would be overwritten.
-func (c clerk) add(ctx context.Context, what string, n, minMillis, maxMillis int) error {
-	key := c.key("count", what)
-	count, err := c.rdb.Do(ctx, c.rdb.B().Get().Key(key).Build()).AsInt64()
+func (c *clerk) add(ctx context.Context, what string, minMillis, maxMillis int) error {
+	n, err := c.count(ctx, what)
 	if err != nil {
 		return err
 	}
-	pause(ctx, minMillis, maxMillis)
-	count += int64(n)
-	err = c.rdb.Do(ctx, c.rdb.B().Set().Key(key).Value(strconv.FormatInt(count, 10)).Build()).Error()
-	if err == nil {
-		c.report(event{Kind: wrote, Clerk: c.number, Lock: what})
-	}
-	return err
+	pause(minMillis, maxMillis)
+	c.inside[len(c.inside)-1].Wrote = true
+	return c.rdb.Do(ctx, c.rdb.B().Set().Key(c.key("count", what)).Value(strconv.Itoa(n+1)).Build()).Error()
 }
 
-// inside runs fn inside the lock, and reports when it enters and leaves. It also keeps a witness
-// in Redis, which shows an overlap without any clock: whoever enters leaves its name there, and
-// should find nobody else's.
-func (c clerk) inside(ctx context.Context, lock, layer string, fn func(context.Context) error) error {
-	want := time.Now()
-	depth := depthOf(ctx, lock) + 1
+func (s *shop) count(ctx context.Context, what string) (int, error) {
+	text, err := s.ask(ctx, s.rdb.B().Get().Key(s.key("count", what)).Build())
+	if err != nil || text == "" {
+		return 0, err
+	}
+	return strconv.Atoi(text)
+}
+
+// ask returns a text, "" for none.
+func (s *shop) ask(ctx context.Context, cmd rueidis.Completed) (string, error) {
+	text, err := s.rdb.Do(ctx, cmd).ToString()
+	if rueidis.IsRedisNil(err) {
+		err = nil
+	}
+	return text, err
+}
+
+// hang stays inside, and reports where, until the process is killed or the demo has gone.
+func (c *clerk) hang() error {
+	for _, s := range c.inside {
+		c.report(s)
+	}
+	<-c.closing
+	return errors.New("the demo has gone")
+}
+
+// in runs fn inside the lock, and reports when it entered and left.
+func (c *clerk) in(ctx context.Context, lock string, fn func(context.Context) error) error {
+	s := &span{Process: c.Letter, Clerk: c.number, Lock: lock, Depth: 1, Want: time.Now()}
+	for _, outer := range c.inside {
+		if outer.Lock == lock {
+			s.Depth++
+		}
+	}
 	mutex := c.locks.Mutex(c.key("lock", lock))
 	section := func(ctx context.Context) error {
-		enter := event{
-			Kind: entered, Clerk: c.number, Lock: lock, Layer: layer, Depth: depth,
-			At: time.Now().UnixNano(), Want: want.UnixNano(),
-		}
-		ctx = context.WithValue(ctx, depthKey(lock), depth)
-		me, witness := fmt.Sprint(c.Letter, c.number), c.key("inside", lock)
-		var err error
-		if depth == 1 {
-			enter.Found, err = c.ask(ctx, c.rdb.B().Getset().Key(witness).Value(me).Build())
-		} else {
-			err = c.checkDepth(ctx, mutex, depth)
-		}
-		if err != nil {
+		s.From = time.Now()
+		c.inside = append(c.inside, s)
+		defer func() { c.inside = c.inside[:len(c.inside)-1] }()
+		if err := c.arrive(ctx, mutex, s); err != nil {
 			return err
 		}
-		c.report(enter)
 		if err := fn(ctx); err != nil {
 			return err
 		}
-		leave := event{Kind: left, Clerk: c.number, Lock: lock, Depth: depth}
-		if depth == 1 {
-			if leave.Found, err = c.ask(ctx, c.rdb.B().Getdel().Key(witness).Build()); err != nil {
-				return err
-			}
-			if leave.Found == me {
-				leave.Found = ""
-			}
+		if err := c.leave(ctx, s); err != nil {
+			return err
 		}
-		leave.At = time.Now().UnixNano()
-		c.report(leave)
+		s.To = time.Now()
+		c.report(s)
 		return nil
 	}
 	if c.Cheats {
@@ -141,44 +142,33 @@ func (c clerk) inside(ctx context.Context, lock, layer string, fn func(context.C
 	return mutex.Do(ctx, section)
 }
 
-// ask returns a text, "" for none.
-func (c clerk) ask(ctx context.Context, cmd rueidis.Completed) (string, error) {
-	text, err := c.rdb.Do(ctx, cmd).ToString()
-	if rueidis.IsRedisNil(err) {
-		return "", nil
+// arrive leaves a witness in Redis, which shows an overlap without any clock: whoever enters should find nobody else's name. For those
+// who re-enter, Redis counts how deep they are.
+func (c *clerk) arrive(ctx context.Context, m *rlock.Mutex, s *span) (err error) {
+	if s.Depth == 1 {
+		s.Met, err = c.ask(ctx, c.rdb.B().Getset().Key(c.key("inside", s.Lock)).Value(s.name()).Build())
+		return err
 	}
-	return text, err
+	n, err := m.HoldCount(ctx)
+	if err == nil && n != s.Depth && !c.Cheats {
+		err = fmt.Errorf("re-entry: Redis counts %d holds, want %d", n, s.Depth)
+	}
+	return err
 }
 
-// checkDepth asks Redis how deep the owner in ctx is in the lock.
-func (c clerk) checkDepth(ctx context.Context, m *rlock.Mutex, want int) error {
-	if c.Cheats {
+// leave looks whether the witness is still its own.
+func (c *clerk) leave(ctx context.Context, s *span) error {
+	if s.Depth > 1 {
 		return nil
 	}
-	switch got, err := m.HoldCount(ctx); {
-	case err != nil:
-		return err
-	case got != want:
-		return fmt.Errorf("re-entry: Redis counts %d holds, want %d", got, want)
+	found, err := c.ask(ctx, c.rdb.B().Getdel().Key(c.key("inside", s.Lock)).Build())
+	if found != "" && found != s.name() {
+		s.Met = found
 	}
-	return nil
-}
-
-// depthKey is the key of the number of sections of a lock that a context is in.
-type depthKey string
-
-func depthOf(ctx context.Context, lock string) int {
-	n, _ := ctx.Value(depthKey(lock)).(int)
-	return n
+	return err
 }
 
 // pause takes a random time.
-func pause(ctx context.Context, minMillis, maxMillis int) {
-	timer := time.NewTimer(time.Duration(minMillis)*time.Millisecond +
-		rand.N(time.Duration(maxMillis-minMillis)*time.Millisecond))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
-	}
+func pause(minMillis, maxMillis int) {
+	time.Sleep(time.Duration(minMillis)*time.Millisecond + rand.N(time.Duration(maxMillis-minMillis)*time.Millisecond))
 }

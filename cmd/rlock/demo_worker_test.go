@@ -1,11 +1,9 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"io"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,58 +14,48 @@ import (
 
 // testWorker runs work inside this process.
 type testWorker struct {
-	t      *testing.T
-	in     *io.PipeWriter
-	events chan event
-	end    chan error
+	t     *testing.T
+	in    *io.PipeWriter
+	spans chan span
+	end   chan error
 }
 
 func startWorker(t *testing.T, config workerConfig) *testWorker {
 	t.Helper()
 	in, toWorker := io.Pipe()
 	fromWorker, out := io.Pipe()
-	w := &testWorker{t: t, in: toWorker, events: make(chan event, 100_000), end: make(chan error, 1)}
-	go func() { // ends on the word stop, or when in is closed
-		err := work(in, out)
+	w := &testWorker{t: t, in: toWorker, spans: make(chan span, 100_000), end: make(chan error, 1)}
+	go func() { // ends when in is closed
+		err := work(config, in, out)
 		_ = out.Close()
 		w.end <- err
 	}()
 	go func() { // ends with the worker
-		defer close(w.events)
+		defer close(w.spans)
 		for d := json.NewDecoder(fromWorker); ; {
-			var e event
-			if d.Decode(&e) != nil {
+			var s span
+			if d.Decode(&s) != nil {
 				return
 			}
-			w.events <- e
+			w.spans <- s
 		}
 	}()
 	t.Cleanup(func() { _ = toWorker.Close() })
-	text, err := json.Marshal(config)
-	require.NoError(t, err)
-	w.tell(string(text))
-	w.saw(ready, "", 0)
 	return w
 }
 
-func (w *testWorker) tell(word string) {
-	w.t.Helper()
-	_, err := io.WriteString(w.in, word+"\n")
-	require.NoError(w.t, err)
-}
-
-// saw waits for an event of a kind, in a lock, at a depth.
-func (w *testWorker) saw(kind, lock string, depth int) event {
+// saw waits for the next span of the first clerk.
+func (w *testWorker) saw() span {
 	w.t.Helper()
 	for timeout := time.After(patience); ; {
 		select {
-		case e, ok := <-w.events:
-			require.True(w.t, ok, "the worker ended without %s", kind)
-			if e.Kind == kind && e.Lock == lock && e.Depth == depth {
-				return e
+		case s, ok := <-w.spans:
+			require.True(w.t, ok, "the worker ended")
+			if s.Clerk == 1 {
+				return s
 			}
 		case <-timeout:
-			w.t.Fatalf("no %s within %v", kind, patience)
+			w.t.Fatalf("no span within %v", patience)
 		}
 	}
 }
@@ -82,30 +70,26 @@ func (w *testWorker) ended() error {
 	}
 }
 
-// shopConfig makes a shop's counters.
-func shopConfig(t *testing.T, s *redistest.Server) workerConfig {
-	t.Helper()
-	c := workerConfig{Addr: s.Addr(), Prefix: "shop", Watchdog: 2 * time.Second, Letter: "A"}
-	rdb := s.Client(t)
-	for _, what := range []string{tea, till} {
-		require.NoError(t, rdb.Do(t.Context(), rdb.B().Set().Key(c.key("count", what)).Value("0").Build()).Error())
-	}
-	return c
+func shopConfig(s *redistest.Server) workerConfig {
+	return workerConfig{Addr: s.Addr(), Prefix: "shop", Letter: "A"}
 }
 
 func TestWorker(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	config := shopConfig(t, s)
+	config := shopConfig(s)
 	w := startWorker(t, config)
-	w.tell(wordGo)
-	require.Equal(t, "Ship", w.saw(entered, tea, 1).Layer)
-	require.Equal(t, "Reserve", w.saw(entered, tea, 2).Layer)
-	w.saw(wrote, tea, 0)
-	w.saw(left, tea, 2)
-	require.Equal(t, "Charge", w.saw(entered, tea, 2).Layer)
-	w.saw(entered, till, 1)
-	w.tell(wordStop)
+	for _, want := range []span{
+		{Lock: tea, Depth: 2, Wrote: true}, // Reserve
+		{Lock: till, Depth: 1, Wrote: true},
+		{Lock: tea, Depth: 2}, // Charge
+		{Lock: tea, Depth: 1}, // Ship
+	} {
+		got := w.saw()
+		require.False(t, got.Want.After(got.From) || got.From.After(got.To), "%+v", got)
+		require.Equal(t, want, span{Lock: got.Lock, Depth: got.Depth, Wrote: got.Wrote, Met: got.Met})
+	}
+	require.NoError(t, w.in.Close())
 	require.NoError(t, w.ended())
 	rdb := s.Client(t)
 	n, err := rdb.Do(t.Context(), rdb.B().Exists().Key(config.key("lock", tea), config.key("inside", tea)).Build()).AsInt64()
@@ -113,13 +97,23 @@ func TestWorker(t *testing.T) {
 	require.Zero(t, n)
 }
 
-func TestWorkerStuck(t *testing.T) {
+func TestWorkerHangs(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	w := startWorker(t, shopConfig(t, s))
-	w.tell(wordCrash)
-	w.tell(wordGo)
-	w.saw(stuck, "", 0)
+	w := startWorker(t, shopConfig(s))
+	_, err := io.WriteString(w.in, "crash\n")
+	require.NoError(t, err)
+	for timeout := time.After(patience); ; {
+		select {
+		case s := <-w.spans:
+			if !s.To.IsZero() {
+				continue
+			}
+		case <-timeout:
+			t.Fatal("it does not hang")
+		}
+		break
+	}
 	require.NoError(t, w.in.Close())
 	require.EqualError(t, w.ended(), "the demo has gone")
 }
@@ -127,34 +121,35 @@ func TestWorkerStuck(t *testing.T) {
 func TestWorkerFails(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
-	config := shopConfig(t, s)
+	config := shopConfig(s)
 	rdb := s.Client(t)
 	require.NoError(t, rdb.Do(t.Context(), rdb.B().Set().Key(config.key("count", tea)).Value("parsing").Build()).Error())
 	w := startWorker(t, config)
-	w.tell(wordGo)
 	require.ErrorContains(t, w.ended(), "parsing")
 }
 
-func TestWorkErrors(t *testing.T) {
+func TestWorkerErrors(t *testing.T) {
 	t.Parallel()
-	for in, want := range map[string]string{
-		"":                         "no configuration",
-		"{":                        "configuration",
-		`{"addr": "http://x"}`:     "scheme",
-		`{"addr": "127.0.0.1:1"}`:  "refused",
-		`{"watchdog": "a string"}`: "configuration",
+	for config, want := range map[string]string{
+		"":                        "configuration",
+		"{":                       "configuration",
+		`{"Addr": "http://x"}`:    "scheme",
+		`{"Addr": "127.0.0.1:1"}`: "refused",
 	} {
-		require.ErrorContains(t, work(strings.NewReader(in), &bytes.Buffer{}), want, in)
+		r := start(t, []string{workerEnv + "=" + config}, workerCommand).rest()
+		require.Equal(t, exitFailed, r.code)
+		require.Contains(t, r.err, want, config)
 	}
 }
 
 // TestEmbedded: leases run out there.
 func TestEmbedded(t *testing.T) {
 	t.Parallel()
-	s, err := embedded("of this test")
+	var d demo
+	_, stop, err := d.embed("for this test")
 	require.NoError(t, err)
-	defer s.stop()
-	rdb, err := workerConfig{Addr: s.addr, Embedded: s.embedded}.connect()
+	defer stop()
+	rdb, err := d.workerConfig.connect()
 	require.NoError(t, err)
 	defer rdb.Close()
 	require.NoError(t, rdb.Do(t.Context(), rdb.B().Set().Key("k").Value("v").PxMilliseconds(50).Build()).Error())

@@ -559,7 +559,7 @@ func neededRights(key string, cluster, sentinels bool) []rightsFor {
 			{"ZSCORE", queue, owner}, {"DEL", queue}, {"PEXPIRE", queue, "1"}, {"PUBSUB", "NUMSUB", lock},
 			{"SUBSCRIBE", lock + ":" + id}, {"PUBLISH", lock + ":" + id, "0"}, {"SUBSCRIBE", lock + inLine},
 		}},
-		{"fenced locks", "warn", "FencedMutex fails.", []right{{"GET", token}, {"INCR", token}}},
+		{"fenced locks", "warn", "FencedMutex and FencedRWMutex fail.", []right{{"GET", token}, {"INCR", token}}},
 		{"tokens of a run", "warn", "A FencedMutex costs a command for each section.", []right{{"INCRBY", token, "1"}}},
 		{"fair locks", "warn", "FairMutex fails.", []right{
 			{"EXISTS", key}, {"LINDEX", fair, "0"}, {"LLEN", fair}, {"LPOP", fair}, {"LPOS", fair, owner}, {"LRANGE", fair, "0", "-1"},

@@ -72,6 +72,12 @@ func (p *program) ls(args []string) int {
 			more = len(locks) > *limit
 			locks = locks[:min(len(locks), *limit)]
 		}
+		at := make([]*state, len(locks))
+		for i := range locks {
+			at[i] = &locks[i]
+		}
+		v.addLabels(ctx, at...)
+		noteUnlabelledBeside(at)
 		p.list(locks, *asJSON)
 		for _, err := range down {
 			p.fail(exitInternal, fmt.Errorf("not asked, and may be a master: %w", err))

@@ -24,6 +24,7 @@ func TestLs(t *testing.T) {
 	lock(t.Context(), t, locks.RWMutex("rw").Read())
 	lock(t.Context(), t, newLocks(t, c).RWMutex("rw").Read()) // not of the same process, where they share
 	lock(t.Context(), t, locks.RWMutex("w\n").Write())
+	lock(t.Context(), t, locks.FencedRWMutex("wf").Write())
 	// As Redisson writes it.
 	require.NoError(t, c.Do(t.Context(), c.B().Hset().Key("java").FieldValue().FieldValue("285475da-9152-4c83-822a-67ee2f116a79:54", "1").Build()).Error())
 
@@ -38,7 +39,7 @@ func TestLs(t *testing.T) {
 			require.Equal(t, "none", cells[4])
 		}
 	}
-	require.Equal(t, []string{`java mutex 1`, `job:1 mutex 1`, `job:2 fenced 1`, `p[x]:job fair 1`, `rw read 1`, `"w\n" write 1`}, got)
+	require.Equal(t, []string{`java mutex 1`, `job:1 mutex 1`, `job:2 fenced 1`, `p[x]:job fair 1`, `rw read 1`, `"w\n" write 1`, `wf write 1`}, got)
 	require.Contains(t, r.out, " and 1 more\t")
 
 	require.Len(t, strings.Split(call(t, s.Addr(), "ls", "job:*").out, "\n"), 2+1)

@@ -50,7 +50,8 @@ type permit struct {
 	Slot   *int64 `json:"slot,omitempty"`   // nil: Redisson's, or one that was given back meanwhile
 	Client string `json:"client,omitempty"` // that holds it: its id, or the beginning of that
 	Host   string `json:"host,omitempty"`
-	TTL    int64  `json:"ttl_ms"` // -1: it does not expire
+	Label  string `json:"label,omitempty"` // of that Client, if its host is known
+	TTL    int64  `json:"ttl_ms"`          // -1: it does not expire
 }
 
 // mostPermits is how many permits are read of one semaphore.
@@ -154,7 +155,7 @@ func (p *permit) text() string {
 	}
 	switch {
 	case p.Host != "":
-		text += fmt.Sprintf(", client %s (%s)", p.Client, p.Host)
+		text += fmt.Sprintf(", client %s (%s)", labelled(p.Label, p.Client), p.Host)
 	case p.Client != "":
 		text += ", client " + p.Client + "…"
 	}
@@ -201,7 +202,7 @@ func wantsOf(place string) []int64 {
 // places are the lines about those who wait.
 func (v *view) places() []string {
 	if v.Wants == nil {
-		return v.Queue
+		return labelledAll(v.Queue, v.Labels)
 	}
 	texts := make([]string, len(v.Queue))
 	for i, client := range v.Queue {
@@ -209,7 +210,7 @@ func (v *view) places() []string {
 		for _, n := range v.Wants[i] {
 			permits += n
 		}
-		texts[i] = fmt.Sprintf("%s: %d waiting, for %d permits", client, len(v.Wants[i]), permits)
+		texts[i] = fmt.Sprintf("%s: %d waiting, for %d permits", labelled(v.Labels[client], client), len(v.Wants[i]), permits)
 	}
 	return texts
 }

@@ -45,6 +45,9 @@ type holder struct {
 	// Exported says that it was left to a ticket, and is not adopted yet.
 	Exported bool   `json:"exported,omitempty"`
 	Host     string `json:"host,omitempty"`
+	Label    string `json:"label,omitempty"` // Options.Label of its Client
+
+	note string // why it has none
 }
 
 var errNoLock = errors.New("the key holds something else than a lock")
@@ -160,12 +163,20 @@ func (s *state) fill(fields map[string]string) bool {
 		})
 	}
 	switch {
-	case s.Kind != "mutex":
+	case s.Kind == "fair":
 		s.Token = 0 // of a former life of the name
-	case s.Token != 0:
+	case s.Kind == "mutex" && s.Token != 0:
 		s.Kind = "fenced"
 	}
 	return len(s.Holders) > 0
+}
+
+// tokenOf is the fencing token of a holder; 0 if it has none, as readers.
+func (s *state) tokenOf(h holder) int64 {
+	if h.Write || s.Kind == "fenced" {
+		return s.Token
+	}
+	return 0
 }
 
 // prefixed makes a name the way Redisson does: with the key as the hash tag, unless it brings its own.
@@ -200,6 +211,9 @@ func clientID(owner string) string {
 // text is what fits in a cell of a table.
 func (h holder) text() string {
 	var notes []string
+	if h.Label != "" {
+		notes = append(notes, h.Owner)
+	}
 	if h.Kept {
 		notes = append(notes, "unlocked, kept by its WithMinHold")
 	}
@@ -212,10 +226,17 @@ func (h holder) text() string {
 	if h.Host != "" {
 		notes = append(notes, h.Host)
 	}
-	if len(notes) == 0 {
-		return h.Owner
+	if h.note != "" {
+		notes = append(notes, h.note)
 	}
-	return h.Owner + " (" + strings.Join(notes, ", ") + ")"
+	who := h.Owner
+	if h.Label != "" {
+		who = strconv.Quote(h.Label)
+	}
+	if len(notes) == 0 {
+		return who
+	}
+	return who + " (" + strings.Join(notes, ", ") + ")"
 }
 
 // depth is that of the deepest hold.
@@ -272,6 +293,8 @@ type view struct {
 	Wants     [][]int64 `json:"wants,omitempty"`      // of a semaphore, for each of these: how many permits each of its waiters wants
 	FairQueue []string  `json:"fair_queue,omitempty"` // those who wait for a fair lock
 	Writers   []string  `json:"writers,omitempty"`    // those who wait for a read/write lock
+	// Labels are those of the Clients that wait, or hold permits, by their ids.
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // viewer is what commands that look at locks have.
@@ -279,6 +302,7 @@ type viewer struct {
 	target
 	rdb   rueidis.Client
 	locks *rlock.Client
+	known map[string]string // labels by the ids of their Clients
 }
 
 // open connects a viewer. It reports false, with the exit code, if there is no connection.
@@ -292,7 +316,7 @@ func (p *program) open(ctx context.Context, t target) (v *viewer, code int, ok b
 		rdb.Close()
 		return nil, p.fail(exitInternal, err), false
 	}
-	return &viewer{t, rdb, locks}, 0, true
+	return &viewer{t, rdb, locks, make(map[string]string)}, 0, true
 }
 
 // closeTime bounds how long a Redis that does not answer keeps us from the end.
@@ -398,6 +422,7 @@ func (v *viewer) inspect(ctx context.Context, name string) (*view, error) {
 	if !seen.Held && !seen.isCounter() {
 		seen.Token, _ = v.token(ctx, key) // there may be none, or something else
 	}
+	v.addLabels(ctx, &seen.state)
 	return seen, nil
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/rlock"
 )
 
@@ -32,6 +33,7 @@ type errand struct {
 	kind     func(c *rlock.Client, name string, options ...rlock.Option) *rlock.Mutex
 	watchdog time.Duration
 	grace    time.Duration
+	label    string
 	asked    syscall.Signal // for the command, when somebody waits for the lock; 0: none
 	busy     int            // exit code if the lock was not acquired
 	skip     bool
@@ -52,6 +54,7 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 		e.asked, err = parseSignal(text)
 		return err
 	})
+	flags.StringVar(&e.label, "label", runLabel(), "")
 	flags.IntVar(&e.busy, "E", exitNotAcquired, "")
 	flags.BoolVar(&e.skip, "skip", false, "")
 	flags.BoolVar(&e.verbose, "v", false, "")
@@ -65,11 +68,11 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 			return c.RWMutex(name, o...).Write()
 		},
 	}
-	chosen := 0
+	chosen := make(map[string]bool)
 	for name, kind := range kinds {
 		flags.BoolFunc(name, "", func(string) error {
 			e.kind = kind
-			chosen++
+			chosen[name] = true
 			return nil
 		})
 	}
@@ -93,14 +96,21 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 	if e.skip && !given["E"] {
 		e.busy = 0
 	}
+	most := 1
+	if chosen["fenced"] && chosen["exclusive"] {
+		most = 2
+		e.kind = func(c *rlock.Client, name string, o ...rlock.Option) *rlock.Mutex {
+			return c.FencedRWMutex(name, o...).Write()
+		}
+	}
 	var err error
 	switch {
 	case e.wait < 0 || e.grace < 0:
 		err = errors.New("-wait and -grace can't be negative")
 	case given["lease"] && lease < time.Millisecond, given["min-hold"] && minHold < time.Millisecond, given["max-hold"] && maxHold < time.Millisecond:
 		err = errors.New("-lease, -min-hold and -max-hold are at least 1ms")
-	case chosen > 1:
-		err = errors.New("one of -fenced, -fair, -shared and -exclusive at most")
+	case len(chosen) > most:
+		err = errors.New("one of -fenced, -fair, -shared and -exclusive at most, or -fenced -exclusive")
 	case given["min-hold"] && (given["fair"] || given["shared"] || given["exclusive"]):
 		err = errors.New("-min-hold is for plain and fenced locks")
 	case e.busy < 0 || e.busy > 255:
@@ -126,6 +136,16 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 		e.options = append(e.options, rlock.WithMaxHold(maxHold))
 	}
 	return e, 0, true
+}
+
+// runLabel says which process holds the lock: its host and number.
+func runLabel() string {
+	host, err := os.Hostname()
+	label := fmt.Sprintf("%s pid %d", host, os.Getpid())
+	if err != nil || !kinds.IsLabel(label) {
+		return fmt.Sprintf("pid %d", os.Getpid())
+	}
+	return label
 }
 
 // keeper is who holds the lock while the command runs.
@@ -176,7 +196,7 @@ func (p *program) run(args []string) int {
 		return signalled{s}.exitCode()
 	}
 	waits := make(chan string, 1)
-	client, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: e.watchdog, Prefix: e.target.prefix, Trace: &rlock.Trace{
+	client, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: e.watchdog, Prefix: e.target.prefix, Label: e.label, Trace: &rlock.Trace{
 		Waiting: func(_ context.Context, i rlock.WaitingInfo) {
 			select {
 			case waits <- i.Holder:
@@ -261,7 +281,10 @@ func (k *keeper) acquire(ctx context.Context, giveUp context.CancelCauseFunc, wa
 				return nil, nil, errors.Join(signalled{s}, r.unlock())
 			}
 			return nil, nil, signalled{s}
-		case seen = <-waits:
+		case owner := <-waits:
+			if k.verbose {
+				seen = k.named(ctx, owner)
+			}
 			k.tell("waiting: held by %s", seen)
 		case <-looks.C:
 			if !k.verbose || seen == "" {
@@ -280,14 +303,36 @@ const lookInterval = time.Second
 
 // holders is "" if nobody holds the lock, or that is not known.
 func (k *keeper) holders(ctx context.Context) string {
-	owners, _ := k.owners(ctx) // the Lock tells of what is wrong
-	return strings.Join(owners, ", ")
+	info, _ := k.look(ctx) // the Lock tells of what is wrong
+	var texts []string
+	for _, h := range info.Holders {
+		texts = append(texts, labelled(h.Label, h.Owner))
+	}
+	return strings.Join(texts, ", ")
+}
+
+// named is an owner behind its label, if it has one and has the lock still.
+func (k *keeper) named(ctx context.Context, owner string) string {
+	if !saysLabel(owner) {
+		return owner
+	}
+	info, _ := k.look(ctx)
+	for _, h := range info.Holders {
+		if h.Owner == owner {
+			return labelled(h.Label, owner)
+		}
+	}
+	return owner
+}
+
+func (k *keeper) look(ctx context.Context) (rlock.Info, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookInterval)
+	defer cancel()
+	return k.lock.Info(ctx)
 }
 
 func (k *keeper) owners(ctx context.Context) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookInterval)
-	defer cancel()
-	info, err := k.lock.Info(ctx)
+	info, err := k.look(ctx)
 	var owners []string
 	for _, h := range info.Holders {
 		owners = append(owners, h.Owner)

@@ -82,7 +82,7 @@ func TestRunExcludes(t *testing.T) {
 		r := call(t, s.Addr(), append(append([]string{"run"}, c.args...), "job", "--", "echo", "inside")...)
 		require.Equal(t, c.code, r.code, r.err)
 		require.Empty(t, r.out, "ran without the lock")
-		require.Regexp(t, `^rlock: "job": not acquired( after \d+ms)?: held by [-0-9a-f]{36}:1, with [0-9.]+s left\n$`, r.err)
+		require.Regexp(t, `^rlock: "job": not acquired( after \d+ms)?: held by ("\S+ pid \d+" \([-0-9a-f]{36}:\d{20}\)|[-0-9a-f]{36}:\d{20}), with [0-9.]+s left\n$`, r.err)
 	}
 	require.Zero(t, call(t, s.Addr(), "run", "-wait", "0", "another job", "--", "true").code)
 
@@ -239,6 +239,8 @@ func TestRunErrors(t *testing.T) {
 		"no lease":         {2, "-lease", []string{"-lease", "0", "job", "--", "true"}},
 		"bad code":         {2, "-E", []string{"-E", "256", "job", "--", "true"}},
 		"two kinds":        {2, "one of -fenced", []string{"-fair", "-shared", "job", "--", "true"}},
+		"three kinds":      {2, "one of -fenced", []string{"-fenced", "-exclusive", "-fair", "job", "--", "true"}},
+		"min hold of rw":   {2, "-min-hold is for", []string{"-fenced", "-exclusive", "-min-hold", "1s", "job", "--", "true"}},
 		"min hold of all":  {2, "-min-hold is for", []string{"-fair", "-min-hold", "1s", "job", "--", "true"}},
 		"no min hold":      {2, "at least 1ms", []string{"-min-hold", "0", "job", "--", "true"}},
 		"no max hold":      {2, "at least 1ms", []string{"-max-hold", "-1s", "job", "--", "true"}},
@@ -276,6 +278,7 @@ func TestRunEnvironment(t *testing.T) {
 	require.Regexp(t, `^job,[-0-9a-f]{36}:\d+,1\n$`, run("-fenced", "job"))
 	require.Regexp(t, `^job,[-0-9a-f]{36}:\d+,2\n$`, run("-fenced", "job"))
 	require.Regexp(t, `^job,[-0-9a-f]{36}:\d+,1\n$`, run("-fenced", "-prefix", "shop:", "job"))
+	require.Regexp(t, `^job,[-0-9a-f]{36}:\d+:write,3\n$`, run("-fenced", "-exclusive", "job"))
 	require.Regexp(t, `^fair,[-0-9a-f]{36}:0\d+,\n$`, run("-fair", "fair"))
 	// What is for rlock alone stays there; the rest is the command's as well.
 	env := start(t, []string{"RLOCK_REDIS_URL=redis://" + s.Addr(), "REDIS_URL=redis://127.0.0.1:1"}, "run", "job", "--", "sh", "-c", `echo "$RLOCK_REDIS_URL,$REDIS_URL"`)

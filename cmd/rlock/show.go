@@ -16,10 +16,11 @@ nobody waits for may be anything that counts.
 
   -json        as one line of JSON
 ` + usageTarget + `
-The host of a holder is known if it has a connection named rlock:<client id>: a
-process that has waited for any lock in the last seconds, or "rlock run". Of a
-permit the beginning of that id is known in any case, but not if it is
-Redisson's.
+A holder whose program has set Options.Label is shown by that label. The host of
+a holder is known if it has a connection named rlock:<client id>: a process that
+has waited for any lock in the last seconds, or "rlock run". A holder with
+neither may be Redisson's. Of a permit the beginning of that id is known in any
+case, but not if it is Redisson's.
 
 exit code  0 it is held   1 it is free   2 usage   125 Redis failed
 `
@@ -39,9 +40,11 @@ func (p *program) show(args []string) int {
 		}
 		defer v.close()
 		v.addHosts(ctx, &seen.state)
+		v.addLabelsOfWaiters(ctx, seen)
 		if *asJSON {
 			p.json(seen)
 		} else {
+			seen.noteUnlabelled()
 			seen.print(p.out)
 		}
 		if !seen.Held {
@@ -89,8 +92,8 @@ func (v *view) print(w io.Writer) {
 	}
 	line("processes", "%s", processes)
 	list(w, "queue", v.places())
-	list(w, "fair queue", v.FairQueue)
-	list(w, "writers", v.Writers)
+	list(w, "fair queue", labelledAll(v.FairQueue, v.Labels))
+	list(w, "writers", labelledAll(v.Writers, v.Labels))
 }
 
 // mostLines is how many lines are written of those who wait, or of permits.

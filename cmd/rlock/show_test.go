@@ -91,7 +91,7 @@ func TestShow(t *testing.T) {
 	owner := rlock.Owner(<-got)
 	r := call(t, s.Addr(), "show", "job")
 	require.Zero(t, r.code)
-	require.Regexp(t, `(?m)^holder       `+owner+` \(127\.0\.0\.1:\d+\) depth 1$`, r.out)
+	require.Regexp(t, `(?m)^holder       `+owner+` \(127\.0\.0\.1:\d+, no label\) depth 1$`, r.out)
 	require.Regexp(t, `(?m)^ttl          [12][0-9]?\.\ds$`, strings.Replace(r.out, "30.0s", "29.9s", 1))
 }
 

@@ -17,9 +17,10 @@ import (
 // standstills are the long waits reported by the Clients.
 type standstills struct {
 	waits  []deadlock.Seen
-	asked  int             // Clients
-	silent map[string]bool // the ids of those of them that did not answer
-	know   map[string]bool // and of those that did, and have Options.Deadlock
+	asked  int               // Clients
+	silent map[string]bool   // the ids of those of them that did not answer
+	know   map[string]bool   // and of those that did, and have Options.Deadlock
+	labels map[string]string // of Clients that are in the way of others, by their ids
 }
 
 // earPrefix begins the name of the channel of an ear.

@@ -100,3 +100,24 @@ func TestTokenIsRaisedAtomically(t *testing.T) {
 		require.NoError(t, unlock())
 	}
 }
+
+// A writer of a FencedRWMutex counts as well, and has its token in what show and watch say; its readers have none.
+func TestTokenOfAWriter(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	locks := newLocks(t, s.Client(t))
+	rw := locks.FencedRWMutex("job")
+	w := start(t, nil, "watch", "-redis", s.Addr(), "-every", "50ms", "job")
+	w.saw("free")
+	require.Equal(t, result{0, "41\n", ""}, call(t, s.Addr(), "token", "job", "-at-least", "41"))
+	ctx, unlock := lock(t.Context(), t, rw.Write())
+	w.saw("acquired by " + rlock.Owner(ctx) + ", token 42")
+	require.Equal(t, result{0, "42\n", ""}, call(t, s.Addr(), "token", "job"))
+	v, _ := showJSON(t, s.Addr(), "job")
+	require.Equal(t, "write", v.Kind)
+	require.EqualValues(t, 42, v.Token)
+	require.NoError(t, unlock())
+	ctx, unlock = lock(t.Context(), t, rw.Read())
+	require.NotContains(t, w.saw("acquired by "+rlock.Owner(ctx)), "token")
+	require.NoError(t, unlock())
+}

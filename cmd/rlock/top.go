@@ -197,6 +197,12 @@ func (t *top) look(ctx context.Context) (sight, error) {
 		held[i].waitedAs(counters[held[i].key])
 	}
 	seen.locks = t.wanted(waiting, held, failed)
+	at := make([]*state, len(seen.locks))
+	for i := range seen.locks {
+		at[i] = &seen.locks[i].state
+	}
+	t.addLabels(ctx, at...)
+	noteUnlabelledBeside(at)
 	seen.deadlocks = <-circles
 	seen.deadlocks.mark(seen.locks)
 	return seen, nil

@@ -52,6 +52,8 @@ func (p *program) unlock(args []string) int {
 		}
 		if seen.Held {
 			v.addHosts(ctx, &seen.state)
+			v.addLabelsOfWaiters(ctx, seen)
+			seen.noteUnlabelled()
 			seen.print(p.out)
 			if !*yes {
 				switch confirmed, err := p.confirm(ctx); {

@@ -46,7 +46,7 @@ SIGHUP not if rlock was told to ignore it, as by nohup.
   -fenced      count the hold: RLOCK_TOKEN is a number that grows
   -fair        first come, first served, over all processes that ask with -fair
   -shared      as a reader of a read/write lock: many can hold it at a time
-  -exclusive   as its writer
+  -exclusive   as its writer; with -fenced, one that is counted
   -lease D     hold the lock for D at most: it is not renewed, and when it ends
                the command is stopped (default: renewed while the command runs)
   -max-hold D  as -lease, but renewed until then: a crash is noticed early
@@ -55,6 +55,8 @@ SIGHUP not if rlock was told to ignore it, as by nohup.
                third of it (default 30s)
   -asked SIG   send the command SIG (USR1, TERM or another) once, when somebody
                waits for the lock, or asks for it by "rlock ask"
+  -label TEXT  what others read who ask who holds the lock (default: host name
+               and pid of rlock; '' for none)
   -grace D     time between SIGTERM and SIGKILL for a command that has to be
                stopped because the lock was lost (default 10s)
 ` + usageTarget + `  -addr A      the same as -redis

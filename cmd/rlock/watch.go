@@ -35,6 +35,7 @@ type change struct {
 	Time    time.Time `json:"time"`
 	Event   string    `json:"event"` // held, free, acquired, reentered, released, expired, gone, waiting, error; count, set, counted, opened, permits
 	Owner   string    `json:"owner,omitempty"`
+	Label   string    `json:"label,omitempty"` // of that owner
 	Depth   int       `json:"depth,omitempty"`
 	Token   int64     `json:"token,omitempty"`
 	Count   int64     `json:"count,omitempty"` // of a latch, or free permits
@@ -137,7 +138,7 @@ func (v *viewer) listen(ctx context.Context, key string, told chan<- struct{}) b
 func beginning(v *view) []change {
 	var all []change
 	for _, h := range v.Holders {
-		all = append(all, change{Event: "held", Owner: h.Owner, Depth: h.Depth, Token: v.Token, Text: fmt.Sprintf("held by %s, ttl %s", h.text(), v.ttl())})
+		all = append(all, change{Event: "held", Owner: h.Owner, Label: h.Label, Depth: h.Depth, Token: v.tokenOf(h), Text: fmt.Sprintf("held by %s, ttl %s", h.text(), v.ttl())})
 	}
 	switch {
 	case !v.Held:
@@ -175,15 +176,15 @@ func changes(before, now *view, between time.Duration, unlocked, listens bool) (
 		}
 	}
 	for _, h := range now.Holders {
-		c := change{Owner: h.Owner, Depth: h.Depth, Token: now.Token}
+		c := change{Owner: h.Owner, Label: h.Label, Depth: h.Depth, Token: now.tokenOf(h)}
 		switch was := find(before, h.Owner); {
 		case was == nil:
 			c.Event, c.Text = "acquired", "acquired by "+h.text()
 			if h.Depth > 1 {
 				c.Text += fmt.Sprintf(", depth %d", h.Depth)
 			}
-			if now.Token != 0 {
-				c.Text += fmt.Sprintf(", token %d", now.Token)
+			if c.Token != 0 {
+				c.Text += fmt.Sprintf(", token %d", c.Token)
 			}
 			all = append(all, c)
 		case was.Depth != h.Depth:
@@ -215,7 +216,7 @@ func runsOut(ttl int64, between time.Duration) bool {
 
 // ended says why a holder is none any more.
 func ended(before, now *view, h holder, between time.Duration, unlocked, listens bool) change {
-	c := change{Owner: h.Owner, Event: "released", Text: "released by " + h.text()}
+	c := change{Owner: h.Owner, Label: h.Label, Event: "released", Text: "released by " + h.text()}
 	ranOut := runsOut(before.TTL, between)
 	switch {
 	case unlocked:

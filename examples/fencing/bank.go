@@ -9,15 +9,14 @@ import (
 )
 
 const (
-	// A row has the highest token that it has seen.
+	// token is the highest that the row has seen.
 	createTable = `CREATE TABLE IF NOT EXISTS rlock_accounts (
 		name    text   PRIMARY KEY,
 		balance bigint NOT NULL,
 		token   bigint NOT NULL DEFAULT 0
 	)`
 
-	// Both find no row if a later section was here. Reading raises the token as well: what was read stays true until this
-	// section, or a later one, writes.
+	// Both find no row if a later section was here.
 	readAccount  = `UPDATE rlock_accounts SET token = $2 WHERE name = $1 AND token <= $2 RETURNING balance`
 	writeAccount = `UPDATE rlock_accounts SET token = $2, balance = $3 WHERE name = $1 AND token <= $2 RETURNING balance`
 )

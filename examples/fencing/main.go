@@ -20,7 +20,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	_ "github.com/jackc/pgx/v5/stdlib" // the driver "pgx"
-	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -52,16 +51,7 @@ func run(ctx context.Context) error {
 	}
 	defer db.Close()
 
-	option, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
-	if err != nil {
-		return errors.New("REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379") // err has the password
-	}
-	rdb, err := rueidis.NewClient(option)
-	if err != nil {
-		return fmt.Errorf("no Redis: %w (start one, or set REDIS_URL)", err)
-	}
-	defer rdb.Close()
-	client, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: lease})
+	client, err := rlock.Open(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"), rlock.Options{WatchdogTimeout: lease})
 	if err != nil {
 		return err
 	}

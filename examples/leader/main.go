@@ -4,18 +4,13 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"flag"
-	"fmt"
 	"log"
 	"os"
 	"os/signal"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
-
-	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -36,12 +31,7 @@ func main() {
 }
 
 func run(ctx context.Context, every, lease time.Duration) error {
-	rdb, err := connect()
-	if err != nil {
-		return err
-	}
-	defer rdb.Close()
-	client, err := rlock.New(rdb, rlock.Options{WatchdogTimeout: lease})
+	client, err := rlock.Open(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"), rlock.Options{WatchdogTimeout: lease})
 	if err != nil {
 		return err
 	}
@@ -62,16 +52,4 @@ func run(ctx context.Context, every, lease time.Duration) error {
 			}
 		}
 	})
-}
-
-func connect() (rueidis.Client, error) {
-	options, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
-	if err != nil {
-		return nil, errors.New("REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379")
-	}
-	rdb, err := rueidis.NewClient(options)
-	if err != nil {
-		return nil, fmt.Errorf("no Redis at %s: start redis-server, or set REDIS_URL: %w", strings.Join(options.InitAddress, ","), err)
-	}
-	return rdb, nil
 }

@@ -33,7 +33,7 @@ func answer(method func(ctx context.Context, id string) (order, error)) http.Han
 			http.Error(w, "no such order", http.StatusNotFound)
 			return
 		}
-		o, err := method(r.Context(), id)
+		o, err := method(rlock.WaitOnly(r.Context()), id) // a client that has gone cuts off no payment
 		if err != nil {
 			fail(w, r, err)
 			return

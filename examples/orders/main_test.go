@@ -119,6 +119,14 @@ func TestOrders(t *testing.T) {
 	require.Regexp(t, `^orders: POST /orders/43/charge: rlock: "order:43": not acquired.*: context canceled$`, p.Line())
 	require.NoError(t, unlock())
 
+	// Nor does it stop a payment when it leaves.
+	gone, leave = context.WithCancel(ctx)
+	left = a.post(gone, "/orders/45/charge")
+	require.Equal(t, "orders: order 45: payment", p.Line())
+	leave()
+	require.ErrorIs(t, (<-left).err, context.Canceled)
+	require.Equal(t, "orders: order 45: charged", p.Line())
+
 	s.Stop()
 	require.Equal(t, answered{status: http.StatusServiceUnavailable, retry: "5", body: "try again later"}, <-c.post(ctx, "/orders/44/ship"))
 	require.Contains(t, p.Line(), `orders: POST /orders/44/ship: rlock: "order:44": `)

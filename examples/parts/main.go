@@ -5,18 +5,13 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"flag"
-	"fmt"
 	"log"
 	"os"
 	"os/signal"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
-
-	"github.com/redis/rueidis"
 
 	"github.com/go-rlock/rlock/rlock"
 )
@@ -39,12 +34,7 @@ func main() {
 }
 
 func run(ctx context.Context, batch string, parts int64, part, wait time.Duration) error {
-	rdb, err := connect()
-	if err != nil {
-		return err
-	}
-	defer rdb.Close()
-	client, err := rlock.New(rdb, rlock.Options{})
+	client, err := rlock.Open(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"), rlock.Options{})
 	if err != nil {
 		return err
 	}
@@ -87,16 +77,4 @@ func load(ctx context.Context, takes time.Duration) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-func connect() (rueidis.Client, error) {
-	options, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
-	if err != nil {
-		return nil, errors.New("REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379")
-	}
-	rdb, err := rueidis.NewClient(options)
-	if err != nil {
-		return nil, fmt.Errorf("no Redis at %s: start redis-server, or set REDIS_URL: %w", strings.Join(options.InitAddress, ","), err)
-	}
-	return rdb, nil
 }

@@ -99,6 +99,9 @@ func kinds() []kind {
 		{name: "write side", keys: 1, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
 			return p.client(t, 0, rlock.Options{}).RWMutex(p.name).Write(), p.client(t, 1, rlock.Options{}).RWMutex(p.name).Write()
 		}, without: enters},
+		{name: "fenced write side", keys: 2, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
+			return p.client(t, 0, rlock.Options{}).FencedRWMutex(p.name).Write(), p.client(t, 1, rlock.Options{}).FencedRWMutex(p.name).Write()
+		}, without: enters, keeps: "redisson_lock_token:"},
 		{name: "Upgradeable", keys: 3, handles: func(t *testing.T, p *place) (a, b rlock.Locker) {
 			return p.client(t, 0, rlock.Options{}).RWMutex(p.name).Upgradeable(), p.client(t, 1, rlock.Options{}).RWMutex(p.name).Upgradeable()
 		}, without: map[string]string{refusesReentry: "has " + reenters, endsByOtherHand: "has no such method"}},

@@ -59,6 +59,7 @@ type Wait struct {
 	Secret uint64    // that those alone know who were told of the wait
 	Began  time.Time // when the Lock began to wait
 	Client string    // the id of its Client
+	Label  string    // of that; "": none
 	Lock   string    // the name of what it waits for
 	Holds  []Hold    // that its ctx carried when it began
 }
@@ -79,6 +80,7 @@ type Step struct {
 	Host    string
 	PID     int
 	Client  string
+	Label   string // of the Client; "": none
 	Number  uint64
 	Secret  uint64
 	Holds   Hold
@@ -161,7 +163,7 @@ func (g *Graph) keepers(owner string) (all []*Wait) {
 
 // step returns w as the step after a wait for that owner.
 func (g *Graph) step(w *Wait, owner string) *Step {
-	s := &Step{Host: g.host, PID: g.pid, Client: w.Client, Number: w.Number, Secret: w.Secret, WaitsBy: w.Began.Add(g.Ahead), Lock: w.Lock}
+	s := &Step{Host: g.host, PID: g.pid, Client: w.Client, Label: w.Label, Number: w.Number, Secret: w.Secret, WaitsBy: w.Began.Add(g.Ahead), Lock: w.Lock}
 	if i := slices.IndexFunc(w.Holds, func(h Hold) bool { return h.Owner == owner }); i >= 0 {
 		s.Holds = w.Holds[i]
 	}

@@ -27,7 +27,7 @@ const (
 	mostText = 8000
 	// mostClient bounds the length of a Client id in bytes, because it is remembered.
 	mostClient = 36
-	// mostName bounds the names in a probe, in bytes; shortName replaces it if the probe would be too long.
+	// mostName bounds the names in a probe, in bytes; shortName replaces it if the probe would be too long, which then has no labels.
 	mostName, shortName = 512, 48
 )
 
@@ -47,6 +47,7 @@ type wireStep struct {
 	Host   string `json:"h"`
 	PID    int    `json:"p"`
 	Client string `json:"c"`
+	Label  string `json:"m,omitempty"`
 	Number uint64 `json:"n"`
 	Secret uint64 `json:"x"`
 	Owner  string `json:"o,omitempty"` // of the hold
@@ -101,6 +102,9 @@ func (p *probe) say(from *Wait, owner string) {
 		for i := range p.Steps {
 			s := &p.Steps[i]
 			s.Host, s.Name, s.Waits = cut(s.Host, most), cut(s.Name, most), cut(s.Waits, most)
+			if most == shortName {
+				s.Label = ""
+			}
 		}
 		if text, err := json.Marshal(p); err == nil && len(text) <= mostText {
 			from.Say(owner, string(text))
@@ -188,7 +192,7 @@ func wire(steps []Step) []wireStep {
 	all := make([]wireStep, len(steps))
 	for i, s := range steps {
 		all[i] = wireStep{
-			Host: s.Host, PID: s.PID, Client: s.Client, Number: s.Number, Secret: s.Secret,
+			Host: s.Host, PID: s.PID, Client: s.Client, Label: s.Label, Number: s.Number, Secret: s.Secret,
 			Owner: s.Holds.Owner, Name: s.Holds.Name, Waits: s.Lock, Began: s.WaitsBy.UnixMicro(),
 		}
 		if s.Holds.Owner != "" {
@@ -203,7 +207,7 @@ func read(wired []wireStep) []Step {
 	all := make([]Step, len(wired))
 	for i, s := range wired {
 		all[i] = Step{
-			Host: s.Host, PID: s.PID, Client: s.Client, Number: s.Number, Secret: s.Secret,
+			Host: s.Host, PID: s.PID, Client: s.Client, Label: s.Label, Number: s.Number, Secret: s.Secret,
 			Holds: Hold{Owner: s.Owner, Name: s.Name, Since: time.UnixMicro(s.Since)}, Lock: s.Waits, WaitsBy: time.UnixMicro(s.Began),
 		}
 	}

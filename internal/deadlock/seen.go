@@ -29,6 +29,7 @@ type Seen struct {
 	Host     string     `json:"host"`
 	PID      int        `json:"pid"`
 	Client   string     `json:"client"`
+	Label    string     `json:"label,omitempty"`
 	Number   uint64     `json:"number"`
 	Lock     string     `json:"waits_for"`
 	Began    time.Time  `json:"waiting_since"`
@@ -66,7 +67,7 @@ func (g *Graph) Answers(client string) (texts []string) {
 			continue
 		}
 		w.Refresh()
-		s := Seen{Host: g.host, PID: g.pid, Client: client, Number: w.Number, Lock: cut(w.Lock, mostName), Began: w.Began, Blockers: w.Blockers()}
+		s := Seen{Host: g.host, PID: g.pid, Client: client, Label: w.Label, Number: w.Number, Lock: cut(w.Lock, mostName), Began: w.Began, Blockers: w.Blockers()}
 		slices.Sort(s.Blockers)
 		s.Blockers = slices.Compact(s.Blockers)
 		for _, h := range w.Holds {

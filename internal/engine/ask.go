@@ -156,7 +156,7 @@ func (m *Spec) notAcquired(who Caller, refusal lua.AcquireReply, causes ...error
 	c := m.Engine
 	return c.errs.NotAcquired(NotAcquired{
 		Ctx: who.Ctx, Name: m.Name, Began: who.Began, Causes: causes,
-		Holder: refusal.Holder, TTL: refusal.TTL, Other: refusal.Other,
+		Holder: refusal.Holder, Label: c.LabelOf(refusal.Holder), Labels: c, TTL: refusal.TTL, Other: refusal.Other,
 		Carried: c.IsOwn(refusal.Holder) && Carries(who.Ctx, refusal.Holder),
 		Self:    c.isSelf(who.Outer, refusal.Holder),
 	})

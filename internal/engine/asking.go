@@ -17,7 +17,7 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// A waiter asks an owner with a mark for the lock: one message to the ear of its Client, sent while the waiter sleeps. It is sent once for each
+// A waiter asks an owner whose mark says so for the lock: one message to the ear of its Client, sent while the waiter sleeps. It is sent once for each
 // owner, and again if that owner causes another refusal some seconds later: after the reported remaining time, or with a new connection. The holder
 // looks for messages missed in between when its ear is live again.
 
@@ -47,11 +47,14 @@ type askings struct {
 	at map[string]time.Time // when owners were asked
 }
 
-// asksHolder asks the owner that blocks a Lock, if it can be asked. The Lock goes to sleep meanwhile.
+// asksHolder is AskHolder for a Lock. The Lock goes to sleep meanwhile.
 func (l *attempt) asksHolder(holder string) { l.Spec.AskHolder(l.Ctx, holder) }
 
-// AskHolder asks an owner that blocks a Lock, if it can be asked. It returns at once.
-func (m *Spec) AskHolder(ctx context.Context, holder string) { m.ask(ctx, holder, saidAsked) }
+// AskHolder asks an owner that blocks a Lock, if it can be asked, and looks up its label, if it has one. It returns at once.
+func (m *Spec) AskHolder(ctx context.Context, holder string) {
+	m.ask(ctx, holder, saidAsked)
+	m.Engine.seekLabel(holder)
+}
 
 // triesHolder tells an owner that may be idle that it caused a refusal of a Lock that does not wait.
 func (l *attempt) triesHolder(holder string) {

@@ -14,8 +14,9 @@ import (
 
 // Caller is who called Lock, and how long it waits.
 type Caller struct {
-	Ctx    context.Context
+	Ctx    context.Context // ends the waiting
 	Outer  context.Context // that the user has given; ctx may be one inside of it
+	parent context.Context // of the section; nil: ctx
 	Began  time.Time
 	Wait   time.Time // end of the waiting; zero: only ctx ends it
 	Limit  time.Time // of an attempt that is under way, not before wait; zero: only ctx ends it
@@ -25,7 +26,30 @@ type Caller struct {
 }
 
 // CallerNow is the caller of a Lock that is called now.
-func CallerNow(ctx context.Context) Caller { return Caller{Ctx: ctx, Outer: ctx, Began: time.Now()} }
+func CallerNow(ctx context.Context) Caller {
+	return Caller{Ctx: ctx, Outer: ctx, parent: sectionParent(ctx), Began: time.Now()}
+}
+
+// Caller is the caller of a Lock of m that is called now.
+func (m *Spec) Caller(ctx context.Context) Caller {
+	return CallerNow(ctx).Patient(m.MaxWait, m.Engine.MinAttempt())
+}
+
+// Patient bounds the waiting, unless there is no bound.
+func (c Caller) Patient(most, least time.Duration) Caller {
+	if most > 0 {
+		return c.UpTo(most, least)
+	}
+	return c
+}
+
+// ShortestWait returns the shorter of two bounds on the waiting; 0 is none.
+func ShortestWait(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
+}
 
 // UpTo bounds the waiting. Its first attempt is given the least at least.
 func (c Caller) UpTo(wait, least time.Duration) Caller {

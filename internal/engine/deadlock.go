@@ -82,6 +82,7 @@ func (l *attempt) newBlocked(holds []deadlock.Hold, after time.Duration) *blocke
 	}
 	b.ended, b.end = context.WithCancel(context.Background())
 	b.wait = deadlock.NewWait(b, l.Spec.Engine.ID, l.Spec.Name, holds)
+	b.wait.Label = l.Spec.Engine.Options.Label
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.timer = time.AfterFunc(after, func() { b.look(1, after/4) })

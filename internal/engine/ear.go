@@ -22,7 +22,7 @@ import (
 //	any       Close                             over
 //
 // A message is a hint (pubsub.Spoken): it may be lost, doubled, late or forged. It may cost a command or a wake-up, but decides nothing. If the
-// server refuses the ear, the Client does without: its later owners have no marks.
+// server refuses the ear, the Client does without: its later owners do not say that it has one.
 
 // ear is the ear of a Client. Its listeners are set before anything asks for it.
 type ear struct {
@@ -130,17 +130,18 @@ func (c *Engine) deafened(why error) {
 
 // mark returns the mark for owners that Locks of m create.
 func (m *Spec) mark() kinds.Mark {
-	switch {
-	case m.Mark == 0 && m.Linger == 0, m.Engine.ear.refused.Load():
-		return 0
-	case m.Linger > 0:
-		return m.Mark.With(kinds.Lingers)
+	mark := m.Engine.labelMark()
+	if (m.Mark != 0 || m.Linger > 0) && !m.Engine.ear.refused.Load() {
+		mark = mark.With(m.Mark)
+		if m.Linger > 0 {
+			mark = mark.With(kinds.Lingers)
+		}
 	}
-	return m.Mark
+	return mark
 }
 
-// canHave reports whether the mark of an existing tenure covers all that a Lock of m wants.
+// canHave reports whether an existing tenure is renewed as a Lock of m wants, and its mark covers all that this wants.
 func (m *Spec) canHave(t *Tenure) bool {
 	want := m.mark()
-	return want == 0 || kinds.MarkOfTag(t.Tag).Wants(want)
+	return m.WatchdogIn(m.Engine) == t.Spec.WatchdogIn(m.Engine) && (want == 0 || kinds.MarkOfTag(t.Tag).Wants(want))
 }

@@ -38,6 +38,8 @@ type Engine struct {
 	ear         ear
 	askings     askings
 	askables    askables
+	label       ownLabel
+	labels      labels
 	idle        idleTenures
 
 	shutting, emptied sync.Once
@@ -58,14 +60,15 @@ type Engine struct {
 type Options struct {
 	Errors          Errors
 	Tell            Teller
-	WatchdogTimeout time.Duration // the lease of what is renewed
+	WatchdogTimeout time.Duration // the lease of what is renewed, unless its handle has another; how often looks are made
 	UnlockTimeout   time.Duration // for how long an unlock keeps its caller waiting
 	HandOff         RunBound
 	Replicas        int                   // that have to confirm an acquire
 	ReplicaTimeout  time.Duration         // for how long it waits for them, if there are any
 	Renewed         func([]lease.Renewal) // hears of confirmed renewals, whose keepers are About a lock; nil: nobody does
 	Deadlock        DeadlockTerms
-	PlainPubSub     bool // on a cluster: unlocks are published to all nodes
+	PlainPubSub     bool   // on a cluster: unlocks are published to all nodes
+	Label           string // for people; "": none
 }
 
 // IsTold reports whether the holders have been told, or are being told.

@@ -49,7 +49,9 @@ type NotAcquired struct {
 	Began  time.Time
 	Causes []error
 
-	Holder  string // the owner that has the lock, as far as is known
+	Holder  string  // the owner that has the lock, as far as is known
+	Label   string  // of its Client
+	Labels  *Engine // that knows the label, or may
 	TTL     time.Duration
 	Self    bool // the holder was taken under the same ctx
 	Other   bool // the hold is seen to be of another kind

@@ -141,9 +141,8 @@ func (t *Tenure) ofTicket(left *stay) *sweep.Orphan {
 	if key := m.queueKey(); key != "" {
 		args.Fence, args.Queue = m.fenceOf(), lua.Queue{Key: key, GrantLease: m.Engine.grantLease()}
 	}
-	lasts := longer(max(m.TTL(), m.Engine.Options.WatchdogTimeout), m.Grace) // the answer of a renewal may be lost
 	r := t.orphanOf(args)
-	r.Late, r.OutcomeUnknown, r.Until = true, true, time.Now().Add(min(sweep.Most, lasts))
+	r.Late, r.OutcomeUnknown, r.Until = true, true, time.Now().Add(min(sweep.Most, t.lasts()))
 	return r
 }
 

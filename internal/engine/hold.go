@@ -157,8 +157,10 @@ func (t *Tenure) admit(
 	l := h.begin(ctx, who.Outer, cancel, m, outer)
 	h.patient, h.token = patient, a.Token
 	t.follow()
-	if a.how != byCall && !renewed {
-		c.Leases.Update(&t.Lease, time.Time{}, true) // the last level before may have had a lease of its own
+	if a.how != byCall {
+		if now := t.renewed(); now != renewed {
+			c.Leases.Update(&t.Lease, time.Time{}, now) // the last level before may have had other terms
+		}
 	}
 	t.mu.Unlock()
 	if a.how == shared || a.how == letIn {
@@ -204,9 +206,9 @@ func (t *Tenure) keep(m *Spec, a AcquireResult) bool {
 		leases.Limit(&t.Lease, began.Add(m.MaxHold))
 	}
 	if a.lease > 0 {
-		return leases.KeepShort(&t.Lease, Keeper{t}, until, a.lease)
+		return leases.KeepShort(&t.Lease, Keeper{t}, until, a.lease, m.RenewedFor(m.Engine))
 	}
-	return leases.Keep(&t.Lease, Keeper{t}, until, m.Lease == 0)
+	return leases.Keep(&t.Lease, Keeper{t}, until, m.RenewedFor(m.Engine))
 }
 
 // reopen opens one more level, after a call that was answered, or without one. It fails if the hold was lost, or the client closed, since the
@@ -238,6 +240,7 @@ func (h *hold) add(l *Level, a AcquireResult) error {
 	h.levels, l.next = l, h.levels
 	h.token = max(h.token, a.Token)
 	t.follow()
+	t.mayLast(l.spec.RenewedFor(c))
 	if renewed, until := t.renewed(), a.until(l.spec); renewed != before || !until.IsZero() {
 		c.Leases.Update(&t.Lease, until, renewed) // under mu, so that the last one says what the levels ask for
 	}

@@ -34,8 +34,11 @@ func (l *Level) String() string {
 
 // Value makes the level the innermost section of its context.
 func (l *Level) Value(key any) any {
-	if _, ok := key.(SectionKey); ok {
+	switch key.(type) {
+	case SectionKey:
 		return l
+	case waitOnlyKey: // a ctx further out bounded other waiting; and most look no further
+		return nil
 	}
 	return l.Context.Value(key)
 }
@@ -177,16 +180,24 @@ func Token(ctx context.Context, name string) (token int64, ok bool) {
 	return tokenIn(ctx, func(h *hold) bool { return h.tenure.Spec.Name == name })
 }
 
-// Token is that of the innermost hold of m.
+// Token is that of the innermost hold of m, or of its other side.
 func (m *Spec) Token(ctx context.Context) (token int64, ok bool) {
-	return tokenIn(ctx, func(h *hold) bool { return h.isOf(m) })
+	return tokenIn(ctx, func(h *hold) bool { return h.isOf(m) || h.isBeside(m) })
 }
 
+// tokenIn returns that of the innermost hold that is so. If that is a reader, it has the writer's around it, if that is still open: after a
+// Downgrade it is not.
 func tokenIn(ctx context.Context, is func(*hold) bool) (token int64, ok bool) {
-	if h := holdIn(ctx, is); h != nil {
-		return h.fencingToken()
+	h := holdIn(ctx, is)
+	if h == nil {
+		return 0, false
 	}
-	return 0, false
+	if h.tenure.Spec.Kind.Side == lua.Reader {
+		if writer := h.tenure.Spec.levelBeside(ctx); writer != nil {
+			h = writer.hold
+		}
+	}
+	return h.fencingToken()
 }
 
 // holdIn returns the innermost hold of one server that ctx carries, and that is so, or nil.

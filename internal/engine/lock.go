@@ -93,7 +93,7 @@ func (m *Spec) reenter(who Caller, h *hold) (l *Level, err error) {
 
 // reopen opens one more level.
 func (m *Spec) reopen(who Caller, h *hold, a AcquireResult) (*Level, error) {
-	l, err := h.reopen(who.Ctx, m, a)
+	l, err := h.reopen(who.Parent(), m, a)
 	if err != nil && err != ErrOver { //nolint:errorlint // never wrapped
 		err = m.gaveUp(who, err, lua.AcquireReply{})
 	}
@@ -109,7 +109,7 @@ func (h *hold) has(m *Spec) bool {
 	}
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
-	return (m.Lease == 0 && h.tenure.renewed() || left >= m.TTL()) && (m.Kind.Fence == nil || h.token != 0)
+	return (m.Lease == 0 && h.tenure.renewed() >= m.WatchdogIn(m.Engine) || left >= m.TTL()) && (m.Kind.Fence == nil || h.token != 0)
 }
 
 // reenterForMore asks for a level that needs a longer lease than the hold has, or a token.

@@ -11,22 +11,25 @@ func MajorityOf(m *Spec, of Majority) *Tenure {
 
 // Share returns the tenure of one server in a majority. Its owner differs from that of the others by the part of the Client alone, for those
 // who read logs.
-func (t *Tenure) Share(m *Spec) *Tenure { return &Tenure{Spec: m, Tag: t.Tag} }
+func (t *Tenure) Share(m *Spec) *Tenure {
+	m.Engine.showLabel()
+	return &Tenure{Spec: m, Tag: t.Tag}
+}
 
 // Admit has a hold begin on a majority, through m. Those who call it have counted the hold.
 func (t *Tenure) Admit(who Caller, m *Spec) *Level {
-	inner, cancel := m.levelCtx(who.Ctx)
+	inner, cancel := m.levelCtx(who.Parent())
 	h, outer := t.newHold(), InnermostOpen(who.Ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return h.begin(inner, who.Outer, cancel, m, outer)
 }
 
-// IsRenewed reports whether the open levels have the watchdog keep it.
-func (t *Tenure) IsRenewed() bool {
+// RenewedFor is for how long the open levels have the watchdog of c renew a share; 0: they do not.
+func (t *Tenure) RenewedFor(c *Engine) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.renewed()
+	return t.renewedFor(c)
 }
 
 // TooLate is the error of a majority whose time was over before enough servers had answered.
@@ -37,7 +40,7 @@ func (t *Tenure) TooLate(until time.Time) error { return t.tooLate(t.Spec, until
 func (l *Level) Reenter(who Caller, m *Spec) (*Level, error) {
 	t := l.hold.tenure
 	t.catchUp()
-	inner, err := l.hold.reopen(who.Ctx, m, AcquireResult{how: inMemory})
+	inner, err := l.hold.reopen(who.Parent(), m, AcquireResult{how: inMemory})
 	if err == nil {
 		t.catchUp() // it may ask for more
 		who.Took(PathReentry)

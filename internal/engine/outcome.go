@@ -181,7 +181,7 @@ func (l *attempt) leaveInTime(expired bool) bool {
 // enter turns a grant into live holds, or gives it back: all of them, or none. It returns the level of the last one. The levels of several are in one
 // another, and end together.
 func (l *attempt) enter(a AcquireResult) (*Level, error) {
-	ctx, cancel := l.Spec.levelCtx(l.Ctx)
+	ctx, cancel := l.Spec.levelCtx(l.Parent())
 	inner := ctx
 	for x := l; ; x = x.next {
 		if l.next != nil {

@@ -86,7 +86,7 @@ func (m PermitSemaphore) admit(ctx context.Context, w *permitWaiter) (*PermitHol
 	for i := range h.permits {
 		p := &h.permits[i]
 		p.hold, p.id, p.slot = h, w.ids[i], w.slots[i]
-		open = p.keep(until, m.Lease == 0) && open
+		open = p.keep(until, m.RenewedFor(c)) && open
 	}
 	h.mu.Unlock()
 	if !open {
@@ -102,14 +102,14 @@ func (m PermitSemaphore) admit(ctx context.Context, w *permitWaiter) (*PermitHol
 	return h, nil
 }
 
-// keep has the renewer keep a permit. It reports false if the engine is closed. hold.mu is held.
-func (p *heldPermit) keep(until time.Time, renewed bool) bool {
+// keep has the renewer keep a permit, and renew it for ttl; 0: it is not renewed. It reports false if the engine is closed. hold.mu is held.
+func (p *heldPermit) keep(until time.Time, ttl time.Duration) bool {
 	c := p.hold.semaphore.Engine
 	p.lease = new(lease.Lease)
 	if !p.hold.limit.IsZero() {
 		c.Leases.Limit(p.lease, p.hold.limit)
 	}
-	return c.Leases.Keep(p.lease, p, until, renewed)
+	return c.Leases.Keep(p.lease, p, until, ttl)
 }
 
 // end ends the ctx, and the renewals. It returns false if it was released before.
@@ -307,7 +307,7 @@ func (p *heldPermit) updated(held bool) {
 func (p *heldPermit) endsAt(until time.Time) {
 	if h := p.hold; h.cancel != nil && h.loss == nil {
 		h.semaphore.Engine.Leases.Stop(p.lease)
-		p.keep(until, false)
+		p.keep(until, 0)
 	}
 }
 
@@ -345,8 +345,11 @@ func (h *PermitHold) String() string {
 
 // Value makes it the innermost section of its context.
 func (h *PermitHold) Value(key any) any {
-	if _, ok := key.(SectionKey); ok {
+	switch key.(type) {
+	case SectionKey:
 		return h
+	case waitOnlyKey: // as that of a Level
+		return nil
 	}
 	return h.Context.Value(key)
 }

@@ -38,7 +38,7 @@ func (m PermitSemaphore) Acquire(who Caller, n int) (*PermitHold, error) {
 	if err := m.await(who, w); err != nil {
 		return nil, err
 	}
-	h, err := m.admit(who.Ctx, w)
+	h, err := m.admit(who.Parent(), w)
 	if err != nil {
 		m.giveBackLater(w.ids)
 		return nil, err

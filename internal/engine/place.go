@@ -58,11 +58,11 @@ func (l *attempt) keepsPlace(a AcquireResult) bool {
 	}
 	until := a.Sent.Add(l.Spec.Engine.placeLease())
 	if l.place != nil {
-		places.Update(&l.place.lease, until, true)
+		places.Update(&l.place.lease, until, l.Spec.Engine.placeLease())
 		return true
 	}
 	l.place = &placeKeeper{tenure: l.Tenure}
-	places.Keep(&l.place.lease, l.place, until, true)
+	places.Keep(&l.place.lease, l.place, until, l.Spec.Engine.placeLease())
 	if a.Behind {
 		l.waiter.Hear()
 	}

@@ -498,6 +498,9 @@ type sending struct {
 // send asks Redis, again if something went wrong that may pass.
 func (p *pool) send(values context.Context, args lua.PermitsArgs) (reply lua.PermitsReply, s sending, err error) {
 	m, c := p.m, p.m.Engine
+	if len(args.IDs) > 0 { // which say whose the permits are
+		c.showLabel()
+	}
 	again := calls.Retry{Least: calls.MinTries}
 	s.at = time.Now()
 	for {

@@ -71,7 +71,7 @@ func (l *attempt) share() (*Level, error) {
 	if left := time.Until(m.Engine.Leases.Until(&t.Lease)); left < m.TTL()/3 || left > m.TTL() { // nor a longer one than it asks for
 		return nil, ErrOver
 	}
-	ctx, cancel := m.levelCtx(l.Ctx)
+	ctx, cancel := m.levelCtx(l.Parent())
 	s, err := t.admit(ctx, cancel, &l.Caller, m, AcquireResult{how: shared}, false)
 	if err != nil {
 		cancel(nil)

@@ -228,7 +228,7 @@ func (h *hold) releaseLost() (rest *sweep.Orphan, err error) {
 	t.mu.Unlock()
 	if last {
 		defer m.Engine.HoldEnds()
-		t.UnresolvedUntil(time.Now().Add(longer(max(m.TTL(), m.Engine.Options.WatchdogTimeout), m.Grace))).OutcomeUnknown = true
+		t.UnresolvedUntil(time.Now().Add(t.lasts())).OutcomeUnknown = true
 		rest = t.orphan()
 	}
 	return rest, m.notHeld(loss)

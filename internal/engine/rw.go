@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 
 	"github.com/go-rlock/rlock/internal/kinds"
-	"github.com/go-rlock/rlock/lua"
 )
 
 // RW is a read/write lock: how one side goes on as the other.
@@ -22,6 +20,7 @@ func NewRW(read, write *Spec) *RW {
 	// Not the lease and the bound of the reader, which may have to wait first.
 	gate.beside = true
 	gate.MinHold, gate.Grace, gate.NoReentry, gate.Invalid, gate.Mark = read.MinHold, read.Grace, read.NoReentry, read.Invalid, read.Mark
+	gate.Watchdog = read.Watchdog
 	return &RW{read: read, write: write, gate: gate}
 }
 
@@ -39,24 +38,11 @@ func (rw *RW) Downgrade(who Caller) (*Level, error) {
 	read := *rw.read
 	read.NoReentry = false // a writer that was a reader before is that again
 	caller := who
-	inner, cancel := context.WithCancelCause(outer.Context)
-	left := &leftCtx{Context: inner, caller: caller.Ctx}
-	stop := context.AfterFunc(caller.Ctx, func() { // until it has the lock
-		left.left.Store(true)
-		cancel(context.Cause(caller.Ctx))
-	})
-	who.Ctx = valuesOf{left, context.WithoutCancel(caller.Ctx)}
+	who.parent = valuesOf{outer.Context, context.WithoutCancel(who.Ctx)}
 	l, err := read.Lock(who)
-	if err == nil && !stop() {
-		caller.LeaveTo(func() { _ = l.Unlock() }, read.Engine)
-		err = read.gaveUp(caller, nil, lua.AcquireReply{})
-	}
 	if err != nil {
-		stop()
-		cancel(nil)
 		return nil, err
 	}
-	context.AfterFunc(l, func() { cancel(nil) }) // ends at once
 	stays := false
 	defer func() {
 		if !stays { // the hold of the writer was lost, or may be, or its Trace panics
@@ -72,23 +58,6 @@ func (rw *RW) Downgrade(who Caller) (*Level, error) {
 	who.Took(PathAlone) // no re-entry: it goes on alone
 	return l, nil
 }
-
-// leftCtx is the ctx of a Lock whose caller may leave when another ctx is done, and then says why as that one does.
-type leftCtx struct {
-	context.Context
-	caller context.Context
-	left   atomic.Bool
-}
-
-func (c *leftCtx) Err() error {
-	if c.left.Load() {
-		return c.caller.Err()
-	}
-	return c.Context.Err()
-}
-
-// String is as [outerCtx.String].
-func (c *leftCtx) String() string { return fmt.Sprint(c.Context) }
 
 // valuesOf is a ctx with the values of another one. Those for package context itself are not among them, if the other one
 // is without cancel: the ctx ends as it did.
@@ -125,7 +94,8 @@ func (rw *RW) LockUpgradeable(who Caller) (l, gate *Level, err error) {
 		return nil, nil, err
 	}
 	outer := who
-	who.Ctx = gate
+	who, stop := who.Inside(gate)
+	defer stop()
 	alone := *r // Redis lets the writer in beside this reader, and no other
 	alone.alone = true
 	if l, err = alone.Lock(who); err != nil {

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"time"
@@ -19,7 +20,9 @@ type Spec struct {
 	queue     string        // of the processes that wait
 	Slot      uint16        // of the cluster; 0 without one
 	Lease     time.Duration // 0: the watchdog renews
+	Watchdog  time.Duration // see WithWatchdog; 0: Options.WatchdogTimeout of the Client
 	MaxHold   time.Duration // see WithMaxHold; 0: no such bound
+	MaxWait   time.Duration // of a Lock; 0: only its ctx ends it
 	MinHold   time.Duration // see WithMinHold
 	Grace     time.Duration // see WithGrace
 	Linger    time.Duration // see WithLinger; 0: it does not
@@ -58,9 +61,22 @@ func Leavable[T any](
 // TTL is for how long a hold is trusted that was acquired through this handle, unless it is renewed.
 func (m *Spec) TTL() time.Duration {
 	if m.Lease == 0 {
-		return m.upToMax(m.Engine.Options.WatchdogTimeout)
+		return m.upToMax(m.WatchdogIn(m.Engine))
 	}
 	return m.upToMax(m.Lease)
+}
+
+// WatchdogIn is the lease of a hold that the watchdog of c renews.
+func (m *Spec) WatchdogIn(c *Engine) time.Duration {
+	return cmp.Or(m.Watchdog, c.Options.WatchdogTimeout)
+}
+
+// RenewedFor is for how long the watchdog of c renews a level; 0: it does not.
+func (m *Spec) RenewedFor(c *Engine) time.Duration {
+	if m.Lease > 0 {
+		return 0
+	}
+	return m.WatchdogIn(c)
 }
 
 // expiry is what Redis is told for a hold that this handle took, so that it can be trusted for ttl.
@@ -90,15 +106,16 @@ func (m *Spec) fenceOf() string {
 	return m.Kind.Fence(m.Key)
 }
 
-// mayPassOn reports whether a Lock wants of Redis what every other one does, so that it can have the tenure of another one, and another one
-// its: it is renewed, and has no bound of its own.
+// mayPassOn reports whether a Lock wants of Redis what others do, so that it can have the tenure of another one, and another one
+// its (canHave): it is renewed, and has no bound of its own.
 func (m *Spec) mayPassOn() bool {
 	return m.Kind.PassesOn && m.Engine.handsOff() && m.usesGrants() && m.MaxHold == 0
 }
 
 // usesGrants reports whether a grant is what a Lock asks for: it is renewed, for no shorter time, and has no grace.
 func (m *Spec) usesGrants() bool {
-	return m.Lease == 0 && m.Grace == 0 && m.TTL() == m.Engine.Options.WatchdogTimeout
+	w := m.WatchdogIn(m.Engine)
+	return m.Lease == 0 && m.Grace == 0 && m.TTL() == w && w >= m.Engine.grantLease()
 }
 
 // isShort reports whether a Lock is to last for less than a grant may. So its field must not be trusted to be a hold when it is

@@ -67,7 +67,10 @@ type Majority interface {
 // lastTag is the tag of the tenure that was made last, without its mark.
 var lastTag atomic.Uint64
 
-func newTenure(m *Spec) *Tenure { return &Tenure{Spec: m, Tag: m.mark().Marked(lastTag.Add(1))} }
+func newTenure(m *Spec) *Tenure {
+	m.Engine.showLabel()
+	return &Tenure{Spec: m, Tag: m.mark().Marked(lastTag.Add(1))}
+}
 
 // Field is the owner as Redis has it. It is made anew each time, for there may be many tenures, and calls for
 // each of them are rare.
@@ -104,16 +107,39 @@ func (t *Tenure) isEmpty() bool {
 	return levels == nil && t.coming.Load() == 0
 }
 
-// renewed reports whether the watchdog keeps the tenure: if any open level has no lease of its own. mu is held.
-func (t *Tenure) renewed() bool {
+// renewedFor is for how long the watchdog of c renews the tenure: the longest time that an open level asks for; 0: none does. mu is held.
+func (t *Tenure) renewedFor(c *Engine) (ttl time.Duration) {
 	for h := t.hold; h != nil; h = h.beside {
 		for l := h.levels; l != nil; l = l.next {
-			if l.spec.Lease == 0 {
-				return true
-			}
+			ttl = max(ttl, l.spec.RenewedFor(c))
 		}
 	}
-	return false
+	return ttl
+}
+
+// renewed is renewedFor by its own Client. mu is held.
+func (t *Tenure) renewed() time.Duration { return t.renewedFor(t.Spec.Engine) }
+
+// mayLast notes for how long a level is renewed that re-enters the tenure. mu is held.
+func (t *Tenure) mayLast(ttl time.Duration) {
+	if ttl <= t.Spec.TTL() {
+		return
+	}
+	if t.callers == nil {
+		t.callers = new(callers)
+	}
+	t.callers.longest = max(t.callers.longest, ttl)
+}
+
+// lasts is for how long Redis may keep the tenure after a renewal that was not answered.
+func (t *Tenure) lasts() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	lasts := t.Spec.TTL()
+	if t.callers != nil {
+		lasts = max(lasts, t.callers.longest)
+	}
+	return longer(lasts, t.Spec.Grace)
 }
 
 // current is a hold that stands on it, or was the last.

@@ -1,13 +1,17 @@
 package engine
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // callers are those who want the right to make calls for a tenure, in their order, or to hear of its loss. All fields are guarded by tenure.mu.
 type callers struct {
-	queue []*turn
-	lost  chan struct{} // closed when the tenure is lost; nil until somebody looks at it
-	count follower
-	idle  *idle // the tenure when nobody is inside; nil: it never was idle. It is here since most never are
+	queue   []*turn
+	lost    chan struct{} // closed when the tenure is lost; nil until somebody looks at it
+	count   follower
+	longest time.Duration // that a level was renewed for which re-entered it
+	idle    *idle         // the tenure when nobody is inside; nil: it never was idle. It is here since most never are
 }
 
 // turn is the place of one of them.

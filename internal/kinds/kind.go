@@ -26,6 +26,8 @@ type Kind struct {
 	Timeouts func(key string) string
 	// Fence names the key of the fencing counter; nil for a kind without one.
 	Fence func(key string) string
+	// Fenced is the same lock with a fencing counter; nil for a kind that has one, or for which there is none with it.
+	Fenced *Kind
 	// Extra names another key, or key prefix, that the scripts touch. It must hash to the lock's slot; nil if it always
 	// does.
 	Extra func(key string) string

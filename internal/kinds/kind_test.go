@@ -20,6 +20,7 @@ func TestOwner(t *testing.T) {
 		{Fair, true, "id:007"},
 		{Read, false, "id:7"},
 		{Write, false, "id:7:write"},
+		{FencedWrite, false, "id:7:write"},
 	} {
 		got := row.kind.Owner("id", 7, row.short)
 		require.Equal(t, row.want, got, row.kind.Name)
@@ -35,14 +36,14 @@ func TestOwner(t *testing.T) {
 
 // Each waiter has a time where each has a place, and nowhere else.
 func TestTimeouts(t *testing.T) {
-	for _, k := range []*Kind{Mutex, Fenced, Fair, Read, Write} {
+	for _, k := range []*Kind{Mutex, Fenced, Fair, Read, Write, FencedWrite} {
 		require.Equal(t, k.Queueing == PerWaiter, k.Timeouts != nil, k.Name)
 	}
 }
 
 // A ticket is known by its owner field, of whichever kind.
 func TestOfTicket(t *testing.T) {
-	for _, k := range []*Kind{Mutex, Fenced, Write} {
+	for _, k := range []*Kind{Mutex, Fenced, Write, FencedWrite} {
 		got := k.OfTicket("id", "42")
 		require.Equal(t, "id:00042"+k.suffix, got)
 		require.True(t, IsTicket(got))

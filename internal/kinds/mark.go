@@ -5,11 +5,10 @@ import (
 	"strings"
 )
 
-// The tag of an owner may have a mark: its Client accepts messages (pubsub.EarChannel). Otherwise the tag is a number like any other. A marked tag
-// has 20 digits:
+// The tag of an owner may have a mark, which says something of its Client. Otherwise the tag is a number like any other. A marked tag has 20 digits:
 //
 //	1    beyond what a thread id of Redisson's can be, which is a long
-//	n    what the Client wants to hear of, see Mark
+//	n    the sum of what is said, see Mark
 //	...  18 digits: the number of the tenure
 //
 // Older versions create no tags that large.
@@ -18,14 +17,15 @@ import (
 type Mark uint64
 
 const (
-	// HasEar means that the Client accepts messages.
-	HasEar Mark = 10_000_000_000_000_000_000
-	// WantsAsked means that it wants to know if anybody waits for the lock.
-	WantsAsked Mark = HasEar + askedDigit
-	// Lingers means that the owner may exist with nobody inside; it gives the lock up if anybody wants it.
-	Lingers Mark = HasEar + 2*askedDigit
+	// WantsAsked means that the Client wants to know if anybody waits for the lock: it accepts messages (pubsub.EarChannel).
+	WantsAsked Mark = marked + digit
+	// Lingers means that the owner may exist with nobody inside; it gives the lock up if anybody wants it. The Client accepts messages.
+	Lingers Mark = marked + 2*digit
+	// Labelled means that the Client has a label, see LabelKey.
+	Labelled Mark = marked + 4*digit
 
-	askedDigit Mark = 1_000_000_000_000_000_000
+	marked     Mark = 10_000_000_000_000_000_000
+	digit      Mark = 1_000_000_000_000_000_000
 	lastDigits Mark = 8 // so that the greatest tag is a number of 64 bits
 )
 
@@ -34,15 +34,15 @@ func (m Mark) Marked(tag uint64) uint64 { return tag + uint64(m) }
 
 // Unmarked returns a tag without its mark: the number of its tenure.
 func Unmarked(tag uint64) uint64 {
-	if tag < uint64(HasEar) {
+	if tag < uint64(marked) {
 		return tag
 	}
-	return tag % uint64(askedDigit)
+	return tag % uint64(digit)
 }
 
 // MarkOfTag returns the mark of a tag; zero if it has none.
 func MarkOfTag(tag uint64) Mark {
-	if m := Mark(tag - Unmarked(tag)); tag >= uint64(HasEar) && m.digit() < lastDigits {
+	if m := Mark(tag - Unmarked(tag)); tag >= uint64(marked) && m.said() < lastDigits {
 		return m
 	}
 	return 0
@@ -50,18 +50,21 @@ func MarkOfTag(tag uint64) Mark {
 
 // With returns a mark with the meanings of both.
 func (m Mark) With(what Mark) Mark {
-	if m < HasEar {
+	switch {
+	case m < marked:
 		return what
+	case what < marked:
+		return m
 	}
-	return HasEar + (m.digit()|what.digit())*askedDigit
+	return marked + (m.said()|what.said())*digit
 }
 
 // Wants reports whether m has every meaning of what.
 func (m Mark) Wants(what Mark) bool {
-	return m >= HasEar && m.digit()&what.digit() == what.digit()
+	return m >= marked && m.said()&what.said() == what.said()
 }
 
-func (m Mark) digit() Mark { return (m - HasEar) / askedDigit }
+func (m Mark) said() Mark { return (m - marked) / digit }
 
 // MarkOf returns the mark of an owner field, zero if it has none, the id of its Client, and the tag of its tenure with the mark.
 func MarkOf(field string) (m Mark, id string, tag uint64) {

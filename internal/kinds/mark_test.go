@@ -11,8 +11,17 @@ import (
 // A mark is read from the owner of each kind, and says nothing else than what was written.
 func TestMarks(t *testing.T) {
 	const id = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41"
-	for _, k := range []*Kind{Mutex, Fenced, Fair, Read, Write} {
-		for _, m := range []Mark{HasEar, WantsAsked, Lingers, WantsAsked.With(Lingers)} {
+	for _, k := range []*Kind{Mutex, Fenced, Fair, Read, Write, FencedWrite} {
+		for n := range 8 {
+			var m Mark
+			for i, what := range []Mark{WantsAsked, Lingers, Labelled} {
+				if n&(1<<i) != 0 {
+					m = m.With(what)
+				}
+			}
+			if n == 0 {
+				continue
+			}
 			for _, short := range []bool{false, true} {
 				field := k.Owner(id, m.Marked(7), short)
 				got, client, tag := MarkOf(field)
@@ -20,15 +29,15 @@ func TestMarks(t *testing.T) {
 				require.Equal(t, id, client)
 				require.Equal(t, m.Marked(7), tag)
 				require.Equal(t, uint64(7), Unmarked(tag))
-				require.True(t, got.Wants(HasEar))
-				require.Equal(t, m == WantsAsked || m == WantsAsked.With(Lingers), got.Wants(WantsAsked))
-				require.Equal(t, m != HasEar && m != WantsAsked, got.Wants(Lingers))
+				require.Equal(t, n&1 != 0, got.Wants(WantsAsked))
+				require.Equal(t, n&2 != 0, got.Wants(Lingers))
+				require.Equal(t, n&4 != 0, got.Wants(Labelled))
 				require.False(t, IsPlaceholder(field))
 			}
 		}
 		got, _, _ := MarkOf(k.Owner(id, 7, false))
 		require.Zero(t, got)
-		require.False(t, got.Wants(HasEar))
+		require.False(t, got.Wants(Labelled))
 	}
 }
 
@@ -44,7 +53,7 @@ func TestNoMarks(t *testing.T) {
 	}
 	require.Zero(t, MarkOfTag(7))
 	require.Equal(t, Lingers, Mark(0).With(Lingers))
-	require.Equal(t, WantsAsked.With(Lingers), Lingers.With(WantsAsked).With(HasEar))
+	require.Equal(t, WantsAsked.With(Lingers), Lingers.With(WantsAsked))
 	require.Equal(t, WantsAsked, MarkOfTag(WantsAsked.Marked(7)))
 	require.Equal(t, uint64(7), Mark(0).Marked(7))
 }

@@ -15,6 +15,7 @@ var Mutex = &Kind{
 	Queue:    Own("rlock_queue"),
 	PassesOn: true,
 	Exports:  true,
+	Fenced:   Fenced,
 	Renew:    lua.Renew, Force: forceHash, IsLocked: exists,
 }
 

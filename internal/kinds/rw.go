@@ -30,6 +30,21 @@ var Write = &Kind{
 	Extra:    holdKeys,
 	Side:     lua.Writer,
 	Exports:  true,
+	Fenced:   FencedWrite,
+	suffix:   ":write",
+	Renew:    lua.Renew, Force: forceSide(lua.Writer), IsLocked: sideIsLocked(lua.Writer),
+}
+
+// FencedWrite is Write with a fencing token, which Redisson's write lock does not have. The counter is that of Fenced.
+var FencedWrite = &Kind{
+	Name:     "fenced write",
+	Channel:  prefixed("redisson_rwlock"),
+	Queue:    Own("rlock_writers"),
+	Queueing: LeavesMark,
+	Fence:    Fenced.Fence,
+	Extra:    Fenced.Extra,
+	Side:     lua.Writer,
+	Exports:  true,
 	suffix:   ":write",
 	Renew:    lua.Renew, Force: forceSide(lua.Writer), IsLocked: sideIsLocked(lua.Writer),
 }

@@ -45,7 +45,7 @@ type election struct {
 	failed time.Time        // when the first of the rounds began that had too few answers; zero if the last one had enough
 	tries  int              // since then
 	held   lua.AcquireReply // the last refusal
-	own    bool             // the holder is of this process
+	heldAt *engine.Engine   // the Client that got it
 	waited bool             // it was refused, or had to wait for the turn
 }
 
@@ -316,7 +316,7 @@ func (e *election) note(v *votes, t tally, began time.Time, left bool) {
 		switch {
 		case s.refusal.Status == lua.Held:
 			ends[i] = s.refusal.TTL
-			e.held, e.own = s.refusal, s.tenure.Spec.Engine.IsOwn(s.refusal.Holder)
+			e.held, e.heldAt = s.refusal, s.tenure.Spec.Engine
 			e.waited = true
 		case s.err != nil && !s.asked && !s.left:
 			ends[i] = deadServerRetry
@@ -516,10 +516,13 @@ func (e *election) failure(err error) error {
 	if e.err != nil {
 		not.Causes = []error{errs.Unreachable(q.tooFew(e.err))}
 	}
-	own := e.own
+	if e.heldAt != nil {
+		not.Label, not.Labels = e.heldAt.LabelOf(e.held.Holder), e.heldAt
+	}
+	own := e.heldAt != nil && e.heldAt.IsOwn(e.held.Holder)
 	if e.line != nil {
 		if v := e.line.holder.Load(); v != nil {
-			not.Holder, not.TTL, not.Other = v.tenure.Field(), time.Until(v.Until()), false
+			not.Holder, not.TTL, not.Other, not.Label = v.tenure.Field(), time.Until(v.Until()), false, q.Spec.Engine.LabelOf(v.tenure.Field())
 			own, not.Self = true, engine.IsUnder(e.Outer, v.given)
 		}
 	}

@@ -41,7 +41,11 @@ func New(name string, members []*engine.Spec) *Quorum {
 		key.WriteString(m.Engine.ID + m.Key + "\n")
 	}
 	first := members[0]
-	return &Quorum{&engine.Spec{Engine: first.Engine, Kind: kind, Name: name, Key: key.String(), Lease: first.Lease, Mark: first.Mark}, members}
+	whole := &engine.Spec{Engine: first.Engine, Kind: kind, Name: name, Key: key.String(), Lease: first.Lease, Watchdog: first.Watchdog, Mark: first.Mark}
+	for _, m := range members {
+		whole.MaxWait = engine.ShortestWait(whole.MaxWait, m.MaxWait)
+	}
+	return &Quorum{whole, members}
 }
 
 // Lock re-enters the hold that the caller's ctx carries, or competes.

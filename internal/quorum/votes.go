@@ -65,8 +65,6 @@ type votes struct {
 	rest     []*share  // for which no call was under way then; neither these nor the list change after that
 	releases bool      // an unlock waits for the release of all
 	told     bool      // a majority of Clients is closed
-	renewed  bool      // the watchdog keeps the hold
-	watched  bool      // and did so at some time
 	heal     time.Time // when missing shares are asked for again
 	pause    time.Duration
 	timer    *time.Timer // calls CatchUp; nil before they are live
@@ -77,16 +75,18 @@ type share struct {
 	of     *votes
 	tenure *engine.Tenure // a new one for each lease, with the same owner
 
-	asked   bool      // a call is under way
-	held    bool      // by all that is known
-	since   time.Time // when that was known first; it had no break since then, as far as is known
-	left    bool      // a call for it outlives the Client, and gives it back
-	missed  bool      // found missing after the votes went live
-	back    bool      // released, or given back
-	found   bool      // by that
-	failed  error     // what that failed with
-	until   time.Time // trusted from the grant on; the renewer knows what was added
-	err     error     // what the last call for it failed with
+	asked   bool          // a call is under way
+	held    bool          // by all that is known
+	since   time.Time     // when that was known first; it had no break since then, as far as is known
+	left    bool          // a call for it outlives the Client, and gives it back
+	missed  bool          // found missing after the votes went live
+	back    bool          // released, or given back
+	found   bool          // by that
+	failed  error         // what that failed with
+	until   time.Time     // trusted from the grant on; the renewer knows what was added
+	ttl     time.Duration // for which the watchdog renews it; 0: it does not
+	watched time.Duration // the longest of these; 0: it never did
+	err     error         // what the last call for it failed with
 	refusal lua.AcquireReply
 	at      time.Time // of the last answer
 }
@@ -110,13 +110,14 @@ func drift(lease time.Duration) time.Duration { return lease/100 + 2*time.Millis
 // newVotes begins a round: all servers are asked.
 func newVotes(q *Quorum, line *localQueue) *votes {
 	v := &votes{
-		of: q, line: line, pause: firstHeal, renewed: q.Spec.Lease == 0, watched: q.Spec.Lease == 0,
+		of: q, line: line, pause: firstHeal,
 		news: make(chan struct{}, 1), ended: make(chan []error, 1),
 	}
 	v.tenure = engine.MajorityOf(q.Spec, v)
 	v.ctx, v.cancel = context.WithCancel(context.Background()) // calls under way do not end with their caller
 	for _, m := range q.Members {
-		v.shares = append(v.shares, &share{of: v, tenure: v.tenure.Share(m), asked: true})
+		ttl := q.Spec.RenewedFor(m.Engine)
+		v.shares = append(v.shares, &share{of: v, tenure: v.tenure.Share(m), asked: true, ttl: ttl, watched: ttl})
 	}
 	for _, s := range v.shares {
 		s.ask()
@@ -202,7 +203,7 @@ func (s *share) answered(a engine.AcquireResult, left bool, err error) (undecide
 // keep has the renewer keep a share of votes that are live. mu is held.
 func (s *share) keep() {
 	t := s.tenure
-	t.Spec.Engine.Leases.Keep(&t.Lease, shareKeeper{engine.Keeper{Tenure: t}, s}, s.until, s.of.renewed)
+	t.Spec.Engine.Leases.Keep(&t.Lease, shareKeeper{engine.Keeper{Tenure: t}, s}, s.until, s.ttl)
 }
 
 // shareKeeper is a share as the renewer sees it: a tenure whose loss need not be that of a hold.
@@ -233,7 +234,7 @@ func (k shareKeeper) Lost(loss lease.Loss) {
 		others = v.haveSince(seen)
 		enough = others >= v.of.majority()
 	} else { // a renewal without an answer may have kept it
-		s.tenure.UnresolvedUntil(time.Now().Add(v.lease(s))).OutcomeUnknown = true
+		s.tenure.UnresolvedUntil(time.Now().Add(s.lease())).OutcomeUnknown = true
 	}
 	v.mu.Unlock()
 	if !enough {
@@ -250,7 +251,7 @@ func (k shareKeeper) Closed() { k.share.of.CatchUp() }
 func (s *share) seen() time.Time {
 	m := s.tenure.Spec
 	if renewed := m.Engine.Leases.Until(&s.tenure.Lease); renewed.After(s.until) {
-		return renewed.Add(-m.Engine.Options.WatchdogTimeout)
+		return renewed.Add(-s.watched) // or later, if it was renewed for less
 	}
 	return s.until.Add(-m.TTL())
 }
@@ -268,14 +269,8 @@ func (v *votes) haveSince(seen time.Time) (n int) {
 	return n
 }
 
-// lease is for how long a share was asked for last. mu is held.
-func (v *votes) lease(s *share) time.Duration {
-	m := s.tenure.Spec
-	if v.watched {
-		return max(m.TTL(), m.Engine.Options.WatchdogTimeout)
-	}
-	return m.TTL()
-}
+// lease is the longest time for which a share was asked for, or renewed. mu is held.
+func (s *share) lease() time.Duration { return max(s.tenure.Spec.TTL(), s.watched) }
 
 // Until is until when a majority of the servers has the hold; zero if that is over.
 func (v *votes) Until() time.Time {
@@ -288,7 +283,7 @@ func (v *votes) Until() time.Time {
 			if renewed := s.tenure.Spec.Engine.Leases.Until(&s.tenure.Lease); renewed.After(end) {
 				end = renewed
 			}
-			ends = append(ends, end.Add(-drift(v.lease(s))))
+			ends = append(ends, end.Add(-drift(s.lease())))
 		}
 	}
 	if len(ends) < v.of.majority() {
@@ -389,13 +384,14 @@ func (v *votes) CatchUp() {
 // missing has the renewers follow what the open levels ask for. It returns the shares to be asked for now, and when there will be others; zero:
 // not as things are. mu is held.
 func (v *votes) missing(now time.Time) (ask []*share, next time.Time) {
-	v.renewed = v.tenure.IsRenewed()
-	v.watched = v.watched || v.renewed
 	for _, s := range v.shares {
-		switch c := s.tenure.Spec.Engine; {
+		c := s.tenure.Spec.Engine
+		s.ttl = v.tenure.RenewedFor(c)
+		s.watched = max(s.watched, s.ttl)
+		switch {
 		case s.held:
-			c.Leases.Update(&s.tenure.Lease, time.Time{}, v.renewed)
-		case v.renewed && !s.asked && !s.left && !c.Calls.IsClosed():
+			c.Leases.Update(&s.tenure.Lease, time.Time{}, s.ttl)
+		case s.ttl > 0 && !s.asked && !s.left && !c.Calls.IsClosed():
 			ask = append(ask, s)
 		}
 	}
@@ -410,7 +406,7 @@ func (v *votes) missing(now time.Time) (ask []*share, next time.Time) {
 		s.asked = true
 	}
 	v.heal = now.Add(v.pause)
-	v.pause = min(2*v.pause, v.of.Spec.Engine.Options.WatchdogTimeout/3)
+	v.pause = min(2*v.pause, v.of.Spec.WatchdogIn(v.of.Spec.Engine)/3)
 	return ask, time.Time{}
 }
 
@@ -420,7 +416,7 @@ func (v *votes) expired(until time.Time) engine.Loss {
 	if until.IsZero() {
 		why.Since = time.Now()
 	}
-	if v.renewed {
+	if v.shares[0].ttl > 0 {
 		why.Text = fmt.Sprintf("lost: fewer than %d of %d servers renewed it in time", v.of.majority(), len(v.shares))
 	}
 	return why

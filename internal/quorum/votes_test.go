@@ -64,7 +64,7 @@ func TestTrust(t *testing.T) {
 	v.shares[2].held, v.shares[2].until = true, after(9) // healed
 	trusts(2)
 	renewed := v.shares[3].tenure
-	require.True(t, renewed.Spec.Engine.Leases.Keep(&renewed.Lease, engine.Keeper{Tenure: renewed}, now.Add(8*time.Second), false))
+	require.True(t, renewed.Spec.Engine.Leases.Keep(&renewed.Lease, engine.Keeper{Tenure: renewed}, now.Add(8*time.Second), 0))
 	require.Less(t, v.Until().Sub(now.Add(4*time.Second-allowed)).Abs(), time.Microsecond)
 	renewed.Spec.Engine.Leases.Stop(&renewed.Lease)
 }

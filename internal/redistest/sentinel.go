@@ -11,8 +11,8 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// masterSet is the name under which sentinels know the only master they watch.
-const masterSet = "mymaster"
+// MasterSet is the name under which sentinels know the only master they watch.
+const MasterSet = "mymaster"
 
 // Sentinel is a master with two replicas, watched by three sentinels that
 // replace it by a replica about 2 s after it stops answering.
@@ -41,7 +41,7 @@ func StartSentinel(tb testing.TB, args ...string) *Sentinel {
 	}
 	for _, n := range s.sentinels {
 		Eventually(tb, deployTimeout, func() bool {
-			m, err := n.do("SENTINEL", "MASTER", masterSet).AsStrMap()
+			m, err := n.do("SENTINEL", "MASTER", MasterSet).AsStrMap()
 			return err == nil && m["num-slaves"] == "2" && m["num-other-sentinels"] == "2" && m["flags"] == "master"
 		}, "sentinel knows all")
 	}
@@ -56,7 +56,7 @@ func startSentinel(tb testing.TB, master int) *Server {
 	text := fmt.Sprintf("bind 127.0.0.1\n"+
 		"sentinel monitor %[1]s 127.0.0.1 %[2]d 2\n"+
 		"sentinel down-after-milliseconds %[1]s 1000\n"+
-		"sentinel failover-timeout %[1]s 4000\n", masterSet, master)
+		"sentinel failover-timeout %[1]s 4000\n", MasterSet, master)
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		tb.Fatal(err)
 	}
@@ -70,12 +70,15 @@ func startSentinel(tb testing.TB, master int) *Server {
 	return s
 }
 
+// Addrs are the addresses of the sentinels.
+func (s *Sentinel) Addrs() []string { return addrs(s.sentinels) }
+
 // Client returns a client that follows the master; the test's clean-up closes it.
 func (s *Sentinel) Client(tb testing.TB, mod ...func(*rueidis.ClientOption)) rueidis.Client {
 	tb.Helper()
 	return dial(tb, rueidis.ClientOption{
-		InitAddress: addrs(s.sentinels),
-		Sentinel:    rueidis.SentinelOption{MasterSet: masterSet},
+		InitAddress: s.Addrs(),
+		Sentinel:    rueidis.SentinelOption{MasterSet: MasterSet},
 	}, mod)
 }
 
@@ -84,7 +87,7 @@ func (s *Sentinel) Client(tb testing.TB, mod ...func(*rueidis.ClientOption)) rue
 func (s *Sentinel) Master(tb testing.TB) *Server {
 	tb.Helper()
 	for _, n := range s.sentinels {
-		at, err := n.do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterSet).AsStrSlice()
+		at, err := n.do("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MasterSet).AsStrSlice()
 		if err != nil || len(at) != 2 {
 			continue // this one may have been stopped by the test
 		}

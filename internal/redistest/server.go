@@ -219,6 +219,26 @@ func (s *Server) Answers() bool {
 	return err == nil && string(pong) == "+PONG"
 }
 
+// Connections is how many clients the server has, but for the one that asks.
+func (s *Server) Connections(tb testing.TB) int {
+	tb.Helper()
+	conn, err := net.DialTimeout("tcp4", s.Addr(), time.Second)
+	if err != nil {
+		tb.Fatalf("redistest: %v", err)
+	}
+	defer func() { _ = conn.Close() }()
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
+	_, _ = io.WriteString(conn, "INFO clients\r\n")
+	for lines := bufio.NewScanner(conn); lines.Scan(); {
+		if n, ok := strings.CutPrefix(lines.Text(), "connected_clients:"); ok {
+			count, _ := strconv.Atoi(n)
+			return count - 1
+		}
+	}
+	tb.Fatal("redistest: INFO clients was not answered")
+	return 0
+}
+
 // Addr is the server's host:port; it never changes.
 func (s *Server) Addr() string { return hostPort(s.port) }
 

@@ -150,8 +150,7 @@ func (k *worker) adopt(t *along, text string, w want, lasts time.Duration, calle
 		return
 	}
 	s := &section{process: k.process, ctx: ctx, owner: rlock.Owner(ctx), ticket: t}
-	token, _ := rlock.FencingToken(ctx, o.name.Text)
-	o.enter(s, began, token)
+	o.enter(s, began)
 	o.adoptEnds(t, nil)
 	called.Done()
 	k.hold(ctx)

@@ -58,6 +58,7 @@ func TestBugsAreFound(t *testing.T) {
 		{"an Adopt raises no token", Fenced, "local token = 0\nif fence then\ntoken = raise(fence)",
 			"local token = 0\nif fence then\ntoken = tonumber(redis.call('get', fence))", "after token", takenAlong},
 		{"a writer's ticket works twice", ReadWrite, "redis.call('hdel', lock, ticket)\nif ttl", "if ttl", "the second one that has adopted", takenAlong},
+		{"a writer raises no token", ReadWrite, "token = raise(fence)\nelse", "token = tonumber(redis.call('get', fence) or 7)\nelse", "after token", calm},
 		{"a repeat of a lost call takes and gives once more", Semaphore, "local done, sum, which = recalled(line)", "local done, sum, which", "permits", lossy},
 		{"one permit too many is taken", Semaphore, "if want <= free - sum and", "if want <= free - sum + 1 and", "permits are free", lossy},
 		{"a release wakes nobody", Semaphore, "if not tell(line, place.client, look_message(0)) then\nreturn drop", "if false then\nreturn drop", "(G4)", calm},

@@ -13,7 +13,7 @@ func hot(kind Kind, processes int, d time.Duration) *Plan {
 	p := &Plan{
 		Seed: 1, Time: d, Servers: 1, Watchdog: 30 * time.Second,
 		Hold:  2 * time.Millisecond, // and wants it again at once
-		Names: []Name{{Kind: kind, Text: kind.String()}},
+		Names: []Name{{Kind: kind, Text: kind.String(), Token: kind == Fenced}},
 	}
 	for i := range processes {
 		p.Processes = append(p.Processes, Process{

@@ -180,8 +180,8 @@ func (w *world) checkRest() {
 		}
 		s.tick()
 		for _, key := range s.redis.Keys() {
-			if o := w.of[key]; o != nil && o.counter != nil {
-				continue // it stays
+			if o := w.of[key]; o != nil && o.counter != nil || isLabel(key) {
+				continue // it stays, a label until Close
 			}
 			if !strings.HasPrefix(key, "redisson_lock_token") && !w.isOfTheDead(s, key) {
 				w.violation(w.nameIn(key), "key %s of server %d is there %v after the end (G5)", key, s.number, wait)
@@ -199,7 +199,25 @@ func (w *world) checkRest() {
 	for _, p := range w.all {
 		p.close()
 	}
+	w.checkLabels()
 }
+
+// checkLabels looks for labels that are left when all Clients are closed. Those of the dead, and those that could not be deleted, expire.
+func (w *world) checkLabels() {
+	if !w.plan.isCalm() {
+		time.Sleep(max(2*w.plan.Watchdog, 3*time.Second))
+	}
+	for _, s := range w.servers {
+		s.tick()
+		for _, key := range s.redis.Keys() {
+			if isLabel(key) {
+				w.violation("", "label %s of server %d is there after Close (G9)", key, s.number)
+			}
+		}
+	}
+}
+
+func isLabel(key string) bool { return strings.HasPrefix(key, "rlock_client:") }
 
 // isOfTheDead reports whether a key is the queue of a fair lock in which only processes are that have ended, or could not leave it for a
 // minute: they stay there until somebody wants the lock.

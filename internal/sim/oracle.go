@@ -69,7 +69,7 @@ func (s *section) String() string {
 func (s *section) isLive() bool { return s.ctx.Err() == nil && !s.process.isDead() }
 
 // enter notes that a Lock returned.
-func (o *oracle) enter(s *section, asked time.Time, token int64) {
+func (o *oracle) enter(s *section, asked time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.entered++
@@ -117,7 +117,11 @@ func (o *oracle) enter(s *section, asked time.Time, token int64) {
 			o.world.violation(o.name.Text, "%v has the lock %v before the end of a WithMinHold", s, early)
 		}
 	}
-	if token != 0 {
+	token, has := rlock.FencingToken(s.ctx, o.name.Text)
+	if has != (o.name.Token && !s.shared) {
+		o.world.violation(o.name.Text, "%v has a token: %v", s, has)
+	}
+	if has {
 		if token <= o.token && (o.lost.IsZero() || time.Since(o.lost) > o.world.settle()) && s.excused.IsZero() {
 			o.world.violation(o.name.Text, "token %d of %v after token %d", token, s, o.token)
 		}

@@ -38,6 +38,7 @@ type Plan struct {
 type Name struct {
 	Kind  Kind
 	Text  string
+	Token bool  // its holds have fencing tokens, those of its writers
 	Count int64 // permits of a semaphore, or the highest count of a latch
 }
 
@@ -199,8 +200,12 @@ func NewPlan(seed uint64, l Limits) *Plan {
 	if n > 50 {
 		workers = 1
 	}
+	label := ""
+	if p.Seed%4 == 3 {
+		label = "a process"
+	}
 	for range n {
-		one := Process{Latency: between(r, 50*time.Microsecond, far), Options: rlock.Options{HandOff: hand, Replicas: replicas}}
+		one := Process{Latency: between(r, 50*time.Microsecond, far), Options: rlock.Options{HandOff: hand, Replicas: replicas, Label: label}}
 		one.Jitter = time.Duration(r.Float64() * float64(one.Latency))
 		for range 1 + r.IntN(workers) {
 			one.Workers = append(one.Workers, Worker{Seed: r.Uint64(), Names: p.drawUse(r)})
@@ -295,7 +300,8 @@ func (p *Plan) drawNames(r *rand.Rand, l Limits) {
 	}
 	for i := range many {
 		k := of[i%len(of)]
-		p.Names = append(p.Names, Name{Kind: k, Text: fmt.Sprintf("%v%02d", k, i)})
+		token := k == Fenced || k == ReadWrite && p.Seed%2 == 0
+		p.Names = append(p.Names, Name{Kind: k, Text: fmt.Sprintf("%v%02d", k, i), Token: token})
 	}
 }
 

@@ -89,7 +89,6 @@ type part struct {
 	fixed  bool // its hold may end by itself
 	asked  bool // it wants to know if somebody waits
 	least  time.Duration
-	fenced *rlock.Mutex
 
 	lingers time.Duration
 }
@@ -139,13 +138,15 @@ func (k *worker) single(at int) want {
 		m := c.Mutex(o.name.Text, options...)
 		w.lock, w.do = m, m.Do
 	case Fenced:
-		p.fenced = c.FencedMutex(o.name.Text, options...)
-		w.lock, w.do = p.fenced, p.fenced.Do
+		m := c.FencedMutex(o.name.Text, options...)
+		w.lock, w.do = m, m.Do
 	case Fair:
 		m := c.FairMutex(o.name.Text, options...)
 		w.lock, w.do = m, m.Do
 	case ReadWrite:
-		w.rw = c.RWMutex(o.name.Text, options...)
+		if w.rw = c.RWMutex(o.name.Text, options...); o.name.Token {
+			w.rw = c.FencedRWMutex(o.name.Text, options...)
+		}
 		switch {
 		case k.chance(0.1) && options == nil:
 			w.upper = w.rw.Upgradeable()
@@ -185,7 +186,7 @@ func (k *worker) odd(p *part) []rlock.Option {
 		return nil
 	}
 	dog := k.world().plan.Watchdog
-	switch k.r.IntN(4) {
+	switch k.r.IntN(5) {
 	case 0:
 		p.fixed = true
 		return []rlock.Option{rlock.WithLease(between(k.r, 50*time.Millisecond, dog))}
@@ -194,6 +195,8 @@ func (k *worker) odd(p *part) []rlock.Option {
 		return []rlock.Option{rlock.WithMaxHold(between(k.r, 50*time.Millisecond, 2*dog))}
 	case 2:
 		return []rlock.Option{rlock.WithGrace(between(k.r, 10*time.Millisecond, time.Second))}
+	case 3: // no more than the oracles wait for after a crash, and time for two round trips in a sixth of it
+		return []rlock.Option{rlock.WithWatchdog(dog * 5 / 6)}
 	}
 	if kind == ReadWrite || kind == Fair || kind == Permits {
 		return nil
@@ -423,11 +426,7 @@ func (k *worker) enter(ctx context.Context, w want, asked time.Time) []*section 
 				s.asked = rlock.Asked(ctx)
 			}
 		}
-		var token int64
-		if p.fenced != nil {
-			token, _ = p.fenced.FencingToken(ctx)
-		}
-		p.oracle.enter(s, asked, token)
+		p.oracle.enter(s, asked)
 		if len(w.parts) == 1 {
 			p.oracle.overtaken(s, asked)
 		}
@@ -497,7 +496,7 @@ func (k *worker) upgrade(ctx context.Context, w want, reader *section) {
 		return
 	}
 	s := &section{process: k.process, ctx: inner, owner: rlock.Owner(inner), within: reader}
-	o.enter(s, began, 0)
+	o.enter(s, began)
 	k.sleep(inner, k.about(k.world().plan.Hold))
 	k.unlock(inner, w, []*section{s}, unlock)
 }
@@ -518,7 +517,7 @@ func (k *worker) downgrade(ctx context.Context, w want, writer *section) {
 		k.world().violation(o.name.Text, "a writer was in while p%d downgraded (G1)", k.process.number)
 	}
 	s := &section{process: k.process, ctx: inner, owner: rlock.Owner(inner), shared: true, fixed: writer.fixed}
-	o.enter(s, writer.began, 0)
+	o.enter(s, writer.began)
 	k.sleep(inner, k.about(k.world().plan.Hold))
 	k.unlock(inner, w, []*section{s}, unlock)
 }

@@ -461,7 +461,7 @@ func (w *familyWorker) visit(l rlock.Locker, names ...string) {
 
 // readOrWrite takes a read/write lock in one of the ways that there are.
 func (w *familyWorker) readOrWrite() {
-	rw := w.clients[0].RWMutex(w.kind)
+	rw := w.clients[0].FencedRWMutex(w.kind)
 	switch dice := w.rng.IntN(10); {
 	case dice < 5:
 		h := w.lock(context.Background(), rw.Read(), familyReads)

@@ -21,7 +21,7 @@ import (
 
 // Analyzers returns all of them.
 func Analyzers() []*analysis.Analyzer {
-	return []*analysis.Analyzer{OuterCtx, EndedCtx, LostUnlock, LockErr}
+	return []*analysis.Analyzer{OuterCtx, EndedCtx, LostUnlock, LockErr, Misuse}
 }
 
 // url is where the analyzers are described for users.
@@ -36,13 +36,14 @@ func resultOf[T any](pass *analysis.Pass, a *analysis.Analyzer) T {
 // reporter reports what no comment silences, and each place once.
 type reporter struct {
 	pass    *analysis.Pass
+	info    *source
 	ignored map[line]string // the reason
 	skipped map[string]bool // files
 	seen    map[token.Pos]bool
 
-	// For isHarmless, both of functions of the package.
-	decls   map[*types.Func]*ast.FuncDecl // filled at the first use
-	readers map[*types.Func]bool          // whether they only read a ctx, if that is known
+	// Functions of the package, as far as that is known.
+	readers map[*types.Func]bool // whether they only read a ctx
+	loggers map[*types.Func]bool // whether they only log
 }
 
 type line struct {
@@ -54,8 +55,8 @@ const ignoreDirective = "//rlockvet:ignore"
 
 func newReporter(pass *analysis.Pass) *reporter {
 	r := &reporter{
-		pass: pass, ignored: make(map[line]string), skipped: make(map[string]bool), seen: make(map[token.Pos]bool),
-		readers: make(map[*types.Func]bool),
+		pass: pass, info: resultOf[*users](pass, takings).source, ignored: make(map[line]string), skipped: make(map[string]bool), seen: make(map[token.Pos]bool),
+		readers: make(map[*types.Func]bool), loggers: make(map[*types.Func]bool),
 	}
 	for _, file := range pass.Files {
 		for _, group := range file.Comments {

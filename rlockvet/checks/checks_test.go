@@ -15,10 +15,11 @@ func TestAnalyzers(t *testing.T) {
 		analyzer *analysis.Analyzer
 		packages []string
 	}{
-		{checks.OuterCtx, []string{"outerctx", "permit/outerctx", "values", "ignore"}},
-		{checks.EndedCtx, []string{"endedctx", "permit/endedctx"}},
+		{checks.OuterCtx, []string{"outerctx", "permit/outerctx", "values", "ignore", "waitonly"}},
+		{checks.EndedCtx, []string{"endedctx", "permit/endedctx", "waitonly/ended"}},
 		{checks.LostUnlock, []string{"lostunlock", "permit/lostunlock"}},
 		{checks.LockErr, []string{"lockerr", "permit/lockerr"}},
+		{checks.Misuse, []string{"misuse"}},
 	} {
 		t.Run(test.analyzer.Name, func(t *testing.T) {
 			t.Parallel()

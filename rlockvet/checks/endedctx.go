@@ -1,6 +1,7 @@
 package checks
 
 import (
+	"fmt"
 	"go/ast"
 
 	"golang.org/x/tools/go/analysis"
@@ -12,7 +13,10 @@ var EndedCtx = &analysis.Analyzer{
 	Doc: `report the ctx of a section of package rlock that is used after its unlock
 
 The unlock cancels the ctx that Lock returned. What gets it afterwards fails, also the next Lock. That is easily missed in a loop whose
-Lock assigns to a ctx from outside of it, and where "ctx, unlock, err := m.Lock(ctx)" assigns to the parameter of the function.`,
+Lock assigns to a ctx from outside of it, and where "ctx, unlock, err := m.Lock(ctx)" assigns to the parameter of the function.
+
+So does the cancel function of the ctx that Lock was given, which often has a time-out for the wait alone. A section's ctx that a function
+returns is of no use to the caller if its unlock is deferred.`,
 	URL:      url,
 	Run:      runEndedCtx,
 	Requires: []*analysis.Analyzer{takings},
@@ -20,7 +24,7 @@ Lock assigns to a ctx from outside of it, and where "ctx, unlock, err := m.Lock(
 
 func runEndedCtx(pass *analysis.Pass) (any, error) {
 	r := newReporter(pass)
-	for _, f := range resultOf[[]*function](pass, takings) {
+	for _, f := range resultOf[*users](pass, takings).functions {
 		for _, t := range f.takings {
 			if t.ctx != nil && t.unlock != nil {
 				f.endedCtx(r, t)
@@ -32,20 +36,50 @@ func runEndedCtx(pass *analysis.Pass) (any, error) {
 
 func (f *function) endedCtx(r *reporter, t *taking) {
 	name := t.ctx.Name()
+	by := fmt.Sprintf("the unlock of the %s in line %d", nameOf(t.call), r.line(t.call.Pos()).number)
 	flow{f, t, t.ctx}.each(func(n ast.Node, s state) {
+		if ret, ok := n.(*ast.ReturnStmt); ok && s.must(kept) && f.use(n, t.unlock) == unused {
+			f.returnsEnded(r, t, ret, by)
+		}
 		if !s.can(ended) {
 			return
 		}
-		for _, p := range passes(f.info, n, isKey(f.info, key(f.info, t.section))) {
+		for _, p := range f.uses(n, t) {
 			_, section := isSection(f.info, p.call)
 			switch {
 			case section, takesLock(resultsOf(f.info, p.call)): // an error on this path, whichever others there are
-				r.report(p.arg, "%s was cancelled by the unlock of the %s in line %d: give this %s a ctx from before that, and the section "+
-					"a ctx of its own name", name, nameOf(t.call), r.line(t.call.Pos()).number, nameOf(p.call))
+				r.report(p.arg, "%s was cancelled by %s: give this %s a ctx from before that, and the section a ctx of its own name",
+					name, by, nameOf(p.call))
 			case s.must(ended) && !r.isHarmless(p.call):
-				r.report(p.arg, "%s was cancelled by the unlock of the %s in line %d: pass a ctx from before that, and give the section "+
-					"a ctx of its own name", name, nameOf(t.call), r.line(t.call.Pos()).number)
+				r.report(p.arg, "%s was cancelled by %s: pass a ctx from before that, and give the section a ctx of its own name", name, by)
 			}
 		}
 	})
+	if t.cancel == nil {
+		return
+	}
+	cancelled := &taking{stmt: t.stmt, err: t.err, unlock: t.cancel}
+	flow{f, cancelled, t.ctx}.each(func(n ast.Node, s state) {
+		for _, p := range f.uses(n, t) {
+			if s.must(ended) && !r.isHarmless(p.call) {
+				r.report(p.arg, "%s was cancelled by %s, whose ctx the %s in line %d was given: defer %s, or bound the wait with TryLock",
+					name, t.cancel.Name(), nameOf(t.call), r.line(t.call.Pos()).number, t.cancel.Name())
+			}
+		}
+	})
+}
+
+// uses are the calls in n that get the section's ctx.
+func (f *function) uses(n ast.Node, t *taking) []passed {
+	return passesOf(f.info, n, isKey(f.info, key(f.info, t.section)))
+}
+
+// returnsEnded reports a section's ctx that is returned although the unlock is deferred.
+func (f *function) returnsEnded(r *reporter, t *taking, ret *ast.ReturnStmt, by string) {
+	for _, e := range ret.Results {
+		if k := key(f.info, e); k != "" && k == key(f.info, t.section) {
+			r.report(e, "%s is cancelled by %s, which is deferred, so the caller gets a ctx that has ended: return the unlock as well, and do not defer it",
+				t.ctx.Name(), by)
+		}
+	}
 }

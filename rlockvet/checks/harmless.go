@@ -11,15 +11,16 @@ import (
 
 // isHarmless reports whether a function only reads what a ctx carries, or makes one of it that is to end in another way.
 func (r *reporter) isHarmless(call *ast.CallExpr) bool {
-	callee := typeutil.Callee(r.pass.TypesInfo, call)
+	callee := typeutil.Callee(r.info.Info, call)
 	if callee == nil || callee.Pkg() == nil {
 		return false
 	}
 	switch path := callee.Pkg().Path(); path {
 	case "context":
 		return callee.Name() == "Cause" || callee.Name() == "WithoutCancel"
-	case rlockPath:
-		return true
+	case rlockPath: // queries
+		_, isSection := isSection(r.info, call)
+		return !isSection && !takesLock(resultsOf(r.info, call)) && !waitsLong[callee.Name()]
 	default:
 		if slices.Contains(observers, path) {
 			return true
@@ -29,11 +30,14 @@ func (r *reporter) isHarmless(call *ast.CallExpr) bool {
 	if !ok {
 		return false
 	}
-	if decl := r.bodies()[fn.Origin()]; decl != nil {
+	if decl := r.info.bodies[fn.Origin()]; decl != nil {
 		return r.onlyReads(fn.Origin(), decl)
 	}
-	return logs(fn) || fn.Pkg() != r.pass.Pkg && onlyGets(fn)
+	return logs(fn) || fn.Pkg() != r.info.pkg && onlyGets(fn)
 }
+
+// waitsLong are methods of package rlock that wait for others, and return no more than an error.
+var waitsLong = map[string]bool{"Acquire": true, "TryAcquire": true, "Await": true, "TryAwait": true}
 
 // observers are packages that look into a ctx for what their logs, spans and metrics say, and wait for nothing.
 var observers = []string{
@@ -41,12 +45,18 @@ var observers = []string{
 	"go.opentelemetry.io/otel/log", "go.opentelemetry.io/otel/metric",
 }
 
-// logs reports whether a method is that of a logger, as far as its name and its signature tell.
+// logs reports whether a function is that of a logger, as far as its name and its signature tell.
 func logs(fn *types.Func) bool {
-	name := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(fn.Name(), "f"), "Context"), "Ctx")
-	switch s := fn.Signature(); name {
+	s := fn.Signature()
+	if s.Results().Len() > 0 || fn.Pkg() == nil {
+		return false
+	}
+	if s.Recv() == nil {
+		return slices.Contains([]string{"log", "logger", "logging", "klog", "glog", "zlog"}, fn.Pkg().Name())
+	}
+	switch name := strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(fn.Name(), "f"), "Context"), "Ctx"); name {
 	case "Debug", "Error", "Info", "Log", "Print", "Trace", "Warn", "Warning":
-		return s.Recv() != nil && s.Results().Len() == 0
+		return true
 	}
 	return false
 }
@@ -66,31 +76,14 @@ func onlyGets(fn *types.Func) bool {
 	return true
 }
 
-// bodies are the functions of the package.
-func (r *reporter) bodies() map[*types.Func]*ast.FuncDecl {
-	if r.decls == nil {
-		r.decls = make(map[*types.Func]*ast.FuncDecl)
-		for _, file := range r.pass.Files {
-			for _, d := range file.Decls {
-				if decl, ok := d.(*ast.FuncDecl); ok && decl.Body != nil {
-					if fn, ok := r.pass.TypesInfo.Defs[decl.Name].(*types.Func); ok {
-						r.decls[fn] = decl
-					}
-				}
-			}
-		}
-	}
-	return r.decls
-}
-
-// onlyReads reports whether a function of the package does nothing with a ctx that it is given but to call its method Value, or to pass
-// it on to functions that do nothing else. A function that calls Err or Done heeds the end of the ctx, and has to get the right one.
+// onlyReads reports whether a function of the package does nothing with a ctx that it is given, or nothing but to call its method Value and
+// to pass it on to functions that do no more. A function that calls Err or Done heeds the end of the ctx, and has to get the right one.
 func (r *reporter) onlyReads(fn *types.Func, decl *ast.FuncDecl) bool {
 	if reads, ok := r.readers[fn]; ok {
 		return reads
 	}
 	r.readers[fn] = false // while it is looked at: one that calls itself is not understood
-	info := r.pass.TypesInfo
+	info := r.info
 	uses, reads := 0, 0
 	ast.PreorderStack(decl.Body, nil, func(n ast.Node, stack []ast.Node) bool {
 		id, ok := n.(*ast.Ident)
@@ -114,6 +107,6 @@ func (r *reporter) onlyReads(fn *types.Func, decl *ast.FuncDecl) bool {
 		}
 		return true
 	})
-	r.readers[fn] = uses > 0 && uses == reads
+	r.readers[fn] = uses == reads
 	return r.readers[fn]
 }

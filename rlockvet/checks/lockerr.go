@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"go/types"
 	"slices"
+	"strings"
 
 	"golang.org/x/tools/go/analysis"
 	"golang.org/x/tools/go/cfg"
@@ -21,6 +22,9 @@ and one that is compared with a sentinel only, when the section begins.
 
 The same goes for an Acquire of a semaphore. Its Release must not run if it failed: that adds permits.
 
+Reported as well are an Await of a latch whose error is dropped, and the error of an unlock that a deferred function assigns to a variable
+which nobody reads: the result of a function needs a name for that.
+
 Files for tests are left alone.`,
 	URL:      url,
 	Run:      runLockErr,
@@ -29,32 +33,41 @@ Files for tests are left alone.`,
 
 func runLockErr(pass *analysis.Pass) (any, error) {
 	r := newReporter(pass).skipTests()
-	for _, f := range resultOf[[]*function](pass, takings) {
+	for _, f := range resultOf[*users](pass, takings).functions {
 		for _, t := range f.takings {
 			f.lockErr(r, t)
 		}
+		f.unlockErr(r)
 	}
 	return nil, nil
 }
 
 func (f *function) lockErr(r *reporter, t *taking) {
-	harm := "so the code goes on without the " + t.what() + " if it fails"
-	name := nameOf(t.call)
+	name, harm := nameOf(t.call), "so the code goes on without the "+t.what()+" if it fails"
+	if t.awaits {
+		harm = "so the code does not wait for the latch if it fails"
+	}
+	cure := "check it, or use Do"
+	if t.awaits {
+		cure = "check it"
+	}
 	switch {
 	case t.errDropped && t.dropped && (t.section == nil || isBlank(t.section)): // as lostunlock says
 	case t.errDropped:
-		r.report(t.call, "the error of this %s is dropped, %s: check it, or use Do", name, harm)
+		r.report(t.call, "the error of this %s is dropped, %s: %s", name, harm, cure)
 	case t.err == nil || f.isKept(t):
-	case !f.isRead(t, t.stmt):
-		r.report(t.call, "%s is not looked at after this %s, %s: check it, or use Do", t.err.Name(), name, harm)
+	case !f.isRead(t, t.stmt, nil):
+		r.report(t.call, "%s is not looked at after this %s, %s: %s", t.err.Name(), name, harm, cure)
+	case !f.isRead(t, t.stmt, r.logsOf(f)):
+		r.report(t.call, "%s is only logged after this %s, %s: %s", t.err.Name(), name, harm, strings.Replace(cure, "check it", "return then", 1))
 	case t.semaphore != nil:
 		f.givenAnyway(r, t)
 	case t.section != nil:
 		flow{f, &taking{stmt: t.stmt, err: t.err, errOnly: true}, nil}.each(func(n ast.Node, s state) {
 			used := s.must(fresh) && n != t.stmt && f.use(n, t.err) == unused && slices.ContainsFunc(
-				passes(f.info, n, isKey(f.info, key(f.info, t.section))),
+				passesOf(f.info, n, isKey(f.info, key(f.info, t.section))),
 				func(p passed) bool { return !r.isHarmless(p.call) })
-			if used && !f.isRead(t, n) {
+			if used && !f.isRead(t, n, nil) {
 				r.report(t.call, "%s may be another error when the section begins in line %d, %s: compare it with nil, or use Do",
 					t.err.Name(), r.line(n.Pos()).number, harm)
 			}
@@ -65,33 +78,44 @@ func (f *function) lockErr(r *reporter, t *taking) {
 // isKept reports whether the error may be looked at out of sight: by a function literal, or through a pointer. A deferred function does
 // not see it if it is a result, which every return with a value sets anew.
 func (f *function) isKept(t *taking) bool {
-	kept := false
-	ast.PreorderStack(f.node, nil, func(n ast.Node, stack []ast.Node) bool {
-		if id, ok := n.(*ast.Ident); ok && f.info.Uses[id] == t.err {
-			inDefer := false
-			for _, outer := range stack[1:] { // without the function itself
-				switch outer := outer.(type) {
-				case *ast.DeferStmt:
-					inDefer = true
-				case *ast.FuncLit:
-					kept = kept || !inDefer || !slices.Contains(f.results, t.err)
-				case *ast.UnaryExpr:
-					kept = kept || outer.Op == token.AND
-				}
-			}
-		}
-		return !kept
-	})
-	return kept
+	return f.isReadIn(t.err, func(deferred bool) bool { return !deferred || !slices.Contains(f.results, t.err) })
 }
 
-// isRead reports whether something looks at the error after that node, and before it is assigned again.
-func (f *function) isRead(t *taking, after ast.Node) bool {
+// isReadIn reports whether a function literal of that kind may read the variable, other than to assign to it again, or a pointer has it.
+func (f *function) isReadIn(v *types.Var, literal func(deferred bool) bool) bool {
+	read := false
+	ast.PreorderStack(f.node, nil, func(n ast.Node, stack []ast.Node) bool {
+		id, ok := n.(*ast.Ident)
+		if !ok || f.info.Uses[id] != v {
+			return !read
+		}
+		inDefer, reads := false, false
+		for _, outer := range stack[1:] { // without the function itself
+			switch outer := outer.(type) {
+			case *ast.DeferStmt:
+				inDefer = true
+			case *ast.FuncLit:
+				reads = reads || literal(inDefer)
+			case *ast.AssignStmt:
+				reads = reads && (len(outer.Lhs) != 1 || root(f.info, outer.Lhs[0]) != v)
+			case *ast.UnaryExpr:
+				read = read || outer.Op == token.AND
+			}
+		}
+		read = read || reads
+		return !read
+	})
+	return read
+}
+
+// isRead reports whether something looks at the error after that node, and before it is assigned again. Some looks do not count.
+func (f *function) isRead(t *taking, after ast.Node, except []ast.Node) bool {
 	seen := make(map[*cfg.Block]bool)
 	var read func(b *cfg.Block, from int) bool
 	read = func(b *cfg.Block, from int) bool {
 		for _, n := range b.Nodes[from:] {
 			switch returns, ok := n.(*ast.ReturnStmt); {
+			case slices.Contains(except, n):
 			case f.reads(n, t.err):
 				return true
 			case ok && returns.Results != nil, f.use(n, t.err) == assigned:
@@ -129,6 +153,46 @@ func (f *function) reads(n ast.Node, v *types.Var) bool {
 		case *ast.ReturnStmt:
 			found = found || m.Results == nil && slices.Contains(f.results, v)
 		}
+		return !found
+	})
+	return found
+}
+
+// unlockErr reports the error of an unlock that a deferred function keeps in a variable which nobody reads afterwards: one of the function, but no
+// result of it.
+func (f *function) unlockErr(r *reporter) {
+	for _, b := range f.graph.Blocks {
+		for _, n := range b.Nodes {
+			d, ok := n.(*ast.DeferStmt)
+			if !ok {
+				continue
+			}
+			fn, ok := ast.Unparen(d.Call.Fun).(*ast.FuncLit)
+			if !ok {
+				continue
+			}
+			ast.Inspect(fn.Body, func(n ast.Node) bool {
+				a, ok := n.(*ast.AssignStmt)
+				if !ok || len(a.Lhs) != 1 || len(a.Rhs) != 1 || !f.unlocks(a.Rhs[0]) {
+					return true
+				}
+				v := f.local(ast.Unparen(a.Lhs[0]))
+				if v != nil && !isWithin([]ast.Node{fn}, v) && !slices.Contains(f.results, v) && !f.isReadIn(v, func(bool) bool { return true }) {
+					r.report(a, "nobody sees this error, since %s is no result of the function: name the result %s, without a := of that name in between",
+						v.Name(), v.Name())
+				}
+				return true
+			})
+		}
+	}
+}
+
+// unlocks reports whether the value of e has the error of an unlock in it.
+func (f *function) unlocks(e ast.Expr) bool {
+	found := false
+	ast.Inspect(e, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		found = found || ok && ends(f.info, call) != ""
 		return !found
 	})
 	return found

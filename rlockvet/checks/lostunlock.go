@@ -33,7 +33,7 @@ Files for tests are left alone: a Lock that has to fail is common there.`,
 
 func runLostUnlock(pass *analysis.Pass) (any, error) {
 	r := newReporter(pass).skipTests()
-	for _, f := range resultOf[[]*function](pass, takings) {
+	for _, f := range resultOf[*users](pass, takings).functions {
 		for _, t := range f.takings {
 			switch {
 			case t.semaphore != nil:
@@ -57,10 +57,10 @@ func unlockedAtOnce(r *reporter, d *ast.DeferStmt) {
 		case *ast.FuncLit:
 			return false
 		case *ast.CallExpr:
-			if n != d.Call && ends(r.pass.TypesInfo, n) != "" {
+			if n != d.Call && ends(r.info, n) != "" {
 				unlock := types.ExprString(n.Fun)
 				r.report(n, "%s is called at once, and only %s is deferred, so the section runs without the %s: "+
-					"defer a function literal that calls both", unlock, nameOf(d.Call), ends(r.pass.TypesInfo, n))
+					"defer a function literal that calls both", unlock, nameOf(d.Call), ends(r.info, n))
 			}
 		}
 		return true
@@ -72,7 +72,7 @@ func (f *function) hasLease(call *ast.CallExpr) bool {
 	found := false
 	ast.Inspect(call.Fun, func(n ast.Node) bool {
 		if c, ok := n.(*ast.CallExpr); ok {
-			callee := typeutil.Callee(f.info, c)
+			callee := typeutil.Callee(f.info.Info, c)
 			found = found || isRlock(callee) && callee.Name() == "WithLease"
 		}
 		return !found
@@ -144,7 +144,7 @@ func (f *function) deferredInLoop(r *reporter, t *taking) {
 		case n.Pos() >= loop.End():
 			later = later || s.can(kept|keptVar) && f.risk(n) != nil
 		default:
-			works = works || s.can(inside) && len(passes(f.info, n, isKey(f.info, key(f.info, t.section)))) > 0
+			works = works || s.can(inside) && len(passesOf(f.info, n, isKey(f.info, key(f.info, t.section)))) > 0
 		}
 	})
 	if again && works && !later {
@@ -185,8 +185,14 @@ func (f *function) isOnlyCalled(unlock *types.Var) bool {
 
 // calm are packages whose functions are not expected to panic.
 var calm = map[string]bool{
-	"context": true, "errors": true, "fmt": true, "log": true, "log/slog": true, "strconv": true, "strings": true,
-	"sync/atomic": true, "time": true, rlockPath: true,
+	"bytes": true, "context": true, "errors": true, "fmt": true, "log": true, "log/slog": true, "maps": true, "math": true, "path": true,
+	"strconv": true, "strings": true, "sync": true, "sync/atomic": true, "time": true, rlockPath: true,
+}
+
+// isLog reports whether it is a function of a logger.
+func isLog(callee types.Object) bool {
+	fn, ok := callee.(*types.Func)
+	return ok && logs(fn)
 }
 
 // risk is a call in n that may panic.
@@ -200,12 +206,12 @@ func (f *function) risk(n ast.Node) (found ast.Node) {
 		case *ast.FuncLit:
 			return false
 		case *ast.CallExpr:
-			callee := typeutil.Callee(f.info, m)
+			callee := typeutil.Callee(f.info.Info, m)
 			v, isVar := callee.(*types.Var)
 			switch {
 			case f.info.Types[m.Fun].IsType(), takesLock(resultsOf(f.info, m)), isVar && isUnlock(v.Type()):
 			case callee == nil, callee.Pkg() == nil && callee.Name() != "panic": // len, or the Error of an error
-			case callee.Pkg() != nil && calm[callee.Pkg().Path()]:
+			case callee.Pkg() != nil && calm[callee.Pkg().Path()], isLog(callee):
 			case found == nil:
 				found = m
 			}

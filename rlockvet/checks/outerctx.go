@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"go/types"
 	"slices"
+	"strings"
 
 	"golang.org/x/tools/go/analysis"
 	"golang.org/x/tools/go/analysis/passes/inspect"
@@ -31,16 +32,14 @@ tests, where the one who must not get the lock is played.`,
 
 func runOuterCtx(pass *analysis.Pass) (any, error) {
 	r := newReporter(pass).skipTests()
-	for _, f := range resultOf[[]*function](pass, takings) {
+	for _, f := range resultOf[*users](pass, takings).functions {
 		for _, t := range f.takings {
 			outerCtxOfLock(r, f, t)
 		}
 	}
 	for call := range inspector.All[*ast.CallExpr](resultOf[*inspector.Inspector](pass, inspect.Analyzer)) {
-		if i, ok := isSection(pass.TypesInfo, call); ok {
-			if fn, ok := ast.Unparen(call.Args[i]).(*ast.FuncLit); ok {
-				outerCtxOfDo(r, call, fn)
-			}
+		if i, ok := isSection(r.info, call); ok {
+			outerCtxOfDo(r, call, call.Args[i])
 		}
 	}
 	return nil, nil
@@ -48,17 +47,50 @@ func runOuterCtx(pass *analysis.Pass) (any, error) {
 
 // section is one whose calls should get its own ctx.
 type section struct {
-	lock   string // the key of the lock that it holds
-	cure   string
-	over   []ast.Node // code in it that runs only when it has ended
-	failed []ast.Node // code that runs only after an error
+	lock    string     // the key of the lock that it holds
+	own     string     // that of its ctx; "" if it has no name
+	ignored bool       // nothing uses its ctx
+	name    string     // of its ctx, if it can be passed on
+	over    []ast.Node // code in it that runs only when it has ended
+	failed  []ast.Node // code that runs only after an error
+	waited  []string   // the groups of goroutines that it waits for
 
 	// The ctx from before.
-	before     string // its key; "" if it cannot be told from others
-	from       string // where it is from, for the message
-	cureBefore string
+	before  map[string]bool     // its key, and those of what it was made of
+	begin   token.Pos           // variables from behind this are of the section
+	isOuter func(ast.Expr) bool // what else is from before
+	from    string              // where it is from, for the message
 
 	where string // the section, for the message about context.Background
+}
+
+// addBefore notes the ctx that the section was begun with, and those it was made of, unless their variables change in the section.
+func (s *section) addBefore(info *source, before ast.Expr, changes func(*types.Var) bool) {
+	s.before = make(map[string]bool)
+	if before == nil {
+		return
+	}
+	for _, e := range info.origins(before, true) {
+		if k := key(info, e); k != s.own && !changes(root(info, e)) {
+			s.before[k] = true
+		}
+	}
+}
+
+// isBefore reports whether e is a ctx from before the section: one that it was begun with, or a variable whose value was made of that.
+func (s *section) isBefore(info *source, e ast.Expr) bool {
+	k := key(info, e)
+	if k == "" || k == s.own {
+		return false
+	}
+	if s.before[k] || s.isOuter != nil && s.isOuter(e) {
+		return true
+	}
+	id, ok := ast.Unparen(e).(*ast.Ident)
+	if !ok || info.Uses[id] == nil || info.Uses[id].Pos() >= s.begin {
+		return false
+	}
+	return slices.ContainsFunc(info.origins(e, false), func(e ast.Expr) bool { return s.before[key(info, e)] })
 }
 
 func outerCtxOfLock(r *reporter, f *function, t *taking) {
@@ -67,34 +99,33 @@ func outerCtxOfLock(r *reporter, f *function, t *taking) {
 	}
 	own := key(f.info, t.section)
 	s := section{
-		before: key(f.info, t.before),
-		lock:   key(f.info, lockOf(t.call)),
-		from:   fmt.Sprintf("before the %s in line %d", nameOf(t.call), r.line(t.call.Pos()).number),
-		where:  fmt.Sprintf("in the section of the %s in line %d", nameOf(t.call), r.line(t.call.Pos()).number),
-		cure:   "name the ctx that it returned, and pass that",
-		over:   afterLoss(f.info, f.node, own, t.stmt.End()),
-		failed: afterError(f.info, f.node),
-	}
-	if s.before == own {
-		s.before = ""
+		lock:    key(f.info, lockOf(t.call)),
+		own:     own,
+		ignored: own == "" || t.ctx != nil && f.info.isIgnored(f.node, t.ctx),
+		over:    afterLoss(f.info, f.node, own, t.stmt.End()),
+		failed:  afterError(f.info, f.node),
+		begin:   t.stmt.Pos(),
+		from:    fmt.Sprintf("before the %s in line %d", nameOf(t.call), r.line(t.call.Pos()).number),
+		where:   fmt.Sprintf("in the section of the %s in line %d", nameOf(t.call), r.line(t.call.Pos()).number),
 	}
 	if t.ctx != nil {
-		s.cure = "pass " + t.ctx.Name()
+		s.name = t.ctx.Name()
 	}
-	s.cureBefore = s.cure
-	shadows := false
-	if id, ok := t.before.(*ast.Ident); ok && s.before != "" && t.ctx != nil && id.Name == t.ctx.Name() {
-		shadows = true
-		s.cureBefore = "assign to it with =, or go on in the scope of the one that it returned"
-	}
+	watch := f.watchOf(t.before)
+	s.addBefore(f.info, t.before, func(v *types.Var) bool {
+		return v != watch && slices.ContainsFunc(f.info.changes[v], func(at token.Pos) bool { return at >= t.stmt.Pos() })
+	})
 	isIn := func(n ast.Node) bool { return f.use(n, t.unlock) <= deferredVar } // and neither called nor passed on
-	if s.before != "" {
-		flow{f, t, root(f.info, t.before)}.each(func(n ast.Node, now state) {
-			if isIn(n) && (now.must(inside) || shadows && now.can(kept|keptVar)) {
-				s.reportBefore(r, n)
-			}
-		})
-	}
+	flow{f, t, nil}.each(func(n ast.Node, now state) {
+		if now.must(inside) {
+			s.waited = append(s.waited, waits(f.info, n)...)
+		}
+	})
+	flow{f, t, watch}.each(func(n ast.Node, now state) {
+		if isIn(n) && (now.must(inside) || now.can(kept|keptVar)) {
+			s.reportBefore(r, n, now.must(inside))
+		}
+	})
 	flow{f, t, nil}.each(func(n ast.Node, now state) {
 		if isIn(n) && now.must(inside) {
 			s.reportBackground(r, n)
@@ -102,225 +133,185 @@ func outerCtxOfLock(r *reporter, f *function, t *taking) {
 	})
 }
 
-func outerCtxOfDo(r *reporter, call *ast.CallExpr, fn *ast.FuncLit) {
-	info := r.pass.TypesInfo
-	s := section{
-		before: key(info, call.Args[0]),
-		lock:   key(info, lockOf(call)),
-		from:   "outside of this " + nameOf(call),
-		where:  "in the section of this " + nameOf(call),
-		cure:   "name the ctx that it gives its function, and pass that",
-		over:   afterLoss(info, fn.Body, "", fn.Body.Pos()),
-		failed: afterError(info, fn.Body),
+// watchOf is the variable that a ctx is in, as written.
+func (f *function) watchOf(ctx ast.Expr) *types.Var {
+	if key(f.info, ctx) == "" {
+		return nil
 	}
-	if assigns(info, fn.Body, root(info, call.Args[0])) {
-		s.before = ""
-	}
-	for _, field := range fn.Type.Params.List[:1] {
-		for _, name := range field.Names {
-			if !isBlank(name) {
-				s.cure = "pass " + name.Name
-				s.over = afterLoss(info, fn.Body, key(info, name), fn.Body.Pos())
-			}
-		}
-	}
-	s.cureBefore = s.cure
-	s.reportBefore(r, fn.Body)
-	s.reportBackground(r, fn.Body)
+	return root(f.info, ctx)
 }
 
-// reportBefore reports where n, which is in the section, passes the ctx from before on.
-func (s section) reportBefore(r *reporter, n ast.Node) {
-	info := r.pass.TypesInfo
-	for _, p := range passes(info, n, isKey(info, s.before)) {
-		if harm, ok := s.harm(r, p); ok {
-			r.report(p.arg, "%s is from %s, and %s: %s", types.ExprString(p.arg), s.from, harm, s.cureBefore)
+// isIgnored reports whether nothing in n uses the variable; _ = v is no use.
+func (s *source) isIgnored(n ast.Node, v *types.Var) bool {
+	used := false
+	ast.PreorderStack(n, nil, func(n ast.Node, stack []ast.Node) bool {
+		if id, ok := n.(*ast.Ident); ok && s.Uses[id] == v {
+			a, ok := stackEnd[*ast.AssignStmt](stack, 1)
+			used = used || !ok || slices.ContainsFunc(a.Lhs, func(e ast.Expr) bool { return !isBlank(e) && e != n })
+		}
+		return !used
+	})
+	return !used
+}
+
+func outerCtxOfDo(r *reporter, call *ast.CallExpr, fn ast.Expr) {
+	typ, body := r.info.bodyOf(fn)
+	if body == nil {
+		return
+	}
+	s := section{
+		from:    "outside of this " + nameOf(call),
+		where:   "in the section of this " + nameOf(call),
+		ignored: true,
+		begin:   call.Pos(),
+		waited:  waits(r.info, body),
+	}
+	if isRlock(typeutil.Callee(r.info.Info, call)) {
+		s.lock = key(r.info, lockOf(call))
+	}
+	for _, name := range typ.Params.List[0].Names {
+		if v, ok := r.info.Defs[name].(*types.Var); ok && !isBlank(name) {
+			s.name, s.own, s.ignored = name.Name, key(r.info, name), r.info.isIgnored(body, v)
 		}
 	}
+	s.over, s.failed = afterLoss(r.info, body, s.own, body.Pos()), afterError(r.info, body)
+	if s.ignored {
+		s.isOuter = func(e ast.Expr) bool { // whatever it is
+			v := root(r.info, e)
+			return isContext(r.info.TypeOf(e)) && v != nil && !isWithin([]ast.Node{body}, v)
+		}
+	}
+	if _, isLiteral := ast.Unparen(fn).(*ast.FuncLit); !isLiteral { // a function that may be called elsewhere, too
+		s.from = fmt.Sprintf("outside of the section of the %s in line %d", nameOf(call), r.line(call.Pos()).number)
+		if s.ignored {
+			s.reportBefore(r, body, true)
+		}
+		return
+	}
+	s.addBefore(r.info, call.Args[0], func(v *types.Var) bool { return assigns(r.info, body, v) })
+	s.reportBefore(r, body, true)
+	s.reportBackground(r, body)
+}
+
+// reportBefore reports where n, which is in the section, passes the ctx from before on. If it is in the section on some ways there only, it is
+// reported if it has the name of the section's ctx.
+func (s *section) reportBefore(r *reporter, n ast.Node, always bool) {
+	p := passes{
+		source: r.info,
+		ctx:    func(e ast.Expr) bool { return s.isBefore(r.info, e) },
+		keys:   func(k string) bool { return s.before[k] },
+		heeded: s.ignored,
+		waited: s.waited,
+	}
+	for _, p := range p.in(n) {
+		id, isName := p.arg.(*ast.Ident)
+		shadowed := isName && id.Name == s.name
+		harm, ok := s.harm(r, p)
+		if !ok || !always && !shadowed {
+			continue
+		}
+		what := types.ExprString(p.arg)
+		switch p.how {
+		case inRequest:
+			r.report(p.arg, "%s has the ctx from %s, which %s: pass what its method WithContext returns for the section's ctx", what, s.from, harm)
+		case inFunction:
+			r.report(p.arg, "%s uses a ctx from %s, which %s: give it the ctx as a parameter", what, s.from, harm)
+		default:
+			r.report(p.arg, "%s is from %s, and %s: %s", what, s.from, harm, s.cure(shadowed))
+		}
+	}
+}
+
+// cure is what to do instead.
+func (s *section) cure(shadowed bool) string {
+	switch {
+	case shadowed:
+		return "assign to it with =, or go on in the scope of the one that it returned"
+	case s.name != "":
+		return "pass " + s.name
+	case strings.HasPrefix(s.from, "before"):
+		return "name the ctx that it returned, and pass that"
+	}
+	return "name the ctx that it gives its function, and pass that"
 }
 
 // reportBackground reports where n passes context.Background on. With a time-out of its own, or after an error, it is taken for one of
 // clean-up, which may outlive the section.
-func (s section) reportBackground(r *reporter, n ast.Node) {
-	info := r.pass.TypesInfo
-	for _, p := range passes(info, n, func(e ast.Expr) bool { return isBackground(info, e) }) {
-		if isFrom(typeutil.Callee(info, p.call), "context") || isWithin(s.failed, p.arg) {
+func (s *section) reportBackground(r *reporter, n ast.Node) {
+	for _, p := range passesOf(r.info, n, func(e ast.Expr) bool { return isBackground(r.info, e) }) {
+		if isFrom(typeutil.Callee(r.info.Info, p.call), "context") || isWithin(s.failed, p.arg) {
 			continue
 		}
 		if harm, ok := s.harm(r, p); ok {
-			r.report(p.arg, "%s %s %s: %s", types.ExprString(p.arg), s.where, harm, s.cure)
+			r.report(p.arg, "%s %s %s: %s", types.ExprString(p.arg), s.where, harm, s.cure(false))
+		}
+	}
+	for _, p := range passesOf(r.info, n, func(e ast.Expr) bool { return isDetached(r.info, e) }) {
+		if s.waitsForItself(r.info, p.call) {
+			r.report(p.arg, "%s %s does not carry the hold, so that this %s waits for itself: %s",
+				types.ExprString(p.arg), s.where, nameOf(p.call), s.cure(false))
 		}
 	}
 }
 
 // harm is what is wrong with p in the section, if anything is.
-func (s section) harm(r *reporter, p passed) (string, bool) {
-	info := r.pass.TypesInfo
+func (s *section) harm(r *reporter, p passed) (string, bool) {
 	if isWithin(s.over, p.arg) {
 		return "", false
 	}
-	name, locks := nameOf(p.call), takesLock(resultsOf(info, p.call))
-	_, isSection := isSection(info, p.call)
-	needsHold := isRlock(typeutil.Callee(info, p.call)) && (name == "Upgrade" || name == "Downgrade")
+	_, isSection := isSection(r.info, p.call)
+	locks := takesLock(resultsOf(r.info, p.call)) || acquired(r.info, p.call) != nil
 	switch {
-	case (isSection || locks && name == "Lock") && s.lock != "" && s.lock == key(info, lockOf(p.call)):
-		return fmt.Sprintf("does not carry the hold, so that this %s waits for itself", name), true
-	case isSection, needsHold:
+	case s.waitsForItself(r.info, p.call):
+		return fmt.Sprintf("does not carry the hold, so that this %s waits for itself", nameOf(p.call)), true
+	case s.needsHold(r.info, p.call):
+		return "does not carry the hold", true
+	case isSection:
 	case locks, r.isHarmless(p.call): // hand over hand
 		return "", false
 	}
 	return "does not end when the lock is lost", true
 }
 
-// isBackground reports whether e is a ctx that never ends.
-func isBackground(info *types.Info, e ast.Expr) bool {
-	call, ok := ast.Unparen(e).(*ast.CallExpr)
-	if !ok {
+// waitsForItself reports whether a call that gets a ctx without the hold takes the section's lock.
+func (s *section) waitsForItself(info *source, call *ast.CallExpr) bool {
+	_, isSection := isSection(info, call)
+	isSection = isSection && isRlock(typeutil.Callee(info.Info, call))
+	isLock := takesLock(resultsOf(info, call)) && nameOf(call) == "Lock"
+	return (isSection || isLock) && s.lock != "" && s.lock == key(info, lockOf(call))
+}
+
+// needsHold reports whether a call is about the hold that its ctx carries. That may be the hold of an outer section, unless the section
+// makes no use of its own ctx.
+func (s *section) needsHold(info *source, call *ast.CallExpr) bool {
+	if !isRlock(typeutil.Callee(info.Info, call)) {
 		return false
 	}
-	callee := typeutil.Callee(info, call)
-	return isFrom(callee, "context") && (callee.Name() == "Background" || callee.Name() == "TODO")
-}
-
-// afterLoss lists the code in n, from a position on, that runs only when the ctx with that key has ended, or when an error is ErrLost.
-func afterLoss(info *types.Info, n ast.Node, ctx string, from token.Pos) (all []ast.Node) {
-	ends := isKey(info, ctx)
-	ast.Inspect(n, func(m ast.Node) bool {
-		switch m := m.(type) {
-		case *ast.IfStmt:
-			if m.Pos() >= from && showsLoss(info, m.Cond, ends) {
-				all = append(all, m.Body)
-			}
-		case *ast.CaseClause:
-			if m.Pos() >= from && len(m.List) > 0 &&
-				!slices.ContainsFunc(m.List, func(e ast.Expr) bool { return !showsLoss(info, e, ends) }) {
-				all = append(all, m)
-			}
-		case *ast.CommClause:
-			if m.Pos() >= from && awaits(m.Comm, ends) {
-				all = append(all, m)
-			}
-		case *ast.BlockStmt:
-			for i, stmt := range m.List {
-				if stmt.Pos() >= from && awaits(stmt, ends) {
-					for _, later := range m.List[i+1:] {
-						all = append(all, later)
-					}
-				}
-			}
-		}
+	switch nameOf(call) {
+	case "Upgrade", "Downgrade":
 		return true
-	})
-	return all
-}
-
-// showsLoss reports whether a condition is true only if the section has ended.
-func showsLoss(info *types.Info, cond ast.Expr, ctx func(ast.Expr) bool) bool {
-	switch e := ast.Unparen(cond).(type) {
-	case *ast.BinaryExpr:
-		switch e.Op {
-		case token.LAND:
-			return showsLoss(info, e.X, ctx) || showsLoss(info, e.Y, ctx)
-		case token.LOR:
-			return showsLoss(info, e.X, ctx) && showsLoss(info, e.Y, ctx)
-		case token.NEQ:
-			call, ok := ast.Unparen(e.X).(*ast.CallExpr)
-			if !ok || !info.Types[e.Y].IsNil() {
-				return false
-			}
-			if s, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr); ok && s.Sel.Name == "Err" && ctx(s.X) {
-				return true
-			}
-			callee := typeutil.Callee(info, call)
-			return isFrom(callee, "context") && callee.Name() == "Cause" && ctx(call.Args[0])
-		default: // of numbers, or the like
-		}
-	case *ast.CallExpr:
-		if callee := typeutil.Callee(info, e); isFrom(callee, "errors") && callee.Name() == "Is" && len(e.Args) == 2 {
-			if s, ok := ast.Unparen(e.Args[1]).(*ast.SelectorExpr); ok {
-				return isRlock(info.ObjectOf(s.Sel)) && s.Sel.Name == "ErrLost"
-			}
-		}
+	case "Asked", "Export":
+		return s.ignored
 	}
 	return false
 }
 
-// afterError lists the code in n that runs only when an error is not nil.
-func afterError(info *types.Info, n ast.Node) (all []ast.Node) {
-	ast.Inspect(n, func(m ast.Node) bool {
-		if m, ok := m.(*ast.IfStmt); ok {
-			if cond, ok := ast.Unparen(m.Cond).(*ast.BinaryExpr); ok && cond.Op == token.NEQ && info.Types[cond.Y].IsNil() &&
-				isError(info.TypeOf(cond.X)) {
-				all = append(all, m.Body)
-			}
-		}
-		return true
-	})
-	return all
+// isBackground reports whether e is a ctx that never ends.
+func isBackground(info *source, e ast.Expr) bool {
+	callee := calleeOf(info, e)
+	return isFrom(callee, "context") && (callee.Name() == "Background" || callee.Name() == "TODO")
 }
 
-func isWithin(all []ast.Node, n ast.Node) bool {
-	return slices.ContainsFunc(all, func(outer ast.Node) bool { return outer.Pos() <= n.Pos() && n.End() <= outer.End() })
+// isDetached reports whether e is rlock.Detach(…).
+func isDetached(info *source, e ast.Expr) bool {
+	callee := calleeOf(info, e)
+	return isRlock(callee) && callee.Name() == "Detach"
 }
 
-// awaits reports whether a statement is <-ctx.Done().
-func awaits(stmt ast.Stmt, ctx func(ast.Expr) bool) bool {
-	e, ok := stmt.(*ast.ExprStmt)
-	if !ok {
-		return false
+// calleeOf is what e calls, or nil.
+func calleeOf(info *source, e ast.Expr) types.Object {
+	if call, ok := ast.Unparen(e).(*ast.CallExpr); ok {
+		return typeutil.Callee(info.Info, call)
 	}
-	receive, ok := ast.Unparen(e.X).(*ast.UnaryExpr)
-	if !ok || receive.Op != token.ARROW {
-		return false
-	}
-	call, ok := ast.Unparen(receive.X).(*ast.CallExpr)
-	if !ok {
-		return false
-	}
-	s, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr)
-	return ok && s.Sel.Name == "Done" && ctx(s.X)
+	return nil
 }
-
-// passed is a ctx that is an argument.
-type passed struct {
-	call *ast.CallExpr
-	arg  ast.Expr
-}
-
-// isKey matches expressions with that key, and none if it is "".
-func isKey(info *types.Info, k string) func(ast.Expr) bool {
-	return func(e ast.Expr) bool { return k != "" && key(info, e) == k }
-}
-
-// passes lists the calls in n that get a ctx that matches, and run there: not those of goroutines and deferred calls. Of function
-// literals, it looks into those that are called at once, or given to a call and have a result; one without seems to be kept for later.
-func passes(info *types.Info, n ast.Node, ctx func(ast.Expr) bool) (all []passed) {
-	runs := make(map[*ast.FuncLit]bool)
-	ast.Inspect(n, func(m ast.Node) bool {
-		switch m := m.(type) {
-		case *ast.GoStmt, *ast.DeferStmt:
-			return false
-		case *ast.FuncLit:
-			return runs[m]
-		case *ast.CallExpr:
-			for i, arg := range m.Args {
-				if isContext(paramType(info, m, i)) && ctx(arg) {
-					all = append(all, passed{m, ast.Unparen(arg)})
-				}
-			}
-			if fn, ok := ast.Unparen(m.Fun).(*ast.FuncLit); ok {
-				runs[fn] = true
-			}
-			for _, arg := range m.Args {
-				if fn, ok := ast.Unparen(arg).(*ast.FuncLit); ok && fn.Type.Results != nil && !isGo[nameOf(m)] {
-					runs[fn] = true
-				}
-			}
-		}
-		return true
-	})
-	return all
-}
-
-// isGo are the names of functions that run one with a result in a goroutine: those of errgroup.
-var isGo = map[string]bool{"Go": true, "TryGo": true}

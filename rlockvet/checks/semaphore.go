@@ -12,8 +12,8 @@ import (
 // goroutine or process. So the calls of a function belong together only if they seem to.
 
 // acquired is the semaphore of a call that takes permits of it, as written, or nil.
-func acquired(info *types.Info, call *ast.CallExpr) ast.Expr {
-	callee := typeutil.Callee(info, call)
+func acquired(info *source, call *ast.CallExpr) ast.Expr {
+	callee := typeutil.Callee(info.Info, call)
 	if isMethod(callee, "Semaphore", "Acquire", "TryAcquire") {
 		return lockOf(call)
 	}
@@ -31,8 +31,8 @@ func isMethod(callee types.Object, typ string, names ...string) bool {
 }
 
 // ends is what the call gives back, for messages: "" if it is no unlock or Release.
-func ends(info *types.Info, call *ast.CallExpr) string {
-	callee := typeutil.Callee(info, call)
+func ends(info *source, call *ast.CallExpr) string {
+	callee := typeutil.Callee(info.Info, call)
 	switch {
 	case isUnlock(info.TypeOf(call.Fun)):
 		return "lock"
@@ -159,7 +159,7 @@ func (f *function) mentions(n ast.Node, t *taking) bool {
 	found := false
 	ast.Inspect(n, func(m ast.Node) bool {
 		call, ok := m.(*ast.CallExpr)
-		found = found || ok && givesPermits(typeutil.Callee(f.info, call)) && key(f.info, lockOf(call)) == key(f.info, t.semaphore)
+		found = found || ok && givesPermits(typeutil.Callee(f.info.Info, call)) && key(f.info, lockOf(call)) == key(f.info, t.semaphore)
 		return !found
 	})
 	return found

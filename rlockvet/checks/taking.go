@@ -1,13 +1,11 @@
 package checks
 
 import (
-	"fmt"
 	"go/ast"
 	"go/token"
 	"go/types"
 	"reflect"
 	"slices"
-	"strings"
 
 	"golang.org/x/tools/go/analysis"
 	"golang.org/x/tools/go/analysis/passes/inspect"
@@ -26,12 +24,18 @@ var takings = &analysis.Analyzer{
 	URL:        url,
 	Run:        findTakings,
 	Requires:   []*analysis.Analyzer{inspect.Analyzer},
-	ResultType: reflect.TypeFor[[]*function](),
+	ResultType: reflect.TypeFor[*users](),
+}
+
+// users is the package, with its functions that take locks.
+type users struct {
+	source    *source
+	functions []*function
 }
 
 // function is a function body that takes locks.
 type function struct {
-	info    *types.Info
+	info    *source
 	node    ast.Node     // *ast.FuncDecl or *ast.FuncLit
 	results []*types.Var // those with a name
 	graph   *cfg.CFG
@@ -46,6 +50,7 @@ type taking struct {
 
 	before           ast.Expr   // the ctx that it was given, if any
 	ctx, unlock, err *types.Var // that it was assigned to; nil if that is no variable of this function. The unlock may be a Permit
+	cancel           *types.Var // what ends the ctx that it was given, if that is a variable, too
 	semaphore        ast.Expr   // whose permits it takes, which have no unlock
 	section          ast.Expr   // what ctx was assigned to
 	isPermit         bool       // the unlock is
@@ -53,13 +58,15 @@ type taking struct {
 	unchecked        bool       // it returns no error, or that was dropped
 	errDropped       bool       // it was
 	errOnly          bool       // whichever way the unlock goes, see lockerr
+	awaits           bool       // it is no taking, but an Await of a latch, which fails likewise
 }
 
 func findTakings(pass *analysis.Pass) (any, error) {
+	source := newSource(pass)
 	var all []*function
 	in := resultOf[*inspector.Inspector](pass, inspect.Analyzer)
 	in.Preorder([]ast.Node{(*ast.FuncDecl)(nil), (*ast.FuncLit)(nil)}, func(n ast.Node) {
-		f := &function{info: pass.TypesInfo, node: n}
+		f := &function{info: source, node: n}
 		var typ *ast.FuncType
 		var body *ast.BlockStmt
 		switch n := n.(type) {
@@ -89,13 +96,14 @@ func findTakings(pass *analysis.Pass) (any, error) {
 		f.graph = cfg.New(body, f.mayReturn)
 		all = append(all, f)
 	})
-	return all, nil
+	source.findSections(all)
+	return &users{source, all}, nil
 }
 
 // mayReturn knows the common functions that do not. Package ctrlflow knows all, but has to read the source of every dependency
 // for that.
 func (f *function) mayReturn(call *ast.CallExpr) bool {
-	callee := typeutil.Callee(f.info, call)
+	callee := typeutil.Callee(f.info.Info, call)
 	if callee == nil {
 		return true
 	}
@@ -161,12 +169,14 @@ func (f *function) add(stmt ast.Node, e ast.Expr, lhs []ast.Expr) {
 	}
 	results := resultsOf(f.info, call)
 	semaphore := acquired(f.info, call)
-	if !takesLock(results) && semaphore == nil || lhs != nil && len(lhs) != len(results) {
+	awaits := isMethod(typeutil.Callee(f.info.Info, call), "CountDownLatch", "Await", "TryAwait")
+	if !takesLock(results) && semaphore == nil && !awaits || lhs != nil && len(lhs) != len(results) {
 		return
 	}
-	t := &taking{stmt: stmt, call: call, semaphore: semaphore, unchecked: true}
+	t := &taking{stmt: stmt, call: call, semaphore: semaphore, awaits: awaits, unchecked: true}
 	if len(call.Args) > 0 && isContext(paramType(f.info, call, 0)) {
 		t.before = ast.Unparen(call.Args[0])
+		t.cancel = f.cancelOf(t.before)
 	}
 	for i, typ := range results {
 		var to ast.Expr
@@ -187,6 +197,30 @@ func (f *function) add(stmt ast.Node, e ast.Expr, lhs []ast.Expr) {
 		}
 	}
 	f.takings = append(f.takings, t)
+}
+
+// cancelOf is the cancel function that the function has of a ctx. That of an rlock.WaitOnly does not end the section.
+func (f *function) cancelOf(ctx ast.Expr) *types.Var {
+	id, ok := ctx.(*ast.Ident)
+	if !ok {
+		return nil
+	}
+	v, ok := f.info.Uses[id].(*types.Var)
+	if !ok || f.info.defs[v].cancel == nil || f.local(id) == nil {
+		return nil
+	}
+	waitsOnly := false
+	for e := f.info.defs[v].value; e != nil; e = f.info.valueOf(e) {
+		if call, ok := ast.Unparen(e).(*ast.CallExpr); ok && len(call.Args) > 0 {
+			e = call.Args[0]
+			call, _ = ast.Unparen(e).(*ast.CallExpr)
+			waitsOnly = waitsOnly || call != nil && isRlock(typeutil.Callee(f.info.Info, call))
+		}
+	}
+	if waitsOnly || f.isCaptured(f.info.defs[v].cancel, f.node.End()) {
+		return nil
+	}
+	return f.info.defs[v].cancel
 }
 
 // local is the variable that e names, if it belongs to the function.
@@ -220,56 +254,6 @@ func (f *function) isCaptured(v *types.Var, before token.Pos) bool {
 	return found
 }
 
-// key is the same for expressions that name the same: variables, and fields, methods and calls of these with arguments of that
-// kind or constants, such as ctx, s.ctx, r.Context() and client.Mutex("x"). It is "" for others.
-func key(info *types.Info, e ast.Expr) string {
-	if e == nil {
-		return ""
-	}
-	e = ast.Unparen(e)
-	if tv, ok := info.Types[e]; ok && tv.Value != nil {
-		return tv.Value.ExactString()
-	}
-	switch e := e.(type) {
-	case *ast.Ident:
-		if v, ok := info.ObjectOf(e).(*types.Var); ok {
-			return fmt.Sprintf("%s@%d", e.Name, v.Pos())
-		}
-	case *ast.SelectorExpr:
-		if x := key(info, e.X); x != "" {
-			return x + "." + e.Sel.Name
-		}
-	case *ast.CallExpr:
-		parts := []string{key(info, e.Fun)}
-		for _, arg := range e.Args {
-			parts = append(parts, key(info, arg))
-		}
-		if slices.Contains(parts, "") {
-			return ""
-		}
-		return parts[0] + "(" + strings.Join(parts[1:], ",") + ")"
-	}
-	return ""
-}
-
-// root is the variable that an expression with a key begins with.
-func root(info *types.Info, e ast.Expr) *types.Var {
-	switch e := ast.Unparen(e).(type) {
-	case *ast.Ident:
-		v, _ := info.ObjectOf(e).(*types.Var)
-		return v
-	case *ast.SelectorExpr:
-		return root(info, e.X)
-	case *ast.CallExpr:
-		return root(info, e.Fun)
-	case *ast.IndexExpr:
-		return root(info, e.X)
-	case *ast.StarExpr:
-		return root(info, e.X)
-	}
-	return nil
-}
-
 // what is what it takes, for messages.
 func (t *taking) what() string {
 	switch {
@@ -287,119 +271,4 @@ func (t *taking) release() string {
 		return t.unlock.Name() + ".Release"
 	}
 	return t.unlock.Name()
-}
-
-// lockOf is the lock of m.Lock, as written.
-func lockOf(call *ast.CallExpr) ast.Expr {
-	if s, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr); ok {
-		return s.X
-	}
-	return nil
-}
-
-// nameOf is how messages call what is called.
-func nameOf(call *ast.CallExpr) string {
-	fun := ast.Unparen(call.Fun)
-	if index, ok := fun.(*ast.IndexExpr); ok {
-		fun = index.X
-	}
-	switch fun := fun.(type) {
-	case *ast.SelectorExpr:
-		return fun.Sel.Name
-	case *ast.Ident:
-		return fun.Name
-	}
-	return "call"
-}
-
-func resultsOf(info *types.Info, call *ast.CallExpr) []types.Type {
-	switch t := info.TypeOf(call).(type) {
-	case nil:
-		return nil
-	case *types.Tuple:
-		var all []types.Type
-		for v := range t.Variables() {
-			all = append(all, v.Type())
-		}
-		return all
-	default:
-		if info.Types[call.Fun].IsType() {
-			return nil // a conversion
-		}
-		return []types.Type{t}
-	}
-}
-
-// takesLock reports whether a function with these results takes a lock.
-func takesLock(results []types.Type) bool {
-	return slices.ContainsFunc(results, isUnlock) || slices.ContainsFunc(results, isPermit)
-}
-
-// isSection reports whether the call is that of a Do, or of another function of package rlock that takes a ctx and runs a function
-// of a ctx, and perhaps of more, in a section. The position of the latter comes with it.
-func isSection(info *types.Info, call *ast.CallExpr) (int, bool) {
-	callee := typeutil.Callee(info, call)
-	if !isRlock(callee) || !callee.Exported() || !isContext(paramType(info, call, 0)) {
-		return 0, false
-	}
-	for i := range call.Args {
-		s, ok := paramType(info, call, i).(*types.Signature)
-		if ok && s.Params().Len() > 0 && isContext(s.Params().At(0).Type()) {
-			return i, true
-		}
-	}
-	return 0, false
-}
-
-// paramType is the type of the parameter that argument i is for, or nil.
-func paramType(info *types.Info, call *ast.CallExpr, i int) types.Type {
-	fun := info.TypeOf(call.Fun)
-	if fun == nil || info.Types[call.Fun].IsType() {
-		return nil
-	}
-	s, ok := fun.Underlying().(*types.Signature)
-	if !ok {
-		return nil
-	}
-	params := s.Params()
-	if last := params.Len() - 1; s.Variadic() && i >= last {
-		if slice, ok := params.At(last).Type().(*types.Slice); ok && !call.Ellipsis.IsValid() {
-			return slice.Elem()
-		}
-		return nil
-	}
-	if i >= params.Len() {
-		return nil // f(g()), with several results of g
-	}
-	return params.At(i).Type()
-}
-
-func isRlock(o types.Object) bool { return isFrom(o, rlockPath) }
-
-// isFrom reports whether a package of that path declares it.
-func isFrom(o types.Object, path string) bool {
-	return o != nil && o.Pkg() != nil && o.Pkg().Path() == path
-}
-
-// isPermit reports whether it is that of a permit of its own, which has its unlock as a method.
-func isPermit(t types.Type) bool {
-	pointer, ok := types.Unalias(t).(*types.Pointer)
-	return ok && isNamed(pointer.Elem(), rlockPath, "Permit")
-}
-
-func isUnlock(t types.Type) bool  { return isNamed(t, rlockPath, "UnlockFunc") }
-func isContext(t types.Type) bool { return isNamed(t, "context", "Context") }
-func isError(t types.Type) bool   { return types.Identical(t, types.Universe.Lookup("error").Type()) }
-
-func isNamed(t types.Type, path, name string) bool {
-	if t == nil {
-		return false
-	}
-	named, ok := types.Unalias(t).(*types.Named)
-	return ok && named.Obj().Name() == name && named.Obj().Pkg() != nil && named.Obj().Pkg().Path() == path
-}
-
-func isBlank(e ast.Expr) bool {
-	id, ok := e.(*ast.Ident)
-	return ok && id.Name == "_"
 }

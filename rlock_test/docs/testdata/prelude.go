@@ -36,6 +36,8 @@ var (
 	err              error
 	rdb, redisClient rueidis.Client
 	client           *rlock.Client
+	m                *rlock.Mutex
+	r                *http.Request
 	one, two, three  *rlock.Client // of three servers
 	server           *http.Server
 	db               *sql.DB
@@ -45,7 +47,7 @@ var (
 
 // The work inside of locks.
 var (
-	work, ship, feed, show, fill, transfer, write, report, charge, pay, notify, audit func(context.Context) error
+	work, ship, feed, show, fill, transfer, write, report, charge, change, pay, notify, audit, takeStock func(context.Context) error
 
 	consume func(ctx context.Context, slot int) error
 	fresh   func(context.Context) bool

@@ -6,7 +6,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-func work(ctx context.Context) {}
+func work(ctx context.Context) { <-ctx.Done() }
 
 func do(ctx context.Context, m *rlock.Mutex) error {
 	return m.Do(ctx, func(context.Context) error {

@@ -216,9 +216,9 @@ func bareReturn(ctx context.Context, m *rlock.Mutex) (held context.Context, unlo
 }
 
 func bestEffort(ctx context.Context, m *rlock.Mutex) error {
-	ctx, unlock, err := m.Lock(ctx)
+	ctx, unlock, err := m.Lock(ctx) //rlockvet:ignore going on without the lock is meant
 	if err != nil {
-		log.Print("going on without the lock: ", err) // as it seems
+		log.Print("going on without the lock: ", err)
 	}
 	defer unlock()
 	return work(ctx)

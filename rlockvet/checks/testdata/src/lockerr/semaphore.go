@@ -89,7 +89,7 @@ func acquireCheckedLater(ctx context.Context, s *rlock.Semaphore) (err error) {
 }
 
 func acquireLogged(ctx context.Context, s *rlock.Semaphore) {
-	if err := s.Acquire(ctx, 1); err != nil {
+	if err := s.Acquire(ctx, 1); err != nil { // want `^err is only logged after this Acquire, so the code goes on without the permits if it fails: return then, or use Do$`
 		log.Print(err)
 	}
 	_ = work(ctx)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/go-rlock/rlock/rlock"
@@ -202,7 +204,7 @@ func notDeferredInLoop(ctx context.Context, m *rlock.Mutex) {
 }
 
 func notDeferred(ctx context.Context, m *rlock.Mutex) error {
-	ctx, unlock, err := m.Lock(ctx) // want `^unlock is not deferred, so a panic in line 210 leaves the lock held: use Do, or defer it as well \(a second call changes nothing\)$`
+	ctx, unlock, err := m.Lock(ctx) // want `^unlock is not deferred, so a panic in line 212 leaves the lock held: use Do, or defer it as well \(a second call changes nothing\)$`
 	if err != nil {
 		return err
 	}
@@ -523,6 +525,16 @@ func short(ctx context.Context, m *rlock.Mutex, n *int) error {
 	}
 	*n++
 	fmt.Println(*n, len("n"), time.Duration(*n), rlock.Owner(ctx))
+	return unlock()
+}
+
+func logged(ctx context.Context, m *rlock.Mutex, wg *sync.WaitGroup, logger *slog.Logger) error {
+	_, unlock, err := m.Lock(ctx)
+	if err != nil {
+		return err
+	}
+	wg.Add(1)
+	logger.Info("in the section")
 	return unlock()
 }
 

@@ -95,7 +95,7 @@ func (s *server) field(m *rlock.Mutex) error {
 
 func (s *server) other(o *server, m *rlock.Mutex) error {
 	return m.Do(s.ctx, func(ctx context.Context) error {
-		return work(o.ctx)
+		return work(o.ctx) // want `^o\.ctx is from outside of this Do`
 	})
 }
 
@@ -117,7 +117,7 @@ func doAtOnce(ctx context.Context, m *rlock.Mutex) error {
 func doInner(ctx context.Context, a, b *rlock.Mutex) error {
 	return a.Do(ctx, func(outer context.Context) error {
 		return b.Do(ctx, func(inner context.Context) error { // want `pass outer$`
-			return work(outer) // ok: b's Do was not given it
+			return work(outer) // want `^outer is from outside of this Do, .*: pass inner$`
 		})
 	})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-rlock/rlock/rlock"
 
+	"logger"
 	"session"
 )
 
@@ -29,6 +30,12 @@ type service struct {
 
 func (s *service) tenant(ctx context.Context) any { return ctx.Value("tenant") }
 
+func quorum(_ context.Context, errs ...error) error { return errs[0] } // has it, and makes no use of it
+
+func logIf(ctx context.Context, err error) { logger.LogIf(ctx, err) }
+
+func pick(ctx context.Context) error { return quorum(ctx, nil) }
+
 // Functions that do more.
 
 func userIfAlive(ctx context.Context) string {
@@ -46,6 +53,8 @@ func do(ctx context.Context, m *rlock.Mutex, s *service) error {
 	return m.Do(ctx, func(held context.Context) error {
 		log.Print(userOf(ctx), isAdmin(ctx), s.tenant(ctx), session.FromContext(ctx))
 		audit(ctx, "in")
+		_ = pick(ctx)
+		logIf(ctx, nil)
 		s.log.Infof(ctx, "in")
 		_ = userIfAlive(ctx)     // want `pass held$`
 		save(ctx, "ada")         // want `pass held$`
@@ -53,6 +62,7 @@ func do(ctx context.Context, m *rlock.Mutex, s *service) error {
 		_ = session.Refresh(ctx) // want `pass held$`
 		_ = session.Watch(ctx)   // want `pass held$`
 		s.log.Flush(ctx)         // want `pass held$`
+		_ = logger.Flush(ctx)    // want `pass held$`
 		return work(held)
 	})
 }

@@ -101,8 +101,35 @@ func DoValue[T any](context.Context, Locker, func(context.Context) (T, error)) (
 	panic("stub")
 }
 
+func TryDoValue[T any](context.Context, Locker, time.Duration, func(context.Context) (T, error)) (T, error) {
+	panic("stub")
+}
+
+type LeadOption interface{ applyLead() }
+
+func Lead(context.Context, Locker, func(context.Context) error, ...LeadOption) error { return nil }
+
+func WaitOnly(ctx context.Context) context.Context { return ctx }
+
+func Asked(context.Context) <-chan struct{} { return nil }
+
+type ExportOption interface{ applyExport() }
+
+func Export(context.Context, ...ExportOption) (string, error) { return "", nil }
+
+func (*Client) Adopt(ctx context.Context, text string, options ...Option) (context.Context, UnlockFunc, error) {
+	return ctx, nil, nil
+}
+
+func (*Client) CountDownLatch(string) *CountDownLatch { return nil }
+
+type CountDownLatch struct{}
+
+func (*CountDownLatch) Await(context.Context) error                   { return nil }
+func (*CountDownLatch) TryAwait(context.Context, time.Duration) error { return nil }
+
 func Detach(ctx context.Context) context.Context { return ctx }
 
 func Owner(context.Context) string { return "" }
 
-var ErrNotAcquired, ErrLost error
+var ErrNotAcquired, ErrLost, ErrNotRun error

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// otherServer is a server of a run that is not the Redis which all share: one for each library that has a start of its own.
+type otherServer struct {
+	addr    string
+	version string
+	// commands reads its counters. Nil if it has none.
+	commands func() (commands, error)
+	stop     func()
+}
+
+// diskDir is a folder on a disk, where /tmp may be memory.
+const diskDir = "/var/tmp"
+
+// startOthers starts the servers that the named libraries need, each in a folder of its own. No server is started otherwise, so a run
+// without those libraries needs none of them.
+func startOthers(names []string, memory string) (servers map[string]*otherServer, stop func(), err error) {
+	var dirs []string
+	servers = make(map[string]*otherServer)
+	stop = func() {
+		for _, s := range servers {
+			s.stop()
+		}
+		for _, dir := range dirs {
+			os.RemoveAll(dir)
+		}
+	}
+	for _, name := range names {
+		lib, err := findLibrary(name)
+		if err != nil || lib.start == nil || servers[name] != nil {
+			continue
+		}
+		parent := diskDir
+		if lib.inMemory {
+			parent = memory
+		}
+		dir, err := os.MkdirTemp(parent, "rlock-bench-")
+		if err != nil {
+			stop()
+			return nil, nil, err
+		}
+		dirs = append(dirs, dir)
+		if servers[name], err = lib.start(dir); err != nil {
+			stop()
+			return nil, nil, fmt.Errorf("server for %s: %w", name, err)
+		}
+	}
+	return servers, stop, nil
+}
+
+// site is where the locks of a cell live.
+type site struct {
+	addr     string
+	lock     string // the name of the lock, or the start of the names
+	commands func() (commands, error)
+}
+
+// siteFor returns one where nobody has left anything: Redis has been emptied, and on the others the name is new.
+func (b *bench) siteFor(lib *library) (site, error) {
+	if lib.start == nil {
+		return site{b.server.addr, "lock", b.server.commands}, nil
+	}
+	other := b.others[lib.name]
+	if other == nil {
+		return site{}, fmt.Errorf("%s needs a server of its own, which runs only if -libs names it", lib.name)
+	}
+	b.asked++
+	count := other.commands
+	if count == nil {
+		count = func() (commands, error) { return nil, nil } // nothing to count
+	}
+	return site{other.addr, fmt.Sprint("lock-", b.asked), count}, nil
+}
+
+// findProgram looks on PATH, and then for the places of Debian and Homebrew that are not on it.
+func findProgram(name, debian string, places ...string) (string, error) {
+	if path, err := exec.LookPath(name); err == nil {
+		return filepath.EvalSymlinks(path)
+	}
+	for _, place := range places {
+		if found, _ := filepath.Glob(filepath.Join(place, name)); len(found) > 0 {
+			return found[len(found)-1], nil
+		}
+	}
+	return "", fmt.Errorf("%s is not installed; on Debian it is in the package %s, and without it leave its library out of -libs", name, debian)
+}
+
+// errEnded is returned by a server that went while it was being waited for.
+var errEnded = errors.New("ended at once")
+
+// startProgram runs a server until stop sends it the signal, and returns when up does not fail any more.
+func startProgram(cmd *exec.Cmd, end syscall.Signal, up func() error) (stop func(), err error) {
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	dieWithParent(cmd.SysProcAttr)
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	ended := make(chan struct{})
+	go func() { // ends with the server
+		defer close(ended)
+		_ = cmd.Wait()
+	}()
+	stop = func() {
+		_ = cmd.Process.Signal(end)
+		select {
+		case <-ended:
+		case <-time.After(10 * time.Second):
+			_ = cmd.Process.Kill()
+			<-ended
+		}
+	}
+	timeout := time.After(30 * time.Second)
+	for {
+		select { // before the look: somebody else's server may answer where ours could not listen
+		case <-ended:
+			return nil, fmt.Errorf("%s: %w\n%s", cmd.Path, errEnded, said.Bytes())
+		case <-time.After(50 * time.Millisecond):
+		}
+		err := up()
+		if err == nil {
+			return stop, nil
+		}
+		select {
+		case <-timeout:
+			stop()
+			return nil, fmt.Errorf("%s does not answer: %w\n%s", cmd.Path, err, said.Bytes())
+		default:
+		}
+	}
+}
+
+// onFreePort tries again if the port was taken meanwhile.
+func onFreePort(start func(addr string) (*otherServer, error)) (s *otherServer, err error) {
+	for range 3 {
+		addr, err := freeAddr()
+		if err != nil {
+			return nil, err
+		}
+		if s, err = start(addr); !errors.Is(err, errEnded) {
+			return s, err
+		}
+	}
+	return nil, err
+}
+
+// startSyncedRedis is a Redis that has each write on disk before it answers, as etcd and ZooKeeper do.
+func startSyncedRedis(dir string) (*otherServer, error) {
+	s, err := startServer(dir, "--appendonly", "yes", "--appendfsync", "always")
+	if err != nil {
+		return nil, err
+	}
+	info, err := s.info("server")
+	if err != nil {
+		s.stop()
+		return nil, err
+	}
+	return &otherServer{addr: s.addr, version: info["redis_version"], commands: s.commands, stop: s.stop}, nil
+}
+
+// syncTime is how long a write of a few bytes takes to be on the disk at dir: the median of some.
+func syncTime(dir string) (time.Duration, error) {
+	f, err := os.CreateTemp(dir, "rlock-bench-")
+	if err != nil {
+		return 0, err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	took := make([]time.Duration, 51)
+	for i := range took {
+		start := time.Now()
+		if _, err := f.WriteString(strings.Repeat("x", 100)); err != nil {
+			return 0, err
+		}
+		if err := f.Sync(); err != nil {
+			return 0, err
+		}
+		took[i] = time.Since(start)
+	}
+	slices.Sort(took)
+	return took[len(took)/2], nil
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/internal/kinds"
+)
+
+// labels returns the labels of Clients that have one, by their ids. Those that were found once are not asked for again.
+func (v *viewer) labels(ctx context.Context, ids map[string]bool) map[string]string {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	found := make(map[string]string)
+	var asked []string
+	var gets rueidis.Commands
+	for id := range ids {
+		if label, ok := v.known[id]; ok {
+			found[id] = label
+			continue
+		}
+		asked = append(asked, id)
+		gets = append(gets, v.rdb.B().Get().Key(kinds.LabelKey(id)).Build())
+	}
+	if len(gets) == 0 {
+		return found
+	}
+	for i, reply := range v.rdb.DoMulti(ctx, gets...) {
+		if label, err := reply.ToString(); err == nil && kinds.IsLabel(label) { // whoever may not read them does without
+			v.known[asked[i]], found[asked[i]] = label, label
+		}
+	}
+	return found
+}
+
+// saysLabel reports whether an owner says that its Client has a label.
+func saysLabel(owner string) bool {
+	mark, _, _ := kinds.MarkOf(owner)
+	return mark.Wants(kinds.Labelled)
+}
+
+// mayHaveLabel reports whether the Client of an owner may have a label. The owners of tickets and of WithMinHold do not say.
+func mayHaveLabel(owner string) bool {
+	return saysLabel(owner) || kinds.IsTicket(owner) || kinds.IsPlaceholder(owner)
+}
+
+// isOurs reports whether an owner is seen to be of this library: Redisson's tags are shorter than marked ones, and do not begin with 0.
+func isOurs(owner string) bool {
+	mark, _, _ := kinds.MarkOf(owner)
+	_, tag, _ := strings.Cut(owner, ":")
+	return mark != 0 || len(tag) > 1 && tag[0] == '0'
+}
+
+// addLabels adds the labels of those that hold the locks.
+func (v *viewer) addLabels(ctx context.Context, locks ...*state) {
+	ids := make(map[string]bool)
+	for _, s := range locks {
+		for i := range s.Holders {
+			if owner := s.Holders[i].Owner; mayHaveLabel(owner) {
+				ids[clientID(owner)] = true
+			}
+		}
+	}
+	labels := v.labels(ctx, ids)
+	for _, s := range locks {
+		for i := range s.Holders {
+			s.Holders[i].Label = labels[clientID(s.Holders[i].Owner)]
+		}
+	}
+}
+
+// addLabelsOfWaiters adds the labels of those that wait for the lock, and those of permits whose Client is known.
+func (v *viewer) addLabelsOfWaiters(ctx context.Context, seen *view) {
+	ids := make(map[string]bool)
+	for _, queue := range [][]string{seen.Queue, seen.FairQueue, seen.Writers} {
+		for _, owner := range queue[:min(len(queue), mostLines)] {
+			if seen.isSemaphore() || mayHaveLabel(owner) { // which has Clients in its queue
+				ids[clientID(owner)] = true
+			}
+		}
+	}
+	for i := range seen.Permits {
+		if p := &seen.Permits[i]; p.Host != "" {
+			ids[p.Client] = true
+		}
+	}
+	labels := v.labels(ctx, ids)
+	for i := range seen.Permits {
+		seen.Permits[i].Label = labels[seen.Permits[i].Client]
+	}
+	if len(labels) > 0 {
+		seen.Labels = labels
+	}
+}
+
+// labelled is an owner, or the id of a Client, behind its label.
+func labelled(label, owner string) string {
+	if label == "" {
+		return owner
+	}
+	return fmt.Sprintf("%q (%s)", label, owner)
+}
+
+// labelledAll are owners behind their labels.
+func labelledAll(owners []string, labels map[string]string) []string {
+	all := make([]string, len(owners))
+	for i, owner := range owners {
+		all[i] = labelled(labels[clientID(owner)], owner)
+	}
+	return all
+}
+
+// noteUnlabelled has each holder without a label say what is known of that.
+func (s *state) noteUnlabelled() {
+	for i := range s.Holders {
+		switch h := &s.Holders[i]; {
+		case h.Label != "":
+		case saysLabel(h.Owner):
+			h.note = "label not found"
+		case isOurs(h.Owner) || h.Host != "":
+			h.note = "no label"
+		default:
+			h.note = "Redisson, or no label"
+		}
+	}
+}
+
+// noteUnlabelledBeside does that for locks in a table in which there are labels.
+func noteUnlabelledBeside(locks []*state) {
+	some := false
+	for _, s := range locks {
+		for i := range s.Holders {
+			some = some || s.Holders[i].Label != ""
+		}
+	}
+	if !some {
+		return
+	}
+	for _, s := range locks {
+		s.noteUnlabelled()
+	}
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/deadlock"
+	"github.com/go-rlock/rlock/internal/kinds"
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// newLabelled returns a Client with a label, and has it in Redis.
+func newLabelled(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Client {
+	t.Helper()
+	c, err := rlock.New(rdb, o)
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	require.NoError(t, c.Mutex("label").Do(t.Context(), func(context.Context) error { return nil }))
+	redistest.Eventually(t, patience, func() bool {
+		return rdb.Do(t.Context(), rdb.B().Get().Key(kinds.LabelKey(c.ID())).Build()).Error() == nil
+	}, "the label is written")
+	return c
+}
+
+// Whoever has a label is shown by it. Of others it says that they have none, or that they may be Redisson's, where the difference is to be seen.
+func TestLabels(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	const java = "285475da-9152-4c83-822a-67ee2f116a79:54"
+	require.NoError(t, rdb.Do(t.Context(), rdb.B().Hset().Key("java").FieldValue().FieldValue(java, "1").Build()).Error())
+	plain := newLocks(t, rdb)
+	listens, _ := lock(t.Context(), t, plain.Mutex("listens", rlock.WithAsked()))
+	mayBeJava, _ := lock(t.Context(), t, plain.Mutex("plain"))
+	say := func(args ...string) string {
+		r := call(t, s.Addr(), args...)
+		require.Empty(t, r.err)
+		return r.out
+	}
+	require.Contains(t, say("ls"), "java\tmutex\t"+java+"\t", "nobody has a label")
+
+	pod7 := newLabelled(t, s.Client(t), rlock.Options{Label: "pod 7"})
+	job, unlock := lock(t.Context(), t, pod7.Mutex("job"))
+	quoted := regexp.QuoteMeta
+	require.Regexp(t, `(?m)^holder       "pod 7" \(`+quoted(rlock.Owner(job))+`(, 127\.0\.0\.1:\d+)?\) depth 1$`, say("show", "job"))
+	require.Contains(t, say("show", "java"), "holder       "+java+" (Redisson, or no label) depth 1\n")
+	require.Regexp(t, `holder       `+quoted(rlock.Owner(listens))+` \((127\.0\.0\.1:\d+, )?no label\) depth 1\n`, say("show", "listens"))
+	all := say("ls")
+	for _, line := range []string{
+		"job\tmutex\t\"pod 7\" (" + rlock.Owner(job) + ")\t1\t", "java\tmutex\t" + java + " (Redisson, or no label)\t1\t",
+		"listens\tmutex\t" + rlock.Owner(listens) + " (no label)\t1\t", "plain\tmutex\t" + rlock.Owner(mayBeJava) + " (Redisson, or no label)\t1\t",
+	} {
+		require.Contains(t, all, line)
+	}
+	require.Contains(t, say("ls", "-json", "job"), `"label":"pod 7"`)
+	require.NotContains(t, say("ls", "-json", "java"), `"label"`)
+
+	// Those that wait, too.
+	pod8 := newLabelled(t, s.Client(t), rlock.Options{Label: "pod 8"})
+	got := waitFor(t, pod8, pod8.Mutex("job"))
+	redistest.Eventually(t, patience, func() bool { v, _ := showJSON(t, s.Addr(), "job"); return len(v.Queue) == 1 }, "it is in the queue")
+	v, _ := showJSON(t, s.Addr(), "job")
+	require.Equal(t, map[string]string{pod8.ID(): "pod 8"}, v.Labels)
+	require.Equal(t, "pod 7", v.Holders[0].Label)
+	require.Contains(t, say("show", "job"), `queue        1. "pod 8" (`+v.Queue[0]+")\n")
+	require.Contains(t, say("top"), "job\t1\tmutex\t\"pod 7\" ("+rlock.Owner(job)+")\t")
+	w := start(t, nil, "watch", "-json", "-redis", s.Addr(), "-every", "50ms", "job")
+	line := w.saw(`"text":"held by `)
+	require.Contains(t, line, `"label":"pod 7"`)
+	require.NoError(t, unlock())
+	line = w.saw(`"text":"acquired by `)
+	require.Contains(t, line, `"label":"pod 8"`)
+	require.Contains(t, line, rlock.Owner(<-got))
+	r := call(t, s.Addr(), "ask", "job")
+	require.Equal(t, exitFree, r.code)
+	require.Contains(t, r.err, `held by "pod 8" (`)
+	require.Contains(t, say("unlock", "-force", "-yes", "job"), `holder       "pod 8" (`)
+}
+
+// A label that is not in Redis is none, and nothing else is missing for a user who may not read it.
+func TestLabelNotFound(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	c := newLabelled(t, rdb, rlock.Options{Label: "pod 7"})
+	ctx, _ := lock(t.Context(), t, c.Mutex("job"))
+	require.NoError(t, rdb.Do(t.Context(), rdb.B().Arbitrary("ACL", "SETUSER", "limited", "on", ">secret", "&*", "+@all", "~job", "~*{job}*").Build()).Error())
+	r := call(t, "redis://limited:secret@"+s.Addr(), "show", "job")
+	require.Empty(t, r.err)
+	require.Contains(t, r.out, rlock.Owner(ctx))
+	require.Contains(t, r.out, "label not found")
+}
+
+// The Client of a permit is known if its connection has a name; then its label is, too.
+func TestLabelOfAPermit(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	rdb := s.Client(t)
+	c, err := rlock.New(rdb, rlock.Options{Label: "pod 7"})
+	require.NoError(t, err)
+	t.Cleanup(c.Close)
+	_, err = c.PermitSemaphore("workers").TrySetPermits(t.Context(), 1)
+	require.NoError(t, err)
+	_, p, err := c.PermitSemaphore("workers").Acquire(t.Context())
+	require.NoError(t, err)
+	redistest.Eventually(t, patience, func() bool {
+		return rdb.Do(t.Context(), rdb.B().Get().Key(kinds.LabelKey(c.ID())).Build()).Error() == nil
+	}, "the label is written")
+	_ = lockedElsewhere(t, s, "busy")
+	waitFor(t, c, c.Mutex("busy")) // by a connection with its name
+	redistest.Eventually(t, patience, func() bool {
+		return strings.Contains(call(t, s.Addr(), "show", "workers").out, `client "pod 7" (`+c.ID()+`) (127.0.0.1:`)
+	}, "it is known")
+	require.NoError(t, p.Release())
+}
+
+// lockedElsewhere has another process take a lock until the end of the test.
+func lockedElsewhere(t *testing.T, s *redistest.Server, name string) context.Context {
+	t.Helper()
+	ctx, _ := lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex(name))
+	return ctx
+}
+
+// rlock run has its host and pid as the label, or what it is given.
+func TestRunLabel(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	for _, row := range []struct {
+		flags []string
+		want  string
+	}{
+		{nil, `^\S+ pid \d+$`}, {[]string{"-label", "nightly on web-1"}, `^nightly on web-1$`}, {[]string{"-label", ""}, `^$`},
+	} {
+		r := start(t, nil, append(append([]string{"run", "-addr", s.Addr()}, row.flags...), "job", "--", "sh", "-c", untilEOF)...)
+		r.saw("inside")
+		var v view
+		redistest.Eventually(t, patience, func() bool {
+			v, _ = showJSON(t, s.Addr(), "job")
+			return v.Holders[0].Label != "" || row.want == "^$"
+		}, "the label is written")
+		require.Regexp(t, row.want, v.Holders[0].Label)
+		holder := v.Holders[0].Owner
+		if row.want != "^$" {
+			holder = `"` + v.Holders[0].Label + `" (` + holder + `)`
+		}
+		redistest.Eventually(t, patience, func() bool { // a machine that stands still may look for the label too long
+			busy := call(t, s.Addr(), "run", "-v", "-wait", "300ms", "job", "--", "true")
+			require.Equal(t, exitNotAcquired, busy.code)
+			return strings.Contains(busy.err, "waiting: held by "+holder+"\n") && strings.Contains(busy.err, ": held by "+holder+", with ")
+		}, "both lines name it")
+		require.NoError(t, r.in.Close())
+		require.Zero(t, r.rest().code)
+		requireEmpty(t, s)
+	}
+	r := call(t, s.Addr(), "run", "-label", "two\nlines", "job", "--", "true")
+	require.Equal(t, exitUsage, r.code)
+	require.Contains(t, r.err, "Options.Label is")
+}
+
+// A deadlock is told with the labels of those in it, and of those in the way of others.
+func TestDeadlocksHaveLabels(t *testing.T) {
+	t.Parallel()
+	s := redistest.Start(t)
+	silent := newLabelled(t, s.Client(t), rlock.Options{Label: "pod 7"})
+	theirs, _ := lock(t.Context(), t, silent.Mutex("theirs"))
+	waits := newLabelled(t, deadlock.Apart{Client: s.Client(t), Graph: deadlock.New()},
+		rlock.Options{Label: "pod 8", Deadlock: rlock.Deadlock{After: 10 * time.Millisecond}})
+	ctx, _ := lock(t.Context(), t, waits.Mutex("has"))
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() { // ends with the test
+		defer close(ended)
+		_, _, _ = waits.Mutex("theirs").Lock(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-ended })
+	redistest.Eventually(t, patience, func() bool {
+		out := call(t, s.Addr(), "deadlocks").out
+		return strings.Contains(out, `"pod 8" on `) && strings.Contains(out, `behind "pod 7" (`+rlock.Owner(theirs)+"), which says nothing")
+	}, "it is seen")
+	var w standstill
+	require.NoError(t, json.Unmarshal([]byte(call(t, s.Addr(), "deadlocks", "-json").out), &w))
+	require.Equal(t, "pod 8", w.Label)
+}

@@ -1,0 +1,241 @@
+package lease
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// period is the longest one of that ttl, a third and a bit more, and the shortest.
+func period(ttl time.Duration) (shortest, longest time.Duration) { return ttl * 19 / 60, ttl * 19 / 54 }
+
+// Leases of several ttls beside each other: each is renewed every third of its own, for its own, and in calls of its own.
+func TestLeasesHaveTheirOwnTTL(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		began := time.Now()
+		hs := make(map[Item]*hold)
+		of := make(map[Item]time.Duration)
+		for i, ttl := range []time.Duration{watchdog, 3 * time.Second, 500 * time.Millisecond, time.Hour, 3 * time.Second} {
+			h := newHold(i)
+			hs[h.item], of[h.item] = h, ttl
+			r.Keep(&h.Lease, keeper{h.item, "g", h.lost}, began.Add(ttl), ttl)
+		}
+		sleep(2 * time.Hour)
+		last, calls := make(map[Item]time.Time), make(map[time.Duration]int)
+		for _, q := range s.taken() {
+			for _, it := range q.items {
+				ttl := of[it]
+				if q.ttl != ttl {
+					t.Fatalf("%v is renewed for %v, want %v", it, q.ttl, ttl)
+				}
+				before, ok := last[it]
+				if !ok {
+					before = began
+				}
+				if _, longest := period(ttl); q.at.Sub(before) > longest {
+					t.Fatalf("%v: %v to a renewal", it, q.at.Sub(before))
+				}
+				last[it] = q.at
+			}
+			calls[q.ttl]++
+		}
+		for ttl, n := range calls {
+			if shortest, _ := period(ttl); n > int(2*time.Hour/shortest)+2 {
+				t.Errorf("%v: %d calls", ttl, n)
+			}
+		}
+		for it, h := range hs {
+			h.wantKept(t)
+			if last[it].IsZero() || !r.Until(&h.Lease).Equal(last[it].Add(of[it])) {
+				t.Errorf("%v is trusted until %v, last renewed at %v", it, r.Until(&h.Lease), last[it])
+			}
+		}
+		// Without answers each is lost when its own time is over.
+		s.mu.Lock()
+		s.answer = stuck
+		s.mu.Unlock()
+		until := make(map[Item]time.Time)
+		for it, h := range hs {
+			until[it] = r.Until(&h.Lease)
+		}
+		sleep(time.Hour)
+		for it, h := range hs {
+			h.wantLost(t, until[it], expired)
+		}
+	})
+}
+
+// Leases of each ttl share their calls, so that n of them cost n/Batch calls a period, whatever is beside them.
+func TestBatchesOfEachTTL(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		const n, short = 1000, 3 * time.Second
+		for i := range n {
+			for k, ttl := range []time.Duration{watchdog, short} {
+				h := newHold(2*i + k)
+				r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(ttl), ttl)
+			}
+			time.Sleep(watchdog / 3 / n) // acquired over one period
+		}
+		sleep(3 * watchdog) // until the batches have formed
+		s.taken()
+		sleep(watchdog)
+		calls := make(map[time.Duration]int)
+		for _, q := range s.taken() {
+			calls[q.ttl]++
+		}
+		if most := 3 * n / 100 * 12 / 10; calls[watchdog] > most || calls[short] > 10*most {
+			t.Errorf("%v", calls)
+		}
+	})
+}
+
+// A call ends after a sixth of its own ttl.
+func TestTimeoutOfATTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStore(t)
+		took := make(map[time.Duration]time.Duration)
+		s.answer = func(ctx context.Context, q request) ([]Verdict, error) {
+			vs, err := stuck(ctx, q)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			took[q.ttl] = max(took[q.ttl], time.Since(q.at))
+			return vs, err
+		}
+		r := NewRenewer(s.renew, Options{Watchdog: watchdog, Timeout: 3 * time.Second})
+		defer r.Close()
+		for i, ttl := range []time.Duration{600 * time.Millisecond, watchdog, time.Hour} {
+			h := newHold(i)
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(ttl), ttl)
+		}
+		sleep(2 * time.Hour)
+		want := map[time.Duration]time.Duration{600 * time.Millisecond: 100 * time.Millisecond, watchdog: 3 * time.Second, time.Hour: 3 * time.Second}
+		if fmt.Sprint(took) != fmt.Sprint(want) {
+			t.Errorf("calls took %v, want %v", took, want)
+		}
+	})
+}
+
+// A longer ttl is renewed for at once, a shorter one when no more than that is left.
+func TestUpdateChangesTheTTL(t *testing.T) {
+	for _, guarded := range []bool{false, true} {
+		bubble(t, func(t *testing.T, r *Renewer, s *store) {
+			const short = 3 * time.Second
+			h := newHold(1)
+			if guarded {
+				h.Guard()
+			}
+			r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, time.Now().Add(short), short)
+			sleep(4 * short)
+			s.taken()
+			r.Update(&h.Lease, time.Time{}, watchdog)
+			longer := time.Now()
+			sleep(short)
+			qs := s.taken()
+			if len(qs) == 0 || qs[0].ttl != watchdog || !guarded && !qs[0].at.Equal(longer) {
+				t.Fatalf("guarded %t: %+v", guarded, qs)
+			}
+			until := r.Until(&h.Lease)
+			if !until.Equal(qs[len(qs)-1].at.Add(watchdog)) {
+				t.Fatalf("trusted for %v", time.Until(until))
+			}
+			r.Update(&h.Lease, time.Time{}, short)
+			sleep(time.Until(until.Add(-short)))
+			for _, q := range s.taken() {
+				if !guarded || q.items[0].Lease < until.Sub(q.at) {
+					t.Errorf("guarded %t: renewed though that makes it no longer: %+v", guarded, q)
+				}
+			}
+			if !r.Until(&h.Lease).Equal(until) {
+				t.Error("the trusted time has changed")
+			}
+			sleep(time.Minute)
+			h.wantKept(t)
+			for _, q := range s.taken() {
+				if q.ttl != short {
+					t.Errorf("renewed for %v", q.ttl)
+				}
+			}
+			if left := time.Until(r.Until(&h.Lease)); left > short || left < short/2 {
+				t.Errorf("trusted for %v", left)
+			}
+		})
+	}
+}
+
+// No change of the ttl, at whatever moment, has a lease be trusted for longer than the store was told, and none puts off what a guarded lease asks for.
+func TestUpdatesOfTheTTLAtAnyMoment(t *testing.T) {
+	for _, guarded := range []bool{false, true} {
+		for _, first := range []time.Duration{0, 3 * time.Second, watchdog} {
+			for step := range 40 {
+				bubble(t, func(t *testing.T, r *Renewer, s *store) {
+					var told time.Time // until when the store keeps it
+					s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+						time.Sleep(100 * time.Millisecond)
+						lasts := q.ttl
+						if l := q.items[0].Lease; l > 0 {
+							lasts = l
+						}
+						s.mu.Lock()
+						if until := q.at.Add(lasts); until.After(told) {
+							told = until
+						}
+						s.mu.Unlock()
+						time.Sleep(200 * time.Millisecond)
+						return all(Renewed, len(q.items)), nil
+					}
+					h, ttls := newHold(1), []time.Duration{0, 3 * time.Second, watchdog}
+					if guarded {
+						h.Guard()
+					}
+					told = time.Now().Add(watchdog)
+					r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, told, first)
+					for i := 0; len(h.loss) == 0 && i < 100; i++ {
+						sleep(time.Duration(20+7*step) * time.Millisecond)
+						r.Update(&h.Lease, time.Time{}, ttls[(i+step)%3])
+						s.mu.Lock()
+						if until := r.Until(&h.Lease); until.After(told) {
+							t.Fatalf("guarded %t, %v, step %d: trusted %v longer than the store has it", guarded, first, step, until.Sub(told))
+						}
+						s.mu.Unlock()
+					}
+					r.Update(&h.Lease, time.Time{}, 3*time.Second)
+					sleep(time.Minute)
+					h.wantKept(t)
+				})
+			}
+		}
+	}
+}
+
+// A lease that is not renewed is not trusted for longer if that changes while the store is told what is left of it.
+func TestGuardedLeaseIsRenewedDuringACall(t *testing.T) {
+	bubble(t, func(t *testing.T, r *Renewer, s *store) {
+		s.answer = func(_ context.Context, q request) ([]Verdict, error) {
+			time.Sleep(time.Second)
+			return all(Renewed, len(q.items)), nil
+		}
+		h, until := newHold(1), time.Now().Add(watchdog/2)
+		h.Guard()
+		r.Keep(&h.Lease, keeper{h.item, nil, h.lost}, until, 0)
+		told := func() (items []Item) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for _, q := range s.requests {
+				items = append(items, q.items...)
+			}
+			return items
+		}
+		for len(told()) == 0 {
+			sleep(10 * time.Millisecond)
+		}
+		r.Update(&h.Lease, time.Time{}, watchdog)
+		sleep(time.Second)
+		if !r.Until(&h.Lease).Equal(until) {
+			t.Errorf("trusted for %v, and the store was told %v", time.Until(r.Until(&h.Lease)), told()[0].Lease)
+		}
+		sleep(time.Hour)
+		h.wantKept(t)
+	})
+}

@@ -1,0 +1,145 @@
+package lua_test
+
+import (
+	"testing"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/internal/require"
+	"github.com/go-rlock/rlock/lua"
+)
+
+const (
+	writerField = me + ":write"
+	otherWriter = other + ":write"
+)
+
+// writes asks for the write side, with a token, and leaves a mark if it is refused.
+func (l lab) writes(owner string, count int) lua.AcquireArgs {
+	return lua.AcquireArgs{
+		Name: l.name, Side: lua.Writer, Fence: l.fence, Queue: l.queue, Owner: owner, Lease: lease, Count: count, Listens: true,
+		Publish: lua.Publish{Name: l.channel},
+	}
+}
+
+// ended is the release of a side.
+func (l lab) ended(side lua.Side, owner string) lua.ReleaseArgs {
+	a := lua.ReleaseArgs{Name: l.name, Side: side, Fence: l.fence, Owner: owner, Publish: lua.Publish{Name: l.channel}}
+	a.Key = l.queue
+	return a
+}
+
+// Each hold of the write side raises the counter once, with marks and without them. A repeat, a refusal, a reader and a release do not.
+func TestTokenOfAWriter(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	for _, marks := range []bool{false, true} {
+		l := newLab(t, rdb)
+		l.must("SET", l.fence, "41")
+		writes := func(owner string, count int) lua.AcquireReply {
+			a := l.writes(owner, count)
+			if !marks {
+				a.Queue = ""
+			}
+			return l.acquire(a)
+		}
+		reads := func(owner, within string) lua.AcquireReply {
+			return l.acquire(lua.AcquireArgs{Name: l.name, Side: lua.Reader, Owner: owner, Lease: lease, Count: 1, Within: within})
+		}
+		releases := func(side lua.Side, owner string) {
+			t.Helper()
+			a := l.ended(side, owner)
+			if !marks {
+				a.Key = ""
+			}
+			require.Equal(t, freed, l.releases(a))
+		}
+		counter := func() int64 { return l.number("GET", l.fence) }
+		for range 3 {
+			require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: 42}, writes(writerField, 1), "and repeats")
+		}
+		require.Equal(t, lua.Acquired, reads(me+"1", writerField).Status)
+		refused := writes(otherWriter, 1)
+		require.Equal(t, lua.Held, refused.Status)
+		require.Equal(t, marks, refused.Joined)
+		require.Equal(t, int64(42), counter())
+		releases(lua.Reader, me+"1")
+		releases(lua.Writer, writerField)
+		require.Equal(t, int64(42), counter(), "a release leaves the counter")
+		require.Equal(t, int64(0), l.number("EXISTS", l.queue), "and takes the marks")
+		require.Equal(t, int64(43), writes(otherWriter, 1).Token)
+		releases(lua.Writer, otherWriter)
+		require.Equal(t, lua.Acquired, reads(me, "").Status)
+		require.Equal(t, int64(43), counter(), "readers do not change it")
+
+		upgrade := l.writes(me+"2:write", 1)
+		upgrade.Within = me
+		for range 2 {
+			require.Equal(t, lua.AcquireReply{Status: lua.Acquired, Token: 44}, l.acquire(upgrade))
+		}
+		releases(lua.Writer, me+"2:write")
+		releases(lua.Reader, me)
+		require.Equal(t, int64(0), l.number("EXISTS", l.name))
+	}
+}
+
+// A hold of a writer without a token gets one by a re-entry, which raises the counter in a repeat, too: the count may be there already.
+func TestTokenByAWritersReentry(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
+	without := l.writes(writerField, 1)
+	without.Fence = ""
+	require.Equal(t, lua.AcquireReply{Status: lua.Acquired}, l.acquire(without))
+	require.Equal(t, int64(0), l.number("EXISTS", l.fence))
+	require.Equal(t, int64(1), l.acquire(l.writes(writerField, 2)).Token)
+	require.Equal(t, int64(2), l.acquire(l.writes(writerField, 2)).Token)
+	without.Count = 3
+	require.Equal(t, lua.AcquireReply{Status: lua.Acquired}, l.acquire(without))
+	require.Equal(t, map[string]string{"mode": "write", writerField: "3"}, l.fields())
+	gone := l.writes(otherWriter, 2)
+	require.Equal(t, lua.Lost, l.acquire(gone).Status)
+	require.Equal(t, int64(2), l.number("GET", l.fence))
+}
+
+// A counter that gives no token leaves the lock as it was: free, or with its readers. Dead readers do not matter.
+func TestWriterWithoutAToken(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Dial(t, redistest.Shared(t))
+	for counter, says := range map[string]string{"9007199254740991": "TOKEN", "-1": "TOKEN", "hash": "WRONGTYPE"} {
+		l := newLab(t, rdb)
+		if counter == "hash" {
+			l.must("HSET", l.fence, "a", "1")
+		} else {
+			l.must("SET", l.fence, counter)
+		}
+		fails := func(a lua.AcquireArgs) {
+			t.Helper()
+			_, err := lua.Acquire(t.Context(), rdb, a)
+			require.ErrorContains(t, err, says)
+			require.ErrorContains(t, err, "acquire script: ")
+		}
+		fails(l.writes(writerField, 1))
+		require.Equal(t, int64(0), l.number("EXISTS", l.name))
+		l.must("HSET", l.name, "mode", "read", other, "1") // without a hold key
+		fails(l.writes(writerField, 1))
+		require.Equal(t, int64(0), l.number("EXISTS", l.name), "not a mode alone, which is no lock")
+
+		require.Equal(t, lua.Acquired, l.acquire(lua.AcquireArgs{Name: l.name, Side: lua.Reader, Owner: me, Lease: lease, Count: 1}).Status)
+		upgrade := l.writes(me+"2:write", 1)
+		upgrade.Within = me
+		fails(upgrade)
+		require.Equal(t, map[string]string{"mode": "read", me: "1"}, l.fields())
+	}
+}
+
+// Whoever adopts a writer's ticket gets a token of its own, once.
+func TestAdoptOfAWritersToken(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
+	require.Equal(t, int64(1), l.acquire(l.writes(writerField, 1)).Token)
+	require.Equal(t, freed, l.releases(l.export(lua.Writer)))
+	a := l.adopt(lua.Writer)
+	a.Fence = l.fence
+	for range 2 {
+		require.Equal(t, int64(2), l.acquire(a).Token)
+	}
+}

@@ -1,0 +1,334 @@
+package pubsub
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/go-rlock/rlock/internal/require"
+)
+
+// The steps of the model: what callers do, what the server says, and what time does. Each tells the hub, and notes what must come of it.
+
+func (m *model) joins() {
+	w := &Waiter{Until: time.Now().Add(time.Hour), Shared: m.shares && m.rnd.IntN(3) > 0}
+	w.Joint = w.Shared && m.rnd.IntN(3) > 0
+	w.Value = sharer(w.Joint)
+	w.Ahead = m.shares && !w.Shared && m.rnd.IntN(4) == 0
+	if m.rnd.IntN(16) == 0 {
+		w.Until = time.Now()
+	}
+	m.note("join")
+	turn := m.hub.Join(w, m.q())
+	m.moved("Join", w)
+	switch {
+	case turn && w.Shared && (!w.Joint || len(m.queue) > 0):
+		require.True(m.t, len(m.queue) == 0 || m.shareAsked(), "apart beside others that wait")
+		m.goApart(w)
+		return
+	case turn:
+		require.Empty(m.t, m.queue, "a turn at once behind others")
+		m.turnBegins(w)
+	case len(m.queue) == 0:
+		m.note("waits at once")
+		require.Positive(m.t, m.local, "not known to be held: %v", m.steps)
+		require.Less(m.t, m.stood, m.local, "a message may have been missed: %v", m.steps)
+		require.True(m.t, subOf(m.topic()).live(), "a message may be missed: %v", m.steps)
+		m.waited++
+	case w.Ahead:
+		m.event()
+		m.queue = slices.Insert(m.queue, 0, w)
+		return
+	}
+	m.queue = append(m.queue, w)
+}
+
+func (m *model) joinsFirst() {
+	m.note("join first")
+	w := &Waiter{Shared: m.shares && m.rnd.IntN(2) == 0}
+	got := m.hub.JoinFirst(w, m.q())
+	m.moved("JoinFirst", w)
+	require.Equal(m.t, len(m.queue) == 0 || w.Shared && m.shareAsked(), got)
+	if got && w.Shared {
+		m.goApart(w)
+	} else if got {
+		m.queue = []*Waiter{w}
+		m.turnBegins(w)
+	}
+}
+
+// turnBegins is for a turn at once, which nothing signals.
+func (m *model) turnBegins(w *Waiter) {
+	m.turn, m.joined = w, true
+	m.event()
+	m.clock++
+	m.began = m.clock
+}
+
+// refusedInTurn has the attempt of a turn find the lock held.
+func (m *model) refusedInTurn() {
+	w := m.turn
+	if w == nil || m.claimed {
+		return
+	}
+	if m.each && w.Listens() && !w.due { // a fair lock's does not do without
+		m.note(m.placeStep())
+	}
+	placed := m.placed[w] && (m.each || m.rnd.IntN(4) > 0)
+	m.note(fmt.Sprint("held, placed: ", placed))
+	if m.placed[w] && !placed {
+		delete(m.placed, w)
+		if m.unheard > m.began {
+			m.event()
+		}
+	}
+	m.local = 0
+	w.Held([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)], placed)
+	m.moved("Held", w)
+	m.turnEnded(w)
+}
+
+// doneInTurn has the attempt of a turn get the lock.
+func (m *model) doneInTurn() {
+	w := m.turn
+	if w == nil || m.claimed {
+		return
+	}
+	m.note("done")
+	m.turn = nil
+	m.drop(w)
+	m.given = 0
+	ttl := m.got(m.began)
+	if w.Shared {
+		m.local = 0
+	}
+	w.Done(ttl)
+	if w.Shared {
+		m.letIn(w)
+	}
+	m.moved("Done", w)
+}
+
+// leavesInTurn has the one whose turn it is give up, maybe because its attempt was not answered.
+func (m *model) leavesInTurn() {
+	if m.turn == nil || m.claimed {
+		return
+	}
+	m.note("leave in turn")
+	if m.rnd.IntN(4) == 0 {
+		m.note("unanswered")
+		m.turn.Unanswered(io.ErrUnexpectedEOF)
+		m.moved("Unanswered", m.turn)
+	}
+	m.leaveInTurn()
+}
+
+// leavesTheQueue has one of the others give up.
+func (m *model) leavesTheQueue() {
+	waiting := slices.DeleteFunc(slices.Clone(m.queue), func(w *Waiter) bool { return w == m.turn })
+	if len(waiting) == 0 {
+		return
+	}
+	m.note("leave")
+	w := waiting[m.rnd.IntN(len(waiting))]
+	if w.due || m.placed[w] && !m.each {
+		m.event()
+	}
+	m.drop(w)
+	w.Leave()
+	m.moved("Leave", w)
+}
+
+func (m *model) messageComes() {
+	m.note("message")
+	t := m.topic()
+	if t == nil || !subOf(t).confirmed {
+		return
+	}
+	text := []string{"0", "1", "1", "?", "00"}[m.rnd.IntN(5)]
+	switch {
+	case text == "00" && m.shares:
+		m.hub.message(m.ch, text)
+		return
+	case text == "00" && len(m.placed) > 0 && !m.each:
+		m.clock++
+		m.unheard = m.clock
+	default:
+		m.event()
+	}
+	m.local, m.ended, m.heard = 0, m.clock, m.clock
+	m.hub.message(m.ch, text)
+	if m.rnd.IntN(8) == 0 {
+		m.note("alone")
+		m.hub.Alone(m.q())
+	}
+}
+
+// answerComes takes the next command, or confirms the one under way.
+func (m *model) answerComes() {
+	if m.pending == noOp {
+		m.note("take")
+		m.pending = m.take()
+		return
+	}
+	m.note("confirm")
+	m.confirmation()
+}
+
+// commandEnds ends the command under way, well or not.
+func (m *model) commandEnds() {
+	t := m.topic()
+	if m.pending == subscribing && !subOf(t).confirmed && m.rnd.IntN(2) == 0 {
+		m.note("finish before the confirmation")
+		require.False(m.t, m.finish(nil))
+		return
+	}
+	if m.pending == noOp {
+		return
+	}
+	m.pending = noOp
+	switch {
+	case subOf(t).op == subscribing && !subOf(t).confirmed:
+		m.note("try again later")
+		m.retry = m.finish(m.later) || m.retry
+	case subOf(t).op == unsubscribing && subOf(t).confirmed:
+		m.note("not unsubscribed")
+		require.False(m.t, m.finish(m.later))
+	default:
+		m.note("finish")
+		require.False(m.t, m.finish(nil))
+	}
+}
+
+// connectionFails has the connection break, or what has been idle for long end.
+func (m *model) connectionFails() {
+	if m.rnd.IntN(4) > 0 {
+		m.note("lapse")
+		m.lapse()
+		return
+	}
+	m.note("down")
+	m.pending = noOp
+	m.link.down(io.EOF, false)
+}
+
+// timePasses has the time of something be over, or the server refuse the subscription.
+func (m *model) timePasses() {
+	switch t := m.topic(); {
+	case m.retry:
+		m.note("retry")
+		m.retry = false
+		m.link.requeue()
+	case t != nil && len(m.queue) > 0 && m.rnd.IntN(2) == 0:
+		m.note("expired")
+		m.event()
+		t.expired()
+	case t != nil && len(m.queue) > 0 && m.rnd.IntN(4) == 0:
+		m.note("refused")
+		m.hub.mu.Lock()
+		t.refuse(errors.New("refused"))
+		if subOf(t).op == noOp && !subOf(t).queued && !subOf(t).confirmed {
+			t.need = false
+		}
+		m.hub.mu.Unlock()
+	case len(m.queue) > 0:
+		if w := m.queue[m.rnd.IntN(len(m.queue))]; w.expiry != nil {
+			m.note("time is over")
+			w.expiry.fire()
+		}
+	}
+}
+
+func (m *model) claims() { m.note(m.besideOr(m.claimStep)) }
+func (m *model) places() { m.note(m.besideOr(m.placeStep)) }
+func (m *model) grants() { m.note(m.besideOr(m.grantStep)) }
+
+// besideOr is a step of those who ask beside the queue for a share, where nobody hands a lock off, and otherwise that one.
+func (m *model) besideOr(step func() string) string {
+	if m.shares {
+		return m.apartStep()
+	}
+	return step()
+}
+
+// confirmation of the pending command arrives.
+func (m *model) confirmation() {
+	switch m.pending {
+	case subscribing:
+		if !subOf(m.topic()).confirmed {
+			m.event()
+		}
+		m.clock++
+		m.stood, m.heard = m.clock, m.clock
+		m.confirm("subscribe")
+	case unsubscribing:
+		m.confirm("unsubscribe")
+	case noOp:
+	}
+}
+
+// shareAsked reports whether the first one asks for a share, and the others wait for nothing else.
+func (m *model) shareAsked() bool {
+	exclusive := func(w *Waiter) bool { return !w.Shared }
+	return len(m.queue) > 0 && m.queue[0] == m.turn && !slices.ContainsFunc(m.queue, exclusive)
+}
+
+func (m *model) goApart(w *Waiter) {
+	m.clock++
+	m.apart[w] = m.clock
+}
+
+// sharer says whether a waiter can have the share of one before it.
+type sharer bool
+
+func (s sharer) Share(with any) bool { return bool(s && with.(sharer)) }
+
+// letIn is for a share: those directly behind have it, too, or want theirs, and the next one behind them asks.
+func (m *model) letIn(first *Waiter) {
+	for len(m.queue) > 0 && m.queue[0].Shared && m.queue[0].err == nil {
+		w := m.queue[0]
+		m.queue = m.queue[1:]
+		require.Len(m.t, w.turn, 1, "let in without a signal: %v", m.steps)
+		<-w.turn
+		if handed := first.Joint && w.Joint; !handed {
+			m.goApart(w)
+		} else {
+			granted, err := w.News()
+			require.True(m.t, granted && err == nil, "%v", m.steps)
+			require.Equal(m.t, Granted, w.Leave(), "it has the share: %v", m.steps)
+		}
+	}
+	m.event()
+}
+
+// apartStep ends an attempt beside the queue.
+func (m *model) apartStep() string {
+	for w, began := range m.apart {
+		delete(m.apart, w)
+		switch m.rnd.IntN(4) {
+		case 0:
+			w.Done(time.Hour)
+			m.moved("Done", w)
+			return "done apart"
+		case 1:
+			if m.rnd.IntN(2) == 0 {
+				w.Unanswered(io.ErrUnexpectedEOF)
+				m.moved("Unanswered", w)
+			}
+			w.Leave()
+			m.moved("Leave", w)
+			return "leave apart"
+		default:
+			if len(m.queue) == 0 { // its attempt is the one that counts
+				m.began, m.news = began, m.heard
+			}
+			m.queue = append(m.queue, w)
+			w.Held([]time.Duration{-1, time.Hour}[m.rnd.IntN(2)], false)
+			m.moved("Held", w)
+			return "held apart"
+		}
+	}
+	return "nobody apart"
+}

@@ -1,0 +1,108 @@
+package rlock
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Leadership tells whether a [Lead] leads, see [ReportTo]. The zero value is ready to use. Its methods are safe for concurrent use.
+type Leadership struct {
+	mu      sync.Mutex // guards the following; no other lock is taken under it
+	latest  LeadState
+	section context.Context // of fn; nil: fn does not run
+	terms   uint64          // begun
+	changed chan struct{}   // closed at the next change; nil: nobody waits for it
+}
+
+// LeadState is what a [Leadership] tells at one moment.
+type LeadState struct {
+	// Leading is true from the call of fn until its ctx is done or it returns. As with every lock, a process that was paused may be told true for a moment
+	// when another one leads.
+	Leading bool
+	// Term is a number that rises with each term; 0: there was none yet. If the lock is a [Client.FencedMutex] it is the fencing token, and thus higher
+	// than that of all leaders before, in any process. Otherwise it counts the terms of this Leadership. It stays when the term has ended.
+	Term int64
+	// Since is when that term began or, if it has ended, when that was noticed. Zero: there was none yet.
+	Since time.Time
+}
+
+// ReportTo has Lead report to s when it begins and ends to lead: for a health check, a metric, or a handler that only the leader serves. Use a Leadership for
+// one Lead at a time. Lead panics if s is nil.
+func ReportTo(s *Leadership) LeadOption {
+	if s == nil {
+		panic("rlock: ReportTo of a nil Leadership")
+	}
+	return leadOption(func(l *leadership) { l.report = s })
+}
+
+// State returns the current state.
+func (s *Leadership) State() LeadState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.notice()
+	return s.latest
+}
+
+// Changed returns a channel that is closed at the next change of the state. Get it before you ask for the State, and none is missed:
+//
+//	for {
+//		changed := s.Changed()
+//		show(s.State())
+//		select {
+//		case <-changed:
+//		case <-ctx.Done():
+//			return
+//		}
+//	}
+func (s *Leadership) Changed() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.notice()
+	if s.changed == nil {
+		s.changed = make(chan struct{})
+	}
+	return s.changed
+}
+
+// notice ends a term whose ctx is done, though the function that is called for that has not run yet. mu is held.
+func (s *Leadership) notice() {
+	if s.section != nil && s.section.Err() != nil {
+		s.set(LeadState{Term: s.latest.Term})
+	}
+}
+
+func (s *Leadership) set(next LeadState) {
+	next.Since = time.Now()
+	s.latest, s.section = next, nil
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+}
+
+// begin begins a term with the ctx of fn. end ends it.
+func (s *Leadership) begin(ctx context.Context, name string) (end func()) {
+	token, fenced := FencingToken(ctx, name)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.terms++
+	term := s.terms
+	if !fenced {
+		token = s.latest.Term + 1
+	}
+	s.set(LeadState{Leading: true, Term: token})
+	s.section = ctx
+	over := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.section != nil && s.terms == term {
+			s.set(LeadState{Term: s.latest.Term})
+		}
+	}
+	stop := context.AfterFunc(ctx, over)
+	return func() {
+		stop()
+		over()
+	}
+}

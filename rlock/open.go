@@ -1,0 +1,129 @@
+package rlock
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/rueidis"
+)
+
+// The times of a connection that Open and OpenWith make, unless they are given others.
+const (
+	dialTimeout     = 2 * time.Second // a call that has to dial may take this much longer
+	answerTimeout   = 3 * time.Second // a connection that has not answered for this long counts as dead
+	keepAlive       = time.Second     // an idle connection is pinged this often
+	sentinelRefresh = 5 * time.Second // an announcement of a new master may get lost
+)
+
+// Open returns a Client with connections of its own to the Redis at a URL, which [Client.Close] and [Client.Shutdown] close:
+//
+//	redis://user:password@host:6379/0                      a server, or any node of a cluster
+//	rediss://host:6380                                     the same with TLS
+//	redis://host:7001?addr=host2:7002&addr=host3:7003      several nodes of a cluster: one of them has to answer
+//	redis://host:26379?addr=host2:26379&master_set=main    the master that sentinels name; without a password of their own
+//	unix:///run/redis.sock?db=0                            a Unix socket
+//
+// In a user or a password, write %40 %3A %2F %3F %23 %25 for @ : / ? # %. Other parameters are dial_timeout (2s by default),
+// write_timeout (3s: how long a connection may be silent before it counts as dead), client_name, protocol=2, and skip_verify, which
+// turns off the check of certificates. Open ignores parameters that it does not know. For anything else, see [OpenWith].
+//
+// It connects at once, and fails if no server answers, or one refuses the user; after dial_timeout at the latest for each server it
+// tries. Its errors have the addresses, but no password. Later failures of the connection are up to the locks, which wait for a new one.
+func Open(url string, o Options) (*Client, error) {
+	redis, err := rueidis.ParseURL(url)
+	if err != nil { // which has the URL, or a part of it
+		return nil, errors.New("rlock: no URL of Redis: want redis://user:password@host:6379/0, rediss://… for TLS, or unix:///path, " +
+			"with %40 %3A %2F %3F %23 %25 for @ : / ? # % in the password, and times as in dial_timeout=2s")
+	}
+	return OpenWith(redis, o)
+}
+
+// OpenWith is [Open] with the options of the rueidis client that it makes, for what a URL cannot say: certificates, sentinels with a
+// password, credentials that change, a dialer.
+//
+// What is not set becomes what suits locks: Dialer.Timeout 2 s, Dialer.KeepAlive 1 s and ConnWriteTimeout 3 s, for sentinels the same
+// times, the TLSConfig of their servers, and a TopologyRefreshInterval of 5 s. DisableCache is set in any case: locks are
+// never read from a cache.
+func OpenWith(redis rueidis.ClientOption, o Options) (*Client, error) {
+	if _, err := o.validate(); err != nil { // before it connects
+		return nil, err
+	}
+	redis = forLocks(redis)
+	rdb, err := rueidis.NewClient(redis)
+	if err != nil {
+		if rdb != nil { // with ForceSingleClient
+			rdb.Close()
+		}
+		return nil, notConnected(redis, err)
+	}
+	c, err := New(rdb, o)
+	if err != nil {
+		rdb.Close()
+		return nil, err
+	}
+	c.closeRedis = sync.OnceFunc(rdb.Close)
+	return c, nil
+}
+
+// forLocks sets what is not set.
+func forLocks(o rueidis.ClientOption) rueidis.ClientOption {
+	patience := func(d *net.Dialer) {
+		if d.Timeout == 0 {
+			d.Timeout = dialTimeout
+		}
+		if d.KeepAlive == 0 {
+			d.KeepAlive = keepAlive
+		}
+	}
+	patience(&o.Dialer)
+	if o.ConnWriteTimeout == 0 {
+		o.ConnWriteTimeout = answerTimeout
+	}
+	o.DisableCache = true
+	if o.Sentinel.MasterSet == "" {
+		return o
+	}
+	patience(&o.Sentinel.Dialer) // rueidis gives it none: nothing would end a dial, or notice that a sentinel is dead
+	if o.Sentinel.TLSConfig == nil {
+		o.Sentinel.TLSConfig = o.TLSConfig
+	}
+	if o.Sentinel.TopologyRefreshInterval == 0 {
+		o.Sentinel.TopologyRefreshInterval = sentinelRefresh
+	}
+	return o
+}
+
+// notConnected names the addresses, why there is no connection, and what may help.
+func notConnected(o rueidis.ClientOption, err error) error {
+	to := "Redis"
+	if o.Sentinel.MasterSet != "" {
+		to = fmt.Sprintf("the master %q of the sentinels", o.Sentinel.MasterSet)
+	}
+	return fmt.Errorf("rlock: cannot connect to %s at %s: %w%s", to, strings.Join(o.InitAddress, ","), err, cure(err))
+}
+
+func cure(err error) string {
+	var redisErr *rueidis.RedisError
+	var record tls.RecordHeaderError
+	var op *net.OpError
+	switch {
+	case errors.As(err, &redisErr):
+		if said := redisErr.Error(); strings.HasPrefix(said, "NOAUTH") || strings.HasPrefix(said, "WRONGPASS") {
+			return " (look at the user and the password)"
+		}
+	case errors.As(err, &record):
+		return " (what listens there does not speak TLS)"
+	case errors.As(err, &op) && op.Op == "dial":
+		return " (start Redis there, or correct the address)"
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, io.EOF):
+		return " (is it a Redis that speaks TLS, or none?)"
+	}
+	return ""
+}

@@ -1,0 +1,193 @@
+package rlock_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// tree is the locks of a hierarchy as docs/locks.md has it: a warehouse with aisles and shelves.
+type tree struct {
+	client *rlock.Client
+	root   string
+}
+
+func (w tree) whole() *rlock.RWMutex { return w.client.RWMutex(w.root) }
+func (w tree) aisle(i int) *rlock.RWMutex {
+	return w.client.RWMutex(fmt.Sprintf("%s:aisle:%d", w.root, i))
+}
+func (w tree) shelf(i int) *rlock.Mutex      { return w.client.Mutex(fmt.Sprintf("%s:shelf:%d", w.root, i)) }
+func (w tree) change(shelf int) rlock.Locker { return rlock.All(w.whole().Read(), w.shelf(shelf)) }
+
+// changeIn is change with an aisle in between, and changeAisle is for all that is in one.
+func (w tree) changeIn(aisle, shelf int) rlock.Locker {
+	return rlock.All(w.whole().Read(), w.aisle(aisle).Read(), w.shelf(shelf))
+}
+
+func (w tree) changeAisle(aisle int) rlock.Locker {
+	return rlock.All(w.aisle(aisle).Write(), w.whole().Read())
+}
+
+func (w tree) held(t testing.TB, l rlock.Locker) func() {
+	t.Helper()
+	_, unlock, err := l.TryLock(context.Background(), 0)
+	require.NoError(t, err)
+	return func() { require.NoError(t, unlock()) }
+}
+
+func (w tree) refused(t testing.TB, all ...rlock.Locker) {
+	t.Helper()
+	for _, l := range all {
+		_, _, err := l.TryLock(context.Background(), 0)
+		require.ErrorIs(t, err, rlock.ErrNotAcquired, l.Name())
+	}
+}
+
+// Whoever changes a part excludes those who want that part, or a whole that it is in, in all processes, and nobody else.
+func TestHierarchy(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	here, there := tree{b.Client, b.name}, tree{newClient(t, b.rdb), b.name}
+
+	one, two := here.held(t, here.change(1)), there.held(t, there.change(2))
+	here.refused(t, here.whole().Write(), here.change(2))
+	there.refused(t, there.whole().Write(), there.change(1))
+	one()
+	there.refused(t, there.whole().Write())
+	two()
+	all := here.held(t, here.whole().Write())
+	there.refused(t, there.change(1), there.changeAisle(1))
+	all()
+
+	one, two = here.held(t, here.changeIn(1, 11)), there.held(t, there.changeIn(2, 21))
+	there.refused(t, there.changeAisle(1), there.whole().Write())
+	one()
+	one = there.held(t, there.changeAisle(1))
+	here.refused(t, here.changeIn(1, 12), here.changeAisle(1), here.whole().Write())
+	three := here.held(t, here.changeIn(2, 22))
+	three()
+	two()
+	one()
+	rwNothing(t, b.rdb, b.name)
+}
+
+// A writer of the whole gets in before those who come after it, and those who wait for a part keep nobody out.
+func TestHierarchyDoesNotStarveTheWhole(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	here, there := tree{b.Client, b.name}, tree{newClient(t, b.rdb), b.name}
+	one := here.held(t, here.change(1))
+	part := lockAsync(t, there.change(1)) // has nothing while it waits
+	b.awaitSubscribers(t, b.name+":shelf:1", 1)
+	writer := lockAsync(t, there.whole().Write())
+	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it waits")
+	here.refused(t, here.change(2))
+	one()
+	got := writer.get(t, atMost)
+	require.NoError(t, got.err)
+	here.refused(t, here.change(1), here.change(2))
+	require.NoError(t, got.unlock())
+	next := part.get(t, atMost)
+	require.NoError(t, next.err)
+	require.NoError(t, next.unlock())
+	rwNothing(t, b.rdb, b.name)
+}
+
+// G1: the same under contention, over processes, with moves between two shelves in any order: no witness sees two where one may be.
+func TestHierarchyUnderContention(t *testing.T) {
+	redistest.Parallel(t)
+	const aisles, shelves = 2, 4 // shelves in all
+	run := func(t *testing.T, trees []tree, rdb rueidis.Client) {
+		t.Helper()
+		var whole rwWitness
+		whole.t = t
+		var inAisle, inShelf [shelves]atomic.Int32
+		var sections [4]atomic.Int32
+		alone := func(at *atomic.Int32, what string) func() {
+			assert.Equal(t, int32(1), at.Add(1), what)
+			return func() { at.Add(-1) }
+		}
+		end := time.Now().Add(time.Second)
+		var wg sync.WaitGroup
+		for i := range 8 {
+			w := trees[i%len(trees)]
+			wg.Go(func() {
+				r := rand.New(rand.NewPCG(1, uint64(i)))
+				for time.Now().Before(end) {
+					from, to, what := r.IntN(shelves), r.IntN(shelves), r.IntN(len(sections))
+					var l rlock.Locker
+					switch what {
+					case 0:
+						l = w.whole().Write()
+					case 1:
+						l = w.changeAisle(from % aisles)
+					case 2:
+						l = w.changeIn(from%aisles, from)
+					default: // a move
+						l = rlock.All(w.shelf(from), w.aisle(from%aisles).Read(), w.shelf(to), w.aisle(to%aisles).Read(), w.whole().Read())
+					}
+					ctx, unlock, err := l.Lock(context.Background())
+					if !assert.NoError(t, err) {
+						return
+					}
+					var done []func()
+					if what == 0 {
+						done = append(done, whole.write(0))
+					} else {
+						done = append(done, whole.read())
+					}
+					switch what {
+					case 1:
+						done = append(done, alone(&inAisle[from%aisles], "an aisle"))
+						for i := range inShelf {
+							assert.True(t, i%aisles != from%aisles || inShelf[i].Load() == 0, "a shelf in it")
+						}
+					case 2, 3:
+						assert.Zero(t, inAisle[from%aisles].Load(), "in an aisle that somebody has")
+						done = append(done, alone(&inShelf[from], "a shelf"))
+						if what == 3 && to != from {
+							assert.Zero(t, inAisle[to%aisles].Load(), "in an aisle that somebody has")
+							done = append(done, alone(&inShelf[to], "a shelf"))
+						}
+					}
+					pass(time.Duration(r.IntN(1000)) * time.Microsecond)
+					assert.NoError(t, ctx.Err())
+					for _, leave := range slices.Backward(done) {
+						leave()
+					}
+					assert.NoError(t, unlock())
+					sections[what].Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		for what := range sections {
+			require.Positive(t, sections[what].Load(), "sections of kind %d", what)
+		}
+		rwNothing(t, rdb, trees[0].root)
+	}
+	t.Run("standalone", func(t *testing.T) {
+		s := redistest.Start(t)
+		run(t, []tree{{newClient(t, s.Client(t)), "warehouse"}, {newClient(t, s.Client(t)), "warehouse"}}, s.Client(t))
+	})
+	t.Run("cluster", func(t *testing.T) {
+		c := redistest.StartCluster(t, 3, 0)
+		for slots, root := range map[string]string{"one slot": "{warehouse}", "several slots": "warehouse"} {
+			t.Run(slots, func(t *testing.T) {
+				run(t, []tree{{newClient(t, c.Client(t)), root}, {newClient(t, c.Client(t)), root}}, c.Client(t))
+			})
+		}
+	})
+}

@@ -1,0 +1,451 @@
+package rlock_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// labelKey is where a Client keeps its label.
+func labelKey(c *rlock.Client) string { return "rlock_client:{" + c.ID() + "}" }
+
+// awaitLabel waits until the label of c is in Redis.
+func (b bench) awaitLabel(t testing.TB, c *rlock.Client, label string) {
+	t.Helper()
+	redistest.Eventually(t, atMost, func() bool {
+		text, err := b.do(t, "GET", labelKey(c)).ToString()
+		return err == nil && text == label
+	}, "the label is written")
+}
+
+// refusalOf is the error of a TryLock.
+func refusalOf(t testing.TB, l rlock.Locker, wait time.Duration) *rlock.NotAcquiredError {
+	t.Helper()
+	_, _, err := l.TryLock(context.Background(), wait)
+	var not *rlock.NotAcquiredError
+	require.ErrorAs(t, err, &not)
+	return not
+}
+
+// knowsLabel waits until a TryLock is refused by that label. The first one mostly is, but a machine that stands still takes longer than it waits.
+func knowsLabel(t testing.TB, l rlock.Locker, wait time.Duration, label string) (not *rlock.NotAcquiredError) {
+	t.Helper()
+	redistest.Eventually(t, atMost, func() bool {
+		not = refusalOf(t, l, wait)
+		return not.HolderLabel == label
+	}, "the label is known")
+	return not
+}
+
+// labelledLocks are locks of all kinds that have a holder.
+var labelledLocks = map[string]func(c *rlock.Client, name string) rlock.Locker{
+	"mutex":    func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name) },
+	"fenced":   func(c *rlock.Client, name string) rlock.Locker { return c.FencedMutex(name) },
+	"fair":     func(c *rlock.Client, name string) rlock.Locker { return c.FairMutex(name) },
+	"write":    func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Write() },
+	"upgrades": func(c *rlock.Client, name string) rlock.Locker { return c.RWMutex(name).Upgradeable() },
+	"short":    func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithLease(time.Second)) },
+	"asked":    func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithAsked()) },
+	"lingers":  func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithLinger(time.Minute)) },
+	"all":      func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name), c.Mutex(name+"2")) },
+}
+
+// Whoever is refused learns the label of the holder, also without waiting; the second waiter of a process, without a command.
+func TestLabel(t *testing.T) {
+	redistest.Parallel(t)
+	for kind, of := range labelledLocks {
+		t.Run(kind, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := newBench(t, rlock.Options{Label: `pod "7"`})
+			ctx, unlock, err := of(b.Client, b.name).Lock(t.Context())
+			require.NoError(t, err)
+			b.awaitLabel(t, b.Client, `pod "7"`)
+			for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
+				other := newClient(t, b.rdb)
+				not := knowsLabel(t, of(other, b.name), wait, `pod "7"`)
+				require.Contains(t, not.Error(), `held by "pod \"7\"" (`+not.Holder+`), with `)
+				require.NotContains(t, not.Error(), "\n")
+			}
+			if m, ok := of(newClient(t, b.rdb), b.name).(*rlock.Mutex); ok {
+				var info rlock.Info
+				redistest.Eventually(t, atMost, func() bool {
+					info, err = m.Info(t.Context())
+					return err == nil && len(info.Holders) == 1 && info.Holders[0].Label != ""
+				}, "the label is known")
+				require.Equal(t, []rlock.Holder{{Owner: rlock.Owner(ctx), Depth: 1, Label: `pod "7"`, Write: kind == "write"}}, info.Holders)
+			}
+			require.NoError(t, unlock())
+			b.Close()
+			require.False(t, b.exists(t, labelKey(b.Client)), "G9")
+		})
+	}
+}
+
+// A Client that waits for itself says so; the label of several readers is each one's own.
+func TestLabelsOfSeveral(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t, rlock.Options{Label: "pod-1"})
+	second := newClient(t, b.rdb, rlock.Options{Label: "pod-2"})
+	third := newClient(t, b.rdb)
+	all := []*rlock.Client{b.Client, second, third}
+	for _, c := range all {
+		_, unlock, err := c.RWMutex(b.name).Read().Lock(t.Context())
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, unlock()) })
+	}
+	b.awaitLabel(t, b.Client, "pod-1")
+	b.awaitLabel(t, second, "pod-2")
+	for _, c := range all {
+		want := map[string]string{b.ID(): "pod-1", second.ID(): "pod-2", third.ID(): ""}
+		redistest.Eventually(t, atMost, func() bool {
+			info, err := c.RWMutex(b.name).Read().Info(t.Context())
+			labels := make(map[string]string)
+			for _, h := range info.Holders {
+				labels[strings.Split(h.Owner, ":")[0]] = h.Label
+			}
+			return err == nil && maps.Equal(want, labels)
+		}, "the labels are known")
+	}
+	_, unlock, err := b.Mutex(b.name + "own").Lock(context.Background())
+	require.NoError(t, err)
+	not := refusalOf(t, b.Mutex(b.name+"own"), 0) // with the same ctx
+	require.Equal(t, "pod-1", not.HolderLabel)
+	require.Contains(t, not.Error(), "held by this client as "+not.Holder)
+	require.NoError(t, unlock())
+}
+
+// One command for all who are refused by a Client, whatever its locks; none for those without a label, and none on the way of a Lock.
+func TestLabelCosts(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	watch := bench{rdb: s.Client(t)}
+	loadScripts(t, newClient(t, s.Client(t)))
+	far := newMeter(t, s.Addr())
+	labelled := newClient(t, s.Client(t), rlock.Options{WatchdogTimeout: time.Hour, Label: "pod-7"})
+	plain := newClient(t, s.Client(t), seldom)
+	waits := newClient(t, redistest.Dial(t, far.addr, redistest.Single), seldom)
+	for i := range 5 {
+		for _, c := range []*rlock.Client{labelled, plain} {
+			_, unlock, err := c.Mutex(fmt.Sprint(c == plain, i)).Lock(t.Context())
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, unlock()) })
+		}
+	}
+	watch.awaitLabel(t, labelled, "pod-7")
+	gets := func() int64 { return redistest.Commands(t, watch.rdb)["get"] }
+	before := gets()
+	for i := range 5 {
+		require.Empty(t, refusalOf(t, waits.Mutex(fmt.Sprint(true, i)), 0).HolderLabel)
+	}
+	require.Equal(t, before, gets())
+	knowsLabel(t, waits.Mutex("false 0"), 0, "pod-7")
+	asked := far.since(traffic{})
+	for i := range 5 {
+		require.Equal(t, "pod-7", refusalOf(t, waits.Mutex(fmt.Sprint(false, i)), 0).HolderLabel)
+	}
+	require.Equal(t, 5, far.since(asked).commands)
+	require.Equal(t, before+1, gets())
+	var waiters []pending
+	for i := range 20 {
+		waiters = append(waiters, lockAsync(t, waits.Mutex(fmt.Sprint(false, i%5))))
+	}
+	redistest.Eventually(t, atMost, func() bool { return waits.Stats().Waiting == 20 && exists(t, watch.rdb, "rlock_queue:{false 4}") }, "they wait")
+	require.Equal(t, before+1, gets())
+	for _, w := range waiters {
+		w.cancel()
+		require.ErrorIs(t, w.get(t, atMost).err, context.Canceled)
+	}
+
+	// What a label costs its own Client: a SET at first, and longer owners.
+	costs := func(o rlock.Options) (begins, pairs traffic) {
+		near := newMeter(t, s.Addr())
+		o.WatchdogTimeout = time.Hour
+		m := newClient(t, redistest.Dial(t, near.addr, redistest.Single), o).Mutex("costs")
+		pass1(t, m)
+		if o.Label != "" {
+			redistest.Eventually(t, atMost, func() bool { return near.since(traffic{}).commands == 3 }, "the label")
+		}
+		begins = near.since(traffic{})
+		for range 100 {
+			pass1(t, m)
+		}
+		return begins, near.since(begins)
+	}
+	noneBegins, none := costs(rlock.Options{})
+	begins, some := costs(rlock.Options{Label: "pod-7"})
+	t.Logf("none: %+v, %+v; with a label: %+v, %+v", noneBegins, none, begins, some)
+	require.Equal(t, noneBegins.commands+1, begins.commands)
+	require.Equal(t, 200, none.commands)
+	require.Equal(t, 200, some.commands)
+	require.Less(t, some.bytes-none.bytes, 200*20)
+}
+
+// A label is renewed, also after it was lost, until its Client is closed or dies.
+func TestLabelLives(t *testing.T) {
+	redistest.Parallel(t)
+	b := bareBench(t)
+	proxy := redistest.StartProxy(t, redistest.Shared(t))
+	c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{WatchdogTimeout: rlock.MinWatchdogTimeout, Label: "pod-7"})
+	key := labelKey(c)
+	require.False(t, b.exists(t, key), "nobody has asked for a lock")
+	pass1(t, c.Mutex(b.name))
+	b.awaitLabel(t, c, "pod-7")
+	require.LessOrEqual(t, b.pttl(t, key), 3*time.Second)
+	require.NoError(t, b.do(t, "PEXPIRE", key, "1500").Error())
+	redistest.Eventually(t, atMost, func() bool { return b.pttl(t, key) > 2*time.Second }, "renewed")
+	require.NoError(t, b.do(t, "DEL", key).Error())
+	b.awaitLabel(t, c, "pod-7")
+
+	var sets atomic.Int64
+	proxy.OnRequest(func(words []string) redistest.Action {
+		if words[0] != "SET" || sets.Add(1) > 2 {
+			return redistest.Pass
+		}
+		return redistest.Fail("LOADING it comes")
+	})
+	redistest.Eventually(t, atMost, func() bool { return sets.Load() == 2 }, "it was not renewed")
+	redistest.Eventually(t, atMost, func() bool { return sets.Load() >= 3 && b.pttl(t, key) > 2*time.Second }, "it is tried again")
+
+	proxy.BlackHole(true) // as if the process had died
+	redistest.Eventually(t, atMost, func() bool { return !b.exists(t, key) }, "it expires")
+}
+
+// Shutdown deletes the label, while what was written last is on its way as well.
+func TestLabelEndsWithShutdown(t *testing.T) {
+	redistest.Parallel(t)
+	b := bareBench(t)
+	for range 20 {
+		c := newClient(t, b.rdb, rlock.Options{Label: "pod-7"})
+		pass1(t, c.Mutex(b.name))
+		require.NoError(t, c.Shutdown(t.Context()))
+		require.False(t, b.exists(t, labelKey(c)))
+	}
+}
+
+// What others have put in the place of a label is none.
+func TestLabelOfOthers(t *testing.T) {
+	redistest.Parallel(t)
+	b := bareBench(t)
+	holder := newClient(t, b.rdb, rlock.Options{Label: "pod-8"})
+	for _, text := range []string{"", "two\nlines", strings.Repeat("x", 101), "\xff"} {
+		_, unlock, err := holder.Mutex(b.name).Lock(t.Context())
+		require.NoError(t, err)
+		b.awaitLabel(t, holder, "pod-8")
+		require.NoError(t, b.do(t, "SET", labelKey(holder), text).Error())
+		not := refusalOf(t, newClient(t, b.rdb).Mutex(b.name), 0)
+		require.Empty(t, not.HolderLabel)
+		require.Contains(t, not.Error(), "held by "+not.Holder+", with ")
+		require.NoError(t, b.do(t, "SET", labelKey(holder), "pod-8").Error())
+		require.NoError(t, unlock())
+	}
+}
+
+// keepsGets is a client whose answers to GET are kept.
+type keepsGets struct {
+	rueidis.Client
+
+	asked, goOn chan struct{}
+}
+
+func (c keepsGets) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
+	if cmd.Commands()[0] == "GET" {
+		c.asked <- struct{}{}
+		<-c.goOn
+	}
+	return c.Client.Do(ctx, cmd)
+}
+
+// A TryLock that does not wait returns in time though the label is not answered, with its ctx at once; and a Lock that does is not kept.
+func TestLabelUnanswered(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t, rlock.Options{Label: "pod-7"})
+	_, unlock, err := b.Mutex(b.name).Lock(t.Context())
+	require.NoError(t, err)
+	b.awaitLabel(t, b.Client, "pod-7")
+	keeps := keepsGets{b.rdb, make(chan struct{}, 10), make(chan struct{})}
+	goOn := sync.OnceFunc(func() { close(keeps.goOn) })
+	t.Cleanup(goOn)
+
+	first := newClient(t, keeps)
+	began := time.Now()
+	require.Empty(t, refusalOf(t, first.Mutex(b.name), 0).HolderLabel)
+	require.GreaterOrEqual(t, time.Since(began), 200*time.Millisecond)
+	require.Len(t, keeps.asked, 1)
+	require.Empty(t, refusalOf(t, first.Mutex(b.name), 0).HolderLabel)
+	require.Len(t, keeps.asked, 1, "which is not asked for again")
+
+	leaves := newClient(t, keeps)
+	ctx, cancel := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() {
+		_, _, err := leaves.Mutex(b.name).TryLock(ctx, 0)
+		left <- err
+	}()
+	<-keeps.asked
+	<-keeps.asked
+	cancel()
+	require.ErrorIs(t, <-left, rlock.ErrNotAcquired)
+
+	waiter := lockAsync(t, newClient(t, keeps).Mutex(b.name))
+	<-keeps.asked
+	require.NoError(t, unlock())
+	got := waiter.get(t, atMost)
+	require.NoError(t, got.err)
+	require.NoError(t, got.unlock())
+	goOn()
+}
+
+// Users without the right to the keys lock as before, and their Clients say so once.
+func TestLabelForbidden(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	admin := bench{rdb: s.Client(t)}
+	for what, keys := range map[string]string{"write": "%R~rlock_client:*", "read or write": "~other"} {
+		t.Run(what, func(t *testing.T) {
+			redistest.Parallel(t)
+			name := strings.ReplaceAll(what, " ", "-")
+			require.NoError(t, admin.do(t, "ACL", "SETUSER", name, "reset", "on", ">secret", "&*", "+@all", "~"+name, "~rlock_queue:*", keys).Error())
+			j := new(journal)
+			rdb := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = name, "secret" })
+			o := rlock.Options{Label: "pod-7", Logger: slog.New(slog.NewTextHandler(j, nil))}
+			c, other := newClient(t, rdb, o), newClient(t, s.Client(t), rlock.Options{Label: "pod-8"})
+			pass1(t, c.Mutex(name))
+			redistest.Eventually(t, atMost, func() bool { return j.count("labels do not work for this Client") == 1 }, "logged")
+			require.Equal(t, 1, j.count("label=pod-7"))
+			ctx, unlock, err := c.Mutex(name).Lock(t.Context())
+			require.NoError(t, err)
+			require.Less(t, len(rlock.Owner(ctx)), 36+1+20, "no mark")
+			require.Empty(t, refusalOf(t, other.Mutex(name), 0).HolderLabel)
+			require.NoError(t, unlock())
+
+			_, unlock, err = other.Mutex(name).Lock(t.Context())
+			require.NoError(t, err)
+			admin.awaitLabel(t, other, "pod-8")
+			want := ""
+			if what == "write" {
+				want = "pod-8"
+			}
+			knowsLabel(t, c.Mutex(name), 0, want)
+			require.Equal(t, want, refusalOf(t, c.Mutex(name), 0).HolderLabel)
+			require.NoError(t, unlock())
+			require.Equal(t, 1, j.count("labels do not work"))
+		})
+	}
+}
+
+// A label is found wherever Redis is: on a cluster in a slot of its own.
+func TestLabelOnDeployments(t *testing.T) {
+	redistest.Parallel(t)
+	cluster := func(t *testing.T) rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) }
+	for name, row := range map[string]struct {
+		dial  func(t *testing.T) rueidis.Client
+		plain bool
+	}{
+		"RESP2": {dial: func(t *testing.T) rueidis.Client {
+			return redistest.Dial(t, redistest.Shared(t), protocol(true))
+		}},
+		"sentinel":                   {dial: func(t *testing.T) rueidis.Client { return redistest.StartSentinel(t).Client(t) }},
+		"cluster":                    {dial: cluster},
+		"cluster with plain pub/sub": {dial: cluster, plain: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
+			b := bench{rdb: row.dial(t), name: redistest.Name(t)}
+			o := rlock.Options{Label: "pod-7", PlainPubSub: row.plain}
+			for i := range 3 {
+				c := newClient(t, b.rdb, o)
+				key := fmt.Sprint(b.name, i)
+				_, unlock, err := c.Mutex(key).Lock(t.Context())
+				require.NoError(t, err)
+				b.awaitLabel(t, c, "pod-7")
+				other := newClient(t, b.rdb, rlock.Options{PlainPubSub: row.plain})
+				knowsLabel(t, other.Mutex(key), 0, "pod-7")
+				knowsLabel(t, newClient(t, b.rdb, o).Mutex(key), 100*time.Millisecond, "pod-7")
+				require.NoError(t, unlock())
+				c.Close()
+				require.False(t, b.exists(t, labelKey(c)))
+			}
+		})
+	}
+}
+
+// Each server of a quorum has the label of its own Client; a refusal names that of the server that refused.
+func TestLabelOfAQuorum(t *testing.T) {
+	redistest.Parallel(t)
+	var holders, others []rlock.Locker
+	var servers []bench
+	for i := range 3 {
+		s := redistest.Start(t)
+		b := bench{rdb: s.Client(t)}
+		b.Client = newClient(t, b.rdb, rlock.Options{Label: fmt.Sprint("pod-", i)})
+		servers = append(servers, b)
+		holders = append(holders, b.Mutex("q"))
+		others = append(others, newClient(t, b.rdb).Mutex("q"))
+	}
+	_, unlock, err := rlock.Quorum(holders...).Lock(t.Context())
+	require.NoError(t, err)
+	for i, b := range servers {
+		b.awaitLabel(t, b.Client, fmt.Sprint("pod-", i))
+	}
+	for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
+		var not *rlock.NotAcquiredError
+		redistest.Eventually(t, atMost, func() bool {
+			not = refusalOf(t, rlock.Quorum(others...), wait)
+			return not.HolderLabel != ""
+		}, "the label is known")
+		at := slices.IndexFunc(servers, func(b bench) bool { return strings.HasPrefix(not.Holder, b.ID()) })
+		require.Equal(t, fmt.Sprint("pod-", at), not.HolderLabel)
+	}
+	not := refusalOf(t, rlock.Quorum(holders...), 0)
+	at := slices.IndexFunc(servers, func(b bench) bool { return strings.HasPrefix(not.Holder, b.ID()) })
+	require.Equal(t, fmt.Sprint("pod-", at), not.HolderLabel, "it is its own")
+	require.NoError(t, unlock())
+}
+
+// A victim of a deadlock names the labels of the others, also from other processes.
+func TestLabelsInADeadlock(t *testing.T) {
+	redistest.Parallel(t)
+	b := bareBench(t)
+	w := newWaits()
+	parties := make([]party, 3)
+	for i := range parties {
+		o := failAfter(300 * time.Millisecond)
+		o.Trace, o.Label = w.trace(), fmt.Sprint("pod-", i)
+		c := elsewhere(t, b.rdb, o)
+		parties[i] = party{c.Mutex(fmt.Sprint(b.name, i)), c.Mutex(fmt.Sprint(b.name, (i+1)%len(parties)))}
+	}
+	e := victimOf(t, circle(t, parties, func(int) { w.next(t) }))
+	for i, at := range e.Cycle { // the victim, which is the last, is first
+		require.Equal(t, fmt.Sprint("pod-", (i+2)%3), at.Label)
+		require.Contains(t, e.Error(), fmt.Sprintf("%q on %s (pid ", at.Label, at.Host))
+	}
+}
+
+// A label is short, and one line of printable text.
+func TestInvalidLabels(t *testing.T) {
+	b := bareBench(t)
+	for _, label := range []string{strings.Repeat("x", 101), "two\nlines", "tab\t", "\x00", "\xff", "\u200b", "\u2028"} {
+		_, err := rlock.New(b.rdb, rlock.Options{Label: label})
+		require.ErrorContains(t, err, "rlock: Options.Label is ", label)
+		require.ErrorContains(t, err, ", want at most 100 bytes of printable UTF-8, on one line")
+		require.NotContains(t, err.Error(), "\n")
+	}
+	for _, label := range []string{strings.Repeat("x", 100), "Büro 7, 東京 (pid 1)"} {
+		c, err := rlock.New(b.rdb, rlock.Options{Label: label})
+		require.NoError(t, err)
+		c.Close()
+	}
+}

@@ -1,0 +1,214 @@
+package rlock_test
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Each URL leads to a Client that locks, and whose connections and goroutines end with it.
+func TestOpen(t *testing.T) {
+	redistest.Parallel(t)
+	socket := filepath.Join(t.TempDir(), "s")
+	s := redistest.Start(t, "--unixsocket", socket, "--user", "shop", "on", ">p@ss:w/rd", "~*", "&*", "+@all")
+	secure, _ := redistest.StartTLS(t, s.Addr())
+	cluster, sentinels := redistest.StartCluster(t, 3, 0), redistest.StartSentinel(t)
+	for name, c := range map[string]struct {
+		url  string
+		more []*redistest.Server // that it connects to, but for s
+	}{
+		"a server":  {url: "redis://" + s.Addr()},
+		"a user":    {url: "redis://shop:" + url.QueryEscape("p@ss:w/rd") + "@" + s.Addr()},
+		"database":  {url: "redis://" + s.Addr() + "/3"},
+		"RESP2":     {url: "redis://" + s.Addr() + "?protocol=2"},
+		"TLS":       {url: "rediss://" + secure + "?skip_verify"},
+		"socket":    {url: "unix://" + socket},
+		"a node":    {url: "redis://" + cluster.Addrs()[0], more: cluster.Nodes()},
+		"nodes":     {url: "redis://127.0.0.1:1?addr=" + strings.Join(cluster.Addrs(), "&addr="), more: cluster.Nodes()},
+		"sentinels": {url: "redis://127.0.0.1:1?master_set=" + redistest.MasterSet + "&addr=" + strings.Join(sentinels.Addrs(), "&addr="), more: slices.Concat(sentinels.Nodes(), sentinels.Sentinels())},
+	} {
+		t.Run(name, func(t *testing.T) {
+			servers := slices.Concat(c.more, []*redistest.Server{s})
+			before := connections(t, servers)
+			client, err := rlock.Open(c.url, rlock.Options{})
+			require.NoError(t, err)
+			m := client.Mutex("open")
+			require.NoError(t, m.Do(t.Context(), func(ctx context.Context) error {
+				require.Greater(t, connections(t, servers), before)
+				_, _, err := m.TryLock(context.Background(), time.Millisecond) // subscribes
+				require.ErrorIs(t, err, rlock.ErrNotAcquired)
+				return ctx.Err()
+			}))
+			client.Close()
+			client.Close()
+			require.ErrorIs(t, m.Do(t.Context(), func(context.Context) error { return nil }), rlock.ErrClosed)
+			redistest.Eventually(t, soon, func() bool { return connections(t, servers) <= before }, "its connections end")
+			redistest.Eventually(t, soon, func() bool {
+				return redistest.GoroutinesOfTest(append(packages, "redis/rueidis.")...) == 0
+			}, "its goroutines end")
+		})
+	}
+}
+
+// connections is how many clients have connected to the servers, but for the one that asks.
+func connections(t *testing.T, servers []*redistest.Server) (n int) {
+	t.Helper()
+	for _, s := range servers {
+		n += s.Connections(t)
+	}
+	return n
+}
+
+// What a URL cannot say.
+func TestOpenWith(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t, "--requirepass", "secret")
+	secure, ca := redistest.StartTLS(t, s.Addr())
+	pem, err := os.ReadFile(ca)
+	require.NoError(t, err)
+	roots := x509.NewCertPool()
+	require.True(t, roots.AppendCertsFromPEM(pem))
+	c, err := rlock.OpenWith(rueidis.ClientOption{
+		InitAddress: []string{secure}, TLSConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12},
+		AuthCredentialsFn: func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+			return rueidis.AuthCredentials{Username: "default", Password: "secret"}, nil
+		},
+	}, rlock.Options{})
+	require.NoError(t, err)
+	defer c.Close()
+	require.NoError(t, c.Mutex("a").Do(t.Context(), func(context.Context) error { return nil }))
+}
+
+// An error is one line that has the address and a cure, and no password; nothing is left.
+func TestOpenFails(t *testing.T) {
+	redistest.Parallel(t)
+	const password = "hush-hush"
+	s, down := redistest.Start(t), redistest.Start(t)
+	guarded := redistest.Start(t, "--requirepass", "another")
+	secure, _ := redistest.StartTLS(t, s.Addr())
+	down.Stop()
+	silent, err := net.Listen("tcp4", "127.0.0.1:0") // takes connections, and says nothing
+	require.NoError(t, err)
+	defer func() { _ = silent.Close() }()
+	before := connections(t, []*redistest.Server{s})
+	const noURL = "rlock: no URL of Redis: want redis://user:password@host:6379/0"
+	start := "(start Redis there, or correct the address)"
+	for name, c := range map[string]struct {
+		url  string
+		says []string
+	}{
+		"down":             {"redis://:" + password + "@" + down.Addr(), []string{"to Redis at " + down.Addr() + ": ", "refused", start}},
+		"no such host":     {"redis://:" + password + "@no.such.host.invalid:1", []string{"no.such.host.invalid:1", start}},
+		"no socket":        {"unix://u:" + password + "@/no/such.sock", []string{"/no/such.sock", start}},
+		"all nodes down":   {"redis://:" + password + "@" + down.Addr() + "?addr=127.0.0.1:1", []string{down.Addr() + ",127.0.0.1:1: ", start}},
+		"sentinels down":   {"redis://:" + password + "@" + down.Addr() + "?master_set=m", []string{`the master "m" of the sentinels at ` + down.Addr(), start}},
+		"wrong password":   {"redis://:" + password + "@" + guarded.Addr(), []string{guarded.Addr(), "WRONGPASS", "(look at the user and the password)"}},
+		"no password":      {"redis://" + guarded.Addr(), []string{guarded.Addr(), "NOAUTH", "(look at the user and the password)"}},
+		"no TLS there":     {"rediss://:" + password + "@" + s.Addr() + "?dial_timeout=100ms", []string{s.Addr(), "(is it a Redis that speaks TLS, or none?)"}},
+		"TLS there":        {"redis://:" + password + "@" + secure, []string{secure, "(is it a Redis that speaks TLS, or none?)"}},
+		"unknown CA":       {"rediss://:" + password + "@" + secure, []string{secure, "certificate"}},
+		"silent":           {"redis://:" + password + "@" + silent.Addr().String() + "?dial_timeout=100ms", []string{silent.Addr().String(), "(is it a Redis"}},
+		"no such database": {"redis://" + s.Addr() + "/99", []string{s.Addr(), "out of range"}},
+		"no sentinel":      {"redis://" + s.Addr() + "?master_set=m", []string{s.Addr(), "SENTINEL"}},
+		"bad port":         {"redis://:" + password + "@127.0.0.1:port", []string{noURL}},
+		"slash in it":      {"redis://u:" + password + "/x@127.0.0.1:1", []string{noURL, "%2F"}},
+		"bad escape":       {"redis://u:" + password + "%zz@127.0.0.1:1", []string{noURL}},
+		"another scheme":   {"http://u:" + password + "@127.0.0.1:1", []string{noURL, "rediss://"}},
+		"no scheme":        {"127.0.0.1:6379", []string{noURL}},
+		"empty":            {"", []string{noURL}},
+		"bad database":     {"redis://127.0.0.1:1/" + password, []string{noURL}},
+		"bad time":         {"redis://127.0.0.1:1?dial_timeout=" + password, []string{noURL, "dial_timeout=2s"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, err := rlock.Open(c.url, rlock.Options{})
+			require.Nil(t, client)
+			require.Regexp(t, `^rlock: [^\n]*$`, err)
+			for _, text := range c.says {
+				require.ErrorContains(t, err, text)
+			}
+			require.NotContains(t, err.Error(), password)
+		})
+	}
+	t.Run("ForceSingleClient", func(t *testing.T) { // of which rueidis returns a client and an error
+		_, err := rlock.OpenWith(rueidis.ClientOption{InitAddress: []string{down.Addr()}, ForceSingleClient: true}, rlock.Options{})
+		require.ErrorContains(t, err, start)
+	})
+	t.Run("no address", func(t *testing.T) {
+		_, err := rlock.OpenWith(rueidis.ClientOption{}, rlock.Options{})
+		require.ErrorIs(t, err, rueidis.ErrNoAddr)
+	})
+	t.Run("bad Options", func(t *testing.T) { // which are looked at first
+		_, err := rlock.Open("redis://"+silent.Addr().String(), rlock.Options{WatchdogTimeout: 1})
+		require.ErrorContains(t, err, "WatchdogTimeout")
+	})
+	redistest.Eventually(t, soon, func() bool { return connections(t, []*redistest.Server{s}) <= before }, "no connection is left")
+	redistest.Eventually(t, soon, func() bool {
+		return redistest.GoroutinesOfTest(append(packages, "redis/rueidis.")...) == 0
+	}, "no goroutine is left")
+}
+
+// Whoever closes it returns when the connections are closed, also from Shutdown, and an unlock after that fails at once.
+func TestOpenedIsClosed(t *testing.T) {
+	redistest.Parallel(t)
+	s := redistest.Start(t)
+	for name, end := range map[string]func(c *rlock.Client){
+		"Close": func(c *rlock.Client) { c.Close() },
+		"Shutdown": func(c *rlock.Client) {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = c.Shutdown(ctx)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			proxy := redistest.StartProxy(t, s.Addr())
+			c, err := rlock.Open("redis://"+proxy.Addr(), rlock.Options{})
+			require.NoError(t, err)
+			ctx, unlock, err := c.Mutex(name).Lock(context.Background())
+			require.NoError(t, err)
+			require.NotZero(t, proxy.Conns())
+			var all sync.WaitGroup
+			for range 5 {
+				all.Go(func() { end(c) })
+			}
+			all.Wait()
+			redistest.Eventually(t, soon, func() bool { return proxy.Conns() == 0 }, "all connections end")
+			require.ErrorIs(t, context.Cause(ctx), rlock.ErrClosed)
+			began := time.Now()
+			require.ErrorIs(t, unlock(), rlock.ErrUnreachable)
+			require.Less(t, time.Since(began), soon)
+		})
+	}
+}
+
+// Close needs no answer from Redis.
+func TestOpenedIsClosedInABlackHole(t *testing.T) {
+	redistest.Parallel(t)
+	proxy := redistest.StartProxy(t, redistest.Start(t).Addr())
+	c, err := rlock.Open("redis://"+proxy.Addr(), rlock.Options{})
+	require.NoError(t, err)
+	_, _, err = c.Mutex("a").Lock(context.Background())
+	require.NoError(t, err)
+	waits := lockAsync(t, c.Mutex("a"))
+	redistest.Eventually(t, atMost, func() bool { return c.Stats().Waiting == 1 }, "it waits")
+	proxy.BlackHole(true)
+	require.NoError(t, within(t, async(func() error { c.Close(); return nil }), 15*time.Second))
+	require.ErrorIs(t, waits.get(t, soon).err, rlock.ErrClosed)
+	redistest.Eventually(t, soon, func() bool {
+		return redistest.GoroutinesOfTest(append(packages, "redis/rueidis.")...) == 0
+	}, "its goroutines end")
+}

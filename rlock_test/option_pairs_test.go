@@ -1,0 +1,290 @@
+package rlock_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// The options of the handles whose pairs are tried, and for how long they are.
+const (
+	pairLease   = 2500 * time.Millisecond
+	pairMaxHold = 1500 * time.Millisecond
+	pairMinHold = 400 * time.Millisecond
+	pairGrace   = 5 * time.Second
+	pairMaxWait = 200 * time.Millisecond
+	// pairWatchdog is long enough for a machine that stands still for a moment.
+	pairWatchdog = 2 * time.Second
+)
+
+func pairedOptions() map[string]rlock.Option {
+	return map[string]rlock.Option{
+		"WithLease":      rlock.WithLease(pairLease),
+		"WithMaxHold":    rlock.WithMaxHold(pairMaxHold),
+		"WithMinHold":    rlock.WithMinHold(pairMinHold),
+		"WithGrace":      rlock.WithGrace(pairGrace),
+		"WithoutReentry": rlock.WithoutReentry(),
+		"WithAsked":      rlock.WithAsked(),
+		"WithLinger":     rlock.WithLinger(time.Hour),
+		"WithWatchdog":   rlock.WithWatchdog(pairWatchdog),
+		"WithMaxWait":    rlock.WithMaxWait(pairMaxWait),
+	}
+}
+
+// pairKinds are the kinds of locks that take options, by the columns of the table. rival keeps the lock from m, and m it from that.
+var pairKinds = map[string]struct {
+	m, rival func(c *rlock.Client, name string, o ...rlock.Option) *rlock.Mutex
+}{
+	"Mutex":       {(*rlock.Client).Mutex, (*rlock.Client).Mutex},
+	"FencedMutex": {(*rlock.Client).FencedMutex, (*rlock.Client).FencedMutex},
+	"FairMutex":   {(*rlock.Client).FairMutex, (*rlock.Client).FairMutex},
+	"RWMutex reads": {
+		func(c *rlock.Client, name string, o ...rlock.Option) *rlock.Mutex {
+			return c.RWMutex(name, o...).Read()
+		},
+		func(c *rlock.Client, name string, o ...rlock.Option) *rlock.Mutex {
+			return c.RWMutex(name, o...).Write()
+		},
+	},
+	"RWMutex writes": {
+		func(c *rlock.Client, name string, o ...rlock.Option) *rlock.Mutex {
+			return c.RWMutex(name, o...).Write()
+		},
+		func(c *rlock.Client, name string, o ...rlock.Option) *rlock.Mutex {
+			return c.RWMutex(name, o...).Read()
+		},
+	},
+}
+
+// pair is a lock with two options, in one process, and the same lock in another one.
+type pair struct {
+	bench
+	m     *rlock.Mutex
+	rival *rlock.Mutex
+	has   map[string]bool
+}
+
+// lease is for how long a hold is trusted at most, unless it is renewed.
+func (p *pair) lease() time.Duration {
+	d := shortWatchdog
+	switch {
+	case p.has["WithLease"]:
+		d = pairLease
+	case p.has["WithWatchdog"]:
+		d = pairWatchdog
+	}
+	if p.has["WithMaxHold"] {
+		d = min(d, pairMaxHold)
+	}
+	return d
+}
+
+func (p *pair) lock(t *testing.T) (context.Context, rlock.UnlockFunc) {
+	t.Helper()
+	ctx, unlock, err := p.m.Lock(context.Background())
+	require.NoError(t, err)
+	return ctx, unlock
+}
+
+// optionEffects tries what each option does, with another one beside it.
+var optionEffects = map[string]func(t *testing.T, p *pair){
+	"WithLease": func(t *testing.T, p *pair) {
+		_, unlock := p.lock(t)
+		before := p.pttl(t, p.name)
+		pass(shortWatchdog / 2) // a renewal would have come
+		if !p.has["WithMaxHold"] {
+			require.Less(t, p.pttl(t, p.name), before-shortWatchdog/4, "not renewed")
+			require.NoError(t, unlock())
+		}
+	},
+	"WithWatchdog": func(t *testing.T, p *pair) {
+		ctx, unlock := p.lock(t)
+		least, most := time.Duration(0), p.lease()
+		if p.has["WithGrace"] {
+			least, most = pairGrace, most+pairGrace
+		}
+		left := p.pttl(t, p.name)
+		require.Greater(t, left, least)
+		require.LessOrEqual(t, left, most)
+		if p.has["WithMaxHold"] {
+			return // and it has an effect of its own
+		}
+		pass(pairWatchdog + pairWatchdog/4)
+		require.NoError(t, ctx.Err(), "it is renewed")
+		require.LessOrEqual(t, p.pttl(t, p.name), most)
+		require.NoError(t, unlock())
+	},
+	"WithMaxHold": func(t *testing.T, p *pair) {
+		began := time.Now()
+		ctx, unlock := p.lock(t)
+		select {
+		case <-ctx.Done():
+		case <-time.After(atMost):
+			require.FailNow(t, "it is held for ever")
+		}
+		require.GreaterOrEqual(t, time.Since(began), pairMaxHold)
+		var lost *rlock.LostError
+		require.ErrorAs(t, context.Cause(ctx), &lost)
+		require.Equal(t, rlock.LostMaxHold, lost.Reason)
+		require.ErrorIs(t, unlock(), rlock.ErrLost)
+	},
+	"WithMinHold": func(t *testing.T, p *pair) {
+		began := time.Now()
+		_, unlock := p.lock(t)
+		require.NoError(t, unlock())
+		require.Less(t, time.Since(began), atMost)
+		got := lockAsync(t, p.rival).get(t, atMost)
+		require.NoError(t, got.err)
+		require.GreaterOrEqual(t, got.at.Sub(began), pairMinHold, "taken for that long")
+		require.NoError(t, got.unlock())
+	},
+	"WithGrace": func(t *testing.T, p *pair) {
+		_, unlock := p.lock(t)
+		left := p.pttl(t, p.name)
+		require.Greater(t, left, pairGrace)
+		require.LessOrEqual(t, left, p.lease()+pairGrace)
+		require.NoError(t, unlock())
+	},
+	"WithoutReentry": func(t *testing.T, p *pair) {
+		ctx, unlock := p.lock(t)
+		_, _, err := p.m.Lock(ctx)
+		require.ErrorIs(t, err, rlock.ErrReentry)
+		require.NoError(t, unlock())
+	},
+	"WithAsked": func(t *testing.T, p *pair) {
+		ctx, unlock := p.lock(t)
+		waiter := lockAsync(t, p.rival)
+		awaitAsked(t, ctx)
+		require.NoError(t, unlock())
+		got := waiter.get(t, atMost)
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+	},
+	"WithLinger": func(t *testing.T, p *pair) {
+		keep(t, p.Client, p.m)
+		got := lockAsync(t, p.rival).get(t, atMost)
+		require.NoError(t, got.err)
+		require.NoError(t, got.unlock())
+	},
+	"WithMaxWait": func(t *testing.T, p *pair) {
+		_, unlock, err := p.rival.Lock(context.Background())
+		require.NoError(t, err)
+		began := time.Now()
+		_, _, err = p.m.Lock(context.Background())
+		require.ErrorIs(t, err, rlock.ErrNotAcquired)
+		require.GreaterOrEqual(t, time.Since(began), pairMaxWait)
+		require.NoError(t, unlock())
+	},
+}
+
+// optionTable is the table of docs/locks.md: which kinds an option is for, and which options it does not go with.
+func optionTable(t *testing.T) (kinds, not map[string]map[string]bool) {
+	t.Helper()
+	text, err := os.ReadFile("../docs/locks.md")
+	require.NoError(t, err)
+	_, section, ok := strings.Cut(string(text), "### Options together\n")
+	require.True(t, ok)
+	section, _, _ = strings.Cut(section, "\n#")
+	kinds, not = make(map[string]map[string]bool), make(map[string]map[string]bool)
+	var columns []string
+	for line := range strings.Lines(section) {
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		for i := range cells {
+			cells[i] = strings.Trim(cells[i], " `")
+		}
+		switch {
+		case len(cells) < 3 || strings.HasPrefix(cells[0], "---"):
+		case columns == nil:
+			columns = cells
+		default:
+			option, last := cells[0], len(cells)-1
+			kinds[option], not[option] = make(map[string]bool), make(map[string]bool)
+			for i, cell := range cells[1:last] {
+				for kind := range strings.SplitSeq(columns[i+1], ", ") {
+					require.Contains(t, []string{"yes", "no"}, cell[:min(len(cell), 3)], option)
+					kinds[option][kind] = cell == "yes"
+				}
+			}
+			for other := range strings.SplitSeq(strings.ReplaceAll(cells[last], "`", ""), ", ") {
+				not[option][other] = other != ""
+			}
+		}
+	}
+	return kinds, not
+}
+
+// G2, G3, G4: each two options go together, or are refused together, as the table of docs/locks.md says, on each kind of lock; and each does beside the
+// other what it does alone.
+func TestOptionsInPairs(t *testing.T) {
+	redistest.Parallel(t)
+	options := pairedOptions()
+	kinds, not := optionTable(t)
+	for option := range options {
+		require.Contains(t, kinds, option)
+		require.Contains(t, optionEffects, option)
+		for other := range options {
+			require.Equal(t, not[option][other], not[other][option], "%s and %s", option, other)
+		}
+	}
+	require.Len(t, kinds, len(options), "the table")
+	for kind, of := range pairKinds {
+		column, _, _ := strings.Cut(kind, " ")
+		for a := range options {
+			for b := range options {
+				if a >= b {
+					continue
+				}
+				fits := kinds[a][column] && kinds[b][column] && !not[a][b]
+				for _, effect := range []string{a, b} {
+					t.Run(fmt.Sprintf("%s/%s,%s/%s", kind, a, b, effect), func(t *testing.T) {
+						if fits {
+							redistest.Parallel(t)
+						}
+						p := &pair{bench: newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog}), has: map[string]bool{a: true, b: true}}
+						p.m = of.m(p.Client, p.name, options[a], options[b])
+						p.rival = of.rival(newClient(t, p.rdb), p.name)
+						if fits {
+							optionEffects[effect](t, p)
+							return
+						}
+						_, _, err := p.m.Lock(context.Background())
+						require.Regexp(t, `use (it without |With|one of them)`, err.Error())
+						require.False(t, p.exists(t, p.name))
+					})
+				}
+			}
+		}
+	}
+}
+
+// The same table says which options permits and members of a quorum take.
+func TestOptionsOfOtherKinds(t *testing.T) {
+	b := newBench(t)
+	kinds, _ := optionTable(t)
+	ctx := context.Background()
+	_, err := b.PermitSemaphore(b.name+":permits").TrySetPermits(ctx, 1)
+	require.NoError(t, err)
+	others := []*rlock.Client{newClient(t, b.rdb), newClient(t, b.rdb)}
+	for name, option := range pairedOptions() {
+		section, permit, err := b.PermitSemaphore(b.name+":permits", option).Acquire(ctx)
+		require.Equal(t, kinds[name]["PermitSemaphore"], err == nil, "%s: %v", name, err)
+		if err == nil {
+			require.NoError(t, section.Err())
+			require.NoError(t, permit.Release())
+		}
+		quorum := rlock.Quorum(b.Mutex(b.name, option), others[0].Mutex(b.name+":2", option), others[1].Mutex(b.name+":3", option))
+		_, unlock, err := quorum.Lock(ctx)
+		require.Equal(t, kinds[name]["Quorum"], err == nil, "%s: %v", name, err)
+		if err == nil {
+			require.NoError(t, unlock())
+		}
+	}
+}

@@ -1,0 +1,250 @@
+package rlock_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Each hold of the write side has a token of its own, which all its levels and the readers in its section have, however they ask for it. The
+// counter is that of a FencedMutex. Readers draw none, and a writer that has downgraded has none any more.
+func TestFencingTokenOfAWriter(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	bg := context.Background()
+	rw, other := b.FencedRWMutex(b.name), newClient(t, b.rdb).FencedRWMutex(b.name)
+	has := func(ctx context.Context, want int64) {
+		t.Helper()
+		for how, token := range map[string]func(context.Context) (int64, bool){
+			"by name": func(ctx context.Context) (int64, bool) { return rlock.FencingToken(ctx, b.name) },
+			"write":   rw.Write().FencingToken, "read": rw.Read().FencingToken,
+		} {
+			got, ok := token(ctx)
+			require.Equal(t, want, got, how)
+			require.Equal(t, want != 0, ok, how)
+		}
+	}
+	require.NoError(t, rw.Read().Do(bg, func(ctx context.Context) error {
+		has(ctx, 0)
+		return nil
+	}))
+	require.False(t, b.exists(t, "redisson_lock_token:{"+b.name+"}"), "readers do not count")
+	require.NoError(t, b.FencedMutex(b.name).Do(bg, nothing)) // has token 1
+
+	writer, unlock, err := rw.Write().Lock(bg)
+	require.NoError(t, err)
+	has(writer, 2)
+	again, unlockAgain, err := rw.Write().Lock(writer)
+	require.NoError(t, err)
+	has(again, 2)
+	reader, leave, err := rw.Read().Lock(again)
+	require.NoError(t, err)
+	has(reader, 2)
+	inside, unlockInside, err := b.Mutex(b.name + ":2").Lock(reader)
+	require.NoError(t, err)
+	has(inside, 2)
+	require.NoError(t, unlockInside())
+	require.NoError(t, leave())
+	require.NoError(t, unlockAgain())
+
+	downgraded, leave, err := rw.Downgrade(writer)
+	require.NoError(t, err)
+	has(downgraded, 0)
+	inside, unlockInside, err = b.Mutex(b.name + ":2").Lock(downgraded)
+	require.NoError(t, err)
+	has(inside, 0)
+	require.NoError(t, unlockInside())
+	require.NoError(t, unlock())
+	require.NoError(t, leave())
+
+	require.NoError(t, other.Write().Do(bg, func(ctx context.Context) error {
+		token, _ := other.Read().FencingToken(ctx)
+		require.EqualValues(t, 3, token)
+		_, ok := rw.Write().FencingToken(ctx)
+		require.False(t, ok, "it is the hold of another Client")
+		has(rlock.Detach(ctx), 0)
+		return nil
+	}))
+	u := rw.Upgradeable()
+	require.NoError(t, u.Do(bg, func(ctx context.Context) error {
+		has(ctx, 0)
+		for want := int64(4); want < 6; want++ {
+			require.NoError(t, u.UpgradeDo(ctx, func(ctx context.Context) error {
+				has(ctx, want)
+				return u.Do(ctx, func(ctx context.Context) error {
+					has(ctx, want)
+					return nil
+				})
+			}))
+			has(ctx, 0)
+		}
+		return nil
+	}))
+	require.NoError(t, rlock.All(rw.Write(), b.Mutex(b.name+":2")).Do(bg, func(ctx context.Context) error {
+		has(ctx, 6)
+		return nil
+	}))
+	b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}")
+	rwNothing(t, b.rdb, b.name)
+}
+
+// The writers of an RWMutex of that name do not count. A fenced level inside has Redis asked for a token of the hold.
+func TestFencedLevelOfAnUnfencedWriter(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	plain, fenced := b.RWMutex(b.name), b.FencedRWMutex(b.name)
+	require.NoError(t, plain.Write().Do(context.Background(), func(outer context.Context) error {
+		_, ok := rlock.FencingToken(outer, b.name)
+		require.False(t, ok)
+		require.False(t, b.exists(t, "redisson_lock_token:{"+b.name+"}"))
+		require.NoError(t, fenced.Write().Do(outer, func(ctx context.Context) error {
+			token, ok := rlock.FencingToken(ctx, b.name)
+			require.True(t, ok)
+			require.EqualValues(t, 1, token)
+			return nil
+		}))
+		token, _ := rlock.FencingToken(outer, b.name)
+		require.EqualValues(t, 1, token, "it is the hold's")
+		ticket, err := rlock.Export(outer)
+		require.NoError(t, err)
+		ctx, unlock, err := b.Adopt(context.Background(), ticket)
+		require.NoError(t, err)
+		token, _ = rlock.FencingToken(ctx, b.name)
+		require.EqualValues(t, 2, token, "the ticket is one with a token, too")
+		return unlock()
+	}))
+	b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}")
+}
+
+// G8: the tokens of writers rise in the order of their holds, over goroutines, processes, upgrades and downgrades, on a
+// server and on a cluster. The counter counts the holds: readers and refusals leave it as it is.
+func TestTokensOfWritersRise(t *testing.T) {
+	redistest.Parallel(t)
+	run := func(t *testing.T, clients []*rlock.Client, b bench) {
+		t.Helper()
+		var last, holds, unanswered atomic.Int64
+		rises := func(ctx context.Context) {
+			token, ok := rlock.FencingToken(ctx, b.name)
+			assert.True(t, ok)
+			assert.Greater(t, token, last.Swap(token))
+			holds.Add(1)
+		}
+		end := time.Now().Add(700 * time.Millisecond)
+		var wg sync.WaitGroup
+		for i := range 12 {
+			c := clients[i%len(clients)]
+			rw := c.FencedRWMutex(b.name)
+			u := rw.Upgradeable()
+			wg.Go(func() {
+				bg := context.Background()
+				for turn := i; time.Now().Before(end); turn++ {
+					switch turn % 5 {
+					case 0:
+						assert.NoError(t, rw.Read().Do(bg, nothing))
+					case 1:
+						assert.NoError(t, rw.Write().Do(bg, func(ctx context.Context) error {
+							rises(ctx)
+							return rw.Write().Do(ctx, nothing)
+						}))
+					case 2:
+						assert.NoError(t, rw.Write().Do(bg, func(ctx context.Context) error {
+							rises(ctx)
+							_, leave, err := rw.Downgrade(ctx)
+							if !assert.NoError(t, err) {
+								return err
+							}
+							return leave()
+						}))
+					case 3:
+						assert.NoError(t, u.Do(bg, func(ctx context.Context) error {
+							return u.UpgradeDo(ctx, func(ctx context.Context) error {
+								rises(ctx)
+								return nil
+							})
+						}))
+					case 4:
+						err := rw.Write().TryDo(bg, 0, func(ctx context.Context) error {
+							rises(ctx)
+							return nil
+						})
+						if err != nil {
+							assert.ErrorIs(t, err, rlock.ErrNotAcquired)
+						}
+						if errors.Is(err, rlock.ErrUnreachable) { // it may have had the lock for a moment
+							unanswered.Add(1)
+						}
+					}
+				}
+			})
+		}
+		wg.Wait()
+		require.Greater(t, holds.Load(), int64(10))
+		count, err := b.do(t, "GET", "redisson_lock_token:{"+b.name+"}").AsInt64()
+		require.NoError(t, err)
+		require.Equal(t, last.Load(), count)
+		require.GreaterOrEqual(t, count, holds.Load())
+		require.LessOrEqual(t, count, holds.Load()+unanswered.Load())
+		b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}")
+		rwNothing(t, b.rdb, b.name)
+	}
+	t.Run("standalone", func(t *testing.T) {
+		b := newBench(t)
+		run(t, []*rlock.Client{b.Client, newClient(t, b.rdb), newClient(t, b.rdb)}, b)
+	})
+	t.Run("cluster", func(t *testing.T) {
+		rdb := redistest.StartCluster(t, 3, 0).Client(t)
+		b := bench{Client: newClient(t, rdb), rdb: rdb, name: redistest.Name(t)}
+		run(t, []*rlock.Client{b.Client, newClient(t, rdb)}, b)
+	})
+}
+
+// G6: the request or the reply of a writer's acquire is lost, with its connection or without: it has one token, and so has the next writer.
+func TestTokenOfALostReply(t *testing.T) {
+	redistest.Parallel(t)
+	for leg, on := range legs {
+		for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
+			for _, how := range []string{"free", "upgrade"} {
+				t.Run(leg+"/"+string(action)+"/"+how, func(t *testing.T) {
+					redistest.Parallel(t)
+					c, proxy, past := behindProxy(t, anyWay)
+					bg := context.Background()
+					warm := c.FencedRWMutex(past.name + "warm").Upgradeable() // whose scripts are known then
+					require.NoError(t, warm.Do(bg, func(ctx context.Context) error { return warm.UpgradeDo(ctx, nothing) }))
+					rw := c.FencedRWMutex(past.name)
+					u := rw.Upgradeable()
+					lock := func(ctx context.Context) error {
+						return rw.Write().Do(ctx, func(ctx context.Context) error {
+							token, _ := rlock.FencingToken(ctx, past.name)
+							require.EqualValues(t, 1, token)
+							return nil
+						})
+					}
+					lost := redistest.Nth(1, "EVALSHA", action)
+					if how == "upgrade" {
+						require.NoError(t, u.Do(bg, func(ctx context.Context) error {
+							on(proxy, lost)
+							return u.UpgradeDo(ctx, lock)
+						}))
+					} else {
+						on(proxy, lost)
+						require.NoError(t, lock(bg))
+					}
+					require.NoError(t, past.FencedRWMutex(past.name).Write().Do(bg, func(ctx context.Context) error {
+						token, _ := rlock.FencingToken(ctx, past.name)
+						require.EqualValues(t, 2, token)
+						return nil
+					}))
+				})
+			}
+		}
+	}
+}

@@ -1,0 +1,180 @@
+package rlock_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/internal/redistest"
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// sectionKinds are the locks of every kind, and permits: all that have sections.
+func sectionKinds() map[string]func(s *twins, name string) rlock.Locker {
+	kinds := maps.Clone(leftKinds())
+	kinds["Semaphore"] = func(s *twins, name string) rlock.Locker { return s.Semaphore(name).Locker(1) }
+	kinds["PermitSemaphore"] = func(s *twins, name string) rlock.Locker { return s.PermitSemaphore(name).Locker(1) }
+	kinds["somebody else's in an All"] = func(s *twins, name string) rlock.Locker {
+		return rlock.All(s.Mutex(name), foreignLock{s.Mutex(name + ":inner")})
+	}
+	return kinds
+}
+
+// foreignLock is a Locker of the user's own, around one of ours.
+type foreignLock struct{ rlock.Locker }
+
+func stockPermits(t *testing.T, s *twins, kind, name string, n int64) {
+	t.Helper()
+	var err error
+	switch kind {
+	case "Semaphore":
+		_, err = s.Semaphore(name).TrySetPermits(context.Background(), n)
+	case "PermitSemaphore":
+		_, err = s.PermitSemaphore(name).TrySetPermits(context.Background(), n)
+	}
+	require.NoError(t, err)
+}
+
+// G3: a section whose Lock was given a WaitOnly goes on when that ctx is done, and ends with its unlock. A Lock in the section is inside of it.
+func TestWaitOnlySection(t *testing.T) {
+	redistest.Parallel(t)
+	s := newTwins(t, redistest.Shared(t))
+	type key struct{}
+	for kind, lock := range sectionKinds() {
+		t.Run(kind, func(t *testing.T) {
+			name := redistest.Name(t)
+			stockPermits(t, s, kind, name, 1)
+			l := lock(s, name)
+			outer, leave := context.WithCancel(context.WithValue(context.Background(), key{}, kind))
+			wait, stop := context.WithTimeout(rlock.WaitOnly(outer), atMost) // a ctx below it bounds no more than the waiting either
+			section, unlock, err := l.Lock(wait)
+			require.NoError(t, err)
+			stop()
+			leave()
+			inner, unlockInner, err := s.Mutex(name + ":inside").Lock(section)
+			require.NoError(t, err)
+			for what, ctx := range map[string]context.Context{"the section": section, "that inside": inner} {
+				require.NoError(t, ctx.Err(), what)
+				require.Equal(t, kind, ctx.Value(key{}), what)
+				_, bounded := ctx.Deadline()
+				require.False(t, bounded, what)
+			}
+			require.NoError(t, unlock())
+			require.Error(t, section.Err())
+			require.Error(t, inner.Err(), "it was inside")
+			require.NoError(t, unlockInner())
+		})
+	}
+}
+
+// G4: the ctx that a WaitOnly was made of ends the waiting, of every kind, and the error says why.
+func TestWaitOnlyWaits(t *testing.T) {
+	redistest.Parallel(t)
+	s := newTwins(t, redistest.Shared(t))
+	for kind, lock := range sectionKinds() {
+		t.Run(kind, func(t *testing.T) {
+			redistest.Parallel(t)
+			name := redistest.Name(t)
+			stockPermits(t, s, kind, name, 0)
+			if kind != "Semaphore" && kind != "PermitSemaphore" {
+				unlock := s.blocker(t, kind, name)
+				defer func() { require.NoError(t, unlock()) }()
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+			defer cancel()
+			given := rlock.WaitOnly(ctx)
+			section, unlock, err := lock(s, name).Lock(given)
+			require.ErrorIs(t, err, rlock.ErrNotAcquired)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.Equal(t, given, section)
+			require.ErrorIs(t, unlock(), rlock.ErrNotHeld)
+		})
+	}
+}
+
+// G1: the loss of a lock ends a section that goes on without its caller, and that of one of several ends all.
+func TestWaitOnlySectionIsLost(t *testing.T) {
+	redistest.Parallel(t)
+	s := newTwins(t, redistest.Shared(t), rlock.Options{WatchdogTimeout: time.Second})
+	for kind, lock := range leftKinds() {
+		t.Run(kind, func(t *testing.T) {
+			redistest.Parallel(t)
+			name := redistest.Name(t)
+			outer, leave := context.WithCancel(context.Background())
+			section, unlock, err := lock(s, name).Lock(rlock.WaitOnly(outer))
+			require.NoError(t, err)
+			leave()
+			again, unlockAgain, err := lock(s, name).Lock(section)
+			require.NoError(t, err)
+			require.NoError(t, s.do(t, "DEL", name, name+":a", name+":b", name+":other", name+":third").Error())
+			for _, ctx := range []context.Context{section, again} {
+				select {
+				case <-ctx.Done():
+				case <-time.After(atMost):
+					require.FailNow(t, "it goes on")
+				}
+				require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
+			}
+			require.ErrorIs(t, errors.Join(unlockAgain(), unlock()), rlock.ErrLost)
+		})
+	}
+}
+
+// G3: the rest of the ways to a section: a re-entry, another lock inside, a writer that becomes a reader, a reader that becomes the writer, a ticket.
+func TestWaitOnlyOfOtherWays(t *testing.T) {
+	redistest.Parallel(t)
+	b := newBench(t)
+	ctx := context.Background()
+	m, rw := b.Mutex(b.name), b.RWMutex(b.name+":rw")
+	section, unlock, err := m.Lock(ctx)
+	require.NoError(t, err)
+	for name, way := range map[string]func(given context.Context) (context.Context, rlock.UnlockFunc, error){
+		"re-entry": m.Lock,
+		"inside":   b.Mutex(b.name + ":inside").Lock,
+		"upgrade": func(given context.Context) (context.Context, rlock.UnlockFunc, error) {
+			u := rw.Upgradeable()
+			reader, read, err := u.Lock(given)
+			require.NoError(t, err)
+			writer, written, err := u.Upgrade(rlock.WaitOnly(reader))
+			return writer, func() error { return errors.Join(written(), read()) }, err
+		},
+		"downgrade": func(given context.Context) (context.Context, rlock.UnlockFunc, error) {
+			writer, _, err := rw.Write().Lock(given)
+			require.NoError(t, err)
+			return rw.Downgrade(writer)
+		},
+		"ticket": func(given context.Context) (context.Context, rlock.UnlockFunc, error) {
+			exported, _, err := b.Mutex(b.name + ":ticket").Lock(ctx)
+			require.NoError(t, err)
+			ticket, err := rlock.Export(exported)
+			require.NoError(t, err)
+			return b.Adopt(given, ticket)
+		},
+	} {
+		outer, leave := context.WithCancel(section)
+		got, leaveIt, err := way(rlock.WaitOnly(outer))
+		require.NoError(t, err, name)
+		leave()
+		require.NoError(t, got.Err(), name)
+		held, err := m.IsHeld(got)
+		require.NoError(t, err, name)
+		require.True(t, held, name+" carries what is around it")
+		require.NoError(t, leaveIt(), name)
+		require.Error(t, got.Err(), name)
+	}
+	require.NoError(t, unlock())
+
+	// The end of the section around it does not end one that was told to outlive its ctx; but a re-entry ends with the hold.
+	section, unlock, err = m.Lock(ctx)
+	require.NoError(t, err)
+	inside, unlockInside, err := b.Mutex(b.name + ":inside").Lock(rlock.WaitOnly(section))
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+	require.NoError(t, inside.Err())
+	require.NoError(t, unlockInside())
+	require.Panics(t, func() { rlock.WaitOnly(nil) }) //nolint:staticcheck // what it is about
+}

@@ -1,0 +1,66 @@
+package rlockgoredis
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// Open returns a Client for locks in the Redis of rdb, a [redis.Client] or a [redis.ClusterClient]. It sends nothing through rdb.
+//
+// It connects at once, as [rlock.OpenWith] does, and [rlock.Client.Close] closes these connections. It fails if no server answers, or if
+// rdb has an option that it cannot follow: see the package.
+func Open(rdb redis.UniversalClient, o rlock.Options) (*rlock.Client, error) {
+	to, err := fromClient(rdb)
+	if err != nil {
+		return nil, fmt.Errorf("rlockgoredis: %w", err)
+	}
+	return rlock.OpenWith(to, o)
+}
+
+// Config is what a go-redis client is made from.
+type Config interface {
+	*redis.Options | *redis.FailoverOptions | *redis.ClusterOptions | *redis.UniversalOptions
+}
+
+// OpenOptions is [Open] for a program that has the options of a go-redis client. It does not change them.
+func OpenOptions[C Config](config C, o rlock.Options) (*rlock.Client, error) {
+	to, err := fromConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("rlockgoredis: %w", err)
+	}
+	return rlock.OpenWith(to, o)
+}
+
+func fromClient(rdb redis.UniversalClient) (none rueidis.ClientOption, err error) {
+	switch rdb := rdb.(type) {
+	case *redis.Client:
+		if rdb == nil {
+			break
+		}
+		o := rdb.Options()
+		if o.Addr == failoverAddr {
+			return none, errors.New("a failover client does not say where its sentinels are: give OpenOptions its redis.FailoverOptions")
+		}
+		return fromConfig(o)
+	case *redis.ClusterClient:
+		if rdb == nil {
+			break
+		}
+		return fromConfig(rdb.Options())
+	case *redis.Ring:
+		return none, errors.New("a redis.Ring has its keys on independent servers, and a lock is on one: " +
+			"give OpenOptions the redis.Options of one of them, or use rlock.Quorum")
+	case nil:
+	default:
+		return none, fmt.Errorf("a %T does not say where its Redis is: give OpenOptions the options that it was made from", rdb)
+	}
+	return none, errors.New("the redis client is nil")
+}
+
+// failoverAddr is what go-redis has for the address of a failover client.
+const failoverAddr = "FailoverClient"

@@ -1,0 +1,170 @@
+package rlockgoredis
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+)
+
+func fromConfig(config any) (none rueidis.ClientOption, err error) {
+	switch o := config.(type) {
+	case *redis.Options:
+		if o != nil {
+			return single(o)
+		}
+	case *redis.FailoverOptions:
+		if o != nil {
+			return failover(o)
+		}
+	case *redis.ClusterOptions:
+		if o != nil {
+			return cluster(o)
+		}
+	case *redis.UniversalOptions:
+		if o != nil {
+			return universal(*o)
+		}
+	}
+	return none, errors.New("the options are nil")
+}
+
+// universal makes the choice of redis.NewUniversalClient. It gets a copy, which the conversions may complete.
+func universal(o redis.UniversalOptions) (rueidis.ClientOption, error) {
+	switch {
+	case o.MasterName != "":
+		return failover(o.Failover())
+	case len(o.Addrs) > 1 || o.IsClusterMode:
+		return cluster(o.Cluster())
+	}
+	return single(o.Simple())
+}
+
+func single(o *redis.Options) (rueidis.ClientOption, error) {
+	addr, network := o.Addr, o.Network
+	if addr == "" {
+		addr = "localhost:6379" // go-redis's defaults
+	}
+	if network == "" && strings.HasPrefix(addr, "/") {
+		network = "unix"
+	}
+	to, err := common(o, network)
+	to.InitAddress = []string{addr}
+	to.ForceSingleClient = true // as go-redis: it asks nobody whether there is a cluster
+	to.SelectDB = o.DB
+	return to, err
+}
+
+func failover(o *redis.FailoverOptions) (rueidis.ClientOption, error) {
+	if o.MasterName == "" {
+		return rueidis.ClientOption{}, errors.New("FailoverOptions.MasterName is empty")
+	}
+	if o.CredentialsProvider != nil || o.CredentialsProviderContext != nil {
+		return rueidis.ClientOption{}, errors.New("the sentinels would be shown what CredentialsProvider returns: " +
+			"use rlock.OpenWith, with an AuthCredentialsFn that tells sentinels from servers by their address")
+	}
+	to, err := common(&redis.Options{
+		Dialer: o.Dialer, DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig,
+		Username: o.Username, Password: o.Password, StreamingCredentialsProvider: o.StreamingCredentialsProvider,
+		ClientName: o.ClientName, Protocol: o.Protocol, DisableIdentity: o.DisableIdentity || o.DisableIndentity, //nolint:staticcheck // some still set it
+	}, "")
+	to.InitAddress = slices.Clone(o.SentinelAddrs)
+	to.SelectDB = o.DB
+	to.Sentinel = rueidis.SentinelOption{
+		MasterSet: o.MasterName, Username: o.SentinelUsername, Password: o.SentinelPassword,
+		ClientName: to.ClientName, Dialer: to.Dialer, TLSConfig: to.TLSConfig,
+	}
+	return to, err
+}
+
+func cluster(o *redis.ClusterOptions) (rueidis.ClientOption, error) {
+	if o.ClusterSlots != nil {
+		return rueidis.ClientOption{}, errors.New("servers that ClusterSlots puts together are no cluster, and a lock is on one of them: " +
+			"give OpenOptions the options of one of them, or redis.FailoverOptions")
+	}
+	to, err := common(&redis.Options{
+		Dialer: o.Dialer, DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig,
+		Username: o.Username, Password: o.Password, CredentialsProvider: o.CredentialsProvider,
+		CredentialsProviderContext: o.CredentialsProviderContext, StreamingCredentialsProvider: o.StreamingCredentialsProvider,
+		ClientName: o.ClientName, Protocol: o.Protocol, DisableIdentity: o.DisableIdentity || o.DisableIndentity, //nolint:staticcheck // some still set it
+	}, "")
+	to.InitAddress = slices.Clone(o.Addrs)
+	return to, err
+}
+
+// goRedisDialTimeout is go-redis's default, which its clients cannot tell from the same time in their options.
+const goRedisDialTimeout = 5 * time.Second
+
+// common is what all of them have. The network is "tcp" if it is empty.
+func common(o *redis.Options, network string) (to rueidis.ClientOption, err error) {
+	if o.StreamingCredentialsProvider != nil {
+		return to, errors.New("rueidis does not follow a StreamingCredentialsProvider: use CredentialsProviderContext, or rlock.OpenWith with " +
+			"an AuthCredentialsFn that says when to log in again")
+	}
+	to = rueidis.ClientOption{
+		Username: o.Username, Password: o.Password, ClientName: o.ClientName,
+		TLSConfig:   o.TLSConfig,
+		AlwaysRESP2: o.Protocol == 2,
+	}
+	if o.DialTimeout > 0 && o.DialTimeout != goRedisDialTimeout {
+		to.Dialer.Timeout = o.DialTimeout
+	}
+	if o.DisableIdentity || o.DisableIndentity { //nolint:staticcheck // some still set it
+		to.ClientSetInfo = rueidis.DisableClientSetInfo
+	}
+	to.DialCtxFn = dialer(o, network)
+	to.AuthCredentialsFn = credentials(o)
+	return to, nil
+}
+
+// dialer is nil if rueidis dials as go-redis would.
+func dialer(o *redis.Options, network string) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+	dial := o.Dialer
+	switch {
+	case dial != nil:
+	case network != "" && network != "tcp":
+		dial = redis.NewDialer(&redis.Options{DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig})
+	default:
+		return nil
+	}
+	if network == "" {
+		network = "tcp"
+	}
+	return func(ctx context.Context, addr string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+		ctx, cancel := context.WithTimeout(ctx, d.Timeout)
+		defer cancel()
+		return dial(ctx, network, addr)
+	}
+}
+
+// credentials are asked for at each connection, as go-redis does.
+func credentials(o *redis.Options) func(rueidis.AuthCredentialsContext) (rueidis.AuthCredentials, error) {
+	timeout := o.DialTimeout
+	if timeout <= 0 {
+		timeout = goRedisDialTimeout
+	}
+	switch plain, ask := o.CredentialsProvider, o.CredentialsProviderContext; {
+	case ask != nil:
+		return func(rueidis.AuthCredentialsContext) (c rueidis.AuthCredentials, err error) {
+			ctx, cancel := context.WithTimeout(context.Background(), timeout)
+			defer cancel()
+			if c.Username, c.Password, err = ask(ctx); err != nil {
+				err = fmt.Errorf("CredentialsProviderContext: %w", err)
+			}
+			return c, err
+		}
+	case plain != nil:
+		return func(rueidis.AuthCredentialsContext) (c rueidis.AuthCredentials, err error) {
+			c.Username, c.Password = plain()
+			return c, nil
+		}
+	}
+	return nil
+}

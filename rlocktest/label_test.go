@@ -1,0 +1,62 @@
+package rlocktest
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/go-rlock/rlock/rlock"
+)
+
+// heldBy is the label of the holder in the error of a TryLock, and how long that took.
+func heldBy(t *testing.T, m *rlock.Mutex, wait time.Duration) (label string, took time.Duration) {
+	t.Helper()
+	began := time.Now()
+	_, _, err := m.TryLock(t.Context(), wait)
+	var not *rlock.NotAcquiredError
+	require.ErrorAs(t, err, &not)
+	return not.HolderLabel, time.Since(began)
+}
+
+// The first refusal has the label, whether the TryLock waits or not, and waits no longer for it; a Lock before the label was written finds it soon. The
+// clock stands still while anything runs.
+func TestLabelInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here := NewWith(t, rlock.Options{Label: "pod-7"})
+		key := "rlock_client:{" + here.ID() + "}"
+		_, unlock, err := here.Mutex("job").Lock(t.Context())
+		require.NoError(t, err)
+		synctest.Wait()
+		for _, wait := range []time.Duration{0, 20 * time.Millisecond} {
+			label, took := heldBy(t, here.Elsewhere().Mutex("job"), wait)
+			require.Equal(t, "pod-7", label)
+			require.Equal(t, wait, took)
+		}
+		time.Sleep(10 * time.Minute)
+		require.True(t, here.server.Exists(key), "it is kept")
+
+		here.server.Del(key)
+		there := here.Elsewhere().Mutex("job")
+		label, _ := heldBy(t, there, 0)
+		require.Empty(t, label)
+		require.NoError(t, here.server.Set(key, "pod-7"))
+		time.Sleep(200 * time.Millisecond)
+		label, _ = heldBy(t, there, 0)
+		require.Equal(t, "pod-7", label)
+
+		here.server.Del(key) // before a search that finds nothing
+		there = here.Elsewhere().Mutex("job")
+		label, _ = heldBy(t, there, 0)
+		require.Empty(t, label)
+		time.Sleep(2 * time.Second)
+		require.NoError(t, here.server.Set(key, "pod-7"))
+		label, _ = heldBy(t, there, 0)
+		require.Empty(t, label)
+		time.Sleep(time.Minute)
+		label, _ = heldBy(t, there, 0)
+		require.Equal(t, "pod-7", label)
+		require.NoError(t, unlock())
+	})
+}

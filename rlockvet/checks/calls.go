@@ -1,0 +1,158 @@
+package checks
+
+import (
+	"fmt"
+	"go/ast"
+	"go/types"
+	"slices"
+	"strings"
+)
+
+// key is the same for expressions that name the same: variables, and fields, methods and calls of these with arguments of that
+// kind or constants, such as ctx, s.ctx, r.Context() and client.Mutex("x"). It is "" for others.
+func key(info *source, e ast.Expr) string {
+	if e == nil {
+		return ""
+	}
+	e = ast.Unparen(e)
+	if tv, ok := info.Types[e]; ok && tv.Value != nil {
+		return tv.Value.ExactString()
+	}
+	switch e := e.(type) {
+	case *ast.Ident:
+		if v, ok := info.ObjectOf(e).(*types.Var); ok {
+			return fmt.Sprintf("%s@%d", e.Name, v.Pos())
+		}
+	case *ast.SelectorExpr:
+		if x := key(info, e.X); x != "" {
+			return x + "." + e.Sel.Name
+		}
+	case *ast.CallExpr:
+		parts := []string{key(info, e.Fun)}
+		for _, arg := range e.Args {
+			parts = append(parts, key(info, arg))
+		}
+		if slices.Contains(parts, "") {
+			return ""
+		}
+		return parts[0] + "(" + strings.Join(parts[1:], ",") + ")"
+	}
+	return ""
+}
+
+// root is the variable that an expression with a key begins with.
+func root(info *source, e ast.Expr) *types.Var {
+	switch e := ast.Unparen(e).(type) {
+	case *ast.Ident:
+		v, _ := info.ObjectOf(e).(*types.Var)
+		return v
+	case *ast.SelectorExpr:
+		return root(info, e.X)
+	case *ast.CallExpr:
+		return root(info, e.Fun)
+	case *ast.IndexExpr:
+		return root(info, e.X)
+	case *ast.StarExpr:
+		return root(info, e.X)
+	}
+	return nil
+}
+
+// lockOf is the lock of m.Lock, as written.
+func lockOf(call *ast.CallExpr) ast.Expr {
+	if s, ok := ast.Unparen(call.Fun).(*ast.SelectorExpr); ok {
+		return s.X
+	}
+	return nil
+}
+
+// nameOf is how messages call what is called.
+func nameOf(call *ast.CallExpr) string {
+	fun := ast.Unparen(call.Fun)
+	if index, ok := fun.(*ast.IndexExpr); ok {
+		fun = index.X
+	}
+	switch fun := fun.(type) {
+	case *ast.SelectorExpr:
+		return fun.Sel.Name
+	case *ast.Ident:
+		return fun.Name
+	}
+	return "call"
+}
+
+func resultsOf(info *source, call *ast.CallExpr) []types.Type {
+	switch t := info.TypeOf(call).(type) {
+	case nil:
+		return nil
+	case *types.Tuple:
+		var all []types.Type
+		for v := range t.Variables() {
+			all = append(all, v.Type())
+		}
+		return all
+	default:
+		if info.Types[call.Fun].IsType() {
+			return nil // a conversion
+		}
+		return []types.Type{t}
+	}
+}
+
+// takesLock reports whether a function with these results takes a lock.
+func takesLock(results []types.Type) bool {
+	return slices.ContainsFunc(results, isUnlock) || slices.ContainsFunc(results, isPermit)
+}
+
+// paramType is the type of the parameter that argument i is for, or nil.
+func paramType(info *source, call *ast.CallExpr, i int) types.Type {
+	fun := info.TypeOf(call.Fun)
+	if fun == nil || info.Types[call.Fun].IsType() {
+		return nil
+	}
+	s, ok := fun.Underlying().(*types.Signature)
+	if !ok {
+		return nil
+	}
+	params := s.Params()
+	if last := params.Len() - 1; s.Variadic() && i >= last {
+		if slice, ok := params.At(last).Type().(*types.Slice); ok && !call.Ellipsis.IsValid() {
+			return slice.Elem()
+		}
+		return nil
+	}
+	if i >= params.Len() {
+		return nil // f(g()), with several results of g
+	}
+	return params.At(i).Type()
+}
+
+func isRlock(o types.Object) bool { return isFrom(o, rlockPath) }
+
+// isFrom reports whether a package of that path declares it.
+func isFrom(o types.Object, path string) bool {
+	return o != nil && o.Pkg() != nil && o.Pkg().Path() == path
+}
+
+// isPermit reports whether it is that of a permit of its own, which has its unlock as a method.
+func isPermit(t types.Type) bool {
+	pointer, ok := types.Unalias(t).(*types.Pointer)
+	return ok && isNamed(pointer.Elem(), rlockPath, "Permit")
+}
+
+func isUnlock(t types.Type) bool  { return isNamed(t, rlockPath, "UnlockFunc") }
+func isContext(t types.Type) bool { return isNamed(t, "context", "Context") }
+func isError(t types.Type) bool   { return types.Identical(t, types.Universe.Lookup("error").Type()) }
+
+func isNamed(t types.Type, path, name string) bool {
+	if t == nil {
+		return false
+	}
+	named, ok := types.Unalias(t).(*types.Named)
+	return ok && named.Obj().Name() == name && named.Obj().Pkg() != nil && named.Obj().Pkg().Path() == path
+}
+
+func isBlank(e ast.Expr) bool {
+	id, ok := e.(*ast.Ident)
+	return ok && id.Name == "_"
+}

@@ -1,0 +1,87 @@
+package checks
+
+import (
+	"go/ast"
+	"go/types"
+	"slices"
+
+	"golang.org/x/tools/go/types/typeutil"
+)
+
+// isSection reports whether the call is that of a Do, or of another function, of package rlock or of this one, that takes a ctx and runs a
+// function of a ctx, and perhaps of more, in a section. The position of the latter comes with it.
+func isSection(info *source, call *ast.CallExpr) (int, bool) {
+	callee := typeutil.Callee(info.Info, call)
+	if fn, ok := callee.(*types.Func); ok {
+		if i, ok := info.sections[fn.Origin()]; ok && i < len(call.Args) {
+			return i, true
+		}
+	}
+	if !isRlock(callee) || !callee.Exported() || !isContext(paramType(info, call, 0)) {
+		return 0, false
+	}
+	for i := range call.Args {
+		if t := paramType(info, call, i); t != nil && isFuncOfContext(t) {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// findSections notes the package's own functions that are like Do: their first parameter is a ctx, and they give the ctx of a section to a
+// function that is a parameter, too.
+func (s *source) findSections(all []*function) {
+	for found := true; found; { // one may call another
+		found = false
+		for fn, decl := range s.bodies {
+			if _, known := s.sections[fn]; known || !isContext(firstParam(fn.Signature())) {
+				continue
+			}
+			for i := range fn.Signature().Params().Len() {
+				param := fn.Signature().Params().At(i)
+				if isFuncOfContext(param.Type()) && s.runsInSection(all, decl, param) {
+					s.sections[fn], found = i, true
+				}
+			}
+		}
+	}
+}
+
+func firstParam(s *types.Signature) types.Type {
+	if s.Params().Len() == 0 {
+		return nil
+	}
+	return s.Params().At(0).Type()
+}
+
+func isFuncOfContext(t types.Type) bool {
+	s, ok := t.Underlying().(*types.Signature)
+	return ok && isContext(firstParam(s))
+}
+
+// runsInSection reports whether the function gives param to a Do, or calls it with the ctx that a Lock returned.
+func (s *source) runsInSection(all []*function, decl *ast.FuncDecl, param *types.Var) bool {
+	is := func(e ast.Expr) bool {
+		id, ok := ast.Unparen(e).(*ast.Ident)
+		return ok && s.Uses[id] == param
+	}
+	found := false
+	ast.Inspect(decl.Body, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok || found {
+			return !found
+		}
+		if i, ok := isSection(s, call); ok && is(call.Args[i]) {
+			found = true
+		}
+		if is(call.Fun) && len(call.Args) > 0 {
+			for _, f := range all {
+				found = found || f.node == decl && slices.ContainsFunc(f.takings, func(t *taking) bool {
+					return t.section != nil && key(s, t.section) == key(s, call.Args[0])
+				})
+			}
+		}
+		return !found
+	})
+	return found
+}

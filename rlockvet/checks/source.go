@@ -1,0 +1,156 @@
+package checks
+
+import (
+	"go/ast"
+	"go/token"
+	"go/types"
+
+	"golang.org/x/tools/go/analysis"
+	"golang.org/x/tools/go/types/typeutil"
+)
+
+// source is what is known of the package: its types, and its functions.
+type source struct {
+	*types.Info
+
+	pkg      *types.Package
+	bodies   map[*types.Func]*ast.FuncDecl
+	sections map[*types.Func]int // functions that run one of their parameters in a section, which is that one
+
+	defs    map[*types.Var]definition
+	changes map[*types.Var][]token.Pos // where it is assigned later, or its address is taken
+}
+
+// definition is the only value of a variable that never gets another.
+type definition struct {
+	value  ast.Expr
+	cancel *types.Var // what ends it, if context.WithCancel or the like returned both
+}
+
+func newSource(pass *analysis.Pass) *source {
+	s := &source{
+		Info: pass.TypesInfo, pkg: pass.Pkg, bodies: make(map[*types.Func]*ast.FuncDecl), sections: make(map[*types.Func]int),
+		defs: make(map[*types.Var]definition), changes: make(map[*types.Var][]token.Pos),
+	}
+	for _, file := range pass.Files {
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				if fn, ok := s.Defs[n.Name].(*types.Func); ok && n.Body != nil {
+					s.bodies[fn] = n
+				}
+			case *ast.AssignStmt:
+				s.assign(n.Lhs, n.Rhs)
+			case *ast.ValueSpec:
+				var lhs []ast.Expr
+				for _, name := range n.Names {
+					lhs = append(lhs, name)
+				}
+				s.assign(lhs, n.Values)
+			case *ast.UnaryExpr:
+				if v := root(s, n.X); n.Op == token.AND && v != nil {
+					s.changes[v] = append(s.changes[v], n.Pos())
+				}
+			}
+			return true
+		})
+	}
+	for v := range s.changes {
+		delete(s.defs, v)
+	}
+	return s
+}
+
+// assign notes what becomes of the variables on the left.
+func (s *source) assign(lhs, rhs []ast.Expr) {
+	for i, e := range lhs {
+		id, isName := e.(*ast.Ident)
+		if isName {
+			if v, ok := s.Defs[id].(*types.Var); ok {
+				switch {
+				case len(lhs) == len(rhs):
+					s.defs[v] = definition{value: rhs[i]}
+				case len(rhs) == 1:
+					s.defs[v] = definition{value: rhs[0], cancel: s.cancelAmong(lhs)}
+				}
+				continue
+			}
+		}
+		if v := root(s, e); v != nil {
+			s.changes[v] = append(s.changes[v], e.Pos())
+		}
+	}
+}
+
+// cancelAmong is the variable that gets a cancel function, if one does.
+func (s *source) cancelAmong(lhs []ast.Expr) *types.Var {
+	for _, e := range lhs {
+		if id, ok := e.(*ast.Ident); ok {
+			v, ok := s.ObjectOf(id).(*types.Var)
+			if ok && (isNamed(v.Type(), "context", "CancelFunc") || isNamed(v.Type(), "context", "CancelCauseFunc")) {
+				return v
+			}
+		}
+	}
+	return nil
+}
+
+// valueOf is the value of a variable that has only one, or nil.
+func (s *source) valueOf(e ast.Expr) ast.Expr {
+	if id, ok := ast.Unparen(e).(*ast.Ident); ok {
+		if v, ok := s.Uses[id].(*types.Var); ok {
+			return s.defs[v].value
+		}
+	}
+	return nil
+}
+
+// bodyOf is the body of a function literal, of a variable that has one, or of a function of the package, with its type; nil if it is out of sight.
+func (s *source) bodyOf(fun ast.Expr) (*ast.FuncType, *ast.BlockStmt) {
+	if value := s.valueOf(fun); value != nil {
+		fun = value
+	}
+	fun = ast.Unparen(fun)
+	var id *ast.Ident
+	switch fun := fun.(type) {
+	case *ast.FuncLit:
+		return fun.Type, fun.Body
+	case *ast.Ident:
+		id = fun
+	case *ast.SelectorExpr:
+		id = fun.Sel
+	default:
+		return nil, nil
+	}
+	if fn, ok := s.Uses[id].(*types.Func); ok {
+		if decl := s.bodies[fn.Origin()]; decl != nil {
+			return decl.Type, decl.Body
+		}
+	}
+	return nil, nil
+}
+
+// origins are a ctx and those it was made of, as far as they have keys. What context.WithoutCancel or rlock.Detach returns is a ctx of its own,
+// unless through says that these count as well.
+func (s *source) origins(e ast.Expr, through bool) (all []ast.Expr) {
+	if key(s, e) != "" {
+		all = append(all, e)
+	}
+	if value := s.valueOf(e); value != nil {
+		return append(all, s.origins(value, through)...)
+	}
+	call, ok := ast.Unparen(e).(*ast.CallExpr)
+	if !ok || takesLock(resultsOf(s, call)) {
+		return all
+	}
+	callee := typeutil.Callee(s.Info, call)
+	if !through && callee != nil && (isFrom(callee, "context") && callee.Name() == "WithoutCancel" || isRlock(callee)) {
+		return all
+	}
+	for i, arg := range call.Args {
+		if isContext(paramType(s, call, i)) {
+			all = append(all, s.origins(arg, through)...)
+		}
+	}
+	return all
+}
