@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// What becomes of each field of go-redis's options.
+// Each field of go-redis's options is in one of these lists.
 var (
 	taken = strings.Fields(`
 		Network Addr Addrs SentinelAddrs MasterName IsClusterMode DB Dialer TLSConfig DialTimeout
