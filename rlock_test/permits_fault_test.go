@@ -115,7 +115,7 @@ func TestPermitsClose(t *testing.T) {
 	require.ErrorIs(t, within(t, waits, nowIsNotLong), rlock.ErrClosed)
 	require.ErrorIs(t, context.Cause(held.ctx), rlock.ErrClosed)
 	require.NotErrorIs(t, context.Cause(held.ctx), rlock.ErrLost)
-	require.Zero(t, redistest.Goroutines(engine))
+	redistest.Eventually(t, soon, func() bool { return redistest.GoroutinesOfTest(engine) == 0 }, "what Close waited for ends")
 	requirePermits(t, watch, 0, 2)
 	_, _, err := s.Acquire(context.Background())
 	require.ErrorIs(t, err, rlock.ErrClosed)
