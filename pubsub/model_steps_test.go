@@ -215,7 +215,7 @@ func (m *model) connectionFails() {
 	m.link.down(io.EOF, false)
 }
 
-// timePasses ends a waiting time, a lease or a courtesy, or makes the server refuse the subscription.
+// timePasses ends a pause of the link, the queue's timer or a waiter's time, or makes the server refuse the subscription.
 func (m *model) timePasses() {
 	switch t := m.topic(); {
 	case m.retry:
