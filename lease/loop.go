@@ -255,11 +255,11 @@ func (r *Renewer) finish(
 			l.tries, l.failure, l.state = 0, nil, kept
 			r.schedule(l, j)
 		default:
-			// When a whole call is refused, one of its items may be the cause (a forbidden key, a key in a slot that
-			// is moving, a value that the script chokes on). It would fail each of its batches until all their leases
-			// are lost. Sent alone it fails alone. The others pay one small call each, and batch again after that. A
-			// call without an answer says nothing about its items. They stay together, or an outage would multiply
-			// the calls at the worst moment.
+			// A refused call may be due to one of its items (a forbidden key, a key in a slot that is moving, a value
+			// that the script chokes on). Such an item would fail each of its batches until all their leases are
+			// lost. Sent alone it fails alone. The others pay one small call each, and batch again after that. A call
+			// without an answer says nothing about its items. They stay together, or an outage would multiply the
+			// calls at the worst moment.
 			l.failure = failure
 			r.retry(l, now, j)
 		}

@@ -66,8 +66,9 @@ func noScripts(text string) (what string, ok bool) {
 		strings.Contains(strings.ReplaceAll(lower, "`", "'"), "'eval") // imitations of Redis use the other quotes
 }
 
-// Said returns what the server said, in the words of Redis 7. Redis 6.2 says first in which script and where a command failed, and so
-// hides the error's code, as in "Error running script (call to f_…): @user_script:9: @user_script: 9: -READONLY You can't write".
+// Said returns the server's error in the words of Redis 7. Redis 6.2 first names the script and the line, which hides
+// the error's code, as in "Error running script (call to f_…): @user_script:9: @user_script: 9: -READONLY You can't
+// write".
 func Said(err *rueidis.RedisError) string {
 	const where = "@user_script:"
 	text := err.Error()

@@ -269,9 +269,9 @@ func (a *ReleaseArgs) withoutQueue() ReleaseArgs {
 	return without
 }
 
-// noQueue reports whether the queue may be the reason that a call was refused. The user may not touch the key or use
-// its commands, the key holds something else, memory is short, or the slot is moving to another cluster node, which
-// may have the lock and not the queue meanwhile. Without the queue the lock works as for clients that do not know
+// noQueue reports whether the queue may be the reason that a call was refused: the user may not touch the key or use
+// its commands, the key holds something else, memory is short, or the slot is moving. During a move, the other
+// cluster node may have the lock and not the queue. Without the queue the lock works as for clients that do not know
 // queues.
 func noQueue(r rueidis.RedisResult) (without, forbidden bool) {
 	err := r.Error()

@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// story plays a hub, two locks with one channel, the server that has both and their queues of processes, and the
+// story plays a hub and two locks with one channel. It also plays their server, with its queues of processes, and the
 // stream of the server's messages on the connection, each a step behind the other. No lease ends in it, so only
 // wake-ups and grants bring a waiter to its lock. A waiter's time ends when the story says so.
 type story struct {

@@ -215,8 +215,8 @@ func moveKeys(tb testing.TB, src, dst *admin, keys []string) {
 	src.must(tb, append([]string{"MIGRATE", "127.0.0.1", strconv.Itoa(dst.port), "", "0", "5000", "KEYS"}, keys...)...)
 }
 
-// MoveSlot leaves the move of a slot to the servers, which change the owner of all its keys atomically (Redis 8.4,
-// Valkey 9 and later), and returns when all running nodes know.
+// MoveSlot makes the servers move a slot, and returns when all running nodes know. They change the owner of all its
+// keys atomically (Redis 8.4, Valkey 9 and later).
 func (c *Cluster) MoveSlot(tb testing.TB, slot uint16, from, to *Server) {
 	tb.Helper()
 	src, dst, n := c.node(tb, from.Addr()), c.node(tb, to.Addr()), strconv.Itoa(int(slot))

@@ -142,7 +142,7 @@ func (c *circles) check(k *worker, e *rlock.DeadlockError) {
 			}
 		}
 	}
-	c.world.violation(e.Name, "no deadlock: p%d was told of waits that were not there at once: %v", k.process.number, e)
+	c.world.violation(e.Name, "no deadlock: the waits reported to p%d did not exist at one moment: %v", k.process.number, e)
 }
 
 func (s *standing) isIn(w rlock.DeadlockWait) bool {
@@ -198,7 +198,7 @@ func (c *circles) look() {
 		texts = append(texts, fmt.Sprintf("p%d holds %v and waits for %v since %v", k.process.number, at.holds, *at.waits, c.world.since(at.from)))
 	}
 	slices.Sort(texts)
-	c.world.violation("", "a deadlock that nobody finds: %s", strings.Join(texts, "; "))
+	c.world.violation("", "an undetected deadlock: %s", strings.Join(texts, "; "))
 	c.said = true
 }
 

@@ -58,7 +58,7 @@ func (w *world) saw(keys []string, client string, read reader) {
 		if text, n.is = read("get", o.name.Text).(string); n.is {
 			var err error
 			if n.value, err = strconv.ParseInt(text, 10, 64); err != nil {
-				w.violation(key, "the server has %q, which is no number", text)
+				w.violation(key, "the server has %q, which is not a number", text)
 				continue
 			}
 		}

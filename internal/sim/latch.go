@@ -219,12 +219,12 @@ func (k *worker) trySetCount(c *rlock.CountDownLatch, l *latch, many bool) error
 	case err != nil:
 		l.failed = append(l.failed, k.process) // no call reports its effect
 	case set && at < 0 && !l.lost:
-		l.violation("p%d: TrySetCount of %d reports that it has set the latch, and has not", k.process.number, s.n)
+		l.violation("p%d: TrySetCount of %d reports that it has set the latch, but has not", k.process.number, s.n)
 	case set && at >= 0:
 		l.mine = l.mine || at == len(l.began)-1 && l.is
 		l.began = slices.Delete(l.began, at, at+1)
 	case !set && !l.is && l.gone.Before(s.at) && !l.lost:
-		l.violation("p%d: TrySetCount reports false, and there was no count", k.process.number)
+		l.violation("p%d: TrySetCount reports false, although there was no count", k.process.number)
 	}
 	return err
 }
@@ -284,9 +284,9 @@ func (k *worker) deleteLatch(c *rlock.CountDownLatch, l *latch) error {
 	case err != nil:
 		l.ends[at] = time.Now().Add(forAWhile)
 	case deleted && l.gone.Before(began):
-		l.violation("p%d: Delete reports that it has deleted the latch, and has not", k.process.number)
+		l.violation("p%d: Delete reports that it has deleted the latch, but has not", k.process.number)
 	case !deleted && l.is && l.shut.Before(began) && !l.lost:
-		l.violation("p%d: Delete reports false, and there was a count", k.process.number)
+		l.violation("p%d: Delete reports false, although there was a count", k.process.number)
 	}
 	return err
 }
@@ -310,7 +310,7 @@ func (k *worker) await(outer context.Context, c *rlock.CountDownLatch, l *latch)
 	delete(l.waits, v)
 	l.happens(len(l.waits))
 	if err == nil && l.open.IsZero() && l.shut.Before(v.began) {
-		l.violation("p%d: Await returns, and the latch was closed since before it was called", k.process.number)
+		l.violation("p%d: Await returned, although the latch was closed throughout", k.process.number)
 	}
 	l.mu.Unlock()
 	if err != nil {

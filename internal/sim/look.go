@@ -67,7 +67,7 @@ func (w *world) lookForGhosts() {
 					continue
 				}
 				if d := w.haunts(p, o, fmt.Sprint(i, key, field), seen); d > 0 {
-					w.violation(o.name.Text, "server %d has %s for %v, and p%d has nothing to do with %s any more (G5)",
+					w.violation(o.name.Text, "server %d has %s for %v, and p%d is not using %s any more (G5)",
 						i, short(field), d, p.number, key)
 				}
 			}
@@ -184,7 +184,7 @@ func (w *world) checkRest() {
 				continue // it stays, a label until Close
 			}
 			if !strings.HasPrefix(key, "redisson_lock_token") && !w.isOfTheDead(s, key) {
-				w.violation(w.nameIn(key), "key %s of server %d is there %v after the end (G5)", key, s.number, wait)
+				w.violation(w.nameIn(key), "key %s of server %d still exists %v after the end (G5)", key, s.number, wait)
 			}
 		}
 	}
@@ -212,7 +212,7 @@ func (w *world) checkLabels() {
 		s.tick()
 		for _, key := range s.redis.Keys() {
 			if isLabel(key) {
-				w.violation("", "label %s of server %d is there after Close (G9)", key, s.number)
+				w.violation("", "label %s of server %d still exists after Close (G9)", key, s.number)
 			}
 		}
 	}

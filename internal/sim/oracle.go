@@ -83,7 +83,7 @@ func (o *oracle) enter(s *section, asked time.Time) {
 	if o.name.Kind == Quorum {
 		s.owner = o.ofMost(s.process)
 		if s.owner == "" {
-			o.world.violation(o.name.Text, "no majority of the servers has %v, whose Lock returns (G1)", s)
+			o.world.violation(o.name.Text, "no majority of the servers has %v when its Lock returns (G1)", s)
 		}
 	}
 	guessed := s.owner == ""
@@ -110,7 +110,7 @@ func (o *oracle) enter(s *section, asked time.Time) {
 			}
 		}
 		if !o.isThere(s) {
-			o.world.violation(o.name.Text, "the server does not have %v, whose Lock returns (G1)", s)
+			o.world.violation(o.name.Text, "the server does not have %v when its Lock returns (G1)", s)
 		}
 		o.heeds(s)
 		if early := time.Until(o.taken); early > 2*time.Millisecond {
@@ -165,7 +165,7 @@ func (o *oracle) told(s *section) {
 		return
 	}
 	if loss.Reason == rlock.LostExpired && !o.isThere(s) {
-		o.world.violation(o.name.Text, "%v is told of the end of its lease at %v when the server had it no more (G2)", s, o.world.since(loss.Since))
+		o.world.violation(o.name.Text, "%v learns of the end of its lease at %v only when the server has dropped it (G2)", s, o.world.since(loss.Since))
 	}
 	if (loss.Reason == rlock.LostExpired || loss.Reason == rlock.LostGone) && !s.fixed && o.world.quiet() > o.world.settle() {
 		o.world.violation(o.name.Text, "%v is lost, and nothing disturbed it: %v", s, loss)
@@ -295,7 +295,7 @@ func (o *oracle) look() bool {
 				s.excused = time.Now()
 			}
 		case !o.isThere(s):
-			o.world.violation(o.name.Text, "the server does not have %v any more, who was not told (G2)", s)
+			o.world.violation(o.name.Text, "the server does not have %v any more, and its ctx is not cancelled (G2)", s)
 			delete(o.sections, s)
 		}
 	}

@@ -249,7 +249,7 @@ func (e *expiring) enter(v *permitWait, s *permit) {
 			}
 		}
 		if !e.isThere(s) {
-			e.violation("the server does not have %v, whose Acquire returns (G1)", s)
+			e.violation("the server does not have %v when its Acquire returns (G1)", s)
 		}
 	}
 	s.unwatch = context.AfterFunc(s.ctx, func() { e.isTold(s) })
@@ -264,7 +264,7 @@ func (e *expiring) isTold(s *permit) {
 		return
 	}
 	if loss.Reason == rlock.LostExpired && !e.isThere(s) {
-		e.violation("%v is told of the end of its lease at %v when the server had it no more (G2)", s, e.o.world.since(loss.Since))
+		e.violation("%v learns of the end of its lease at %v only when the server has dropped it (G2)", s, e.o.world.since(loss.Since))
 	}
 	w := e.o.world
 	if (loss.Reason == rlock.LostExpired || loss.Reason == rlock.LostGone) && !s.fixed && !s.ended && w.quiet() > w.settle() {
@@ -293,7 +293,7 @@ func (e *expiring) left(s *permit, err error) {
 			i.section = nil
 		}
 		if e.has(id) && err == nil {
-			e.violation("the server has %v, whose Release has returned", s)
+			e.violation("the server still has %v after its Release returned", s)
 		}
 	}
 	e.forget()
@@ -324,7 +324,7 @@ func (e *expiring) look() {
 		switch d := min(time.Since(s.missing), w.quiet()); {
 		case s.missing.IsZero():
 		case s.excused.IsZero():
-			e.violation("the server does not have %v any more, who was not told (G2)", s)
+			e.violation("the server does not have %v any more, and its ctx is not cancelled (G2)", s)
 			s.excused = time.Now()
 		case !s.fixed && d > w.plan.Watchdog/3+time.Second:
 			e.violation("%v is not told of its loss at %v (G2)", s, w.since(s.missing))
@@ -364,7 +364,7 @@ func (e *expiring) lookAtIssue(id string, i *issue) {
 		e.violation("permit %s of p%d, which died at %v, does not end before %v", short(id), p.number, w.since(over), w.since(i.ends))
 	case !ended && !i.orphan.IsZero() && d > bound && !disturbed:
 		i.told = true
-		e.violation("the server has permit %s for %v, and p%d has nothing to do with it any more (G5)", short(id), d, p.number)
+		e.violation("the server has permit %s for %v, and p%d is not using it any more (G5)", short(id), d, p.number)
 	}
 }
 
