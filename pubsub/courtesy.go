@@ -2,7 +2,7 @@ package pubsub
 
 import "time"
 
-// An unlock that notifies all lets the first to ask have the lock: the process nearest to Redis, often the previous
+// An unlock that notifies all lets the first to ask have the lock: the process nearest to Redis, usually the previous
 // holder. So now and then a first waiter steps aside for a moment, a courtesy ([Hub.Aside]), and others ask first:
 //
 //   - in the unlocking process, if its unlocks notify all, it had a run of them, and others listen ([Hub.GiveWay]);

@@ -375,8 +375,8 @@ func (l *link) down(err error, hopeless bool) {
 			s.refuse(err)
 		}
 		if errors.Is(err, errUnknownNode) {
-			// It joined the cluster lately. The client learns of it by a command for a key of the slot, as the waiter
-			// sends now.
+			// It joined the cluster lately. The client learns of it by a command for a key of the slot. The waiter
+			// sends one now.
 			s.wakeFirst()
 		}
 		s.update()

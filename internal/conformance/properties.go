@@ -54,7 +54,7 @@ func exclusion(t *testing.T, p *place, a, b rlock.Locker) {
 						return
 					}
 					if n := in.Add(1); n != 1 {
-						t.Errorf("%d are in", n)
+						t.Errorf("%d are inside", n)
 					}
 					n := witness.Load()
 					runtime.Gosched()
@@ -133,7 +133,7 @@ func wakeUpHere(t *testing.T, p *place, a, _ rlock.Locker) {
 		case got = <-waiters[1].result:
 		case got = <-waiters[2].result:
 		case <-time.After(rlock.DefaultWatchdogTimeout / 3):
-			t.Fatal("nobody is woken")
+			t.Fatal("no waiter is woken")
 		}
 		require.NoError(t, got.err)
 		require.NoError(t, got.unlock())
@@ -312,7 +312,7 @@ func lost(t *testing.T, ctx context.Context, l rlock.Locker, unlock rlock.Unlock
 	select {
 	case <-ctx.Done():
 	case <-time.After(2 * shortWatchdog):
-		t.Fatal("the holder is not told")
+		t.Fatal("the holder's ctx is not cancelled")
 	}
 	require.ErrorIs(t, context.Cause(ctx), rlock.ErrLost)
 	var loss *rlock.LostError
@@ -369,7 +369,7 @@ func connectionLost(t *testing.T, p *place, a, b rlock.Locker) {
 	select {
 	case <-ctx.Done():
 	case <-time.After(soon):
-		t.Fatal("somebody else is in, and the holder is not told")
+		t.Fatal("somebody else is in, and the holder's ctx is not cancelled")
 	}
 	require.NoError(t, got.unlock())
 	lost(t, ctx, a, unlock)
