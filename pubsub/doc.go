@@ -31,8 +31,8 @@
 // "00" is "0" for processes without a place.
 //
 // Where each waiter has a place of its own ([Queue].Each), each becomes due when it has joined and the subscription
-// is live, and after each reconnect, to take or check its place. From then on each has its own messages: a grant, "?
-// <ms> <owner>", or one from Redisson on a channel of the waiter's own, to which it subscribes only if Redisson may
+// is live, and after each reconnect, to take or check its place. From then on each has its own messages: a grant,
+// "? 0 <owner>", or one from Redisson on a channel of the waiter's own, to which it subscribes only if Redisson may
 // use it ([Waiter.Hear]). Other processes alone decide who is next, so nobody claims such a waiter.
 //
 // Where waiters want permits ([Queue].Counts), a message to all is a number. A leading zero means that it is for
