@@ -46,7 +46,7 @@ type Loss struct {
 	Gone    bool      // the store said that the owner does not hold the name; otherwise the trusted time ended
 	Limit   bool      // the trusted time ended at the limit set by Renewer.Limit
 	Until   time.Time // end of the trusted time, or the time of the store's answer
-	Renewed bool      // the lease was renewed, or would have been but for Releasing
+	Renewed bool      // the lease relied on renewals, even if Releasing had stopped them
 
 	// Err is the error of the last failed renewal, as the RenewFunc returned it, or ErrFailed; nil if none has failed
 	// since the last success. If the lease was never sent because its group gets no answer, Err is the error of the

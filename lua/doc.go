@@ -14,14 +14,14 @@
 // place there, and keeps it by [Refresh].
 //
 // Some files are not scripts but functions put in front of scripts; script.go lists them. Scripts pass Redis strings
-// where they can, also for numbers: it formats Lua numbers with printf, which takes as long as half a command.
+// where they can, also for numbers: Redis formats Lua numbers with printf, which takes as long as half a command.
 //
 // All functions are safe for concurrent use. They send one EVALSHA, and one EVAL more if the server does not know the
 // script yet. Nothing is retried, with two exceptions: an acquire with replicas follows MOVED and ASK, as rueidis
 // does for all other calls; Acquire and Release are sent again without the queue if the queue may be the reason for a
 // refusal.
 //
-// An error that wraps a [rueidis.RedisError] came from the server, which then did not carry out the call. There is
-// one exception: a release that may not publish to the lock's channel still frees the lock. [ErrForeign] is such an
-// error. With [ErrNoConnection] nothing was sent. Any other error leaves open whether the script ran.
+// An error that wraps a [rueidis.RedisError] came from the server, which then did not carry out the call; [ErrForeign]
+// is such an error. There is one exception: a release that may not publish to the lock's channel still frees the lock.
+// With [ErrNoConnection] nothing was sent. Any other error leaves open whether the script ran.
 package lua
