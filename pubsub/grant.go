@@ -50,10 +50,10 @@ func (w *Waiter) TakePlace(owner string) bool {
 	return true
 }
 
-// Hear subscribes to the waiter's own channel, on which Redisson announces that the lock is free: <unlock
-// channel>:<owner>. The confirmation makes the waiter due. The waiter has the turn, and has taken a place. Hear does
-// nothing if the place is gone: another process gave the waiter the lock before the answer that it had joined arrived
-// on another connection.
+// Hear subscribes to <unlock channel>:<owner>, the waiter's own channel, on which Redisson announces that the lock is
+// free. The confirmation makes the waiter due. The waiter has the turn, and has taken a place. Hear does nothing if the
+// place is gone: another process gave the waiter the lock before the answer that it had joined arrived on another
+// connection.
 func (w *Waiter) Hear() {
 	t := w.topic
 	t.hub.mu.Lock()
