@@ -164,7 +164,7 @@ func TestCatchUpWaitsForALossUnderWay(t *testing.T) {
 		synctest.Wait()
 		close(release)
 		if !<-caught {
-			t.Error("the one before was not told")
+			t.Error("the previous holder was not notified")
 		}
 	})
 }

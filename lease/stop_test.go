@@ -149,13 +149,13 @@ func TestCloseTellsKeepers(t *testing.T) {
 		}()
 		synctest.Wait()
 		if renewed.Load() != 1 || fixed.Load() != 1 || lost.Load() != 0 || stopped.Load() != 0 {
-			t.Errorf("told %d, %d, %d and %d times, want 1, 1, 0 and 0", renewed.Load(), fixed.Load(), lost.Load(), stopped.Load())
+			t.Errorf("Closed was called %d, %d, %d and %d times, want 1, 1, 0 and 0", renewed.Load(), fixed.Load(), lost.Load(), stopped.Load())
 		}
 		close(end)
 		<-closed
 		r.Close()
 		if renewed.Load() != 1 || fixed.Load() != 1 {
-			t.Error("told again")
+			t.Error("Closed was called again")
 		}
 		late, told := newHold(5), new(atomic.Int32)
 		if r.Keep(&late.Lease, closedKeeper{keeper{late.item, nil, late.lost}, told}, time.Now().Add(watchdog), watchdog) || told.Load() != 0 {

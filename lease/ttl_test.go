@@ -235,7 +235,7 @@ func TestGuardedLeaseIsRenewedDuringACall(t *testing.T) {
 		r.Update(&h.Lease, time.Time{}, watchdog)
 		sleep(time.Second)
 		if !r.Until(&h.Lease).Equal(until) {
-			t.Errorf("trusted for %v, and the store was told %v", time.Until(r.Until(&h.Lease)), told()[0].Lease)
+			t.Errorf("trusted for %v, and the store got %v", time.Until(r.Until(&h.Lease)), told()[0].Lease)
 		}
 		sleep(time.Hour)
 		h.wantKept(t)

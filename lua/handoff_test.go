@@ -91,7 +91,7 @@ func TestHandOffFromEveryState(t *testing.T) {
 					l.requireTTL(row.ttl)
 					require.Equal(t, token, l.number("GET", l.fence))
 				}
-				require.Empty(t, ear.said(), "nobody is told")
+				require.Empty(t, ear.said(), "no message")
 			})
 		}
 	}

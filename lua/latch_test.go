@@ -260,7 +260,7 @@ func TestLatchRights(t *testing.T) {
 	for n := uint64(2); n < 4; n++ {
 		_, err := lua.CountDown(t.Context(), limited, l.call(thisClient, n), 1)
 		if n == 2 {
-			require.NoError(t, err, "nobody is to be told")
+			require.NoError(t, err, "nobody needs a message")
 			continue
 		}
 		var said *rueidis.RedisError

@@ -222,7 +222,7 @@ func TestSuccessorsWatch(t *testing.T) {
 			for i, ear := range ears[2:] {
 				said := ear.said()
 				if row.told[i+2] != nil || row.until <= grantLease+margin {
-					require.Empty(t, said, "told before: %d", i+2)
+					require.Empty(t, said, "notified before: %d", i+2)
 				}
 			}
 		})

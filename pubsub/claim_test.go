@@ -27,7 +27,7 @@ func claimOf(h *Hub, q Queue) *Waiter {
 
 func requireGranted(t *testing.T, w *Waiter) {
 	t.Helper()
-	require.Len(t, w.turn, 1, "not told")
+	require.Len(t, w.turn, 1, "no signal")
 	granted, err := w.News()
 	require.True(t, granted)
 	require.NoError(t, err)
@@ -294,7 +294,7 @@ func TestClaimAndClose(t *testing.T) {
 		d.hub.Close()
 		d.hub.Wake(d.q())
 		topic.expired()
-		require.Len(t, ws[0].turn, 1, "told, though it is claimed")
+		require.Len(t, ws[0].turn, 1, "signalled, although it is claimed")
 		require.ErrorIs(t, refusal(ws[0]), ErrClosed)
 		requireClosed(t, ws[1])
 		end(ws[0])
@@ -531,7 +531,7 @@ func (m *model) out(w *Waiter) {
 	if m.turn == nil { // otherwise the one with the turn may still have been given the lock before
 		m.given = 0
 	}
-	require.Len(m.t, w.turn, 1, "not told: %v", m.steps)
+	require.Len(m.t, w.turn, 1, "no signal: %v", m.steps)
 	<-w.turn
 	granted, _ := w.News()
 	require.True(m.t, granted)

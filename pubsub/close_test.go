@@ -53,7 +53,7 @@ func closeWithWaiters(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {
 func requireClosed(t *testing.T, ws ...*Waiter) {
 	t.Helper()
 	for i, w := range ws {
-		require.Len(t, w.turn, 1, "waiter %d is not told", i)
+		require.Len(t, w.turn, 1, "waiter %d has no signal", i)
 		<-w.turn
 		require.ErrorIs(t, refusal(w), ErrClosed)
 	}
@@ -133,7 +133,7 @@ func clientClosedBeforeTheHub(t, top *testing.T, mod ...func(*rueidis.ClientOpti
 	case <-w.Turn():
 		require.ErrorIs(t, refusal(w), rueidis.ErrClosing)
 	case <-time.After(soon):
-		t.Fatal("the waiter was not told")
+		t.Fatal("the waiter got no signal")
 	}
 	within(t, soon, s.hub.Close)
 }

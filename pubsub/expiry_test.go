@@ -28,7 +28,7 @@ func (d *manualHub) impatient(n int) (ws []*Waiter) {
 func requireExpired(t *testing.T, ws ...*Waiter) {
 	t.Helper()
 	for _, w := range ws {
-		require.Len(t, w.turn, 1, "not told")
+		require.Len(t, w.turn, 1, "no signal")
 		granted, err := w.News()
 		require.False(t, granted)
 		require.ErrorIs(t, err, ErrExpired)

@@ -205,7 +205,7 @@ func awaitRefusal(t *testing.T, w *Waiter, says ...string) {
 	select {
 	case <-w.Turn():
 	case <-time.After(soon):
-		t.Fatal("not told")
+		t.Fatal("no signal")
 	}
 	for _, text := range says {
 		require.ErrorContains(t, refusal(w), text)

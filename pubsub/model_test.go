@@ -309,7 +309,7 @@ func (m *model) check() {
 			require.Empty(m.t, w.turn, "signalled without a turn: %v", m.steps)
 		}
 		if w.err != nil && w != t.current {
-			require.Len(m.t, w.turn, 1, "not told of the error: %v", m.steps)
+			require.Len(m.t, w.turn, 1, "no signal of the error: %v", m.steps)
 		}
 	}
 

@@ -78,7 +78,7 @@ func TestBugsAreFound(t *testing.T) {
 		{"two permits have one slot", Permits, "local slot = slot_from(low)", "local slot = 0", "slot 0", lossy},
 		{"a permit that is given back keeps its slot", Permits, "numbered = numbered - redis.call('zrem', numbers, unpack(ids))", "", "and is gone", lossy},
 		{"a permit ends a second early", Permits, "'-inf', line.now, 'limit'", "'-inf', line.now + 1000, 'limit'", "(G2)", lossy},
-		{"a renewal finds each permit", Permits, "local verdict = 0", "local verdict = 1", "not told of its loss", heldLong},
+		{"a renewal finds each permit", Permits, "local verdict = 0", "local verdict = 1", "not notified of its loss", heldLong},
 		{"a repeat adds permits once more", Permits, "local done, sum, which, slots, given = recalled(line)", "local done, sum, which, slots, given",
 			"may have been added", lossy},
 		{"a call that is cancelled keeps its permits", Permits, "if ARGV[5] == '2' then\nfor", "if false then\nfor", "(G5)", slowOnce},

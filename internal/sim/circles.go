@@ -113,10 +113,10 @@ func (c *circles) check(k *worker, e *rlock.DeadlockError) {
 	var all [][]standing // that each of its waits may be
 	for i, w := range e.Cycle {
 		if w.WaitsFor != e.Cycle[(i+1)%len(e.Cycle)].Holds {
-			c.world.violation(w.WaitsFor, "no deadlock: p%d was told of %v", k.process.number, e)
+			c.world.violation(w.WaitsFor, "no deadlock: p%d got %v", k.process.number, e)
 		}
 		if w.WaitingSince.After(e.Cycle[0].WaitingSince) {
-			c.world.violation(w.WaitsFor, "p%d is told of a deadlock, and its wait is not the last one: %v", k.process.number, e)
+			c.world.violation(w.WaitsFor, "p%d gets a deadlock, although its wait is not the last one: %v", k.process.number, e)
 		}
 		var some []standing
 		for _, at := range c.of {

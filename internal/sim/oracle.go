@@ -291,7 +291,7 @@ func (o *oracle) look() bool {
 		switch {
 		case !s.excused.IsZero():
 			if quiet := min(time.Since(s.excused), o.world.quiet()); !s.fixed && quiet > o.world.plan.Watchdog/3+time.Second {
-				o.world.violation(o.name.Text, "%v is not told of its loss at %v (G2)", s, o.world.since(s.excused))
+				o.world.violation(o.name.Text, "%v is not notified of its loss at %v (G2)", s, o.world.since(s.excused))
 				s.excused = time.Now()
 			}
 		case !o.isThere(s):

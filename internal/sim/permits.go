@@ -327,7 +327,7 @@ func (e *expiring) look() {
 			e.violation("the server does not have %v any more, and its ctx is not cancelled (G2)", s)
 			s.excused = time.Now()
 		case !s.fixed && d > w.plan.Watchdog/3+time.Second:
-			e.violation("%v is not told of its loss at %v (G2)", s, w.since(s.missing))
+			e.violation("%v is not notified of its loss at %v (G2)", s, w.since(s.missing))
 			s.fixed = true // reported
 		}
 	}
