@@ -7,7 +7,7 @@ import (
 )
 
 var (
-	// A [RenewFunc] returns ErrRefused, possibly wrapped, if the store answered but refused the call. One of its
+	// ErrRefused, possibly wrapped, is a [RenewFunc]'s error if the store answered but refused the call. One of its
 	// items may be the reason.
 	ErrRefused = errors.New("lease: renewal refused")
 

@@ -10,7 +10,7 @@ import "strings"
 // Fields are separated by one space.
 //
 //	version   0
-//	kind      1 to 16 letters a to z: selects the reader of the payload
+//	kind      1 to 16 letters a to z: selects the reader of the rest
 //	payload   any bytes; the whole message has up to [MaxSpoken]
 //
 // A publisher can send anything, twice, late, or not at all, so a message is a hint: it may cost a command, and never
