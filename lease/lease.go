@@ -7,7 +7,7 @@ import (
 )
 
 var (
-	// ErrRefused, possibly wrapped, is a [RenewFunc]'s error if the store answered but refused the call. One of its
+	// ErrRefused is a [RenewFunc]'s error, possibly wrapped, if the store answered but refused the call. One of its
 	// items may be the reason.
 	ErrRefused = errors.New("lease: renewal refused")
 
