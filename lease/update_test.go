@@ -114,7 +114,7 @@ func TestUpdate(t *testing.T) {
 	})
 }
 
-// Update while a call is in flight: what the end of the call makes of it.
+// Update while a call is in flight: the effect at the end of the call.
 func TestUpdateWhileInFlight(t *testing.T) {
 	type outcome struct {
 		switches []bool // of renewed, during the call
@@ -174,7 +174,7 @@ func TestUpdateWhileInFlight(t *testing.T) {
 	})
 }
 
-// A guarded lease is asserted each period for what is left of it, renewed or not, and lost at its end all the same.
+// A guarded lease is asserted each period for its remaining time, renewed or not, and lost at its end all the same.
 func TestGuard(t *testing.T) {
 	t.Parallel()
 	guard := func(r *Renewer, lasts time.Duration, renewed bool) (*hold, time.Time) {
@@ -230,7 +230,7 @@ func TestGuard(t *testing.T) {
 		bubble(t, func(t *testing.T, r *Renewer, s *store) {
 			h, until := guard(r, 2*watchdog, true)
 			asserts(t, s, time.Until(until.Add(-due)))
-			for range 3 { // a re-entry each now and then does not put it off
+			for range 3 { // a re-entry now and then does not delay it
 				sleep(due / 4)
 				r.Update(&h.Lease, until, watchdog)
 			}

@@ -22,7 +22,7 @@ var (
 // Publish says where an unlock is announced.
 type Publish struct {
 	Name    string // of the channel
-	Sharded bool   // SPUBLISH instead of PUBLISH: the channel then has to hash to the slot of the lock
+	Sharded bool   // SPUBLISH instead of PUBLISH: the channel must then hash to the lock's slot
 }
 
 func (p Publish) command() string {
@@ -32,16 +32,15 @@ func (p Publish) command() string {
 	return "publish"
 }
 
-// Status is the answer to an acquire. The zero value is no answer, so that it cannot be taken for
-// a success.
+// Status is the answer to an acquire. The zero value is no answer, so that it cannot be mistaken for success.
 type Status int8
 
 const (
-	// Acquired means that the owner holds the lock, as deep as it asked for.
+	// Acquired means that the owner holds the lock, as deep as requested.
 	Acquired Status = iota + 1
-	// Held means that another owner holds it.
+	// Held means that another owner holds the lock.
 	Held
-	// Lost means that the hold which the owner wanted to re-enter, or adopt, is gone.
+	// Lost means that the hold to re-enter or adopt is gone.
 	Lost
 )
 
@@ -49,55 +48,55 @@ const (
 type AcquireArgs struct {
 	Name  string
 	Side  Side
-	Fence string // key of the fencing counter, "" for a lock without one, and for a Reader
+	Fence string // key of the fencing counter; "" for a lock without tokens, and for a Reader
 	Owner string
 	Lease time.Duration // sent in whole milliseconds
 	Count int           // the owner's count after this call, 1 for a first acquire
 
-	// Within is the field of a hold on the other side of a read/write lock, "" if there is none: of the Writer in whose
-	// section a Reader is, or of the Reader that becomes the Writer.
+	// Within is the field of a hold on the other side of a read/write lock; "": none. For a Reader that is the Writer
+	// around it, for a Writer the Reader that it replaces.
 	Within string
 
-	Replicas    int           // wait for so many replicas to have it; 0: for none
-	ReplicaWait time.Duration // at most so long, and before it as long for a connection; sent in whole milliseconds
-	Connections *Connections  // of this client, if Replicas is above 0; nil: nothing bounds what is left behind
+	Replicas    int           // wait until so many replicas have the lock; 0: for none
+	ReplicaWait time.Duration // the longest such wait, and the longest wait for a connection before it; sent in whole milliseconds
+	Connections *Connections  // of this client, if Replicas is above 0; nil: no bound on goroutines left behind
 
-	// Queue is the key of the queue to join if another holds the lock; "": none. On a read/write lock it is that of the
-	// marks of the writers that wait: a Reader lets these go first, and a Writer that is refused leaves one.
+	// Queue is the key of the queue to join if another owner holds the lock; "": none. On a read/write lock it holds
+	// the marks of waiting writers: a Reader lets these go first, and a refused Writer leaves one.
 	Queue      string
-	GrantLease time.Duration // of a grant to another process there, or of the time that a mark keeps a free lock; as above
-	Listens    bool          // of a Writer with a Queue: its process listens on a channel of its own
-	Short      bool          // with a Queue: Lease is shorter than that of a grant may be, so the owner asks before it uses one
+	GrantLease time.Duration // of a grant to another process there, or how long a mark reserves a free lock; as above
+	Listens    bool          // for a Writer with a Queue: its process listens on a channel of its own
+	Short      bool          // with a Queue: Lease may be shorter than a grant's, so the owner asks before it uses a grant
 
-	// Of the first acquire of a fair lock, instead of Fence, Queue and GrantLease.
+	// Fair is for the first acquire of a fair lock, instead of Fence, Queue and GrantLease.
 	Fair Fair
 	Join bool // the owner joins the queue if it cannot have the lock
 
-	// Ticket is the field that has the lock, if that was left to a ticket: Owner takes it from there, or is Lost. It is a first acquire.
+	// Ticket is the field of a ticket that has the lock: Owner takes the lock from it, or is Lost. It is a first
+	// acquire.
 	Ticket string
 
 	Publish Publish // for a fair lock, a Reader with a Queue, and a Ticket
 }
 
-// AcquireReply is what Redis said.
+// AcquireReply is Redis's answer.
 type AcquireReply struct {
 	Status Status
 	Token  int64         // fencing token, if Acquired and AcquireArgs.Fence was given
-	TTL    time.Duration // remaining time of the other's hold, if Held; negative: it has no expiry
-	Holder string        // field of an owner, if Held; "" if it was not seen, or a fair lock is free for another one
+	TTL    time.Duration // remaining time of the other hold, if Held; negative: no expiry
+	Holder string        // field of an owner, if Held; "" if unseen, or if a fair lock is free for another waiter
 	Joined bool          // the owner is in the queue, if Held
-	Behind bool          // it has just joined that of a fair lock, behind a hold or a waiter that may be Redisson's
-	Other  bool          // what holds it, if Held, is seen to be a read/write lock and it is none, or the other way round
+	Behind bool          // it has just joined a fair lock's queue, behind a hold or a waiter that may be Redisson's
+	Other  bool          // if Held: only one of the two, the holder and the request, is of a read/write lock
 
-	WithoutQueue bool // it is as it was: the call was sent again without it
-	NoQueue      bool // since the user may not use queues
+	WithoutQueue bool // the queue is unchanged: the call was repeated without it
+	NoQueue      bool // because the user may not use queues
 
-	// Unconfirmed says why it is not known that enough replicas have what was Acquired.
+	// Unconfirmed says why it is unknown whether enough replicas have the Acquired lock.
 	Unconfirmed error
 }
 
-// Acquire takes the lock or re-enters it. If it was sent before and the reply was lost, sending it
-// again with the same arguments does not count twice.
+// Acquire takes the lock or re-enters it. A repeat with the same arguments after a lost reply does not count twice.
 func Acquire(ctx context.Context, c rueidis.Client, a AcquireArgs) (AcquireReply, error) {
 	var result rueidis.RedisResult
 	var unconfirmed error
@@ -147,7 +146,7 @@ func (a AcquireArgs) send(ctx context.Context, c doer) rueidis.RedisResult {
 	return s.run(ctx, c, keysOf(&keys, a.Name, a.Fence, a.Queue), args[:n]...)
 }
 
-// args are the first n of these.
+// args returns the arguments; only the first n are used.
 func (a AcquireArgs) args() (args [7]string, n int) {
 	args = [...]string{
 		a.Owner, millis(a.Lease), strconv.Itoa(a.Count), a.Within, millis(a.GrantLease), a.Publish.command(), a.Publish.Name,
@@ -174,7 +173,7 @@ func (a AcquireArgs) args() (args [7]string, n int) {
 	return args, n
 }
 
-// keysOf puts the keys that a call has into memory of the caller.
+// keysOf puts a call's keys into the caller's memory.
 func keysOf(memory *[3]string, name, fence, queue string) []string {
 	memory[0] = name
 	keys := memory[:1]
@@ -186,31 +185,32 @@ func keysOf(memory *[3]string, name, fence, queue string) []string {
 	return keys
 }
 
-// ReleaseArgs says who gives which lock back, and who gets it.
+// ReleaseArgs says who releases which lock, and who gets it.
 type ReleaseArgs struct {
 	Name    string
-	Side    Side   // a Reader or a Writer has no Next, and so it needs no Fence
-	Fence   string // key of the fencing counter, which is raised for the next owner; "" for a lock without one
+	Side    Side   // a Reader or a Writer has no Next, and so needs no Fence
+	Fence   string // key of the fencing counter, which is raised for the next owner; "" for a lock without tokens
 	Owner   string
 	Count   int           // the owner's count after this call, 0 to end the hold
-	Lease   time.Duration // of what is still held, or of Next; sent in whole milliseconds
+	Lease   time.Duration // of the remaining hold, or of Next; sent in whole milliseconds
 	Publish Publish       // used if Count is 0
 
-	Next string // of this process, waits for the lock, if Count is 0; "": nobody
-	Stay bool   // Next gets it, though others may be in the queue
-	// Spare is how many more tokens Next is to have, for those that it passes the lock on to; only with a Fence and a Queue.
+	Next string // owner of this process that waits for the lock, if Count is 0; "": none
+	Stay bool   // Next gets the lock even if others are in the queue
+	// Spare is the number of further tokens for Next, which passes them on with the lock; only with a Fence and a
+	// Queue.
 	Spare int
-	// With Taken set and Count 0, the placeholder owner Next keeps the lock until Taken. Lease is not used then. Waiters are told
-	// to ask how long that is.
+	// With Taken set and Count 0, the placeholder owner Next keeps the lock until Taken. Lease is unused then. A
+	// message makes waiters ask for the remaining time.
 	Taken time.Time
-	// With Ticket as well, that field has the lock until then. Next is not used.
+	// With Ticket as well, that field has the lock until Taken. Next is unused.
 	Ticket string
 	Queue
 
 	Fair Fair // instead of Fence, Next, Stay and Queue, if Count is 0
 }
 
-// Queue is that of the processes that wait for a lock. The zero value is none: whoever waits is told, and asks.
+// Queue is the queue of the processes waiting for a lock. The zero value is none: all waiters get a message, and ask.
 type Queue struct {
 	Key        string
 	GrantLease time.Duration // of a grant to another process; sent in whole milliseconds
@@ -221,28 +221,29 @@ type Queue struct {
 type Released int8
 
 const (
-	// NotHeld means that the owner does not hold the lock, which is also the answer to a repeat of a release that ended
-	// the hold.
+	// NotHeld means that the owner does not hold the lock. A repeat of a release that ended the hold gets the same
+	// answer.
 	NotHeld Released = iota + 1
-	// Freed means that the owner's count is lower, or the lock is free, and whoever waits was told.
+	// Freed means that the owner's count was lowered, or that the lock is free and waiters got a message.
 	Freed
-	// Granted means that another process of the queue has the lock, and ReleaseArgs.Next is in the queue.
+	// Granted means that another process in the queue has the lock, and ReleaseArgs.Next is in the queue.
 	Granted
 	// HandedOff means that ReleaseArgs.Next has the lock.
 	HandedOff
 )
 
-// ReleaseReply is what Redis said.
+// ReleaseReply is Redis's answer.
 type ReleaseReply struct {
 	Status Released
 	Token  int64 // fencing token of ReleaseArgs.Next, if HandedOff and ReleaseArgs.Fence was given
-	Spare  int64 // how many tokens above that are its own, too
+	Spare  int64 // how many tokens above Token it also owns
 
-	// Several says, if Freed, that several connections listen to the unlock channel. On a cluster, a plain channel may have more.
+	// Several means, if Freed, that several connections listen to the unlock channel. A plain channel on a cluster
+	// may have more listeners than Redis counts.
 	Several bool
 
-	WithoutQueue bool // it is as it was: the call was sent again without it
-	NoQueue      bool // since the user may not use queues
+	WithoutQueue bool // the queue is unchanged: the call was repeated without it
+	NoQueue      bool // because the user may not use queues
 }
 
 // Release lowers the owner's count. At 0 the lock goes to ReleaseArgs.Next, to the first of the queue, or is free.
@@ -258,7 +259,7 @@ func Release(ctx context.Context, c rueidis.Client, a ReleaseArgs) (ReleaseReply
 	return a.releasedBy(result)
 }
 
-// withoutQueue is the same for a lock without one.
+// withoutQueue returns the same call without a queue.
 func (a *ReleaseArgs) withoutQueue() ReleaseArgs {
 	without := *a
 	if a.Next == "" {
@@ -268,12 +269,13 @@ func (a *ReleaseArgs) withoutQueue() ReleaseArgs {
 	return without
 }
 
-// noQueue reports whether a call may have been refused for its queue: the user may not touch the key, or do what is done with
-// it, something else is there, there is no memory for that, or the slot is on its way to another node of a cluster, which for as long as that takes may
-// have the lock and not the queue. Without the queue the lock works as with those that know nothing of it.
+// noQueue reports whether the queue may be the reason that a call was refused: the user may not touch the key or use
+// its commands, the key holds something else, memory is short, or the slot is moving. During a move, the other
+// cluster node may have the lock and not the queue. Without the queue the lock works as for clients that do not know
+// queues.
 func noQueue(r rueidis.RedisResult) (without, forbidden bool) {
 	err := r.Error()
-	if err == nil { // most of the time, and then nothing is to be allocated
+	if err == nil { // the usual case, which must not allocate
 		return false, false
 	}
 	var said *rueidis.RedisError
@@ -281,28 +283,28 @@ func noQueue(r rueidis.RedisResult) (without, forbidden bool) {
 		return false, false
 	}
 	text := Said(said)
-	if strings.HasPrefix(text, "UNTOLD ") { // it has run
+	if strings.HasPrefix(text, "UNTOLD ") { // the script has run
 		return false, false
 	}
-	forbidden = strings.HasPrefix(text, "NOPERM") || // and of a command in a script, before Redis 7.2 and from then on:
+	forbidden = strings.HasPrefix(text, "NOPERM") || // and for a command in a script, before Redis 7.2 and from then on:
 		strings.Contains(text, "can't run this command") || strings.Contains(text, "no permissions to run")
 	return forbidden || said.IsTryAgain() || strings.HasPrefix(text, "OOM") || strings.Contains(text, wrongType), forbidden
 }
 
-// ReleaseResult is what Release returns.
+// ReleaseResult is the result of Release.
 type ReleaseResult struct {
 	ReleaseReply
 	Err error
 
-	withoutQueue bool // it should be sent without
+	withoutQueue bool // to be repeated without the queue
 }
 
-// ReleaseAll is Release for many locks, also of several cluster slots, sent as one pipeline. The results are in the order of
-// all.
+// ReleaseAll is Release for many locks, also in several cluster slots, sent as one pipeline. The results are in the
+// order of all.
 func ReleaseAll(ctx context.Context, c rueidis.Client, all []ReleaseArgs) []ReleaseResult {
 	results := make([]ReleaseResult, len(all))
 	send := func(build func(script, rueidis.Builder, []string, []string) rueidis.Completed, which []int) (unknown []int) {
-		if len(which) == 0 { // a client that makes spans would show one without a name
+		if len(which) == 0 { // a tracing client would show a span without a name
 			return nil
 		}
 		commands := make([]rueidis.Completed, len(which))
@@ -340,13 +342,13 @@ func ReleaseAll(ctx context.Context, c rueidis.Client, all []ReleaseArgs) []Rele
 	return results
 }
 
-// releaseMemory is the caller's, for the keys and arguments of a call.
+// releaseMemory is the caller's memory for a call's keys and arguments.
 type releaseMemory struct {
 	keys [3]string
 	args [10]string
 }
 
-// call is what to send.
+// call returns the script to send, with its keys and arguments.
 func (a *ReleaseArgs) call(memory *releaseMemory) (s script, keys, args []string) {
 	if a.Ticket != "" {
 		return a.export()
@@ -396,7 +398,7 @@ func (a *ReleaseArgs) releasedBy(r rueidis.RedisResult) (ReleaseReply, error) {
 	return a.released(m)
 }
 
-// released reads the reply of the release script: a number, or a list of the token and how many are spare.
+// released reads the reply of the release script: a number, or a list of the token and the number of spare ones.
 func (a *ReleaseArgs) released(m rueidis.RedisMessage) (ReleaseReply, error) {
 	reply, err := readReleased(m)
 	if err != nil {
@@ -442,7 +444,7 @@ func readReleased(m rueidis.RedisMessage) (ReleaseReply, error) {
 // Hold names an owner's hold on a lock.
 type Hold struct {
 	Name, Owner string
-	Lease       time.Duration // of a reader, if it is not that of the call; sent in whole milliseconds
+	Lease       time.Duration // of a reader, if different from the call's; sent in whole milliseconds
 }
 
 // Renewal is the answer for one hold. The zero value is no answer.
@@ -453,12 +455,12 @@ const (
 	Renewed Renewal = iota + 1
 	// Gone means that the owner does not hold the lock.
 	Gone
-	// Refused means that Redis could not look at this key now, say because it may not be read.
+	// Refused means that Redis could not read this key now, for example because the user may not.
 	Refused
 )
 
-// Renew extends the expiry of all holds to lease from now and answers for each. On a cluster all
-// names have to hash to one slot. On a read/write lock it is for writers.
+// Renew extends the expiry of all holds to lease from now and answers for each. On a cluster all names must hash to
+// one slot. On a read/write lock it is for writers.
 func Renew(ctx context.Context, c rueidis.Client, lease time.Duration, holds []Hold) ([]Renewal, error) {
 	return renew(ctx, c, renewScript, lease, holds)
 }
@@ -482,7 +484,7 @@ func Force(ctx context.Context, c rueidis.Client, name string, p Publish) (bool,
 	return held, nil
 }
 
-// granted reads the reply of the acquire script, if it is a number: the token, or -1.
+// granted reads a number as the reply of the acquire script: the token, or -1.
 func granted(r rueidis.RedisResult) (AcquireReply, error) {
 	n, err := number(r)
 	switch {
@@ -525,7 +527,7 @@ func integer(m rueidis.RedisMessage) (int64, error) {
 	return m.ToInt64()
 }
 
-// refused reads the list with which the acquire script says that another holds the lock. Its status is 0 if the reply is no
+// refused reads the list by which the acquire script reports another holder. Its status is 0 if the reply is not a
 // list.
 func refused(r rueidis.RedisResult) (AcquireReply, error) {
 	m, err := r.ToMessage()
@@ -552,7 +554,7 @@ func refused(r rueidis.RedisResult) (AcquireReply, error) {
 	return AcquireReply{Status: Held, TTL: duration(ttl), Holder: holder, Joined: joined > 0, Behind: joined == 2, Other: other}, nil
 }
 
-// cutOther takes the 1 off the end of a refusal that says that a lock of another kind is in the way.
+// cutOther removes the final 1 of a refusal, which means that a lock of another kind is in the way.
 func cutOther(s []rueidis.RedisMessage) (rest []rueidis.RedisMessage, other bool) {
 	if len(s) != 4 {
 		return s, false
@@ -573,8 +575,8 @@ func numbers(r rueidis.RedisResult) ([]int64, error) {
 	return integers(m)
 }
 
-// integers reads an array of integers. AsIntSlice of rueidis would also take true for 1, a nil for 0
-// and the length of a nested array for a number.
+// integers reads an array of integers. AsIntSlice of rueidis would also take true for 1, a nil for 0 and the length
+// of a nested array for a number.
 func integers(m rueidis.RedisMessage) ([]int64, error) {
 	values, err := m.ToArray()
 	if err != nil {
@@ -590,8 +592,8 @@ func integers(m rueidis.RedisMessage) ([]int64, error) {
 	return s, nil
 }
 
-// unanswered keeps a nil reply, which rueidis reports as a RedisError too, apart from the errors
-// with which a server says that it did not do something.
+// unanswered separates a nil reply, which rueidis also reports as a RedisError, from errors by which a server says
+// that it did not do something.
 func unanswered(err error) error {
 	if rueidis.IsRedisNil(err) {
 		return errors.New("the reply is nil")
@@ -599,7 +601,7 @@ func unanswered(err error) error {
 	return err
 }
 
-// millis is a time as Redis takes it. Most leases are whole seconds, up to a minute: their texts are there.
+// millis formats a time for Redis. Most leases are whole seconds, up to a minute; for these the text is ready.
 func millis(d time.Duration) string {
 	if s := d / time.Second; d%time.Second == 0 && 0 <= s && int(s) < len(wholeSeconds) {
 		return wholeSeconds[s]
@@ -614,8 +616,8 @@ var wholeSeconds = func() (all [61]string) {
 	return all
 }()
 
-// duration is the longest that there is for an expiry more than 292 years away, and of the negative
-// ones, which all mean that there is none, the one that Redis says.
+// duration converts Redis's milliseconds. An expiry more than 292 years away becomes the longest Duration. All
+// negative values mean that there is none, and become Redis's -1 ms.
 func duration(millis int64) time.Duration {
 	if millis > math.MaxInt64/int64(time.Millisecond) {
 		return math.MaxInt64

@@ -18,7 +18,7 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// never is the time at which a permit expires that does not.
+// never is the expiry time of a permit that does not expire.
 const never = "922337203685477"
 
 // permits is a semaphore whose permits expire, on a server.
@@ -38,10 +38,10 @@ func sharedPermits(t *testing.T) permits {
 	return newPermits(t, redistest.Dial(t, redistest.Shared(t)))
 }
 
-// id is that of permit n.
+// id returns the id of permit n.
 func id(n int) (p lua.PermitID) {
 	binary.BigEndian.PutUint64(p[8:], uint64(n))
-	copy(p[:], "\x00\r\n\xff") // any byte can be in it
+	copy(p[:], "\x00\r\n\xff") // it can contain any byte
 	return p
 }
 
@@ -221,7 +221,7 @@ func TestPermitsCancel(t *testing.T) {
 	})
 }
 
-// An expired permit is told from an unknown one as long as it is there.
+// An expired permit differs from an unknown one as long as it exists.
 func TestPermitsReleaseOfExpired(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -236,7 +236,7 @@ func TestPermitsReleaseOfExpired(t *testing.T) {
 	s.requirePermits(2, 0)
 }
 
-// The holder of a permit and a caller who has its id may give it back in one call: only one of them has done so.
+// The holder of a permit and a caller with its id may give it back in one call: only one of them counts.
 func TestPermitsReleaseTwiceInACall(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -249,7 +249,7 @@ func TestPermitsReleaseTwiceInACall(t *testing.T) {
 	s.requirePermits(4, 1)
 }
 
-// A permit that has expired goes to whoever asks next, and Redisson's as well, whose ids may be texts.
+// An expired permit goes to the next to ask, even one of Redisson's, whose ids may be texts.
 func TestPermitsExpire(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -257,7 +257,7 @@ func TestPermitsExpire(t *testing.T) {
 	s.take(1, id(1))
 	s.requirePermits(0, 1)
 
-	// Whoever is refused looks when the next one expires.
+	// A refused process looks when the next permit expires.
 	s.expire(-20*time.Second, id(1))
 	again := s.wait(2, id(2)).Again
 	require.True(t, again > 5*time.Second && again <= 20*time.Second, "%v", again)
@@ -268,7 +268,7 @@ func TestPermitsExpire(t *testing.T) {
 	s.requirePermits(0, 1)
 	s.line()
 
-	// Those that do not expire are looked at once a minute.
+	// If permits do not expire, waiters look once a minute.
 	s.must("ZADD", s.timeouts, never, "0123456789abcdef")
 	p := id(2)
 	_, err := lua.SetPermitLease(t.Context(), s.rdb, s.semaphore(), p, lua.Forever)
@@ -334,7 +334,7 @@ func TestPermitsManyExpired(t *testing.T) {
 	require.Empty(t, ear.said())
 }
 
-// If nobody asks for more, those in line are told to.
+// If nobody asks for more, a message makes those in line ask.
 func TestPermitsManyExpiredWhileOthersWait(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -362,8 +362,8 @@ func TestPermitsManyExpiredWhileOthersWait(t *testing.T) {
 	t.Fatal("not granted")
 }
 
-// A slot is the lowest number that no other permit has, and below the number of all permits; also when Redisson gives permits back, which knows
-// no slots, or has some.
+// A slot is the lowest number that no other permit has, and below the number of all permits. That holds even when
+// Redisson gives permits back, which knows no slots, or has some.
 func TestPermitsSlots(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -497,7 +497,7 @@ func TestPermitsTotal(t *testing.T) {
 	s.requireTTL(long)
 }
 
-// More permits go to whoever waits, and a want beyond all permits makes nobody wait for ever.
+// Added permits go to waiters, and a want beyond all permits makes nobody wait for ever.
 func TestPermitsWakes(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -513,7 +513,7 @@ func TestPermitsWakes(t *testing.T) {
 		s.give(2, id(20))
 		require.Equal(t, []int{0}, s.wait(9, id(1)).Granted)
 	}
-	// One that can be granted later is overtaken 16 times, beside or behind such a one.
+	// A want that can be granted later is overtaken 16 times, beside or behind such a one.
 	for _, i := range []int{1, 3} {
 		s.must("SET", s.name, "2")
 		a = s.request(i)
@@ -553,7 +553,7 @@ func TestPermitsWakes(t *testing.T) {
 	heard(t, ears, "", "", look)
 }
 
-// A permit with a short lease is noticed by those who would sleep longer, and so is a lease that is made shorter.
+// Waiters that would sleep longer notice a permit with a short lease, and a lease that is shortened.
 func TestPermitsShortLeaseIsLookedAt(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -589,7 +589,7 @@ func TestPermitsShortLeaseIsLookedAt(t *testing.T) {
 	s.line(1, 2, 3)
 }
 
-// Renewal never shortens, and brings nothing back.
+// Renewal never shortens, and revives nothing.
 func TestPermitsRenew(t *testing.T) {
 	t.Parallel()
 	s, other := sharedPermits(t), sharedPermits(t)
@@ -623,7 +623,7 @@ func TestPermitsRenew(t *testing.T) {
 	require.False(t, s.look(&p).Found)
 }
 
-// If the counter expires, the permits do with it.
+// If the counter expires, so do the permits.
 func TestPermitsOfACounterThatExpires(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -672,7 +672,7 @@ func TestPermitsForeign(t *testing.T) {
 	require.ErrorIs(t, err, lua.ErrNoCounter)
 }
 
-// What cannot be asked is not sent.
+// Impossible requests are not sent.
 func TestPermitsBadCalls(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -733,7 +733,8 @@ func TestPermitsRights(t *testing.T) {
 	}
 }
 
-// Random calls, sent twice, cancelled or late, with permits that expire: each permit has one owner, and the sum is right.
+// Random calls, sent twice, cancelled or late, with permits that expire: each permit has one owner, and the sum is
+// right.
 func TestPermitsAreLikeTheirModel(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -813,7 +814,7 @@ func TestPermitsAreLikeTheirModel(t *testing.T) {
 	}
 }
 
-// Each want may have a lease of its own; the next to expire is known to those in line.
+// Each want may have a lease of its own; those in line know the next to expire.
 func TestPermitsLeasesOfWants(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -834,7 +835,8 @@ func TestPermitsLeasesOfWants(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A holder trusts in a permit for all of its lease. So it is there for as long, whatever part of a millisecond the server's clock has begun.
+// A holder trusts a permit for all of its lease. So it exists that long, whatever part of a millisecond the server's
+// clock has begun.
 func TestPermitsLastForAllOfTheirLease(t *testing.T) {
 	t.Parallel()
 	s := sharedPermits(t)
@@ -844,7 +846,7 @@ func TestPermitsLastForAllOfTheirLease(t *testing.T) {
 		at, err := s.rdb.Do(t.Context(), s.rdb.B().Time().Build()).AsIntSlice()
 		require.NoError(t, err)
 		call()
-		until := (at[0]*1_000_000 + at[1] + lease.Microseconds()) / 1000 // in this millisecond it is trusted, so that it has not expired
+		until := (at[0]*1_000_000 + at[1] + lease.Microseconds()) / 1000 // in this millisecond it is trusted, so it has not expired
 		if ends := s.number("ZSCORE", s.timeouts, string(p[:])); ends <= until {
 			t.Errorf("the permit expires at %d, and is trusted until %d", ends, until)
 		}

@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	brief      = short             // the lock's expiry for those who will look at it before a grant could end
+	brief      = short             // the lock's expiry for those that look at it before a grant could end
 	grantLease = 100 * time.Second // between lease and long
-	margin     = time.Second       // by which a queue outlasts the sleep of those in it
+	margin     = time.Second       // by which a queue outlasts the sleep of its members
 )
 
-// client is the UUID of a waiting process, and waiter its owner.
+// client returns the UUID of a waiting process, and waiter its owner.
 func client(i int) string { return fmt.Sprintf("%08x-2222-3333-4444-555555555555", i) }
 func waiter(i int) string { return client(i) + ":1" }
 
-// asks is what a process sends that would like to have a place.
+// asks returns the acquire of a process that would like to have a place.
 func (l lab) asks(owner string) lua.AcquireArgs {
 	return lua.AcquireArgs{Name: l.name, Owner: owner, Lease: lease, Count: 1, Queue: l.queue, GrantLease: grantLease}
 }
@@ -40,7 +40,7 @@ func (l lab) acquire(a lua.AcquireArgs) lua.AcquireReply {
 	return got
 }
 
-// join has the waiters ask for the lock that another has.
+// join makes the waiters ask for the lock that another has.
 func (l lab) join(which ...int) {
 	l.t.Helper()
 	for _, i := range which {
@@ -74,7 +74,7 @@ var (
 	handedOff = lua.ReleaseReply{Status: lua.HandedOff}
 )
 
-// places is the queue.
+// places returns the queue.
 func (l lab) places() []string {
 	l.t.Helper()
 	all, err := l.do("ZRANGE", l.queue, "0", "-1").AsStrSlice()
@@ -91,7 +91,7 @@ func (l lab) requirePlaces(want ...string) {
 	require.Equal(l.t, want, l.places())
 }
 
-// requireQueueTTL checks for how long the queue stays.
+// requireQueueTTL checks how long the queue stays.
 func (l lab) requireQueueTTL(want time.Duration) {
 	l.t.Helper()
 	got := time.Duration(l.number("PTTL", l.queue)) * time.Millisecond
@@ -105,7 +105,7 @@ func (l lab) process(i int, sharded ...bool) *ear {
 	return l.listenTo(l.channel+":"+client(i), len(sharded) > 0 && sharded[0])
 }
 
-// given is what a process hears.
+// given returns the messages that a process hears.
 func given(i int, token string) []string {
 	return []string{fmt.Sprintf("%s 100000 0 %s", waiter(i), token)}
 }
@@ -131,7 +131,7 @@ func TestJoin(t *testing.T) {
 	joins(l.asksForToken(waiter(2)), waiter(3), waiter(1), waiter(2)+" f")
 	require.Zero(t, l.number("EXISTS", l.fence))
 
-	for range 2 { // they keep their places, and the queue lasts as long as the one who sleeps longest
+	for range 2 { // they keep their places, and the queue lasts as long as its longest sleeper
 		joins(l.asks(waiter(3)), waiter(3), waiter(1), waiter(2)+" f")
 		joins(l.asksForToken(waiter(2)), waiter(3), waiter(1), waiter(2)+" f")
 		l.requireQueueTTL(short + margin)
@@ -157,7 +157,7 @@ func TestJoin(t *testing.T) {
 	require.Zero(t, l.number("EXISTS", l.queue))
 }
 
-// Whoever does not ask for a place gets none.
+// An acquire that does not ask for a place gets none.
 func TestAcquireThatJoinsNoQueue(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -181,7 +181,7 @@ func TestAcquireThatJoinsNoQueue(t *testing.T) {
 	require.Zero(t, l.number("EXISTS", l.queue))
 }
 
-// A queue goes when nobody in it can still be waiting.
+// A queue goes when none of its members can still be waiting.
 func TestQueueExpires(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, redistest.Dial(t, redistest.Shared(t)))
@@ -191,7 +191,7 @@ func TestQueueExpires(t *testing.T) {
 	require.Zero(t, l.number("EXISTS", l.name))
 }
 
-// A lock without expiry, or with one that is centuries away, has a queue that ends all the same.
+// A lock without expiry, or with one centuries away, has a queue that ends all the same.
 func TestQueueOfALockThatNeverExpires(t *testing.T) {
 	t.Parallel()
 	for _, ttl := range []string{"", "18446744073710", "9223370000000000000"} {
@@ -212,7 +212,7 @@ func TestQueueOfALockThatNeverExpires(t *testing.T) {
 	}
 }
 
-// servers are those on which the scripts speak differently with Redis, or Redis with its clients.
+// servers are those on which the scripts talk differently to Redis, or Redis to its clients.
 func servers(t *testing.T, test func(t *testing.T, l lab, sharded bool)) {
 	t.Helper()
 	t.Run("RESP3", func(t *testing.T) {
@@ -235,7 +235,7 @@ func servers(t *testing.T, test func(t *testing.T, l lab, sharded bool)) {
 	})
 }
 
-// The lock goes round: each that gives it back joins at the end, and only the next one is told.
+// The lock goes round: each releaser joins at the end, and only the next one gets a message.
 func TestReleaseGrantsToTheFirst(t *testing.T) {
 	t.Parallel()
 	servers(t, func(t *testing.T, l lab, sharded bool) {
@@ -299,7 +299,7 @@ func TestGrantIsLikeAnAcquire(t *testing.T) {
 	l.requireTTL(long)
 }
 
-// Nobody listens for a process that was killed: hundreds of them cost one call.
+// Nobody listens for a killed process: hundreds of them cost one call.
 func TestReleasePassesOverTheDead(t *testing.T) {
 	t.Parallel()
 	for _, alive := range []bool{true, false} {
@@ -339,7 +339,7 @@ func TestReleasePassesOverTheDead(t *testing.T) {
 	}
 }
 
-// A releaser that wants the lock again takes its turn, and gets the lock itself if nobody is before it.
+// A releaser that wants the lock again waits its turn, and gets the lock itself if nobody is before it.
 func TestNextJoinsAtTheEnd(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -381,7 +381,7 @@ func TestNextJoinsAtTheEnd(t *testing.T) {
 			a := l.endsFor(row.next)
 			a.Stay = row.stay
 			want := row.want
-			for range 2 { // a repeat finds that it is not mine any more
+			for range 2 { // a repeat finds that it is no longer mine
 				require.Equal(t, want, l.releases(a))
 				want = notHeld
 				require.Equal(t, has(row.owner, "1"), l.fields())
@@ -404,7 +404,7 @@ func TestNextJoinsAtTheEnd(t *testing.T) {
 	}
 }
 
-// A hold has one token, whoever makes it: the releaser, or the waiter that asks.
+// A hold has one token, whichever side makes it: the releaser, or the waiter that asks.
 func TestTokensOfGrants(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Dial(t, redistest.Shared(t))
@@ -495,8 +495,8 @@ func TestTokenOfANextOwner(t *testing.T) {
 	require.Equal(t, freed, l.releases(a))
 }
 
-// One whose lease is shorter than that of a grant has a count of 0 until it asks, and then its own lease, once: a copy of that
-// call that comes late shortens nothing.
+// A waiter with a lease shorter than a grant's has a count of 0 until it asks, and then its own lease, once: a late
+// copy of that call shortens nothing.
 func TestGrantToAShortLease(t *testing.T) {
 	t.Parallel()
 	for _, fenced := range []bool{false, true} {

@@ -65,7 +65,7 @@ func TestSemaphoreOvertakingInOneProcess(t *testing.T) {
 	s.line()
 }
 
-// The first of those that cannot be granted is the one that counts. A want that was granted ends its count.
+// The first of the wants that cannot be granted is the one that counts. A granted want ends its count.
 func TestSemaphoreOvertakingCountsForTheFirst(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -89,7 +89,8 @@ func TestSemaphoreOvertakingCountsForTheFirst(t *testing.T) {
 	s.try(3, []int64{1})
 }
 
-// A want may be larger than there ever will be permits: they do not gather for it for ever, and somebody looks when that ends.
+// A want may be larger than there will ever be permits: they do not gather for it for ever, and a waiter looks when
+// that ends.
 func TestSemaphoreGatheringEnds(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -113,7 +114,7 @@ func TestSemaphoreGatheringEnds(t *testing.T) {
 	s.wait(2, []int64{1})
 }
 
-// Outsiders are told how many permits are free, and only when there are outsiders and permits.
+// Outsiders hear how many permits are free, and only when there are outsiders and permits.
 func TestSemaphoreOutsiders(t *testing.T) {
 	t.Parallel()
 	test := func(t *testing.T, dial func() rueidis.Client, sharded bool) {
@@ -167,7 +168,7 @@ func TestSemaphoreOutsiders(t *testing.T) {
 	})
 }
 
-// Where no queue can be, everybody is told, and those in a queue as well.
+// Where no queue can be, all get the message, including members of a queue.
 func TestSemaphoreWithoutQueue(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -187,7 +188,7 @@ func TestSemaphoreWithoutQueue(t *testing.T) {
 	require.Equal(t, []int{0}, s.use(a).Granted)
 }
 
-// Redisson's calls come in between: its permits are as good as ours, and there may be fewer than were kept.
+// Redisson's calls come in between: its permits count like ours, and there may be fewer than were reserved.
 func TestSemaphoreBesideRedisson(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -205,7 +206,7 @@ func TestSemaphoreBesideRedisson(t *testing.T) {
 	require.Zero(t, s.free())
 }
 
-// Whoever is refused learns when the counter ends, and the counter keeps its end.
+// A refused process learns when the counter ends, and the counter keeps its end.
 func TestSemaphoreExpires(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -226,7 +227,7 @@ func TestSemaphoreExpires(t *testing.T) {
 	s.requireTTL(noExpiry)
 }
 
-// A queue in which nobody asks any more goes, and so does the record.
+// A queue that nobody asks in any more goes, and so does the record.
 func TestSemaphoreLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -237,7 +238,7 @@ func TestSemaphoreLeavesNothing(t *testing.T) {
 	}
 }
 
-// Keys that hold something else are errors, and nothing is changed.
+// Keys with another content are errors, and nothing is changed.
 func TestSemaphoreForeign(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(s sem){
@@ -299,8 +300,8 @@ func TestSemaphoreWithoutMemory(t *testing.T) {
 	s.wait(1, []int64{2}, 0)
 }
 
-// Random calls of processes that hear what they are told, some of which are sent twice, cancelled or late, and some processes stop or die: permits are
-// neither lost nor made, and nobody sleeps while there are permits for it.
+// Random calls of processes that hear their messages. Some are sent twice, cancelled or late, and some processes stop
+// or die. Permits are neither lost nor made, and nobody sleeps while its permits are free.
 func TestSemaphoreIsLikeItsModel(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -316,7 +317,7 @@ func TestSemaphoreIsLikeItsModel(t *testing.T) {
 		m.step()
 		m.check()
 	}
-	// All stop asking for more, and give back: everybody gets what it waits for.
+	// All stop asking for more, and give back: every wait is served.
 	for range 1000 {
 		busy := false
 		for _, p := range m.processes {
@@ -347,7 +348,7 @@ type semProcess struct {
 	held  int64
 }
 
-// semModel is what the scripts are to make of a semaphore.
+// semModel is the expected state of a semaphore.
 type semModel struct {
 	sem
 	random    *rand.Rand
@@ -391,7 +392,7 @@ func (m *semModel) step() {
 	}
 }
 
-// call is one request of a process: it gives n back, and wants what its waiters want. Then those who are told to look do so.
+// call is one request of a process: it gives n back, and wants permits for its waiters. Then notified processes look.
 func (m *semModel) call(p *semProcess, n int64, twice bool) {
 	m.t.Helper()
 	a := m.request(p.id)
@@ -410,7 +411,7 @@ func (m *semModel) call(p *semProcess, n int64, twice bool) {
 	m.hear()
 }
 
-// hear has those look that were told to.
+// hear makes notified processes look.
 func (m *semModel) hear() {
 	m.t.Helper()
 	for _, p := range m.processes {
@@ -435,7 +436,7 @@ func (m *semModel) check() {
 	if free == 0 || waits == 0 {
 		return
 	}
-	// All who were told have looked. So the first want of the first in line does not fit, or none would wait.
+	// All notified processes have looked. So the first want of the first in line does not fit, or none would wait.
 	first := m.places()[0]
 	for _, p := range m.processes {
 		if client(p.id) == first {
@@ -454,12 +455,12 @@ func (m *semModel) check() {
 	}
 }
 
-// semaphoreCommands are those that the script needs.
+// semaphoreCommands are the commands that the script needs.
 var semaphoreCommands = []string{
 	"get", "hdel", "hmget", "hset", "incrby", "mget", "pexpire", "pttl", "publish", "pubsub|numsub", "set", "time", "zadd", "zrange", "zrem",
 }
 
-// Semaphores work for a user that may do nothing else. Each right is needed.
+// Semaphores work for a user with these rights alone. Each right is needed.
 func TestSemaphoreRights(t *testing.T) {
 	t.Parallel()
 	srv := redistest.Start(t)
@@ -504,7 +505,7 @@ func TestSemaphoreRights(t *testing.T) {
 	}
 }
 
-// limited is the connection of a user that may call so many commands in scripts, for these keys.
+// limited returns the connection of a user that may call these commands in scripts, for these keys.
 func (s sem) limited(addr string, commands []string, keys ...string) rueidis.Client {
 	s.t.Helper()
 	rule := []string{"ACL", "SETUSER", "limited", "reset", "resetchannels", "on", ">secret", "&" + s.channel + "*", "+@connection", "+evalsha", "+eval"}

@@ -15,10 +15,10 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// keep is for how long permits are kept for whoever was told to look: longer than any test takes.
+// keep is how long permits are reserved for a notified process: longer than any test takes.
 const keep = 50 * time.Second
 
-// minute is for how long everybody sleeps who hears nothing.
+// minute is how long everybody sleeps without messages.
 const minute = time.Minute
 
 // sem is a semaphore on a server.
@@ -40,7 +40,7 @@ func sharedSem(t *testing.T) sem {
 	return newSem(t, redistest.Dial(t, redistest.Shared(t)))
 }
 
-// request is a new one of process i.
+// request returns a new request of process i.
 func (s sem) request(i int) lua.SemaphoreArgs {
 	s.numbers[i]++
 	return lua.SemaphoreArgs{
@@ -58,7 +58,7 @@ func (s sem) use(a lua.SemaphoreArgs) lua.SemaphoreReply {
 	return r
 }
 
-// record is the key of what came of the last request of process i.
+// record returns the key of the outcome of process i's last request.
 func (s sem) record(i int) string { return s.requests + ":" + client(i) }
 
 // wait asks for permits for the waiters of a process, and requires which of them get some.
@@ -83,7 +83,7 @@ func (s sem) asks(i int, wants []int64, waits bool, granted ...int) lua.Semaphor
 	return r
 }
 
-// release gives permits back, and requires that so many are free.
+// release gives permits back, and requires that number of free ones afterwards.
 func (s sem) release(i int, n, free int64) {
 	s.t.Helper()
 	a := s.request(i)
@@ -101,13 +101,13 @@ func (s sem) free() int64 {
 	return n
 }
 
-// process listens to what a process is told.
+// process listens to the messages to a process.
 func (s sem) process(i int) *ear {
 	s.t.Helper()
 	return s.lab.process(i, s.sharded)
 }
 
-// line requires which processes are in the queue.
+// line requires these processes in the queue.
 func (s sem) line(want ...int) {
 	s.t.Helper()
 	var clients []string
@@ -121,7 +121,8 @@ func (s sem) line(want ...int) {
 	require.Equal(s.t, len(want), len(n), "each has a field, and nobody else")
 }
 
-// heard requires what was said to processes, one after the other; "" stands for nothing, and so does what tells them to look later.
+// heard requires these messages to the processes, one after the other; "" stands for nothing, or a hint to look
+// later.
 func heard(t *testing.T, ears []*ear, want ...string) {
 	t.Helper()
 	heardAll(t, ears, true, want...)
@@ -137,7 +138,7 @@ func heardAll(t *testing.T, ears []*ear, now bool, want ...string) {
 
 const look = "? 0"
 
-// later passes the time of places and of the watch by changing what Redis has of them.
+// later advances the time of places and of the watch by changing their data in Redis.
 func (s sem) later(by time.Duration) {
 	s.t.Helper()
 	fields, err := s.do("HGETALL", s.requests).AsStrMap()
@@ -217,7 +218,7 @@ func TestSemaphoreRepeat(t *testing.T) {
 		}
 		s.line(1)
 
-		// What is given back is given back once, and what is taken of it is taken once.
+		// Permits are given back once, and those taken of them are taken once.
 		b := s.request(1)
 		b.N, b.Wants = 4, []int64{1, 9}
 		require.Equal(t, lua.SemaphoreReply{Free: 5, Done: 1, Granted: []int{0}, Again: minute}, s.use(b))
@@ -241,7 +242,7 @@ func TestSemaphoreCancel(t *testing.T) {
 		gives     int64
 		ran       bool
 		want      []int64
-		cancelled int64 // what is free then, of 3
+		cancelled int64 // free permits after that, of 3
 	}{
 		"after it took some":              {0, true, []int64{2, 2, 1}, 3},
 		"before it ran":                   {0, false, []int64{2}, 3},
@@ -269,7 +270,7 @@ func TestSemaphoreCancel(t *testing.T) {
 	}
 }
 
-// What a cancelled request took goes to whoever waits for it.
+// The permits of a cancelled request go to waiters.
 func TestSemaphoreCancelWakes(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -314,7 +315,8 @@ func TestSemaphoreRecord(t *testing.T) {
 	}
 }
 
-// A copy of a call that comes when the process has made another one does nothing, whether it ran before, and whatever it is.
+// A copy of a call that comes after another call of the process does nothing, whether it ran before, and whatever it
+// is.
 func TestSemaphoreLateCopies(t *testing.T) {
 	t.Parallel()
 	for _, ran := range []bool{false, true} {
@@ -354,7 +356,7 @@ func TestSemaphoreLateCopies(t *testing.T) {
 	}
 }
 
-// A release tells those for whom there are permits, in their order, and no more.
+// A release notifies the waiters for whom there are permits, in order, and no others.
 func TestSemaphoreWakesWhoFits(t *testing.T) {
 	t.Parallel()
 	servers(t, func(t *testing.T, l lab, sharded bool) {
@@ -376,7 +378,7 @@ func TestSemaphoreWakesWhoFits(t *testing.T) {
 		s.release(9, 0, 5)
 		heardAll(t, ears, false, "", "", "", "", "")
 
-		// What is kept for them nobody else gets, and those before them do.
+		// Nobody else gets their reserved permits, except those before them.
 		s.try(9, []int64{1})
 		s.wait(5, []int64{1})
 		s.line(1, 2, 3, 4, 5)
@@ -389,7 +391,7 @@ func TestSemaphoreWakesWhoFits(t *testing.T) {
 	})
 }
 
-// watchedIn is what one in line is told that is to look when so much time is over.
+// watchedIn is the message that makes a process in line look after d.
 func (s sem) watchedIn(d time.Duration) string { return fmt.Sprintf("? %d", d.Milliseconds()) }
 
 // A call that gives back and takes again serves those in line first.
@@ -419,7 +421,7 @@ func TestSemaphoreReleaseAndWait(t *testing.T) {
 	s.line(1)
 }
 
-// Whoever leaves makes way, and what was kept for it goes to others.
+// A process that leaves makes way, and its reserved permits go to others.
 func TestSemaphoreLeave(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -479,7 +481,7 @@ func TestSemaphorePlaceWithoutField(t *testing.T) {
 	require.Zero(t, s.number("EXISTS", s.queue))
 }
 
-// A process that is stopped is passed over when what was kept for it has been kept for long enough: another one was told to look then.
+// A stopped process is passed over after its reservation time: a message made another one look then.
 func TestSemaphoreStopped(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)
@@ -502,7 +504,7 @@ func TestSemaphoreStopped(t *testing.T) {
 	s.line(4, 1)
 }
 
-// Where processes come and go, those that join the line look in case that one is stopped. So nobody need be told to.
+// Where processes come and go, those that join the line look in case one is stopped. So no message is needed.
 func TestSemaphoreWatchersComeAlong(t *testing.T) {
 	t.Parallel()
 	s := sharedSem(t)

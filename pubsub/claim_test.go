@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// claimed is a line of n waiters, the first of them claimed.
+// claimed returns a line of n waiters, the first of them claimed.
 func (d *manualHub) claimed(n int) []*Waiter {
 	d.t.Helper()
 	ws := d.line(n)
@@ -19,7 +19,7 @@ func (d *manualHub) claimed(n int) []*Waiter {
 	return ws
 }
 
-// claimOf is Hub.Claim for those who want the waiter alone.
+// claimOf is Hub.Claim without the second result.
 func claimOf(h *Hub, q Queue) *Waiter {
 	w, _ := h.Claim(q)
 	return w
@@ -27,7 +27,7 @@ func claimOf(h *Hub, q Queue) *Waiter {
 
 func requireGranted(t *testing.T, w *Waiter) {
 	t.Helper()
-	require.Len(t, w.turn, 1, "not told")
+	require.Len(t, w.turn, 1, "no signal")
 	granted, err := w.News()
 	require.True(t, granted)
 	require.NoError(t, err)
@@ -75,7 +75,7 @@ func TestGrants(t *testing.T) {
 	require.Zero(t, d.hub.Len())
 }
 
-// I6: what comes during a claim is not lost, however the claim ends.
+// I6: news during a claim is not lost, however the claim ends.
 func TestNewsDuringAClaim(t *testing.T) {
 	t.Parallel()
 	for name, news := range map[string]func(d *manualHub, ws []*Waiter){
@@ -117,7 +117,7 @@ func abandon(t *testing.T, w *Waiter) {
 	require.Equal(t, Claimed, w.Leave(), "still")
 }
 
-// Without news a claim that ends leaves everybody asleep: what the claimant does then is published.
+// Without news the end of a claim leaves everybody asleep: the claimant's next action is published.
 func TestClaimEnds(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -141,8 +141,8 @@ func TestClaimEnds(t *testing.T) {
 	require.Zero(t, d.hub.Len())
 }
 
-// A waiter that gave up keeps the place of a turn until its claimant leaves for it (I10), and then the
-// next one is woken: what the claim came to may be an unlock that only the claimant knows of.
+// A waiter that gave up keeps the place of a turn until its claimant leaves for it (I10). Then the next one wakes:
+// the outcome of the claim may be an unlock known only to the claimant.
 func TestClaimedWaiterGivesUp(t *testing.T) {
 	t.Parallel()
 	for _, end := range []func(w *Waiter) bool{
@@ -232,7 +232,7 @@ func TestRefusalDuringAClaim(t *testing.T) {
 	}
 }
 
-// A waiter that was told to leave is not claimed; one that joined behind it is.
+// A stopped waiter is not claimed; one that joined behind it is.
 func TestClaimPassesByTheRefused(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -294,7 +294,7 @@ func TestClaimAndClose(t *testing.T) {
 		d.hub.Close()
 		d.hub.Wake(d.q())
 		topic.expired()
-		require.Len(t, ws[0].turn, 1, "told, though it is claimed")
+		require.Len(t, ws[0].turn, 1, "signalled, although it is claimed")
 		require.ErrorIs(t, refusal(ws[0]), ErrClosed)
 		requireClosed(t, ws[1])
 		end(ws[0])
@@ -304,7 +304,7 @@ func TestClaimAndClose(t *testing.T) {
 	}
 }
 
-// claimStep is a step of the model that has to do with claims.
+// claimStep is a step of the model for claims.
 func (m *model) claimStep() string {
 	if !m.claimed && m.rnd.IntN(4) == 0 {
 		return m.passStep()
@@ -368,7 +368,7 @@ func (m *model) claimStep() string {
 	}
 }
 
-// passStep is the end of a hold that goes on as that of the next waiter.
+// passStep is the end of a hold that is passed on to the next waiter.
 func (m *model) passStep() string {
 	var next *Waiter
 	if i := slices.IndexFunc(m.queue, func(w *Waiter) bool { return w.err == nil }); i >= 0 {
@@ -388,7 +388,7 @@ func (m *model) passStep() string {
 	return "passed on"
 }
 
-// taker says whether it can be passed a lock, and from whom it was.
+// taker says whether it can take a lock, and records from whom it did.
 type taker struct {
 	can       bool
 	by        any
@@ -403,8 +403,8 @@ func (k *taker) Take(from any, outsiders bool) bool {
 	return k.can
 }
 
-// The lock goes to the first that waits, if it can have it and nobody has the turn. Whoever has the process's
-// place cannot: an attempt has to take it out of Redis's queue.
+// The lock goes to the first waiter, if that can have it and nobody has the turn. A waiter with the process's place
+// cannot: an attempt must take it out of Redis's queue.
 func TestPass(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
@@ -456,7 +456,7 @@ func TestPass(t *testing.T) {
 	}
 }
 
-// Outsiders are those who were told of an unlock a second ago at most.
+// Outsiders are listeners that got an unlock message within the last second.
 func TestPassBesideOutsiders(t *testing.T) {
 	t.Parallel()
 	still(t, func(t *testing.T) {
@@ -523,15 +523,15 @@ func (m *model) turnEnded(w *Waiter) {
 	m.out(w)
 }
 
-// out is for a waiter that was told that it has the lock, and is out of the queue.
+// out is for a waiter that learned that it has the lock, and is out of the queue.
 func (m *model) out(w *Waiter) {
 	if m.turn == w {
 		m.turn = nil
 	}
-	if m.turn == nil { // otherwise the one that has the turn may still have been given the lock before
+	if m.turn == nil { // otherwise the one with the turn may still have been given the lock before
 		m.given = 0
 	}
-	require.Len(m.t, w.turn, 1, "not told: %v", m.steps)
+	require.Len(m.t, w.turn, 1, "no signal: %v", m.steps)
 	<-w.turn
 	granted, _ := w.News()
 	require.True(m.t, granted)
@@ -541,7 +541,7 @@ func (m *model) out(w *Waiter) {
 	m.drop(w)
 }
 
-// placeStep has the waiter that has the turn, or the claimant of one, take the process's place.
+// placeStep makes the waiter with the turn, or its claimant, take the process's place.
 func (m *model) placeStep() string {
 	w := m.turn
 	if w == nil {
@@ -623,7 +623,7 @@ func (m *model) grantStep() string {
 	}
 }
 
-// A claim says whether somebody who is not in line was told of an unlock lately.
+// A claim reports whether listeners out of line lately got an unlock message.
 func TestClaimBesideOutsiders(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

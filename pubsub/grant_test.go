@@ -11,10 +11,10 @@ import (
 	"github.com/go-rlock/rlock/internal/require"
 )
 
-// grants is the channel on which this process alone is told.
+// grants returns the channel for messages to this process alone.
 func grants(ch Channel) Channel { return Channel{ch.Name + ":" + me, ch.Sharded} }
 
-// placed is a line of n waiters, the first of them with the process's place, as its owner.
+// placed returns a line of n waiters, the first of them with the process's place, as owner.
 func (d *manualHub) placed(owner string, n int) []*Waiter {
 	d.t.Helper()
 	ws := d.line(n)
@@ -46,7 +46,7 @@ func (d *manualHub) requireGiven(w *Waiter, want Grant, others ...*Waiter) {
 	require.Nil(d.t, w.place)
 }
 
-// said is the waiter's grant as the message had it.
+// said returns the waiter's grant as the message had it.
 func said(w *Waiter) Grant {
 	g := *w.Given()
 	g.Crossed = false
@@ -81,7 +81,7 @@ func TestGrantsOfOtherProcesses(t *testing.T) {
 	}
 }
 
-// A message that is no grant, or only looks like one, has the lock looked at by whoever has a place.
+// A message that is no grant, or only looks like one, makes the waiter with a place look at the lock.
 func TestUnknownMessages(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -102,7 +102,7 @@ func TestUnknownMessages(t *testing.T) {
 	}
 }
 
-// A grant is for the owner that it names, and for nobody else.
+// A grant is for the owner in it, and for nobody else.
 func TestGrantToAnotherOwner(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -131,7 +131,7 @@ func TestGrantToAnotherOwner(t *testing.T) {
 	d.requireGiven(ws[1], aGrant)
 }
 
-// A grant that arrives in the turn of its waiter waits for the end of the turn, which may bring the lock, too.
+// A grant that arrives in its waiter's turn waits for the end of the turn, which may bring the lock, too.
 func TestGrantInATurn(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(d *manualHub, ws []*Waiter){
@@ -236,8 +236,8 @@ func TestGrantInAClaim(t *testing.T) {
 	}
 }
 
-// A waiter that is told to leave in the same moment has the lock if the grant comes first, and its caller gives it back
-// if it does not want it.
+// A waiter stopped at the same moment has the lock if the grant comes first, and its caller gives it back if it does
+// not want it.
 func TestGrantToAStoppedWaiter(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]func(d *manualHub, w *Waiter){
@@ -317,7 +317,7 @@ func TestOnePlace(t *testing.T) {
 	require.Zero(t, d.topic().places)
 }
 
-// '00' is for those who have no place. It is not lost for one that has taken the place, and then does not get it.
+// '00' is for processes without a place. It is not lost for one that has taken the place, and then does not get it.
 func TestUnlockForOutsiders(t *testing.T) {
 	t.Parallel()
 	outsiders := func(d *manualHub) { d.hub.message(d.ch, "00") }
@@ -367,7 +367,8 @@ func TestUnlockForOutsiders(t *testing.T) {
 	})
 }
 
-// '? <ms>' has the lock looked at then, or earlier if that was to be: also if it comes before the answer to an attempt.
+// '? <ms>' makes a waiter look at the lock then, or at an earlier time already set, even if it comes before the
+// answer to an attempt.
 func TestLook(t *testing.T) {
 	t.Parallel()
 	const rounding = time.Millisecond
@@ -423,7 +424,7 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// Those behind one that was given the lock sleep as long as its lease, whatever the holder before had.
+// Waiters behind one that got the lock sleep as long as its lease, whatever the holder before had.
 func TestTimerAfterAGrantOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -466,7 +467,7 @@ func TestPlacesOfSeveralQueues(t *testing.T) {
 	d.requireGiven(ws[0], aGrant, b)
 }
 
-// The subscription is live while both of its channels are, and asked for anew if one of them is lost.
+// The subscription is live while both of its channels are, and requested again if one of them is lost.
 func TestHalfASubscription(t *testing.T) {
 	t.Parallel()
 	d := newManualHub(t)
@@ -535,7 +536,7 @@ func (s site) parkPlaced(ch Channel, owner string, n int) []*Waiter {
 	return ws
 }
 
-// place has the first waiter ask again, and take the place.
+// place makes the first waiter ask again, and take the place.
 func (s site) place(ch Channel, w *Waiter, owner string) {
 	s.t.Helper()
 	s.publish(ch, "0")
@@ -545,7 +546,7 @@ func (s site) place(ch Channel, w *Waiter, owner string) {
 	w.Held(-1, true)
 }
 
-// grant gives the lock to an owner for so long that the test is over before: those behind it ask when it ends.
+// grant gives the lock to an owner for longer than the test: waiters behind it ask when it ends.
 func (s site) grant(ch Channel, owner string) {
 	s.t.Helper()
 	s.publish(grants(ch), fmt.Sprintf("%s %d 0 7", owner, recovery.Milliseconds()))
@@ -579,7 +580,7 @@ func TestGrantsOnAServer(t *testing.T) {
 			s.place(ch, ws[1], "p")
 			_, err := s.do(s.rdb.B().ClientKill().TypePubsub().Build()).AsInt64()
 			require.NoError(t, err)
-			awaitTurn(t, ws[1], recovery) // whoever releases meanwhile finds that nobody listens
+			awaitTurn(t, ws[1], recovery) // a release meanwhile finds that nobody listens
 			require.True(t, ws[1].Listens())
 			require.True(t, ws[1].TakePlace("p"))
 			s.grant(ch, "p")
@@ -621,7 +622,7 @@ func TestForbiddenGrants(t *testing.T) {
 	}
 }
 
-// Grants on a cluster, before and after the slot moves. A place does not outlive the subscription unnoticed.
+// Grants on a cluster, before and after the slot moves. The loss of the subscription ends the place.
 func TestGrantsOnACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -664,7 +665,7 @@ func TestGrantsOnACluster(t *testing.T) {
 	})
 }
 
-// heir says whether it inherits, and from whom it has.
+// heir says whether it inherits, and records from whom it has.
 type heir struct {
 	name string
 	can  bool

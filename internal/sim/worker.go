@@ -44,7 +44,7 @@ func (k *worker) run() {
 	}
 }
 
-// sleep reports false if the work is over.
+// sleep returns false if the work is over.
 func (k *worker) sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -70,7 +70,7 @@ func (k *worker) about(mean time.Duration) time.Duration {
 
 func (k *worker) chance(p float64) bool { return k.r.Float64() < p }
 
-// want is what a worker is about to lock.
+// want is a worker's next lock or locks.
 type want struct {
 	lock  rlock.Locker
 	do    func(context.Context, func(context.Context) error) error // its Do
@@ -87,7 +87,7 @@ type part struct {
 	oracle *oracle
 	shared bool
 	fixed  bool // its hold may end by itself
-	asked  bool // it wants to know if somebody waits
+	asked  bool // it wants to know whether somebody waits
 	least  time.Duration
 
 	lingers time.Duration
@@ -97,7 +97,7 @@ func (w want) isFixed() bool {
 	return slices.ContainsFunc(w.parts, func(p part) bool { return p.fixed })
 }
 
-// choose draws what to lock, beginning with a name.
+// choose draws the locks, beginning with a name.
 func (k *worker) choose(at int) want {
 	w := k.single(at)
 	if w.parts[0].oracle.name.Kind == Quorum || w.upper != nil || at+1 >= len(k.names) || !k.chance(k.world().plan.Many) {
@@ -179,7 +179,7 @@ func (k *worker) options(p *part) []rlock.Option {
 	return all
 }
 
-// odd are options that change how long a hold lasts.
+// odd returns options that change how long a hold lasts.
 func (k *worker) odd(p *part) []rlock.Option {
 	kind := p.oracle.name.Kind
 	if kind == Quorum || !k.chance(k.world().plan.Odd) {
@@ -205,7 +205,7 @@ func (k *worker) odd(p *part) []rlock.Option {
 	return []rlock.Option{rlock.WithMinHold(p.least)}
 }
 
-// section locks, works and unlocks once. It reports false if the process is over.
+// section locks, works and unlocks once. It returns false if the process is over.
 func (k *worker) section(outer context.Context, from int) bool {
 	if from >= len(k.names) {
 		return true
@@ -238,13 +238,13 @@ func (k *worker) section(outer context.Context, from int) bool {
 	return k.process.ctx.Err() == nil
 }
 
-// tookTime spends a moment if a call failed at once, since an earlier one goes on in the background: the loop of a real caller takes time. It reports
-// false if the work is over.
+// tookTime spends a moment if a call failed at once because an earlier one goes on in the background: the loop of a
+// real caller takes time. It returns false if the work is over.
 func (k *worker) tookTime(began time.Time) bool {
 	return time.Since(began) > 0 || k.sleep(k.process.ctx, time.Millisecond)
 }
 
-// begin notes that the process has to do with locks, until the function that it returns is called.
+// begin notes that the process is using locks, until the returned function is called.
 func (k *worker) begin(w want) func() {
 	add := func(n int) {
 		k.world().mu.Lock()
@@ -287,7 +287,7 @@ func (k *worker) do(outer context.Context, w want, began time.Time) bool {
 	return k.process.ctx.Err() == nil && !errors.Is(err, rlock.ErrClosed)
 }
 
-// work is what a section does.
+// work is the work inside a section.
 func (k *worker) work(ctx context.Context, w want, sections []*section) {
 	plan := k.world().plan
 	if k.chance(plan.Nest) {
@@ -308,7 +308,7 @@ func (k *worker) work(ctx context.Context, w want, sections []*section) {
 	}
 }
 
-// hold is how long a section lasts.
+// hold lasts as long as a section.
 func (k *worker) hold(ctx context.Context) {
 	plan := k.world().plan
 	d := k.about(plan.Hold)
@@ -327,7 +327,7 @@ func (k *worker) detach(ctx context.Context) {
 	})
 }
 
-// lock calls Lock or TryLock, which it may leave.
+// lock calls Lock or TryLock, and may leave the call.
 func (k *worker) lock(outer context.Context, w want) (context.Context, rlock.UnlockFunc, error) {
 	o := w.parts[0].oracle
 	asks, wait, latest := k.leaves(outer)
@@ -348,7 +348,7 @@ func (k *worker) lock(outer context.Context, w want) (context.Context, rlock.Unl
 	return ctx, unlock, err
 }
 
-// leaves draws whether a call is left: its ctx, its wait, below 0 if that has no bound, and by when it has to return.
+// leaves draws whether the caller leaves: the call's ctx, its wait, below 0 if unbounded, and when it must return.
 func (k *worker) leaves(outer context.Context) (asks context.Context, wait time.Duration, latest time.Time) {
 	plan, began := k.world().plan, time.Now()
 	asks, wait = outer, -1
@@ -376,7 +376,7 @@ func (k *worker) leaves(outer context.Context) (asks context.Context, wait time.
 	return asks, wait, latest
 }
 
-// leastAttempt is how long the first attempt of a TryLock may take whatever its wait is.
+// leastAttempt is the time allowed to the first attempt of a TryLock, however short its wait is.
 func (k *worker) leastAttempt() time.Duration {
 	if k.process.plan.Options.Replicas > 0 {
 		return 2 * time.Second // and as long for the replicas
@@ -384,7 +384,7 @@ func (k *worker) leastAttempt() time.Duration {
 	return time.Second
 }
 
-// wait notes that a call waits, until the function that it returns is called.
+// wait notes that a call waits, until the returned function is called.
 func (k *worker) wait(w want) func() {
 	v := &waiter{process: k.process, began: time.Now(), gate: w.upper != nil}
 	for _, p := range w.parts {
@@ -414,14 +414,14 @@ func (k *worker) wait(w want) func() {
 	}
 }
 
-// enter tells the oracles.
+// enter notifies the oracles of a section.
 func (k *worker) enter(ctx context.Context, w want, asked time.Time) []*section {
 	var all []*section
 	for _, p := range w.parts {
 		s := &section{process: k.process, ctx: ctx, shared: p.shared, fixed: w.isFixed()}
 		if len(w.parts) == 1 {
-			s.minHold = p.least        // of several, nobody here knows when each was had
-			s.owner = rlock.Owner(ctx) // of several it tells the last
+			s.minHold = p.least        // of several, nobody here knows when each was acquired
+			s.owner = rlock.Owner(ctx) // of several it is the last one's
 			if p.asked && w.upper == nil {
 				s.asked = rlock.Asked(ctx)
 			}
@@ -435,7 +435,7 @@ func (k *worker) enter(ctx context.Context, w want, asked time.Time) []*section 
 	return all
 }
 
-// leave tells the oracles that the section is about to be unlocked. It reports whether it may have been lost.
+// leave announces the coming unlock of a section to the oracles. It reports whether the section may have been lost.
 func (k *worker) leave(ctx context.Context, w want, sections []*section) bool {
 	excused := ctx.Err() != nil
 	for i, s := range sections {
@@ -480,11 +480,11 @@ func (k *worker) again(ctx context.Context, w want) {
 		k.check(o, "Lock of the same again", err, ctx.Err() != nil)
 		return
 	}
-	defer func() { _ = unlock() }() // the section tells
+	defer func() { _ = unlock() }() // the section notices
 	k.sleep(inner, k.about(k.world().plan.Hold))
 }
 
-// upgrade makes the writer of a reader for a while.
+// upgrade turns a reader into the writer for a while.
 func (k *worker) upgrade(ctx context.Context, w want, reader *section) {
 	o := w.parts[0].oracle
 	began := time.Now()

@@ -20,26 +20,26 @@ import (
 
 const (
 	tick = 50 * time.Millisecond
-	// grantLease is for how long a lock that was handed to another process is its, see docs/guarantees.md.
+	// grantLease is how long a lock belongs to the process that it was handed to, see docs/guarantees.md.
 	grantLease = 2 * time.Second
-	// placeLease is for how long the place of a waiter in the queue of a fair lock stays.
+	// placeLease is how long a waiter's place in the queue of a fair lock lasts.
 	placeLease = 5 * time.Second
-	// longestClimb is for how long one that wants several locks may have some of them in hand and wait for the others.
+	// longestClimb is how long a Lock of several may hold some of them while it waits for the others.
 	longestClimb = 5 * time.Second
 )
 
-// world is a plan that runs.
+// world is a running plan.
 type world struct {
 	plan    *Plan
 	change  func(string) string                  // puts bugs into scripts; nil: there are none
-	wrong   func(cmd string, args []string) bool // has servers answer a command with 0; nil: they run all
+	wrong   func(cmd string, args []string) bool // makes servers answer a command with 0; nil: they run all
 	began   time.Time
 	trace   trace
 	servers []*server
 	locks   []*oracle
 	all     []*process
 	of      map[string]*oracle // by its keys
-	far     time.Duration      // the longest way to a server
+	far     time.Duration      // the longest latency to a server
 	circles *circles           // nil: locks are taken in one order
 	ticks   int
 
@@ -49,26 +49,26 @@ type world struct {
 	faults sync.WaitGroup
 	work   sync.WaitGroup
 
-	mu         sync.Mutex // guards the following
+	mu         sync.Mutex // guards the fields below
 	r          *rand.Rand
 	active     int                  // faults
 	disturbing time.Time            // when the first of these began
 	outage     time.Duration        // the longest time with one
 	connected  bool                 // all processes are
 	unlocked   map[string]time.Time // owners, by when their unlock returned
-	holding    map[string]int       // how many sections have an owner
+	holding    map[string]int       // sections by owner
 	kept       map[string]struct{}  // owners that a process may have had after an unlock
-	ghosts     map[string]time.Time // what the server has of nobody, by when it was seen
+	ghosts     map[string]time.Time // the server's fields of nobody, by when they were seen
 	lastFault  time.Time            // when the last one ended
 	ended      int                  // processes that were killed or closed
 	waiting    map[*waiter]struct{}
-	used       map[*oracle]struct{} // those that have to be looked at
+	used       map[*oracle]struct{} // those to be looked at
 	violations []Violation
 
 	conversation []string // until the first of these
 }
 
-// process is one Client, and one for each further server.
+// process is one Client, and one more for each further server.
 type process struct {
 	world  *world
 	number int
@@ -76,24 +76,24 @@ type process struct {
 	ways   []*way
 	redis  []rueidis.Client
 	locks  []*rlock.Client
-	dead   atomic.Bool // killed: what it does is of no account
-	ended  atomic.Bool // killed, or its Clients are closed: what it left ends with its lease
+	dead   atomic.Bool // killed: its actions do not count
+	ended  atomic.Bool // killed, or its Clients are closed: its leftovers end with their leases
 	ctx    context.Context
 	stop   context.CancelFunc
 	closed sync.WaitGroup
 
-	// world.mu guards the following.
+	// world.mu guards the fields below.
 	active  int                   // faults of its own, or of its server
 	over    time.Time             // when it was ended
 	began   time.Time             // when the first of these began, or of the last ones
 	faulted time.Time             // when the last of these ended
 	longest time.Duration         // any of these, so far
-	busy    map[*oracle]int       // calls, and sections, that have to do with it
+	busy    map[*oracle]int       // calls, and sections, that use it
 	many    map[*oracle]int       // those that lock several at once
 	keeps   map[*oracle]time.Time // until when it may have it after an unlock, see WithLinger
 }
 
-// quiet is for how long the process could reach its servers, and these remembered and answered.
+// quiet returns how long the process could reach its servers, and these remembered and answered.
 func (p *process) quiet() time.Duration {
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
@@ -105,7 +105,7 @@ func (p *process) quiet() time.Duration {
 
 func (p *process) isDead() bool { return p.dead.Load() }
 
-// Violation is what an oracle says.
+// Violation is an oracle's finding.
 type Violation struct {
 	At   time.Duration
 	Name string
@@ -116,7 +116,7 @@ func (v Violation) String() string {
 	return fmt.Sprintf("%v: %s: %s", v.At.Round(time.Microsecond), v.Name, v.Text)
 }
 
-// Result is what became of a world.
+// Result is the outcome of a world.
 type Result struct {
 	Plan         *Plan
 	Violations   []Violation
@@ -169,7 +169,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// quiet is for how long there has been no fault.
+// quiet returns how long there has been no fault.
 func (w *world) quiet() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -179,8 +179,8 @@ func (w *world) quiet() time.Duration {
 	return time.Since(w.lastFault)
 }
 
-// settle is how long the locks may be disturbed by faults that have ended: a dead holder's lease, grants to the dead, and connections
-// that rueidis takes for alive.
+// settle returns how long faults that have ended may still disturb the locks: a dead holder's lease, grants to the
+// dead, and dead connections that rueidis takes for alive.
 func (w *world) settle() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -192,7 +192,7 @@ func (w *world) settled() time.Duration {
 	return w.plan.Watchdog + time.Duration(w.ended+len(w.all)/4+1)*min(grantLease, w.plan.Watchdog) + 15*time.Second
 }
 
-// handOver is how long it takes at most from one section to the next, without faults.
+// handOver returns the longest time from one section to the next, without faults.
 func (w *world) handOver() time.Duration {
 	bound := 400*time.Millisecond + w.reach() + longestMinHold
 	if w.plan.Many > 0 {
@@ -201,10 +201,10 @@ func (w *world) handOver() time.Duration {
 	return bound
 }
 
-// reach is how long it takes at most until a call that waits has its place.
+// reach returns the longest time until a waiting call has its place.
 func (w *world) reach() time.Duration { return 100*time.Millisecond + 16*w.far }
 
-// turn is how often a process may have a lock until another one has it that waits.
+// turn returns how often a process may have a lock before another that waits.
 func (w *world) turn() int {
 	return 1 + cmp.Or(w.plan.Processes[0].Options.HandOff.Most, rlock.DefaultHandOffMost)
 }
@@ -215,8 +215,8 @@ func (w *world) isInLine() bool {
 	return o.HandOff.Most >= 0 && o.Replicas == 0 && w.plan.Odd == 0 && w.plan.Many == 0
 }
 
-// isFree is for how long a lock may be free while a process waits for it that nothing disturbs, whatever became of the others: a grant
-// lease, or what the place of a fair lock lasts. See docs/guarantees.md.
+// isFree returns how long a lock may be free while an undisturbed process waits for it, whatever happened to the
+// others: a grant lease, or the lifetime of a fair lock's place. See docs/guarantees.md.
 func (w *world) isFree(k Kind) time.Duration {
 	bound := 2*min(grantLease, w.plan.Watchdog) + w.handOver()
 	if k == Fair {
@@ -225,7 +225,8 @@ func (w *world) isFree(k Kind) time.Duration {
 	return bound
 }
 
-// unlock is how long an unlock may take: by itself 3 seconds, and 0.1 more for each section around it that is unlocked just before.
+// unlock returns how long an unlock may take: 3 seconds by itself, and 0.1 more for each section around it unlocked
+// just before.
 func (w *world) unlock() time.Duration {
 	if w.plan.isCalm() {
 		return w.handOver()
@@ -319,7 +320,7 @@ func (p *process) connect() error {
 	return nil
 }
 
-// apart is the client with which a process is one of its own, also in the eyes of who looks for deadlocks.
+// apart returns the client by which a process is one of its own, also for deadlock detection.
 func (p *process) apart(redis rueidis.Client) rueidis.Client {
 	if p.world.circles == nil {
 		return redis
@@ -382,7 +383,7 @@ func (w *world) run() {
 	w.checkRest()
 }
 
-// turns is how long it may take until each worker had its turn once more.
+// turns returns how long it may take until each worker has had another turn.
 func (w *world) turns() time.Duration {
 	n := 0
 	for _, p := range w.all {
@@ -403,7 +404,8 @@ func (w *world) entered(s *section) {
 	delete(w.unlocked, s.owner)
 }
 
-// owners are those that sections have, of whichever lock, or had until this instant, in which the next one may get it.
+// owners returns the owners of sections, on any lock, including those that ended at this instant, in which the next
+// section may get the same owner.
 func (w *world) owners() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -425,9 +427,9 @@ func (w *world) leaves(s *section) {
 	}
 }
 
-// renewed is called when a renewal arrives: none of an owner may have begun after its unlock (G7). It may have been under way since before: a new
-// connection of rueidis sends nothing else while the answer to its first command is outstanding, which is a way to the server and back. One whose
-// script the server did not know comes again as text, after the answer.
+// renewed is called when a renewal arrives: none of an owner may have begun after its unlock (G7). It may have been
+// in flight since before. A new connection of rueidis sends nothing else until its first command is answered, which
+// takes a round trip. And a renewal whose script the server did not know comes again as text, after the answer.
 func (w *world) renewed(s *server, owners []string, again bool) {
 	under := 3 * w.far
 	if again {
