@@ -20,25 +20,25 @@ import (
 
 const usageDoctor = `usage: rlock doctor [flags]
 
-Looks at what this Redis is and allows, and says what that means for the
-promises in docs/guarantees.md. It takes a lock on a name of its own, which it
-removes, and changes nothing else. On a cluster it asks all masters.
+Checks this Redis, its settings and your rights against the promises in
+docs/guarantees.md. It takes and releases a lock with a name of its own, and
+changes nothing else. On a cluster it checks all masters.
 
-  -json        a line of JSON for each finding
-  -acl-user U  whose rights to look at (default: the user that asks). That takes
-               Redis 7 and the right to ACL DRYRUN, so ask as an administrator
-  -name NAME   the lock that the rights are asked for, and whose readers are
-               looked at (default rlock-doctor); what is taken is
-               NAME:rlock-doctor: and something random
+  -json        print one line of JSON per finding
+  -acl-user U  check the rights of user U (default: the current user). Needs
+               Redis 7 and the right to ACL DRYRUN: connect as an administrator
+  -name NAME   check the rights for the lock NAME, and its readers (default
+               rlock-doctor); the lock taken is NAME:rlock-doctor: plus a random
+               suffix
 ` + usageTarget + `
-Each finding is ok, warn (know this), bad (locks are not safe, or do not work)
-or unknown. Piped: status, what, finding, meaning and servers, with a tab in
-between.
+A finding is ok, warn (read it), bad (locks are unsafe, or do not work) or
+unknown. Piped, each is one line: status, check, finding, meaning and servers,
+separated by tabs.
 
 exit code  0 nothing is bad   1 something is   2 usage   125 Redis failed
 `
 
-// finding is what the doctor says of one thing.
+// finding is the result of one check.
 type finding struct {
 	Status  string   `json:"status"` // ok, warn, bad or unknown
 	Check   string   `json:"check"`
@@ -91,7 +91,7 @@ func (p *program) doctor(args []string) int {
 	})
 }
 
-// merge adds findings to those of other servers.
+// merge adds findings, and joins those that servers share.
 func merge(all, more []finding) []finding {
 	for _, f := range more {
 		i := slices.IndexFunc(all, func(g finding) bool { return g.Check == f.Check && g.Found == f.Found && g.Status == f.Status })
@@ -99,7 +99,7 @@ func merge(all, more []finding) []finding {
 			all[i].Servers = append(all[i].Servers, f.Servers...)
 			continue
 		}
-		// Behind the others of its kind.
+		// Behind the others of the same check.
 		i = len(all)
 		for i > 0 && slices.ContainsFunc(all, func(g finding) bool { return g.Check == f.Check }) && all[i-1].Check != f.Check {
 			i--
@@ -138,7 +138,7 @@ func (p *program) report(all []finding, servers int, asJSON bool) int {
 	return code
 }
 
-// wrap writes a text in lines of a width at most, each behind an indent.
+// wrap breaks a text into indented lines of at most width.
 func wrap(w io.Writer, text, indent string, width int) {
 	line := ""
 	for word := range strings.FieldsSeq(text) {
@@ -153,14 +153,14 @@ func wrap(w io.Writer, text, indent string, width int) {
 	}
 }
 
-// examination is of one server.
+// examination checks one server.
 type examination struct {
 	node
 	locks     *rlock.Client
 	cluster   bool
 	sentinels bool
-	user      string // whose rights; "": of the user that asks
-	key       string // of the lock that the rights are asked for
+	user      string // the user whose rights to check; "": the current user
+	key       string // the lock to check the rights for
 
 	info    map[string]string
 	version [2]int
@@ -171,14 +171,14 @@ func (e *examination) say(status, check, found, means string) {
 	e.found = append(e.found, finding{status, check, found, means, []string{e.addr}})
 }
 
-// examine makes all checks. Its error is that of a server that does not answer.
+// examine makes all checks. It fails if the server does not answer.
 func (e *examination) examine(ctx context.Context) ([]finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*answerTime)
 	defer cancel()
 	if err := e.Do(ctx, e.B().Ping().Build()).NonRedisError(); err != nil {
 		return nil, err
 	}
-	// An INFO that is refused leaves all of it empty, and the checks say unknown.
+	// If INFO is refused, all of it stays empty, and the checks say unknown.
 	text, _ := e.Do(ctx, e.B().Info().Build()).ToString()
 	e.info = make(map[string]string)
 	for line := range strings.Lines(text) {
@@ -194,7 +194,7 @@ func (e *examination) examine(ctx context.Context) ([]finding, error) {
 	return e.found, ctx.Err()
 }
 
-// config is a parameter of the server, "" if it does not tell.
+// config returns a server parameter, "" if unknown.
 func (e *examination) config(ctx context.Context, name string) string {
 	values, _ := e.Do(ctx, e.B().ConfigGet().Parameter(name).Build()).AsStrMap()
 	return values[name]
@@ -202,7 +202,7 @@ func (e *examination) config(ctx context.Context, name string) string {
 
 const infoRefused = "INFO is refused"
 
-// Oldest that has HRANDFIELD, which scripts need.
+// The scripts need HRANDFIELD.
 const oldestMajor, oldestMinor = 6, 2
 
 func (e *examination) server(ctx context.Context) {
@@ -210,7 +210,7 @@ func (e *examination) server(ctx context.Context) {
 	if v := e.info["valkey_version"]; v != "" {
 		what, version = "Valkey", v
 	}
-	if version == "" { // every user may HELLO
+	if version == "" { // every user may send HELLO
 		hello, _ := e.Do(ctx, e.B().Hello().Build()).AsMap()
 		v := hello["version"]
 		version, _ = v.ToString()
@@ -238,7 +238,7 @@ func (e *examination) server(ctx context.Context) {
 func (e *examination) scripts(ctx context.Context) {
 	err := e.Do(ctx, e.B().Eval().Script("return 1").Numkeys(0).Build()).Error()
 	if err == nil {
-		// The answer to a script that it does not know.
+		// NOSCRIPT: the server is allowed to answer, and does not know the script.
 		if err = e.Do(ctx, e.B().Evalsha().Sha1(strings.Repeat("0", 40)).Numkeys(0).Build()).Error(); err != nil &&
 			strings.HasPrefix(err.Error(), "NOSCRIPT") {
 			err = nil
@@ -252,7 +252,7 @@ func (e *examination) scripts(ctx context.Context) {
 	e.busy(ctx)
 }
 
-// busy looks at how soon a server that runs a script answers with an error. What there is to say is said only if that is too soon.
+// busy warns if the server soon answers with BUSY while a script runs.
 func (e *examination) busy(ctx context.Context) {
 	const enough = 4000
 	name := "busy-reply-threshold" // since Redis 7
@@ -267,7 +267,7 @@ func (e *examination) busy(ctx context.Context) {
 	}
 }
 
-// refusals are why a server refuses all writes, by the word that its error begins with, and what helps.
+// refusals maps the first word of an error by which a server refuses all writes to its cure.
 var refusals = map[string]string{
 	"NOREPLICAS": "It wants more replicas than it has: connect them, or set min-replicas-to-write to 0.",
 	"MISCONF":    "It could not save its data to disk: see its log. stop-writes-on-bgsave-error no lets it go on all the same.",
@@ -276,7 +276,7 @@ var refusals = map[string]string{
 	"NOAUTH":     "It wants a password.",
 }
 
-// lock takes a lock of its own: what refuses that shows in no setting.
+// lock takes a lock of its own, because some refusals show in no setting.
 func (e *examination) lock(ctx context.Context) {
 	name, err := e.nameHere(ctx, e.key+":rlock-doctor:"+rand.Text())
 	if name != "" && err == nil {
@@ -300,8 +300,7 @@ func (e *examination) lock(ctx context.Context) {
 	}
 }
 
-// readers looks at those of the lock that it is asked for. What there is to say is said only if one of them lasts for longer than the
-// lock, which no script of ours leaves so.
+// readers warns if a reader of the lock outlasts the lock's expiry. No script of this library leaves a lock so.
 func (e *examination) readers(ctx context.Context) {
 	fields, err := e.Do(ctx, e.B().Hgetall().Key(e.key).Build()).AsStrMap()
 	if err != nil || fields["mode"] != "read" {
@@ -317,7 +316,7 @@ func (e *examination) readers(ctx context.Context) {
 			commands = append(commands, e.B().Pttl().Key(begins+field+":rwlock_timeout:1").Build())
 		}
 	}
-	commands = append(commands, e.B().Pttl().Key(e.key).Build()) // behind the others: a renewal in between raises both
+	commands = append(commands, e.B().Pttl().Key(e.key).Build()) // last: a renewal in between raises both
 	left := make([]int64, len(commands))
 	for i, r := range e.DoMulti(ctx, commands...) {
 		if left[i], err = r.AsInt64(); err != nil {
@@ -334,9 +333,9 @@ func (e *examination) readers(ctx context.Context) {
 			"lose the lock before they are told (docs/redisson.md): give both sides the same watchdog time.")
 }
 
-// nameHere is a name that begins so, in a slot that this server has; "" if it seems to have none.
+// nameHere returns a name with a prefix, in a slot of this server; "" if none was found.
 func (e *examination) nameHere(ctx context.Context, begins string) (string, error) {
-	if !e.cluster || strings.Contains(begins, "{") { // those with braces have their slot
+	if !e.cluster || strings.Contains(begins, "{") { // braces fix the slot
 		return begins, nil
 	}
 	const tries = 1000
@@ -410,7 +409,7 @@ func (e *examination) persistence(ctx context.Context) {
 	}
 }
 
-// fencing says what becomes of the tokens when the server starts again.
+// fencing checks whether tokens survive a restart.
 func (e *examination) fencing(ctx context.Context) {
 	switch aof := e.info["aof_enabled"]; {
 	case aof == "":
@@ -455,18 +454,18 @@ func (e *examination) clock(ctx context.Context) {
 	e.say("ok", "clock", "less than a second apart from this machine's", means)
 }
 
-// right is what an ACL may allow: a command with arguments that it would have, and the key or channel among them.
+// right is a command with realistic arguments, the key or channel among them.
 type right []string
 
-// rightsFor are what a kind of use needs.
+// rightsFor are the rights that one use needs.
 type rightsFor struct {
 	use    string
-	status string // without them
+	status string // if they are missing
 	means  string
 	rights []right
 }
 
-// rights asks for each command that the scripts and the Client send.
+// rights checks each command that the scripts and the Client send.
 func (e *examination) rights(ctx context.Context) {
 	user := e.user
 	if user == "" {
@@ -481,7 +480,7 @@ func (e *examination) rights(ctx context.Context) {
 		var missing []string
 		for _, r := range group.rights {
 			says, err := e.Do(ctx, e.B().Arbitrary("ACL", "DRYRUN", user).Args(r...).Build()).ToString()
-			if err != nil && strings.HasPrefix(err.Error(), "Command ") { // … 'X' not found: the server has none
+			if err != nil && strings.HasPrefix(err.Error(), "Command ") { // … 'X' not found: this server does not have it
 				says, err = "no such command", nil
 			}
 			switch {
@@ -508,7 +507,7 @@ func (e *examination) rights(ctx context.Context) {
 	}
 }
 
-// noDryRun says why the rights cannot be told.
+// noDryRun says why the rights are unknown.
 func (e *examination) noDryRun(user string, err error) string {
 	redisErr, said := rueidis.IsRedisErr(err)
 	switch {
@@ -520,10 +519,10 @@ func (e *examination) noDryRun(user string, err error) string {
 	return "ACL DRYRUN: " + err.Error()
 }
 
-// object is the key or channel in what ACL DRYRUN says.
+// object is the key or channel in a reply of ACL DRYRUN.
 var object = regexp.MustCompile(`'(.*)' (?:key|channel)$`)
 
-// missing names the key or channel, or else the command.
+// missing returns the refused key or channel, otherwise the command.
 func (r right) missing(says string) string {
 	command := r[0]
 	if command == "PUBSUB" || command == "CLUSTER" || command == "CLIENT" {
@@ -535,7 +534,7 @@ func (r right) missing(says string) string {
 	return command
 }
 
-// neededRights are those of docs/protocol.md, Rights, for a lock.
+// neededRights are the rights for a lock, as in docs/protocol.md, Rights.
 func neededRights(key string, cluster, sentinels bool) []rightsFor {
 	const id = "00000000-0000-0000-0000-000000000000"
 	owner, sha := id+":1", strings.Repeat("0", 40)

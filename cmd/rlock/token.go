@@ -13,17 +13,17 @@ import (
 
 const usageToken = `usage: rlock token [flags] NAME
 
-Prints the highest fencing token that the lock NAME has given, 0 if none.
+Prints the highest fencing token that the lock NAME has issued, 0 if none.
 
-Stores refuse the writes of lower tokens than they have seen. So when Redis has
-forgotten its counters, say after a restart without persistence, they refuse all
-of them, until the counter has passed where it was. Raise it then:
+Stores refuse writes with lower tokens than they have seen. If Redis loses its
+counters, for example in a restart without persistence, stores refuse all writes
+until the counter has caught up. Then raise it:
 
-  -at-least N  raise the counter to N, the highest token that a store has seen,
-               or more: the next Lock is given a higher one. It is never
-               lowered, so this may be repeated, and while the lock is used
+  -at-least N  raise the counter to N, at least the highest token that a store
+               has seen. The next Lock gets a higher token. The counter is never
+               lowered, so this can be repeated, also while the lock is in use
 ` + usageTarget + `
-exit code  0   2 usage   125 Redis failed, or the counter is something else
+exit code  0   2 usage   125 Redis failed, or the counter is not a token
 `
 
 // mostToken is the highest that scripts can count exactly.

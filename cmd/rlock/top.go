@@ -18,19 +18,18 @@ import (
 
 const usageTop = `usage: rlock top [flags]
 
-Shows the locks that somebody waits for, those with the most waiting processes
-first, and who holds them since when. It looks every second: at the channels on
-which unlocks are told, so Redisson's waiters are counted, too. Ends with q or
-Ctrl-C. A process counts for half a second after its last waiter has gone.
-DEADLOCK numbers the locks whose sections wait for each other, if their programs
-have Options.Deadlock; rlock deadlocks shows more.
+Shows the locks with waiters, most contended first, their holders, and how long
+these have held them. It refreshes every second until q or Ctrl-C. Waiters are
+counted by their unlock channels, so Redisson's are included; a process counts
+for half a second after its last waiter has gone. DEADLOCK numbers the locks
+whose sections wait for each other, in programs with Options.Deadlock; see
+"rlock deadlocks".
 
-  -n N         look N times (default: without end on a terminal, otherwise once)
-  -json        a line of JSON for each lock and look
+  -n N         look N times (default: until q on a terminal, otherwise once)
+  -json        print one line of JSON per lock and look
 ` + usageTarget + `
-SINCE is for how long rlock top has seen this holder; a lock that is handed on
-has a new one each time. Piped, the columns have a tab in between, and no
-header.
+SINCE is how long rlock top has seen this holder; each hand-over starts it
+again. Piped, columns are separated by tabs, without a header.
 
 exit code  0   2 usage   125 Redis failed
 `

@@ -13,15 +13,15 @@ import (
 
 const usageUnlock = `usage: rlock unlock -force [flags] NAME
 
-Frees the lock NAME whoever holds it, of whatever kind it is, and wakes whoever
-waits for it. Until the holder is told, by its next renewal or its unlock, two
-owners can be in the section: see first that the holder is dead.
+Frees the lock NAME, of any kind and whoever holds it, and wakes its waiters.
+Until the holder notices, at its next renewal or unlock, two owners can be in
+the section: first make sure that the holder is dead.
 
-Shows the holder and asks. If another one holds the lock by the time of the
-answer, it is left as it is.
+Shows the holder and asks for confirmation. If the holder has changed by then,
+the lock is left alone.
 
-  -force       say that you mean it; there is no unlock without
-  -yes         do not ask; needed if stdin is no terminal
+  -force       required
+  -yes         do not ask; needed if stdin is not a terminal
 ` + usageTarget + `
 exit code  0 it was freed   1 it was not held, or you said no   2 usage
            125 Redis failed

@@ -14,18 +14,17 @@ import (
 const usageWatch = `usage: rlock watch [flags] NAME
 
 Prints a line for each change of the lock NAME: acquired, re-entered, released,
-lost, and how many processes wait; of a latch: set, counted down, opened; of a
-semaphore: how many permits are free, and each one that is acquired, released or
-lost, if they expire. Ends with Ctrl-C.
+lost, and the number of waiting processes. Latches: set, counted down, opened.
+Semaphores: the free permits and, if they expire, each permit acquired, released
+or lost. Ends with Ctrl-C.
 
-It looks when an unlock is told, and every -every besides, since nobody tells of
-a lock that is handed on or runs out: holds that are shorter than that may be
-missed. It does not count as one that waits, and changes nothing for the others.
-The sharded channels of a cluster have no room for such a listener: there it
-looks every -every alone.
+It looks at each unlock message and every -every, because hand-overs and
+expiries publish none: shorter holds may be missed. It does not count as a
+waiter, and does not affect others. It cannot listen on the sharded channels of
+a cluster, and only polls there.
 
-  -every D     how often it looks (default 500ms)
-  -json        a line of JSON for each change
+  -every D     time between looks (default 500ms)
+  -json        print one line of JSON per change
 ` + usageTarget + `
 exit code  0   2 usage   125 Redis failed
 `
