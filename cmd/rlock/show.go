@@ -52,7 +52,7 @@ func (p *program) show(args []string) int {
 	})
 }
 
-// print writes a line for each thing that is known.
+// print writes one line per fact.
 func (v *view) print(w io.Writer) {
 	line := func(what, format string, args ...any) {
 		fmt.Fprintf(w, "%-12s %s\n", what, clean(fmt.Sprintf(format, args...)))
@@ -94,10 +94,10 @@ func (v *view) print(w io.Writer) {
 	list(w, "writers", labelledAll(v.Writers, v.Labels))
 }
 
-// mostLines is how many lines are written of those who wait, or of permits.
+// mostLines bounds the lines of waiters, and of permits.
 const mostLines = 20
 
-// list writes the first of those who wait.
+// list prints the first waiters.
 func list(w io.Writer, what string, owners []string) {
 	for i, owner := range owners[:min(len(owners), mostLines)] {
 		fmt.Fprintf(w, "%-12s %d. %s\n", what, i+1, clean(owner))

@@ -26,13 +26,13 @@ until the counter has caught up. Then raise it:
 exit code  0   2 usage   125 Redis failed, or the counter is not a token
 `
 
-// mostToken is the highest that scripts can count exactly.
+// mostToken is the highest number that Lua counts exactly.
 const mostToken = 1<<53 - 1
 
-// tokenKey is the fencing counter of a lock. It outlives the holds, and has no expiry.
+// tokenKey returns the key of a lock's fencing counter. It outlives holds and never expires.
 func tokenKey(key string) string { return prefixed("redisson_lock_token", key) }
 
-// raise is atomic: a Lock that counts at the same moment is before it or behind it. INCR counts further in what SET has written.
+// raise is atomic: a concurrent Lock counts before or after it. INCR continues from the value that SET wrote.
 const raise = `local now = redis.call('get', KEYS[1])
 if now and not string.match(now, '^%d+$') then
 	return redis.error_reply('the counter is no token')
@@ -81,7 +81,7 @@ func (p *program) token(args []string) int {
 	})
 }
 
-// token is the highest fencing token of a lock; 0 if there is none.
+// token returns a lock's highest fencing token, 0 if there is none.
 func (v *viewer) token(ctx context.Context, key string) (int64, error) {
 	text, err := v.rdb.Do(ctx, v.rdb.B().Get().Key(tokenKey(key)).Build()).ToString()
 	if rueidis.IsRedisNil(err) {
@@ -90,7 +90,7 @@ func (v *viewer) token(ctx context.Context, key string) (int64, error) {
 	return asToken(text, err)
 }
 
-// raise brings the counter of a lock to a token at least, and returns what it is now.
+// raise raises a lock's counter to at least a token, and returns the new value.
 func (v *viewer) raise(ctx context.Context, key string, least int64) (int64, error) {
 	b := v.rdb.B()
 	text, err := v.rdb.Do(ctx, b.Eval().Script(raise).Numkeys(1).Key(tokenKey(key)).Arg(strconv.FormatInt(least, 10)).Build()).ToString()

@@ -87,7 +87,7 @@ func (p *program) unlock(args []string) int {
 	})
 }
 
-// lock is the handle of the kind that a lock was seen to be.
+// lock returns a handle of the lock's observed kind.
 func (v *viewer) lock(seen *view) *rlock.Mutex {
 	switch seen.Kind {
 	case "fair":
@@ -100,7 +100,7 @@ func (v *viewer) lock(seen *view) *rlock.Mutex {
 	return v.locks.Mutex(seen.Name)
 }
 
-// owners are those of a lock, or the ids of permits.
+// owners returns a lock's owners, or the ids of permits.
 func (s *state) owners() []string {
 	owners := make([]string, 0, len(s.Holders)+len(s.Permits))
 	for _, h := range s.Holders {
@@ -112,7 +112,7 @@ func (s *state) owners() []string {
 	return owners
 }
 
-// confirm asks. The error is that of ctx.
+// confirm asks the user. Its error is ctx's.
 func (p *program) confirm(ctx context.Context) (bool, error) {
 	fmt.Fprint(p.err, "Free it under its holder? [y/N] ")
 	answer := make(chan string, 1)

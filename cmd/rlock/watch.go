@@ -29,7 +29,7 @@ a cluster, and only polls there.
 exit code  0   2 usage   125 Redis failed
 `
 
-// change is a line of watch.
+// change is one line of output.
 type change struct {
 	Time    time.Time `json:"time"`
 	Event   string    `json:"event"` // held, free, acquired, reentered, released, expired, gone, waiting, error; count, set, counted, opened, permits
@@ -88,7 +88,7 @@ func (p *program) watch(args []string) int {
 			case <-ctx.Done():
 				return 0
 			}
-			select { // a message that came along with the tick
+			select { // a message that arrived with the tick
 			case <-told:
 				unlocked = true
 			default:
@@ -109,8 +109,8 @@ func (p *program) watch(args []string) int {
 	})
 }
 
-// listen tells of each unlock of a lock, and reports whether it can. Patterns do not count as subscribers, so that no unlock takes us
-// for one who waits. There are none for the sharded channels of a cluster.
+// listen reports each unlock on told, and returns false if it cannot. Pattern subscribers do not count as waiters, so unlocks ignore us. The
+// sharded channels of a cluster have no patterns.
 func (v *viewer) listen(ctx context.Context, key string, told chan<- struct{}) bool {
 	if v.rdb.Mode() == rueidis.ClientModeCluster && version(ctx, v.rdb) >= 7 {
 		return false
@@ -124,7 +124,7 @@ func (v *viewer) listen(ctx context.Context, key string, told chan<- struct{}) b
 				default:
 				}
 			})
-			select { // the look tells what is wrong
+			select { // the next look reports what is wrong
 			case <-time.After(time.Second):
 			case <-ctx.Done():
 			}
@@ -133,7 +133,7 @@ func (v *viewer) listen(ctx context.Context, key string, told chan<- struct{}) b
 	return true
 }
 
-// beginning is what is there when the watch begins.
+// beginning returns the lines for the first look.
 func beginning(v *view) []change {
 	var all []change
 	for _, h := range v.Holders {
@@ -159,8 +159,7 @@ func waitingNow(v *view) []change {
 	return []change{{Event: "waiting", Waiting: &v.Processes, Text: fmt.Sprintf("waiting %d", v.Processes)}}
 }
 
-// changes are what has happened from one look to the next. unlocked says that an unlock was told meanwhile, and listens that it would
-// have been.
+// changes returns the changes between two looks. unlocked: an unlock message arrived in between. listens: it would have arrived.
 func changes(before, now *view, between time.Duration, unlocked, listens bool) (all []change) {
 	find := func(v *view, owner string) *holder {
 		i := slices.IndexFunc(v.Holders, func(h holder) bool { return h.Owner == owner })
@@ -205,15 +204,15 @@ func changes(before, now *view, between time.Duration, unlocked, listens bool) (
 	return all
 }
 
-// ttlSlack is how much later the time left was asked for than the look began. A hold that is renewed has much more.
+// ttlSlack is the possible delay between a look's start and its reading of the TTL. A renewed hold has much more left.
 const ttlSlack = 50 * time.Millisecond
 
-// runsOut reports whether a hold that had so much time left, in ms, can have ended by itself.
+// runsOut reports whether a hold with this TTL, in ms, can have expired.
 func runsOut(ttl int64, between time.Duration) bool {
 	return ttl >= 0 && time.Duration(ttl)*time.Millisecond <= between+ttlSlack
 }
 
-// ended says why a holder is none any more.
+// ended says why a holder is gone.
 func ended(before, now *view, h holder, between time.Duration, unlocked, listens bool) change {
 	c := change{Owner: h.Owner, Label: h.Label, Event: "released", Text: "released by " + h.text()}
 	ranOut := runsOut(before.TTL, between)
@@ -223,12 +222,12 @@ func ended(before, now *view, h holder, between time.Duration, unlocked, listens
 		c.Text += ", handed on"
 	case ranOut:
 		c.Event, c.Text = "expired", fmt.Sprintf("lost by %s: its lease ended, and nobody told of an unlock", h.text())
-	case !listens, before.Kind == "fair": // its next waiter alone is told
+	case !listens, before.Kind == "fair": // only its next waiter gets a message
 	default:
 		c.Event, c.Text = "gone", fmt.Sprintf("no longer held by %s: deleted, or a fair or spin lock of Redisson's, which tell of no unlock", h.text())
 	}
 	if strings.HasPrefix(before.Kind, "read") && now.Held && !unlocked && !ranOut {
-		c.Text = "released by " + h.text() // readers leave without a word
+		c.Text = "released by " + h.text() // readers leave without a message
 	}
 	return c
 }
