@@ -12,8 +12,8 @@ import (
 
 // Open returns a Client for locks in the Redis of rdb, a [redis.Client] or a [redis.ClusterClient]. It sends nothing through rdb.
 //
-// It connects at once, as [rlock.OpenWith] does, and [rlock.Client.Close] closes these connections. It fails if no server answers, or if
-// rdb has an option that it cannot follow: see the package.
+// It connects at once, as [rlock.OpenWith] does; [rlock.Client.Close] closes these connections. It fails if no server answers, or if rdb has an
+// option that the package refuses.
 func Open(rdb redis.UniversalClient, o rlock.Options) (*rlock.Client, error) {
 	to, err := fromClient(rdb)
 	if err != nil {
@@ -22,12 +22,12 @@ func Open(rdb redis.UniversalClient, o rlock.Options) (*rlock.Client, error) {
 	return rlock.OpenWith(to, o)
 }
 
-// Config is what a go-redis client is made from.
+// Config is the options of a go-redis client.
 type Config interface {
 	*redis.Options | *redis.FailoverOptions | *redis.ClusterOptions | *redis.UniversalOptions
 }
 
-// OpenOptions is [Open] for a program that has the options of a go-redis client. It does not change them.
+// OpenOptions is [Open] for a program with the options of a go-redis client. It does not modify them.
 func OpenOptions[C Config](config C, o rlock.Options) (*rlock.Client, error) {
 	to, err := fromConfig(config)
 	if err != nil {
@@ -62,5 +62,5 @@ func fromClient(rdb redis.UniversalClient) (none rueidis.ClientOption, err error
 	return none, errors.New("the redis client is nil")
 }
 
-// failoverAddr is what go-redis has for the address of a failover client.
+// failoverAddr is the placeholder address of go-redis's failover clients.
 const failoverAddr = "FailoverClient"
