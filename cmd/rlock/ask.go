@@ -43,7 +43,7 @@ func (p *program) ask(args []string) int {
 		case err != nil:
 			return p.failed(ctx, v.at(err))
 		case !heard:
-			return p.fail(exitFree, fmt.Errorf("%q: held by %s, which cannot be asked: it was not taken WithAsked", name, seen.holders()))
+			return p.fail(exitFree, fmt.Errorf("%q: held by %s, which did not take it WithAsked", name, seen.holders()))
 		}
 		fmt.Fprintln(p.out, "asked", seen.holders())
 		return 0

@@ -35,13 +35,13 @@ func options(addr string) (rueidis.ClientOption, error) {
 	case strings.Contains(addr, "://"):
 		var err error
 		if o, err = rueidis.ParseURL(addr); err != nil {
-			return o, errors.New("address: no URL of Redis: the scheme is redis, rediss or unix, as in redis://user:password@host:port/0, " +
+			return o, errors.New("address: not a Redis URL: use redis://, rediss:// or unix://, as in redis://user:password@host:port/0, " +
 				"with %40 %3A %2F for @ : / in the password")
 		}
 	case strings.Contains(addr, "?"):
-		return o, errors.New("address: it has options behind a ?, but no scheme: write redis://… or rediss://…")
+		return o, errors.New("address: options after ? need a scheme: write redis://… or rediss://…")
 	case strings.Contains(addr, "@"):
-		return o, errors.New("address: it has a user or a password, but no scheme: write redis://… or rediss://…")
+		return o, errors.New("address: a user or password needs a scheme: write redis://… or rediss://…")
 	}
 	o.DisableCache = true // nothing here reads through the client-side cache
 	return o, nil
@@ -88,7 +88,7 @@ func (t *target) options(p *program) (rueidis.ClientOption, error) {
 		}
 		o.TLSConfig.RootCAs = x509.NewCertPool()
 		if !o.TLSConfig.RootCAs.AppendCertsFromPEM(pem) {
-			return o, fmt.Errorf("-cacert: %s has no certificate in PEM", t.caFile)
+			return o, fmt.Errorf("-cacert: %s has no PEM certificate", t.caFile)
 		}
 	}
 	t.tls = o.TLSConfig != nil
@@ -148,10 +148,10 @@ func (t *target) at(err error) error {
 	case errors.Is(err, context.DeadlineExceeded):
 		text = fmt.Sprintf("no answer within %s", answerTime)
 		if t.tls {
-			cure = " (it is asked by TLS)"
+			cure = " (with TLS)"
 		}
 	case errors.As(err, &op) && op.Op == "dial":
-		cure = " (-redis URL or REDIS_URL says where Redis is)"
+		cure = " (set the address with -redis URL or REDIS_URL)"
 	}
 	if len(t.where) != 1 || !strings.Contains(text, t.where[0]) {
 		text = strings.Join(t.where, ",") + ": " + text

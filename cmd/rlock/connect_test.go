@@ -98,7 +98,7 @@ func TestCACert(t *testing.T) {
 
 	r = call(t, s.Addr(), "ls", "-cacert", ca) // which takes the greeting for the beginning of a command
 	require.Equal(t, exitInternal, r.code)
-	require.Contains(t, r.err, "no answer within 5s (it is asked by TLS)")
+	require.Contains(t, r.err, "no answer within 5s (with TLS)")
 
 	r = call(t, addr, "ls", "-cacert", binary)
 	require.Equal(t, exitUsage, r.code)

@@ -41,7 +41,7 @@ func (p *program) demo(args []string) int {
 	case flags.NArg() > 0:
 		return p.misuse(errors.New("demo takes no arguments"), "demo")
 	case d.cheats < 0 || d.cheats > demoProcesses:
-		return p.misuse(fmt.Errorf("-cheats is from 0 to %d", demoProcesses), "demo")
+		return p.misuse(fmt.Errorf("-cheats must be from 0 to %d", demoProcesses), "demo")
 	case d.cheats > 0:
 		d.before = 2 * time.Second
 	}

@@ -87,5 +87,5 @@ func (d *demo) startServer(ctx context.Context, path string) (about string, stop
 		}
 	}
 	stop()
-	return "", nil, fmt.Errorf("%s does not get ready:\n%s", path, said)
+	return "", nil, fmt.Errorf("%s did not become ready:\n%s", path, said)
 }

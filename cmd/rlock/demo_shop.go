@@ -105,7 +105,7 @@ func (c *clerk) hang() error {
 		c.report(s)
 	}
 	<-c.closing
-	return errors.New("the demo has gone")
+	return errors.New("the demo has ended")
 }
 
 // in runs fn inside the lock, and reports when it entered and left.

@@ -115,7 +115,7 @@ func TestWorkerHangs(t *testing.T) {
 		break
 	}
 	require.NoError(t, w.in.Close())
-	require.EqualError(t, w.ended(), "the demo has gone")
+	require.EqualError(t, w.ended(), "the demo has ended")
 }
 
 func TestWorkerFails(t *testing.T) {

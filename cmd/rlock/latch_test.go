@@ -64,7 +64,7 @@ func TestLatches(t *testing.T) {
 
 			r = say("unlock", "-force", "-yes", "p[x]:parts")
 			require.Equal(t, exitInternal, r.code)
-			require.Contains(t, r.err, "the key holds something else than a lock")
+			require.Contains(t, r.err, "the key does not hold a lock")
 
 			w := start(t, nil, "watch", "-redis", addr, "-every", "50ms", "p[x]:parts")
 			w.saw("latch: 3 left, ttl none")
@@ -124,7 +124,7 @@ func TestCountersAreNoLatches(t *testing.T) {
 		require.NoError(t, c.Do(t.Context(), c.B().Set().Key(name).Value(value).Build()).Error())
 		r := call(t, s.Addr(), "show", name)
 		require.Equal(t, exitInternal, r.code, name)
-		require.Contains(t, r.err, "the key holds something else than a lock")
+		require.Contains(t, r.err, "the key does not hold a lock")
 	}
 	require.Empty(t, call(t, s.Addr(), "ls").out)
 }

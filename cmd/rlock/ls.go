@@ -44,7 +44,7 @@ func (p *program) ls(args []string) int {
 	case !ok:
 		return code
 	case *limit < 1:
-		return p.misuse(errors.New("-limit is at least 1"), "ls")
+		return p.misuse(errors.New("-limit must be at least 1"), "ls")
 	case !given:
 		pattern = "*"
 	}
@@ -79,7 +79,7 @@ func (p *program) ls(args []string) int {
 		noteUnlabelledBeside(at)
 		p.list(locks, *asJSON)
 		for _, err := range down {
-			p.fail(exitInternal, fmt.Errorf("not asked, and may be a master: %w", err))
+			p.fail(exitInternal, fmt.Errorf("not checked, and may be a master: %w", err))
 		}
 		switch {
 		case ctx.Err() != nil:

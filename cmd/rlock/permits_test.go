@@ -100,7 +100,7 @@ $`, say("show", name))
 
 			r := call(t, addr, "unlock", "-force", "-yes", name)
 			require.Equal(t, exitInternal, r.code)
-			require.Contains(t, r.err, "the key holds something else than a lock")
+			require.Contains(t, r.err, "the key does not hold a lock")
 
 			w := start(t, nil, "watch", "-redis", addr, "-every", "50ms", name)
 			w.saw("permits: 2 held, 1 free, ttl none")

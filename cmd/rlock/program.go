@@ -177,7 +177,7 @@ func hint(fs *flag.FlagSet, err error) error {
 	if m := noUnit.FindStringSubmatch(err.Error()); m != nil {
 		if f, ok := fs.Lookup(m[2]).Value.(flag.Getter); ok {
 			if _, ok := f.Get().(time.Duration); ok {
-				return fmt.Errorf("-%s %s: a duration has a unit, as in %ss", m[2], m[1], m[1])
+				return fmt.Errorf("-%s %s: a duration needs a unit, as in %ss", m[2], m[1], m[1])
 			}
 		}
 	}
@@ -197,7 +197,7 @@ func (p *program) parseOne(fs *flag.FlagSet, args []string) (arg string, given b
 		return "", false, code, false
 	}
 	if fs.NArg() > 0 {
-		return "", false, p.misuse(fmt.Errorf("%s takes one argument, not also %q (quote what is to be one)", fs.Name(), fs.Arg(0)), fs.Name()), false
+		return "", false, p.misuse(fmt.Errorf("%s takes one argument, not also %q (quote an argument with spaces)", fs.Name(), fs.Arg(0)), fs.Name()), false
 	}
 	return arg, true, 0, true
 }

@@ -50,7 +50,7 @@ type holder struct {
 	note string // why it has no label
 }
 
-var errNoLock = errors.New("the key holds something else than a lock")
+var errNoLock = errors.New("the key does not hold a lock")
 
 // ownerForm is the form of all owners, Redisson's and ours.
 var ownerForm = regexp.MustCompile(`^([0-9a-fA-F-]{36}):(-?[0-9]+)(:write)?$`)

@@ -108,15 +108,15 @@ func (p *program) parseErrand(args []string) (e errand, code int, ok bool) {
 	case e.wait < 0 || e.grace < 0:
 		err = errors.New("-wait and -grace can't be negative")
 	case given["lease"] && lease < time.Millisecond, given["min-hold"] && minHold < time.Millisecond, given["max-hold"] && maxHold < time.Millisecond:
-		err = errors.New("-lease, -min-hold and -max-hold are at least 1ms")
+		err = errors.New("-lease, -min-hold and -max-hold must be at least 1ms")
 	case len(chosen) > most:
-		err = errors.New("one of -fenced, -fair, -shared and -exclusive at most, or -fenced -exclusive")
+		err = errors.New("use at most one of -fenced, -fair, -shared and -exclusive, or -fenced -exclusive")
 	case given["min-hold"] && (given["fair"] || given["shared"] || given["exclusive"]):
-		err = errors.New("-min-hold is for plain and fenced locks")
+		err = errors.New("-min-hold only works with plain and fenced locks")
 	case e.busy < 0 || e.busy > 255:
-		err = errors.New("-E is from 0 to 255")
+		err = errors.New("-E must be from 0 to 255")
 	case len(e.argv) == 0:
-		err = errors.New("run needs NAME -- command, and its own flags before the dashes")
+		err = errors.New("run needs NAME -- command, with its own flags before the dashes")
 	case e.name == "":
 		err = errors.New("NAME is empty")
 	}
@@ -368,7 +368,7 @@ func (k *keeper) run(held context.Context, p *program, unlock rlock.UnlockFunc) 
 			held: held, grace: k.grace,
 			asked: rlock.Asked(held),
 			yield: func() syscall.Signal {
-				k.tell("somebody waits for it")
+				k.tell("somebody waits for the lock")
 				return k.errand.asked
 			},
 			sure: func() bool { return k.sure(held) },
@@ -388,7 +388,7 @@ func (k *keeper) run(held context.Context, p *program, unlock rlock.UnlockFunc) 
 		k.notes.say(fmt.Sprintf("%q: the lock was lost; the command ended with code %d", k.name, code))
 		return exitLost
 	case err != nil: // the command was alone; others only wait a little longer
-		k.notes.say(trimPrefix(err) + ": the lock ends with its lease")
+		k.notes.say(trimPrefix(err) + ": the lock stays until its lease expires")
 	default:
 		k.tell("released after %s", short(time.Since(began)))
 	}

@@ -213,7 +213,7 @@ func TestRunRedisGone(t *testing.T) {
 	require.NoError(t, r.in.Close())
 	got := r.rest()
 	require.Equal(t, 5, got.code)
-	require.Contains(t, got.err, "the lock ends with its lease")
+	require.Contains(t, got.err, "the lock stays until its lease expires")
 }
 
 func TestRunErrors(t *testing.T) {

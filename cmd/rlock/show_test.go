@@ -164,7 +164,7 @@ func TestShowOfSomethingElse(t *testing.T) {
 	for _, key := range []string{"text", "hash", "settings", "badly"} {
 		r := call(t, s.Addr(), "show", key)
 		require.Equal(t, exitInternal, r.code)
-		require.Equal(t, "rlock: "+s.Addr()+": \""+key+"\": the key holds something else than a lock\n", r.err)
+		require.Equal(t, "rlock: "+s.Addr()+": \""+key+"\": the key does not hold a lock\n", r.err)
 	}
 	require.Equal(t, before+2, redistest.Commands(t, c)["hgetall"], "only those that may be locks")
 }

@@ -20,5 +20,5 @@ func parseSignal(text string) (syscall.Signal, error) {
 	if s := unix.SignalNum("SIG" + strings.TrimPrefix(name, "SIG")); s != 0 {
 		return s, nil
 	}
-	return 0, fmt.Errorf("%q is no signal: want a name, such as USR1, or a number", text)
+	return 0, fmt.Errorf("%q is not a signal: use a name, such as USR1, or a number", text)
 }

@@ -187,7 +187,7 @@ func TestUnlockAsks(t *testing.T) {
 	ctx, _ = lock(t.Context(), t, m)
 	x.press("y\n")
 	require.Equal(t, 1, x.ends())
-	x.saw("left as it is: now held by " + rlock.Owner(ctx))
+	x.saw("left alone: now held by " + rlock.Owner(ctx))
 	require.True(t, locked())
 
 	x = atTerminal(t, "unlock", "-force", "-redis", s.Addr(), "job")

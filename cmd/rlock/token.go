@@ -35,7 +35,7 @@ func tokenKey(key string) string { return prefixed("redisson_lock_token", key) }
 // raise is atomic: a concurrent Lock counts before or after it. INCR continues from the value that SET wrote.
 const raise = `local now = redis.call('get', KEYS[1])
 if now and not string.match(now, '^%d+$') then
-	return redis.error_reply('the counter is no token')
+	return redis.error_reply('the counter is not a token')
 end
 if not now or tonumber(now) < tonumber(ARGV[1]) then
 	redis.call('set', KEYS[1], ARGV[1])
@@ -43,7 +43,7 @@ if not now or tonumber(now) < tonumber(ARGV[1]) then
 end
 return now`
 
-var errNoToken = errors.New("its counter is something else than a token")
+var errNoToken = errors.New("its counter is not a token")
 
 func (p *program) token(args []string) int {
 	var t target
@@ -56,7 +56,7 @@ func (p *program) token(args []string) int {
 	given := false
 	flags.Visit(func(f *flag.Flag) { given = given || f.Name == "at-least" })
 	if given && (*least < 1 || *least > mostToken) {
-		return p.misuse(fmt.Errorf("-at-least is from 1 to %d", int64(mostToken)), "token")
+		return p.misuse(fmt.Errorf("-at-least must be from 1 to %d", int64(mostToken)), "token")
 	}
 	return p.interruptibly(func(ctx context.Context, _ func()) int {
 		v, code, ok := p.open(ctx, t)
@@ -99,7 +99,7 @@ func (v *viewer) raise(ctx context.Context, key string, least int64) (int64, err
 
 func asToken(text string, err error) (int64, error) {
 	if err != nil {
-		if said, ok := rueidis.IsRedisErr(err); ok && (strings.Contains(said.Error(), "WRONGTYPE") || strings.Contains(said.Error(), "the counter is no token")) {
+		if said, ok := rueidis.IsRedisErr(err); ok && (strings.Contains(said.Error(), "WRONGTYPE") || strings.Contains(said.Error(), "the counter is not a token")) {
 			return 0, errNoToken
 		}
 		return 0, err

@@ -56,7 +56,7 @@ func TestToken(t *testing.T) {
 		for _, args := range [][]string{{name}, {name, "-at-least", "9"}} {
 			r := token(args...)
 			require.Equal(t, exitInternal, r.code, name)
-			require.Equal(t, fmt.Sprintf("rlock: %s: %q: its counter is something else than a token\n", s.Addr(), name), r.err)
+			require.Equal(t, fmt.Sprintf("rlock: %s: %q: its counter is not a token\n", s.Addr(), name), r.err)
 		}
 		after, err := rdb.Do(t.Context(), rdb.B().Dump().Key("redisson_lock_token:{"+name+"}").Build()).ToString()
 		require.NoError(t, err)

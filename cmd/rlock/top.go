@@ -110,10 +110,10 @@ func (p *program) top(args []string) int {
 				table(p.out, topHeader, topRows(seen.locks), isTerminal(p.out))
 			}
 			if seen.left > 0 {
-				fmt.Fprintf(p.err, "rlock: these are the %d most wanted; %d more are waited for\n", len(seen.locks), seen.left)
+				fmt.Fprintf(p.err, "rlock: showing the %d most contended locks; %d more have waiters\n", len(seen.locks), seen.left)
 			}
 			if err := seen.deadlocks.err; err != nil {
-				fmt.Fprintf(p.err, "rlock: deadlocks are not known: %v\n", err)
+				fmt.Fprintf(p.err, "rlock: deadlocks are unknown: %v\n", err)
 			}
 			if i++; i == *times {
 				return 0

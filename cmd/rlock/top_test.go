@@ -159,6 +159,6 @@ func TestTopSaysWhatItLeavesOut(t *testing.T) {
 	for _, flags := range [][]string{nil, {"-json"}} {
 		r := call(t, s.Addr(), append([]string{"top"}, flags...)...)
 		require.Equal(t, topMost, strings.Count(r.out, "\n"))
-		require.Equal(t, fmt.Sprintf("rlock: these are the %d most wanted; %d more are waited for\n", topMost, more+1), r.err)
+		require.Equal(t, fmt.Sprintf("rlock: showing the %d most contended locks; %d more have waiters\n", topMost, more+1), r.err)
 	}
 }

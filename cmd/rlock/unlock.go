@@ -37,9 +37,9 @@ func (p *program) unlock(args []string) int {
 	case !ok:
 		return code
 	case !*force:
-		return p.misuse(errors.New("only the holder unlocks a lock; to free it all the same, say -force"), "unlock")
+		return p.misuse(errors.New("only the holder unlocks a lock; to free it anyway, use -force"), "unlock")
 	case !*yes && !isTerminal(p.in):
-		return p.misuse(errors.New("there is no terminal to ask at: say -yes"), "unlock")
+		return p.misuse(errors.New("no terminal to ask at: use -yes"), "unlock")
 	}
 	return p.interruptibly(func(ctx context.Context, _ func()) int {
 		v, seen, code, ok := p.see(ctx, t, name)
@@ -60,14 +60,14 @@ func (p *program) unlock(args []string) int {
 				case err != nil:
 					return endCode(ctx)
 				case !confirmed:
-					return p.fail(exitFree, fmt.Errorf("%q: left as it is", name))
+					return p.fail(exitFree, fmt.Errorf("%q: left alone", name))
 				}
 				now, err := v.inspect(ctx, name)
 				if err != nil {
 					return p.failed(ctx, v.at(err))
 				}
 				if now.Held && !slices.Equal(seen.owners(), now.owners()) {
-					return p.fail(exitFree, fmt.Errorf("%q: left as it is: now held by %s", name, now.holders()))
+					return p.fail(exitFree, fmt.Errorf("%q: left alone: now held by %s", name, now.holders()))
 				}
 				seen = now
 			}

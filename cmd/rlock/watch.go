@@ -54,7 +54,7 @@ func (p *program) watch(args []string) int {
 	case !ok:
 		return code
 	case *every < 50*time.Millisecond:
-		return p.misuse(errors.New("-every is at least 50ms"), "watch")
+		return p.misuse(errors.New("-every must be at least 50ms"), "watch")
 	}
 	return p.interruptibly(func(ctx context.Context, begun func()) int {
 		v, now, code, ok := p.see(ctx, t, name)
@@ -221,10 +221,10 @@ func ended(before, now *view, h holder, between time.Duration, unlocked, listens
 	case now.Held && !ranOut:
 		c.Text += ", handed on"
 	case ranOut:
-		c.Event, c.Text = "expired", fmt.Sprintf("lost by %s: its lease ended, and nobody told of an unlock", h.text())
+		c.Event, c.Text = "expired", fmt.Sprintf("lost by %s: its lease expired, without an unlock message", h.text())
 	case !listens, before.Kind == "fair": // only its next waiter gets a message
 	default:
-		c.Event, c.Text = "gone", fmt.Sprintf("no longer held by %s: deleted, or a fair or spin lock of Redisson's, which tell of no unlock", h.text())
+		c.Event, c.Text = "gone", fmt.Sprintf("no longer held by %s: deleted, or a fair or spin lock of Redisson's, which publish no unlock", h.text())
 	}
 	if strings.HasPrefix(before.Kind, "read") && now.Held && !unlocked && !ranOut {
 		c.Text = "released by " + h.text() // readers leave without a message
