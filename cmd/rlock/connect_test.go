@@ -48,7 +48,7 @@ func TestErrorsNameTheAddressAndNoPassword(t *testing.T) {
 				require.NotContains(t, r.err+r.out, password)
 				if name != "cluster" { // of which one server is down, and the other one refuses: either may be what it says
 					nobody := c.code == exitInternal && !strings.HasPrefix(name, "wrong")
-					require.Equal(t, nobody, strings.Contains(r.err, "(-redis URL or REDIS_URL says where Redis is)"), r.err)
+					require.Equal(t, nobody, strings.Contains(r.err, "(set the address with -redis URL or REDIS_URL)"), r.err)
 				}
 				require.Regexp(t, `^rlock: [^\n]*\n$`, r.err)
 			}
