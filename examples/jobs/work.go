@@ -23,7 +23,7 @@ func (s *shop) work(ctx context.Context, name string, takes, idle time.Duration)
 			continue
 		}
 		if err := s.run(ctx, j, takes); err != nil {
-			log.Printf("order %s stays in the queue: %v", j.order, err) // stays in the queue, and is taken over once idle
+			log.Printf("order %s stays in the queue: %v", j.order, err) // and is taken over once idle
 		}
 	}
 	return nil
