@@ -104,8 +104,8 @@ const (
 	warmupTime = 500 * time.Millisecond
 )
 
-// longSection is how often a section yields to others while inside. Otherwise a section takes nanoseconds, and on a machine with few cores two
-// would rarely overlap, however broken the lock is.
+// Every longSection-th section yields to other goroutines while inside. Otherwise a section takes nanoseconds, and on a machine with few cores
+// two would rarely overlap, however broken the lock is.
 const longSection = 16
 
 // naming says which lock a goroutine uses.
