@@ -142,7 +142,7 @@ func TestWorkerErrors(t *testing.T) {
 	}
 }
 
-// TestEmbedded: leases run out there.
+// TestEmbedded: leases expire there.
 func TestEmbedded(t *testing.T) {
 	t.Parallel()
 	var d demo

@@ -39,7 +39,7 @@ func TestHelpAndVersion(t *testing.T) {
 	require.Regexp(t, `^rlock \(devel\), .*, revision abc, modified$`, versionLine(info))
 }
 
-// Each command has help that fits into a terminal, stands in the list, and describes flags that the command has.
+// Each command has help that fits into a terminal, is in the list, and describes flags that the command has.
 func TestUsages(t *testing.T) {
 	t.Parallel()
 	requirePlain(t, usage)
@@ -67,7 +67,7 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-// Flags may stand before and behind a name; of a duration without a unit it is said what is missing.
+// Flags may come before or after a name; a duration without a unit gets a hint.
 func TestFlagsBehindTheName(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
