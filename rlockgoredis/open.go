@@ -44,7 +44,7 @@ func fromClient(rdb redis.UniversalClient) (none rueidis.ClientOption, err error
 		}
 		o := rdb.Options()
 		if o.Addr == failoverAddr {
-			return none, errors.New("a failover client does not say where its sentinels are: give OpenOptions its redis.FailoverOptions")
+			return none, errors.New("a failover client does not know its sentinels' addresses: pass its redis.FailoverOptions to OpenOptions")
 		}
 		return fromConfig(o)
 	case *redis.ClusterClient:
@@ -53,11 +53,11 @@ func fromClient(rdb redis.UniversalClient) (none rueidis.ClientOption, err error
 		}
 		return fromConfig(rdb.Options())
 	case *redis.Ring:
-		return none, errors.New("a redis.Ring has its keys on independent servers, and a lock is on one: " +
-			"give OpenOptions the redis.Options of one of them, or use rlock.Quorum")
+		return none, errors.New("a redis.Ring has its keys on independent servers, but a lock needs one server: " +
+			"pass the redis.Options of one of them to OpenOptions, or use rlock.Quorum")
 	case nil:
 	default:
-		return none, fmt.Errorf("a %T does not say where its Redis is: give OpenOptions the options that it was made from", rdb)
+		return none, fmt.Errorf("a %T does not know its Redis's address: pass its options to OpenOptions", rdb)
 	}
 	return none, errors.New("the redis client is nil")
 }

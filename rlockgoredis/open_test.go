@@ -166,8 +166,8 @@ func TestOpenFails(t *testing.T) {
 		"no client":       {open((*redis.Client)(nil)), "rlockgoredis: the redis client is nil"},
 		"no cluster":      {open((*redis.ClusterClient)(nil)), "rlockgoredis: the redis client is nil"},
 		"a ring":          {open(shards), "rlockgoredis: a redis.Ring has its keys on independent servers"},
-		"a wrapper":       {open(struct{ *redis.Client }{redis.NewClient(&redis.Options{})}), "give OpenOptions the options that it was made from"},
-		"failover client": {open(fail(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{down.Addr()}})), "give OpenOptions its redis.FailoverOptions"},
+		"a wrapper":       {open(struct{ *redis.Client }{redis.NewClient(&redis.Options{})}), "pass its options to OpenOptions"},
+		"failover client": {open(fail(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{down.Addr()}})), "pass its redis.FailoverOptions to OpenOptions"},
 		"failover cluster client": {
 			open(redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{down.Addr()}})),
 			"ClusterSlots",

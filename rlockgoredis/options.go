@@ -67,7 +67,7 @@ func failover(o *redis.FailoverOptions) (rueidis.ClientOption, error) {
 		return rueidis.ClientOption{}, errors.New("FailoverOptions.MasterName is empty")
 	}
 	if o.CredentialsProvider != nil || o.CredentialsProviderContext != nil {
-		return rueidis.ClientOption{}, errors.New("the sentinels would be shown what CredentialsProvider returns: " +
+		return rueidis.ClientOption{}, errors.New("the sentinels would see CredentialsProvider's credentials: " +
 			"use rlock.OpenWith, with an AuthCredentialsFn that tells sentinels from servers by their address")
 	}
 	to, err := common(&redis.Options{
@@ -86,8 +86,8 @@ func failover(o *redis.FailoverOptions) (rueidis.ClientOption, error) {
 
 func cluster(o *redis.ClusterOptions) (rueidis.ClientOption, error) {
 	if o.ClusterSlots != nil {
-		return rueidis.ClientOption{}, errors.New("servers that ClusterSlots puts together are no cluster, and a lock is on one of them: " +
-			"give OpenOptions the options of one of them, or redis.FailoverOptions")
+		return rueidis.ClientOption{}, errors.New("ClusterSlots servers are not a cluster, but a lock needs one server: " +
+			"pass the options of one of them to OpenOptions, or redis.FailoverOptions")
 	}
 	to, err := common(&redis.Options{
 		Dialer: o.Dialer, DialTimeout: o.DialTimeout, TLSConfig: o.TLSConfig,
@@ -105,7 +105,7 @@ const goRedisDialTimeout = 5 * time.Second
 // common converts the options common to all kinds of client. An empty network means "tcp".
 func common(o *redis.Options, network string) (to rueidis.ClientOption, err error) {
 	if o.StreamingCredentialsProvider != nil {
-		return to, errors.New("rueidis does not follow a StreamingCredentialsProvider: use CredentialsProviderContext, or rlock.OpenWith with " +
+		return to, errors.New("rueidis does not support a StreamingCredentialsProvider: use CredentialsProviderContext, or rlock.OpenWith with " +
 			"an AuthCredentialsFn that says when to log in again")
 	}
 	to = rueidis.ClientOption{

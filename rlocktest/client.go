@@ -225,7 +225,7 @@ func (c *Client) CountDownElsewhere(name string) {
 	l := c.Elsewhere().CountDownLatch(name)
 	n, err := l.Count(context.Background())
 	if err == nil && n == 0 {
-		err = errors.New("it has no count")
+		err = errors.New("the latch has no count")
 	}
 	if err == nil {
 		err = l.CountDown(context.Background())
@@ -251,7 +251,7 @@ func (c *Client) Crash(elsewhere *rlock.Client) {
 			return
 		}
 	}
-	c.t.Errorf("rlocktest: Crash: that Client is not one of Elsewhere")
+	c.t.Errorf("rlocktest: Crash: the Client is not from Elsewhere")
 }
 
 // Lose deletes the named lock under its holder, as a failover that lost it would. From then on new Locks acquire it; existing waiters ask again

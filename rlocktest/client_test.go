@@ -276,7 +276,7 @@ func TestCrashOfNobody(t *testing.T) {
 		dead := locks.Elsewhere()
 		locks.Crash(dead)
 		locks.Crash(dead)
-		const said = "rlocktest: Crash: that Client is not one of Elsewhere"
+		const said = "rlocktest: Crash: the Client is not from Elsewhere"
 		require.Equal(t, []string{said, said}, r.end())
 	})
 }
@@ -526,8 +526,8 @@ func TestEndlessWait(t *testing.T) {
 		_, _, err = locks.Mutex("x").Lock(t.Context())
 		require.ErrorIs(t, err, rlock.ErrClosed)
 		require.Len(t, r.said, 2)
-		require.Contains(t, r.said[0], `rlocktest: after 1m0s and more "x" is still waited for by `)
-		require.Equal(t, `rlocktest: after 1m0s and more "x" is still held by `+owner, r.said[1])
+		require.Contains(t, r.said[0], `rlocktest: after more than 1m0s "x" is still waited for by `)
+		require.Equal(t, `rlocktest: after more than 1m0s "x" is still held by `+owner, r.said[1])
 		r.end()
 	})
 }

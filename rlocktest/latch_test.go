@@ -37,7 +37,7 @@ func TestCountDownElsewhere(t *testing.T) {
 func TestCountDownElsewhereOfNothing(t *testing.T) {
 	r := &recorder{TB: t}
 	New(r).CountDownElsewhere("parts")
-	require.Equal(t, []string{`rlocktest: CountDownElsewhere("parts"): it has no count`}, r.end())
+	require.Equal(t, []string{`rlocktest: CountDownElsewhere("parts"): the latch has no count`}, r.end())
 }
 
 // Deletion by hand and eviction publish nothing: waiters poll once a minute, and when the key expires.

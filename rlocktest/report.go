@@ -46,7 +46,7 @@ func (c *Client) endless() {
 		return
 	}
 	for _, text := range append(stuck, c.holds()...) {
-		c.t.Errorf("rlocktest: after %v and more %s", every, text)
+		c.t.Errorf("rlocktest: after more than %v %s", every, text)
 	}
 	c.closeLocks()
 }
