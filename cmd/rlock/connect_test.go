@@ -102,5 +102,5 @@ func TestCACert(t *testing.T) {
 
 	r = call(t, addr, "ls", "-cacert", binary)
 	require.Equal(t, exitUsage, r.code)
-	require.Contains(t, r.err, "no certificate")
+	require.Contains(t, r.err, "no PEM certificate")
 }
