@@ -124,8 +124,8 @@ func (f *function) isPaired(t *taking) bool {
 	return paired && !before
 }
 
-// pairs reports whether the taking is among these statements, or the init statement of an if among them, and a later statement, or one in that
-// if's branches, releases the permits.
+// pairs reports whether a later one of these statements releases the permits. The taking must be among them, or be the init statement of an if
+// among them; then the branches of that if count as well.
 func (f *function) pairs(list []ast.Stmt, t *taking) bool {
 	i := slices.IndexFunc(list, func(s ast.Stmt) bool {
 		branch, isIf := s.(*ast.IfStmt)
