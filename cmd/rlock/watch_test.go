@@ -44,7 +44,7 @@ func TestWatch(t *testing.T) {
 	require.NoError(t, rdb.Do(t.Context(), rdb.B().Eval().Script(
 		`redis.call('hset', KEYS[1], ARGV[1], 1) return redis.call('pexpire', KEYS[1], 800)`).Numkeys(1).Key("job").Arg(java).Build()).Error())
 	w.saw("acquired by " + java)
-	w.saw("lost by " + java + ": its lease ended")
+	w.saw("lost by " + java + ": its lease expired")
 
 	w.signal(syscall.SIGINT)
 	require.Zero(t, w.rest().code)
