@@ -11,14 +11,14 @@ type workload struct {
 	name   string
 	about  string
 	cell   cell // without a library
-	shared bool // many want one lock
-	// asked says that it is measured only if it is named, for it takes long.
+	shared bool // many callers of one lock
+	// asked: measured only if named, because it takes long.
 	asked bool
-	// fickle says that what a round gives depends much on how client and server happen to share the cores in it.
+	// fickle: results depend much on how client and server share the cores in a round.
 	fickle bool
-	// metric is what libraries are compared by.
+	// metric is the measure by which libraries are compared.
 	metric metric
-	// columns are what the table shows beside it.
+	// columns are further measures in the table.
 	columns []metric
 }
 
@@ -27,9 +27,9 @@ type metric struct {
 	head   string // with the unit
 	value  func(s *sample) float64
 	format string
-	// more says that more is better.
+	// more: higher is better.
 	more bool
-	// axis is what a plot calls it.
+	// axis is its label in a plot.
 	axis string
 }
 
@@ -67,10 +67,10 @@ func extra(name string, unit float64) func(*sample) float64 {
 	return func(s *sample) float64 { return s.Extra[name] / unit }
 }
 
-// herdWorkers is how many worker processes a herd has, whatever its size.
+// herdWorkers is the number of worker processes in a herd of any size.
 const herdWorkers = 4
 
-// workloads are all, in the order of the tables.
+// workloads are all workloads, in the order of the tables.
 func workloads(o *options) []workload {
 	d := o.duration
 	long := max(d, o.long)
@@ -266,10 +266,10 @@ func workloads(o *options) []workload {
 	}
 }
 
-// crashes is how many holders are killed in a cell.
+// crashes is the number of holders killed in a cell.
 const crashes = 8
 
-// named keeps those with the names; if there are none, all that need not be asked for.
+// named returns the named workloads; without names, those measured by default.
 func named(all []workload, names []string) []workload {
 	if len(names) == 0 {
 		return slices.DeleteFunc(all, func(w workload) bool { return w.asked })
@@ -277,8 +277,7 @@ func named(all []workload, names []string) []workload {
 	return slices.DeleteFunc(all, func(w workload) bool { return !slices.Contains(names, w.name) })
 }
 
-// workloadOf returns the workload that the cell of a run, a quick one or not, is one of in its usual size; false for a
-// point of a curve.
+// workloadOf returns the workload whose usual size the cell has, in a quick run or not; false for a curve's point.
 func workloadOf(c cell, quick bool) (workload, bool) {
 	c.Lib = ""
 	o := options{duration: c.Duration, long: c.Duration, quick: quick}

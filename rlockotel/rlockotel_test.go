@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 
 const atMost = 10 * time.Second
 
-// telemetry is where measurements and spans go.
+// telemetry collects measurements and spans.
 type telemetry struct {
 	reader  *metric.ManualReader
 	meters  *metric.MeterProvider
@@ -54,7 +54,7 @@ func group(name string) string {
 	return before
 }
 
-// metrics are the points of all metrics: sums, and counts of histograms.
+// metrics returns the points of all metrics: sums, and counts of histograms.
 func (e *telemetry) metrics(t testing.TB) map[string]int64 {
 	t.Helper()
 	var all metricdata.ResourceMetrics
@@ -114,7 +114,7 @@ func (e *telemetry) client(t testing.TB, rdb rueidis.Client, o rlock.Options) *r
 // name has the group order.
 func name(t testing.TB) string { return "order:" + redistest.Name(t) }
 
-// section is what a Lock returned.
+// section is the result of a Lock.
 type section struct {
 	ctx    context.Context
 	unlock rlock.UnlockFunc
@@ -134,7 +134,7 @@ func lockWaiting(ctx context.Context, t testing.TB, c *rlock.Client, l rlock.Loc
 	return got
 }
 
-// Each way to get a lock, or not, is counted once; what is there now goes up and down.
+// Each outcome of a Lock is counted once; up-down counters return to zero.
 func TestMetrics(t *testing.T) {
 	ctx := context.Background()
 	e, rdb := newTelemetry(t), redistest.Dial(t, redistest.Shared(t))
@@ -177,7 +177,7 @@ func TestMetrics(t *testing.T) {
 		"hold.active group=order kind=mutex":                                                 0,
 		"wait.active group=order kind=mutex":                                                 0,
 	}
-	path := "woken" // if it asked in the moment of the unlock
+	path := "woken" // if it asked at the moment of the unlock
 	switch stats := c.Stats(); {
 	case stats.HandOffs == 1:
 		path = "handoff"
@@ -191,7 +191,7 @@ func TestMetrics(t *testing.T) {
 	require.Equal(t, want, e.metrics(t))
 }
 
-// A process that gets the lock of another one: granted, or woken.
+// A process gets another process's lock: granted, or woken.
 func TestMetricsOfTwoProcesses(t *testing.T) {
 	ctx := context.Background()
 	e, rdb := newTelemetry(t), redistest.Dial(t, redistest.Shared(t))
@@ -218,7 +218,7 @@ func TestMetricsOfTwoProcesses(t *testing.T) {
 	require.Zero(t, now["hold.active group=order kind=mutex"])
 }
 
-// Gauges that go up for a lock of any kind come down for the same kind.
+// Up-down counters use the same kind for both directions, with any lock.
 func TestMetricsOfEachKind(t *testing.T) {
 	ctx := context.Background()
 	e, rdb := newTelemetry(t), redistest.Dial(t, redistest.Shared(t))
@@ -280,7 +280,7 @@ func TestMetricsOfEachKind(t *testing.T) {
 	require.Equal(t, int64(0), e.metrics(t)["hold.active kind=all"])
 }
 
-// A reader that a writer let in has a hold of its own, and counts until its own unlock, whichever of the two that comes before.
+// A reader admitted under a writer has its own hold, counted until its own unlock, whichever of the two ends first.
 func TestMetricsOfAReaderInAWriter(t *testing.T) {
 	e := newTelemetry(t)
 	rw := e.client(t, redistest.Dial(t, redistest.Shared(t)), rlock.Options{}).RWMutex(name(t))
@@ -302,7 +302,7 @@ func TestMetricsOfAReaderInAWriter(t *testing.T) {
 	}
 }
 
-// The margin of renewals is measured, and losses are counted by their reasons.
+// Renewal margins are measured, and losses are counted by reason.
 func TestMetricsOfLosses(t *testing.T) {
 	ctx := context.Background()
 	e, rdb := newTelemetry(t), redistest.Dial(t, redistest.Shared(t))
@@ -320,7 +320,7 @@ func TestMetricsOfLosses(t *testing.T) {
 	for _, o := range []rlock.Option{rlock.WithLease(500 * time.Millisecond), rlock.WithMaxHold(500 * time.Millisecond)} {
 		require.ErrorIs(t, c.Mutex(lock, o).Do(ctx, func(ctx context.Context) error { <-ctx.Done(); return nil }), rlock.ErrLost)
 	}
-	for _, reason := range []string{"gone", "expired", "max_hold"} { // told of after the section's ctx was cancelled
+	for _, reason := range []string{"gone", "expired", "max_hold"} { // reported after the section's ctx was cancelled
 		point := "losses error.type=" + reason + " group=order kind=mutex"
 		redistest.Eventually(t, atMost, func() bool { return e.metrics(t)[point] == 1 }, reason)
 	}
@@ -329,7 +329,7 @@ func TestMetricsOfLosses(t *testing.T) {
 	require.Zero(t, now["hold.active group=order kind=mutex"])
 }
 
-// Units and buckets are those of the conventions.
+// Units and buckets follow the conventions.
 func TestInstruments(t *testing.T) {
 	e, rdb := newTelemetry(t), redistest.Dial(t, redistest.Shared(t))
 	c := e.client(t, rdb, rlock.Options{WatchdogTimeout: 3 * time.Second})
@@ -363,7 +363,7 @@ func TestInstruments(t *testing.T) {
 	}, units)
 }
 
-// There are few types of errors, and the one that says most is taken.
+// There are few error types, and the most specific one is used.
 func TestErrorTypes(t *testing.T) {
 	e := newTelemetry(t)
 	join := func(errs ...error) error { return fmt.Errorf("rlock: %w", errors.Join(errs...)) }
@@ -390,7 +390,7 @@ func TestErrorTypes(t *testing.T) {
 	}
 }
 
-// Somebody who makes a group of each name is measured all the same; not all of them are remembered.
+// With a group per name, everything is measured, but the cache stays bounded.
 func TestTooManyGroups(t *testing.T) {
 	e := newTelemetry(t)
 	for i := range 2500 {
@@ -405,7 +405,7 @@ func TestTooManyGroups(t *testing.T) {
 	require.Equal(t, int64(2500), sum)
 }
 
-// Without options the providers are the global ones, which do nothing if nobody has set them.
+// By default the providers are the global ones, which do nothing unless set.
 func TestGlobalProviders(t *testing.T) {
 	trace, err := rlockotel.New()
 	require.NoError(t, err)
@@ -415,7 +415,7 @@ func TestGlobalProviders(t *testing.T) {
 	require.NoError(t, c.Mutex(name(t)).Do(context.Background(), func(context.Context) error { return nil }))
 }
 
-// A Lock that had to wait makes a span, a child of its caller's, that is linked to the section from which it got the lock.
+// A Lock that waited makes a span, a child of its caller's, linked to the section that handed the lock over.
 func TestSpanOfAContendedLock(t *testing.T) {
 	e, rdb := newTelemetry(t), redistest.Dial(t, redistest.Shared(t))
 	c := e.client(t, rdb, rlock.Options{})
@@ -432,7 +432,7 @@ func TestSpanOfAContendedLock(t *testing.T) {
 	}
 	var began, unlocks time.Time
 	var got section
-	for { // until it is handed over: one that asks Redis in the moment of the unlock cannot be
+	for { // until the lock is handed over, which needs a waiter that is not asking Redis at the moment of the unlock
 		_, unlock, err := m.Lock(first)
 		require.NoError(t, err)
 		require.Empty(t, e.spans.GetSpans(), "nobody waited")
@@ -492,8 +492,8 @@ func TestSpanOfAContendedLock(t *testing.T) {
 	require.Empty(t, e.spans.GetSpans())
 }
 
-// rueidisotel makes spans of the commands. They belong to the caller's trace, as the span of the wait does. Those of the process, such
-// as a subscription, belong to none.
+// rueidisotel's command spans belong to the caller's trace, like the wait's span. The process's own commands, such as subscriptions, belong to
+// none.
 func TestBesideRueidisotel(t *testing.T) {
 	e := newTelemetry(t)
 	rdb, err := rueidisotel.NewClient(rueidis.ClientOption{InitAddress: []string{redistest.Shared(t)}},
@@ -502,7 +502,7 @@ func TestBesideRueidisotel(t *testing.T) {
 	t.Cleanup(rdb.Close)
 	c := e.client(t, rdb, rlock.Options{})
 	m := c.Mutex(name(t))
-	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil })) // the scripts are there from now on
+	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil })) // the scripts are loaded from here on
 	tracer := e.tracers.Tracer("app")
 	first, firstSpan := tracer.Start(context.Background(), "first")
 	second, secondSpan := tracer.Start(context.Background(), "second")
@@ -528,5 +528,5 @@ func TestBesideRueidisotel(t *testing.T) {
 	require.Equal(t, map[string]int{"EVALSHA": 2}, spans[firstSpan.SpanContext().SpanID()])
 	seconds := spans[secondSpan.SpanContext().SpanID()]
 	require.Equal(t, 1, seconds["rlock.acquire"])
-	require.GreaterOrEqual(t, seconds["EVALSHA"], 1) // its unlock, and maybe a question before
+	require.GreaterOrEqual(t, seconds["EVALSHA"], 1) // its unlock, and maybe a query before
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// recorder is a test that does not fail, and ends when it is told.
+// recorder is a test that records its errors, and ends on demand.
 type recorder struct {
 	testing.TB
 
@@ -37,7 +37,7 @@ func (r *recorder) Cleanup(f func()) {
 	r.ended = append(r.ended, f)
 }
 
-// end ends the test, and returns what was said until then.
+// end ends the test, and returns its errors so far.
 func (r *recorder) end() []string {
 	for len(r.ended) > 0 {
 		last := len(r.ended) - 1
@@ -59,7 +59,7 @@ var kinds = map[string]func(c *rlock.Client, name string) rlock.Locker{
 	"All":         func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name), c.Mutex("beside")) },
 }
 
-// eachKind runs a test for each kind, in a bubble of its own.
+// eachKind runs a test for each kind, in its own bubble.
 func eachKind(t *testing.T, f func(t *testing.T, lock func(c *rlock.Client, name string) rlock.Locker)) {
 	for name, lock := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -76,8 +76,8 @@ func keepsOut(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) func(
 	return lock
 }
 
-// A holder that is cut off is told when its lease of 30 s ends, not before the others could be in and not much earlier.
-// All that takes less than a second.
+// A disconnected holder's ctx is cancelled when its lease of 30 s expires: before others can enter, and not much earlier. All that takes less
+// than a second.
 func TestLeaseEnds(t *testing.T) {
 	outside := time.Now()
 	synctest.Test(t, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestLeaseEnds(t *testing.T) {
 	require.Less(t, time.Since(outside), rlock.DefaultWatchdogTimeout/3)
 }
 
-// The holder is told, of whichever kind the lock is; somebody else can have it meanwhile, and is not disturbed.
+// A holder of any kind gets ErrLost; another process can take the lock meanwhile, undisturbed.
 func TestLose(t *testing.T) {
 	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
 		locks := New(t)
@@ -141,7 +141,7 @@ func TestLose(t *testing.T) {
 	})
 }
 
-// A hold that is not renewed is told when its lease is over, and others can have the lock before.
+// Without renewals, a holder gets ErrLost when its lease expires, and others can have the lock before that.
 func TestLoseOfAFixedLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
@@ -157,8 +157,7 @@ func TestLoseOfAFixedLease(t *testing.T) {
 	})
 }
 
-// Others have a lock whose holder died when the lease is over, and not before. It takes no time to die, and what is left behind is not
-// reported.
+// Others get a crashed holder's lock when its lease expires, and not before. The crash takes no time, and its leftovers are not reported.
 func TestCrash(t *testing.T) {
 	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
 		r := &recorder{TB: t}
@@ -203,7 +202,7 @@ func TestCrash(t *testing.T) {
 	})
 }
 
-// The leases of those that died are over in the end, so nothing is left of what was held until then.
+// The leases of crashed processes expire in the end, so none of their holds is left.
 func TestCrashOfAFixedLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
@@ -217,7 +216,7 @@ func TestCrashOfAFixedLease(t *testing.T) {
 	})
 }
 
-// One that dies while it waits holds up the others for some seconds at most, and its Lock returns.
+// A process that crashes while it waits delays others for some seconds at most, and its Lock returns.
 func TestCrashOfAWaiter(t *testing.T) {
 	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
 		r := &recorder{TB: t}
@@ -246,7 +245,7 @@ func TestCrashOfAWaiter(t *testing.T) {
 	})
 }
 
-// A TryLock that has given up wants nothing any more: whoever unlocks then gives the lock to nobody, and who comes next finds it free.
+// A TryLock that has given up leaves no place in the queue: a later unlock hands the lock to nobody, and the next caller finds it free.
 func TestTryLockLeavesNothingInTheLine(t *testing.T) {
 	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
 		locks := New(t)
@@ -267,7 +266,7 @@ func TestTryLockLeavesNothingInTheLine(t *testing.T) {
 	})
 }
 
-// Only another process can die, and once.
+// Only another process can crash, and only once.
 func TestCrashOfNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{TB: t}
@@ -277,7 +276,7 @@ func TestCrashOfNobody(t *testing.T) {
 		dead := locks.Elsewhere()
 		locks.Crash(dead)
 		locks.Crash(dead)
-		const said = "rlocktest: Crash: that Client is not one of Elsewhere"
+		const said = "rlocktest: Crash: the Client is not from Elsewhere"
 		require.Equal(t, []string{said, said}, r.end())
 	})
 }
@@ -315,7 +314,7 @@ func TestHoldElsewhere(t *testing.T) {
 	})
 }
 
-// A lock that is taken cannot be held elsewhere: that is a mistake in the test.
+// HoldElsewhere of a held lock is a mistake in the test.
 func TestHoldElsewhereRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{TB: t}
@@ -330,7 +329,7 @@ func TestHoldElsewhereRefused(t *testing.T) {
 	})
 }
 
-// A process that is cut off cannot lock or unlock, and others can. When the network is back, all is as before.
+// A disconnected process cannot lock or unlock, but others can. When the network is back, all is as before.
 func TestFailRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
@@ -350,7 +349,7 @@ func TestFailRedis(t *testing.T) {
 	})
 }
 
-// Two failures at a time are over when both are, whichever ends first, and however often it is told.
+// Overlapping failures end with the last restore, in any order, however often each is called.
 func TestFailRedisTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
@@ -373,7 +372,7 @@ func TestFailRedisTwice(t *testing.T) {
 	})
 }
 
-// A network that is down when the test ends, with calls under way, holds up nothing.
+// A network failure at the end of the test, with calls in progress, delays nothing.
 func TestFailRedisUntilTheEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &recorder{TB: t}
@@ -426,7 +425,7 @@ func TestAssertHeld(t *testing.T) {
 	})
 }
 
-// A hold that is open when the test ends is reported, with its owner, however short its lease is.
+// A hold still open when the test ends is reported, with its owner, even if its lease is short.
 func TestReportOfHolds(t *testing.T) {
 	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
 		r := &recorder{TB: t}
@@ -446,14 +445,14 @@ func TestReportOfHolds(t *testing.T) {
 	})
 }
 
-// A Lock that waits when the test ends is reported, with the owner that it is to become if it has a place, and returns.
+// A Lock still waiting when the test ends is reported, with its future owner if it has a place, and returns.
 func TestReportOfWaiters(t *testing.T) {
 	for _, o := range []rlock.Options{{}, {Prefix: "{shop}:"}, {HandOff: rlock.HandOff{Most: -1}}} {
 		eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
 			r := &recorder{TB: t}
 			locks := NewWith(r, o)
 			other := locks.Elsewhere()
-			_, unlock, err := other.RWMutex("x").Write().Lock(t.Context()) // keeps all out
+			_, unlock, err := other.RWMutex("x").Write().Lock(t.Context()) // excludes all others
 			require.NoError(t, err)
 			got := make(chan error, 1)
 			go func() { // ended by the end of the test
@@ -477,7 +476,7 @@ func TestReportOfWaiters(t *testing.T) {
 	}
 }
 
-// A hold that is over is not reported, though its traces are in Redis for a while.
+// A released hold is not reported, although its traces stay in Redis for a while.
 func TestNothingToReport(t *testing.T) {
 	eachKind(t, func(t *testing.T, lock func(*rlock.Client, string) rlock.Locker) {
 		r := &recorder{TB: t}
@@ -506,7 +505,7 @@ func TestNothingToReport(t *testing.T) {
 	})
 }
 
-// A test that waits for a lock that nobody unlocks ends, and says why. Several waits that are long are no such wait.
+// A test that waits for a lock that is never unlocked ends, and says why. Several long waits in a row are not reported.
 func TestEndlessWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const patience = time.Minute
@@ -527,13 +526,13 @@ func TestEndlessWait(t *testing.T) {
 		_, _, err = locks.Mutex("x").Lock(t.Context())
 		require.ErrorIs(t, err, rlock.ErrClosed)
 		require.Len(t, r.said, 2)
-		require.Contains(t, r.said[0], `rlocktest: after 1m0s and more "x" is still waited for by `)
-		require.Equal(t, `rlocktest: after 1m0s and more "x" is still held by `+owner, r.said[1])
+		require.Contains(t, r.said[0], `rlocktest: after more than 1m0s "x" is still waited for by `)
+		require.Equal(t, `rlocktest: after more than 1m0s "x" is still held by `+owner, r.said[1])
 		r.end()
 	})
 }
 
-// Outside of a bubble all is the same, on the clock of the machine.
+// Outside a bubble everything works the same in real time.
 func TestOutsideOfABubble(t *testing.T) {
 	locks := NewWith(t, rlock.Options{WatchdogTimeout: 300 * time.Millisecond})
 	err := locks.Mutex("x").Do(t.Context(), func(ctx context.Context) error {
@@ -544,7 +543,7 @@ func TestOutsideOfABubble(t *testing.T) {
 	require.ErrorIs(t, err, rlock.ErrLost)
 }
 
-// Names are what they are to the code under test, with a prefix and with braces.
+// Names are shown as the code under test knows them, with a prefix and with braces.
 func TestNamesInReports(t *testing.T) {
 	for _, prefix := range []string{"", "shop:", "{shop}:"} {
 		for _, name := range []string{"x", "{x}", "a{b}c", ":x", "x:y", "}", "{"} {
@@ -576,7 +575,7 @@ func TestReplicasConfirm(t *testing.T) {
 	})
 }
 
-// Code that has a Client of its own, or subscribes, uses the Redis as any other.
+// Code with its own Client, or subscriptions, can use the Redis as usual.
 func TestRedis(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
@@ -606,7 +605,7 @@ func TestRedis(t *testing.T) {
 	})
 }
 
-// The end of the test does not need a Client that the code under test has closed itself.
+// The end of the test copes with a Client that the code under test has closed.
 func TestClosedBefore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
@@ -618,7 +617,7 @@ func TestClosedBefore(t *testing.T) {
 	})
 }
 
-// Several servers make a quorum, which outlives that one of them cannot be reached.
+// Several servers form a quorum, which survives the loss of one.
 func TestQuorumOfServers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var servers [3]*Client
@@ -635,7 +634,7 @@ func TestQuorumOfServers(t *testing.T) {
 	})
 }
 
-// Much that is sent before anything is read does not block: rueidis does that if ctx cannot be cancelled.
+// Large writes before any read do not block: rueidis does that if ctx cannot be cancelled.
 func TestManyCommandsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rdb := New(t).Redis()
@@ -658,7 +657,7 @@ func TestNewRefusesOptions(t *testing.T) {
 	})
 }
 
-// fatal is a recorder of a test that may not go on.
+// fatal is a recorder of a test that calls Fatal.
 type fatal struct{ recorder }
 
 func (f *fatal) Fatalf(format string, args ...any) {

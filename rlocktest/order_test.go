@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// nest takes locks inside of each other, by Lock, and gives them back.
+// nest takes locks inside each other with Lock, and releases them.
 func nest(ctx context.Context, t *testing.T, locks ...rlock.Locker) {
 	t.Helper()
 	if len(locks) == 0 {
@@ -29,12 +29,12 @@ func (l tries) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, err
 	return l.TryLock(ctx, 0)
 }
 
-// Orders that could deadlock are reported, though the test takes them one after the other, and no others are.
+// Orders that could deadlock are reported, even if taken one after the other, and no others are.
 func TestLockOrder(t *testing.T) {
 	for name, row := range map[string]struct {
 		takes func(ctx context.Context, t *testing.T, c *Client)
 		group func(string) string
-		want  []string // parts of the report; nil: there is none
+		want  []string // parts of the report; nil: none
 	}{
 		"one order": {takes: func(ctx context.Context, t *testing.T, c *Client) {
 			nest(ctx, t, c.Mutex("a"), c.Mutex("b"), c.Mutex("c"))
@@ -161,7 +161,7 @@ func TestLockOrder(t *testing.T) {
 	}
 }
 
-// Nobody who does not ask is told, and the Trace of the test is called as ever.
+// Without LockOrder nothing is reported. The test's Trace is called in any case.
 func TestLockOrderUnasked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, acquired := &recorder{TB: t}, 0

@@ -15,7 +15,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// watched are the kinds of locks called "x", as handles that have options; excluding is one that each of them keeps out.
+// watched are handles with options for locks called "x"; excluding is a handle that each of them excludes.
 var watched = map[string]struct {
 	held, excluding func(c *rlock.Client, o ...rlock.Option) rlock.Locker
 }{
@@ -51,14 +51,14 @@ func do(ctx context.Context, l rlock.Locker, f func(context.Context) error) erro
 	return errors.Join(f(ctx), unlock())
 }
 
-// left is how long Redis keeps a key.
+// left returns a key's time to live.
 func (c *Client) left(key string) time.Duration {
 	n, err := c.Redis().Do(context.Background(), c.Redis().B().Pttl().Key(key).Build()).AsInt64()
 	require.NoError(c.t, err)
 	return time.Duration(n) * time.Millisecond
 }
 
-// requireRenewed requires that Redis keeps a key for some periods as the watchdog time d says: renewed every third of it.
+// requireRenewed requires that Redis keeps a key for several periods, renewed every third of the watchdog time d.
 func (c *Client) requireRenewed(key string, d time.Duration) {
 	c.t.Helper()
 	const periods = 9
@@ -76,8 +76,8 @@ func (c *Client) requireRenewed(key string, d time.Duration) {
 	require.InDelta(c.t, periods, renewals, 1.5)
 }
 
-// A hold is renewed every third of the watchdog time of its handle, for that time, whether it is shorter or longer than that of the Client. When Redis
-// is silent its holder is told before another can have the lock, and that other has it within that time.
+// A hold is renewed every third of its handle's watchdog time, for that time, shorter or longer than the Client's. When Redis is silent, its ctx
+// is cancelled before another process can take the lock, which it can within that time.
 func TestWatchdogOfAHandle(t *testing.T) {
 	for name, k := range watched {
 		for _, d := range []time.Duration{rlock.MinWatchdogTimeout, 3 * time.Second, 2 * time.Minute} {
@@ -112,7 +112,7 @@ func TestWatchdogOfAHandle(t *testing.T) {
 	}
 }
 
-// After a crash others wait for the watchdog time of the handle that the dead process used, not for their own.
+// After a crash others wait for the crashed handle's watchdog time, not for their own.
 func TestCrashWithAWatchdogOfTheHandle(t *testing.T) {
 	for name, k := range watched {
 		for _, d := range []time.Duration{500 * time.Millisecond, 5 * time.Second, 2 * time.Minute} {
@@ -146,8 +146,8 @@ func TestCrashWithAWatchdogOfTheHandle(t *testing.T) {
 	}
 }
 
-// passing has the lock go through handles with those watchdog times, which wait for it in that order, and returns their owners. Each holds it for
-// so long that it is renewed.
+// passing passes the lock through waiting handles with those watchdog times, in order, and returns their owners. Each holds it for long enough
+// to be renewed.
 func (c *Client) passing(of func(i int) *rlock.Client, kind func(*rlock.Client, ...rlock.Option) rlock.Locker, all ...time.Duration) (owners []string) {
 	_, first, err := kind(of(0), rlock.WithWatchdog(all[0])).Lock(c.t.Context())
 	require.NoError(c.t, err)
@@ -182,7 +182,7 @@ func (c *Client) passing(of func(i int) *rlock.Client, kind func(*rlock.Client, 
 	return owners
 }
 
-// A lock that goes from handle to handle has the watchdog time of each, within a process and from one to another.
+// A lock passed between handles has each handle's watchdog time, within a process and across processes.
 func TestPassingBetweenWatchdogTimes(t *testing.T) {
 	const short, long = 900 * time.Millisecond, time.Minute
 	times := []time.Duration{5 * time.Second, short, short, long, long, rlock.DefaultWatchdogTimeout, short, 5 * time.Second}
@@ -201,7 +201,7 @@ func TestPassingBetweenWatchdogTimes(t *testing.T) {
 	}
 }
 
-// A hold goes from goroutine to goroutine in memory, as one owner in Redis, if they ask for the same watchdog time: however they say so.
+// A hold passes between goroutines in memory, as one owner in Redis, if their watchdog times are equal, however they are set.
 func TestPassingInMemoryNeedsOneWatchdogTime(t *testing.T) {
 	for name, kind := range map[string]func(*rlock.Client, ...rlock.Option) rlock.Locker{"mutex": mutex, "fenced": fenced} {
 		t.Run(name, func(t *testing.T) {
@@ -238,7 +238,7 @@ func TestPassingInMemoryNeedsOneWatchdogTime(t *testing.T) {
 	}
 }
 
-// The next goroutine has no more than its watchdog time, though the hold before it had more at last.
+// The next goroutine gets only its own watchdog time, even if the previous hold had more left.
 func TestPassingAfterALongerReentry(t *testing.T) {
 	for name, options := range map[string][]rlock.Option{"watchdog": {rlock.WithWatchdog(time.Hour)}, "lease": {rlock.WithLease(time.Hour)}} {
 		t.Run(name, func(t *testing.T) {
@@ -267,7 +267,7 @@ func TestPassingAfterALongerReentry(t *testing.T) {
 	}
 }
 
-// Readers that are let in together share it, too, if their watchdog times are the same.
+// Readers admitted together share a hold, too, if their watchdog times are equal.
 func TestReadersLetInTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := NewWith(t, rlock.Options{HandOff: rlock.HandOff{For: time.Hour}})
@@ -308,7 +308,7 @@ func TestReadersLetInTogether(t *testing.T) {
 	})
 }
 
-// Readers of one process share what they have in Redis if they ask for the same watchdog time. With others each has its own.
+// Readers of one process with equal watchdog times share a hold in Redis. Readers with different ones have separate holds.
 func TestReadersOfDifferentWatchdogTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := NewWith(t, rlock.Options{HandOff: rlock.HandOff{For: time.Hour}})
@@ -338,7 +338,7 @@ func TestReadersOfDifferentWatchdogTimes(t *testing.T) {
 	})
 }
 
-// A level asks for its watchdog time, and the hold lasts as long as the one that asks for most. No lease is shortened.
+// A hold lasts as long as the longest watchdog time of its levels. No lease is shortened.
 func TestReentryWithAnotherWatchdogTime(t *testing.T) {
 	const short, long = 3 * time.Second, 2 * time.Minute
 	for name, k := range watched {
@@ -384,7 +384,7 @@ func TestReentryWithAnotherWatchdogTime(t *testing.T) {
 	}
 }
 
-// Each lock of several that one call takes has the watchdog time of its handle.
+// Locks taken together each have their own handle's watchdog time.
 func TestSeveralLocksWithTheirOwnWatchdogTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		locks := New(t)
@@ -407,7 +407,7 @@ func TestSeveralLocksWithTheirOwnWatchdogTimes(t *testing.T) {
 	})
 }
 
-// A quorum has the watchdog time of its members, which have to agree.
+// A quorum has its members' watchdog time, which must be equal.
 func TestWatchdogOfAQuorum(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const d, long = 3 * time.Second, 40 * time.Second
@@ -451,7 +451,7 @@ func TestWatchdogOfAQuorum(t *testing.T) {
 	})
 }
 
-// A majority that forgot the hold, one server after the other, is noticed though a level had it renewed for longer than its Lock asked for.
+// The loss of a hold on a majority of servers, one after the other, is noticed even if a level renews for longer than its Lock asked for.
 func TestQuorumForgetsALongerWatchdogTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const d, long = 3 * time.Second, 40 * time.Second
@@ -470,7 +470,7 @@ func TestQuorumForgetsALongerWatchdogTime(t *testing.T) {
 		time.Sleep(long)
 		for ctx.Err() == nil {
 			servers[0].server.Del("x")
-			for servers[0].left("x") < 0 { // until a renewal finds that, and it is given back
+			for servers[0].left("x") < 0 { // until a renewal notices, and the hold is released
 				time.Sleep(10 * time.Millisecond)
 			}
 			if servers[1].left("x") < long-time.Second { // it was renewed before that
@@ -487,7 +487,7 @@ func TestQuorumForgetsALongerWatchdogTime(t *testing.T) {
 	})
 }
 
-// The permits of a dead process come back within the watchdog time of its handle.
+// A crashed process's permits come back within its handle's watchdog time.
 func TestWatchdogOfPermits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const d = 3 * time.Second
@@ -514,7 +514,7 @@ func TestWatchdogOfPermits(t *testing.T) {
 	})
 }
 
-// A kept lock is renewed as its handle says, goes on for handles that say the same, and is free that soon after a crash.
+// A kept lock is renewed with its handle's watchdog time, passes to handles with the same time, and is free within it after a crash.
 func TestWatchdogOfAKeptLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const d = 3 * time.Second
@@ -546,7 +546,7 @@ func TestWatchdogOfAKeptLock(t *testing.T) {
 	})
 }
 
-// What other options say of time goes on from the watchdog time of the handle.
+// Other time options count from the handle's watchdog time.
 func TestWatchdogBesideOtherOptions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const d = 3 * time.Second

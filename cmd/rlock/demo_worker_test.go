@@ -115,7 +115,7 @@ func TestWorkerHangs(t *testing.T) {
 		break
 	}
 	require.NoError(t, w.in.Close())
-	require.EqualError(t, w.ended(), "the demo has gone")
+	require.EqualError(t, w.ended(), "the demo has ended")
 }
 
 func TestWorkerFails(t *testing.T) {
@@ -142,7 +142,7 @@ func TestWorkerErrors(t *testing.T) {
 	}
 }
 
-// TestEmbedded: leases run out there.
+// TestEmbedded: leases expire there.
 func TestEmbedded(t *testing.T) {
 	t.Parallel()
 	var d demo

@@ -20,25 +20,25 @@ import (
 
 const usageDoctor = `usage: rlock doctor [flags]
 
-Looks at what this Redis is and allows, and says what that means for the
-promises in docs/guarantees.md. It takes a lock on a name of its own, which it
-removes, and changes nothing else. On a cluster it asks all masters.
+Checks this Redis, its settings and your rights against the promises in
+docs/guarantees.md. It takes and releases a lock with a name of its own, and
+changes nothing else. On a cluster it checks all masters.
 
-  -json        a line of JSON for each finding
-  -acl-user U  whose rights to look at (default: the user that asks). That takes
-               Redis 7 and the right to ACL DRYRUN, so ask as an administrator
-  -name NAME   the lock that the rights are asked for, and whose readers are
-               looked at (default rlock-doctor); what is taken is
-               NAME:rlock-doctor: and something random
+  -json        print one line of JSON per finding
+  -acl-user U  check the rights of user U (default: the current user). Needs
+               Redis 7 and the right to ACL DRYRUN: connect as an administrator
+  -name NAME   check the rights for the lock NAME, and its readers (default
+               rlock-doctor); the lock taken is NAME:rlock-doctor: plus a random
+               suffix
 ` + usageTarget + `
-Each finding is ok, warn (know this), bad (locks are not safe, or do not work)
-or unknown. Piped: status, what, finding, meaning and servers, with a tab in
-between.
+A finding is ok, warn (read it), bad (locks are unsafe, or do not work) or
+unknown. Piped, each is one line: status, check, finding, meaning and servers,
+separated by tabs.
 
 exit code  0 nothing is bad   1 something is   2 usage   125 Redis failed
 `
 
-// finding is what the doctor says of one thing.
+// finding is the result of one check.
 type finding struct {
 	Status  string   `json:"status"` // ok, warn, bad or unknown
 	Check   string   `json:"check"`
@@ -91,7 +91,7 @@ func (p *program) doctor(args []string) int {
 	})
 }
 
-// merge adds findings to those of other servers.
+// merge adds findings, and joins those that servers share.
 func merge(all, more []finding) []finding {
 	for _, f := range more {
 		i := slices.IndexFunc(all, func(g finding) bool { return g.Check == f.Check && g.Found == f.Found && g.Status == f.Status })
@@ -99,7 +99,7 @@ func merge(all, more []finding) []finding {
 			all[i].Servers = append(all[i].Servers, f.Servers...)
 			continue
 		}
-		// Behind the others of its kind.
+		// Behind the others of the same check.
 		i = len(all)
 		for i > 0 && slices.ContainsFunc(all, func(g finding) bool { return g.Check == f.Check }) && all[i-1].Check != f.Check {
 			i--
@@ -138,7 +138,7 @@ func (p *program) report(all []finding, servers int, asJSON bool) int {
 	return code
 }
 
-// wrap writes a text in lines of a width at most, each behind an indent.
+// wrap breaks a text into indented lines of at most width.
 func wrap(w io.Writer, text, indent string, width int) {
 	line := ""
 	for word := range strings.FieldsSeq(text) {
@@ -153,14 +153,14 @@ func wrap(w io.Writer, text, indent string, width int) {
 	}
 }
 
-// examination is of one server.
+// examination checks one server.
 type examination struct {
 	node
 	locks     *rlock.Client
 	cluster   bool
 	sentinels bool
-	user      string // whose rights; "": of the user that asks
-	key       string // of the lock that the rights are asked for
+	user      string // the user whose rights to check; "": the current user
+	key       string // the lock to check the rights for
 
 	info    map[string]string
 	version [2]int
@@ -171,14 +171,14 @@ func (e *examination) say(status, check, found, means string) {
 	e.found = append(e.found, finding{status, check, found, means, []string{e.addr}})
 }
 
-// examine makes all checks. Its error is that of a server that does not answer.
+// examine makes all checks. It fails if the server does not answer.
 func (e *examination) examine(ctx context.Context) ([]finding, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*answerTime)
 	defer cancel()
 	if err := e.Do(ctx, e.B().Ping().Build()).NonRedisError(); err != nil {
 		return nil, err
 	}
-	// An INFO that is refused leaves all of it empty, and the checks say unknown.
+	// If INFO is refused, all of it stays empty, and the checks say unknown.
 	text, _ := e.Do(ctx, e.B().Info().Build()).ToString()
 	e.info = make(map[string]string)
 	for line := range strings.Lines(text) {
@@ -194,7 +194,7 @@ func (e *examination) examine(ctx context.Context) ([]finding, error) {
 	return e.found, ctx.Err()
 }
 
-// config is a parameter of the server, "" if it does not tell.
+// config returns a server parameter, "" if unknown.
 func (e *examination) config(ctx context.Context, name string) string {
 	values, _ := e.Do(ctx, e.B().ConfigGet().Parameter(name).Build()).AsStrMap()
 	return values[name]
@@ -202,7 +202,7 @@ func (e *examination) config(ctx context.Context, name string) string {
 
 const infoRefused = "INFO is refused"
 
-// Oldest that has HRANDFIELD, which scripts need.
+// The scripts need HRANDFIELD.
 const oldestMajor, oldestMinor = 6, 2
 
 func (e *examination) server(ctx context.Context) {
@@ -210,7 +210,7 @@ func (e *examination) server(ctx context.Context) {
 	if v := e.info["valkey_version"]; v != "" {
 		what, version = "Valkey", v
 	}
-	if version == "" { // every user may HELLO
+	if version == "" { // every user may send HELLO
 		hello, _ := e.Do(ctx, e.B().Hello().Build()).AsMap()
 		v := hello["version"]
 		version, _ = v.ToString()
@@ -221,16 +221,16 @@ func (e *examination) server(ctx context.Context) {
 	found := strings.TrimSpace(what + " " + version + " " + e.info["redis_mode"])
 	switch v := e.version; {
 	case v[0] == 0:
-		e.say("unknown", "server", "it does not tell its version", "The scripts need what Redis 6.2 has.")
+		e.say("unknown", "server", "unknown version", "The scripts need Redis 6.2.")
 	case v[0] < oldestMajor || v[0] == oldestMajor && v[1] < oldestMinor:
-		e.say("bad", "server", found, "Redis 6.2 is the oldest that has the commands of the scripts: a Lock of a held lock fails.")
+		e.say("bad", "server", found, "The scripts need commands of Redis 6.2: a Lock of a held lock fails.")
 	default:
-		e.say("ok", "server", found, "It has all commands that the scripts need.")
+		e.say("ok", "server", found, "It has all commands that the scripts use.")
 	}
 	if e.cluster {
 		text, _ := e.Do(ctx, e.B().ClusterInfo().Build()).ToString()
 		if state := strings.Contains(text, "cluster_state:ok"); text != "" && !state {
-			e.say("bad", "cluster", "its state is not ok", "Locks in slots that nobody serves fail until the cluster is up again.")
+			e.say("bad", "cluster", "its state is not ok", "Locks in unserved slots fail until the cluster recovers.")
 		}
 	}
 }
@@ -238,21 +238,21 @@ func (e *examination) server(ctx context.Context) {
 func (e *examination) scripts(ctx context.Context) {
 	err := e.Do(ctx, e.B().Eval().Script("return 1").Numkeys(0).Build()).Error()
 	if err == nil {
-		// The answer to a script that it does not know.
+		// NOSCRIPT: the server is allowed to answer, and does not know the script.
 		if err = e.Do(ctx, e.B().Evalsha().Sha1(strings.Repeat("0", 40)).Numkeys(0).Build()).Error(); err != nil &&
 			strings.HasPrefix(err.Error(), "NOSCRIPT") {
 			err = nil
 		}
 	}
 	if err != nil {
-		e.say("bad", "scripts", err.Error(), "Everything that the lock does is a script: nothing works without EVAL and EVALSHA.")
+		e.say("bad", "scripts", err.Error(), "All lock operations are scripts: nothing works without EVAL and EVALSHA.")
 		return
 	}
-	e.say("ok", "scripts", "EVAL and EVALSHA work", "Everything that the lock does is a script.")
+	e.say("ok", "scripts", "EVAL and EVALSHA work", "All lock operations are scripts.")
 	e.busy(ctx)
 }
 
-// busy looks at how soon a server that runs a script answers with an error. What there is to say is said only if that is too soon.
+// busy warns if the server soon answers with BUSY while a script runs.
 func (e *examination) busy(ctx context.Context) {
 	const enough = 4000
 	name := "busy-reply-threshold" // since Redis 7
@@ -262,21 +262,21 @@ func (e *examination) busy(ctx context.Context) {
 		value = e.config(ctx, name)
 	}
 	if ms, err := strconv.Atoi(value); err == nil && ms > 0 && ms < enough {
-		e.say("warn", "busy", name+" "+value, "If a script runs for so many milliseconds while a subscription ends, rueidis may panic (Busy servers). "+
-			"4000 are enough; 5000 are the default.")
+		e.say("warn", "busy", name+" "+value, "If a script runs for that many milliseconds while a subscription ends, rueidis may panic (Busy servers). "+
+			"4000 is enough; the default is 5000.")
 	}
 }
 
-// refusals are why a server refuses all writes, by the word that its error begins with, and what helps.
+// refusals maps the first word of an error by which a server refuses all writes to its cure.
 var refusals = map[string]string{
-	"NOREPLICAS": "It wants more replicas than it has: connect them, or set min-replicas-to-write to 0.",
-	"MISCONF":    "It could not save its data to disk: see its log. stop-writes-on-bgsave-error no lets it go on all the same.",
-	"OOM":        "Its memory is full: raise maxmemory, or remove what is not needed.",
+	"NOREPLICAS": "It needs more replicas than it has: connect them, or set min-replicas-to-write to 0.",
+	"MISCONF":    "It could not save its data to disk: see its log. stop-writes-on-bgsave-error no makes it accept writes anyway.",
+	"OOM":        "Its memory is full: raise maxmemory, or delete unneeded data.",
 	"READONLY":   "It is a replica.",
-	"NOAUTH":     "It wants a password.",
+	"NOAUTH":     "It requires a password.",
 }
 
-// lock takes a lock of its own: what refuses that shows in no setting.
+// lock takes a lock of its own, because some refusals show in no setting.
 func (e *examination) lock(ctx context.Context) {
 	name, err := e.nameHere(ctx, e.key+":rlock-doctor:"+rand.Text())
 	if name != "" && err == nil {
@@ -285,23 +285,22 @@ func (e *examination) lock(ctx context.Context) {
 	switch {
 	case name == "": // no slot, no lock
 	case err == nil:
-		e.say("ok", "lock", "taken and released", "A lock with a name of its own, which is gone again.")
+		e.say("ok", "lock", "taken and released", "A test lock, removed again.")
 	case isForbidden(err):
-		e.say("unknown", "lock", "the user that asks may not take it: "+trimPrefix(err), "If that is the user of your program, give its -name, or see the rights below.")
+		e.say("unknown", "lock", "the current user may not take it: "+trimPrefix(err), "If your program uses this user, pass one of its lock names with -name, or see the rights below.")
 	default:
 		why := strings.TrimPrefix(trimPrefix(err), strconv.Quote(name)+": ")
-		means := "So does every Lock."
+		means := "Every Lock fails like this."
 		for word, cure := range refusals {
 			if strings.Contains(err.Error(), word+" ") {
-				means = "So does every Lock. " + cure
+				means = "Every Lock fails like this. " + cure
 			}
 		}
 		e.say("bad", "lock", "it fails: "+why, means)
 	}
 }
 
-// readers looks at those of the lock that it is asked for. What there is to say is said only if one of them lasts for longer than the
-// lock, which no script of ours leaves so.
+// readers warns if a reader of the lock outlasts the lock's expiry. No script of this library leaves a lock so.
 func (e *examination) readers(ctx context.Context) {
 	fields, err := e.Do(ctx, e.B().Hgetall().Key(e.key).Build()).AsStrMap()
 	if err != nil || fields["mode"] != "read" {
@@ -317,7 +316,7 @@ func (e *examination) readers(ctx context.Context) {
 			commands = append(commands, e.B().Pttl().Key(begins+field+":rwlock_timeout:1").Build())
 		}
 	}
-	commands = append(commands, e.B().Pttl().Key(e.key).Build()) // behind the others: a renewal in between raises both
+	commands = append(commands, e.B().Pttl().Key(e.key).Build()) // last: a renewal in between raises both
 	left := make([]int64, len(commands))
 	for i, r := range e.DoMulti(ctx, commands...) {
 		if left[i], err = r.AsInt64(); err != nil {
@@ -330,13 +329,13 @@ func (e *examination) readers(ctx context.Context) {
 	}
 	seconds := func(ms int64) string { return (time.Duration(ms) * time.Millisecond).Round(time.Second).String() }
 	e.say("warn", "readers", fmt.Sprintf("%s expires in %s, and a reader of it in %s", strconv.Quote(e.key), seconds(expires), seconds(last)),
-		"A reader of Redisson's has set that to its own watchdog time. If that is less than Options.WatchdogTimeout, readers of this library can "+
-			"lose the lock before they are told (docs/redisson.md): give both sides the same watchdog time.")
+		"A Redisson reader has set the expiry to its own watchdog time. If that is less than Options.WatchdogTimeout, readers of this library can "+
+			"lose the lock before their ctx is cancelled (docs/redisson.md): give both sides the same watchdog time.")
 }
 
-// nameHere is a name that begins so, in a slot that this server has; "" if it seems to have none.
+// nameHere returns a name with a prefix, in a slot of this server; "" if none was found.
 func (e *examination) nameHere(ctx context.Context, begins string) (string, error) {
-	if !e.cluster || strings.Contains(begins, "{") { // those with braces have their slot
+	if !e.cluster || strings.Contains(begins, "{") { // braces fix the slot
 		return begins, nil
 	}
 	const tries = 1000
@@ -355,14 +354,14 @@ func (e *examination) eviction(context.Context) {
 	found := fmt.Sprintf("%s, maxmemory %s", policy, cmp.Or(e.info["maxmemory_human"], most))
 	switch {
 	case policy == "":
-		e.say("unknown", "eviction", infoRefused, "With a policy other than noeviction a lock may be evicted: then two can be inside (Eviction).")
+		e.say("unknown", "eviction", infoRefused, "With a policy other than noeviction, held locks may be evicted: then two can be inside (Eviction).")
 	case policy == "noeviction":
-		e.say("ok", "eviction", found, "No lock is evicted. When the memory is full, Locks fail.")
+		e.say("ok", "eviction", found, "Locks are never evicted. When the memory is full, Lock fails.")
 	case most == "0":
 		e.say("ok", "eviction", found, "No memory limit, so nothing is evicted. Set noeviction before you set a limit.")
 	default:
-		e.say("bad", "eviction", found, "A lock may be evicted under its holder: then two can be inside (Eviction). "+
-			"Use noeviction, or a server of its own.")
+		e.say("bad", "eviction", found, "Held locks may be evicted: then two can be inside (Eviction). "+
+			"Use noeviction, or a separate server for locks.")
 	}
 }
 
@@ -375,65 +374,65 @@ func (e *examination) replicas(ctx context.Context) {
 	}
 	switch {
 	case role == "":
-		e.say("unknown", "replicas", infoRefused, "If there are replicas, a failover may forget a lock (Failover).")
+		e.say("unknown", "replicas", infoRefused, "If there are replicas, a failover may lose a lock (Failover).")
 	case role != "master":
-		e.say("bad", "replicas", "this server is a replica", "It takes no locks. Give the address of the master, of a cluster, or of sentinels with ?master_set=NAME.")
+		e.say("bad", "replicas", "this server is a replica", "Locks need a master: use its address, a cluster, or sentinels with ?master_set=NAME.")
 	case count == "0":
-		e.say("ok", "replicas", "none", "No failover can forget a lock. While this server is down there are no locks. Options.Replicas has to be 0.")
+		e.say("ok", "replicas", "none", "No failover can lose a lock. While this server is down, Lock fails. Options.Replicas must be 0.")
 	case err != nil:
-		e.say("warn", "replicas", count+"; "+wait, "A failover may forget a lock, and Options.Replicas, which makes that less likely, does not work (Replicas). "+
-			"FencedMutex or Quorum help.")
+		e.say("warn", "replicas", count+"; "+wait, "A failover may lose a lock, and Options.Replicas, which makes that less likely, does not work (Replicas). "+
+			"Use FencedMutex or Quorum.")
 	default:
-		e.say("warn", "replicas", count+"; "+wait, "A failover may forget a lock: then two can be inside until the first is told (Failover). "+
-			"Options.Replicas makes that less likely; FencedMutex keeps the data safe; Quorum outlives it.")
+		e.say("warn", "replicas", count+"; "+wait, "A failover may lose a lock: then two can be inside until the first one's next renewal (Failover). "+
+			"Options.Replicas makes that less likely; FencedMutex protects the data; Quorum survives it.")
 	}
 }
 
 func (e *examination) persistence(ctx context.Context) {
-	const forgets = "the lock is free again while its holder goes on, until its next renewal (Failover)"
+	const forgets = "such a lock is free while its holder goes on, until its next renewal (Failover)"
 	sync := e.config(ctx, "appendfsync")
 	save := e.config(ctx, "save")
 	switch aof := e.info["aof_enabled"]; {
 	case aof == "":
-		e.say("unknown", "persistence", infoRefused, "After a restart that forgot a lock, "+forgets+".")
+		e.say("unknown", "persistence", infoRefused, "After a restart that lost locks, "+forgets+".")
 	case aof == "1" && e.info["aof_last_write_status"] == "err":
 		e.say("bad", "persistence", "AOF, but its last write failed", "Redis refuses writes, so Locks fail.")
 	case aof == "1" && sync == "always":
 		e.say("ok", "persistence", "AOF, appendfsync always", "A restart keeps all locks.")
 	case aof == "1":
-		e.say("warn", "persistence", "AOF, appendfsync "+cmp.Or(sync, "unknown"), "A crash of the machine may forget the locks of the last second: "+
+		e.say("warn", "persistence", "AOF, appendfsync "+cmp.Or(sync, "unknown"), "A crash of the machine may lose the locks of the last second: "+
 			forgets+". appendfsync always keeps them.")
 	case save != "":
-		e.say("warn", "persistence", "snapshots only", "A crash forgets the locks since the last snapshot: "+forgets+".")
+		e.say("warn", "persistence", "snapshots only", "A crash loses the locks since the last snapshot: "+forgets+".")
 	default:
-		e.say("warn", "persistence", "no AOF", "A crash, and mostly a restart, forgets all locks: "+forgets+".")
+		e.say("warn", "persistence", "no AOF", "A crash, and usually a restart, loses all locks: "+forgets+".")
 	}
 }
 
-// fencing says what becomes of the tokens when the server starts again.
+// fencing checks whether tokens survive a restart.
 func (e *examination) fencing(ctx context.Context) {
 	switch aof := e.info["aof_enabled"]; {
 	case aof == "":
-		e.say("unknown", "fencing", infoRefused, "After a restart that forgot the counters, stores refuse the tokens of a FencedMutex.")
+		e.say("unknown", "fencing", infoRefused, "After a restart that lost the counters, stores refuse the tokens of fenced locks.")
 	case aof == "1" && e.config(ctx, "appendfsync") == "always":
-		e.say("ok", "fencing", "a restart keeps the counters", "Tokens go on from where they were.")
+		e.say("ok", "fencing", "a restart keeps the counters", "Tokens continue to grow.")
 	default:
-		e.say("warn", "fencing", "a restart may set the counters back", "Only for a FencedMutex: it then gives tokens again that stores have seen, and they refuse "+
+		e.say("warn", "fencing", "a restart may reset the counters", "Concerns fenced locks only: their tokens start again, and stores refuse "+
 			"all writes until the tokens are higher than before, which may take for ever. Raise each counter: rlock token NAME -at-least N.")
 	}
 }
 
 func (e *examination) sharded(ctx context.Context) {
 	if !e.cluster {
-		e.say("ok", "pub/sub", "plain: this is no cluster", "An unlock gives the lock to the next process, and tells that one alone.")
+		e.say("ok", "pub/sub", "plain: not a cluster", "An unlock hands the lock to the next process, and notifies only that one.")
 		return
 	}
 	if err := e.Do(ctx, e.B().Arbitrary("PUBSUB", "SHARDNUMSUB").Build()).Error(); err != nil {
-		e.say("warn", "pub/sub", "a cluster without sharded channels: "+err.Error(), "Each unlock goes to all nodes and wakes a waiter in every process; "+
-			"there is no order between them (Without a line).")
+		e.say("warn", "pub/sub", "a cluster without sharded channels: "+err.Error(), "Each unlock message goes to all nodes and wakes a waiter in every process, "+
+			"without an order between them (Without a line).")
 		return
 	}
-	e.say("ok", "pub/sub", "sharded", "An unlock gives the lock to the next process, and tells that one alone.")
+	e.say("ok", "pub/sub", "sharded", "An unlock hands the lock to the next process, and notifies only that one.")
 }
 
 func (e *examination) clock(ctx context.Context) {
@@ -447,32 +446,32 @@ func (e *examination) clock(ctx context.Context) {
 	seconds, _ := strconv.ParseInt(reply[0], 10, 64)
 	micros, _ := strconv.ParseInt(reply[1], 10, 64)
 	apart := time.Unix(seconds, micros*1000).Sub(began.Add(took / 2)).Abs()
-	means := "This library needs no wall clocks that agree, only one that is not set while locks are held (Clocks)."
+	means := "Clocks need not agree, but must not be set while locks are held (Clocks)."
 	if apart-took/2 > time.Second {
-		e.say("warn", "clock", short(apart)+" apart from this machine's", means+" Redisson's fair and read/write locks do need them.")
+		e.say("warn", "clock", short(apart)+" apart from this machine's", means+" Redisson's fair and read/write locks need clocks that agree.")
 		return
 	}
 	e.say("ok", "clock", "less than a second apart from this machine's", means)
 }
 
-// right is what an ACL may allow: a command with arguments that it would have, and the key or channel among them.
+// right is a command with realistic arguments, the key or channel among them.
 type right []string
 
-// rightsFor are what a kind of use needs.
+// rightsFor are the rights that one use needs.
 type rightsFor struct {
 	use    string
-	status string // without them
+	status string // if they are missing
 	means  string
 	rights []right
 }
 
-// rights asks for each command that the scripts and the Client send.
+// rights checks each command that the scripts and the Client send.
 func (e *examination) rights(ctx context.Context) {
 	user := e.user
 	if user == "" {
 		var err error
 		if user, err = e.Do(ctx, e.B().AclWhoami().Build()).ToString(); err != nil {
-			e.say("unknown", "rights", "ACL WHOAMI is refused: "+err.Error(), "docs/protocol.md lists the rights that a user needs. Ask with -acl-user as an administrator.")
+			e.say("unknown", "rights", "ACL WHOAMI is refused: "+err.Error(), "docs/protocol.md lists the required rights. Check with -acl-user as an administrator.")
 			return
 		}
 	}
@@ -481,16 +480,16 @@ func (e *examination) rights(ctx context.Context) {
 		var missing []string
 		for _, r := range group.rights {
 			says, err := e.Do(ctx, e.B().Arbitrary("ACL", "DRYRUN", user).Args(r...).Build()).ToString()
-			if err != nil && strings.HasPrefix(err.Error(), "Command ") { // … 'X' not found: the server has none
+			if err != nil && strings.HasPrefix(err.Error(), "Command ") { // … 'X' not found: this server does not have it
 				says, err = "no such command", nil
 			}
 			switch {
 			case err == nil:
 			case strings.HasPrefix(err.Error(), "User ") && strings.HasSuffix(err.Error(), "not found"):
-				e.say("bad", "rights", "there is no user "+user, "ACL USERS lists those that Redis knows: give one of them with -acl-user.")
+				e.say("bad", "rights", "there is no user "+user, "ACL USERS lists the users: pass one of them with -acl-user.")
 				return
 			default:
-				e.say("unknown", "rights", e.noDryRun(user, err), "docs/protocol.md lists the rights that a user needs.")
+				e.say("unknown", "rights", e.noDryRun(user, err), "docs/protocol.md lists the required rights.")
 				return
 			}
 			if says != "OK" {
@@ -504,26 +503,26 @@ func (e *examination) rights(ctx context.Context) {
 		}
 	}
 	if lacking == 0 {
-		e.say("ok", "rights", "the user "+user+" has all that "+printable(e.key)+" needs", "All kinds of locks work, and hand-overs between processes.")
+		e.say("ok", "rights", "the user "+user+" has all rights for "+printable(e.key), "All kinds of locks, and hand-overs between processes, work.")
 	}
 }
 
-// noDryRun says why the rights cannot be told.
+// noDryRun says why the rights are unknown.
 func (e *examination) noDryRun(user string, err error) string {
 	redisErr, said := rueidis.IsRedisErr(err)
 	switch {
 	case e.version[0] > 0 && e.version[0] < 7:
-		return "cannot be told before Redis 7, which has ACL DRYRUN"
+		return "unknown before Redis 7, which has ACL DRYRUN"
 	case said && strings.HasPrefix(redisErr.Error(), "NOPERM"):
-		return "the user " + user + " may not ask (ACL DRYRUN): ask with -acl-user as an administrator"
+		return "the user " + user + " may not run ACL DRYRUN: check with -acl-user as an administrator"
 	}
 	return "ACL DRYRUN: " + err.Error()
 }
 
-// object is the key or channel in what ACL DRYRUN says.
+// object is the key or channel in a reply of ACL DRYRUN.
 var object = regexp.MustCompile(`'(.*)' (?:key|channel)$`)
 
-// missing names the key or channel, or else the command.
+// missing returns the refused key or channel, otherwise the command.
 func (r right) missing(says string) string {
 	command := r[0]
 	if command == "PUBSUB" || command == "CLUSTER" || command == "CLIENT" {
@@ -535,7 +534,7 @@ func (r right) missing(says string) string {
 	return command
 }
 
-// neededRights are those of docs/protocol.md, Rights, for a lock.
+// neededRights are the rights for a lock, as in docs/protocol.md, Rights.
 func neededRights(key string, cluster, sentinels bool) []rightsFor {
 	const id = "00000000-0000-0000-0000-000000000000"
 	owner, sha := id+":1", strings.Repeat("0", 40)
@@ -554,13 +553,13 @@ func neededRights(key string, cluster, sentinels bool) []rightsFor {
 			{"HGET", key, owner}, {"HINCRBY", key, owner, "1"}, {"HRANDFIELD", key, "2"}, {"HSET", key, owner, "1"},
 			{"PEXPIRE", key, "1"}, {"PTTL", key}, {"PUBLISH", lock, "0"}, {"SUBSCRIBE", lock}, {"UNSUBSCRIBE", lock}, {"PING"},
 		}},
-		{"hand-over between processes", "warn", "Locks work, but an unlock may wake a waiter in every process, without an order (docs/protocol.md, Rights).", []right{
+		{"hand-over between processes", "warn", "Locks work, but an unlock may wake a waiter in every process, in no order (docs/protocol.md, Rights).", []right{
 			{"ZADD", queue, "0", owner}, {"ZCARD", queue}, {"ZPOPMIN", queue}, {"ZRANGE", queue, "0", "-1"}, {"ZREM", queue, owner},
 			{"ZSCORE", queue, owner}, {"DEL", queue}, {"PEXPIRE", queue, "1"}, {"PUBSUB", "NUMSUB", lock},
 			{"SUBSCRIBE", lock + ":" + id}, {"PUBLISH", lock + ":" + id, "0"}, {"SUBSCRIBE", lock + inLine},
 		}},
 		{"fenced locks", "warn", "FencedMutex and FencedRWMutex fail.", []right{{"GET", token}, {"INCR", token}}},
-		{"tokens of a run", "warn", "A FencedMutex costs a command for each section.", []right{{"INCRBY", token, "1"}}},
+		{"tokens of a run", "warn", "A FencedMutex costs a command per section.", []right{{"INCRBY", token, "1"}}},
 		{"fair locks", "warn", "FairMutex fails.", []right{
 			{"EXISTS", key}, {"LINDEX", fair, "0"}, {"LLEN", fair}, {"LPOP", fair}, {"LPOS", fair, owner}, {"LRANGE", fair, "0", "-1"},
 			{"LREM", fair, "1", owner}, {"RPUSH", fair, owner}, {"TIME"}, {"ZADD", times, "0", owner}, {"ZCARD", times},
@@ -585,7 +584,7 @@ func neededRights(key string, cluster, sentinels bool) []rightsFor {
 			{"GET", key}, {"SET", key, "1"}, {"DECRBY", key, "1"}, {"HGET", record, id}, {"HSET", record, id, "1 1"}, {"PEXPIRE", record, "1"},
 			{"PUBLISH", latch, "0"}, {"SUBSCRIBE", latch},
 		}},
-		{"IsLocked and Info", "warn", "These two fail.", []right{
+		{"IsLocked and Info", "warn", "Both fail.", []right{
 			{"EXISTS", key}, {"HGETALL", key}, {"GET", token}, {"LRANGE", fair, "0", "-1"}, {"ZRANGE", queue, "0", "-1"}, {"PUBSUB", "NUMSUB", lock},
 		}},
 		{"names of connections", "warn", "rlock show cannot tell the host of a holder.", []right{{"CLIENT", "GETNAME"}, {"CLIENT", "SETNAME", "rlock:" + id}}},
@@ -595,7 +594,7 @@ func neededRights(key string, cluster, sentinels bool) []rightsFor {
 		all = append(all, rightsFor{"sentinels", "bad", "No Client connects.", []right{{"ROLE"}}})
 	}
 	if cluster {
-		all = append(all, rightsFor{"clusters", "warn", "Waiters may not be told of unlocks.", []right{
+		all = append(all, rightsFor{"clusters", "warn", "Waiters may miss unlocks.", []right{
 			{"ASKING"}, {"CLUSTER", "INFO"}, {"CLUSTER", "SLOTS"}, {"SPUBLISH", lock, "0"}, {"SSUBSCRIBE", lock}, {"SUNSUBSCRIBE", lock},
 			{"PUBSUB", "SHARDNUMSUB", lock},
 		}})

@@ -34,7 +34,7 @@ func diagnosis(t *testing.T, r result) (all []finding) {
 	return all
 }
 
-// statuses are those of each check.
+// statuses returns each check's status.
 func statuses(all []finding) map[string]string {
 	m := make(map[string]string)
 	for _, f := range all {
@@ -79,7 +79,7 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// A reader of Redisson's with a shorter watchdog time has set the expiry that all readers share.
+// A Redisson reader with a shorter watchdog time has set the readers' shared expiry.
 func TestDoctorReaders(t *testing.T) {
 	t.Parallel()
 	s := redistest.Start(t)
@@ -158,7 +158,7 @@ func TestDoctorRights(t *testing.T) {
 		}
 		return strings.Join(all, "\n")
 	}
-	require.Equal(t, "ok the user default has all that job needs", rights("default"))
+	require.Equal(t, "ok the user default has all rights for job", rights("default"))
 	require.Regexp(t, `^bad for all locks the user lame lacks: EVAL HSET\n`, rights("lame"))
 	require.Contains(t, rights("deaf"), "bad for all locks the user deaf lacks: redisson_lock__channel:{job}")
 	plain := rights("plain")
@@ -171,17 +171,17 @@ func TestDoctorRights(t *testing.T) {
 	require.Equal(t, "bad there is no user nobody", rights("nobody"))
 	require.Equal(t, exitFailed, call(t, s.Addr(), "doctor", "-acl-user", "nobody").code)
 
-	// A user who may not ask is told so, and the rest as far as it goes.
+	// A user without ACL rights gets an explanation, and all other checks as far as possible.
 	r := call(t, "redis://plain:pw@"+s.Addr(), "doctor", "-json", "-name", "job")
 	require.Zero(t, r.code)
 	require.Equal(t, map[string]string{
 		"server": "ok", "scripts": "ok", "lock": "unknown", "eviction": "unknown", "replicas": "unknown", "persistence": "unknown", "fencing": "unknown",
 		"pub/sub": "ok", "clock": "ok", "rights": "unknown",
 	}, statuses(diagnosis(t, r)))
-	require.Contains(t, r.out, "may not ask")
+	require.Contains(t, r.out, "may not run ACL DRYRUN")
 }
 
-// An imitation of Redis gets a diagnosis, too, and so does a clock that is wrong.
+// An imitation of Redis gets a diagnosis, too, and so does a wrong clock.
 func TestDoctorOfAnImitation(t *testing.T) {
 	t.Parallel()
 	m := miniredis.RunT(t)
@@ -192,7 +192,7 @@ func TestDoctorOfAnImitation(t *testing.T) {
 	require.Equal(t, "unknown", got["rights"])
 }
 
-// Doctor says why each Lock would be refused, with the cure, also where no setting shows it.
+// The doctor says why Lock would fail, with the cure, even if no setting shows it.
 func TestDoctorTakesALock(t *testing.T) {
 	t.Parallel()
 	lock := func(addr string) finding {
@@ -227,7 +227,7 @@ func TestDoctorTakesALock(t *testing.T) {
 	set("save", "")
 }
 
-// On a cluster a lock is taken at each master.
+// On a cluster it takes a lock on each master.
 func TestDoctorTakesALockAtEachMaster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t, 3, 0)
@@ -243,7 +243,7 @@ func TestDoctorTakesALockAtEachMaster(t *testing.T) {
 	}
 }
 
-// The doctor asks for each command that a script calls.
+// The doctor checks each command called by a script.
 func TestDoctorKnowsAllCommands(t *testing.T) {
 	t.Parallel()
 	known := make(map[string]bool)
@@ -263,7 +263,7 @@ func TestDoctorKnowsAllCommands(t *testing.T) {
 			require.True(t, known[strings.ToUpper(call[1])], "%s calls %s", name, call[1])
 		}
 	}
-	// And for each that the documentation lists.
+	// And each command in the documentation.
 	text, err := os.ReadFile("../../docs/protocol.md")
 	require.NoError(t, err)
 	_, rights, _ := strings.Cut(string(text), "\n## Rights\n")

@@ -19,14 +19,14 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// state is what can be seen of a lock. Its JSON is what programs read.
+// state is a lock as read from Redis. Its JSON is public: see docs/cli.md.
 type state struct {
 	Name    string   `json:"name"`                  // without the prefix
-	Bytes   []byte   `json:"name_base64,omitempty"` // of a name that is no UTF-8, which the JSON of a text cannot be
-	Kind    string   `json:"kind"`                  // mutex, fenced, fair, read or write; latch, semaphore or permits, or counter if it may be one; "" of a free lock
+	Bytes   []byte   `json:"name_base64,omitempty"` // of a name that is not valid UTF-8, which JSON cannot hold
+	Kind    string   `json:"kind"`                  // mutex, fenced, fair, read or write; latch, semaphore, permits or counter (a number of unknown use); "" if free
 	Holders []holder `json:"holders"`
 	Count   int64    `json:"count,omitempty"` // of a latch, or free permits
-	// Of a semaphore whose permits expire: how many are held, and the first mostPermits of those.
+	// Expiring permits: the number held, and the first mostPermits of them.
 	Acquired int64    `json:"acquired,omitempty"`
 	Permits  []permit `json:"permits,omitempty"`
 	TTL      int64    `json:"ttl_ms"` // -1: no expiry
@@ -41,24 +41,24 @@ type holder struct {
 	Depth int    `json:"depth"`
 	Write bool   `json:"write,omitempty"`
 	Kept  bool   `json:"kept,omitempty"`       // unlocked, and kept by WithMinHold
-	Idle  bool   `json:"maybe_idle,omitempty"` // taken with WithLinger: held, or kept when nobody is inside, which its process alone knows
-	// Exported says that it was left to a ticket, and is not adopted yet.
+	Idle  bool   `json:"maybe_idle,omitempty"` // taken with WithLinger: only its process knows whether anybody is inside
+	// Exported: left to a ticket, not adopted yet.
 	Exported bool   `json:"exported,omitempty"`
 	Host     string `json:"host,omitempty"`
 	Label    string `json:"label,omitempty"` // Options.Label of its Client
 
-	note string // why it has none
+	note string // why it has no label
 }
 
-var errNoLock = errors.New("the key holds something else than a lock")
+var errNoLock = errors.New("the key does not hold a lock")
 
-// ownerForm is how all of Redisson's locks, and ours, write their owners.
+// ownerForm is the form of all owners, Redisson's and ours.
 var ownerForm = regexp.MustCompile(`^([0-9a-fA-F-]{36}):(-?[0-9]+)(:write)?$`)
 
 const isWrite = 3
 
-// read looks at keys and returns the locks that are held, in the order of the keys; failed are those keys that hold something else, or could
-// not be read. It costs two round trips, and little time on the server whatever the keys hold.
+// read returns the held locks among keys, in their order; failed has the keys that hold something else or could not be read. It costs two round
+// trips, and little server time whatever the keys hold.
 func (v *viewer) read(ctx context.Context, keys []string) (locks []state, failed map[string]error) {
 	b := v.rdb.B()
 	looks := make(rueidis.Commands, len(keys))
@@ -96,7 +96,7 @@ func (v *viewer) read(ctx context.Context, keys []string) (locks []state, failed
 	for i, key := range likely {
 		fields, err1 := replies[3*i].AsStrMap()
 		ttl, err2 := replies[3*i+1].AsInt64()
-		token, _ := replies[3*i+2].AsInt64() // there may be none, or something else
+		token, _ := replies[3*i+2].AsInt64() // missing, or not a number
 		s := v.named(key)
 		s.TTL, s.Token = ttl, token
 		switch err := cmp.Or(err1, err2); {
@@ -125,7 +125,7 @@ func isWrongType(err error) bool {
 	return said && strings.HasPrefix(redisErr.Error(), "WRONGTYPE")
 }
 
-// named is what is known of a lock before it is read.
+// named returns the state of a lock that has not been read yet.
 func (v *viewer) named(key string) state {
 	s := state{Name: strings.TrimPrefix(key, v.prefix), key: key}
 	if !utf8.ValidString(s.Name) {
@@ -134,10 +134,10 @@ func (v *viewer) named(key string) state {
 	return s
 }
 
-// isForbidden reports whether Redis has refused a command because of the user's rights.
+// isForbidden reports whether Redis refused a command for lack of rights.
 func isForbidden(err error) bool { return err != nil && strings.Contains(err.Error(), "NOPERM") }
 
-// fill takes the fields of a hash. It reports false if that is no lock.
+// fill parses the fields of a hash. It reports false if the hash is no lock.
 func (s *state) fill(fields map[string]string) bool {
 	s.Kind = "mutex"
 	if mode, ok := fields["mode"]; ok {
@@ -153,7 +153,7 @@ func (s *state) fill(fields map[string]string) bool {
 			return false
 		}
 		tag := owner[2]
-		kept, exported := tag == "00", strings.HasPrefix(tag, "000") // for nobody, see docs/protocol.md
+		kept, exported := tag == "00", strings.HasPrefix(tag, "000") // placeholder owners, see docs/protocol.md
 		if len(tag) > 1 && tag[0] == '0' && !kept && !exported {
 			s.Kind = "fair"
 		}
@@ -164,14 +164,14 @@ func (s *state) fill(fields map[string]string) bool {
 	}
 	switch {
 	case s.Kind == "fair":
-		s.Token = 0 // of a former life of the name
+		s.Token = 0 // left over from a fenced lock with this name
 	case s.Kind == "mutex" && s.Token != 0:
 		s.Kind = "fenced"
 	}
 	return len(s.Holders) > 0
 }
 
-// tokenOf is the fencing token of a holder; 0 if it has none, as readers.
+// tokenOf returns a holder's fencing token; 0 if it has none, like readers.
 func (s *state) tokenOf(h holder) int64 {
 	if h.Write || s.Kind == "fenced" {
 		return s.Token
@@ -179,10 +179,10 @@ func (s *state) tokenOf(h holder) int64 {
 	return 0
 }
 
-// prefixed makes a name the way Redisson does: with the key as the hash tag, unless it brings its own.
+// prefixed builds a key as Redisson does: with the lock's key as the hash tag, unless it has its own.
 func prefixed(prefix, key string) string { return prefix + ":" + hashTag(key) }
 
-// hashTag is a key as the names of the keys beside it have it.
+// hashTag returns a key with its hash tag, as the keys beside it contain it.
 func hashTag(key string) string {
 	if strings.Contains(key, "{") {
 		return key
@@ -190,7 +190,7 @@ func hashTag(key string) string {
 	return "{" + key + "}"
 }
 
-// together reports whether one script can have two keys.
+// together reports whether both keys can be used in one script.
 func (v *viewer) together(a, b string) bool {
 	if v.rdb.Mode() != rueidis.ClientModeCluster {
 		return true
@@ -202,13 +202,13 @@ func (v *viewer) together(a, b string) bool {
 	return slot(a) == slot(b)
 }
 
-// clientID is the part of an owner that names its Client.
+// clientID returns the Client's id in an owner.
 func clientID(owner string) string {
 	id, _, _ := strings.Cut(owner, ":")
 	return id
 }
 
-// text is what fits in a cell of a table.
+// text describes a holder in a table cell.
 func (h holder) text() string {
 	var notes []string
 	if h.Label != "" {
@@ -239,7 +239,7 @@ func (h holder) text() string {
 	return who + " (" + strings.Join(notes, ", ") + ")"
 }
 
-// depth is that of the deepest hold.
+// depth returns the depth of the deepest hold.
 func (s *state) depth() (deepest int) {
 	for _, h := range s.Holders {
 		deepest = max(deepest, h.Depth)
@@ -247,7 +247,7 @@ func (s *state) depth() (deepest int) {
 	return deepest
 }
 
-// ttl is the time left, for people.
+// ttl formats the time left.
 func (s *state) ttl() string {
 	if s.TTL == -1 {
 		return "none"
@@ -255,10 +255,10 @@ func (s *state) ttl() string {
 	return short(time.Duration(s.TTL) * time.Millisecond)
 }
 
-// short is a duration to a tenth of a second.
+// short formats a duration to a tenth of a second.
 func short(d time.Duration) string { return fmt.Sprintf("%.1fs", d.Seconds()) }
 
-// hosts finds the address of each Client that has a connection named after it. On a server that does not tell there are none.
+// hosts returns the addresses of Clients with a connection named after them; none if the server refuses to list connections.
 func hosts(ctx context.Context, rdb rueidis.Client) map[string]string {
 	found := make(map[string]string)
 	for _, n := range nodes(rdb) {
@@ -283,29 +283,29 @@ func hosts(ctx context.Context, rdb rueidis.Client) map[string]string {
 	return found
 }
 
-// view is all that can be found out of one lock.
+// view is everything known about one lock.
 type view struct {
 	state
 	Held bool `json:"held"`
-	// Processes is how many listen for the unlock, Redisson's included; -1 if the server does not tell.
+	// Processes is the number of listeners to the unlock, Redisson's included; -1 if unknown.
 	Processes int       `json:"waiting_processes"`
-	Queue     []string  `json:"queue,omitempty"`      // what each process is to become that waits for a plain or fenced lock; of a semaphore their Clients
-	Wants     [][]int64 `json:"wants,omitempty"`      // of a semaphore, for each of these: how many permits each of its waiters wants
-	FairQueue []string  `json:"fair_queue,omitempty"` // those who wait for a fair lock
-	Writers   []string  `json:"writers,omitempty"`    // those who wait for a read/write lock
-	// Labels are those of the Clients that wait, or hold permits, by their ids.
+	Queue     []string  `json:"queue,omitempty"`      // per waiting process, the owner it is to become (plain or fenced lock) or its Client (semaphore)
+	Wants     [][]int64 `json:"wants,omitempty"`      // semaphore: the permits wanted by each waiter of each process in Queue
+	FairQueue []string  `json:"fair_queue,omitempty"` // waiters for a fair lock
+	Writers   []string  `json:"writers,omitempty"`    // waiters for a read/write lock
+	// Labels of waiting Clients and of permits' Clients, by id.
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
-// viewer is what commands that look at locks have.
+// viewer is the state shared by commands that look at locks.
 type viewer struct {
 	target
 	rdb   rueidis.Client
 	locks *rlock.Client
-	known map[string]string // labels by the ids of their Clients
+	known map[string]string // labels by Client id
 }
 
-// open connects a viewer. It reports false, with the exit code, if there is no connection.
+// open connects a viewer. It reports false, with the exit code, if it cannot connect.
 func (p *program) open(ctx context.Context, t target) (v *viewer, code int, ok bool) {
 	rdb, code, ok := p.connect(ctx, &t)
 	if !ok {
@@ -319,12 +319,12 @@ func (p *program) open(ctx context.Context, t target) (v *viewer, code int, ok b
 	return &viewer{t, rdb, locks, make(map[string]string)}, 0, true
 }
 
-// closeTime bounds how long a Redis that does not answer keeps us from the end.
+// closeTime bounds how long a silent Redis can delay the exit.
 const closeTime = time.Second
 
 func (v *viewer) close() { closeSoon(v.locks.Close, v.rdb.Close) }
 
-// closeSoon closes all there is, and leaves that alone when it takes too long.
+// closeSoon runs the closers, and abandons them after closeTime.
 func closeSoon(closers ...func()) {
 	closed := make(chan struct{})
 	go func() { // ends when all is closed, or with the process
@@ -339,7 +339,7 @@ func closeSoon(closers ...func()) {
 	}
 }
 
-// see connects a viewer and looks at one lock. It reports false, with the exit code, if that failed.
+// see connects a viewer and reads one lock. It reports false, with the exit code, if either failed.
 func (p *program) see(ctx context.Context, t target, name string) (v *viewer, seen *view, code int, ok bool) {
 	if v, code, ok = p.open(ctx, t); !ok {
 		return nil, nil, code, false
@@ -352,7 +352,7 @@ func (p *program) see(ctx context.Context, t target, name string) (v *viewer, se
 	return v, seen, 0, true
 }
 
-// inspect looks at one lock, whatever kind it is of.
+// inspect reads one lock of any kind.
 func (v *viewer) inspect(ctx context.Context, name string) (*view, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -374,25 +374,25 @@ func (v *viewer) inspect(ctx context.Context, name string) (*view, error) {
 			return nil, err
 		}
 	}
-	// The queues of all kinds: a lock that is free does not tell its own.
+	// The queues of all kinds: a free lock does not show its kind.
 	for _, kind := range []struct {
 		lock   *rlock.Mutex
-		beside string // a key that such a lock has besides
+		beside string // another key of such a lock
 		queue  *[]string
 	}{
 		{v.locks.Mutex(name), key, &seen.Queue},
 		{v.locks.FairMutex(name), prefixed("redisson_lock_timeout", key), &seen.FairQueue},
 		{v.locks.RWMutex(name).Write(), hashTag(key) + ":", &seen.Writers},
 	} {
-		if seen.isCounter() { // it has neither
+		if seen.isCounter() { // counters have no such queues
 			break
 		}
-		if !v.together(key, kind.beside) { // a lock that this cluster cannot have
+		if !v.together(key, kind.beside) { // this cluster cannot have a lock of that kind and name
 			continue
 		}
 		info, err := kind.lock.Info(ctx)
 		switch {
-		case isForbidden(err): // whoever may not see the queues still sees the holder
+		case isForbidden(err): // the holder is visible without the right to see queues
 			info.Listening = -1
 		case err != nil:
 			return nil, err
@@ -401,11 +401,11 @@ func (v *viewer) inspect(ctx context.Context, name string) (*view, error) {
 		switch {
 		case info.Listening < 0 || seen.Processes < 0:
 			seen.Processes = -1
-		case kind.queue != &seen.FairQueue: // which has the channel of the plain lock
+		case kind.queue != &seen.FairQueue: // fair locks share the plain lock's channel
 			seen.Processes += info.Listening
 		}
 	}
-	// Redisson's waiters for a fair lock have channels of their own alone. Tags of ours begin with 0 in that queue.
+	// Redisson's fair waiters listen only on their own channels. In that queue our tags begin with 0.
 	java := make(map[string]bool)
 	for _, owner := range seen.FairQueue {
 		if id, tag, _ := strings.Cut(owner, ":"); seen.Processes >= 0 && !strings.HasPrefix(tag, "0") && !java[id] {
@@ -413,20 +413,20 @@ func (v *viewer) inspect(ctx context.Context, name string) (*view, error) {
 			seen.Processes++
 		}
 	}
-	if !seen.isCounter() && !v.together(key, prefixed(lockChannel, key)) { // nor can one see who listens
+	if !seen.isCounter() && !v.together(key, prefixed(lockChannel, key)) { // the listeners are unknown, too
 		seen.Processes = -1
 	}
 	if seen.Kind == "mutex" && len(seen.FairQueue) > 0 {
 		seen.Kind = "fair"
 	}
 	if !seen.Held && !seen.isCounter() {
-		seen.Token, _ = v.token(ctx, key) // there may be none, or something else
+		seen.Token, _ = v.token(ctx, key) // missing, or not a number
 	}
 	v.addLabels(ctx, &seen.state)
 	return seen, nil
 }
 
-// addHosts says from where the holders have come, as far as that is known.
+// addHosts adds the known hosts of the holders.
 func (v *viewer) addHosts(ctx context.Context, s *state) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()

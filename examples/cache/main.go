@@ -1,5 +1,4 @@
-// The program cache has many callers that want a value which is not there. Run several at the same time: one caller of all
-// processes builds it.
+// The program cache has many callers that want a missing value. Run several at the same time: one caller among all processes builds it.
 package main
 
 import (
@@ -76,7 +75,7 @@ func run(ctx context.Context, callers int, build, ttl, lease time.Duration) erro
 	return report.err
 }
 
-// report is what became of the callers.
+// report counts the callers' outcomes.
 type report struct {
 	mu            sync.Mutex // guards the following
 	waited, found int

@@ -1,5 +1,5 @@
-// The program jobs accepts orders over HTTP in one process and ships them in another: the lock on an order goes along with the job. Run it as
-// "jobs -listen ADDR", and as "jobs -work".
+// The program jobs accepts orders over HTTP in one process and ships them in another: the order's lock travels with the job. Run it as "jobs
+// -listen ADDR" and as "jobs -work".
 package main
 
 import (
@@ -49,7 +49,7 @@ func main() {
 	}
 }
 
-// shop is what both kinds of processes have.
+// shop is shared by both kinds of processes.
 type shop struct {
 	rdb   rueidis.Client
 	locks *rlock.Client
@@ -73,10 +73,10 @@ func with(ctx context.Context, lease time.Duration, run func(*shop) error) error
 	return run(s)
 }
 
-// lock is that of an order.
+// lock returns an order's lock.
 func (s *shop) lock(order string) *rlock.Mutex { return s.locks.Mutex("order:" + order) }
 
-// state is what has become of an order: "" before it was accepted.
+// state returns an order's state, "" before it was accepted.
 func (s *shop) state(ctx context.Context, order string) (string, error) {
 	state, err := s.rdb.Do(ctx, s.rdb.B().Hget().Key("orders").Field(order).Build()).ToString()
 	if rueidis.IsRedisNil(err) {

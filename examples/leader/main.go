@@ -1,4 +1,4 @@
-// The program leader leads, if no other process of it does. Run several, and end the one that leads.
+// The program leader leads unless another of its processes does. Run several, and end the leader.
 package main
 
 import (

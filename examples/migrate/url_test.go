@@ -10,7 +10,7 @@ import (
 	"github.com/go-rlock/rlock/examples/internal/program"
 )
 
-// A REDIS_URL that is none is no reason to print the password in it.
+// The error for a malformed REDIS_URL does not show its password.
 func TestMigrateNoURL(t *testing.T) {
 	jar := filepath.Join(t.TempDir(), "empty.jar")
 	require.NoError(t, os.WriteFile(jar, nil, 0o600))
