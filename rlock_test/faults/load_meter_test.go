@@ -18,7 +18,7 @@ import (
 	"github.com/go-rlock/rlock/internal/redistest"
 )
 
-// loadSeed is the seed of a load test, printed so that FAULTS_SEED can replay it.
+// loadSeed returns a load test's seed, and logs it: FAULTS_SEED replays it.
 func loadSeed(t testing.TB) uint64 {
 	t.Helper()
 	seed := rand.Uint64()
@@ -43,20 +43,20 @@ func loadFor(t testing.TB, own time.Duration) time.Duration {
 	return d
 }
 
-// loadPass is a window for looking at what happens in it; nothing is synchronised by it.
+// loadPass lets time pass for a measurement; it synchronises nothing.
 func loadPass(d time.Duration) { <-time.After(d) }
 
-// meter counts the script calls of a lock client that have ended, by what they are and what became
-// of them. A call that was answered with NOSCRIPT is none: the same with the script's text follows.
+// meter counts the completed script calls of a lock client by script and outcome. It skips calls answered
+// with NOSCRIPT, since rueidis repeats them with the script's text.
 type meter struct {
 	rueidis.Client
 	acquires, handOffs atomic.Int64
 
 	renewals atomic.Int64 // calls, for any number of holds
 	renewed  atomic.Int64 // holds in them
-	failed   atomic.Int64 // holds in those of them that failed
+	failed   atomic.Int64 // holds in the failed calls
 
-	onGranted func(name string, sent time.Time) // may be nil; told of each hold that was acquired or renewed
+	onGranted func(name string, sent time.Time) // may be nil; called for each acquired or renewed hold
 }
 
 func (m *meter) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
@@ -94,7 +94,7 @@ func (m *meter) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResu
 	return result
 }
 
-// memory is what the process has in use after a collection.
+// memory is the process's memory in use after a garbage collection.
 type memory struct{ heap, stacks uint64 }
 
 func measure() memory {
