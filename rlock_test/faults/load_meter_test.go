@@ -99,18 +99,18 @@ type memory struct{ heap, stacks uint64 }
 
 func measure() memory {
 	runtime.GC()
-	runtime.GC() // what had a finalizer or a weak pointer goes with the second
+	runtime.GC() // the second frees objects with finalizers or weak pointers
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return memory{m.HeapAlloc, m.StackInuse}
 }
 
-// per is how much more there is than before for each of n; negative figures are noise.
+// per is the growth since before, divided by n; negative figures are noise.
 func (m memory) per(before memory, n int) (heap, stacks int64) {
 	return (int64(m.heap) - int64(before.heap)) / int64(n), (int64(m.stacks) - int64(before.stacks)) / int64(n)
 }
 
-// cpu is the processor time that this process has used.
+// cpu is the CPU time used by this process.
 func cpu(t testing.TB) time.Duration {
 	t.Helper()
 	var u syscall.Rusage
@@ -118,7 +118,7 @@ func cpu(t testing.TB) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// libraryGoroutines counts the goroutines that run code of the library.
+// libraryGoroutines counts the goroutines running library code.
 func libraryGoroutines() int {
 	n := 0
 	for _, pkg := range []string{"rlock.", "lease.", "pubsub.", "lua.", "internal/engine.", "internal/calls.", "internal/sweep.", "internal/tell."} {
@@ -127,14 +127,14 @@ func libraryGoroutines() int {
 	return n
 }
 
-// requireEmpty waits until a server of the test's own has neither keys nor channels.
+// requireEmpty waits until the test's own server has no keys and no channels.
 func requireEmpty(t testing.TB, rdb rueidis.Client, within time.Duration) {
 	t.Helper()
 	redistest.Eventually(t, within, func() bool {
 		keys, err := do(t, rdb, "DBSIZE").AsInt64()
 		channels, err2 := do(t, rdb, "PUBSUB", "CHANNELS").AsStrSlice()
 		return err == nil && err2 == nil && keys == 0 && len(channels) == 0
-	}, "no key and no channel is left")
+	}, "no key or channel may be left")
 }
 
 // loadParallel calls f with 0 to n-1 on 64 goroutines.
