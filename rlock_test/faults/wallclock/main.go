@@ -21,8 +21,8 @@ func main() {
 	}
 }
 
-// run prints the wall clock and its drift from the monotonic clock, then "done". A section is longer than
-// the watchdog time, so each hold depends on its renewals.
+// run prints the wall clock at the start, and at the end the number of its jumps against the monotonic clock. The
+// section is longer than the watchdog time, so the hold depends on its renewals.
 func run(addr, name, counter string) error {
 	const watchdog = 900 * time.Millisecond
 	rdb, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}})
