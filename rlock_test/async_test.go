@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// locker is a Mutex, or a TryLock with its wait.
+// locker is a Mutex, or a Mutex locked by TryLock with a fixed wait.
 type locker interface {
 	Lock(context.Context) (context.Context, rlock.UnlockFunc, error)
 }
@@ -27,7 +27,7 @@ func (t tryFor) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, er
 	return t.TryLock(ctx, t.wait)
 }
 
-// attempt is what a Lock returned, and when.
+// attempt is the result of a Lock, and its time.
 type attempt struct {
 	ctx    context.Context
 	unlock rlock.UnlockFunc
@@ -35,7 +35,7 @@ type attempt struct {
 	at     time.Time
 }
 
-// pending is a Lock under way on a goroutine of its own, which ends with the Lock.
+// pending is a Lock running on its own goroutine, which ends with the Lock.
 type pending struct {
 	result chan attempt
 	cancel context.CancelFunc
@@ -74,14 +74,14 @@ func (p pending) stillWaits(t testing.TB) {
 	}
 }
 
-// async runs f on a goroutine of its own, which ends with f, and hands its error on.
+// async runs f on a goroutine, which ends with f, and delivers its error.
 func async(f func() error) <-chan error {
 	result := make(chan error, 1)
 	go func() { result <- f() }()
 	return result
 }
 
-// within returns the error of an async call.
+// within requires that an async call returns in time, and returns its error.
 func within(t testing.TB, result <-chan error, d time.Duration) error {
 	t.Helper()
 	select {
@@ -106,10 +106,10 @@ func (b bench) awaitSubscribers(t testing.TB, name string, n int) {
 	}, strconv.Itoa(n)+" subscribers of "+channel)
 }
 
-// waiting returns how many goroutines of the caller's test wait in a queue for a lock.
+// waiting returns how many goroutines of the caller's test wait in a local queue for a lock.
 func waiting() int { return redistest.Started("engine.(*attempt).awaitTurn") }
 
-// behind returns how many goroutines of the caller's test wait for a call that is under way for a hold.
+// behind returns how many goroutines of the caller's test wait for another call of the same hold.
 func behind() int { return redistest.Started("engine.(*Spec).awaitCalls") }
 
 func protocol(resp2 bool) func(*rueidis.ClientOption) {
@@ -120,5 +120,5 @@ func protocol(resp2 bool) func(*rueidis.ClientOption) {
 	}
 }
 
-// pass lets time go by where time itself is what is tested.
+// pass lets time pass, for tests of time itself.
 func pass(d time.Duration) { <-time.After(d) }

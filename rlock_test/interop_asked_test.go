@@ -13,8 +13,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// asked: a holder in Go that wants to know learns that Redisson waits when it looks, every third of the watchdog time, and a second later. To
-// Redisson its owner is one as any other.
+// asked checks that a Go holder with WithAsked learns of a waiting Redisson: it looks every third of the watchdog
+// time, and again a second later. Redisson sees an ordinary owner.
 func (w *world) asked(t *testing.T) {
 	java, name := w.quickJava.thread(), redistest.Name(t)
 	ctx, unlocks, err := w.quickGo.Mutex(name, rlock.WithAsked()).Lock(context.Background())
@@ -27,7 +27,7 @@ func (w *world) asked(t *testing.T) {
 	select {
 	case <-rlock.Asked(ctx):
 	case <-time.After(atMost):
-		require.FailNow(t, "Redisson waits, and the holder is not told")
+		require.FailNow(t, "the holder did not learn that Redisson waits")
 	}
 	require.Less(t, time.Since(began), shortLease/3+time.Second+late)
 	requireWaiting(t, in)

@@ -12,8 +12,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// A lock that Go keeps is held as far as Java can see. It cannot ask, so it waits for the time of the option, and is woken then; unless it waits already
-// when Go keeps the lock for the first time.
+// Java sees a lock kept by Go as held. It cannot ask for the lock, so it is woken when the option's time is over. If it
+// already waits at the first unlock, it is woken at once.
 func (w *world) kept(t *testing.T) {
 	const d = 5 * time.Second
 	c, name := w.watch.Client, redistest.Name(t)

@@ -36,17 +36,17 @@ func requireCount(t testing.TB, l *rlock.CountDownLatch, want int64) {
 	require.Equal(t, want, n)
 }
 
-// awaitAsync begins to wait, and returns when the wait is one for a message.
+// awaitAsync starts an Await, and returns when it waits for a message.
 func (b bench) awaitAsync(t testing.TB, l *rlock.CountDownLatch) <-chan error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	t.Cleanup(cancel) // ends the goroutine, if nothing did before
+	t.Cleanup(cancel) // ends the goroutine at the latest
 	result := async(func() error { return l.Await(ctx) })
 	b.awaitSleep(t)
 	return result
 }
 
-// awaitSleep waits until the test waits for its only latch, and does nothing else for it.
+// awaitSleep waits until the test sleeps on its only latch, without background work.
 func (b bench) awaitSleep(t testing.TB) {
 	t.Helper()
 	redistest.Eventually(t, atMost, func() bool {
@@ -54,7 +54,7 @@ func (b bench) awaitSleep(t testing.TB) {
 	}, "it waits")
 }
 
-// hearers are how many connections listen to a channel.
+// hearers counts the connections subscribed to a channel.
 func (b bench) hearers(t testing.TB, channel string) int64 {
 	t.Helper()
 	counts, err := b.rdb.Do(context.Background(), b.rdb.B().PubsubNumsub().Channel(channel).Build()).AsIntMap()
@@ -62,7 +62,7 @@ func (b bench) hearers(t testing.TB, channel string) int64 {
 	return counts[channel]
 }
 
-// nowIsNotLong bounds what is to be "at once" on a busy machine.
+// nowIsNotLong bounds steps that must happen "at once", on a busy machine.
 const nowIsNotLong = 10 * time.Second
 
 func TestLatch(t *testing.T) {
@@ -71,8 +71,8 @@ func TestLatch(t *testing.T) {
 	l := b.CountDownLatch(b.name)
 	require.Equal(t, b.name, l.Name())
 	requireCount(t, l, 0)
-	require.NoError(t, l.Await(ctx), "it has no count")
-	require.NoError(t, l.CountDown(ctx), "nor does that change anything")
+	require.NoError(t, l.Await(ctx), "a latch without a count is open")
+	require.NoError(t, l.CountDown(ctx), "CountDown without a count must do nothing")
 	requireCount(t, l, 0)
 
 	b.set(t, l, 2)
@@ -80,7 +80,7 @@ func TestLatch(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, set)
 	requireCount(t, l, 2)
-	require.Equal(t, "2", b.text(t, b.name), "as Redisson has it")
+	require.Equal(t, "2", b.text(t, b.name), "the key must have Redisson's format")
 	require.NoError(t, l.CountDown(ctx))
 	requireCount(t, l, 1)
 	err = l.TryAwait(ctx, 0)
@@ -92,10 +92,10 @@ func TestLatch(t *testing.T) {
 
 	b.set(t, l, 0)
 	require.True(t, b.exists(t, b.name))
-	require.NoError(t, l.Await(ctx), "0 is open")
+	require.NoError(t, l.Await(ctx), "a count of 0 is open")
 	set, err = l.TrySetCount(ctx, 1)
 	require.NoError(t, err)
-	require.False(t, set, "but it is a count")
+	require.False(t, set, "a count of 0 is a count")
 	require.NoError(t, l.CountDown(ctx))
 	require.False(t, b.exists(t, b.name))
 
@@ -116,7 +116,7 @@ func (b bench) text(t testing.TB, key string) string {
 	return s
 }
 
-// A key that holds something else is left alone, and the error says what to do.
+// A key with other data stays unchanged, and the error names the cure.
 func TestLatchMisuse(t *testing.T) {
 	b := newBench(t)
 	ctx := context.Background()
@@ -174,7 +174,7 @@ func TestLatchMisuse(t *testing.T) {
 	}
 }
 
-// Whatever opens a latch, nobody sleeps through it, in this process or another.
+// No waiter, in this process or another, sleeps through the opening of a latch, by any cause.
 func TestLatchOpens(t *testing.T) {
 	for how, open := range map[string]func(t *testing.T, b bench, l *rlock.CountDownLatch){
 		"count": func(t *testing.T, _ bench, l *rlock.CountDownLatch) {
@@ -213,7 +213,7 @@ func TestLatchOpens(t *testing.T) {
 			here := b.awaitAsync(t, l)
 			other := async(func() error { return newClient(t, b.rdb).CountDownLatch(b.name).Await(context.Background()) })
 			redistest.Eventually(t, atMost, func() bool { return b.hearers(t, latchChannel(b.name)) == 2 && asleep(t) == 2 }, "both wait")
-			pass(50 * time.Millisecond) // for the look at those who came late
+			pass(50 * time.Millisecond) // for the look for late waiters
 			open(t, b, l)
 			require.NoError(t, within(t, here, nowIsNotLong))
 			require.NoError(t, within(t, other, nowIsNotLong))
@@ -222,7 +222,7 @@ func TestLatchOpens(t *testing.T) {
 	}
 }
 
-// Nobody tells that a key has expired: the look before knew when that would be.
+// No message reports the expiry of a key; the previous look returned its time.
 func TestLatchExpires(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBench(t)
@@ -234,7 +234,7 @@ func TestLatchExpires(t *testing.T) {
 	require.Greater(t, time.Since(began), 500*time.Millisecond)
 }
 
-// A message that is lost, and a key that somebody deletes by hand, are found out by the next connection.
+// After a lost message or a key deleted by hand, the next connection finds the latch open.
 func TestLatchLosesAMessage(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBench(t)
@@ -261,7 +261,7 @@ func TestLatchLosesAMessage(t *testing.T) {
 	require.NoError(t, within(t, waits, nowIsNotLong))
 }
 
-// A latch that is set anew lets nobody go that came after that, whatever is said of the one before.
+// A latch set anew does not release later waiters because of late messages about the previous count.
 func TestLatchIsNeverEarly(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBench(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// long is how long locks are kept that are not to end by themselves.
+// long is a WithLinger that does not end within a test.
 const long = rlock.DefaultWatchdogTimeout * 10
 
 // pass1 locks and unlocks.
@@ -28,7 +28,8 @@ func pass1(t testing.TB, l rlock.Locker) (ctx context.Context) {
 	return ctx
 }
 
-// keep locks and unlocks until that leaves the lock with the Client: once its ear listens, unless somebody has asked for it a moment ago.
+// keep locks and unlocks until the Client keeps the lock: it does once its ear listens, if nobody has just asked for
+// the lock.
 func keep(t testing.TB, c *rlock.Client, l rlock.Locker) {
 	t.Helper()
 	before := c.Stats().Idle
@@ -39,7 +40,7 @@ func keep(t testing.TB, c *rlock.Client, l rlock.Locker) {
 	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "it has looked who waits")
 }
 
-// A lock that is kept costs no command, and is the process's in Redis; d after its last use it is free.
+// A kept lock costs no command, and belongs to the process in Redis. It is free d after its last use.
 func TestLinger(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -61,20 +62,20 @@ func TestLinger(t *testing.T) {
 		}))
 	}
 	after := redistest.Commands(t, b.rdb)
-	require.Equal(t, before["evalsha"], after["evalsha"], "nothing was sent")
+	require.Equal(t, before["evalsha"], after["evalsha"], "a kept lock must cost no command")
 	require.Equal(t, kept+50, b.Stats().Kept)
 	require.Equal(t, rlock.PathKept, paths[len(paths)-1])
 	require.Equal(t, map[string]int64{owner: 1}, b.fields(t, b.name))
 	require.Zero(t, b.Stats().Holds)
 	require.Equal(t, 1, b.Stats().Idle)
-	pass1(t, b.Mutex(b.name, rlock.WithLinger(d))) // the handle that had it last says for how long
+	pass1(t, b.Mutex(b.name, rlock.WithLinger(d))) // the last handle decides for how long
 	last := time.Now()
 	redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "it ends")
 	require.GreaterOrEqual(t, time.Since(last), d-d/10)
-	redistest.Eventually(t, atMost, func() bool { return b.Stats().Idle == 0 }, "it is not counted any more")
+	redistest.Eventually(t, atMost, func() bool { return b.Stats().Idle == 0 }, "Stats().Idle must return to 0")
 }
 
-// A lock that is kept is renewed.
+// A kept lock is renewed.
 func TestLingerIsRenewed(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
@@ -87,7 +88,7 @@ func TestLingerIsRenewed(t *testing.T) {
 	require.Equal(t, kept+1, b.Stats().Kept)
 }
 
-// G4: whoever waits in another process is given the lock at once, whatever waits for it, and for a while nothing is kept.
+// G4: a waiter of any kind in another process gets the lock at once. For a while after that, the lock is not kept.
 func TestLingerIsAskedFor(t *testing.T) {
 	redistest.Parallel(t)
 	waiters := map[string]func(c *rlock.Client, name string) rlock.Locker{
@@ -114,7 +115,7 @@ func TestLingerIsAskedFor(t *testing.T) {
 			}
 			redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "free")
 			pass1(t, m)
-			require.False(t, b.exists(t, b.name), "somebody has asked a moment ago")
+			require.False(t, b.exists(t, b.name), "just after a request, the lock must not be kept")
 			if kind == "fenced" {
 				require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
 			}
@@ -139,7 +140,7 @@ func TestLingerIsAskedForInASection(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// Of a waiter that came before the process had the lock, nobody is told: it is looked for.
+// No message announces a waiter that came before the process had the lock: the process looks for it.
 func TestLingerFindsThoseWhoWaitedBefore(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBench(t)
@@ -153,11 +154,11 @@ func TestLingerFindsThoseWhoWaitedBefore(t *testing.T) {
 	redistest.Eventually(t, atMost, func() bool {
 		n, err := b.do(t, "ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
 		return err == nil && n == 2
-	}, "both are in line")
+	}, "both waiters must be in line")
 	require.NoError(t, unlock())
 	got := first.get(t, soon)
 	require.NoError(t, got.err)
-	pass(1100 * time.Millisecond) // it is long ago that this process had to wait
+	pass(1100 * time.Millisecond) // longer than a recent wait counts
 	second.stillWaits(t)
 	require.NoError(t, got.unlock())
 	next := second.get(t, soon)
@@ -165,8 +166,8 @@ func TestLingerFindsThoseWhoWaitedBefore(t *testing.T) {
 	require.NoError(t, next.unlock())
 }
 
-// Two round trips is what a waiter waits longer for a lock that is kept than for one that is free; and a third one if the lock is given to it while it
-// asks once more, since it listens: it cannot tell which was first.
+// A kept lock costs a waiter two round trips more than a free one. It costs a third one if the lock is handed over
+// while the waiter, now listening, asks again: it cannot tell which was first.
 func TestLingerCostsAWaiterTwoRoundTrips(t *testing.T) {
 	redistest.Parallel(t)
 	const oneWay = 200 * time.Millisecond
@@ -200,7 +201,7 @@ func TestLingerCostsAWaiterTwoRoundTrips(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// One that cannot ask waits for d at most: Redisson, or an older version.
+// Waiters that cannot ask (Redisson, older versions) wait for d at most.
 func TestLingerBesideThoseWhoCannotAsk(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBench(t)
@@ -222,7 +223,7 @@ func TestLingerBesideThoseWhoCannotAsk(t *testing.T) {
 	require.Less(t, time.Since(last), d+soon)
 }
 
-// However often the process uses the lock meanwhile.
+// The same, however often the process uses the lock meanwhile.
 func TestLingerInUseBesideThoseWhoCannotAsk(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBench(t)
@@ -256,7 +257,7 @@ func TestLingerInUseBesideThoseWhoCannotAsk(t *testing.T) {
 	}
 }
 
-// A TryLock that does not wait says that it was refused, and the next one finds the lock free.
+// A TryLock without a wait announces that it was refused, and the next one finds the lock free.
 func TestLingerAndTryLock(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBench(t)
@@ -267,7 +268,7 @@ func TestLingerAndTryLock(t *testing.T) {
 	other := newClient(t, b.rdb).Mutex(b.name)
 	_, _, err = other.TryLock(context.Background(), 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	pass(3 * time.Second) // a holder is not told of each try
+	pass(3 * time.Second) // a holder does not learn of every try
 	require.NoError(t, unlock())
 	require.True(t, b.exists(t, b.name), "that was when somebody was inside")
 	_, _, err = other.TryLock(context.Background(), 0)
@@ -276,7 +277,7 @@ func TestLingerAndTryLock(t *testing.T) {
 	pass1(t, other)
 }
 
-// Other locks of the same name in the process get it on their own terms.
+// Other handles of the same name in the process get the kept lock on their own terms.
 func TestLingerAndOtherHandles(t *testing.T) {
 	redistest.Parallel(t)
 	for kind, of := range map[string]func(c *rlock.Client, name string) rlock.Locker{
@@ -320,7 +321,7 @@ func TestLingerAndOtherHandles(t *testing.T) {
 	}
 }
 
-// Some options are about the time of a lock, which this one is about, too.
+// WithLinger conflicts with other options for the duration of a lock.
 func TestLingerRefusesOtherTerms(t *testing.T) {
 	b := newBench(t)
 	linger := rlock.WithLinger(time.Second)
@@ -355,7 +356,7 @@ func TestLingerRefusesOtherTerms(t *testing.T) {
 	}
 }
 
-// A waiter of another process does not only get a lock whose handle wants to know of it: its hold is told.
+// With WithAsked as well, a waiter of another process gets the kept lock, and a hold learns of the waiter.
 func TestLingerAndAsked(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBench(t)
@@ -375,14 +376,14 @@ func TestLingerAndAsked(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// G8: tokens rise from hold to hold, in whichever process, and no token is given twice.
+// G8: tokens rise from hold to hold across processes, and each is used once.
 func TestLingerTokensRise(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBench(t)
 	clients := []*rlock.Client{b.Client, newClient(t, b.rdb)}
 	var (
 		last   int64
-		inside sync.Mutex // for the race detector: the lock is what keeps others out
+		inside sync.Mutex // for the race detector: the lock itself keeps others out
 		all    sync.WaitGroup
 	)
 	keep(t, b.Client, b.FencedMutex(b.name, rlock.WithLinger(long)))
@@ -422,7 +423,7 @@ func TestLingerTokensRise(t *testing.T) {
 	require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
 }
 
-// G5: nothing is kept that Close or Shutdown has ended, nor by an unlock after that.
+// G5: Close and Shutdown give up kept locks, and a later unlock keeps none.
 func TestLingerEndsWithTheClient(t *testing.T) {
 	redistest.Parallel(t)
 	for name, end := range map[string]func(c *rlock.Client) error{
@@ -449,12 +450,13 @@ func TestLingerEndsWithTheClient(t *testing.T) {
 	}
 }
 
-// G1, G2: what was freed by force while it was kept is noticed by the next renewal, and nobody is told of a loss, for nobody was inside.
+// G1, G2: the next renewal notices that a kept lock was unlocked by force. No loss is reported, since nobody was
+// inside.
 func TestLingerIsForcedOpen(t *testing.T) {
 	redistest.Parallel(t)
 	b := bareBench(t)
 	b.Client = newClient(t, b.rdb, rlock.Options{WatchdogTimeout: shortWatchdog, Trace: &rlock.Trace{
-		Lost: func(context.Context, rlock.LostInfo) { t.Error("somebody is told") },
+		Lost: func(context.Context, rlock.LostInfo) { t.Error("a loss was reported") },
 	}})
 	m := b.Mutex(b.name, rlock.WithLinger(long))
 	keep(t, b.Client, m)
@@ -479,7 +481,8 @@ func TestLingerIsForcedOpen(t *testing.T) {
 	require.False(t, b.exists(t, b.name))
 }
 
-// A process that is killed, or cut off, keeps others waiting for the rest of the lease, as ever; and its own Lock does not get what it cannot trust.
+// After a kill or a cut connection, others wait for the rest of the lease, as usual. The process's own Lock does not
+// use a kept lock that it cannot trust.
 func TestLingerOfADeadProcess(t *testing.T) {
 	redistest.Parallel(t)
 	keeper, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: shortWatchdog})
@@ -497,7 +500,7 @@ func TestLingerOfADeadProcess(t *testing.T) {
 	require.Zero(t, keeper.Stats().Lost)
 }
 
-// When nobody can ask any more, nothing is kept; later it is again.
+// While nobody can ask, no lock is kept; afterwards locks are kept again.
 func TestLingerWithoutItsEar(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -521,7 +524,8 @@ func TestLingerWithoutItsEar(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// A Client that may not listen keeps nothing, and says so once; one whose user may not look who waits keeps nothing either.
+// A Client without the right to subscribe keeps no lock, and logs that once. Nor does one without the right to look
+// for waiters.
 func TestLingerWithoutRights(t *testing.T) {
 	redistest.Parallel(t)
 	for name, rules := range map[string]string{
@@ -588,13 +592,13 @@ func TestLingerOnOtherServers(t *testing.T) {
 					require.NoError(t, got.err)
 					require.NoError(t, got.unlock())
 				}
-				pass(time.Second) // the names are asked for again
+				pass(time.Second) // until the names are requested again
 			}
 		})
 	}
 }
 
-// G4: a run of hand-offs ends, whether its locks are kept or not: processes that all want a lock take turns.
+// G4: a run of hand-offs ends for kept locks, too: competing processes take turns.
 func TestLingerTakesTurns(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBench(t)
