@@ -17,7 +17,7 @@ func Detach(ctx context.Context) context.Context {
 // WaitOnly returns a ctx that bounds only the waiting of a Lock, not the section. The section has the values of ctx, but
 // ends only by unlock or loss. Use it where the section must continue after the caller has left:
 //
-// 	ctx, unlock, err := m.Lock(rlock.WaitOnly(r.Context()))
+//	ctx, unlock, err := m.Lock(rlock.WaitOnly(r.Context()))
 //
 // It works for every kind of lock, [All], [Quorum], [Client.Adopt] and semaphores, and in Do, TryDo and [DoValue]. A ctx
 // derived from it, for example with a timeout, also bounds only the waiting. A Lock under the resulting section's ctx
