@@ -70,7 +70,8 @@ func WithMaxWait(d time.Duration) Option {
 // Client's. It is in whole milliseconds. The methods of the handle report a d below [MinWatchdogTimeout], and a combination with [WithLease].
 //
 // All levels of a hold share one lease, which is as long as its longest level needs. A re-entry through a handle with a longer watchdog time
-// asks Redis for that time, and keeps it until its unlock; a shorter time changes nothing. A lease is never shortened.
+// asks Redis for that time, and keeps it until its unlock; a shorter time changes nothing. A lease that is already
+// longer is never shortened.
 //
 // Goroutines of one Client pass a lock on in memory, and readers share what they have in Redis, only if their watchdog times are the same; others ask
 // Redis. A Lock that waited in line with a d below two seconds, and below the Client's time, asks Redis once more when its turn comes.
