@@ -11,7 +11,7 @@
 //		return ship(ctx) // pass this ctx on
 //	})
 //
-// [New] takes a rueidis client that you have. [Mutex.Do] holds the lock while the function runs, and reports if the lock was lost in the meantime.
+// [New] takes an existing rueidis client. [Mutex.Do] holds the lock while the function runs, and reports a loss in the meantime.
 // For sections that are not one function body, [Mutex.Lock] returns the section's ctx and its
 // unlock, and [Mutex.TryLock] bounds the wait. A Lock returns when its ctx is done. An unlock, and so Do after its
 // function, waits for Redis for up to [Options].UnlockTimeout, whatever became of the ctx.
@@ -37,9 +37,9 @@
 //
 // # Semaphores and latches
 //
-// [Client.Semaphore] is a number of permits, and [Client.CountDownLatch] a count that goroutines wait for. They are no locks: nobody owns a
-// permit or a count, so nothing of them is lost, and nothing comes back by itself. The permits of a [Client.PermitSemaphore] have a lease, which is
-// renewed as that of a lock: they begin a section, whose ctx ends when a permit is lost, and those of a dead holder come back.
+// [Client.Semaphore] is a number of permits, and [Client.CountDownLatch] a count that goroutines wait for. They are not locks: nobody owns a
+// permit or a count, so none can be lost, and none comes back by itself. The permits of a [Client.PermitSemaphore] have a lease, renewed like a
+// lock's. They begin a section, whose ctx ends when a permit is lost, and a dead holder's permits come back.
 //
 // # Several locks
 //
@@ -66,7 +66,7 @@
 // [ErrLost] as its [context.Cause]. That happens no later than the earliest moment the lease can have
 // expired in Redis, whatever the network does. It is never safe to assume that a lock is held until
 // unlock, so pass the ctx to everything that the section does. Until the unlock of a lost hold is
-// called, a Lock under its ctx returns ErrLost as well.
+// called, a Lock under its ctx also returns ErrLost.
 //
 // No lock that lives in another process can stop a holder that was paused between a check of its ctx
 // and a write. A store that must not be damaged should check a fencing token: see

@@ -16,7 +16,7 @@ type optionFunc func(*engine.Spec)
 
 func (f optionFunc) apply(m *engine.Spec) { f(m) }
 
-// withOptions is the spec of a handle with those options.
+// withOptions applies options to the spec of a handle.
 func withOptions(m *engine.Spec, options []Option) *engine.Spec {
 	for _, o := range options {
 		if o == nil {
@@ -58,21 +58,20 @@ func lingers(m *engine.Spec) error {
 	return nil
 }
 
-// WithMaxWait bounds the waiting of each Lock through the handle: after d it returns [ErrNotAcquired], as a TryLock does. It is for code that takes a
-// [Locker], and only calls Lock. A TryLock has its own wait. [All] and [Quorum] wait for the shortest d of their locks. A [Lead] ends if its Lock has waited
-// for d. A d below 1 ms is reported by the methods of the handle.
+// WithMaxWait bounds the waiting of each Lock through the handle: after d it returns [ErrNotAcquired], as TryLock does. It is for
+// code that takes a [Locker] and only calls Lock. A TryLock has its own wait. [All] and [Quorum] wait for the shortest d of
+// their locks. A [Lead] ends if its Lock has waited for d. The methods of the handle report a d below 1 ms.
 func WithMaxWait(d time.Duration) Option {
 	return durationOption("WithMaxWait", d, func(m *engine.Spec) *time.Duration { return &m.MaxWait })
 }
 
 // WithWatchdog sets the watchdog time of the holds taken through the handle, in place of [Options].WatchdogTimeout: they are renewed every third of d,
-// and if the process dies, others get the lock within d. A short one is for short sections that many wait for. It may also be longer than that of the
-// Client. It is in whole milliseconds; a d below [MinWatchdogTimeout], and the option together with [WithLease], are reported by the methods of
-// the handle.
+// and if the process dies, others get the lock within d. Use a short time for short sections with many waiters. It may also be longer than the
+// Client's. It is in whole milliseconds. The methods of the handle report a d below [MinWatchdogTimeout], and a combination with [WithLease].
 //
-// All levels of a hold share one lease, which lasts as long as the level that asks for most: a re-entry through a handle with a longer watchdog time
-// asks Redis for that, and has it until its unlock; one through a handle with a shorter time changes nothing. A lease that is longer already is never
-// shortened.
+// All levels of a hold share one lease, which is as long as its longest level needs. A re-entry through a handle with a longer watchdog time
+// asks Redis for that time, and keeps it until its unlock; a shorter time changes nothing. A lease that is already
+// longer is never shortened.
 //
 // Goroutines of one Client pass a lock on in memory, and readers share what they have in Redis, only if their watchdog times are the same; others ask
 // Redis. A Lock that waited in line with a d below two seconds, and below the Client's time, asks Redis once more when its turn comes.

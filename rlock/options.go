@@ -21,7 +21,7 @@ const MinWatchdogTimeout = 100 * time.Millisecond
 // Options configure a [Client]. The zero value is valid.
 type Options struct {
 	// WatchdogTimeout is the lease of a hold taken without [WithLease]. It is renewed every third of this time for as long as the
-	// hold lives. So it is also the longest that others wait for the lock of a holder that crashed; [WithWatchdog] sets it for one
+	// hold lives. It is also the longest wait for the lock of a crashed holder; [WithWatchdog] sets it for one
 	// handle. A hold survives an outage or a failover for two thirds of it: with servers' default settings a failover takes 17 to 31
 	// seconds (docs/operating.md), which is why the default is not shorter. 0 means
 	// DefaultWatchdogTimeout; less than MinWatchdogTimeout is an error. It should be at least fifteen round trips to Redis: a renewal is
@@ -64,24 +64,28 @@ type Options struct {
 	// Deadlock makes a Lock look for a deadlock when it waits for long under other holds. Off by default.
 	Deadlock Deadlock
 
-	// Logger, if set, gets a warning of each loss, of each late renewal, of each deadlock that is reported, of a Lock that waits for a hold of this
-	// Client for longer than the watchdog time, once if Redis refuses what [WithAsked], [WithLinger], Deadlock or labels need, and of fields that could not be
-	// removed from Redis after a call without an answer. It is called on a
-	// goroutine of its own, and may block: only [Client.Close] waits for it, for up to a second. While 1024 lines are queued, further
-	// lines are dropped, and the next one that is written has their number as the attribute "dropped".
+	// Logger, if set, gets a warning for
+	//
+	//   - each loss, each late renewal and each reported deadlock,
+	//   - a Lock that waits for a hold of this Client for longer than the watchdog time,
+	//   - a command refused by Redis that [WithAsked], [WithLinger], Deadlock or labels need (once),
+	//   - fields that could not be removed from Redis after an unanswered call.
+	//
+	// It is called on a goroutine of its own, and may block: only [Client.Close] waits for it, for up to a second. While 1024 lines
+	// are queued, further lines are dropped, and the next line written has their number as the attribute "dropped".
 	Logger *slog.Logger
 
-	// Trace is told what happens to the locks. nil, the default, costs nothing. See [Trace] for what its functions may do.
+	// Trace receives the events of the locks. nil, the default, costs nothing. See [Trace] for the rules for its functions.
 	Trace *Trace
 
-	// Label says to people whose locks these are: the name of a pod or host, for example. At most 100 bytes of printable UTF-8, on one line.
-	// Whoever is refused finds it in its [NotAcquiredError], others in [Holder] and in what "rlock show", "ls" and "top" print; the Logger's lines
-	// have it as the attribute "label". Empty, the default, costs nothing.
+	// Label names the owner of the Client's locks for people, for example a pod or host: at most 100 bytes of printable UTF-8, on one line.
+	// It appears in [NotAcquiredError], in [Holder], in the output of "rlock show", "ls" and "top", and in the Logger's lines
+	// as the attribute "label". Empty, the default, costs nothing.
 	//
 	// From its first Lock on the Client keeps the label in Redis, under the key rlock_client:{<id>} (see [Client.ID]), for twice the
 	// WatchdogTimeout or three seconds if that is more. It writes it in the background every third of that time, and deletes it when it is
-	// closed. Its owners in Redis say that it has a label, so nobody looks for one that is not there. docs/protocol.md lists the
-	// rights that ACLs need; without them there is one warning, and locks work without the label.
+	// closed. Its owners in Redis are marked as labelled, so nobody looks up a missing label. docs/protocol.md lists the
+	// ACL rights; without them there is one warning, and locks work without the label.
 	Label string
 
 	// PlainPubSub makes a cluster client announce unlocks with PUBLISH and listen with SUBSCRIBE. Without it, a cluster client
