@@ -12,8 +12,8 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// MinAttempt is what the first attempt of a TryLock is given at least, and what the replicas may take on top of it, so that one
-// with a wait shorter than the way to Redis still asks once.
+// MinAttempt is the minimum time of a TryLock's first attempt, plus the time replicas may take. So a TryLock whose wait is shorter than
+// a round trip still asks once.
 func (c *Engine) MinAttempt() time.Duration {
 	return time.Second + c.ReplicaTimeout()
 }
@@ -26,24 +26,25 @@ func (c *Engine) ReplicaTimeout() time.Duration {
 	return c.Options.ReplicaTimeout
 }
 
-// AcquireRequest is what a caller asks Redis for. The script recognises a repeat, and a field belongs to one hold, so only the end of its calls matters.
+// AcquireRequest is a caller's request to Redis. The script recognises a repeat, and a field belongs to one hold, so only the end of
+// its calls matters.
 type AcquireRequest struct {
 	Caller
 	Spec            *Spec
 	Tenure          *Tenure
-	within          *hold                 // of the other side of a read/write lock, which lets it in; nil: none
-	Count           int32                 // the levels with the one that is asked for
-	enqueue         bool                  // the queue in Redis, if the lock is held; or leaves a mark, or looks at those of others
+	within          *hold                 // the hold of the other side of a read/write lock that lets it in; nil: none
+	Count           int32                 // the number of levels, including the requested level
+	enqueue         bool                  // joins the queue in Redis if the lock is held; or leaves a mark, or reads other waiters' marks
 	hasGrantChannel bool                  // with enqueue: on this process's own channel
-	ticket          *string               // the field that has the lock, which was exported to it; nil: none
-	failed          atomic.Pointer[error] // what went wrong the last time, if it did
+	ticket          *string               // the ticket's field, to which the lock was exported; nil: none
+	failed          atomic.Pointer[error] // the last call's error, if any
 	contexts        calls.Contexts        // of its calls
 }
 
-// ErrAlone says that Redis refused a call for many locks. Asked for each of them alone, it will say which one that was about.
+// ErrAlone means Redis refused a call for several locks. Calls for each lock alone show which lock caused the refusal.
 var ErrAlone = errors.New("to be taken one by one")
 
-// Send asks Redis, again if something went wrong that may pass. It stops early when the caller has left.
+// Send asks Redis, and retries after transient errors. It stops early when the caller has left.
 func (q *AcquireRequest) Send(left <-chan struct{}) (AcquireResult, error) {
 	m, c := q.Spec, q.Spec.Engine
 	args := m.acquireArgs(q.Tenure, int(q.Count))
@@ -59,14 +60,14 @@ func (q *AcquireRequest) Send(left <-chan struct{}) (AcquireResult, error) {
 		args.Queue, args.GrantLease, args.Listens, args.Short = m.queueKey(), c.grantLease(), q.hasGrantChannel, m.isShort()
 		args.Publish = lua.Publish(c.KnownChannel(m))
 	}
-	if q.Count == 1 { // a re-entry adds nothing that a failover could let somebody else have
+	if q.Count == 1 { // a re-entry adds nothing that a failover could give to another owner
 		args.Replicas, args.ReplicaWait = c.Options.Replicas, c.Options.ReplicaTimeout
 		args.Connections = &c.connections
 	}
 	return q.repeat(left, args.ReplicaWait, func(ctx *calls.Context) (lua.AcquireReply, error) { return q.call(ctx, &args) })
 }
 
-// repeat makes a call until it is answered, or there is no use in it. It takes Redis so much longer than others.
+// repeat makes a call until Redis answers or a retry is pointless. Redis takes longer than for other calls by the given time.
 func (q *AcquireRequest) repeat(
 	left <-chan struct{}, longer time.Duration, call func(*calls.Context) (lua.AcquireReply, error),
 ) (AcquireResult, error) {
@@ -81,7 +82,7 @@ func (q *AcquireRequest) repeat(
 		if err == ErrAlone { //nolint:errorlint // never wrapped
 			return AcquireResult{}, err
 		}
-		failed := err // of its own, so that no other call allocates
+		failed := err // a separate variable, so that only failing calls allocate
 		q.failed.Store(&failed)
 		if !again.Wait(err, left, c.Calls.Done()) {
 			return AcquireResult{}, err
@@ -89,18 +90,18 @@ func (q *AcquireRequest) repeat(
 	}
 }
 
-// call makes the call for one lock, and notes what it says of the tenure.
+// call makes the call for one lock and records the result in the tenure.
 func (q *AcquireRequest) call(ctx *calls.Context, args *lua.AcquireArgs) (lua.AcquireReply, error) {
 	m, t, c := q.Spec, q.Tenure, q.Spec.Engine
 	reply, err := lua.Acquire(ctx, c.rdb, *args)
-	repeated := args.Replicas == 0 && ctx.IsRepeated() // on a connection of its own rueidis repeats nothing
+	repeated := args.Replicas == 0 && ctx.IsRepeated() // on a dedicated connection rueidis retries nothing
 	switch {
 	case q.Count == 1:
 		if err != nil && calls.MayHaveRun(err) || repeated {
 			t.lateAcquire(args.Lease)
 		}
 	case m.TTL() > t.Spec.TTL():
-		t.UnresolvedUntil(time.Now().Add(args.Lease)) // if its end is not known, this one counts
+		t.UnresolvedUntil(time.Now().Add(args.Lease)) // if this call's end stays unknown, its lease counts
 	}
 	if err != nil {
 		return reply, err
@@ -125,8 +126,8 @@ func (m *Spec) acquireArgs(t *Tenure, count int) lua.AcquireArgs {
 	return args
 }
 
-// gaveUp is the error of a caller that got nothing, because its time is over (no error, or pubsub.ErrExpired) or
-// because of what went wrong. refusal is the last reply that said who holds the lock.
+// gaveUp returns the error for a caller without the lock: its time is over (no error, or pubsub.ErrExpired), or err stopped it. refusal
+// is the last reply naming the holder.
 func (m *Spec) gaveUp(who Caller, err error, refusal lua.AcquireReply) error {
 	errs := m.Engine.errs
 	switch timeUp := who.Ctx.Err() != nil || who.Once || !who.Wait.IsZero() && !time.Now().Before(who.Wait); {
@@ -139,7 +140,7 @@ func (m *Spec) gaveUp(who Caller, err error, refusal lua.AcquireReply) error {
 	case errors.Is(err, errs.NotReplicated):
 		return m.Fail(err)
 	case err == nil, errors.Is(err, pubsub.ErrExpired):
-		if refusal.Status == 0 && m.Engine.Calls.IsSilent(m.Slot) { // it stood behind one that got no answer
+		if refusal.Status == 0 && m.Engine.Calls.IsSilent(m.Slot) { // it queued behind a caller that got no answer
 			return m.notAcquired(who, refusal, errs.Unreachable(calls.ErrSilent))
 		}
 		return m.notAcquired(who, refusal)
@@ -151,7 +152,7 @@ func (m *Spec) gaveUp(who Caller, err error, refusal lua.AcquireReply) error {
 	return m.unreachable(err)
 }
 
-// notAcquired is the error of a wait that ended.
+// notAcquired returns the error of a wait that ended.
 func (m *Spec) notAcquired(who Caller, refusal lua.AcquireReply, causes ...error) error {
 	c := m.Engine
 	return c.errs.NotAcquired(NotAcquired{
@@ -162,7 +163,7 @@ func (m *Spec) notAcquired(who Caller, refusal lua.AcquireReply, causes ...error
 	})
 }
 
-// takeCalls takes the right to make calls for a live hold that the caller's ctx carries.
+// takeCalls takes the right to make calls for a live hold in the caller's ctx.
 func (m *Spec) takeCalls(who Caller, h *hold) error {
 	if err := m.awaitCalls(who, h); err != nil {
 		return err
@@ -186,7 +187,7 @@ func (m *Spec) takeCalls(who Caller, h *hold) error {
 	return err
 }
 
-// awaitCalls takes the right to make calls for a live hold (I1), when whoever has it gives it back.
+// awaitCalls takes the right to make calls for a live hold (I1), waiting until it is free.
 func (m *Spec) awaitCalls(who Caller, h *hold) error {
 	wait, cancel, end := who.Ctx, context.CancelFunc(func() {}), who.Wait
 	if who.Once { // those calls take no longer than an attempt
@@ -215,5 +216,5 @@ func (m *Spec) awaitCalls(who Caller, h *hold) error {
 	if loss := h.lossSoFar(); loss != nil {
 		return loss
 	}
-	return ErrOver // and what was lost since is another one's
+	return ErrOver // a loss since then belongs to another hold
 }

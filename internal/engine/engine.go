@@ -15,10 +15,10 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// Engine is what the locks of a Client have in common.
+// Engine is the state shared by the locks of a Client.
 type Engine struct {
 	rdb     rueidis.Client
-	Calls   *calls.Calls // done with when Close begins; stopped after closeGrace
+	Calls   *calls.Calls // refuses new calls when Close begins; stopped after closeGrace
 	ID      string       // the client part of its owner fields
 	Options Options
 	errs    *Errors
@@ -26,8 +26,8 @@ type Engine struct {
 	Leases  *lease.Renewer
 	Cluster *Topology // nil unless rdb is a cluster client
 
-	noQueues    atomic.Bool     // the user may not use those of processes
-	noMarks     atomic.Bool     // nor the marks of writers
+	noQueues    atomic.Bool     // the ACL user may not use the queues of processes
+	noMarks     atomic.Bool     // nor writers' marks
 	connections lua.Connections // for Options.Replicas
 	sweepers    *sweep.Sweepers
 	stats       counters
@@ -44,34 +44,34 @@ type Engine struct {
 
 	shutting, emptied sync.Once
 	Shut              chan struct{} // closed by Shutdown at once: no new holds
-	empty             chan struct{} // closed when there is no hold any more after that
+	empty             chan struct{} // closed when the last hold after that has ended
 
 	telling          sync.Once
-	holdersCancelled chan struct{} // closed before the holders are told of the end: nothing is renewed after that
+	holdersCancelled chan struct{} // closed before the holders' contexts are cancelled: nothing is renewed after that
 
 	closing sync.Once
-	over    chan struct{} // closed at the end of Close, for which others that close wait
+	over    chan struct{} // closed at the end of Close; concurrent calls of Close wait for it
 
 	mu     sync.Mutex     // guards the following; no other lock is taken under it
-	placed *lease.Renewer // see places; nil until something waited for a fair lock
+	placed *lease.Renewer // see places; nil until the first wait for a fair lock
 }
 
-// Options are those of an engine. They are valid: Errors, Tell and the times are set.
+// Options configure an engine. They must be valid: Errors, Tell and the times are set.
 type Options struct {
 	Errors          Errors
 	Tell            Teller
-	WatchdogTimeout time.Duration // the lease of what is renewed, unless its handle has another; how often looks are made
-	UnlockTimeout   time.Duration // for how long an unlock keeps its caller waiting
+	WatchdogTimeout time.Duration // the lease of renewed holds, unless their handle sets another; also the base of the look interval
+	UnlockTimeout   time.Duration // how long an unlock may block its caller
 	HandOff         RunBound
-	Replicas        int                   // that have to confirm an acquire
-	ReplicaTimeout  time.Duration         // for how long it waits for them, if there are any
-	Renewed         func([]lease.Renewal) // hears of confirmed renewals, whose keepers are About a lock; nil: nobody does
+	Replicas        int                   // number of replicas that must confirm an acquire
+	ReplicaTimeout  time.Duration         // how long an acquire waits for them, if Replicas is not 0
+	Renewed         func([]lease.Renewal) // called with confirmed renewals; their keepers have About; nil: not called
 	Deadlock        DeadlockTerms
 	PlainPubSub     bool   // on a cluster: unlocks are published to all nodes
 	Label           string // for people; "": none
 }
 
-// IsTold reports whether the holders have been told, or are being told.
+// IsTold reports whether Close has begun to cancel the holders' contexts.
 func (c *Engine) IsTold() bool {
 	select {
 	case <-c.holdersCancelled:
@@ -81,7 +81,7 @@ func (c *Engine) IsTold() bool {
 	}
 }
 
-// IsShut reports whether no new hold may begin but within a section.
+// IsShut reports whether new holds may begin only within a section.
 func (c *Engine) IsShut() bool {
 	select {
 	case <-c.Shut:
@@ -95,16 +95,16 @@ func (c *Engine) IsShut() bool {
 // grant.
 func (c *Engine) handsOff() bool { return c.Options.HandOff.Most > 0 && c.Options.Replicas == 0 }
 
-// maxGrantLease bounds for how long a lock is given to another process, until that renews it: it may have died.
+// maxGrantLease bounds the lease of a lock handed to another process until that process renews it: the process may have died.
 const maxGrantLease = 2 * time.Second
 
 func (c *Engine) grantLease() time.Duration { return GrantLease(c.Options.WatchdogTimeout) }
 
-// GrantLease is for how long a lock is given to another process that has that watchdog time.
+// GrantLease returns the lease of a lock handed to another process with that watchdog time.
 func GrantLease(watchdog time.Duration) time.Duration { return min(maxGrantLease, watchdog) }
 
-// placeLease is for how long a place lasts unless it is refreshed, and with that how long a waiter keeps others waiting that was
-// stopped, or died unseen.
+// placeLease is the lifetime of a place without a refresh. So a waiter that was stopped, or died unnoticed, delays others by no more
+// than this.
 const placeLease = 5 * time.Second
 
 func (c *Engine) placeLease() time.Duration { return min(placeLease, c.Options.WatchdogTimeout) }
@@ -112,7 +112,7 @@ func (c *Engine) placeLease() time.Duration { return min(placeLease, c.Options.W
 // IsOwn reports whether an owner field belongs to this client.
 func (c *Engine) IsOwn(field string) bool { return kinds.IsOf(c.ID, field) }
 
-// Topology is what has to be known of a cluster.
+// Topology describes a cluster.
 type Topology struct {
 	mu      sync.Mutex // guards the following
 	known   bool
@@ -124,7 +124,7 @@ func (c *Engine) slot(key string) uint16 {
 	return cmd.Slot()
 }
 
-// counters are what the figures are made of.
+// counters are the raw values of the statistics.
 type counters struct {
 	holds                                          atomic.Int64
 	acquired, handOffs, shared, grants, kept, lost atomic.Uint64

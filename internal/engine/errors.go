@@ -11,15 +11,15 @@ import (
 	"github.com/go-rlock/rlock/internal/deadlock"
 )
 
-// Errors are those that callers get: what they look for with errors.Is, and how the ones that say more are made. All are set.
+// Errors are the errors returned to callers: the sentinels for errors.Is, and constructors of the detailed errors. All are set.
 type Errors struct {
 	Closed, Lost, NotHeld, NotReplicated, Reentry, Upgrade, NotExported, Ticket, Deadlock error
 
 	Loss        func(Loss) error                               // satisfies Lost, or Closed if that is the reason
 	NotAcquired func(NotAcquired) error                        // of a wait that ended
 	Cycle       func(name string, cycle []deadlock.Step) error // satisfies Deadlock; the first step is the wait of the lock called name
-	Unreachable func(error) error                              // of what Redis, or the way to it, said last
-	// Failed makes any other error of the lock called name. errors.Is and errors.As find the causes.
+	Unreachable func(error) error                              // wraps the last error of Redis or of the connection
+	// Failed makes any other error for the named lock. errors.Is and errors.As find the causes.
 	Failed func(name string, causes ...error) error
 }
 
@@ -28,42 +28,42 @@ type Loss struct {
 	Name, Owner string
 	Reason      LostReason
 	Since       time.Time
-	Text        string // what is to be said behind the name
-	Err         error  // what the last renewal failed with, if that was why
+	Text        string // the text after the lock's name
+	Err         error  // the last renewal's error, if that caused the loss
 }
 
-// LostReason is what ended a hold.
+// LostReason says why a hold was lost.
 type LostReason int8
 
 const (
 	LostExpired LostReason = iota // the lease ended
-	LostGone                      // Redis does not have it
+	LostGone                      // the owner's field is missing in Redis
 	LostMaxHold                   // the longest hold was reached
 	LostClosed                    // the engine was closed
 )
 
 // NotAcquired says how a wait ended without the lock.
 type NotAcquired struct {
-	Ctx    context.Context // of the caller; maybe it ended the wait
+	Ctx    context.Context // the caller's; its end may have ended the wait
 	Name   string
 	Began  time.Time
 	Causes []error
 
-	Holder  string  // the owner that has the lock, as far as is known
+	Holder  string  // the owner of the lock, as far as known
 	Label   string  // of its Client
-	Labels  *Engine // that knows the label, or may
+	Labels  *Engine // the engine that may know the label
 	TTL     time.Duration
 	Self    bool // the holder was taken under the same ctx
-	Other   bool // the hold is seen to be of another kind
+	Other   bool // the hold is known to be of another kind
 	Carried bool // the holder is an open hold of the caller's ctx
 
 	Counter CounterKind
-	Seen    bool  // of a counter: there was an answer
-	Count   int64 // of the last one: of a latch, or free permits
+	Seen    bool  // for a counter: Redis has answered
+	Count   int64 // from the last answer: the latch's count, or the free permits
 	Wanted  int64 // permits
 }
 
-// CounterKind says which kind of counter it was, that nobody holds.
+// CounterKind says which kind of counter was waited for; a counter has no holder.
 type CounterKind int8
 
 const (
@@ -72,14 +72,14 @@ const (
 	Permits
 )
 
-// ErrUnlockedBefore is behind NotHeld.
+// ErrUnlockedBefore is a cause of NotHeld errors.
 var ErrUnlockedBefore = errors.New("unlocked before")
 
 // ErrUnlocked is found in the cause of a section that was unlocked.
 var ErrUnlocked = fmt.Errorf("rlock: unlocked: %w", context.Canceled)
 
-// unlockedError is the [context.Cause] of a section that was unlocked. The unlock may find out afterwards that
-// the hold was lost before; from then on it passes for that loss.
+// unlockedError is the [context.Cause] of an unlocked section. If the unlock then finds the hold already lost, errors.Is matches that
+// loss as well.
 type unlockedError struct {
 	name *string // of the lock
 	loss atomic.Pointer[error]

@@ -9,25 +9,24 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// An unlock gives the hold to whoever is next. There are two queues: one in each process, of its goroutines, and one in Redis,
-// of the processes that wait, where each has one place at most, under the owner that its first goroutine asked for. One script
-// call moves the lock to the next goroutine of the same process, or, when that has had its run, to the first of the queue in
-// Redis, whose process alone is told.
+// An unlock hands the lock to the next waiter. There are two queues: each process has one for its goroutines, and Redis has one for
+// waiting processes. A process has at most one place in Redis, under the owner its first goroutine asked for. One script call moves the
+// lock to the next goroutine of the same process. When that process's run is over, the call moves it to the head of the queue in Redis
+// and wakes only that process.
 //
-// The goroutine that unlocks, the claimant, stands for the next one of its process while its call is under way: it has the
-// waiter's turn, and makes the calls for its hold (I1). A waiter that gives up meanwhile returns at once, and its
-// claimant finishes for it.
+// The unlocking goroutine is the claimant: during its call it acts for the next waiter of its process. It has the waiter's turn and
+// makes the calls for its hold (I1). A waiter that gives up meanwhile returns at once, and its claimant finishes the work.
 //
-// Inside of a process no call is needed either, as long as the tenure lasts and its next hold wants the same of Redis: the unlock passes
-// the tenure on in memory. What Redis has stays as it is, and nobody there is told. A run of such sections is bounded (HandOff), and the
-// call at its end gives way to other processes.
+// Within a process even that call is saved while the tenure lasts and the next hold needs the same state in Redis: the unlock passes
+// the tenure on in memory. Redis keeps its state and publishes nothing. HandOff bounds the run of such sections; the call at its end
+// gives way to other processes.
 //
-// If the reply is lost, the release that follows tells: if the owner still had the lock, it was not handed off,
-// and cannot be any more; if it had not, the waiter asks whether it has it.
+// If the reply is lost, the following release decides. If the owner still had the lock, there was no hand-off, and there can be none
+// later. If not, the waiter asks Redis whether it has the lock.
 
-// passOn has the next waiter of the process go on with the tenure of a hold whose last level is closed, or keeps it for the next Lock (idle.go). It
-// reports false if that cannot be: nobody waits, or not for the same, or the run is over; or a call is under way, or something is not known of the tenure, or too little is
-// left of its lease. Then the hold is as it was.
+// passOn passes the tenure of a hold without open levels to the process's next waiter, or keeps it idle for the next Lock (idle.go). It
+// reports false, with the hold unchanged, if there is no waiter that needs the same state, if the run is over, or if a call is under
+// way. It also reports false if a call is unresolved or too little of the lease is left.
 func (h *hold) passOn() bool {
 	t := h.tenure
 	m := t.Spec
@@ -47,7 +46,7 @@ func (h *hold) passOn() bool {
 	return true
 }
 
-// detach takes the hold off its tenure, which nobody else then has to do with, but for a call for the count.
+// detach takes the hold off its tenure. Then only a call for the count may still use the tenure.
 func (h *hold) detach() bool {
 	t := h.tenure
 	t.mu.Lock()
@@ -60,7 +59,7 @@ func (h *hold) detach() bool {
 	return true
 }
 
-// attach undoes detach. What was lost meanwhile is a loss of the hold.
+// attach undoes detach. If the tenure was lost meanwhile, so is the hold.
 func (h *hold) attach() {
 	t := h.tenure
 	t.mu.Lock()
@@ -73,8 +72,8 @@ func (h *hold) attach() {
 	}
 }
 
-// Take has the Lock go on with the tenure of a hold that ends. It reports false if that is not what it wants, or it has asked before, and
-// there is something to settle. It sleeps, and looks at its tenure only behind the hub's mutex.
+// Take makes the Lock continue the tenure of an ending hold. It reports false if that tenure does not fit, or if an earlier call of the
+// Lock is unresolved. The Lock sleeps, and reads its tenure only under the hub's mutex.
 func (l *attempt) Take(from any, outsiders bool) bool {
 	h := from.(*hold) //nolint:errcheck // no other value is ever given
 	t, now, o := h.tenure, time.Now(), l.Spec.Engine.Options.HandOff
@@ -100,8 +99,8 @@ func (l *attempt) Take(from any, outsiders bool) bool {
 	return true
 }
 
-// claim tells the hub that the hold ends, and claims the waiter that is next in this process: nil if there is none. If
-// stay is true, it gets the lock before other processes.
+// claim reports the hold's end to the hub and claims the next waiter of this process; nil if there is none. If stay is true, that
+// waiter goes before other processes.
 func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *attempt, stay bool) {
 	c, q := t.Spec.Engine, t.Spec.waiters()
 	stay = !t.run.over(c.Options.HandOff, now)
@@ -117,7 +116,7 @@ func (t *Tenure) claim(now time.Time, args *lua.ReleaseArgs) (next *attempt, sta
 		return nil, false
 	}
 	w, outsiders := c.Hub.Claim(q)
-	if outsiders && args.Key != "" { // which have no hand-offs
+	if outsiders && args.Key != "" { // outsiders do not hand off
 		stay = !t.run.over(c.Options.HandOff.besideOutsiders(), now)
 	}
 	if w == nil {
@@ -141,15 +140,15 @@ func (l *attempt) takePlace(now time.Time) bool {
 	return true
 }
 
-// mayQueue notes that a call is about to be sent that may leave the field in the queue, or a mark.
+// mayQueue records that the next call may leave the field in the queue, or a mark.
 func (t *Tenure) mayQueue(now time.Time) {
 	if t.queued == nil { // a grant may be for the first of several calls
-		first := now // not now itself, which would be on the heap for all of them
+		first := now // a copy, so that now does not escape to the heap on every call
 		t.queued = &first
 	}
 }
 
-// takesOver are the arguments of a release that has a next owner.
+// takesOver returns the arguments of a release with a next owner.
 func (l *attempt) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
 	m := l.Spec
 	l.needsTenure()
@@ -161,7 +160,7 @@ func (l *attempt) takesOver(args lua.ReleaseArgs, stay bool) lua.ReleaseArgs {
 	return args
 }
 
-// handedOff is what came of such a release. Unless it failed, the claim is over.
+// handedOff handles the reply to such a release. Unless it failed, the claim is over.
 func (t *Tenure) handedOff(next *attempt, stay bool, sent time.Time, reply lua.ReleaseReply, err error, repeated bool) ReleaseResult {
 	c, m := t.Spec.Engine, next.Spec
 	switch {
@@ -170,7 +169,7 @@ func (t *Tenure) handedOff(next *attempt, stay bool, sent time.Time, reply lua.R
 	case err != nil:
 		return ReleaseResult{Late: calls.MayHaveRun(err), Err: err}
 	case reply.Status == lua.NotHeld:
-		next.unclaim() // nobody knows who has the lock
+		next.unclaim() // the owner is unknown
 		return ReleaseResult{}
 	}
 	var ok bool
@@ -190,7 +189,7 @@ func (t *Tenure) handedOff(next *attempt, stay bool, sent time.Time, reply lua.R
 	}
 	if !ok { // it has given up
 		rollBack := func() { next.rollBack(next.delivered, nil) }
-		if c.Calls.Start() { // not here: the hold has ended well, however long this takes
+		if c.Calls.Start() { // in the background: the unlock succeeded and need not wait
 			go func() { // ends when Redis has answered, or with the call's time-out; Close waits for it
 				defer c.Calls.Ended()
 				rollBack()
@@ -202,27 +201,26 @@ func (t *Tenure) handedOff(next *attempt, stay bool, sent time.Time, reply lua.R
 	return ReleaseResult{Held: true}
 }
 
-// notHandedOff ends the claim after an attempt that failed, when it is known what came of the release
-// instead.
+// notHandedOff ends the claim after a failed hand-off, once the result of the release is known.
 func (l *attempt) notHandedOff(r ReleaseResult) {
 	if r.Late && r.Err != nil { // it may still run
 		l.Tenure.lateAcquire(l.Spec.expiry(l.Spec.TTL()))
-	} else { // also a script that was refused: it may have been half-way
+	} else { // also after a refused script, which may have run in part
 		l.Tenure.UnresolvedUntil(time.Now().Add(min(l.Spec.expiry(l.Spec.TTL()), sweep.Most))).OutcomeUnknown = true
 	}
 	l.unclaim()
 }
 
-// unclaim ends a claim of which it is not known what it came to.
+// unclaim ends a claim with an unknown result.
 func (l *attempt) unclaim() {
 	if !l.waiter.Unclaim() {
 		l.rollBack(AcquireResult{}, nil)
 	}
 }
 
-// given is what a grant by another process comes to. The hold is trusted from when the process asked for its place, or saw it last, for
-// the lease of the grant. If too little of that is left, or something is missing, Redis has to be asked first: that the lock is
-// ours, it will say.
+// given turns a grant by another process into a result. The hold is trusted for the grant's lease, counted from when this process asked
+// for its place or last saw it. If too little is left, or data is missing, usable is false: Redis must be asked first, and will confirm
+// the lock is ours.
 func (l *attempt) given(g *pubsub.Grant) (a AcquireResult, usable bool) {
 	m, t := l.Spec, l.Tenure
 	a = AcquireResult{Sent: l.queuedAt(), lease: min(g.Lease, m.TTL())}

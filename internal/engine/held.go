@@ -6,15 +6,15 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Held is an open level that a ctx carries, as the test kit sees it. That is a module of its own, of which a program may have an older version: so this and
-// HeldBy stay as they are.
+// Held is an open level in a ctx, for the test kit. The kit is a separate module, and a program may use an older version: so Held and
+// HeldBy must not change.
 type Held struct {
 	Name   string
-	Shared bool // it reads
-	Again  bool // it has re-entered a hold
+	Shared bool // a reader
+	Again  bool // a re-entry
 }
 
-// HeldBy are the open levels that ctx carries, the innermost first. The lock beside that of an Upgradeable is none of its own.
+// HeldBy returns the open levels in ctx, innermost first. The second lock of an Upgradeable is not listed separately.
 func HeldBy(ctx context.Context) (all []Held) {
 	for l := levelOf(ctx); l != nil; l = l.enclosing() {
 		if l.IsOpen() && !l.spec.beside {

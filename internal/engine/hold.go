@@ -9,33 +9,33 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// A hold is one acquisition of one lock: from the Lock that won it to the unlock of its last level. It stands on a tenure, be it that of one
-// server or of a quorum, and knows nothing of Redis: its levels are opened and closed in memory, and the count in Redis follows (count.go). It is
-// live from the moment the Lock has the lock until it is lost or unlocked.
+// A hold is one acquisition of one lock: from the Lock that won it to the unlock of its last level. It stands on a tenure, of one
+// server or of a quorum, and does not talk to Redis: its levels open and close in memory, and the count in Redis follows (count.go). It
+// is live from the grant until its loss or unlock.
 type hold struct {
 	tenure   *Tenure
 	given    context.Context // by the caller of its Lock
 	unlocked unlockedError   // the cause of the end of its sections
 
 	// Guarded by tenure.mu.
-	beside   *hold  // another one that stands on the tenure
-	patient  bool   // the Lock that took it could not be left
-	passed   bool   // its unlock has passed the tenure on: what becomes of that is no concern of it
-	together bool   // it is one of several locks that end together
-	exported bool   // it was ended by an Export
-	count    int32  // the open levels, and the last one until its unlock has ended; 0 before the hold is live, and after it
+	beside   *hold  // the next hold on the same tenure
+	patient  bool   // its Lock had no ctx to leave by
+	passed   bool   // its unlock has passed the tenure on, whose later loss does not affect it
+	together bool   // one of several locks that end together
+	exported bool   // ended by an Export
+	count    int32  // open levels; the last counts until its unlock has ended; 0 before and after the hold is live
 	token    int64  // 0 if there is none
 	levels   *Level // the open ones
-	first    Level  // the first of them; the others have memory of their own
+	first    Level  // the first of them, embedded to save an allocation
 }
 
-// isOf reports whether it is a hold of that lock, or of that side of it, whichever handle took it.
+// isOf reports whether the hold is of that lock, or of that side of a read/write lock, through any handle.
 func (h *hold) isOf(m *Spec) bool {
 	of := h.tenure.Spec
 	return of.Engine == m.Engine && of.Key == m.Key && of.Kind.Side == m.Kind.Side
 }
 
-// isBeside reports whether it is a hold of the other side of a read/write lock.
+// isBeside reports whether the hold is of the other side of the same read/write lock.
 func (h *hold) isBeside(m *Spec) bool {
 	of := h.tenure.Spec
 	return of.Engine == m.Engine && of.Key == m.Key && of.Kind.Side+m.Kind.Side == lua.Reader+lua.Writer
@@ -48,10 +48,10 @@ func (h *hold) isLive() bool {
 	return h.count > 0 && h.tenure.loss == nil
 }
 
-// isEnd reports whether nobody was ever inside: it is the end of a tenure that was idle.
+// isEnd reports whether the hold has no section and only ends an idle tenure.
 func (h *hold) isEnd() bool { return h.given == nil }
 
-// depth is the number of open levels.
+// depth returns the number of open levels.
 func (h *hold) depth() (n int) {
 	h.tenure.mu.Lock()
 	defer h.tenure.mu.Unlock()
@@ -61,7 +61,7 @@ func (h *hold) depth() (n int) {
 	return n
 }
 
-// loss is why the hold ended, unless by its unlock. mu is held.
+// loss returns why the hold was lost, or nil. mu is held.
 func (h *hold) loss() error {
 	if h.passed {
 		return nil
@@ -81,7 +81,7 @@ func (h *hold) fencingToken() (token int64, ok bool) {
 	return h.token, h.token != 0
 }
 
-// AcquireResult is what Redis replied to a request, or what the process itself can say in its place.
+// AcquireResult is the result of a request: Redis's reply, or its equivalent in memory.
 type AcquireResult struct {
 	lua.AcquireReply
 	how   how
@@ -89,21 +89,21 @@ type AcquireResult struct {
 	lease time.Duration // 0: what was asked for
 }
 
-// how a level is had.
+// how a level was acquired.
 type how int8
 
 const (
 	byCall   how = iota // Redis has answered, or another process has given the lock
-	passed              // by the unlock before it: the tenure goes on
-	shared              // beside the readers of the process: their tenure goes on
-	letIn               // the same, by one of them: it goes on until this one has begun
-	inMemory            // as one more of a hold
+	passed              // by the previous unlock: the tenure continues
+	shared              // beside the process's readers, on their tenure
+	letIn               // the same, by a reader that stays until this hold has begun
+	inMemory            // as one more level of a hold
 )
 
-// Granted reports whether the lock is theirs.
+// Granted reports whether the lock was granted.
 func (a *AcquireResult) Granted() bool { return a.Status == lua.Acquired }
 
-// until is the end of the time for which what m was granted is trusted.
+// until returns the end of the trusted time of a grant to m.
 func (a *AcquireResult) until(m *Spec) time.Time {
 	switch {
 	case a.Sent.IsZero():
@@ -114,11 +114,11 @@ func (a *AcquireResult) until(m *Spec) time.Time {
 	return a.Sent.Add(m.TTL())
 }
 
-// ErrOver says that the hold to re-enter was unlocked meanwhile.
+// ErrOver means the hold to re-enter was unlocked meanwhile.
 var ErrOver = errors.New("the hold is over")
 
-// admit has a hold begin on a tenure, with the ctx that its level is to have. Inside of a section of the same lock, Shutdown lets it finish. It fails
-// if the client is closed, and with ErrOver if nobody asked Redis, and the tenure has ended meanwhile.
+// admit starts a hold on a tenure, with the ctx for its level. Inside a section of the same lock, Shutdown lets it finish. It fails if
+// the client is closed. Without a call to Redis, it fails with ErrOver if the tenure has ended meanwhile.
 func (t *Tenure) admit(
 	ctx context.Context, cancel context.CancelCauseFunc, who *Caller, m *Spec, a AcquireResult, inside bool,
 ) (*Level, error) {
@@ -135,7 +135,7 @@ func (t *Tenure) admit(
 	switch {
 	case t.loss != nil, a.how == shared && (t.isEmpty() || t.left):
 		err = ErrOver
-	case a.how != byCall && c.IsTold(): // Close has told the holds, and would miss this one
+	case a.how != byCall && c.IsTold(): // Close has cancelled the holds, and would miss this one
 		err = c.errs.Closed
 	}
 	if err != nil {
@@ -159,7 +159,7 @@ func (t *Tenure) admit(
 	t.follow()
 	if a.how != byCall {
 		if now := t.renewed(); now != renewed {
-			c.Leases.Update(&t.Lease, time.Time{}, now) // the last level before may have had other terms
+			c.Leases.Update(&t.Lease, time.Time{}, now) // the previous level may have had other terms
 		}
 	}
 	t.mu.Unlock()
@@ -178,11 +178,11 @@ func (t *Tenure) admit(
 		t.Lose(Loss{Reason: LostClosed, Since: time.Now()})
 		return nil, c.errs.Closed
 	}
-	c.Leases.CatchUp() // whoever had the lock through this Client before, till the end of its lease, is told first (G1)
+	c.Leases.CatchUp() // cancel this Client's previous hold first if it has expired (G1)
 	return l, nil
 }
 
-// begin has the hold stand on its tenure, with its first level. mu is held.
+// begin puts the hold on its tenure, with its first level. mu is held.
 func (h *hold) begin(inner, given context.Context, cancel context.CancelCauseFunc, m *Spec, outer Section) *Level {
 	h.tenure.hold = h
 	h.unlocked.name = &m.Name
@@ -192,14 +192,14 @@ func (h *hold) begin(inner, given context.Context, cancel context.CancelCauseFun
 	return l
 }
 
-// keep has the renewer keep a tenure that was granted. It reports false if the client is closed.
+// keep hands a granted tenure to the renewer. It reports false if the client is closed.
 func (t *Tenure) keep(m *Spec, a AcquireResult) bool {
 	leases, began, until := m.Engine.Leases, a.Sent, a.until(m)
 	t.given = cmp.Or(a.lease, m.TTL())
 	if a.lease > 0 {
-		began = time.Now() // the grant was, later than it is trusted from
+		began = time.Now() // when it was granted, after the start of its trusted time
 	}
-	if m.Kind.Side == lua.Reader { // Redisson's readers set the expiry that all of them share
+	if m.Kind.Side == lua.Reader { // Redisson's readers set the expiry of the shared key
 		t.Lease.Guard()
 	}
 	if m.MaxHold > 0 {
@@ -211,7 +211,7 @@ func (t *Tenure) keep(m *Spec, a AcquireResult) bool {
 	return leases.Keep(&t.Lease, Keeper{t}, until, m.RenewedFor(m.Engine))
 }
 
-// reopen opens one more level, after a call that was answered, or without one. It fails if the hold was lost, or the client closed, since the
+// reopen opens one more level, after an answered call or without a call. It fails if the hold was lost or the client closed since the
 // call was sent.
 func (h *hold) reopen(ctx context.Context, m *Spec, a AcquireResult) (*Level, error) {
 	inner, cancel := m.levelCtx(ctx)
@@ -232,7 +232,7 @@ func (h *hold) add(l *Level, a AcquireResult) error {
 		return h.loss()
 	case h.levels == nil, t.left: // its last unlock has begun
 		return ErrOver
-	case t.isTold(): // Close told the open levels, and would miss this one
+	case t.isTold(): // Close has cancelled the open levels, and would miss this one
 		return c.errs.Closed
 	}
 	before := t.renewed()
@@ -242,13 +242,13 @@ func (h *hold) add(l *Level, a AcquireResult) error {
 	t.follow()
 	t.mayLast(l.spec.RenewedFor(c))
 	if renewed, until := t.renewed(), a.until(l.spec); renewed != before || !until.IsZero() {
-		c.Leases.Update(&t.Lease, until, renewed) // under mu, so that the last one says what the levels ask for
+		c.Leases.Update(&t.Lease, until, renewed) // under mu, so that the last update reflects all levels
 	}
 	return nil
 }
 
-// cancel ends the contexts of all open levels. mu is held: it takes no lock of ours, and the callers' own AfterFuncs run on
-// goroutines of their own.
+// cancel cancels the contexts of all open levels. mu is held: cancelling takes no lock of ours, and callers' AfterFuncs run on their
+// own goroutines.
 func (h *hold) cancel(why error) {
 	for l := h.levels; l != nil; l = l.next {
 		l.cancel(why)
