@@ -499,7 +499,7 @@ type sending struct {
 // send asks Redis, and retries after transient errors.
 func (p *pool) send(values context.Context, args lua.PermitsArgs) (reply lua.PermitsReply, s sending, err error) {
 	m, c := p.m, p.m.Engine
-	if len(args.IDs) > 0 { // ids make a repeat harmless
+	if len(args.IDs) > 0 { // permit ids name this Client
 		c.showLabel()
 	}
 	again := calls.Retry{Least: calls.MinTries}

@@ -321,7 +321,7 @@ func (t *Tenure) Lose(why Loss) bool {
 		c.loseIdle(x)
 	}
 	if why.Reason == LostClosed {
-		return true // no section to cancel
+		return true // Close is not reported as a loss
 	}
 	for _, h := range lost {
 		if h.isEnd() {
