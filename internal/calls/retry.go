@@ -61,7 +61,7 @@ func (r *Retry) Wait(err error, stop1, stop2 <-chan struct{}) bool {
 	return false
 }
 
-// Earlier returns the earlier of two ends; zero is no end.
+// Earlier returns the earlier of two times.
 func Earlier(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return a
