@@ -1,6 +1,6 @@
 package engine
 
-// MaxBatch bounds the locks of one call, and so for how long Redis does nothing else: a few milliseconds.
+// MaxBatch bounds the locks of one call, and so how long the call blocks Redis: a few milliseconds.
 const MaxBatch = 1000
 
 // IsBatchable reports whether one call can take or release the lock with others.
@@ -57,7 +57,7 @@ func TakeTogether(who Caller, all []*Spec) (levels []*Level, refused int, err er
 	}
 	if err != nil && len(levels) > 0 {
 		for _, l := range levels {
-			l.hold.tenure.stays = nil // nobody was told of it
+			l.hold.tenure.stays = nil // it was never returned to the caller
 		}
 		who.LeaveTo(func() { _ = UnlockTogether(levels) }, c)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// KnownChannel returns the unlock channel of m, when the cluster is known.
+// KnownChannel returns the unlock channel of m. The cluster must be known.
 //
 // A sharded channel can be published to by a script only if it hashes to the slot of the script's
 // keys. It does, except for names with an empty or misplaced pair of braces, where prefixing
@@ -30,7 +30,7 @@ func (c *Engine) KnownChannel(m *Spec) pubsub.Channel {
 	return ch
 }
 
-// waiters is where goroutines of this process wait for a lock that has been asked for before.
+// waiters returns the hub queue of this process's waiters for a lock that was asked for before.
 func (m *Spec) waiters() pubsub.Queue {
 	return pubsub.Queue{
 		Lock: m.Key, Channel: m.Engine.KnownChannel(m), Places: m.Kind.PassesOn && m.seesProcesses(),
@@ -38,8 +38,8 @@ func (m *Spec) waiters() pubsub.Queue {
 	}
 }
 
-// queueKey is the key of what waiters leave in Redis: the queue of the processes, or marks; "" if there is none, or each waiter
-// has a place in a queue of its own.
+// queueKey returns the key of the waiters' entries in Redis: the queue of processes, or marks; "" if there is none, or each waiter has
+// its own place.
 func (m *Spec) queueKey() string {
 	c := m.Engine
 	switch {
@@ -51,7 +51,7 @@ func (m *Spec) queueKey() string {
 	return m.queue
 }
 
-// forbidden says whether the user may not use what waiters leave in Redis for locks of that side.
+// forbidden says whether the ACL user lacks access to the waiters' entries for locks of that side.
 func (c *Engine) forbidden(s lua.Side) *atomic.Bool {
 	if s == lua.Whole {
 		return &c.noQueues
@@ -71,7 +71,7 @@ func (t *Topology) isSharded() bool {
 	return t.sharded
 }
 
-// IsUnknown reports whether there is something to learn; without a cluster there is not.
+// IsUnknown reports whether Learn is still needed; it never is without a cluster.
 func (t *Topology) IsUnknown() bool {
 	if t == nil {
 		return false

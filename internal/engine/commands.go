@@ -60,7 +60,7 @@ type renewal struct {
 
 func (c *Engine) group(m *Spec) any { return renewal{kind: m.Kind, grace: m.Grace, slot: m.Slot} }
 
-// releaseOnce sends a release that is to arrive even if the client is closing.
+// releaseOnce sends a release, even while the client is closing.
 func (c *Engine) releaseOnce(m *Spec, args lua.ReleaseArgs) (held bool, err error) {
 	ctx, cancel := c.Calls.Last()
 	defer cancel()

@@ -8,7 +8,7 @@ import (
 	"github.com/go-rlock/rlock/internal/sweep"
 )
 
-// counter is what latches and semaphores have in common: a key with a number, which nobody holds.
+// counter is the common part of latches and semaphores: a key with a number, without a holder.
 type counter struct{ *Spec }
 
 // begin is what each call does first. fits says why a cluster cannot have the counter. If begin returns no error, the caller owes a Calls.Ended.
@@ -65,7 +65,7 @@ func (m counter) stay(who Caller, refused, ended <-chan struct{}) {
 	}
 }
 
-// failed is the error of a call that was not answered, or refused.
+// failed returns the error of an unanswered or refused call.
 func (m counter) failed(err error) error {
 	if m.Engine.Calls.IsClosed() {
 		return m.closed()
@@ -73,7 +73,7 @@ func (m counter) failed(err error) error {
 	return m.unreachable(err)
 }
 
-// left is the error of a caller that left before the answer. err is what is known of the reason.
+// left returns the error for a caller that left before the answer. err is the known reason.
 func (m counter) left(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() == nil:
@@ -84,7 +84,7 @@ func (m counter) left(ctx context.Context, err error) error {
 	return m.Fail(ctx.Err())
 }
 
-// silence is what a caller who leaves may say of Redis: nothing, if there was no time for an answer.
+// silence returns the error about Redis for a caller that leaves: nil if there was no time for an answer.
 func silence(began time.Time) error {
 	if time.Since(began) < calls.UnresponsiveAfter/2 {
 		return nil
@@ -92,8 +92,8 @@ func silence(began time.Time) error {
 	return calls.ErrNoAnswer
 }
 
-// insist makes a call again until it is answered, for a minute, whatever Redis refuses meanwhile; once, if the engine is closed. It reports whether
-// it was. what may be wrong otherwise.
+// insist repeats a call until Redis answers, for a minute, even after refusals; once if the engine is closed. It reports whether Redis
+// answered. what names the state that may be wrong otherwise.
 func (m counter) insist(began time.Time, what string, send func(context.Context) error) (answered bool) {
 	c := m.Engine
 	for pause := calls.MinPause; ; pause = min(2*pause, 4*calls.MaxPause) {

@@ -40,16 +40,16 @@ const (
 	latchDelete
 )
 
-// latchCall is one call, for as many callers as it counts down for.
+// latchCall is one call, shared by all callers it counts down for.
 type latchCall struct {
 	change  latchChange
 	n       int64           // the count, or by how much to count down
 	ctx     context.Context // of the first caller, for its values
-	callers int             // that wait for it
+	callers int             // still waiting
 	goesOn  bool            // one of them has left, and counts on it
 	sent    bool
 	left    bool          // it was sent, and counts as left behind
-	alone   chan struct{} // closed when nobody waits for it, unless it counts down
+	alone   chan struct{} // closed when no caller waits for it, unless it counts down
 	ended   chan struct{} // closed when the following is set
 	over    bool
 	did     bool
@@ -57,7 +57,7 @@ type latchCall struct {
 }
 
 const (
-	// latchKept is for how long Redis knows a call: copies of it are sent for a minute, and may come another one late.
+	// latchKept is how long Redis remembers a call: copies are sent for a minute, and may arrive another minute late.
 	latchKept = 2 * sweep.Most
 
 	latchCount = "the count of a latch" // that may be wrong
@@ -145,7 +145,7 @@ func (m Latch) enter(ctx context.Context, what latchChange, n int64) (*latchCall
 	return call, nil
 }
 
-// takes reports whether a CountDown may be added to a call. Those of one that has failed were told so, and so is whoever is added.
+// takes reports whether a CountDown may join a call. The callers of a failed call got its error, and so does a new one.
 func (call *latchCall) takes(failing bool) bool {
 	return call.change == latchDown && !call.sent && (!call.over || failing)
 }
@@ -171,14 +171,14 @@ func (m Latch) isOver(call *latchCall) bool {
 	return false
 }
 
-// run makes the calls; it ends when none is left.
+// run makes the calls, and ends when none are left.
 func (l *latchLine) run() {
 	for call := l.next(); call != nil; call = l.next() {
 		l.make(call)
 	}
 }
 
-// next is the call to be made; nil if there is none, and the line has ended.
+// next returns the call to make; nil if there is none and the line has ended.
 func (l *latchLine) next() *latchCall {
 	all := l.m.of
 	all.mu.Lock()
@@ -232,8 +232,7 @@ func (l *latchLine) make(call *latchCall) {
 	l.shift(call)
 }
 
-// goesOn reports whether a CountDown that Redis has refused is to be made all the same: an earlier copy may have run, or somebody counts on it who
-// cannot be told.
+// goesOn reports whether a refused CountDown must still be made: an earlier copy may have run, or a caller that relies on it has left.
 func (l *latchLine) goesOn(call *latchCall, mayHaveRun bool) bool {
 	all := l.m.of
 	all.mu.Lock()
@@ -259,7 +258,7 @@ func (call *latchCall) send(ctx context.Context, c *Engine, args lua.LatchCall) 
 	}
 }
 
-// end tells the callers of a call how it has ended. It reports whether none is left.
+// end gives a call's result to its callers. It reports whether none are left.
 func (l *latchLine) end(call *latchCall, did bool, err error) (alone bool) {
 	all := l.m.of
 	all.mu.Lock()
@@ -275,7 +274,7 @@ func (call *latchCall) end(did bool, err error) {
 	}
 }
 
-// fail tells the callers of all calls that the first was not answered. Those that are not sent are dropped, unless they count down.
+// fail fails the callers of all calls after no answer to the first. Unsent calls are dropped, unless they count down.
 func (l *latchLine) fail(first *latchCall, err error) {
 	all := l.m.of
 	all.mu.Lock()
@@ -298,7 +297,7 @@ func (l *latchLine) shift(call *latchCall) {
 	l.calls, l.failing = l.calls[1:], nil
 }
 
-// undo deletes the latch if that call has set it.
+// undo deletes the latch if that call set it.
 func (l *latchLine) undo(id string) {
 	args := l.args()
 	l.m.insist(time.Now(), latchCount, func(ctx context.Context) error {

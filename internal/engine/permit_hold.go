@@ -12,8 +12,8 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// A PermitHold is what one Acquire has of a semaphore whose permits expire: one permit or several, which are lost, and given back, together. It is the
-// ctx that the Acquire returns.
+// A PermitHold is the result of one Acquire on a semaphore with expiring permits: one or more permits, lost and given back together. It
+// is the ctx returned by that Acquire.
 //
 //	state     event                                         next
 //	held      a renewal, for each permit                    held
@@ -24,7 +24,7 @@ import (
 //	          release                                       over: the pool gives the permits back
 //	lost      release                                       over: what is left of them is given back in the background
 //
-// A permit is trusted until its lease is over, counted from when it was first asked for: a repeat of that call does not make it longer (G2).
+// A permit is trusted until its lease is over, counted from the first request for it: a repeat of that call does not extend it (G2).
 type PermitHold struct {
 	context.Context // cancelled when it is released or lost
 
@@ -34,15 +34,15 @@ type PermitHold struct {
 	unlocked  unlockedError // the cause of the end of its section
 	permits   []heldPermit
 	limit     time.Time // see WithMaxHold; zero: no such bound
-	// Released ends its section by that release, and returns what it does; nil: nobody wants to know of that.
+	// Released traces the end of the section: it calls release and returns its error; nil: no tracing.
 	Released func(release func() error) error
 
 	mu     sync.Mutex              // guards the following; no other lock but that of a renewer is taken under it
 	cancel context.CancelCauseFunc // nil once it is released
-	loss   error                   // why it ended before that
+	loss   error                   // why it was lost before that
 }
 
-// heldPermit is one of the permits of a hold, as the renewer sees it.
+// heldPermit is the renewer's view of one of a hold's permits.
 type heldPermit struct {
 	hold *PermitHold
 	id   lua.PermitID
@@ -54,16 +54,16 @@ type heldPermit struct {
 	least    time.Time    // the earliest end that one of these gives it, or one that was under way with them
 }
 
-// ownPermits are the permits that the process holds.
+// ownPermits are the permits held by the process.
 type ownPermits struct {
 	mu sync.Mutex // guards the following; no other lock is taken under it
 	of map[lua.PermitID]*heldPermit
 }
 
-// longest is for how long a permit is trusted that does not expire: 146 years.
+// longest is the trusted time of a permit that does not expire: 146 years.
 const longest time.Duration = math.MaxInt64 / 2
 
-// admit has a hold begin on the permits that w was granted. Otherwise these are to be given back.
+// admit starts a hold on the permits granted to w. If it fails, the caller must give them back.
 func (m PermitSemaphore) admit(ctx context.Context, w *permitWaiter) (*PermitHold, error) {
 	c := m.Engine
 	until := w.sent.Add(m.TTL())
@@ -98,11 +98,11 @@ func (m PermitSemaphore) admit(ctx context.Context, w *permitWaiter) (*PermitHol
 	if h.lossSoFar() != nil { // meanwhile, so that nobody took them out
 		m.of.own.remove(h.permits)
 	}
-	c.Leases.CatchUp() // whoever had a permit through this Client before, till the end of its lease, is told first (G1)
+	c.Leases.CatchUp() // cancel this Client's expired holds first (G1)
 	return h, nil
 }
 
-// keep has the renewer keep a permit, and renew it for ttl; 0: it is not renewed. It reports false if the engine is closed. hold.mu is held.
+// keep hands a permit to the renewer, to be renewed for ttl; 0: not renewed. It reports false if the engine is closed. hold.mu is held.
 func (p *heldPermit) keep(until time.Time, ttl time.Duration) bool {
 	c := p.hold.semaphore.Engine
 	p.lease = new(lease.Lease)
@@ -138,7 +138,7 @@ func (h *PermitHold) Release() error {
 	m, c := h.semaphore, h.semaphore.Engine
 	until := h.until()
 	if !time.Now().Before(until) {
-		c.Leases.CatchUp() // it is lost, whoever notices first
+		c.Leases.CatchUp() // it has expired, even if the renewer has not noticed yet
 	}
 	if !h.end(&h.unlocked) {
 		return m.notHeld(ErrUnlockedBefore)
@@ -155,7 +155,7 @@ func (h *PermitHold) release(until time.Time) (err error) {
 	defer c.HoldEnds()
 	m.of.own.remove(h.permits)
 	if loss := h.lossSoFar(); loss != nil {
-		if c.Calls.Start() { // otherwise they end with their lease
+		if c.Calls.Start() { // otherwise they expire with their lease
 			m.giveBackLater(h.ids())
 			c.Calls.Ended()
 		}
@@ -187,10 +187,10 @@ func (h *PermitHold) release(until time.Time) (err error) {
 	return m.notHeld(loss)
 }
 
-// GiveBack releases what the caller was not told of.
+// GiveBack releases permits that were never returned to the caller.
 func (h *PermitHold) GiveBack() { _ = h.Release() }
 
-// until is when the first permit is not trusted any more.
+// until returns the time when the first permit stops being trusted.
 func (h *PermitHold) until() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()

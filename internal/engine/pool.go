@@ -15,9 +15,9 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// pool is what a process asks of one semaphore, of either kind. It makes one call at a time, for all: it gives permits back, or changes their
-// number, and asks for those that the waiters want, in their order. The caller for whom it is made runs it, if that one cannot leave, as long as it has
-// nothing to do for others and need not sleep; then it has a goroutine:
+// pool makes a process's calls for one semaphore, of either kind. It makes one call at a time, for all callers: it gives permits back,
+// or changes their number, and requests permits for the waiters in order. The first caller runs it, if that caller cannot leave, while
+// there is no work for others and no need to sleep; then a goroutine does:
 //
 //	state     event                                     next
 //	idle      a change, or a waiter, comes or leaves    calling
@@ -35,24 +35,24 @@ import (
 type pool struct {
 	m Semaphore
 
-	// Of whoever runs it alone.
-	hub    pubsub.Waiter    // the only one for the semaphore
+	// Used only by the goroutine running it.
+	hub    pubsub.Waiter    // the process's only waiter for the semaphore
 	joined bool             // in the hub
 	turn   bool             // in the hub
 	placed bool             // in Redis's queue, maybe
-	again  time.Duration    // after which to ask, unless there is a message
-	failed *lua.PermitsArgs // a call that was not answered, and is to be cancelled
+	again  time.Duration    // ask again after this, unless there is a message
+	failed *lua.PermitsArgs // an unanswered call to be cancelled
 
 	// Guarded by pools.mu.
 	waiters []*permitWaiter // in the order of their calls
-	changes []*permitChange // that are not sent
-	asked   bool            // Redis knows what the first of the waiters want, and
-	least   int64           // of all waiters it knows the smallest want
-	more    chan struct{}   // capacity 1: something has come, or left
+	changes []*permitChange // not sent yet
+	asked   bool            // Redis knows the wants of the first waiters, and
+	least   int64           // the smallest want of all waiters known to Redis
+	more    chan struct{}   // capacity 1: a waiter or change has come or left
 	failing error
 }
 
-// pools are those of an engine.
+// pools are the pools of an engine.
 type pools struct {
 	requests atomic.Int64
 
@@ -60,7 +60,7 @@ type pools struct {
 	of map[poolKey]*pool
 }
 
-// poolKey is that of a pool.
+// poolKey identifies a pool.
 type poolKey struct {
 	kind *kinds.Kind
 	key  string
@@ -76,15 +76,15 @@ type permitWaiter struct {
 	gone    bool            // it has left, or its wait has ended
 	refused chan struct{}   // closed when it was refused for the first time, and
 	seen    bool            // is set then
-	free    int64           // permits, when it was refused last
+	free    int64           // free permits at its last refusal
 	ended   chan struct{}   // closed when its wait has ended
-	err     error           // why; nil: it has them
+	err     error           // why; nil: it has its permits
 
-	// Of permits that expire.
+	// For permits that expire.
 	lease time.Duration
 	ids   []lua.PermitID // as many as it wants
-	slots []int64        // of these, when it has them, and
-	sent  time.Time      // when they were first asked for, so that their lease has not begun before
+	slots []int64        // of these, once granted, and
+	sent  time.Time      // when they were first requested: their lease began no earlier
 }
 
 // permitChange is a change of the number of permits.
@@ -94,18 +94,18 @@ type permitChange struct {
 	back    []lua.PermitID  // to be given back
 	ctx     context.Context // for its values
 	callers int             // that wait for it
-	goesOn  bool            // somebody counts on it without waiting: a caller that has left, or the pool itself
+	goesOn  bool            // needed by a caller that has left, or by the pool itself
 	over    bool
 	ended   chan struct{} // closed when the following is set
 	done    int64
-	given   []lua.Given // for each of those that are given back
+	given   []lua.Given // one for each permit given back
 	err     error
 }
 
-// adds reports whether a change is made whatever becomes of its caller, who has given permits away.
+// adds reports whether a change must be made even if its caller leaves, because it gives permits away.
 func adds(what lua.Change) bool { return what == lua.Add || what == lua.AddIfExists }
 
-// get returns the pool of a semaphore, and the same again if it is new: then it is to be started. mu is held.
+// get returns a semaphore's pool, and as made the same pool if it is new and must be started. mu is held.
 func (all *pools) get(m Semaphore) (p, made *pool) {
 	p = all.of[m.poolKey()]
 	if p != nil {
@@ -126,8 +126,8 @@ func (p *pool) poke() {
 	}
 }
 
-// come adds a waiter. One that does not wait is refused if others do. The error is that of a pool that is failing. A pool that was made for it is to be
-// started.
+// come adds a waiter. A try is refused at once if others wait. The error is that of a failing pool. If made is not nil, the caller must
+// start it.
 func (all *pools) come(m Semaphore, w *permitWaiter) (made *pool, err error) {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -147,7 +147,7 @@ func (all *pools) come(m Semaphore, w *permitWaiter) (made *pool, err error) {
 	return made, nil
 }
 
-// front is how many of the waiters one call can ask for. pools.mu is held.
+// front returns how many waiters one call can serve. pools.mu is held.
 func (p *pool) front() int {
 	n, ids := 0, 0
 	for _, w := range p.waiters[:min(len(p.waiters), lua.MaxWants)] {
@@ -159,7 +159,7 @@ func (p *pool) front() int {
 	return n
 }
 
-// wait tells a waiter that it was refused, itself or as one behind others. pools.mu is held.
+// wait records a waiter's refusal, of its own request or because it is behind others. pools.mu is held.
 func (w *permitWaiter) wait(free int64) {
 	w.free = free
 	if !w.seen {
@@ -188,9 +188,9 @@ func (all *pools) leave(m Semaphore, w *permitWaiter) (ended bool) {
 	return false
 }
 
-// change adds a change for a caller, which gives back those permits as well; at is where in the change they are. Those that add are one, until
-// that is sent. The error is that of a pool that is failing: then only what adds is made, later. It returns when the change has ended if its caller cannot
-// leave, and nothing else is under way.
+// change adds a change for a caller, and gives back those permits; at is their index in the change. Adding changes are merged until
+// sent. The error is that of a failing pool, which makes only adding changes, later. If the caller cannot leave and nothing else is
+// under way, it returns when the change has ended.
 func (all *pools) change(
 	ctx context.Context, m Semaphore, leaves bool, what lua.Change, n int64, back ...lua.PermitID,
 ) (call *permitChange, at int, err error) {
@@ -201,7 +201,7 @@ func (all *pools) change(
 	return call, at, err
 }
 
-// enter is change, but for a pool that was made for it, and is to be started.
+// enter is change without starting a new pool, which is returned.
 func (all *pools) enter(
 	ctx context.Context, m Semaphore, what lua.Change, n int64, back ...lua.PermitID,
 ) (call *permitChange, at int, made *pool, err error) {
@@ -224,7 +224,7 @@ func (p *pool) add(ctx context.Context, what lua.Change, n int64, back ...lua.Pe
 	if last := len(p.changes) - 1; what == lua.Add && last >= 0 && p.changes[last].what == lua.Add {
 		call := p.changes[last]
 		sum, ids := call.n+n, len(call.back)+len(back)
-		told := call.over && p.failing == nil // that it has failed: whoever comes now is not to hear that
+		told := call.over && p.failing == nil // its callers know of the failure; a new caller must not get it
 		if !told && -lua.MaxPermits <= sum && sum <= lua.MaxPermits && ids <= lua.MaxPermitIDs {
 			call.n, call.back = sum, append(call.back, back...)
 			return call
@@ -247,12 +247,13 @@ func (all *pools) isOver(call *permitChange) bool {
 	return call.over
 }
 
-// queue is where the pool waits.
+// queueInHub returns the hub queue in which the pool waits.
 func (m Semaphore) queueInHub() pubsub.Queue {
 	return pubsub.Queue{Lock: m.Key, Channel: m.Engine.KnownChannel(m.Spec), Places: m.seesProcesses(), Counts: true}
 }
 
-// start has a new pool run. Its caller may leave, or runs it until over is closed, if it has nothing to do for others then, and need not sleep.
+// start runs a new pool: on a goroutine if the caller may leave. Otherwise the caller runs it until over is closed, while there is no
+// work for others and no need to sleep.
 func (p *pool) start(leaves bool, over <-chan struct{}) {
 	if leaves || !p.runFor(over) {
 		p.m.Engine.Calls.Go(p.run)
@@ -277,7 +278,7 @@ func (p *pool) runFor(over <-chan struct{}) bool {
 	}
 }
 
-// run ends when there is nothing left to ask for.
+// run ends when no request or change is left.
 func (p *pool) run() {
 	for {
 		switch p.step() {
@@ -292,17 +293,17 @@ func (p *pool) run() {
 	}
 }
 
-// poolState is what a pool does next.
+// poolState is a pool's next action.
 type poolState int8
 
 const (
 	poolWorks  poolState = iota // there may be more to do
-	poolSleeps                  // it waits for its turn, or for somebody to come or leave
-	poolIsDue                   // it waits for its turn, in which it will ask
+	poolSleeps                  // it waits for its turn, or for a caller to come or leave
+	poolIsDue                   // it waits for its turn, and then asks
 	poolEnded
 )
 
-// step does what there is to be done without waiting for the turn.
+// step does the work possible without waiting for the turn.
 func (p *pool) step() poolState {
 	hub, q := p.m.Engine.Hub, p.m.queueInHub()
 	switch wait, ask := p.wants(); {
@@ -313,7 +314,7 @@ func (p *pool) step() poolState {
 			return poolEnded
 		}
 	case wait && !p.joined:
-		p.hub = pubsub.Waiter{Shared: true, Joint: true} // so that nobody is taken to wait for what it got
+		p.hub = pubsub.Waiter{Shared: true, Joint: true} // so that it does not count as a waiter for its own permits
 		p.joined, p.turn = true, hub.Join(&p.hub, q)
 	case ask && (p.turn || !p.joined):
 		p.call()
@@ -329,12 +330,12 @@ func (p *pool) step() poolState {
 	return poolWorks
 }
 
-// wants reports whether anybody waits, and whether there is something to be asked.
+// wants reports whether callers wait, and whether there is a request to make.
 func (p *pool) wants() (wait, ask bool) {
 	all := &p.m.of.pools
 	all.mu.Lock()
 	defer all.mu.Unlock()
-	select { // all that has come is seen here
+	select { // everything queued so far is seen here
 	case <-p.more:
 	default:
 	}
@@ -370,14 +371,14 @@ func (p *pool) awaitTurn(more <-chan struct{}) {
 	p.refuse(err, p.waiters)
 }
 
-// refuse ends the waiting of some of the waiters. pools.mu is held.
+// refuse ends the wait of some waiters with err. pools.mu is held.
 func (p *pool) refuse(err error, some []*permitWaiter) {
 	for _, w := range slices.Clone(some) {
 		p.let(w, err)
 	}
 }
 
-// let ends the waiting of a waiter. pools.mu is held.
+// let ends one waiter's wait. pools.mu is held.
 func (p *pool) let(w *permitWaiter, err error) {
 	w.err, w.gone = err, true
 	close(w.ended)
@@ -388,7 +389,7 @@ func (p *pool) remove(w *permitWaiter) {
 	p.waiters = slices.DeleteFunc(p.waiters, func(x *permitWaiter) bool { return x == w })
 }
 
-// leaveLine takes the process out of the hub, and out of Redis's queue, when nobody waits.
+// leaveLine takes the process out of the hub and of Redis's queue when no caller waits.
 func (p *pool) leaveLine() {
 	if p.placed {
 		p.ask(nil, nil, true)
@@ -402,7 +403,7 @@ func (p *pool) leaveLine() {
 	p.joined, p.turn = false, false
 }
 
-// end reports whether the pool has ended, since nothing has come meanwhile.
+// end ends the pool, unless more work has come meanwhile, and reports whether it did.
 func (p *pool) end() bool {
 	all := &p.m.of.pools
 	all.mu.Lock()
@@ -414,7 +415,7 @@ func (p *pool) end() bool {
 	return true
 }
 
-// call makes the first change, and asks for what the first waiters want.
+// call sends the first change and the first waiters' requests.
 func (p *pool) call() {
 	all := &p.m.of.pools
 	waits := p.turn && p.m.queueKey() != "" && p.hub.Listens() && p.hub.TakePlace(p.m.Engine.ID)
@@ -429,8 +430,8 @@ func (p *pool) call() {
 	p.ask(change, waiters, waits)
 }
 
-// firstWaiters are those that one call asks for. The last is the one behind them that wants least, if that is less than all before it want: large
-// requests keep no small one from being asked for. pools.mu is held.
+// firstWaiters returns the waiters for one call. The last is the smallest want behind them, if smaller than all before it, so that
+// large requests do not block a small one. pools.mu is held.
 func (p *pool) firstWaiters() []*permitWaiter {
 	first := slices.Clone(p.waiters[:p.front()])
 	if len(first) == 0 {
@@ -444,7 +445,7 @@ func (p *pool) firstWaiters() []*permitWaiter {
 	return first
 }
 
-// ask makes a call. One without a change and waiters leaves the line, which is tried once: the place ends by itself.
+// ask makes a call. Without a change and waiters, the call leaves the line; it is tried once, because the place expires anyway.
 func (p *pool) ask(change *permitChange, waiters []*permitWaiter, waits bool) {
 	leaves := change == nil && len(waiters) == 0
 	args := p.m.args(p.m.of.pools.requests.Add(1))
@@ -470,7 +471,7 @@ func (p *pool) ask(change *permitChange, waiters []*permitWaiter, waits bool) {
 		p.fail(err, change)
 		p.placed = !leaves && !p.m.Engine.Calls.IsClosed() && (p.placed || waits && len(waiters) > 0)
 		if sent.mayHaveRun || adds(args.Change) && (args.N != 0 || len(args.Release) > 0) {
-			failed := args // so that no other call's are kept in memory of their own
+			failed := args // a copy, so that args escapes to the heap only after failures
 			p.failed = &failed
 		} else {
 			p.recovered()
@@ -481,7 +482,7 @@ func (p *pool) ask(change *permitChange, waiters []*permitWaiter, waits bool) {
 	}
 }
 
-// goesOn reports whether a change that Redis has refused is to be made all the same, since somebody counts on that who cannot be told.
+// goesOn reports whether a refused change must still be made, because a caller that relies on it has left.
 func (p *pool) goesOn(change *permitChange) bool {
 	all := &p.m.of.pools
 	all.mu.Lock()
@@ -489,16 +490,16 @@ func (p *pool) goesOn(change *permitChange) bool {
 	return change != nil && adds(change.what) && change.goesOn
 }
 
-// sending is whether a call may have run though it was not answered, and when it was sent for the first time.
+// sending says whether an unanswered call may have run, and when it was first sent.
 type sending struct {
 	mayHaveRun bool
 	at         time.Time
 }
 
-// send asks Redis, again if something went wrong that may pass.
+// send asks Redis, and retries after transient errors.
 func (p *pool) send(values context.Context, args lua.PermitsArgs) (reply lua.PermitsReply, s sending, err error) {
 	m, c := p.m, p.m.Engine
-	if len(args.IDs) > 0 { // which say whose the permits are
+	if len(args.IDs) > 0 { // permit ids name this Client
 		c.showLabel()
 	}
 	again := calls.Retry{Least: calls.MinTries}
@@ -514,7 +515,7 @@ func (p *pool) send(values context.Context, args lua.PermitsArgs) (reply lua.Per
 	}
 }
 
-// answer hands out what was granted. What nobody waits for any more is given back by the next call.
+// answer hands out the granted permits. The next call gives back those without a waiter.
 func (p *pool) answer(reply lua.PermitsReply, sent time.Time, change *permitChange, waiters []*permitWaiter) {
 	all := &p.m.of.pools
 	all.mu.Lock()
@@ -536,7 +537,7 @@ func (p *pool) answer(reply lua.PermitsReply, sent time.Time, change *permitChan
 		}
 	}
 	for _, w := range waiters {
-		if w.gone || reply.More { // there may be enough for it in those that have expired: it is asked for again at once
+		if w.gone || reply.More { // expired permits may suffice: ask again at once
 			continue
 		}
 		w.wait(reply.Free)
@@ -563,7 +564,7 @@ func (p *pool) answer(reply lua.PermitsReply, sent time.Time, change *permitChan
 	}
 }
 
-// giveBack adds what nobody waits for. pools.mu is held.
+// giveBack adds a change that returns unclaimed permits. pools.mu is held.
 func (p *pool) giveBack(n int64, ids ...lua.PermitID) {
 	p.add(context.Background(), lua.Add, n, ids...).goesOn = true
 }
@@ -575,7 +576,7 @@ func (call *permitChange) end(done int64, err error) {
 	}
 }
 
-// refused tells those whose call Redis has refused.
+// refused fails the callers of a refused call.
 func (p *pool) refused(err error, change *permitChange, waiters []*permitWaiter) {
 	all := &p.m.of.pools
 	all.mu.Lock()
@@ -591,7 +592,7 @@ func (p *pool) refused(err error, change *permitChange, waiters []*permitWaiter)
 	}
 }
 
-// fail tells all that Redis has not answered. Of the changes that were not sent those stay that add.
+// fail fails all callers after no answer from Redis. Of the unsent changes, only adding ones stay.
 func (p *pool) fail(err error, change *permitChange) {
 	all := &p.m.of.pools
 	all.mu.Lock()
@@ -599,7 +600,7 @@ func (p *pool) fail(err error, change *permitChange) {
 	p.refuse(err, p.waiters)
 	p.failing = err
 	if !calls.MayPass(err) {
-		p.failing = calls.ErrNoAnswer // what adds is made all the same, and so was not refused
+		p.failing = calls.ErrNoAnswer // an adding change is still made, so err must not be a refusal
 	}
 	for _, call := range append([]*permitChange{change}, p.changes...) {
 		switch {
@@ -620,7 +621,7 @@ func (p *pool) recovered() {
 	p.failing = nil
 }
 
-// cancel ends the call that was not answered: what it took is given back, and what it was to give back is.
+// cancel ends the unanswered call: permits it took are given back, and permits it should give back are.
 func (p *pool) cancel() {
 	args := *p.failed
 	args.Cancel = true

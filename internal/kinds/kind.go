@@ -1,6 +1,6 @@
-// Package kinds has the kinds of locks, as data: what their keys and owners are called in Redis, which scripts they have, and what
-// they ask of the engine, which is the same for all of them. Keys and channels are Redisson's, but for the queue of the processes and the marks
-// of writers, see docs/protocol.md.
+// Package kinds defines the kinds of locks as data: the names of their keys and owners in Redis, their scripts, and their needs from
+// the engine, which all kinds share. Keys and channels are Redisson's, except the queue of processes and the marks of writers, see
+// docs/protocol.md.
 package kinds
 
 import (
@@ -14,15 +14,15 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Kind is what tells one kind of lock from another. Functions from string to string make a key or channel of a lock's key.
+// Kind describes one kind of lock. Functions from string to string derive a key or channel from a lock's key.
 type Kind struct {
 	Name string // as a Trace has it
-	// Channel names where unlocks of a lock are published.
+	// Channel names the channel of a lock's unlocks.
 	Channel func(key string) string
-	// Queue names the key of what those that wait for a lock leave in Redis, see Queueing.
+	// Queue names the key of the waiters' entries in Redis, see Queueing.
 	Queue    func(key string) string
 	Queueing Queueing
-	// Timeouts names the key of the times at which waiters give up. It is nil but with PerWaiter.
+	// Timeouts names the key of the times at which waiters give up. It is nil except with PerWaiter.
 	Timeouts func(key string) string
 	// Fence names the key of the fencing counter; nil for a kind without one.
 	Fence func(key string) string
@@ -35,9 +35,9 @@ type Kind struct {
 	// the queue of the processes, or leaves it taken for a while; and many locks can be taken or released by one call. Otherwise
 	// no unlock chooses a waiter of this process.
 	PassesOn bool
-	// Shares says that those who hold the lock at a time may have one tenure.
+	// Shares says that concurrent holders may share a tenure.
 	Shares bool
-	// Exports says that a hold can be left to a ticket, and go on in another process.
+	// Exports says that a hold can be left to a ticket and continue in another process.
 	Exports bool
 	// Side is that of a read/write lock that a kind is. A reader gets a share, which others can have, too.
 	Side lua.Side
@@ -50,7 +50,7 @@ type Kind struct {
 	IsLocked func(ctx context.Context, rdb rueidis.Client, key string) (bool, error)
 }
 
-// Queueing is what those that wait for a lock leave in Redis.
+// Queueing says which entries waiters leave in Redis.
 type Queueing int8
 
 const (
@@ -81,7 +81,7 @@ func IsOf(id, field string) bool {
 // is written so. "0" would not do: lockAsync may be given any number.
 const placeholderTag = "00"
 
-// Placeholder is the owner of a lock that stays taken after its unlock by the Client with that id.
+// Placeholder returns the owner of a lock that stays taken after its unlock by that Client.
 func (k *Kind) Placeholder(id string) string { return id + ":" + placeholderTag + k.suffix }
 
 // IsPlaceholder reports whether an owner field is the Placeholder of some Client.

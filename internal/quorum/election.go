@@ -29,19 +29,19 @@ import (
 //	entered   the lease lasts                          a live hold
 //	          answered after the lease                 out
 //
-// Each round has a hold of its own, which is rolled back unless it is entered.
+// Each round has a separate hold, which is rolled back unless it is entered.
 //
 // It waits in the hub of each Client, in a queue of its own. Its waiter there has the turn while the server may have been
 // freed since it was asked: by a message, by the end of a lease, or while nobody listened. So it sleeps as long as that is so
 // for less than a majority, and no unlock that makes a majority free is missed (I-wake, for as many servers).
 
-// election is a Lock of a quorum on its way to a hold.
+// election is a quorum's Lock on its way to a hold.
 type election struct {
 	engine.Caller
 	quorum *Quorum
 	line   *localQueue
 	ears   []serverWatch    // one for each member
-	err    error            // what kept the last round from a majority of answers; nil if it had one
+	err    error            // why the last round got no majority of answers; nil if it did
 	failed time.Time        // when the first of the rounds began that had too few answers; zero if the last one had enough
 	tries  int              // since then
 	held   lua.AcquireReply // the last refusal
@@ -49,7 +49,7 @@ type election struct {
 	waited bool             // it was refused, or had to wait for the turn
 }
 
-// serverWatch is where an election hears of one server.
+// serverWatch receives an election's news of one server.
 type serverWatch struct {
 	waiter pubsub.Waiter
 	member *engine.Spec
@@ -58,7 +58,7 @@ type serverWatch struct {
 	err    error // it cannot subscribe
 }
 
-// localQueue is the queue of this process for a quorum. Whoever has its turn asks for the lock, or has it.
+// localQueue is this process's queue for a quorum. The goroutine with the turn asks for the lock, or has it.
 type localQueue struct {
 	key    string
 	turn   chan struct{}          // capacity 1; full while somebody has the turn
@@ -67,7 +67,7 @@ type localQueue struct {
 	users  int                    // guarded by lines.mu
 }
 
-// outage is that of a majority of the servers, which whoever has the turn has found out.
+// outage is an outage of most servers, as found by the goroutine with the turn.
 type outage struct {
 	known chan struct{} // closed when the following is set
 	since time.Time
@@ -103,14 +103,14 @@ func (l *localQueue) leave() {
 	}
 }
 
-// ask tells whoever has the lock here that somebody waits for it.
+// ask notifies this process's holder of a waiter.
 func (l *localQueue) ask() {
 	if v := l.holder.Load(); v != nil {
 		v.asked.Ask()
 	}
 }
 
-// isWaitedFor reports whether anybody else is in the queue.
+// isWaitedFor reports whether other goroutines are in the queue.
 func (l *localQueue) isWaitedFor() bool {
 	lines.mu.Lock()
 	defer lines.mu.Unlock()
@@ -346,7 +346,7 @@ func (e *election) askHolders(v *votes) {
 // secondTry is what a round is given at least that follows one without an answer.
 const secondTry = 500 * time.Millisecond
 
-// deadServerRetry is for how long a server that failed is taken to be down.
+// deadServerRetry is how long a failed server is taken to be down.
 const deadServerRetry = time.Second
 
 // minPause is the least bound of a random pause. It is four times as long as the servers took to answer, if that is more.
@@ -499,7 +499,7 @@ func ready(c <-chan struct{}) reflect.SelectCase {
 	return reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(c)}
 }
 
-// failure is the error of an election that got nothing.
+// failure returns the error of an election without a majority.
 func (e *election) failure(err error) error {
 	q, errs := e.quorum, e.quorum.errors()
 	switch {

@@ -48,7 +48,7 @@ func New(name string, members []*engine.Spec) *Quorum {
 	return &Quorum{whole, members}
 }
 
-// Lock re-enters the hold that the caller's ctx carries, or competes.
+// Lock re-enters the hold in the caller's ctx, or competes.
 func (q *Quorum) Lock(who engine.Caller) (*engine.Level, error) {
 	e := &election{Caller: who, quorum: q}
 	for {
@@ -70,13 +70,13 @@ func (q *Quorum) Lock(who engine.Caller) (*engine.Level, error) {
 	}
 }
 
-// majority is how many servers have to have the lock.
+// majority returns how many servers must hold the lock.
 func (q *Quorum) majority() int { return len(q.Members)/2 + 1 }
 
-// isShut reports whether too few Clients may begin a hold.
+// isShut reports whether too few Clients accept new holds.
 func (q *Quorum) isShut() bool { return q.tooMany((*engine.Engine).IsShut) }
 
-// tooMany reports whether that is so of so many Clients that no majority is left.
+// tooMany reports whether are holds for so many Clients that no majority is left.
 func (q *Quorum) tooMany(are func(*engine.Engine) bool) bool {
 	n := 0
 	for _, m := range q.Members {
@@ -90,7 +90,7 @@ func (q *Quorum) tooMany(are func(*engine.Engine) bool) bool {
 // errors are those of users.
 func (q *Quorum) errors() *engine.Errors { return &q.Spec.Engine.Options.Errors }
 
-// tooFew is the error of a majority that could not be had, because of what a server, or the way to it, said.
+// tooFew returns the error for a missing majority; err is a server's or connection's error.
 func (q *Quorum) tooFew(err error) error {
 	return fmt.Errorf("fewer than %d of %d servers took part: %w", q.majority(), len(q.Members), cmp.Or(err, calls.ErrNoAnswer))
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/go-rlock/rlock/internal/engine"
 )
 
-// Release is the unlock of the last level: it releases all shares at once, and returns when it is clear what a majority of the servers says. It
-// waits no longer than the hold is trusted, nor than that time is over; the rest goes on in the background. The same is done for what a lost hold
-// may still have in Redis, without waiting.
+// Release unlocks the last level: it releases all shares concurrently, and returns when the answer of a majority of the servers is
+// clear. It waits until the hold's trusted time ends or over at the latest; the rest continues in the background. Shares of a lost hold
+// are released the same way, without waiting.
 func (v *votes) Release(last *engine.Level, over time.Time) error {
 	defer v.uncount()
 	defer v.pass()
@@ -18,7 +18,7 @@ func (v *votes) Release(last *engine.Level, over time.Time) error {
 	return last.Await(v.ended, over, v.why)
 }
 
-// release gives shares back, side by side. Those that are counted are calls that Close waits for already.
+// release gives shares back concurrently. counted: Close already waits for these calls.
 func release(rest []*share, counted bool) {
 	for _, s := range rest {
 		if !s.held {
@@ -37,7 +37,7 @@ func release(rest []*share, counted bool) {
 	}
 }
 
-// giveBack ends a share, once. err is why it is not known whether it was granted.
+// giveBack ends a share, once. err is the reason if its grant is uncertain.
 func (s *share) giveBack(granted bool, err error) {
 	m, r := s.tenure.Spec, engine.ReleaseResult{Err: err}
 	if granted {
@@ -49,7 +49,7 @@ func (s *share) giveBack(granted bool, err error) {
 	m.Engine.Hub.Wake(s.of.of.waiters(m)) // a waiter of this process may have been refused because of it
 }
 
-// isBack works in what came of that.
+// isBack records the result of that release.
 func (s *share) isBack(r engine.ReleaseResult) {
 	v := s.of
 	v.mu.Lock()
@@ -83,7 +83,7 @@ func (s *share) isBack(r engine.ReleaseResult) {
 	}
 }
 
-// why is what keeps a release from its end so far.
+// why returns the reason why a release has not ended yet.
 func (v *votes) why() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()

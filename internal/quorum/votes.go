@@ -42,19 +42,19 @@ import (
 //
 // There is no goroutine for all of this. Shares that are asked for have one each, which ends with the answer or the votes.
 
-// votes is what one owner has of a quorum, from a round to the unlock of its hold.
+// votes are one owner's shares of a quorum, from a round to the unlock of its hold.
 type votes struct {
 	of     *Quorum // the handle that asked for it
 	line   *localQueue
-	asked  *engine.Askable // knows who waits for it; nil: nobody wants to. Not changed after the hold is that of the line
-	tenure *engine.Tenure  // of all of them: the hold stands on it
+	asked  *engine.Askable // notified of waiters; nil: not wanted. Not changed once the hold is the line's holder
+	tenure *engine.Tenure  // the tenure of the whole, on which the hold stands
 
-	ctx     context.Context // of the calls for shares; ends with the votes
+	ctx     context.Context // for the calls for shares; ends with the votes
 	cancel  context.CancelFunc
 	news    chan struct{}    // capacity 1: a share was answered
-	ended   chan []error     // capacity 1: what the release came to
-	given   context.Context  // by the user, to the Lock that they are of; not changed after they are live
-	counted []*engine.Engine // count the hold among theirs; not changed after it is live
+	ended   chan []error     // capacity 1: the result of the release
+	given   context.Context  // the ctx given to its Lock; not changed after the votes are live
+	counted []*engine.Engine // engines that have counted the hold; not changed after it is live
 	passed  sync.Once        // the turn of the process
 
 	mu       sync.Mutex // guards the following, and the shares; those of the tenure and of renewers are taken under it
@@ -70,35 +70,34 @@ type votes struct {
 	timer    *time.Timer // calls CatchUp; nil before they are live
 }
 
-// share is what there is on one server.
+// share is the owner's part on one server.
 type share struct {
 	of     *votes
 	tenure *engine.Tenure // a new one for each lease, with the same owner
 
 	asked   bool          // a call is under way
-	held    bool          // by all that is known
-	since   time.Time     // when that was known first; it had no break since then, as far as is known
+	held    bool          // as far as known
+	since   time.Time     // since when it is known to be held without a break
 	left    bool          // a call for it outlives the Client, and gives it back
 	missed  bool          // found missing after the votes went live
 	back    bool          // released, or given back
-	found   bool          // by that
-	failed  error         // what that failed with
+	found   bool          // found held by that release
+	failed  error         // that release's error
 	until   time.Time     // trusted from the grant on; the renewer knows what was added
-	ttl     time.Duration // for which the watchdog renews it; 0: it does not
-	watched time.Duration // the longest of these; 0: it never did
-	err     error         // what the last call for it failed with
+	ttl     time.Duration // lease to which the watchdog renews it; 0: none
+	watched time.Duration // the longest ttl; 0: never renewed
+	err     error         // the last call's error
 	refusal lua.AcquireReply
 	at      time.Time // of the last answer
 }
 
-// majorityTieWindow is how much later than the majority the share of another server may be answered and still count as if it had been one of
-// the majority.
+// majorityTieWindow is how long after the majority another server's answer still counts as part of it.
 const majorityTieWindow = 50 * time.Millisecond
 
 const (
-	// firstHeal is after which time a missing share is asked for again. It doubles.
+	// firstHeal is the first pause before a missing share is asked for again. It doubles.
 	firstHeal = 100 * time.Millisecond
-	// refusedHeal is the longest of these times if another owner had it.
+	// refusedHeal is the longest pause if another owner had the share.
 	refusedHeal = 4 * firstHeal
 )
 
@@ -107,7 +106,7 @@ const (
 // See https://redis.io/docs/latest/develop/use/patterns/distributed-locks/.
 func drift(lease time.Duration) time.Duration { return lease/100 + 2*time.Millisecond }
 
-// newVotes begins a round: all servers are asked.
+// newVotes begins a round by asking all servers.
 func newVotes(q *Quorum, line *localQueue) *votes {
 	v := &votes{
 		of: q, line: line, pause: firstHeal,
@@ -152,11 +151,11 @@ func (s *share) call() (a engine.AcquireResult, left bool, err error) {
 	return engine.Leavable(ctx, m, time.Time{}, q.Send, s.late)
 }
 
-// late is an answer for which the votes have no use.
+// late handles an answer after the end of the votes.
 func (s *share) late(a engine.AcquireResult, err error) { s.giveBack(a.Granted(), err) }
 
-// answered works an answer in. It reports true if a share was granted, and the round is not decided yet: then the call counts until that is so,
-// since Close waits for what has to be given back.
+// answered records an answer. It reports true if a share was granted while the round is undecided: the call then stays counted until
+// the decision, so that Close waits for a possible give-back.
 func (s *share) answered(a engine.AcquireResult, left bool, err error) (undecided bool) {
 	v, m := s.of, s.tenure.Spec
 	granted := err == nil && !left && a.Granted()
@@ -200,13 +199,13 @@ func (s *share) answered(a engine.AcquireResult, left bool, err error) (undecide
 	return granted && !over && !live
 }
 
-// keep has the renewer keep a share of votes that are live. mu is held.
+// keep hands a share of live votes to the renewer. mu is held.
 func (s *share) keep() {
 	t := s.tenure
 	t.Spec.Engine.Leases.Keep(&t.Lease, shareKeeper{engine.Keeper{Tenure: t}, s}, s.until, s.ttl)
 }
 
-// shareKeeper is a share as the renewer sees it: a tenure whose loss need not be that of a hold.
+// shareKeeper is the renewer's view of a share: its loss need not be the hold's loss.
 type shareKeeper struct {
 	engine.Keeper
 
@@ -247,7 +246,7 @@ func (k shareKeeper) Lost(loss lease.Loss) {
 // Closed is called when the Client is closed. The share stays in Redis, and counts until its lease ends.
 func (k shareKeeper) Closed() { k.share.of.CatchUp() }
 
-// seen is when the last call was sent that found the share there. mu is held.
+// seen returns when the last call that found the share was sent. mu is held.
 func (s *share) seen() time.Time {
 	m := s.tenure.Spec
 	if renewed := m.Engine.Leases.Until(&s.tenure.Lease); renewed.After(s.until) {
@@ -256,7 +255,7 @@ func (s *share) seen() time.Time {
 	return s.until.Add(-m.TTL())
 }
 
-// haveSince is how many servers have had their share since then, or since the votes are live, if that was later. mu is held.
+// haveSince returns how many servers have had their share since seen, or since the votes went live if that is later. mu is held.
 func (v *votes) haveSince(seen time.Time) (n int) {
 	if v.began.After(seen) {
 		seen = v.began
@@ -269,10 +268,10 @@ func (v *votes) haveSince(seen time.Time) (n int) {
 	return n
 }
 
-// lease is the longest time for which a share was asked for, or renewed. mu is held.
+// lease returns the longest lease the share was requested or renewed with. mu is held.
 func (s *share) lease() time.Duration { return max(s.tenure.Spec.TTL(), s.watched) }
 
-// Until is until when a majority of the servers has the hold; zero if that is over.
+// Until returns the time until which a majority of the servers has the hold; zero if that is over.
 func (v *votes) Until() time.Time {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -332,7 +331,7 @@ func (v *votes) open(who engine.Caller, waited bool) (*engine.Level, error) {
 	return l, nil
 }
 
-// uncount is the end of the hold for the Clients.
+// uncount ends the hold in the Clients' counts.
 func (v *votes) uncount() {
 	for _, c := range v.counted {
 		c.HoldEnds()
@@ -347,8 +346,8 @@ func (v *votes) Owns(field string) bool {
 // IsTold reports whether a majority of Clients is closed.
 func (v *votes) IsTold() bool { return v.of.tooMany((*engine.Engine).IsTold) }
 
-// CatchUp loses a hold whose time is over, also while it is released, and tells one whose Clients are closed. It has the renewers follow what the
-// open levels ask for, and asks for missing shares when it is time for that. Then the timer calls it again.
+// CatchUp marks a hold lost when its time is over, even during its release, and cancels its sections when a majority of Clients is
+// closed. It updates the renewers to the needs of the open levels, and asks for missing shares when due. Then the timer calls it again.
 func (v *votes) CatchUp() {
 	until, now, closes := v.Until(), time.Now(), false
 	v.mu.Lock()
@@ -430,7 +429,7 @@ func (v *votes) lose(why engine.Loss) {
 	}
 }
 
-// rollBack ends a round that did not get the majority: its shares are given back, also those that come late.
+// rollBack ends a round without a majority: it gives back the shares, including late ones.
 func (v *votes) rollBack() {
 	release(v.end(false), true)
 }
@@ -453,7 +452,8 @@ func (v *votes) end(releases bool) (rest []*share) {
 	return v.rest
 }
 
-// pass has the next goroutine of the process compete, when the hold is lost or its unlock returns. It returns when that is so, whoever calls it.
+// pass lets the process's next goroutine compete, when the hold is lost or its unlock returns. When any call of pass returns, the turn
+// has been passed.
 func (v *votes) pass() {
 	v.passed.Do(func() {
 		v.mu.Lock()
