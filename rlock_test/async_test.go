@@ -106,9 +106,6 @@ func (b bench) awaitSubscribers(t testing.TB, name string, n int) {
 	}, strconv.Itoa(n)+" subscribers of "+channel)
 }
 
-// waiting returns how many goroutines of the caller's test wait in a queue for a lock.
-func waiting() int { return redistest.Started("engine.(*attempt).awaitTurn") }
-
 // behind returns how many goroutines of the caller's test wait for a call that is under way for a hold.
 func behind() int { return redistest.Started("engine.(*Spec).awaitCalls") }
 

@@ -98,9 +98,9 @@ func (all *clientsOfTests) add(t testing.TB, c *rlock.Client) {
 	all.of[t.Name()] = append(all.of[t.Name()], c)
 }
 
-// asleep is for how many semaphores and latches the Clients of a test wait, and of those that it is a part of; each counts once, however many goroutines
-// wait for it. What they have asked was answered, and they wait for a message, or to be subscribed.
-func asleep(t testing.TB) (n int) {
+// waiting returns how many goroutines wait for locks of the Clients of a test, and of those that it is a part of: what they asked was answered, and
+// they sleep until they are woken. Of those that wait for one semaphore or latch it counts one.
+func waiting(t testing.TB) (n int) {
 	clientsOf.mu.Lock()
 	defer clientsOf.mu.Unlock()
 	for name, clients := range clientsOf.of {
@@ -113,7 +113,7 @@ func asleep(t testing.TB) (n int) {
 	return n
 }
 
-// noCalls waits until the library does nothing in the background for semaphores and latches of the test: nothing is waited for, given back or asked again.
+// noCalls waits until the library does nothing in the background for the test: nothing is looked at, given back or asked again.
 func noCalls(t testing.TB) {
 	t.Helper()
 	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines(engine) == 0 }, "nothing goes on in the background")
