@@ -196,7 +196,7 @@ func TestQuorumWakes(t *testing.T) {
 		e.awaitVotes(t, 5)
 		waiter := lockAsync(t, b)
 		e.awaitSubscribers(t, 1)
-		redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 1 }, "it waits")
+		redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Started("quorum.(*election).await(") == 1 }, "it waits")
 		if i == 0 {
 			pass(100 * time.Millisecond) // the round that the subscriptions have it ask
 			before := e.commands(t)

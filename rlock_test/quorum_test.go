@@ -226,7 +226,7 @@ func TestQuorumOfClusterClients(t *testing.T) {
 	require.Equal(t, names[0], one.Name())
 	votes(3)
 	waiter := lockAsync(t, two)
-	redistest.Eventually(t, soon, func() bool { return waiting(t) == 1 }, "it waits")
+	redistest.Eventually(t, soon, func() bool { return redistest.Started("quorum.(*election).await(") == 1 }, "it waits")
 	pass(200 * time.Millisecond) // until it is told by messages alone
 	waiter.stillWaits(t)
 	require.NoError(t, unlock())

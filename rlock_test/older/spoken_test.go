@@ -67,7 +67,6 @@ func spokenTo(t *testing.T, f *fleet) {
 			}))
 			return c.Stats().Idle == 1
 		}, "it is kept")
-		redistest.Eventually(t, patience, func() bool { return redistest.Goroutines("go-rlock/rlock/internal/engine.") == 0 }, "it has looked who waits")
 		require.Equal(t, "taken", f.olds[1].ask(t, "try", "plain", name))
 		waiter := f.olds[1].lock(t, "plain", name)
 		waiter.in(t)
