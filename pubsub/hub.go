@@ -252,13 +252,13 @@ func (h *Hub) Len() int {
 	return len(h.topics)
 }
 
-// Waiting returns the number of waiters that do not have the turn.
+// Waiting returns the number of waiters that sleep: they were refused, and do not have the turn.
 func (h *Hub) Waiting() (n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, t := range h.topics {
 		for w := t.first; w != nil; w = w.next {
-			if w != t.current {
+			if w != t.current && w.turn != nil && w.err == nil && !w.askingConcurrently {
 				n++
 			}
 		}

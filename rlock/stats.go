@@ -4,7 +4,7 @@ package rlock
 type Stats struct {
 	Holds   int // of locks, not unlocked yet, and sections of permits that expire; a hold of a quorum counts for each of its Clients
 	Waiting int // goroutines that wait for a lock; of those that wait for a quorum, one at most
-	Idle    int // locks kept for the next Lock with nobody inside, see [WithLinger]
+	Idle    int // locks kept for the next Lock with nobody inside, once a look has found no waiters, see [WithLinger]
 
 	Acquired uint64 // holds so far; re-entries are not among them
 	HandOffs uint64 // of these, handed over by an unlock in this process

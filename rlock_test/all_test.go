@@ -312,7 +312,7 @@ func TestAllWakesTheWaitersOfEach(t *testing.T) {
 		redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_queue:{"+names[i]+"}") }, "in line")
 	}
 	before += 4 * attempts
-	redistest.Eventually(t, atMost, func() bool { return scriptCalls(t, b) == before && waiting() == 4 }, "all sleep")
+	redistest.Eventually(t, atMost, func() bool { return scriptCalls(t, b) == before && waiting(t) == 4 }, "all sleep")
 	require.NoError(t, unlock())
 	var unlocks []rlock.UnlockFunc
 	for _, p := range []pending{local, remote, told, fenced} {

@@ -188,7 +188,7 @@ func TestAskedByThoseWhoWaitAlready(t *testing.T) {
 			second := lockAsync(t, m)
 			awaitAsked(t, first)
 			last := lockAsync(t, third.Mutex(b.name))
-			redistest.Eventually(t, atMost, func() bool { return waiting() == 2 }, "both wait")
+			redistest.Eventually(t, atMost, func() bool { return waiting(t) == 2 }, "both wait")
 			if !here {
 				b.awaitSubscribers(t, b.name, 2)
 				redistest.Eventually(t, atMost, func() bool {
@@ -221,7 +221,7 @@ func TestAskedAfterAGrant(t *testing.T) {
 			var waiters []pending
 			for i := range 2 {
 				waiters = append(waiters, lockAsync(t, of(newClient(t, b.rdb), b.name)))
-				redistest.Eventually(t, atMost, func() bool { return waiting() == i+1 }, "it waits")
+				redistest.Eventually(t, atMost, func() bool { return waiting(t) == i+1 }, "it waits")
 			}
 			awaitAsked(t, first)
 			require.NoError(t, unlock())

@@ -106,9 +106,6 @@ func (b bench) awaitSubscribers(t testing.TB, name string, n int) {
 	}, strconv.Itoa(n)+" subscribers of "+channel)
 }
 
-// waiting returns how many goroutines of the caller's test wait in a local queue for a lock.
-func waiting() int { return redistest.Started("engine.(*attempt).awaitTurn") }
-
 // behind returns how many goroutines of the caller's test wait for another call of the same hold.
 func behind() int { return redistest.Started("engine.(*Spec).awaitCalls") }
 

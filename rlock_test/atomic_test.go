@@ -62,7 +62,7 @@ func TestAtomicMoveUnderHolderAndWaiters(t *testing.T) {
 							a.ctx, a.unlock, a.err = m.Lock(context.Background())
 							got <- a
 						}()
-						redistest.Eventually(t, atMost, func() bool { return waiting() == 3*side+i+1 }, "it waits")
+						redistest.Eventually(t, atMost, func() bool { return waiting(t) == 3*side+i+1 }, "it waits")
 					}
 				}
 				stranger := lock(newClient(t, c.Client(t), o), name)

@@ -56,7 +56,7 @@ func TestCloseWhileWaitingAndHolding(t *testing.T) {
 		_, _, err := c.Mutex(b.name).Lock(context.Background())
 		background <- err
 	}()
-	redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 3 }, "all wait")
+	redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 3 }, "all wait")
 	b.awaitSubscribers(t, b.name, 1)
 
 	began := time.Now()
@@ -256,7 +256,7 @@ func TestCloseWhileThePoolIsExhausted(t *testing.T) {
 	require.NoError(t, b.do(t, "HSET", b.name, aThread, "1").Error())
 	waiter := lockAsync(t, c.Mutex(b.name))
 	redistest.Eventually(t, 5*time.Second, func() bool {
-		return redistest.Goroutines("pubsub.(*link).dedicate") == 2 // the link, and the one that it waits for
+		return redistest.Goroutines("go-rlock/rlock/pubsub.") == 2 // the link, and the one that it waits for
 	}, "it wants a connection to subscribe")
 	require.NoError(t, within(t, async(func() error { c.Close(); return nil }), 5*time.Second))
 	require.ErrorIs(t, waiter.get(t, 5*time.Second).err, rlock.ErrClosed)
@@ -280,7 +280,7 @@ func TestRedisClientIsClosedFirst(t *testing.T) {
 		waiters[name] = lockAsync(t, under{context.Background(), c.Mutex(name)})
 		b.awaitSubscribers(t, name, 1)
 	}
-	redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == len(waiters) }, "all wait")
+	redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == len(waiters) }, "all wait")
 	told := func(name string) {
 		t.Helper()
 		require.ErrorIs(t, waiters[b.name+name].get(t, 5*time.Second).err, rueidis.ErrClosing)

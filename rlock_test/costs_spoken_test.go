@@ -99,7 +99,6 @@ func TestCostsOfBeingSpokenTo(t *testing.T) {
 		c.begins = near.since(traffic{})
 		if name == "linger" {
 			keep(t, holder, m)
-			redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "it has looked who waits")
 		}
 		before := near.since(traffic{})
 		for range pairs {

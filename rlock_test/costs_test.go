@@ -105,7 +105,7 @@ func TestCostsOfALatch(t *testing.T) {
 				}
 			}
 			redistest.Eventually(t, atMost, func() bool {
-				return asleep(t) == w.processes && redistest.Started("rlock.(*CountDownLatch).Await(") == len(waits)
+				return waiting(t) == w.processes && redistest.Started("rlock.(*CountDownLatch).Await(") == len(waits)
 			}, "all wait")
 			require.NoError(t, l.CountDown(context.Background()))
 			for _, opened := range waits {

@@ -42,7 +42,7 @@ func TestSentinelAndCluster(t *testing.T) {
 				_, h.unlockInner, err = one.Mutex(key).Lock(h.ctx)
 				require.NoError(t, err, key)
 				h.waiter = lockAsync(t, two.Mutex(key))
-				redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == i+1 }, "it waits")
+				redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == i+1 }, "it waits")
 			}
 			pass(shortWatchdog + shortWatchdog/3) // renewed
 			for i, key := range keys {

@@ -38,7 +38,7 @@ func TestNamesThatShareAChannel(t *testing.T) {
 	_, unlockBraced, err := other.Mutex(braced).Lock(context.Background())
 	require.NoError(t, err)
 	second, third := lockAsync(t, b.Mutex(braced)), lockAsync(t, b.Mutex(braced))
-	redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 3 }, "all wait")
+	redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 3 }, "all wait")
 	require.NoError(t, unlockBraced())
 	serve := func(a, b pending) pending { // who of the two comes first is not said
 		t.Helper()
@@ -62,7 +62,7 @@ func TestNamesThatShareAChannel(t *testing.T) {
 
 	// The subscription stays as long as one of the two locks needs it.
 	fourth := lockAsync(t, b.Mutex(braced))
-	redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 2 }, "it waits")
+	redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 2 }, "it waits")
 	fourth.cancel()
 	require.ErrorIs(t, fourth.get(t, 5*time.Second).err, context.Canceled)
 	require.NoError(t, rest.unlock())

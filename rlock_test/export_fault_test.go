@@ -208,7 +208,7 @@ func TestTicketIsLostByAFailover(t *testing.T) {
 			const name = "x"
 			ticket := takenAlong(t, exportable(exporter, name)[kind], rlock.WithTicketTime(time.Hour))
 			p := lockAsync(t, exportable(waiter, name)[kind])
-			redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
+			redistest.Eventually(t, atMost, func() bool { return waiting(t) == 1 }, "it waits")
 			pass(500 * time.Millisecond) // and was told an hour
 			for _, node := range s.Nodes() {
 				if node.Addr() == old.Addr() {
@@ -260,7 +260,7 @@ func TestExportOnOtherServers(t *testing.T) {
 				ctx, _, err := exportable(one, lock)[kind].Lock(context.Background())
 				require.NoError(t, err)
 				waits := []pending{lockAsync(t, exportable(one, lock)[kind]), lockAsync(t, exportable(two, lock)[kind])}
-				redistest.Eventually(t, atMost, func() bool { return waiting() == 2 }, "both wait")
+				redistest.Eventually(t, atMost, func() bool { return waiting(t) == 2 }, "both wait")
 				pass(100 * time.Millisecond)
 				ticket, err := rlock.Export(ctx, rlock.WithTicketTime(time.Hour))
 				require.NoError(t, err)

@@ -200,7 +200,7 @@ func TestLeaseAfterAnAdopt(t *testing.T) {
 			r := newRelay(t, rlock.Options{WatchdogTimeout: watchdog})
 			ticket := takenAlong(t, exportable(r.other, r.name)[kind], rlock.WithTicketTime(time.Hour))
 			waits := lockAsync(t, exportable(r.other, r.name)[kind])
-			redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it was told an hour")
+			redistest.Eventually(t, atMost, func() bool { return waiting(t) == 1 }, "it was told an hour")
 			pass(100 * time.Millisecond)
 			ctx, _, err := r.Adopt(context.Background(), ticket)
 			require.NoError(t, err)
@@ -246,7 +246,7 @@ func TestWaitersBehindATicket(t *testing.T) {
 					if which != "own" {
 						line = append(line, lockAsync(t, exportable(other, b.name)[kind]))
 					}
-					redistest.Eventually(t, atMost, func() bool { return waiting() == len(line) }, "all wait")
+					redistest.Eventually(t, atMost, func() bool { return waiting(t) == len(line) }, "all wait")
 					pass(200 * time.Millisecond) // and have been told 30 s
 					lasts := 2 * time.Second
 					if ends == "is adopted" {
@@ -482,10 +482,10 @@ func TestTokenAfterAReserve(t *testing.T) {
 	require.NoError(t, err)
 	line := []pending{lockAsync(t, m)}
 	for i := 2; i < 10; i++ {
-		redistest.Eventually(t, atMost, func() bool { return waiting() == i-1 }, "they wait in their order")
+		redistest.Eventually(t, atMost, func() bool { return waiting(t) == i-1 }, "they wait in their order")
 		line = append(line, lockAsync(t, m))
 	}
-	redistest.Eventually(t, atMost, func() bool { return waiting() == len(line) }, "all wait")
+	redistest.Eventually(t, atMost, func() bool { return waiting(t) == len(line) }, "all wait")
 	require.NoError(t, ctx.Err())
 	require.NoError(t, unlock())
 	second := line[0].get(t, atMost)

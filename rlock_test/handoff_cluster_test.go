@@ -86,7 +86,7 @@ func TestHandOffBetweenTheNodes(t *testing.T) {
 	a.ctx, a.unlock, a.err = m.Lock(context.Background())
 	require.NoError(t, a.err)
 	waiter := lockAsync(t, m)
-	redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
+	redistest.Eventually(t, atMost, func() bool { return waiting(t) == 1 }, "it waits")
 
 	slot := c.Slot(t, b.name)
 	from, to := c.BeginMove(t, slot, b.name)

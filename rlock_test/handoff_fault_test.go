@@ -96,7 +96,7 @@ func TestHandOffInABlackHole(t *testing.T) {
 			require.NoError(t, a.err)
 			asked := r.asked.Load()
 			first := lockAsync(t, m)
-			r.settle(t, asked+attempts)
+			r.settle(t, 1, asked+attempts)
 			second := lockAsync(t, m)
 			flown := make(chan struct{})
 			on := r.proxy.OnRequest

@@ -43,7 +43,7 @@ func TestHandOffLease(t *testing.T) {
 				require.NoError(t, a.err)
 				asked := r.asked.Load()
 				waiter := lockAsync(t, mutex(row.to))
-				r.settle(t, asked+attempts)
+				r.settle(t, 1, asked+attempts)
 				if late > 0 {
 					r.proxy.OnRequest(r.nthHandOff(1, redistest.Hold))
 				}

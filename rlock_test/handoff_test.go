@@ -131,28 +131,28 @@ func (r *relay) lineOf(t testing.TB, first locker, behind ...locker) (attempt, [
 // queue lets others wait for a lock that is held.
 func (r *relay) queue(t testing.TB, behind ...locker) []pending {
 	t.Helper()
-	before, asked := waiting(), r.asked.Load()
+	before, asked := waiting(t), r.asked.Load()
 	if before == 0 {
 		asked += attempts
 	}
 	var line []pending
 	for i, l := range behind {
 		line = append(line, lockAsync(t, l))
-		redistest.Eventually(t, atMost, func() bool { return waiting() == before+i+1 }, "it waits")
+		redistest.Eventually(t, atMost, func() bool { return waiting(t) == before+i+1 }, "it waits")
 	}
-	r.settle(t, asked)
+	r.settle(t, before+len(behind), asked)
 	return line
 }
 
 // attempts are those of the first waiter: when it comes, and again when its subscription stands.
 const attempts = 2
 
-// settle waits until so many attempts were sent and nobody is on the way back from one: an unlock that meets an
+// settle waits until so many attempts were sent, and so many goroutines have their answer and sleep: an unlock that meets an
 // attempt does not hand off. How long nothing has happened would not tell on a machine that stands still now and then.
-func (r *relay) settle(t testing.TB, asked int64) {
+func (r *relay) settle(t testing.TB, asleep int, asked int64) {
 	t.Helper()
 	redistest.Eventually(t, atMost, func() bool {
-		return r.asked.Load() >= asked && redistest.Started("engine.(*attempt).compete(", "engine.(*attempt).awaitTurn(") == 0
+		return r.asked.Load() >= asked && waiting(t) == asleep
 	}, "all have asked and wait")
 }
 
@@ -177,7 +177,7 @@ func (r *relay) clear(t testing.TB) {
 	t.Helper()
 	redistest.Eventually(t, atMost, func() bool { return !r.exists(t, r.name) }, "the lock is free")
 	r.awaitSubscribers(t, r.name, 0)
-	require.Zero(t, waiting())
+	require.Zero(t, waiting(t))
 	_, unlock, err := r.other.Mutex(r.name).TryLock(context.Background(), 0)
 	require.NoError(t, err)
 	require.NoError(t, unlock())
@@ -371,7 +371,7 @@ func TestOtherProcessesGetTheirTurn(t *testing.T) {
 								return
 							}
 							sections.Add(1)
-							redistest.Eventually(t, atMost, func() bool { return stop.Load() || waiting() > 1 }, "others wait")
+							redistest.Eventually(t, atMost, func() bool { return stop.Load() || waiting(t) > 1 }, "others wait")
 							assert.NoError(t, a.unlock())
 							if stop.Load() {
 								return

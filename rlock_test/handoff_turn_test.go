@@ -29,7 +29,7 @@ func (r *relay) waits(t *testing.T) pending {
 	t.Helper()
 	before := r.asked.Load()
 	p := lockAsync(t, r.Mutex(r.name))
-	redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
+	redistest.Eventually(t, atMost, func() bool { return waiting(t) == 1 }, "it waits")
 	pass(10 * time.Millisecond)
 	require.Equal(t, before, r.asked.Load(), "asked for a lock of one's own")
 	return p
@@ -130,7 +130,7 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 func TestForcedBeforeTheAnswer(t *testing.T) {
 	r, a := turns(t, rlock.Options{HandOff: unlimited})
 	p := lockAsync(t, r.Mutex(r.name, rlock.WithLease(time.Hour)))
-	redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
+	redistest.Eventually(t, atMost, func() bool { return waiting(t) == 1 }, "it waits")
 	var told atomic.Bool
 	r.proxy.OnReply(func(cmd []string) redistest.Action {
 		if cmd[0] == "MESSAGE" {

@@ -246,7 +246,7 @@ func TestForbiddenByACL(t *testing.T) {
 		_, unlock, err := rw.Write().Lock(ctx)
 		require.NoError(t, err)
 		second := lockAsync(t, rw.Write())
-		redistest.Eventually(t, soon, func() bool { return waiting() == 1 }, "it waits, without a mark")
+		redistest.Eventually(t, soon, func() bool { return waiting(t) == 1 }, "it waits, without a mark")
 		require.NoError(t, unlock())
 		got := second.get(t, soon)
 		require.NoError(t, got.err)

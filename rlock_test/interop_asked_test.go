@@ -34,7 +34,7 @@ func (w *world) asked(t *testing.T) {
 	require.NoError(t, unlocks())
 	await(t, in, 5*time.Second)
 	waiter := lockAsync(t, w.quickGo.Mutex(name, rlock.WithAsked()))
-	redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
+	redistest.Eventually(t, atMost, func() bool { return waiting(t) == 1 }, "it waits")
 	unlock(t, java, name)
 	got := waiter.get(t, atMost)
 	require.NoError(t, got.err)

@@ -29,7 +29,7 @@ func waitInGo(t testing.TB, wait func(context.Context) error) <-chan event {
 		err := wait(ctx)
 		events <- event{began, time.Now(), err}
 	}()
-	redistest.Eventually(t, 10*time.Second, func() bool { return asleep(t) == 1 }, "it waits")
+	redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == 1 }, "it waits")
 	return events
 }
 

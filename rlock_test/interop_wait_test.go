@@ -106,7 +106,7 @@ func (w *world) noPolling(t *testing.T) {
 		} else {
 			in[i] = waiters[i].start(t, name, atMost)
 		}
-		redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == i+1 }, "it waits")
+		redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == i+1 }, "it waits")
 	}
 
 	channels := 3 // the lock's, the line's and the process's
@@ -152,7 +152,7 @@ func (w *world) queue(t *testing.T, s sides) {
 			join(w.java.thread())
 		}
 	})
-	redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == each }, "all Go waiters must wait")
+	redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == each }, "all Go waiters must wait")
 
 	began := time.Now()
 	unlock(t, first, name)

@@ -50,7 +50,7 @@ func (b bench) awaitAsync(t testing.TB, l *rlock.CountDownLatch) <-chan error {
 func (b bench) awaitSleep(t testing.TB) {
 	t.Helper()
 	redistest.Eventually(t, atMost, func() bool {
-		return asleep(t) > 0 && b.hearers(t, latchChannel(b.name)) > 0
+		return waiting(t) > 0 && b.hearers(t, latchChannel(b.name)) > 0
 	}, "it waits")
 }
 
@@ -212,7 +212,7 @@ func TestLatchOpens(t *testing.T) {
 			b.set(t, l, 2)
 			here := b.awaitAsync(t, l)
 			other := async(func() error { return newClient(t, b.rdb).CountDownLatch(b.name).Await(context.Background()) })
-			redistest.Eventually(t, atMost, func() bool { return b.hearers(t, latchChannel(b.name)) == 2 && asleep(t) == 2 }, "both wait")
+			redistest.Eventually(t, atMost, func() bool { return b.hearers(t, latchChannel(b.name)) == 2 && waiting(t) == 2 }, "both wait")
 			pass(50 * time.Millisecond) // for the look for late waiters
 			open(t, b, l)
 			require.NoError(t, within(t, here, nowIsNotLong))
@@ -249,7 +249,7 @@ func TestLatchLosesAMessage(t *testing.T) {
 		return redistest.Pass
 	})
 	waits := b.awaitAsync(t, newClient(t, redistest.Dial(t, proxy.Addr())).CountDownLatch(b.name))
-	redistest.Eventually(t, atMost, func() bool { return looked.Load() && asleep(t) == 1 }, "it has looked after it began to listen")
+	redistest.Eventually(t, atMost, func() bool { return looked.Load() && waiting(t) == 1 }, "it has looked after it began to listen")
 	require.NoError(t, l.CountDown(context.Background()))
 	pass(100 * time.Millisecond)
 	select {
@@ -656,7 +656,7 @@ func TestLatchOnACluster(t *testing.T) {
 				require.True(t, set)
 				waits = append(waits, async(func() error { return there.CountDownLatch(name(i)).Await(context.Background()) }))
 			}
-			redistest.Eventually(t, atMost, func() bool { return asleep(t) == names }, "they wait")
+			redistest.Eventually(t, atMost, func() bool { return waiting(t) == names }, "they wait")
 			for i := range names {
 				require.NoError(t, here.CountDownLatch(name(i)).CountDown(context.Background()))
 			}

@@ -37,7 +37,6 @@ func keep(t testing.TB, c *rlock.Client, l rlock.Locker) {
 		pass1(t, l)
 		return c.Stats().Idle > before
 	}, "it is kept")
-	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "it has looked who waits")
 }
 
 // A kept lock costs no command, and belongs to the process in Redis. It is free d after its last use.
@@ -179,7 +178,6 @@ func TestLingerCostsAWaiterTwoRoundTrips(t *testing.T) {
 	past.Client = newClient(t, past.rdb)
 	m := keeper.Mutex(past.name, rlock.WithLinger(long))
 	keep(t, keeper, m)
-	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "it has looked who waits")
 	// It has its connection for messages.
 	_, unlock, err := past.Mutex(past.name + ":2").Lock(context.Background())
 	require.NoError(t, err)

@@ -153,7 +153,7 @@ func TestEarlierFailureIsForgotten(t *testing.T) {
 	proxy.OnRequest(nthScript(1, redistest.Fail("BUSY running a script")))
 	p := lockAsync(t, c.Mutex(past.name))
 	past.awaitSubscribers(t, past.name, 1)
-	redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it was refused, and waits")
+	redistest.Eventually(t, atMost, func() bool { return waiting(t) == 1 }, "it was refused, and waits")
 	proxy.OnReply(nthScript(1, redistest.Hold))
 	require.NoError(t, unlock())
 	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "it asks again")

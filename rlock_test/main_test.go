@@ -98,9 +98,9 @@ func (all *clientsOfTests) add(t testing.TB, c *rlock.Client) {
 	all.of[t.Name()] = append(all.of[t.Name()], c)
 }
 
-// asleep counts the semaphores and latches for which the Clients of a test and its parent tests wait. Each counts
-// once, however many goroutines wait for it. Redis has answered these waits; they need a message or a subscription.
-func asleep(t testing.TB) (n int) {
+// waiting returns how many goroutines wait for locks of the Clients of a test and its parent tests. Redis has refused them, and
+// they sleep until they are woken. Of those that wait for one semaphore or latch it counts one.
+func waiting(t testing.TB) (n int) {
 	clientsOf.mu.Lock()
 	defer clientsOf.mu.Unlock()
 	for name, clients := range clientsOf.of {
@@ -113,8 +113,7 @@ func asleep(t testing.TB) (n int) {
 	return n
 }
 
-// noCalls waits until the library does no background work for the test's semaphores and latches: no wait, give-back
-// or repeat.
+// noCalls waits until the library does nothing in the background for the test: nothing is looked at, given back or asked again.
 func noCalls(t testing.TB) {
 	t.Helper()
 	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines(engine) == 0 }, "background work must end")

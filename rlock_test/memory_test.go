@@ -159,7 +159,7 @@ func TestMemoryOfKeptLocks(t *testing.T) {
 		for i := range locks {
 			pass1(t, c.Mutex(fmt.Sprintf("kept:%s:%d", c.ID(), i), rlock.WithLinger(long)))
 			if i%30 == 0 || i == locks-1 { // the runtime keeps what goroutines had that have ended
-				redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "it has looked who waits")
+				redistest.Eventually(t, atMost, func() bool { return c.Stats().Idle == i+2 }, "it has looked who waits")
 			}
 		}
 	}

@@ -130,7 +130,7 @@ func TestMinHoldWakesWaiters(t *testing.T) {
 						waiters = append(waiters, lockAsync(t, other.Mutex(lock)), lockAsync(t, other.Mutex(lock)))
 					}
 					redistest.Eventually(t, minHold, func() bool {
-						return waiting() == len(waiters) && subscribers(t, watch, lock) == len(waiters)/2
+						return waiting(t) == len(waiters) && subscribers(t, watch, lock) == len(waiters)/2
 					}, "all wait, and are subscribed")
 					require.NoError(t, unlock())
 					require.Less(t, time.Since(acquired), minHold)
@@ -193,7 +193,7 @@ func TestMinHoldAndAWaiterThatGivesUp(t *testing.T) {
 	impatient := lockAsync(t, other.Mutex(b.name))
 	b.awaitSubscribers(t, b.name, 1)
 	next := lockAsync(t, other.Mutex(b.name))
-	redistest.Eventually(t, minHold, func() bool { return waiting() == 2 }, "both wait")
+	redistest.Eventually(t, minHold, func() bool { return waiting(t) == 2 }, "both wait")
 	b.Close()
 	require.NoError(t, unlock())
 	impatient.cancel()

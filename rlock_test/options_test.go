@@ -95,7 +95,7 @@ func TestMaxHoldUnlockedInTime(t *testing.T) {
 		require.NoError(t, err)
 		waiter := lockAsync(t, m)
 		b.awaitSubscribers(t, b.name, 1)
-		redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
+		redistest.Eventually(t, atMost, func() bool { return waiting(t) == 1 }, "it waits")
 		require.NoError(t, unlock())
 		got := waiter.get(t, soon)
 		require.NoError(t, got.err)
@@ -148,7 +148,7 @@ func TestGrace(t *testing.T) {
 
 			here := lockAsync(t, m)
 			b.awaitSubscribers(t, b.name, 1)
-			redistest.Eventually(t, atMost, func() bool { return waiting() == 1 }, "it waits")
+			redistest.Eventually(t, atMost, func() bool { return waiting(t) == 1 }, "it waits")
 			require.NoError(t, unlock())
 			got := here.get(t, soon)
 			require.NoError(t, got.err)

@@ -221,7 +221,7 @@ func TestPermitsOnACluster(t *testing.T) {
 					return err
 				}))
 			}
-			redistest.Eventually(t, atMost, func() bool { return asleep(t) == names }, "they wait")
+			redistest.Eventually(t, atMost, func() bool { return waiting(t) == names }, "they wait")
 			pass(5 * time.Second)
 			for i, h := range held {
 				require.NoError(t, h.ctx.Err(), "it is renewed")

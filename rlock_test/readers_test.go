@@ -166,7 +166,7 @@ func TestReadersAreLetInTogether(t *testing.T) {
 			for range many {
 				line = append(line, lockAsync(t, r.RWMutex(r.name).Read()))
 			}
-			redistest.Eventually(t, atMost, func() bool { return waiting() == many }, "they wait")
+			redistest.Eventually(t, atMost, func() bool { return waiting(t) == many }, "they wait")
 			return line, func() { require.NoError(t, writer.unlock()) }
 		},
 		"while one asks": func(t *testing.T, r *relay) (line []pending, goOn func()) {
@@ -177,7 +177,7 @@ func TestReadersAreLetInTogether(t *testing.T) {
 			for range many - 1 {
 				line = append(line, lockAsync(t, r.RWMutex(r.name).Read()))
 			}
-			redistest.Eventually(t, atMost, func() bool { return waiting() == many-1 }, "they wait for it")
+			redistest.Eventually(t, atMost, func() bool { return waiting(t) == many-1 }, "they wait for it")
 			return line, r.proxy.Release
 		},
 	} {
@@ -345,9 +345,9 @@ func readersShareUpTo(t *testing.T, bound time.Duration) bool {
 	}
 	pass(time.Until(began.Add(bound + 100*time.Millisecond)))
 	late := lockAsync(t, rw.Read())
-	redistest.Eventually(t, atMost, func() bool { return waiting() == 2 }, "it waits for the answer")
+	redistest.Eventually(t, atMost, func() bool { return waiting(t) == 2 }, "it waits for the answer")
 	r.proxy.Release()
-	redistest.Eventually(t, atMost, func() bool { return waiting() == 3 }, "both wait behind the writer")
+	redistest.Eventually(t, atMost, func() bool { return waiting(t) == 3 }, "both wait behind the writer")
 	writer.stillWaits(t)
 	leave()
 	a := writer.get(t, atMost)
@@ -545,7 +545,7 @@ func TestTryReadWhileOthersAsk(t *testing.T) {
 			for range row.before - 1 {
 				line = append(line, lockAsync(t, r.RWMutex(r.name).Read()))
 			}
-			redistest.Eventually(t, atMost, func() bool { return waiting() == row.before-1 }, "they wait for the answer")
+			redistest.Eventually(t, atMost, func() bool { return waiting(t) == row.before-1 }, "they wait for the answer")
 			hasty := lockAsync(t, tryFor{r.RWMutex(r.name).Read(), row.wait})
 			pass(100 * time.Millisecond) // an attempt is given a second
 			r.proxy.Release()

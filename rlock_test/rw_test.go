@@ -382,7 +382,7 @@ func TestDowngrade(t *testing.T) {
 // awaitWaiters waits until so many goroutines of the test wait in queues, and are subscribed.
 func (b bench) awaitWaiters(t testing.TB, n int) {
 	t.Helper()
-	redistest.Eventually(t, atMost, func() bool { return waiting() == n }, "they wait")
+	redistest.Eventually(t, atMost, func() bool { return waiting(t) == n }, "they wait")
 }
 
 // Under readers without a break in several processes, a writer is in within twice the longest section, and no reader waits for ever

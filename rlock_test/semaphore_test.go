@@ -57,7 +57,7 @@ func (b bench) acquireAsync(t testing.TB, s *rlock.Semaphore, n int64, processes
 // awaitLine waits until so many processes of the test have a place in the line of a semaphore, and only wait for a message.
 func (b bench) awaitLine(t testing.TB, name string, processes int) {
 	t.Helper()
-	redistest.Eventually(t, atMost, func() bool { return b.inLine(t, name) == processes && asleep(t) == processes }, "it waits")
+	redistest.Eventually(t, atMost, func() bool { return b.inLine(t, name) == processes && waiting(t) == processes }, "it waits")
 }
 
 // inLine is how many processes have a place in the line of a semaphore. Each of them has asked after it began to listen.
@@ -565,7 +565,7 @@ func TestSemaphoreOnACluster(t *testing.T) {
 				permits(t, here.Semaphore(name(i)), 0)
 				waits = append(waits, async(func() error { return there.Semaphore(name(i)).Acquire(context.Background(), 2) }))
 			}
-			redistest.Eventually(t, atMost, func() bool { return asleep(t) == names }, "they wait")
+			redistest.Eventually(t, atMost, func() bool { return waiting(t) == names }, "they wait")
 			for i := range names {
 				require.NoError(t, here.Semaphore(name(i)).Release(context.Background(), 2))
 			}

@@ -33,7 +33,7 @@ func TestLocalWaitersAreServedInOrder(t *testing.T) {
 				return nil
 			}))
 		})
-		redistest.Eventually(t, 10*time.Second, func() bool { return waiting() == i+1 }, "it waits")
+		redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == i+1 }, "it waits")
 	}
 	require.NoError(t, unlock())
 	wg.Wait()
@@ -91,9 +91,9 @@ func TestCancelAtTheMomentOfTheWakeUp(t *testing.T) {
 		_, unlock, err := b.Mutex(b.name).Lock(context.Background())
 		require.NoError(t, err)
 		first := lockAsync(t, m)
-		redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 1 }, "the first waits")
+		redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 1 }, "the first waits")
 		second := lockAsync(t, m)
-		redistest.Eventually(t, 5*time.Second, func() bool { return waiting() == 2 }, "the second waits")
+		redistest.Eventually(t, 5*time.Second, func() bool { return waiting(t) == 2 }, "the second waits")
 		go func() {
 			for range rand.N(2000) {
 				_ = time.Now()
@@ -191,7 +191,7 @@ func TestIdleWaitersSendNothing(t *testing.T) {
 			}
 		})
 	}
-	redistest.Eventually(t, 20*time.Second, func() bool { return waiting() == n }, "all wait")
+	redistest.Eventually(t, 20*time.Second, func() bool { return waiting(t) == n }, "all wait")
 	bench{rdb: watch}.awaitSubscribers(t, "idle", 1)
 	redistest.Eventually(t, 10*time.Second, func() bool {
 		return redistest.Commands(t, watch)["evalsha"] == asked+2 // the second time when it had subscribed

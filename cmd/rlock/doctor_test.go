@@ -144,6 +144,7 @@ func TestDoctorRights(t *testing.T) {
 	for _, user := range [][]string{
 		{"plain", "on", ">pw", "~job", "~rlock_queue:*", "&redisson_lock__channel:*", "+@all", "-@admin", "-@dangerous", "-zpopmin"},
 		{"lame", "on", ">pw", "~*", "&*", "+@all", "-hset", "-eval"},
+		{"unlabelled", "on", ">pw", "~job", "~*{job}*", "&*{job}*", "+@all"},
 		{"deaf", "on", ">pw", "~*", "+@all"},
 		{"exact", "on", ">pw", "~*", "+@all", "resetchannels", "&redisson_lock__channel:{job}", "&redisson_lock__channel:{job}:?*-*", "&redisson_rwlock:*", "&redisson_countdownlatch__*", "&redisson_sc:*"},
 	} {
@@ -167,7 +168,10 @@ func TestDoctorRights(t *testing.T) {
 	require.Contains(t, plain, "warn for fenced locks the user plain lacks: redisson_lock_token:{job}\n")
 	require.Contains(t, plain, "warn for semaphores the user plain lacks: redisson_sc:{job} redisson_sc:{job}:00000000-0000-0000-0000-000000000000 rlock_sem_queue:{job} rlock_sem_requests:{job} rlock_sem_requests:{job}:00000000-0000-0000-0000-000000000000\n")
 	require.Contains(t, plain, "warn for latches the user plain lacks: redisson_countdownlatch__channel__{job} rlock_latch:{job}\n")
-	require.Equal(t, "warn for hand-over between processes the user exact lacks: redisson_lock__channel:{job}:rlock_queue", rights("exact"))
+	require.Equal(t, "warn for hand-over between processes the user exact lacks: redisson_lock__channel:{job}:rlock_queue\n"+
+		"ok for WithAsked, WithLinger and Options.Deadlock the user exact lacks: rlock_client:{00000000-0000-0000-0000-000000000000}", rights("exact"))
+	require.Contains(t, plain, "ok for Options.Label the user plain lacks: rlock_client:{00000000-0000-0000-0000-000000000000}")
+	require.Contains(t, rights("unlabelled"), "ok the user unlabelled has all that job needs", "these are not needed by everybody")
 	require.Equal(t, "bad there is no user nobody", rights("nobody"))
 	require.Equal(t, exitFailed, call(t, s.Addr(), "doctor", "-acl-user", "nobody").code)
 

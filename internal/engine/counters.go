@@ -13,7 +13,7 @@ type Stats struct {
 func (c *Engine) Stats() Stats {
 	s := &c.stats
 	return Stats{
-		Holds: int(s.holds.Load()), Waiting: c.Hub.Waiting(), Idle: int(c.idle.count.Load()),
+		Holds: int(s.holds.Load()), Waiting: c.Hub.Waiting(), Idle: c.idle.kept(),
 		Acquired: s.acquired.Load(), HandOffs: s.handOffs.Load(), Shared: s.shared.Load(), Grants: s.grants.Load(), Kept: s.kept.Load(),
 		Lost: s.lost.Load(), Exported: s.exported.Load(), Adopted: s.adopted.Load(),
 	}

@@ -11,6 +11,7 @@ import (
 // idleTenures is the list of idle tenures of a Client, oldest first.
 type idleTenures struct {
 	count atomic.Int32  // of them; for those that only look whether there are any
+	early atomic.Int32  // first looks under way, whose tenures may not be kept
 	ear   atomic.Uint64 // the number of the time for which the ear has listened without a gap; 0: it does not
 	ears  atomic.Uint64 // how many of those there were
 
@@ -24,6 +25,9 @@ type idleTenures struct {
 	timerAt     time.Time            // when it fires; zero: it is not to
 	unkept      map[string]time.Time // keys that somebody has asked for, and until when they are not kept
 }
+
+// kept is how many are idle and known to be wanted by nobody else.
+func (i *idleTenures) kept() int { return max(int(i.count.Load()-i.early.Load()), 0) }
 
 // idle is the state of a tenure that can be idle, kept between its holds.
 type idle struct {

@@ -43,9 +43,15 @@ func (c *Engine) lookIfDue(x *idle) {
 	}
 	c.idle.mu.Unlock()
 	if started {
+		if anew {
+			c.idle.early.Add(1)
+		}
 		go func() { // ends with its calls, and Close waits for it
 			defer c.Calls.Ended()
 			c.lookFor(x, ear, anew)
+			if anew {
+				c.idle.early.Add(-1)
+			}
 		}()
 	}
 }

@@ -68,7 +68,6 @@ func spokenTo(t *testing.T, f *fleet) {
 			}))
 			return c.Stats().Idle == 1
 		}, "the lock must be kept")
-		redistest.Eventually(t, patience, func() bool { return redistest.Goroutines("engine.(*Engine).lookIfDue") == 0 }, "the look for waiters must end")
 		require.Equal(t, "taken", f.olds[1].ask(t, "try", "plain", name))
 		waiter := f.olds[1].lock(t, "plain", name)
 		waiter.in(t)
