@@ -75,12 +75,12 @@ func TestHangingLogger(t *testing.T) {
 			ctx := context.Background()
 			renewed, unlock, err := c.Mutex(b.name).Lock(ctx)
 			require.NoError(t, err)
-			lost, _, err := c.Mutex(b.name+":lost", rlock.WithLease(50*time.Millisecond)).Lock(ctx)
+			lost, _, err := c.Mutex(b.name+":lost", rlock.WithLease(500*time.Millisecond)).Lock(ctx)
 			require.NoError(t, err)
 			<-lost.Done()
 			<-j.hangs
 
-			later, unlockLater, err := c.Mutex(b.name+":later", rlock.WithLease(50*time.Millisecond)).Lock(ctx)
+			later, unlockLater, err := c.Mutex(b.name+":later", rlock.WithLease(500*time.Millisecond)).Lock(ctx)
 			require.NoError(t, err)
 			<-later.Done()
 			require.ErrorIs(t, context.Cause(later), rlock.ErrLost)
