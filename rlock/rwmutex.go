@@ -15,7 +15,7 @@ import (
 //	ctx carries        Read().Lock              Write().Lock
 //	no hold            waits for the writer     waits for the writer and all readers
 //	a read hold        re-enters                ErrUpgrade at once
-//	a write hold       gets a read hold        re-enters
+//	a write hold       gets a read hold         re-enters
 //
 // With [WithoutReentry] a Lock that would re-enter returns [ErrReentry]. The sides count as two locks, so a writer may still read.
 //

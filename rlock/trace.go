@@ -161,8 +161,7 @@ func (p Path) String() string {
 	return "unknown"
 }
 
-// tracing follows a traced Lock, and then its section. The methods of a nil *tracing do nothing, except that the engine must not call its
-// own on one.
+// tracing follows a traced Lock, and then its section. On a nil *tracing, all methods but those that the engine calls do nothing.
 type tracing struct {
 	to         *Trace
 	name, kind string
