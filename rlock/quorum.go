@@ -167,7 +167,7 @@ func (q *QuorumMutex) TryDo(ctx context.Context, wait time.Duration, fn func(ctx
 	return inside(ctx, within(q, wait), fn)
 }
 
-// made panics if the handle shows a mistake in the program.
+// made panics if the handle was not made by Quorum, or ctx is nil.
 func (q *QuorumMutex) made(ctx context.Context) {
 	switch {
 	case q == nil || !q.isMade():
