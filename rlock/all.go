@@ -28,11 +28,11 @@ import (
 //	climbing  it has the first ones, and got the rest   entered
 //	          its time is over, or it lost one          waiting for the next one, with nothing held
 //
-// What it has is given back for a caller who may leave meanwhile (caller.LeaveTo). A Lock is counted by all Clients of its members, and
+// A Lock gives its locks back on behalf of a caller that may leave meanwhile (caller.LeaveTo). All Clients of its members count it, and
 // the Close of any of them ends it.
 //
-// Each member has a hold and a level of its own, taken and released in the ways of a single lock. Members of one Client, and on a
-// cluster of one slot, are taken by one call (engine.TakeTogether).
+// Each member has its own hold and level, taken and released like a single lock's. One call takes the members of one Client, and on a
+// cluster of one slot (engine.TakeTogether).
 
 // MultiMutex takes several locks together; [All] makes it. It has no state of its own: it excludes every holder of one of its members,
 // through any handle. Its methods are safe for concurrent use.
@@ -43,7 +43,7 @@ type MultiMutex struct {
 	parts   [][]*member
 	again   []*member        // further handles of locks that are members already, to be re-entered
 	maxWait time.Duration    // the shortest of WithMaxWait; 0: none has it
-	clients []*engine.Engine // of the members, each once; not those of a Quorum, which goes on without one of them
+	clients []*engine.Engine // of the members, each once; not those of a Quorum, which continues without one of them
 	invalid error
 }
 
@@ -54,7 +54,7 @@ type member struct {
 	name  string
 	about *engine.Spec // the lock that it is; of an Upgradeable that of the reader; nil if it is of another type
 	spec  *engine.Spec // about, if that is all it takes
-	trace *Trace       // of the Client of about, or of the first member of a Quorum: that is told
+	trace *Trace       // of the Client of about, or of the first member of a Quorum
 	lease *engine.Spec // about, or the first member of a Quorum: how long a hold lasts; nil if that is not known
 	order int          // among the members of one lock: each lets the next ones in
 	first *member      // the member of the same lock that is taken before it, and lets it in; nil if it is that

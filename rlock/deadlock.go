@@ -14,10 +14,11 @@ import (
 
 // Deadlock configures a Client's search for deadlocks: sections whose Locks wait for each other. The zero value is off.
 //
-// A Lock that has waited for After, and whose ctx carries holds, looks for a cycle: it waits for the hold of a section in which a Lock waits for the
-// hold of another section, and so on back to its own. The cycle may run through all Clients that have the option, in any process and on any
-// Redis, and through locks of all kinds but [Quorum] and semaphores. A writer waits for all readers, and a reader for a writer in line before it.
-// An [All] counts with the holds of its ctx, but not with its members, because it holds none of them while it waits.
+// A Lock that has waited for After, and whose ctx carries holds, looks for a cycle. In a cycle, it waits for the hold of a section in
+// which a Lock waits for another section's hold, and so on back to its own. The cycle may run through all Clients that have the option, in
+// any process and on any Redis. It may include locks of all kinds except [Quorum] and semaphores. A writer waits for all readers, and a
+// reader for a writer in line before it. An [All] counts with the holds of its ctx, but not with its members, because it holds none of
+// them while it waits.
 //
 // Each deadlock has one victim: the Lock that began to wait last. It finds the deadlock when it has waited for After. Between processes it
 // takes two messages more for each of them. Action decides what happens then.

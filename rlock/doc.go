@@ -37,9 +37,9 @@
 //
 // # Semaphores and latches
 //
-// [Client.Semaphore] is a number of permits, and [Client.CountDownLatch] a count that goroutines wait for. They are not locks: nobody owns a
-// permit or a count, so none can be lost, and none comes back by itself. The permits of a [Client.PermitSemaphore] have a lease, renewed like a
-// lock's. They begin a section, whose ctx ends when a permit is lost, and a dead holder's permits come back.
+// [Client.Semaphore] is a number of permits, and [Client.CountDownLatch] a count that goroutines wait for. They are not locks: nobody owns
+// a permit or a count, so none can be lost, and none comes back by itself. The permits of a [Client.PermitSemaphore] have a lease, renewed
+// like a lock's. They begin a section, whose ctx is cancelled when a permit is lost, and a dead holder's permits come back.
 //
 // # Several locks
 //

@@ -31,8 +31,8 @@ var (
 	// the background, and the last unlock of a hold is completed there.
 	ErrUnreachable = errors.New("rlock: Redis not reached")
 
-	// ErrNotHeld means that there was nothing to unlock: this unlock was called before, or the
-	// hold was lost, in which case the error satisfies [ErrLost], too. Other holds are unchanged.
+	// ErrNotHeld means that there was nothing to unlock: this unlock was called before, or the hold was lost, in which case the error also
+	// satisfies [ErrLost]. Other holds are unchanged.
 	ErrNotHeld = errors.New("rlock: not held")
 
 	// ErrLost means that a hold ended before its unlock: its lease ran out, somebody deleted the
@@ -44,8 +44,8 @@ var (
 	// rueidis's pool had no connection for the attempt, so nothing was sent. See [Options].Replicas.
 	ErrNotReplicated = errors.New("rlock: not replicated")
 
-	// ErrReentry means that the ctx of a Lock carries a hold of the lock already, and the handle does not re-enter: see
-	// [WithoutReentry]. The hold stays as it is.
+	// ErrReentry means that the ctx of a Lock already carries a hold of the lock, and the handle does not re-enter: see [WithoutReentry].
+	// The hold stays as it is.
 	ErrReentry = errors.New("rlock: this ctx holds the lock already, and WithoutReentry rules out re-entry " +
 		"(to compete with that hold, use Detach)")
 
@@ -56,7 +56,7 @@ var (
 	// ErrExported is in the [context.Cause] of a section that [Export] ended. It is not a loss: a ticket has the lock.
 	ErrExported = engine.ErrExported
 
-	// ErrNotExported means that [Export] changed nothing, and the section goes on.
+	// ErrNotExported means that [Export] changed nothing, and the section continues.
 	ErrNotExported = errors.New("rlock: not exported")
 
 	// ErrTicket means that a ticket given to [Client.Adopt] has no lock: it was used before, has expired, belongs to another
@@ -67,7 +67,7 @@ var (
 	ErrClosed = errors.New("rlock: client closed")
 )
 
-// errLockFailed is behind the ErrNotHeld of the unlock that a Lock which failed returns.
+// errLockFailed is the reason in the ErrNotHeld of a failed Lock's unlock.
 var errLockFailed = errors.New("its Lock failed")
 
 // NotAcquiredError is the [ErrNotAcquired] of a Lock or TryLock, or of an Await or TryAwait.
@@ -175,8 +175,8 @@ type LossReason int8
 const (
 	// LostExpired: the lease expired, because no renewal succeeded in time or the lease was fixed.
 	LostExpired LossReason = iota + 1
-	// LostGone: Redis said that the owner does not hold the lock. The key was deleted or evicted, the
-	// lock was forced open, or a failover forgot it.
+	// LostGone: Redis replied that the owner does not hold the lock. The key was deleted or evicted, the lock was forced open, or a
+	// failover lost it.
 	LostGone
 	// LostMaxHold: the hold reached its maximum time, see [WithMaxHold].
 	LostMaxHold

@@ -41,8 +41,8 @@ type PermitSemaphore struct {
 // PermitSemaphore returns a handle on the semaphore called name. It does no I/O. The handle's methods report options that are out of
 // range, and an empty name. It panics if the Client is nil.
 //
-// Permits taken through the handle are renewed in the background until their release, unless it has a lease ([WithLease]). [WithMaxHold] and [WithGrace]
-// mean what they do for locks; there is no WithMinHold, and no re-entry that WithoutReentry could rule out.
+// Permits taken through the handle are renewed in the background until their release, unless it has a lease ([WithLease]). [WithMaxHold]
+// and [WithGrace] mean the same as for locks. There is no WithMinHold, and no re-entry for WithoutReentry to forbid.
 //
 // Names follow the rules of [Client.Semaphore].
 func (c *Client) PermitSemaphore(name string, options ...Option) *PermitSemaphore {

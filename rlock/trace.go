@@ -28,8 +28,8 @@ import (
 // not fixed: Lost may be called after Released. Their panics are logged, with the default Logger of package slog if [Options].Logger is
 // nil.
 type Trace struct {
-	// Waiting is called when a Lock, Await or Acquire begins to wait, at most once, on a goroutine of its own: the wait goes on meanwhile.
-	// Acquired, Passed or Failed follows after it has returned.
+	// Waiting is called on its own goroutine when a Lock, Await or Acquire begins to wait, at most once; meanwhile the wait continues.
+	// Acquired, Passed or Failed follows after Waiting has returned.
 	Waiting func(context.Context, WaitingInfo)
 	// Acquired is called before Lock returns. The ctx is that of the section.
 	Acquired func(context.Context, AcquiredInfo)
