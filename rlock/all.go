@@ -257,9 +257,9 @@ func (a *MultiMutex) check() {
 // [Mutex.Lock] does, then tries to take the others at once, and gives it back if it cannot.
 //
 // So it needs a moment in which all are free, and callers that want only one of them could keep it waiting. Every eighth attempt therefore
-// takes them one after the other, in one global order, and keeps the locks it has while it waits for the next. That lasts 50 ms in all the
-// first time and twice as long each time after, up to 5 s, and up to half of the shortest [WithLease] or [WithMaxHold] among them. Then it
-// gives all back.
+// takes them one after the other, in one global order, and keeps the locks it has while it waits for the next. It waits for 50 ms in all
+// the first time, then for twice as long each time, up to 5 s. It never waits longer than half of the shortest [WithLease] or
+// [WithMaxHold] among them. Then it gives all back.
 //
 // The section's ctx carries a hold of each lock, and is cancelled as soon as one is lost, with that lock's [LostError] as its cause. The
 // unlock releases all of them; its error joins the errors of all locks that were lost or could not be released. Everything else is as for

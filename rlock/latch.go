@@ -19,8 +19,8 @@ import (
 // A handle has no state of its own. Its methods are safe for concurrent use. They panic if the CountDownLatch is nil or was not made by a
 // Client, and if ctx is nil. A latch is not a [Locker].
 //
-// In the terminology of the Go memory model, and as long as Redis keeps its data, each CountDown is synchronized before the return of
-// every Await, in any process, that its latch releases.
+// In the terminology of the Go memory model, each CountDown is synchronized before the return of every Await that its latch releases. This
+// holds across processes, as long as Redis keeps its data.
 type CountDownLatch struct {
 	client *Client
 	latch  engine.Latch

@@ -95,8 +95,8 @@ func WithWatchdog(d time.Duration) Option {
 // after d. The handle's methods report a d below 1 ms.
 //
 // The bound belongs to the hold: the Lock that took it sets the bound for all levels. A re-entry through any handle makes it neither
-// longer nor shorter. With a d below the watchdog time, a Lock that waited in line asks Redis once more when its turn comes, because a
-// lock handed over by another process is renewed for the watchdog time.
+// longer nor shorter. A lock handed over by another process is renewed for the watchdog time. So with a d below that, a Lock that waited
+// in line asks Redis once more when its turn comes.
 func WithMaxHold(d time.Duration) Option {
 	return durationOption("WithMaxHold", d, func(m *engine.Spec) *time.Duration { return &m.MaxHold })
 }

@@ -31,8 +31,8 @@ const mostPermits = 100
 // A handle has no state of its own. Its methods are safe for concurrent use. They panic if the PermitSemaphore is nil or was not made
 // by a Client, and if ctx is nil. A PermitSemaphore is not a [Locker]; [PermitSemaphore.Locker] returns one.
 //
-// In the terminology of the Go memory model, and as long as Redis keeps its data, a Release is synchronized before the return of any
-// Acquire, in any process, that could not have succeeded without it.
+// In the terminology of the Go memory model, a Release is synchronized before the return of any Acquire that could not have succeeded
+// without it. This holds across processes, as long as Redis keeps its data.
 type PermitSemaphore struct {
 	client    *Client
 	semaphore engine.PermitSemaphore

@@ -26,8 +26,8 @@ const MaxPermits = lua.MaxPermits
 // A handle has no state of its own. Its methods are safe for concurrent use. They panic if the Semaphore is nil or was not made by a Client,
 // and if ctx is nil. A Semaphore is not a [Locker]; [Semaphore.Locker] returns one.
 //
-// In the terminology of the Go memory model, and as long as Redis keeps its data, a Release is synchronized before the return of any
-// Acquire, in any process, that could not have succeeded without it.
+// In the terminology of the Go memory model, a Release is synchronized before the return of any Acquire that could not have succeeded
+// without it. This holds across processes, as long as Redis keeps its data.
 type Semaphore struct {
 	client    *Client
 	semaphore engine.Semaphore
