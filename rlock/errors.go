@@ -31,8 +31,8 @@ var (
 	// the background, and the last unlock of a hold is completed there.
 	ErrUnreachable = errors.New("rlock: Redis not reached")
 
-	// ErrNotHeld means that there was nothing to unlock: this unlock was called before, or the
-	// hold was lost, in which case the error satisfies [ErrLost], too. Other holds are unchanged.
+	// ErrNotHeld means that there was nothing to unlock: this unlock was called before, or the hold was lost, in which case the error also
+	// satisfies [ErrLost]. Other holds are unchanged.
 	ErrNotHeld = errors.New("rlock: not held")
 
 	// ErrLost means that a hold ended before its unlock: its lease ran out, somebody deleted the
@@ -44,8 +44,8 @@ var (
 	// rueidis's pool had no connection for the attempt, so nothing was sent. See [Options].Replicas.
 	ErrNotReplicated = errors.New("rlock: not replicated")
 
-	// ErrReentry means that the ctx of a Lock carries a hold of the lock already, and the handle does not re-enter: see
-	// [WithoutReentry]. The hold stays as it is.
+	// ErrReentry means that the ctx of a Lock already carries a hold of the lock, and the handle does not re-enter: see [WithoutReentry].
+	// The hold stays as it is.
 	ErrReentry = errors.New("rlock: this ctx holds the lock already, and WithoutReentry rules out re-entry " +
 		"(to compete with that hold, use Detach)")
 
@@ -56,7 +56,7 @@ var (
 	// ErrExported is in the [context.Cause] of a section that [Export] ended. It is not a loss: a ticket has the lock.
 	ErrExported = engine.ErrExported
 
-	// ErrNotExported means that [Export] changed nothing, and the section goes on.
+	// ErrNotExported means that [Export] changed nothing, and the section continues.
 	ErrNotExported = errors.New("rlock: not exported")
 
 	// ErrTicket means that a ticket given to [Client.Adopt] has no lock: it was used before, has expired, belongs to another
@@ -67,7 +67,7 @@ var (
 	ErrClosed = errors.New("rlock: client closed")
 )
 
-// errLockFailed is behind the ErrNotHeld of the unlock that a Lock which failed returns.
+// errLockFailed is the reason in the ErrNotHeld of a failed Lock's unlock.
 var errLockFailed = errors.New("its Lock failed")
 
 // NotAcquiredError is the [ErrNotAcquired] of a Lock or TryLock, or of an Await or TryAwait.
@@ -153,7 +153,7 @@ func (e *NotAcquiredError) sameHolder(err error) {
 	}
 }
 
-// labelled completes the error of a caller who did not wait: there was no time yet to look up the label of the holder.
+// labelled adds the holder's label to the error of a caller that did not wait: there was no time yet to look it up.
 func labelled(who engine.Caller, err error) error {
 	var not *NotAcquiredError
 	if who.Once && errors.As(err, &not) && not.HolderLabel == "" && not.labels != nil {
@@ -165,28 +165,28 @@ func labelled(who engine.Caller, err error) error {
 // Is reports whether target is ErrNotAcquired.
 func (e *NotAcquiredError) Is(target error) bool { return target == ErrNotAcquired }
 
-// Unwrap returns ctx.Err(), if the ctx ended the wait, the ctx's cause, if that says something else and is not about another
-// lock, and ErrUnreachable, if Redis did not answer.
+// Unwrap returns ctx.Err() if the ctx ended the wait, and the ctx's cause if that differs and is not about another lock. It also returns
+// ErrUnreachable if Redis did not answer.
 func (e *NotAcquiredError) Unwrap() []error { return e.causes }
 
-// LossReason says why a hold was lost.
+// LossReason is the reason why a hold was lost.
 type LossReason int8
 
 const (
-	// LostExpired: the lease ended, because no renewal succeeded in time or the lease was a fixed one.
+	// LostExpired: the lease expired, because no renewal succeeded in time or the lease was fixed.
 	LostExpired LossReason = iota + 1
-	// LostGone: Redis said that the owner does not hold the lock. The key was deleted or evicted, the
-	// lock was forced open, or a failover forgot it.
+	// LostGone: Redis replied that the owner does not hold the lock. The key was deleted or evicted, the lock was forced open, or a
+	// failover lost it.
 	LostGone
-	// LostMaxHold: the longest hold was reached, see [WithMaxHold].
+	// LostMaxHold: the hold reached its maximum time, see [WithMaxHold].
 	LostMaxHold
-	// LostClosed: the Client was closed. The hold stays in Redis until its unlock, or the end of its lease.
+	// LostClosed: the Client was closed. The hold stays in Redis until its unlock, or until its lease expires.
 	LostClosed
 )
 
-// LostError is the [context.Cause] of a section whose hold ended before its unlock. It satisfies errors.Is for
-// [ErrLost]. With the reason [LostClosed] it satisfies [ErrClosed] instead: nobody else can be in the section
-// before the lease ends. If the last renewal failed, errors.Is and errors.As find what it failed with.
+// LostError is the [context.Cause] of a section whose hold ended before its unlock. It satisfies errors.Is for [ErrLost]. With the reason
+// [LostClosed] it satisfies [ErrClosed] instead: nobody else can be in the section before the lease ends. If the last renewal failed,
+// errors.Is and errors.As also find its error.
 type LostError struct {
 	Name   string // of the lock
 	Owner  string // as it is written in Redis; of a permit its id
@@ -194,12 +194,12 @@ type LostError struct {
 	Since  time.Time // when the lease ended, or when the loss was noticed
 
 	text string
-	err  error // what the last renewal failed with, if that was why
+	err  error // of the last renewal, if that caused the loss
 }
 
 func (e *LostError) Error() string { return prefix(e.Name) + e.text }
 
-// newLostError is that of a hold of the engine.
+// newLostError returns the LostError for a loss in the engine.
 func newLostError(l engine.Loss) error {
 	reason := [...]LossReason{
 		engine.LostExpired: LostExpired, engine.LostGone: LostGone, engine.LostMaxHold: LostMaxHold, engine.LostClosed: LostClosed,
@@ -276,7 +276,7 @@ func unreachable(err error) error {
 	return &unreachableError{err}
 }
 
-// notAcquired is the error of a wait ended by its ctx or its time limit.
+// notAcquired returns the error of a wait that its ctx or its time limit ended.
 func notAcquired(ctx context.Context, name string, began time.Time, causes ...error) *NotAcquiredError {
 	e := &NotAcquiredError{Name: name, Waited: time.Since(began), causes: causes}
 	err := ctx.Err()
@@ -293,7 +293,7 @@ func notAcquired(ctx context.Context, name string, began time.Time, causes ...er
 	return e
 }
 
-// newNotAcquired is the error of a wait in the engine.
+// newNotAcquired returns the error of a wait in the engine.
 func newNotAcquired(u engine.NotAcquired) error {
 	e := notAcquired(u.Ctx, u.Name, u.Began, u.Causes...)
 	e.Holder, e.TTL, e.self, e.other, e.carried = u.Holder, u.TTL, u.Self, u.Other, u.Carried
@@ -302,8 +302,7 @@ func newNotAcquired(u engine.NotAcquired) error {
 	return e
 }
 
-// isOurs reports whether err is about a lock. Such a cause goes into the text only: errors.Is must not match the
-// loss of another lock.
+// isOurs reports whether err is about a lock. Such a cause appears in the text only: errors.Is must not match the loss of another lock.
 func isOurs(err error) bool {
 	for _, sentinel := range []error{
 		ErrNotAcquired, ErrUnreachable, ErrNotHeld, ErrLost, ErrNotReplicated, ErrReentry, ErrUpgrade, ErrClosed, ErrExported, ErrNotExported,
@@ -316,7 +315,7 @@ func isOurs(err error) bool {
 	return errors.Is(err, engine.ErrUnlocked)
 }
 
-// sectionError is the error of a section and of its lock.
+// sectionError joins the errors of a section and of its lock.
 type sectionError struct{ lock, section error }
 
 func (e *sectionError) Error() string {
@@ -342,7 +341,7 @@ func (e *manyError) Error() string {
 
 func (e *manyError) Unwrap() []error { return e.errs }
 
-// joinErrors returns the error of a Do from its section's error and its lock's.
+// joinErrors returns the error of a Do, from the errors of its section and its lock.
 func joinErrors(lock, section error) error {
 	switch {
 	case lock == nil:

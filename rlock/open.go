@@ -14,7 +14,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The times of a connection that Open and OpenWith make, unless they are given others.
+// The default times of a connection that Open and OpenWith make.
 const (
 	dialTimeout     = 2 * time.Second // a call that has to dial may take this much longer
 	answerTimeout   = 3 * time.Second // a connection that has not answered for this long counts as dead
@@ -34,8 +34,8 @@ const (
 // write_timeout (3s: how long a connection may be silent before it counts as dead), client_name, protocol=2, and skip_verify, which
 // turns off the check of certificates. Open ignores parameters that it does not know. For anything else, see [OpenWith].
 //
-// It connects at once, and fails if no server answers, or one refuses the user; after dial_timeout at the latest for each server it
-// tries. Its errors have the addresses, but no password. Later failures of the connection are up to the locks, which wait for a new one.
+// Open connects at once, and fails if no server answers, or one refuses the user, after at most dial_timeout for each server it tries. Its
+// errors contain the addresses, but no password. If the connection fails later, the locks wait for a new one.
 func Open(url string, o Options) (*Client, error) {
 	redis, err := rueidis.ParseURL(url)
 	if err != nil { // which has the URL, or a part of it
@@ -45,12 +45,12 @@ func Open(url string, o Options) (*Client, error) {
 	return OpenWith(redis, o)
 }
 
-// OpenWith is [Open] with the options of the rueidis client that it makes, for what a URL cannot say: certificates, sentinels with a
-// password, credentials that change, a dialer.
+// OpenWith is [Open] with the options of the rueidis client it makes, for settings that a URL cannot express: certificates, sentinels with
+// a password, credentials that change, a dialer.
 //
-// What is not set becomes what suits locks: Dialer.Timeout 2 s, Dialer.KeepAlive 1 s and ConnWriteTimeout 3 s, for sentinels the same
-// times, the TLSConfig of their servers, and a TopologyRefreshInterval of 5 s. DisableCache is set in any case: locks are
-// never read from a cache.
+// Unset options get values that suit locks: Dialer.Timeout 2 s, Dialer.KeepAlive 1 s and ConnWriteTimeout 3 s. Sentinels get the same
+// times, the TLSConfig of their servers, and a TopologyRefreshInterval of 5 s. OpenWith always sets DisableCache, because locks are never
+// read from a cache.
 func OpenWith(redis rueidis.ClientOption, o Options) (*Client, error) {
 	if _, err := o.validate(); err != nil { // before it connects
 		return nil, err
@@ -72,7 +72,7 @@ func OpenWith(redis rueidis.ClientOption, o Options) (*Client, error) {
 	return c, nil
 }
 
-// forLocks sets what is not set.
+// forLocks sets the unset options.
 func forLocks(o rueidis.ClientOption) rueidis.ClientOption {
 	patience := func(d *net.Dialer) {
 		if d.Timeout == 0 {
@@ -100,7 +100,7 @@ func forLocks(o rueidis.ClientOption) rueidis.ClientOption {
 	return o
 }
 
-// notConnected names the addresses, why there is no connection, and what may help.
+// notConnected names the addresses, the reason for the failure, and a possible remedy.
 func notConnected(o rueidis.ClientOption, err error) error {
 	to := "Redis"
 	if o.Sentinel.MasterSet != "" {
