@@ -137,7 +137,7 @@ func (l *Level) keeps(gate *Level) {
 	lost := l.hold.loss() != nil
 	t.mu.Unlock()
 	if lost {
-		go gate.free() // ends within an unlock's time; Close waits for it
+		go gate.free() // ends as any unlock does; Close waits for it
 	}
 }
 
