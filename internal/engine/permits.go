@@ -13,8 +13,8 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// PermitSemaphore is a number of permits that expire. The calls of this process go through its pool (pool.go); an Acquire returns a PermitHold
-// (permit_hold.go).
+// PermitSemaphore is a number of permits that expire. The calls of this process go through its pool (pool.go); an Acquire returns a
+// PermitHold (permit_hold.go).
 type PermitSemaphore struct{ Semaphore }
 
 // PermitSemaphore returns the semaphore with that key. name is the user's name for it.
@@ -117,8 +117,8 @@ func (m PermitSemaphore) Release(ctx context.Context, id lua.PermitID) error {
 }
 
 // UpdateLease makes a permit expire d from now, even if it belongs to another process. A hold of this process ends by then and is no longer
-// renewed; with Forever it does not end. Redis may run concurrent calls in any order, and unanswered ones at any time, so the hold ends with the
-// shortest.
+// renewed; with Forever it does not end. Redis may run concurrent calls in any order, and unanswered ones at any time, so the hold ends
+// with the shortest.
 func (m PermitSemaphore) UpdateLease(ctx context.Context, id lua.PermitID, d time.Duration) error {
 	own := m.own(id)
 	until, lasts := time.Now().Add(longest), d // before the call is sent

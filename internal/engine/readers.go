@@ -6,7 +6,8 @@ import "time"
 // others join it in memory, as separate holds on its tenure, which ends with the last of them.
 //
 // The leader's call has checked the marks of waiting writers. So a writer waits only for readers let in by calls, and for those that joined
-// within HandOff.For of the reply. After half of that time the next reader asks Redis and leads from its reply on; the others go on as before.
+// within HandOff.For of the reply. After half of that time the next reader asks Redis and leads from its reply on; the others go on as
+// before.
 //
 // A reader does not join if it would have to wait in the process's own queue, for example behind a writer.
 
@@ -39,8 +40,8 @@ func (i *insiders) leading(key string, bound time.Duration) *Tenure {
 	return r.tenure.(*Tenure) //nolint:errcheck // no other value is ever set
 }
 
-// mayShare reports whether a Lock asks Redis for the same as every other reader (see mayPassOn), has nothing unresolved there, and is not inside
-// the writer.
+// mayShare reports whether a Lock asks Redis for the same as every other reader (see mayPassOn), has nothing unresolved there, and is not
+// inside the writer.
 func (l *attempt) mayShare() bool {
 	m := l.Spec
 	return m.Kind.Shares && !m.alone && l.within == nil && l.Tenure.isClean() &&

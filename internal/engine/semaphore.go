@@ -11,8 +11,8 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// Semaphore is a number of permits. They have no owners in Redis, so there is no tenure and no lease. All calls of this process go through its
-// pool (pool.go).
+// Semaphore is a number of permits. They have no owners in Redis, so there is no tenure and no lease. All calls of this process go through
+// its pool (pool.go).
 type Semaphore struct {
 	counter
 	of *Semaphores

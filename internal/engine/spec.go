@@ -118,6 +118,6 @@ func (m *Spec) usesGrants() bool {
 	return m.Lease == 0 && m.Grace == 0 && m.TTL() == w && w >= m.Engine.grantLease()
 }
 
-// isShort reports whether a Lock's lease is shorter than a grant may last. Such a Lock does not trust a grant: it asks Redis, and has its own
-// lease from then on.
+// isShort reports whether a Lock's lease is shorter than a grant may last. Such a Lock does not trust a grant: it asks Redis, and has its
+// own lease from then on.
 func (m *Spec) isShort() bool { return !m.usesGrants() && m.expiry(m.TTL()) < maxGrantLease }

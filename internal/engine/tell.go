@@ -2,7 +2,8 @@ package engine
 
 import "context"
 
-// These interfaces lead to user code. The engine calls a Tracer on the goroutine of its Lock, a Teller on any goroutine; both return at once.
+// These interfaces lead to user code. The engine calls a Tracer on the goroutine of its Lock, a Teller on any goroutine; both return at
+// once.
 
 // Tracer follows one Lock. Locks without a Trace have none.
 type Tracer interface {
