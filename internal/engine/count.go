@@ -93,7 +93,7 @@ func (t *Tenure) state() {
 	}
 	left := time.Until(c.Leases.Until(&t.Lease))
 	if left <= 0 {
-		c.Leases.CatchUp() // it is lost, whoever notices first
+		c.Leases.CatchUp() // report the loss if nothing else has
 	}
 	t.mu.Lock()
 	f := &t.callers.count

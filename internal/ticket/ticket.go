@@ -16,7 +16,7 @@ import (
 // Ticket is the content of a ticket's text.
 type Ticket struct {
 	Kind   byte   // of the lock: a letter from a to z
-	Client string // the id of the Client that had the hold: a UUID in lower case
+	Client string // the id of the Client that had the hold: a UUID in canonical form, in lower case
 	Secret [secretBytes]byte
 	Name   string // of the lock, any bytes, at least one
 }
