@@ -21,7 +21,7 @@ type Caller struct {
 	Wait   time.Time // end of the waiting; zero: only ctx ends it
 	Limit  time.Time // of an attempt that is under way, not before wait; zero: only ctx ends it
 	Once   bool      // no waiting: one attempt
-	Climbs bool      // it gives up by itself what it has of an All; so nobody waits for that for good
+	Climbs bool      // it gives up its locks of an All by itself, so no other Lock waits for them forever
 	Trace  Tracer    // nil: no tracing
 }
 

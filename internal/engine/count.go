@@ -93,7 +93,7 @@ func (t *Tenure) state() {
 	}
 	left := time.Until(c.Leases.Until(&t.Lease))
 	if left <= 0 {
-		c.Leases.CatchUp() // it is lost, whoever notices first
+		c.Leases.CatchUp() // the lease has expired, even if the renewer has not noticed yet
 	}
 	t.mu.Lock()
 	f := &t.callers.count

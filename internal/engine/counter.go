@@ -11,7 +11,7 @@ import (
 // counter is the common part of latches and semaphores: a key with a number, without a holder.
 type counter struct{ *Spec }
 
-// begin is what each call does first. fits says why a cluster cannot have the counter. If begin returns no error, the caller owes a Calls.Ended.
+// begin starts a call. fits says why a cluster cannot have the counter. If begin returns no error, the caller must call Calls.Ended.
 func (m counter) begin(ctx context.Context, limit time.Time, fits error) error {
 	c := m.Engine
 	if m.Invalid != nil {
@@ -35,8 +35,8 @@ func (m counter) begin(ctx context.Context, limit time.Time, fits error) error {
 	return err
 }
 
-// stay returns when the wait of a caller has ended, or when the caller is to leave. The first answer closes refused, unless it ends the wait: from then on
-// the caller waits, or leaves if it only asks once.
+// stay returns when a caller's wait has ended, or when the caller must leave. The first answer closes refused, unless it ends the wait:
+// from then on the caller waits, or leaves if it only asks once.
 func (m counter) stay(who Caller, refused, ended <-chan struct{}) {
 	var over <-chan time.Time
 	var timer *time.Timer

@@ -10,26 +10,26 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// A process makes the calls that change a latch one after the other. So their order is that of their callers, one number tells a call that
-// is late or repeated, and those that count down while another call is under way are one call:
+// A process makes the calls that change a latch one after the other. So they run in their callers' order, and one number identifies late
+// and repeated calls. CountDowns that arrive while another call is under way share one call:
 //
 //	state    event                                     next
 //	in line  the call before it has ended              sent
-//	         its callers have left, and it need not be answered: sent all the same, if it counts down; otherwise out
+//	         its callers have left                     out, unless it counts down: then it is still sent
 //	sent     reply                                     out: its callers go on
 //	         error that may pass                       sent again, for 3 s after the first error
 //	         other error                               out: its callers fail
 //	         3 s over, Close                           failing from now on
-//	failing  at once                                   its callers, those in line, and those that come get ErrUnreachable
+//	failing  at once                                   its callers, and all in line or yet to come, get ErrUnreachable
 //	         it counts down                            sent again, for a minute, or once more if the engine is closed
-//	         it set the count, maybe                   the latch is deleted, unless another call set it: for a minute as well
-//	         it deleted the latch, maybe               out
+//	         it may have set the count                 the latch is deleted, unless another call set it: for a minute as well
+//	         it may have deleted the latch             out
 //
-// A CountDown is counted, even if its callers have left: nothing could take it back once others have seen it.
+// A CountDown counts even if its callers have left: it could not be undone once others have seen it.
 type latchLine struct {
 	m       Latch
 	calls   []*latchCall // the first is under way
-	failing error        // why the first has not been answered for so long
+	failing error        // why the first call is still unanswered; nil: the line is not failing
 }
 
 type latchChange int8
@@ -46,9 +46,9 @@ type latchCall struct {
 	n       int64           // the count, or by how much to count down
 	ctx     context.Context // of the first caller, for its values
 	callers int             // still waiting
-	goesOn  bool            // one of them has left, and counts on it
+	goesOn  bool            // a caller has left and relies on the call
 	sent    bool
-	left    bool          // it was sent, and counts as left behind
+	left    bool          // sent, and counted as left behind
 	alone   chan struct{} // closed when no caller waits for it, unless it counts down
 	ended   chan struct{} // closed when the following is set
 	over    bool
@@ -89,7 +89,7 @@ func (m Latch) change(ctx context.Context, what latchChange, n int64) (bool, err
 	}
 	failed, closed := m.failed, c.Calls.Done()
 	if what == latchDown {
-		failed, closed = m.unreachable, nil // it is made all the same, and Close waits for that
+		failed, closed = m.unreachable, nil // the call is made even so, and Close waits for it
 	}
 	call, err := m.enter(ctx, what, n)
 	if err != nil {
@@ -109,7 +109,7 @@ func (m Latch) change(ctx context.Context, what latchChange, n int64) (bool, err
 	return call.did, nil
 }
 
-// enter puts a call in line, for one more caller. The error is that of a line that is failing: then only what counts down is in it.
+// enter puts a call in line, for one more caller. It returns the error of a failing line, which has only CountDowns in it.
 func (m Latch) enter(ctx context.Context, what latchChange, n int64) (*latchCall, error) {
 	c := m.Engine
 	all := m.of

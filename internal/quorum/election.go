@@ -14,26 +14,25 @@ import (
 	"github.com/go-rlock/rlock/pubsub"
 )
 
-// A Lock of a quorum that competes takes the turn of its process, and keeps it until its hold is over. Then it asks all servers,
-// in rounds:
+// A quorum's Lock that competes takes its process's turn and keeps it until its hold ends. With the turn it asks all servers, in rounds:
 //
 //	state     event                                    next
-//	in line   turn: no goroutine of this process has
-//	          the lock, or asks for it                 voting
-//	          no majority has answered another one     out
-//	          a majority granted                       entered
-//	          a majority answered, and too few granted waiting; first a random pause, if some did; TryLock(0): out
+//	in line   turn: no goroutine of this process holds
+//	          the lock or asks for it                  voting
+//	          another Lock found no majority           out
+//	voting    a majority granted                       entered
+//	          a majority answered, too few granted     waiting, after a random pause if some granted; TryLock(0): out
 //	          too few answered                         voting again, for 3 s; then out
 //	waiting   a majority may be free                   voting
-//	any       ctx, time over, Close                    out
-//	entered   the lease lasts                          a live hold
-//	          answered after the lease                 out
+//	any       ctx done, time-out, Close                out
+//	entered   the lease still runs                     a live hold
+//	          the lease has expired                    out
 //
 // Each round has a separate hold, which is rolled back unless it is entered.
 //
-// It waits in the hub of each Client, in a queue of its own. Its waiter there has the turn while the server may have been
-// freed since it was asked: by a message, by the end of a lease, or while nobody listened. So it sleeps as long as that is so
-// for less than a majority, and no unlock that makes a majority free is missed (I-wake, for as many servers).
+// The Lock waits in a separate hub queue of each Client. Its waiter there has the turn if its server may have been freed since the last
+// request: by a message, by an expiry, or during a gap in the subscription. The Lock sleeps while fewer than a majority may be free. So it
+// misses no unlock that frees a majority (I-wake, for as many servers).
 
 // election is a quorum's Lock on its way to a hold.
 type election struct {
@@ -41,12 +40,12 @@ type election struct {
 	quorum *Quorum
 	line   *localQueue
 	ears   []serverWatch    // one for each member
-	err    error            // why the last round got no majority of answers; nil if it did
-	failed time.Time        // when the first of the rounds began that had too few answers; zero if the last one had enough
-	tries  int              // since then
+	err    error            // why the last round got too few answers; nil if it got enough
+	failed time.Time        // start of the first in a row of rounds with too few answers; zero if the last had enough
+	tries  int              // since failed
 	held   lua.AcquireReply // the last refusal
-	heldAt *engine.Engine   // the Client that got it
-	waited bool             // it was refused, or had to wait for the turn
+	heldAt *engine.Engine   // the Client that was refused
+	waited bool             // it was refused, or waited for the turn
 }
 
 // serverWatch receives an election's news of one server.
@@ -55,15 +54,15 @@ type serverWatch struct {
 	member *engine.Spec
 	joined bool
 	turn   bool  // the server may be free
-	err    error // it cannot subscribe
+	err    error // the subscription's failure
 }
 
 // localQueue is this process's queue for a quorum. The goroutine with the turn asks for the lock, or has it.
 type localQueue struct {
 	key    string
-	turn   chan struct{}          // capacity 1; full while somebody has the turn
-	holder atomic.Pointer[votes]  // has the lock; nil if nobody here has
-	outage atomic.Pointer[outage] // the next one
+	turn   chan struct{}          // capacity 1; full while a goroutine has the turn
+	holder atomic.Pointer[votes]  // has the lock; nil: no goroutine here has it
+	outage atomic.Pointer[outage] // the next outage
 	users  int                    // guarded by lines.mu
 }
 
@@ -76,7 +75,7 @@ type outage struct {
 
 func newOutage() *outage { return &outage{known: make(chan struct{})} }
 
-// lines are those of all quorums for which goroutines of this process wait, or that they hold.
+// lines are the queues of all quorums that goroutines of this process hold or wait for.
 var lines = struct {
 	mu sync.Mutex // guards the following, and line.users; no other lock is taken under it
 	of map[string]*localQueue
@@ -124,8 +123,7 @@ func (l *localQueue) pass() {
 	l.leave()
 }
 
-// unanswered passes on that no majority has answered since then. To find that out one after the other would only keep those in line
-// waiting.
+// unanswered reports to all in line that no majority has answered since then. Finding it out one by one would only keep them waiting.
 func (l *localQueue) unanswered(since time.Time, err error) {
 	o := l.outage.Swap(newOutage())
 	o.since, o.err = since, err

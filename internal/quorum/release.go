@@ -54,7 +54,8 @@ func (s *share) isBack(r engine.ReleaseResult) {
 	v := s.of
 	v.mu.Lock()
 	s.back, s.failed = true, r.Err
-	// One that was missing, and came late, says nothing of the time before; nor does one that was given back before that of the time since.
+	// A share that was missing and granted late proves nothing about the time before; one given back early proves nothing about the time
+	// since.
 	s.found = r.Held && r.Err == nil && (s.held || !s.missed) && v.over
 	held, most, underWay, failed := v.sound(), v.of.majority(), 0, 0
 	for _, o := range v.shares {
@@ -79,11 +80,11 @@ func (s *share) isBack(r engine.ReleaseResult) {
 	}
 	select {
 	case v.ended <- result:
-	default: // it was clear before
+	default: // already decided
 	}
 }
 
-// why returns the reason why a release has not ended yet.
+// why returns the reason that a release has not ended yet.
 func (v *votes) why() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -94,9 +95,9 @@ func (v *votes) why() error {
 	return v.of.tooFew(last)
 }
 
-// sound is how many of the shares count that a release has found. One that was missing since the votes are live counts if each that was not
-// found, or not yet, was last seen after that one was taken again: had it been gone in between, a renewal would have told. It is for votes that are
-// over. mu is held.
+// sound returns how many of the shares found by a release count. A share that went missing while the votes were live counts only if every
+// share not (yet) found was last seen after that one was retaken. Had one been gone in between, a renewal would have found out. The votes
+// are over, and mu is held.
 func (v *votes) sound() (n int) {
 	seen := time.Now()
 	for _, s := range v.shares {

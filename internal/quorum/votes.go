@@ -13,38 +13,38 @@ import (
 	"github.com/go-rlock/rlock/lua"
 )
 
-// What one owner has of a quorum is a share on each server: a tenure of the engine, which is asked for with the acquire script, kept by the
-// renewer of that server's Client, and released or swept like any other. The hold stands on all of them together.
+// An owner has a share on each server of a quorum. A share is an engine tenure: the acquire script takes it, its Client's renewer keeps it,
+// and it is released or swept like any other. The hold rests on all shares together.
 //
 //	share    event                              next
-//	asked    granted                            held: kept by the renewer from when the votes are live
+//	asked    granted                            held: renewed once the votes are live
 //	         refused, failed                    missing
 //	held     a renewal finds it gone, or its
 //	         lease ends                         the same
 //	missing  100 ms, 200 ms, … a third of the
 //	         watchdog time later                asked, while the watchdog keeps the hold
-//	any      the votes are over                 given back; a call that is under way does so when it is answered
+//	any      the votes are over                 given back; after the reply, if a call is under way
 //
 //	votes    event                              next
 //	voting   a majority of shares is held       live: a hold begins
-//	         no majority can be had any more    over (election.vote)
+//	         a majority is out of reach         over (election.vote)
 //	live     a majority was not renewed in time,
-//	         or has forgotten it meanwhile      over: the hold is lost; what is left is released by its last unlock
-//	         a majority of Clients is closed    told, and as it is until the unlock
+//	         or has forgotten its shares        over: the hold is lost; its last unlock releases the remaining shares
+//	         a majority of Clients is closed    told: the ctx is cancelled; the shares stay until the unlock
 //	         the last level is unlocked         over: released
 //
-// They are trusted until that moment at which a majority of shares is still trusted, less the drift. Each share counts from when the
-// call for it, or its last renewal, was sent. One that was missing counts like the others when it is held again, for the
-// future. For the past it does not: somebody else may have had that server meanwhile. So when a server is found to have
-// forgotten its share, a majority of the others has to have theirs from before the last time that it was seen there.
-// Otherwise two servers that forget one after the other could both be given it again, and nobody be told that another owner was
-// in between.
+// The votes are trusted for as long as a majority of shares is, less the drift. Each share counts from the time when its acquire or last
+// renewal was sent.
 //
-// There is no goroutine for all of this. Shares that are asked for have one each, which ends with the answer or the votes.
+// A missing share that is held again counts for the future, but not for the past: another owner may have had that server in between. So
+// when a server has forgotten its share, a majority of the other servers must have held theirs since before that share was last seen.
+// Otherwise two servers could forget their shares and grant them again, one after the other, while another owner held the lock unnoticed.
+//
+// The votes have no goroutine. Each call for a share has one, which ends with the reply or the votes.
 
 // votes are one owner's shares of a quorum, from a round to the unlock of its hold.
 type votes struct {
-	of     *Quorum // the handle that asked for it
+	of     *Quorum // the handle of the Lock
 	line   *localQueue
 	asked  *engine.Askable // notified of waiters; nil: not wanted. Not changed once the hold is the line's holder
 	tenure *engine.Tenure  // the tenure of the whole, on which the hold stands
@@ -62,7 +62,7 @@ type votes struct {
 	live     bool
 	began    time.Time // to be live
 	over     bool      // the round had no winner, or the hold is lost or unlocked
-	rest     []*share  // for which no call was under way then; neither these nor the list change after that
+	rest     []*share  // shares without a call under way at the end; neither they nor the list change afterwards
 	releases bool      // an unlock waits for the release of all
 	told     bool      // a majority of Clients is closed
 	heal     time.Time // when missing shares are asked for again
@@ -181,7 +181,7 @@ func (s *share) answered(a engine.AcquireResult, left bool, err error) (undecide
 		}
 	case err == nil:
 		s.refusal = a.AcquireReply
-		// The server is there: whoever competes has the share for a moment, and must not be met by every try.
+		// The server is up: a competing Lock has the share briefly, and not every try may collide with one.
 		v.pause = min(v.pause, refusedHeal)
 	}
 	v.mu.Unlock()
@@ -212,7 +212,7 @@ type shareKeeper struct {
 	share *share
 }
 
-// About is the lock that it is of.
+// About names the share's lock.
 func (k shareKeeper) About() (name, kindName string) { return k.Spec.Name, kind.Name }
 
 // Lost is called when the server has forgotten the share, or its lease has ended. It is asked for again.
@@ -232,7 +232,7 @@ func (k shareKeeper) Lost(loss lease.Loss) {
 		v.heal = time.Now()
 		others = v.haveSince(seen)
 		enough = others >= v.of.majority()
-	} else { // a renewal without an answer may have kept it
+	} else { // an unanswered renewal may have kept it
 		s.tenure.UnresolvedUntil(time.Now().Add(s.lease())).OutcomeUnknown = true
 	}
 	v.mu.Unlock()
@@ -292,8 +292,8 @@ func (v *votes) Until() time.Time {
 	return ends[v.of.majority()-1]
 }
 
-// open has a hold begin on a round that got the majority. It fails if the majority was had for too short a time.
-// waited says that it did not get it at once.
+// open begins a hold on a round that won the majority. It fails if the majority's lease is already over.
+// waited: the Lock did not win at once.
 func (v *votes) open(who engine.Caller, waited bool) (*engine.Level, error) {
 	until := v.Until()
 	if !time.Now().Before(until) {
@@ -325,7 +325,7 @@ func (v *votes) open(who engine.Caller, waited bool) (*engine.Level, error) {
 	}
 	v.mu.Unlock()
 	v.CatchUp()
-	if v.asked != nil && v.line.isWaitedFor() { // whoever comes now sees the holder
+	if v.asked != nil && v.line.isWaitedFor() { // later waiters see the holder
 		v.asked.Ask()
 	}
 	return l, nil
@@ -376,12 +376,12 @@ func (v *votes) CatchUp() {
 	}
 	v.mu.Unlock()
 	if closes {
-		engine.Keeper{Tenure: v.tenure}.Closed() // that is no loss: it stays in Redis, for its unlock
+		engine.Keeper{Tenure: v.tenure}.Closed() // no loss: the hold stays in Redis until its unlock
 	}
 }
 
-// missing has the renewers follow what the open levels ask for. It returns the shares to be asked for now, and when there will be others; zero:
-// not as things are. mu is held.
+// missing adapts the renewers to the open levels. It returns the shares to be asked for now, and when more will be due; zero: none. mu is
+// held.
 func (v *votes) missing(now time.Time) (ask []*share, next time.Time) {
 	for _, s := range v.shares {
 		c := s.tenure.Spec.Engine
@@ -409,7 +409,7 @@ func (v *votes) missing(now time.Time) (ask []*share, next time.Time) {
 	return ask, time.Time{}
 }
 
-// expired is the loss of a hold that was trusted until then. mu is held.
+// expired returns the loss of a hold that was trusted until then. mu is held.
 func (v *votes) expired(until time.Time) engine.Loss {
 	why := engine.Loss{Reason: engine.LostExpired, Since: until, Text: "lost: its lease of fixed length ended"}
 	if until.IsZero() {
@@ -434,8 +434,8 @@ func (v *votes) rollBack() {
 	release(v.end(false), true)
 }
 
-// end ends what goes on for the votes: renewals, and calls for shares. Shares for which a call is under way end with that call; the others are the
-// rest. releases says that an unlock waits for what comes of them.
+// end ends the renewals and the calls for shares. A share with a call under way ends with that call; the others are the rest. releases: an
+// unlock waits for the results.
 func (v *votes) end(releases bool) (rest []*share) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
