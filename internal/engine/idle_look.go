@@ -51,7 +51,7 @@ func (c *Engine) lookIfDue(x *idle) {
 	}
 }
 
-// lookFor makes the calls of a look. If there are waiters, or Redis does not answer, the tenure is not kept.
+// lookFor makes the calls of a look. If there are waiters, or that is unknown, the tenure is not kept.
 func (c *Engine) lookFor(x *idle, ear uint64, anew bool) {
 	began := time.Now()
 	spare, alone := c.askForIdle(x.tenure, anew)
