@@ -14,8 +14,8 @@ import (
 // A probe that returns to its origin is confirmed by a second lap, in which every wait and hold of the cycle must be found unchanged.
 // Everything found in the second lap existed when the first ended, so the whole cycle existed at that moment.
 //
-// A probe is a hint. The next look makes up for a lost probe. A late or duplicate probe finds other waits, or the same cycle again. A forged
-// probe finds no cycle without the secrets of its waits.
+// A probe is a hint. The next look makes up for a lost probe. A late or duplicate probe finds other waits, or the same cycle again. A
+// forged probe finds no cycle without the secrets of its waits.
 
 // Kind is the kind of probes among the messages between processes.
 const Kind = "deadlock"
