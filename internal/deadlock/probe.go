@@ -8,13 +8,14 @@ import (
 )
 
 // Between processes a search continues by probes (Chandy, Misra, Haas: "Distributed deadlock detection", 1983). A probe goes to the process
-// of an owner that is waited for. If a Lock waits under that hold, and began before the wait that started the search, the next probe goes
-// to the process of the owner in its way, and so on. A probe that returns to its origin is confirmed by a second lap, in which every wait
-// and hold of the cycle must be found unchanged. Everything found in the second lap existed when the first ended, so the whole cycle
-// existed at that moment.
+// of the blocking owner. There it follows each Lock that waits under that owner's hold and began before the wait that started the search.
+// The next probe goes to the process of the owner that blocks that Lock, and so on.
 //
-// A probe is a hint. The next look makes up for a lost one; a late or doubled one finds other waits, or the same cycle again; a forged one
-// finds no cycle without the secrets of its waits.
+// A probe that returns to its origin is confirmed by a second lap, in which every wait and hold of the cycle must be found unchanged.
+// Everything found in the second lap existed when the first ended, so the whole cycle existed at that moment.
+//
+// A probe is a hint. The next look makes up for a lost probe. A late or duplicate probe finds other waits, or the same cycle again. A
+// forged probe finds no cycle without the secrets of its waits.
 
 // Kind is the kind of probes among the messages between processes.
 const Kind = "deadlock"

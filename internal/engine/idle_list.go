@@ -10,20 +10,20 @@ import (
 
 // idleTenures is the list of idle tenures of a Client, oldest first.
 type idleTenures struct {
-	count atomic.Int32  // of them; for those that only look whether there are any
+	count atomic.Int32  // number of idle tenures, readable without mu
 	early atomic.Int32  // first looks under way, whose tenures may not be kept
-	ear   atomic.Uint64 // the number of the time for which the ear has listened without a gap; 0: it does not
-	ears  atomic.Uint64 // how many of those there were
+	ear   atomic.Uint64 // number of the current period in which the ear listens without a gap; 0: it does not listen
+	ears  atomic.Uint64 // number of such periods so far
 
 	mu          sync.Mutex             // guards the following, and what says so in idle; no other lock is taken under it
 	of          map[string]*idle       // by the key of the lock
 	tags        map[uint64]*idle       // the same by the tag of the tenure
-	asked       [rememberedTags]uint64 // tenures that were asked for, and seemed to be neither held nor idle
-	oldest      int                    // of these
+	asked       [rememberedTags]uint64 // tags of tenures that were asked for, and seemed to be neither held nor idle
+	oldest      int                    // index of the oldest in asked
 	first, last *idle                  // in the order of their last use
 	timer       *time.Timer
-	timerAt     time.Time            // when it fires; zero: it is not to
-	unkept      map[string]time.Time // keys that somebody has asked for, and until when they are not kept
+	timerAt     time.Time            // when it fires; zero: not set
+	unkept      map[string]time.Time // locks that are not kept until then, because they were asked for; by key
 }
 
 // kept is how many are idle and known to be wanted by nobody else.
@@ -39,8 +39,8 @@ type idle struct {
 	look       look
 }
 
-// add makes a tenure idle for d. It returns the tenure to be released for it, if any: that of the same lock, already gone in Redis without noticing;
-// or the oldest, if the list is full.
+// add makes a tenure idle for d. It returns the tenure that must be released instead, if any: an earlier one of the same lock, whose loss
+// went unnoticed; or the oldest, if the list is full.
 func (i *idleTenures) add(x *idle, d time.Duration) (oldest *idle, ok bool) {
 	now, key := time.Now(), x.tenure.Spec.Key
 	i.mu.Lock()
@@ -134,8 +134,8 @@ func (i *idleTenures) takeAll(now time.Time) (all []*idle) {
 	return all
 }
 
-// setTimer sets the timer for tenures due then. It is not stopped when they are used earlier, and then finds nothing: no Lock should have to set it.
-// mu is held.
+// setTimer sets the timer for tenures due then. It is not stopped when they are used earlier, and then finds nothing: no Lock should have
+// to set it. mu is held.
 func (i *idleTenures) setTimer(at time.Time) {
 	switch {
 	case !at.IsZero() && (i.timerAt.IsZero() || at.Before(i.timerAt)):
@@ -146,7 +146,8 @@ func (i *idleTenures) setTimer(at time.Time) {
 	}
 }
 
-// remember returns the idle tenure with that tag. Otherwise the tenure is between a hold and the list: its tag is kept, so that it is not added.
+// remember returns the idle tenure with that tag. Otherwise the tenure is between a hold and the list: its tag is kept, so that it is not
+// added.
 func (i *idleTenures) remember(tag uint64) *idle {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -206,7 +206,7 @@ func (l *latchLine) make(call *latchCall) {
 		if err == nil || refused && !l.goesOn(call, mayHaveRun) {
 			alone := l.end(call, did, err)
 			if call.change == latchSet && (did && alone || err != nil && mayHaveRun) {
-				l.undo(args.ID()) // nobody knows that it is set
+				l.undo(args.ID()) // no caller learned that it is set
 			}
 			break
 		}

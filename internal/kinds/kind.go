@@ -32,7 +32,7 @@ type Kind struct {
 	// does.
 	Extra func(key string) string
 	// PassesOn means that the kind uses the acquire and release scripts. An unlock gives the lock to the next waiter, here or in the process
-	// queue, or leaves it taken for a while; and one call can take or release many locks. Without it, no unlock chooses a waiter of this
+	// queue, or leaves it taken for a while. One call can take or release many locks. Without it, no unlock chooses a waiter of this
 	// process.
 	PassesOn bool
 	// Shares means that concurrent holders may share a tenure.

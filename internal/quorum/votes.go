@@ -101,9 +101,9 @@ const (
 	refusedHeal = 4 * firstHeal
 )
 
-// drift is for how long a hold is not trusted at the end of its lease, since the clocks of the process and of the servers may
-// run at different rates: the allowance of Redlock's reference implementation, which also covers Redis rounding to milliseconds.
-// See https://redis.io/docs/latest/develop/use/patterns/distributed-locks/.
+// drift returns how early a hold stops being trusted before its lease ends, since clocks of the process and the servers may run at
+// different rates. It is the allowance of Redlock's reference implementation, which also covers Redis rounding to milliseconds. See
+// https://redis.io/docs/latest/develop/use/patterns/distributed-locks/.
 func drift(lease time.Duration) time.Duration { return lease/100 + 2*time.Millisecond }
 
 // newVotes begins a round by asking all servers.
