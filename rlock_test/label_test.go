@@ -235,7 +235,7 @@ func TestLabelEndsWithShutdown(t *testing.T) {
 	}
 }
 
-// What others have put in the place of a label is none.
+// A value that others wrote to the key of a label is no label.
 func TestLabelOfOthers(t *testing.T) {
 	redistest.Parallel(t)
 	b := bareBench(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The treatment of each field of go-redis's options.
+// Each field of go-redis's options is in one of these lists.
 var (
 	taken = strings.Fields(`
 		Network Addr Addrs SentinelAddrs MasterName IsClusterMode DB Dialer TLSConfig DialTimeout
@@ -27,7 +27,7 @@ var (
 
 	refused = strings.Fields(`StreamingCredentialsProvider ClusterSlots`)
 
-	// For go-redis's own connections.
+	// Of connections that are not ours.
 	without = strings.Fields(`
 		NodeAddress OnConnect NewClient Limiter IdentitySuffix UnstableResp3 PushNotificationProcessor MaintNotificationsConfig
 		MaxRetries MinRetryBackoff MaxRetryBackoff DialerRetries DialerRetryTimeout DialerRetryBackoff
@@ -41,7 +41,8 @@ var (
 		ClientSideCacheInvalidationBatchWindow`)
 )
 
-// Each field is used, refused, or known to be irrelevant. Add new go-redis fields here, and perhaps in options.go and the package doc.
+// Each field is taken over, refused, or known to be none of ours. One that a new version of go-redis brings has to be added here, and
+// perhaps in options.go. Docs of the package say the same.
 func TestEachField(t *testing.T) {
 	for _, base := range []any{
 		&redis.Options{}, &redis.ClusterOptions{},
@@ -80,7 +81,7 @@ func TestEachField(t *testing.T) {
 	}
 }
 
-// hasNoUse reports whether UniversalOptions have the field only for other deployments.
+// hasNoUse reports whether UniversalOptions have the field for other deployments than the one.
 func hasNoUse(o rueidis.ClientOption, field string) bool {
 	switch field {
 	case "SentinelUsername", "SentinelPassword":
@@ -93,7 +94,7 @@ func hasNoUse(o rueidis.ClientOption, field string) bool {
 	return false
 }
 
-// seen is the comparable part of options: functions cannot be compared.
+// seen is what can be compared of options: nothing says what a function does.
 func seen(o rueidis.ClientOption) any {
 	dials, asks := o.DialCtxFn != nil, o.AuthCredentialsFn != nil
 	o.DialCtxFn, o.AuthCredentialsFn = nil, nil
@@ -103,7 +104,7 @@ func seen(o rueidis.ClientOption) any {
 	}{o, dials, asks}
 }
 
-// sample is a value other than the zero value and the base's.
+// sample is a value that is not the zero value, nor that of the base.
 func sample(t *testing.T, field reflect.StructField) reflect.Value {
 	t.Helper()
 	switch field.Name {
@@ -111,7 +112,7 @@ func sample(t *testing.T, field reflect.StructField) reflect.Value {
 		return reflect.ValueOf("unix")
 	case "Protocol":
 		return reflect.ValueOf(2)
-	case "ShardPicker": // with an internal type
+	case "ShardPicker": // whose type is internal
 		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
 		defer func() { _ = rdb.Close() }()
 		return reflect.ValueOf(rdb.Options().ShardPicker)
@@ -145,7 +146,7 @@ type streaming struct {
 	auth.StreamingCredentialsProvider
 }
 
-// The options mean the same as in go-redis.
+// The options are as go-redis means them.
 func TestConversion(t *testing.T) {
 	secure := &tls.Config{ServerName: "x", MinVersion: tls.VersionTLS12}
 	for name, c := range map[string]struct {
@@ -193,7 +194,7 @@ func TestConversion(t *testing.T) {
 	}
 }
 
-// A dialer gets the network, the address, and its time limit.
+// A dialer is asked for the network and the address, and given the time for it.
 func TestDialer(t *testing.T) {
 	type call struct{ network, addr string }
 	for want, o := range map[call]*redis.Options{
@@ -217,7 +218,7 @@ func TestDialer(t *testing.T) {
 	}
 }
 
-// The provider with a ctx takes precedence, as in go-redis.
+// The one with a ctx comes first, as in go-redis.
 func TestCredentials(t *testing.T) {
 	plain := func() (string, string) { return "u", "p" }
 	for name, c := range map[string]struct {
