@@ -29,6 +29,7 @@ func costNow(t testing.TB, s *redistest.Server) cost {
 // TestCostsOfSemaphores counts what docs/locks.md says of semaphores with two permits, of which each section has one. Half as much again would be another
 // way to wait.
 func TestCostsOfSemaphores(t *testing.T) {
+	redistest.Parallel(t)
 	for _, kind := range []struct {
 		name string
 		of   func(c *rlock.Client, name string) rlock.Locker
@@ -86,6 +87,7 @@ func TestCostsOfSemaphores(t *testing.T) {
 
 // TestCostsOfALatch counts what docs/locks.md says of a latch that is set, awaited and counted down once.
 func TestCostsOfALatch(t *testing.T) {
+	redistest.Parallel(t)
 	for _, w := range worlds {
 		t.Run(fmt.Sprintf("%dx%d", w.processes, w.goroutines), func(t *testing.T) {
 			redistest.Parallel(t)

@@ -107,6 +107,7 @@ func TestLevelsInSilence(t *testing.T) {
 // G1, G5: a count that is on its way does not keep the last unlock waiting, and is of no consequence when it arrives, whoever has the
 // lock then.
 func TestCountThatComesLate(t *testing.T) {
+	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "fair", "read", "write"} {
 		for _, raises := range []bool{true, false} {
 			t.Run(kind+map[bool]string{true: "/up", false: "/down"}[raises], func(t *testing.T) {

@@ -76,6 +76,7 @@ func (r *ring) requireNothingLeft(t *testing.T, gone int) {
 // A process that dies while a probe is on its way is in no deadlock any more: its lock comes free when its lease ends. Nobody fails, wherever the probe was,
 // and nothing is left.
 func TestDeadlockMemberKilled(t *testing.T) {
+	redistest.Parallel(t)
 	for name, row := range map[string]struct {
 		dies    int
 		at      func(cmd []string) bool
@@ -126,6 +127,7 @@ func TestDeadlockMemberKilled(t *testing.T) {
 
 // The same of a Client that is closed while a probe is on its way to it.
 func TestDeadlockMemberClosed(t *testing.T) {
+	redistest.Parallel(t)
 	for name, at := range map[string]func(cmd []string) bool{"first lap": firstLap, "second lap": secondLap} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)

@@ -147,6 +147,7 @@ func TestDeadlockOptions(t *testing.T) {
 // A Lock that waits asks nobody, however long it does: without the option, or if its ctx carries no hold. Under a hold it asks when After is over, and its
 // Client listens from then on.
 func TestDeadlockCosts(t *testing.T) {
+	redistest.Parallel(t)
 	const after, watched = 300 * time.Millisecond, 900 * time.Millisecond
 	for _, row := range []struct {
 		name  string

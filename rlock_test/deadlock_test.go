@@ -103,6 +103,7 @@ var deadlockKinds = map[string]func(c *rlock.Client, name string) rlock.Locker{
 // Sections that wait for each other in a circle of 2 to 5 are found, whichever locks it leads through, in one process or between as many. The last that
 // began to wait fails, and its error tells of the circle.
 func TestDeadlock(t *testing.T) {
+	redistest.Parallel(t)
 	for kind, lock := range deadlockKinds {
 		for n := 2; n <= 5; n++ {
 			for where, client := range map[string]func(*testing.T, bench, rlock.Options) *rlock.Client{
@@ -143,6 +144,7 @@ func elsewhere(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Client 
 
 // The Clients of a circle, and their servers, may be several, also in each of several processes.
 func TestDeadlockOverServers(t *testing.T) {
+	redistest.Parallel(t)
 	for where, client := range map[string]func(*testing.T, rueidis.Client, rlock.Options) *rlock.Client{
 		"one process": func(t *testing.T, rdb rueidis.Client, o rlock.Options) *rlock.Client { return newClient(t, rdb, o) },
 		"processes":   elsewhere,
@@ -178,6 +180,7 @@ func TestDeadlockOverServers(t *testing.T) {
 
 // On a cluster the Clients speak to each other, too, on sharded channels and on plain ones.
 func TestDeadlockOnACluster(t *testing.T) {
+	redistest.Parallel(t)
 	for _, plain := range []bool{false, true} {
 		t.Run(fmt.Sprintf("plain=%v", plain), func(t *testing.T) {
 			redistest.Parallel(t)
@@ -199,6 +202,7 @@ func TestDeadlockOnACluster(t *testing.T) {
 
 // Whoever is in line waits for the holder, whoever is before him, and the circle leads from there on: who is before him may have a hold as well, and is not in it.
 func TestDeadlockInAFairLine(t *testing.T) {
+	redistest.Parallel(t)
 	for where, client := range map[string]func(*testing.T, bench, rlock.Options) *rlock.Client{
 		"one process": func(_ *testing.T, b bench, _ rlock.Options) *rlock.Client { return b.Client },
 		"processes":   func(t *testing.T, b bench, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
@@ -226,6 +230,7 @@ func TestDeadlockInAFairLine(t *testing.T) {
 
 // A writer waits for all readers, and readers for writers that wait, here or in other processes.
 func TestDeadlockWithReaders(t *testing.T) {
+	redistest.Parallel(t)
 	for where, client := range map[string]func(*testing.T, bench, rlock.Options) *rlock.Client{
 		"one process": func(_ *testing.T, b bench, _ rlock.Options) *rlock.Client { return b.Client },
 		"processes":   func(t *testing.T, b bench, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },

@@ -70,6 +70,7 @@ func (d distance) compete(t *testing.T, during time.Duration) (near, far int64, 
 
 // Where an unlock tells everybody, a process that is further away than one that wants the lock all the time gets its turns, too: a
 // tenth of an equal share at least. A machine that stands still for some milliseconds costs it some of them, so it has several tries.
+// It runs alone, and its parts together.
 func TestFurtherAwayGetsItsTurns(t *testing.T) {
 	off := rlock.Options{HandOff: rlock.HandOff{Most: -1}}
 	for name, start := range map[string]func(t *testing.T) distance{
@@ -114,6 +115,7 @@ func TestFurtherAwayGetsItsTurns(t *testing.T) {
 	} {
 		for _, further := range []time.Duration{500 * time.Microsecond, 2 * time.Millisecond} {
 			t.Run(fmt.Sprint(name, ", ", further), func(t *testing.T) {
+				redistest.Parallel(t)
 				d := start(t)
 				loadScripts(t, d.far)
 				for _, p := range d.proxy {

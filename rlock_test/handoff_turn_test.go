@@ -60,6 +60,7 @@ func TestTwoInTurn(t *testing.T) {
 // A waiter that asked nobody hears of every end of the hold: by an unlock that does not hand off, by force, by a
 // message from elsewhere, without any message when the hold learns of it, and when the lease ends.
 func TestWhoDidNotAskIsWoken(t *testing.T) {
+	redistest.Parallel(t)
 	const deletedWatchdog = 6 * time.Second // of which a third passes until the next renewal
 	for name, end := range map[string]struct {
 		o      rlock.Options
@@ -156,6 +157,7 @@ func TestForcedBeforeTheAnswer(t *testing.T) {
 
 // The goroutine that ends a hold knows it before any message does, so whoever comes then asks, also if none arrives.
 func TestAfterAnUnlockOneAsks(t *testing.T) {
+	redistest.Parallel(t)
 	for name, o := range map[string]rlock.HandOff{"a run is over": {Most: 1, For: time.Hour}, "nobody waits": unlimited} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)

@@ -18,6 +18,7 @@ import (
 // TestCostsOfAHierarchy counts what docs/locks.md says of a change to one part: the commands of a section, on a server and on a cluster, with a name for
 // the whole and the parts in one slot or in several. It prints how long sections take, beside one of a Mutex.
 func TestCostsOfAHierarchy(t *testing.T) {
+	redistest.Parallel(t)
 	for _, deployment := range []string{"standalone", "cluster, one slot", "cluster, several slots"} {
 		t.Run(deployment, func(t *testing.T) {
 			redistest.Parallel(t)

@@ -176,6 +176,7 @@ func TestLatchMisuse(t *testing.T) {
 
 // No waiter, in this process or another, sleeps through the opening of a latch, by any cause.
 func TestLatchOpens(t *testing.T) {
+	redistest.Parallel(t)
 	for how, open := range map[string]func(t *testing.T, b bench, l *rlock.CountDownLatch){
 		"count": func(t *testing.T, _ bench, l *rlock.CountDownLatch) {
 			require.NoError(t, l.CountDown(context.Background()))
@@ -354,6 +355,7 @@ func TestLatchOfThousands(t *testing.T) {
 
 // Calls whose replies are lost are made again, and count once.
 func TestLatchCountsOnce(t *testing.T) {
+	redistest.Parallel(t)
 	for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
 		for call, do := range map[string]struct {
 			before, after int64
@@ -408,6 +410,7 @@ func (b bench) loadLatchScripts(t testing.TB) {
 
 // A call whose caller has left ends in the background: it counts down, and a count that nobody knows of is taken back.
 func TestLatchCallersLeave(t *testing.T) {
+	redistest.Parallel(t)
 	for _, where := range []string{"request", "reply"} {
 		for call, row := range map[string]struct {
 			before, after int64
@@ -529,6 +532,7 @@ func TestLatchOutage(t *testing.T) {
 
 // Close and Shutdown end waits; a CountDown goes on during a Shutdown, and Close waits for one that is under way.
 func TestLatchEnds(t *testing.T) {
+	redistest.Parallel(t)
 	t.Run("Close", func(t *testing.T) {
 		redistest.Parallel(t)
 		b := newBench(t)

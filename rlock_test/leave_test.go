@@ -79,6 +79,7 @@ func TestLockIsCancelledWhileItAsks(t *testing.T) {
 
 // The same for one more level that needs a longer lease, which the hold survives.
 func TestReentryIsCancelledWhileItAsks(t *testing.T) {
+	redistest.Parallel(t)
 	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 		redistest.Parallel(t)
 		h := newLeaver(t, way)
@@ -140,6 +141,7 @@ func TestCloseAwaitsWhatALockGivesBack(t *testing.T) {
 
 // A command that Redis refuses is not sent again.
 func TestRefusedIsNotAskedAgain(t *testing.T) {
+	redistest.Parallel(t)
 	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 		redistest.Parallel(t)
 		h := newLeaver(t, way)
@@ -155,6 +157,7 @@ func TestRefusedIsNotAskedAgain(t *testing.T) {
 
 // A ctx that ends soon ends the Lock, and not the connection.
 func TestShortDeadlineSparesTheConnection(t *testing.T) {
+	redistest.Parallel(t)
 	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
 		redistest.Parallel(t)
 		h := newLeaver(t, func(o *rueidis.ClientOption) { way(o); oneConn(o) }) // or the Lock may make another

@@ -19,6 +19,7 @@ import (
 // An attempt that Redis did not answer says nothing of the lock: its error is told apart from "held by another". A TryLock
 // without waiting makes one attempt, for a second at most.
 func TestOutageIsNotARefusal(t *testing.T) {
+	redistest.Parallel(t)
 	for name, down := range map[string]func(*redistest.Server){"hangs": (*redistest.Server).Pause, "refuses": (*redistest.Server).Stop} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
@@ -201,6 +202,7 @@ func TestReplicasWhileASlotMoves(t *testing.T) {
 // With Replicas an acquire needs a connection of its own. If the pool has none to give, also because a subscription
 // of the library has the last one, Lock says so in time, and neither Close nor anything else waits for one.
 func TestReplicasWithoutAConnection(t *testing.T) {
+	redistest.Parallel(t)
 	for _, last := range []string{"others", "our subscription"} {
 		t.Run(last, func(t *testing.T) {
 			redistest.Parallel(t)

@@ -14,6 +14,7 @@ import (
 
 // Calls whose replies are lost are made again, and count once.
 func TestPermitsCountOnce(t *testing.T) {
+	redistest.Parallel(t)
 	for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
 		for _, n := range []int{1, 3} {
 			t.Run(fmt.Sprint(action, "/", n), func(t *testing.T) {
@@ -39,6 +40,7 @@ func TestPermitsCountOnce(t *testing.T) {
 
 // A caller that leaves takes nothing, whether its call comes late or its reply does; what it gives back is given back.
 func TestPermitCallersLeave(t *testing.T) {
+	redistest.Parallel(t)
 	for _, where := range []string{"request", "reply"} {
 		t.Run(where, func(t *testing.T) {
 			redistest.Parallel(t)

@@ -236,6 +236,7 @@ func TestPermitsOfTheDead(t *testing.T) {
 
 // 1,000 permits of one process are renewed with 10 calls a period.
 func TestPermitsAreRenewedInBatches(t *testing.T) {
+	redistest.Parallel(t)
 	const n, watchdog, periods = 1000, 3 * time.Second, 6
 	server := redistest.Start(t)
 	b := bench{rdb: server.Client(t), name: redistest.Name(t)}

@@ -77,6 +77,7 @@ func TestPermitsBeyondAll(t *testing.T) {
 // Many processes and goroutines, some of which give up at any moment: never more at work than there are permits, no two with one slot, and in
 // the end all are back.
 func TestPermitsUnderContention(t *testing.T) {
+	redistest.Parallel(t)
 	for _, plain := range []bool{false, true} {
 		t.Run(map[bool]string{false: "with a queue", true: "without hand-overs"}[plain], func(t *testing.T) {
 			redistest.Parallel(t)

@@ -27,6 +27,7 @@ func docsACL(t *testing.T) []string {
 
 // The rights in docs/operating.md are enough for locks of all kinds, for waiting and for the questions, and they open no other key or channel.
 func TestReadmeACL(t *testing.T) {
+	redistest.Parallel(t)
 	type dialer func(testing.TB, ...func(*rueidis.ClientOption)) rueidis.Client
 	for name, start := range map[string]func(*testing.T) (dial dialer, admins []*redistest.Server){
 		"standalone": func(t *testing.T) (dialer, []*redistest.Server) {

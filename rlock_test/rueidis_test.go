@@ -59,6 +59,7 @@ func (e expiring) awaitExpiry() { pass(time.Until(e.ends.Add(-200 * time.Millise
 // ConnLifetime: rueidis sends an unlock or a hand-off again whose reply is late when the connection expires. The hold was nobody
 // else's, so it was not lost.
 func TestExpiredConnectionRepeatsTheUnlock(t *testing.T) {
+	redistest.Parallel(t)
 	for _, how := range []string{"release", "hand-off"} {
 		t.Run(how, func(t *testing.T) {
 			redistest.Parallel(t)
@@ -197,13 +198,14 @@ func TestLockWhileAClusterSwitches(t *testing.T) {
 
 // A renewal that is not answered holds up neither Close nor the unlock.
 func TestUnansweredRenewalHoldsUpNothing(t *testing.T) {
-	const watchdog = time.Minute // a sixth of it would be 10 s
+	redistest.Parallel(t)
+	const watchdog = 30 * time.Second // a sixth of it would be 5 s
 	for _, end := range []string{"Close", "unlock"} {
 		t.Run(end, func(t *testing.T) {
 			redistest.Parallel(t)
 			s := redistest.Start(t)
 			proxy := redistest.StartProxy(t, s.Addr())
-			c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{WatchdogTimeout: watchdog, UnlockTimeout: 5 * time.Second})
+			c := newClient(t, redistest.Dial(t, proxy.Addr()), rlock.Options{WatchdogTimeout: watchdog, UnlockTimeout: 2 * time.Second})
 			_, unlock, err := c.Mutex("x").Lock(context.Background())
 			require.NoError(t, err)
 			renewed := make(chan struct{})
@@ -228,6 +230,7 @@ func TestUnansweredRenewalHoldsUpNothing(t *testing.T) {
 // One connection of four falls silent. With as many calls left behind on it as there may be, others still go, since Redis answers the
 // unlocks and renewals of this Client.
 func TestOneSilentConnectionSparesTheOthers(t *testing.T) {
+	redistest.Parallel(t)
 	for _, answers := range []string{"unlocks", "renewals"} {
 		t.Run(answers, func(t *testing.T) {
 			redistest.Parallel(t)

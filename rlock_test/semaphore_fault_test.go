@@ -154,6 +154,7 @@ func TestSemaphoreWaitersBehindACall(t *testing.T) {
 
 // Permits come in pieces, as many as are wanted, while callers come and leave in five processes: each of those who stay has its own.
 func TestSemaphoreForgetsNobody(t *testing.T) {
+	redistest.Parallel(t)
 	for name, most := range map[string][2]int{"with a queue": {0, 0}, "without hand-overs": {-1, -1}, "both": {0, -1}} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)

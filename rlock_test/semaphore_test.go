@@ -186,6 +186,7 @@ func TestSemaphoreSections(t *testing.T) {
 
 // Whoever fits is woken, here and in another process, however the permits came back; nobody else is.
 func TestSemaphoreWakes(t *testing.T) {
+	redistest.Parallel(t)
 	for how, open := range map[string]func(t *testing.T, b bench, s *rlock.Semaphore){
 		"release": func(t *testing.T, _ bench, s *rlock.Semaphore) {
 			require.NoError(t, s.Release(context.Background(), 2))
@@ -292,6 +293,7 @@ func TestSemaphoreDoesNotStarveLargeRequests(t *testing.T) {
 
 // Many processes and goroutines, some of which give up at any moment: never more at work than there are permits, and in the end all are back.
 func TestSemaphoreUnderContention(t *testing.T) {
+	redistest.Parallel(t)
 	for _, plain := range []bool{false, true} {
 		t.Run(map[bool]string{false: "with a queue", true: "without hand-overs"}[plain], func(t *testing.T) {
 			redistest.Parallel(t)
@@ -370,6 +372,7 @@ func TestSemaphoreOfThousands(t *testing.T) {
 
 // Calls whose replies are lost are made again, and count once.
 func TestSemaphoreCountsOnce(t *testing.T) {
+	redistest.Parallel(t)
 	for _, action := range []redistest.Action{redistest.Cut, redistest.Drop} {
 		for name, row := range map[string]struct {
 			after int64
@@ -410,6 +413,7 @@ func TestSemaphoreCountsOnce(t *testing.T) {
 
 // A caller that leaves takes nothing, whether its call comes late or its reply does; what it gives back is given back.
 func TestSemaphoreCallersLeave(t *testing.T) {
+	redistest.Parallel(t)
 	for _, where := range []string{"request", "reply"} {
 		for name, row := range map[string]struct {
 			after int64
@@ -473,6 +477,7 @@ func TestSemaphoreOutage(t *testing.T) {
 
 // Close and Shutdown end waits; permits are given back during a Shutdown, and after Close.
 func TestSemaphoreEnds(t *testing.T) {
+	redistest.Parallel(t)
 	t.Run("Close", func(t *testing.T) {
 		redistest.Parallel(t)
 		b := newBench(t)
