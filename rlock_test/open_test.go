@@ -58,7 +58,8 @@ func TestOpen(t *testing.T) {
 			client.Close()
 			require.ErrorIs(t, m.Do(t.Context(), func(context.Context) error { return nil }), rlock.ErrClosed)
 			redistest.Eventually(t, soon, func() bool { return connections(t, servers) <= before }, "its connections end")
-			redistest.Eventually(t, soon, func() bool {
+			// rueidis asks a cluster for its nodes again after a connection has closed: a second later at most, and for up to a second.
+			redistest.Eventually(t, 3*time.Second+soon, func() bool {
 				return redistest.GoroutinesOfTest(append(packages, "redis/rueidis.")...) == 0
 			}, "its goroutines end")
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -194,7 +195,9 @@ func TestIdleWaitersSendNothing(t *testing.T) {
 	redistest.Eventually(t, 20*time.Second, func() bool { return waiting(t) == n }, "all wait")
 	bench{rdb: watch}.awaitSubscribers(t, "idle", 1)
 	redistest.Eventually(t, 10*time.Second, func() bool {
-		return redistest.Commands(t, watch)["evalsha"] == asked+2 // the second time when it had subscribed
+		clients, err := watch.Do(ctx, watch.B().ClientList().Build()).ToString() // the connection is named after it has subscribed
+		return err == nil && strings.Contains(clients, "name=rlock:") &&
+			redistest.Commands(t, watch)["evalsha"] == asked+2 // the second time when it had subscribed
 	}, "the first has asked twice")
 	commands := redistest.Commands(t, watch)
 	pass(10 * time.Second)
