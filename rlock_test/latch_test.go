@@ -592,7 +592,8 @@ func TestLatchEnds(t *testing.T) {
 }
 
 // 10,000 names, waits that are cancelled and calls that are left: nothing stays but records that expire.
-func TestLatchesLeaveNothing(t *testing.T) {
+func latchesLeaveNothing(t *testing.T) {
+	t.Helper()
 	const names = 10_000
 	s := redistest.Start(t)
 	rdb := s.Client(t)

