@@ -14,10 +14,10 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// newAllLeaver is a leaver whose callers want several locks.
-func newAllLeaver(t *testing.T, way func(*rueidis.ClientOption)) (*leaver, []string, *rlock.MultiMutex) {
+// newAllLeaver has callers that want several locks.
+func newAllLeaver(t *testing.T, way func(*rueidis.ClientOption)) (*leavingCallers, []string, *rlock.MultiMutex) {
 	t.Helper()
-	h := newLeaver(t, way)
+	h := newLeavingCallers(t, way)
 	names := append(numbered(h.name, 2), h.name)
 	m := rlock.All(mutexes(h.Client, names...)...)
 	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil })) // the scripts
@@ -42,7 +42,7 @@ func TestAllRepliesLost(t *testing.T) {
 		}
 		h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Cut))
 		require.NoError(t, unlock())
-		require.Zero(t, bench{rdb: h.rdb}.size(t))
+		require.Zero(t, fixture{rdb: h.rdb}.size(t))
 	})
 }
 
@@ -55,31 +55,31 @@ func TestAllUnlockLostWithWaiters(t *testing.T) {
 	local := lockAsync(t, h.Mutex(names[0]))
 	remote := lockAsync(t, newClient(t, h.rdb).Mutex(names[1]))
 	for _, name := range names[:2] {
-		redistest.Eventually(t, atMost, func() bool { return h.exists(t, "rlock_queue:{"+name+"}") }, "in line")
+		redistest.Eventually(t, testTimeout, func() bool { return h.exists(t, "rlock_queue:{"+name+"}") }, "in line")
 	}
 	h.proxy.OnReply(redistest.Nth(1, "EVALSHA", redistest.Cut))
 	require.NoError(t, unlock())
-	for _, p := range []pending{local, remote} {
+	for _, p := range []pendingLock{local, remote} {
 		got := p.get(t, 5*time.Second)
 		require.NoError(t, got.err)
 		require.NoError(t, got.unlock())
 	}
-	bench{rdb: h.rdb}.clear(t)
+	fixture{rdb: h.rdb}.clear(t)
 }
 
 // G5: the caller leaves while the call is under way, which is answered later, or never. What it got is given back.
 func TestAllIsCancelledWhileItAsks(t *testing.T) {
 	redistest.Parallel(t)
-	for name, answer := range map[string]func(h *leaver){
-		"answered": func(h *leaver) { h.proxy.Release() },
-		"silence":  func(*leaver) {},
-		"cut off":  func(h *leaver) { h.proxy.CutAll() },
+	for name, answer := range map[string]func(h *leavingCallers){
+		"answered": func(h *leavingCallers) { h.proxy.Release() },
+		"silence":  func(*leavingCallers) {},
+		"cut off":  func(h *leavingCallers) { h.proxy.CutAll() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
 			h, names, m := newAllLeaver(t, func(*rueidis.ClientOption) {})
 			p := h.asks(t, m)
-			pass(200 * time.Millisecond) // time for an answer
+			sleep(200 * time.Millisecond) // time for an answer
 			p.cancel()
 			got := p.get(t, soon)
 			require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
@@ -102,7 +102,7 @@ func TestAllAndClose(t *testing.T) {
 	_, unlockOther, err := other.Mutex(names[0]).Lock(context.Background())
 	require.NoError(t, err)
 	waits := lockAsync(t, m)
-	bench{rdb: h.rdb}.awaitSubscribers(t, names[0], 1)
+	fixture{rdb: h.rdb}.awaitSubscribers(t, names[0], 1)
 	held, unlock, err := rlock.All(mutexes(h.Client, "x", "y")...).Lock(context.Background())
 	require.NoError(t, err)
 	silent := numbered("silent", 50)
@@ -126,7 +126,7 @@ func TestAllAndClose(t *testing.T) {
 	require.NoError(t, unlockOther())
 	_, _, err = m.TryLock(context.Background(), 0)
 	require.ErrorIs(t, err, rlock.ErrClosed)
-	bench{rdb: h.rdb}.clear(t)
+	fixture{rdb: h.rdb}.clear(t)
 }
 
 // G5: an outage is none of a lock that is held, and takes as long as for one lock.
@@ -156,7 +156,7 @@ func TestAllWhenRedisIsDown(t *testing.T) {
 func TestAllWhileASlotMoves(t *testing.T) {
 	redistest.Parallel(t)
 	cl := redistest.StartCluster(t, 3, 0)
-	b := bench{Client: newClient(t, cl.Client(t)), rdb: cl.Client(t)}
+	b := fixture{Client: newClient(t, cl.Client(t)), rdb: cl.Client(t)}
 	names := []string{"a{x}", "b{x}", "c{x}"}
 	m := rlock.All(mutexes(b.Client, names...)...)
 	_, unlock, err := m.Lock(context.Background())
@@ -182,13 +182,13 @@ func TestAllWithReplicas(t *testing.T) {
 	c := newClient(t, s.Client(t), rlock.Options{Replicas: 1, ReplicaTimeout: 50 * time.Millisecond})
 	err := rlock.All(mutexes(c, "a", "b")...).Do(context.Background(), func(context.Context) error { panic("not replicated") })
 	require.ErrorIs(t, err, rlock.ErrNotReplicated)
-	require.Zero(t, bench{rdb: s.Client(t)}.size(t))
+	require.Zero(t, fixture{rdb: s.Client(t)}.size(t))
 }
 
 // WithMinHold keeps a lock taken after its section, not after a Lock that gave it back to wait for another one.
 func TestAllGivesBackWithoutMinHold(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	other := newClient(t, b.rdb)
 	names := numbered(b.name, 2)
 	m := rlock.All(b.Mutex(names[0], rlock.WithMinHold(time.Hour)), b.Mutex(names[1]))
@@ -214,7 +214,7 @@ func TestAllGivesBackWithoutMinHold(t *testing.T) {
 // back by the time Close returns, for nobody may reach its Redis any more then.
 func TestAllHasALockOfTheClientThatIsClosed(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	slow := newClient(t, redistest.Dial(t, proxy.Addr()))
 	loadScripts(t, slow)
@@ -224,7 +224,7 @@ func TestAllHasALockOfTheClientThatIsClosed(t *testing.T) {
 		_, _, err := rlock.All(b.Mutex(names[0]), slow.Mutex(names[1])).Lock(context.Background())
 		return err
 	})
-	redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "the second one is asked")
+	redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "the second one is asked")
 	require.True(t, b.exists(t, names[0]))
 	b.Close()
 	require.False(t, b.exists(t, names[0]))
@@ -237,7 +237,7 @@ func TestAllHasALockOfTheClientThatIsClosed(t *testing.T) {
 // The way to Redis and back may take longer than a second: a lock that is free is had after one call for each.
 func TestAllOverASlowNetwork(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	c := newClient(t, redistest.Dial(t, proxy.Addr()))
 	fair := rlock.All(c.FairMutex(b.name+":1"), c.FairMutex(b.name+":2"))
@@ -264,14 +264,14 @@ func TestAllOfBothSidesMeetsASlowReply(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			proxy := redistest.StartProxy(t, redistest.Shared(t))
 			m := all(newClient(t, redistest.Dial(t, proxy.Addr())).RWMutex(b.name))
 			require.NoError(t, m.Do(context.Background(), nothingToDo)) // the scripts
 			proxy.OnReply(redistest.Nth(strings.Count(name, "upgradeable")+2, "EVALSHA", redistest.Hold))
 			locks := lockAsync(t, m)
-			redistest.Eventually(t, atMost, func() bool { return proxy.Held() == 1 }, "the second one is asked")
-			pass(1100 * time.Millisecond)
+			redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() == 1 }, "the second one is asked")
+			sleep(1100 * time.Millisecond)
 			proxy.Release()
 			got := locks.get(t, 5*time.Second)
 			require.NoError(t, got.err)

@@ -47,11 +47,11 @@ func TestAllCosts(t *testing.T) {
 		require.NoError(t, err)
 		locked := redistest.Commands(t, watch)
 		require.Equal(t, calls, locked["evalsha"]-before["evalsha"], "Lock of %d", n)
-		require.EqualValues(t, n, bench{rdb: watch}.size(t))
+		require.EqualValues(t, n, fixture{rdb: watch}.size(t))
 		require.NoError(t, unlock())
 		after := redistest.Commands(t, watch)
 		require.Equal(t, calls, after["evalsha"]-locked["evalsha"], "unlock of %d", n)
-		require.Zero(t, bench{rdb: watch}.size(t))
+		require.Zero(t, fixture{rdb: watch}.size(t))
 		for name, k := range after {
 			if name != "evalsha" && name != "info" && name != "dbsize" && name != "ping" && name != "command" {
 				require.LessOrEqual(t, k-before[name], 2*int64(n), name) // by the scripts
@@ -60,7 +60,7 @@ func TestAllCosts(t *testing.T) {
 	}
 }
 
-func (b bench) size(t testing.TB) int64 {
+func (b fixture) size(t testing.TB) int64 {
 	t.Helper()
 	n, err := b.do(t, "DBSIZE").AsInt64()
 	require.NoError(t, err)
@@ -68,11 +68,11 @@ func (b bench) size(t testing.TB) int64 {
 }
 
 // clear waits until a server has no key and no subscription.
-func (b bench) clear(t *testing.T) {
+func (b fixture) clear(t *testing.T) {
 	t.Helper()
 	redistest.Eventually(t, rlock.DefaultWatchdogTimeout/2, func() bool { return b.size(t) == 0 }, "no key is left, and none before its lease ends")
 	for _, what := range []string{"CHANNELS", "SHARDCHANNELS"} {
-		redistest.Eventually(t, atMost, func() bool {
+		redistest.Eventually(t, testTimeout, func() bool {
 			channels, err := b.do(t, "PUBSUB", what).AsStrSlice()
 			if _, refused := rueidis.IsRedisErr(err); refused { // SHARDCHANNELS, before Redis 7
 				return what != "CHANNELS"
@@ -85,7 +85,7 @@ func (b bench) clear(t *testing.T) {
 // A holder of all keeps those out who want one of them, and the other way round. A refusal names the lock and its holder,
 // and leaves no key.
 func TestAllAndSingleHoldersExcludeEachOther(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	other := newClient(t, b.rdb)
 	names := numbered(b.name, 3)
 	m := rlock.All(mutexes(b.Client, names...)...)
@@ -127,7 +127,7 @@ func TestAllWaitsWithNothingHeld(t *testing.T) {
 		t.Run(strconv.Itoa(i), func(t *testing.T) {
 			redistest.Parallel(t)
 			s := redistest.Start(t)
-			b := bench{rdb: s.Client(t)}
+			b := fixture{rdb: s.Client(t)}
 			names := numbered("wait", 3)
 			c, other := newClient(t, s.Client(t)), newClient(t, b.rdb)
 			loadScripts(t, other)
@@ -135,14 +135,14 @@ func TestAllWaitsWithNothingHeld(t *testing.T) {
 			require.NoError(t, err)
 			p := lockAsync(t, rlock.All(mutexes(c, names...)...))
 			b.awaitSubscribers(t, names[i], 1)
-			redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_queue:{"+names[i]+"}") }, "it is in line")
+			redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+names[i]+"}") }, "it is in line")
 			before := scriptCalls(t, b)
 			for k, name := range names {
 				if k != i {
 					require.NoError(t, other.Mutex(name).Do(context.Background(), func(context.Context) error { return nil }))
 				}
 			}
-			pass(200 * time.Millisecond)
+			sleep(200 * time.Millisecond)
 			require.Equal(t, before+4, scriptCalls(t, b), "it sends nothing")
 			p.stillWaits(t)
 			require.NoError(t, unlock())
@@ -158,7 +158,7 @@ func TestAllWaitsWithNothingHeld(t *testing.T) {
 // TryLock is bounded by its wait in all, and so is the ctx of a Lock.
 func TestAllGivesUpWaiting(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	other := newClient(t, b.rdb)
 	names := numbered(b.name, 3)
 	m := rlock.All(mutexes(b.Client, names...)...)
@@ -180,7 +180,7 @@ func TestAllGivesUpWaiting(t *testing.T) {
 	require.ErrorIs(t, got.err, rlock.ErrNotAcquired)
 	require.ErrorIs(t, got.err, context.Canceled)
 	require.NoError(t, unlock())
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		return !b.exists(t, names[0]) && !b.exists(t, names[1]) && !b.exists(t, "rlock_queue:{"+names[1]+"}")
 	}, "nothing is left")
 }
@@ -188,11 +188,11 @@ func TestAllGivesUpWaiting(t *testing.T) {
 // G2, G8: the loss of one ends the ctx, and the unlock says which one it was. The others are released.
 func TestAllLosesOne(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 	names := numbered(b.name, 3)
 	ctx, unlock, err := rlock.All(mutexes(b.Client, names...)...).Lock(context.Background())
 	require.NoError(t, err)
-	pass(2 * shortWatchdog)
+	sleep(2 * shortWatchdog)
 	require.NoError(t, ctx.Err(), "all are renewed")
 	b.do(t, "DEL", names[1])
 	<-ctx.Done()
@@ -224,7 +224,7 @@ func TestAllLosesOne(t *testing.T) {
 // Handles that are named twice count once; other handles of a lock re-enter it, and so do the locks that the ctx holds. A MultiMutex
 // stands for its members.
 func TestAllReenters(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	names := numbered(b.name, 4)
 	first := b.Mutex(names[0])
 	inner := rlock.All(first, b.Mutex(names[1]))
@@ -234,7 +234,7 @@ func TestAllReenters(t *testing.T) {
 	counts := func(ctx context.Context, want ...int64) {
 		t.Helper()
 		for i, name := range names {
-			redistest.Eventually(t, atMost, func() bool {
+			redistest.Eventually(t, testTimeout, func() bool {
 				var have int64
 				for _, n := range b.fields(t, name) {
 					have += n
@@ -267,7 +267,7 @@ func TestAllReenters(t *testing.T) {
 
 // Fenced members have tokens, each of its own counter.
 func TestAllFenced(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	x, y := b.FencedMutex(b.name+":x"), b.FencedMutex(b.name+":y")
 	m := rlock.All(y, b.Mutex(b.name+":plain"), x)
 	require.NoError(t, x.Do(context.Background(), func(context.Context) error { return nil }))
@@ -292,7 +292,7 @@ func TestAllFenced(t *testing.T) {
 func TestAllWakesTheWaitersOfEach(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
-	b := bench{Client: newClient(t, s.Client(t)), rdb: s.Client(t)}
+	b := fixture{Client: newClient(t, s.Client(t)), rdb: s.Client(t)}
 	other, deaf := newClient(t, s.Client(t)), newClient(t, s.Client(t), rlock.Options{HandOff: rlock.HandOff{Most: -1}})
 	loadScripts(t, other)
 	names := numbered("wake", 5)
@@ -309,13 +309,13 @@ func TestAllWakesTheWaitersOfEach(t *testing.T) {
 		b.awaitSubscribers(t, names[i], 1)
 	}
 	for _, i := range []int{0, 1, 4} {
-		redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_queue:{"+names[i]+"}") }, "in line")
+		redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+names[i]+"}") }, "in line")
 	}
 	before += 4 * attempts
-	redistest.Eventually(t, atMost, func() bool { return scriptCalls(t, b) == before && waiting(t) == 4 }, "all sleep")
+	redistest.Eventually(t, testTimeout, func() bool { return scriptCalls(t, b) == before && waiting(t) == 4 }, "all sleep")
 	require.NoError(t, unlock())
 	var unlocks []rlock.UnlockFunc
-	for _, p := range []pending{local, remote, told, fenced} {
+	for _, p := range []pendingLock{local, remote, told, fenced} {
 		got := p.get(t, soon)
 		require.NoError(t, got.err)
 		if p.result == fenced.result {
@@ -334,7 +334,7 @@ func TestAllWakesTheWaitersOfEach(t *testing.T) {
 // Members may be of any type, and are locked in the fixed order. What one says is handed on, and
 // nothing is kept then.
 func TestAllOfOtherLockers(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	f := &fakeLocker{name: b.name + ":b"}
 	m := rlock.All(b.Mutex(b.name+":c"), f, b.Mutex(b.name+":a"), f)
 	require.Equal(t, "All("+b.name+":a, "+b.name+":b, "+b.name+":c)", m.Name())
@@ -391,7 +391,7 @@ func (r refusedAtTheEnd) TryLock(ctx context.Context, wait time.Duration) (conte
 
 // The error names the end of the ctx, whenever that was, and who had the lock.
 func TestAllCancelledBetweenTwoAttempts(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	_, unlock, err := b.Mutex(b.name).Lock(context.Background())
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -405,7 +405,7 @@ func TestAllCancelledBetweenTwoAttempts(t *testing.T) {
 
 // Each call reports in one line, by its name, a member that cannot be locked.
 func TestAllOfNothing(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	good := b.Mutex(b.name)
 	rw := b.RWMutex(b.name)
 	all := fmt.Sprintf("rlock: %q: ", "All("+b.name+", nil, x)")
@@ -446,7 +446,7 @@ func TestAllOfNothing(t *testing.T) {
 // The order is that of the keys, which is the same in every process. Of one lock the writer is first, and then the reader that may
 // upgrade: each lets the next ones in.
 func TestAllInOneOrder(t *testing.T) {
-	b := bareBench(t)
+	b := newBareFixture(t)
 	a := newClient(t, b.rdb, rlock.Options{Prefix: b.name + ":a:"})
 	z := newClient(t, b.rdb, rlock.Options{Prefix: b.name + ":z:"})
 	for _, all := range [][]rlock.Locker{{a.Mutex("y"), z.Mutex("x")}, {z.Mutex("x"), a.Mutex("y")}} {
@@ -481,7 +481,7 @@ func TestAllInOneOrder(t *testing.T) {
 
 // A key that holds something else is an error about that lock, and the others are not kept. The same for what users may not touch.
 func TestAllWithABadMember(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	names := numbered(b.name, 3)
 	m := rlock.All(mutexes(b.Client, names...)...)
 	for want, cmd := range map[string][]string{
@@ -500,7 +500,7 @@ func TestAllWithABadMember(t *testing.T) {
 
 // Clients of one Redis have one lock of a name, so nobody can have it for both of them. That is no lock to be waited for, again and again.
 func TestAllWaitsForItself(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	other := newClient(t, b.rdb)
 	for _, m := range []*rlock.MultiMutex{
 		rlock.All(b.Mutex(b.name), other.Mutex(b.name)),

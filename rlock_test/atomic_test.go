@@ -50,19 +50,19 @@ func TestAtomicMoveUnderHolderAndWaiters(t *testing.T) {
 			t.Run(kind+"/"+pubsub, func(t *testing.T) {
 				name := redistest.Name(t)
 				move := carousel(t, c, name)
-				var a attempt
+				var a lockResult
 				a.ctx, a.unlock, a.err = lock(newClient(t, c.Client(t), o), name).Lock(context.Background())
 				require.NoError(t, a.err)
-				got := make(chan attempt, 6)
+				got := make(chan lockResult, 6)
 				for side := range 2 {
 					m := lock(newClient(t, c.Client(t), o), name)
 					for i := range 3 {
 						go func() { // ends with the Lock
-							var a attempt
+							var a lockResult
 							a.ctx, a.unlock, a.err = m.Lock(context.Background())
 							got <- a
 						}()
-						redistest.Eventually(t, atMost, func() bool { return waiting(t) == 3*side+i+1 }, "it waits")
+						redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 3*side+i+1 }, "it waits")
 					}
 				}
 				stranger := lock(newClient(t, c.Client(t), o), name)
@@ -130,7 +130,7 @@ func TestAtomicMovesUnderLoad(t *testing.T) {
 							assert.NoError(t, m.Do(context.Background(), func(context.Context) error {
 								longest.Store(max(longest.Load(), int64(time.Since(began))))
 								seen := count.Load()
-								pass(time.Millisecond)
+								sleep(time.Millisecond)
 								count.Store(seen + 1)
 								sections.Add(1)
 								return nil

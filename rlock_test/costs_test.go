@@ -56,7 +56,7 @@ func TestCostsOfSemaphores(t *testing.T) {
 						end.Go(func() {
 							section := func() {
 								_, err := rlock.DoValue(context.Background(), l, func(context.Context) (int, error) {
-									pass(time.Millisecond)
+									sleep(time.Millisecond)
 									return 0, nil
 								})
 								assert.NoError(t, err)
@@ -94,7 +94,7 @@ func TestCostsOfALatch(t *testing.T) {
 			s := redistest.Start(t)
 			c := newClient(t, s.Client(t))
 			l := c.CountDownLatch(redistest.Name(t))
-			bench{Client: c}.loadLatchScripts(t)
+			fixture{Client: c}.loadLatchScripts(t)
 			before := costNow(t, s)
 			set, err := l.TrySetCount(context.Background(), 1)
 			require.NoError(t, err)
@@ -106,12 +106,12 @@ func TestCostsOfALatch(t *testing.T) {
 					waits = append(waits, async(func() error { return there.Await(context.Background()) }))
 				}
 			}
-			redistest.Eventually(t, atMost, func() bool {
+			redistest.Eventually(t, testTimeout, func() bool {
 				return waiting(t) == w.processes && redistest.Started("rlock.(*CountDownLatch).Await(") == len(waits)
 			}, "all wait")
 			require.NoError(t, l.CountDown(context.Background()))
 			for _, opened := range waits {
-				require.NoError(t, within(t, opened, atMost))
+				require.NoError(t, within(t, opened, testTimeout))
 			}
 			after := costNow(t, s)
 			scripts, messages := after.scripts-before.scripts, after.messages-before.messages

@@ -67,7 +67,7 @@ func (r *ring) requireNothingLeft(t *testing.T, gone int) {
 	for _, p := range r.parties {
 		m, ok := p.has.(*rlock.Mutex)
 		require.True(t, ok)
-		_, unlock, err := r.clients[other].Mutex(m.Name()).TryLock(t.Context(), atMost)
+		_, unlock, err := r.clients[other].Mutex(m.Name()).TryLock(t.Context(), testTimeout)
 		require.NoError(t, err)
 		require.NoError(t, unlock())
 	}
@@ -165,7 +165,7 @@ func TestDeadlockEndsAtJava(t *testing.T) {
 	w := newWaits()
 	o := failAfter(10 * time.Millisecond)
 	o.Trace = w.trace()
-	b := newBench(t, o)
+	b := newFixture(t, o)
 	x, java := b.name+"/x", "285475da-9152-4c83-822a-67ee2f116a79:12"
 	require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Hset().Key(x).FieldValue().FieldValue(java, "1").Build()).Error())
 	require.NoError(t, b.rdb.Do(t.Context(), b.rdb.B().Pexpire().Key(x).Milliseconds(60_000).Build()).Error())
@@ -176,7 +176,7 @@ func TestDeadlockEndsAtJava(t *testing.T) {
 		})
 	}()
 	w.next(t)
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		for _, wait := range deadlock.Of(b.rdb).Waits() {
 			if wait.Client == b.ID() {
 				wait.Refresh()

@@ -67,7 +67,7 @@ func (w waitsOf) next(t *testing.T) {
 	t.Helper()
 	select {
 	case <-w.begun:
-	case <-time.After(atMost):
+	case <-time.After(testTimeout):
 		t.Error("nobody waits")
 	}
 }
@@ -107,9 +107,9 @@ func TestDeadlock(t *testing.T) {
 	redistest.Parallel(t)
 	for kind, lock := range deadlockKinds {
 		for n := 2; n <= 5; n++ {
-			for where, client := range map[string]func(*testing.T, bench, rlock.Options) *rlock.Client{
-				"one process": func(_ *testing.T, b bench, _ rlock.Options) *rlock.Client { return b.Client },
-				"processes":   func(t *testing.T, b bench, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
+			for where, client := range map[string]func(*testing.T, fixture, rlock.Options) *rlock.Client{
+				"one process": func(_ *testing.T, b fixture, _ rlock.Options) *rlock.Client { return b.Client },
+				"processes":   func(t *testing.T, b fixture, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
 			} {
 				t.Run(fmt.Sprintf("%s/%d/%s", kind, n, where), func(t *testing.T) {
 					redistest.Parallel(t)
@@ -117,7 +117,7 @@ func TestDeadlock(t *testing.T) {
 					w := newWaits()
 					o := failAfter(after)
 					o.Trace = w.trace()
-					b := newBench(t, o)
+					b := newFixture(t, o)
 					parties := make([]party, n)
 					for i := range parties {
 						c := client(t, b, o)
@@ -155,7 +155,7 @@ func TestDeadlockOverServers(t *testing.T) {
 			w := newWaits()
 			o := failAfter(300 * time.Millisecond)
 			o.Trace = w.trace()
-			b := bareBench(t)
+			b := newBareFixture(t)
 			far := redistest.Start(t).Client(t)
 			x, y, z := b.name+"/x", b.name+"/y", b.name+"/z"
 			one, two := client(t, b.rdb, o), client(t, b.rdb, o)
@@ -204,16 +204,16 @@ func TestDeadlockOnACluster(t *testing.T) {
 // Whoever is in line waits for the holder, whoever is before him, and the circle leads from there on: who is before him may have a hold as well, and is not in it.
 func TestDeadlockInAFairLine(t *testing.T) {
 	redistest.Parallel(t)
-	for where, client := range map[string]func(*testing.T, bench, rlock.Options) *rlock.Client{
-		"one process": func(_ *testing.T, b bench, _ rlock.Options) *rlock.Client { return b.Client },
-		"processes":   func(t *testing.T, b bench, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
+	for where, client := range map[string]func(*testing.T, fixture, rlock.Options) *rlock.Client{
+		"one process": func(_ *testing.T, b fixture, _ rlock.Options) *rlock.Client { return b.Client },
+		"processes":   func(t *testing.T, b fixture, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
 	} {
 		t.Run(where, func(t *testing.T) {
 			redistest.Parallel(t)
 			w := newWaits()
 			o := failAfter(300 * time.Millisecond)
 			o.Trace = w.trace()
-			b := newBench(t, o)
+			b := newFixture(t, o)
 			holder, first, second := client(t, b, o), client(t, b, o), client(t, b, o)
 			line, x, y := b.name, b.name+"/x", b.name+"/y"
 			errs := circle(t, []party{
@@ -232,16 +232,16 @@ func TestDeadlockInAFairLine(t *testing.T) {
 // A writer waits for all readers, and readers for writers that wait, here or in other processes.
 func TestDeadlockWithReaders(t *testing.T) {
 	redistest.Parallel(t)
-	for where, client := range map[string]func(*testing.T, bench, rlock.Options) *rlock.Client{
-		"one process": func(_ *testing.T, b bench, _ rlock.Options) *rlock.Client { return b.Client },
-		"processes":   func(t *testing.T, b bench, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
+	for where, client := range map[string]func(*testing.T, fixture, rlock.Options) *rlock.Client{
+		"one process": func(_ *testing.T, b fixture, _ rlock.Options) *rlock.Client { return b.Client },
+		"processes":   func(t *testing.T, b fixture, o rlock.Options) *rlock.Client { return elsewhere(t, b.rdb, o) },
 	} {
 		t.Run("writer/"+where, func(t *testing.T) {
 			redistest.Parallel(t)
 			w := newWaits()
 			o := failAfter(300 * time.Millisecond)
 			o.Trace = w.trace()
-			b := newBench(t, o)
+			b := newFixture(t, o)
 			one, two, three := client(t, b, o), client(t, b, o), client(t, b, o)
 			m := b.name + "/m"
 			_, leave, err := two.RWMutex(b.name).Read().Lock(t.Context()) // one more, who keeps the writer out until the end
@@ -258,7 +258,7 @@ func TestDeadlockWithReaders(t *testing.T) {
 			w := newWaits()
 			o := failAfter(300 * time.Millisecond)
 			o.Trace = w.trace()
-			b := newBench(t, o)
+			b := newFixture(t, o)
 			one, two, three := client(t, b, o), client(t, b, o), client(t, b, o)
 			m := b.name + "/m"
 			wrote := make(chan error, 1)
@@ -274,7 +274,7 @@ func TestDeadlockWithReaders(t *testing.T) {
 					wrote <- three.RWMutex(b.name).Write().Do(t.Context(), func(context.Context) error { return nil })
 				}()
 				w.next(t)
-				redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it has left its mark")
+				redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_writers:{"+b.name+"}") }, "it has left its mark")
 			})
 			require.Len(t, victimOf(t, errs).Cycle, 2)
 			require.NoError(t, <-wrote)
@@ -285,7 +285,7 @@ func TestDeadlockWithReaders(t *testing.T) {
 		w := newWaits()
 		o := failAfter(300 * time.Millisecond)
 		o.Trace = w.trace()
-		b := newBench(t, o)
+		b := newFixture(t, o)
 		rw, m := b.RWMutex(b.name), b.Mutex(b.name+"/m")
 		reads := make(chan error, 1)
 		require.NoError(t, rw.Upgradeable().Do(t.Context(), func(ctx context.Context) error {
@@ -311,7 +311,7 @@ func TestDeadlockOfAll(t *testing.T) {
 	w := newWaits()
 	o := failAfter(300 * time.Millisecond)
 	o.Trace = w.trace()
-	b := newBench(t, o)
+	b := newFixture(t, o)
 	one, two, three := elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, o), elsewhere(t, b.rdb, o)
 	name := func(s string) string { return b.name + "/" + s }
 	errs := circle(t, []party{
@@ -333,7 +333,7 @@ func TestDeadlockReport(t *testing.T) {
 	told := make(chan rlock.DeadlockInfo, 10)
 	trace := w.trace()
 	trace.Deadlock = func(_ context.Context, i rlock.DeadlockInfo) { told <- i }
-	b := newBench(t, rlock.Options{
+	b := newFixture(t, rlock.Options{
 		Deadlock: rlock.Deadlock{After: 50 * time.Millisecond}, Trace: trace, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	x, y := b.Mutex(b.name+"/x"), b.Mutex(b.name+"/y")
@@ -370,7 +370,7 @@ func TestDeadlockReport(t *testing.T) {
 // A lock that its own ctx holds in another form is the shortest circle.
 func TestDeadlockWithOneself(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, failAfter(50*time.Millisecond))
+	b := newFixture(t, failAfter(50*time.Millisecond))
 	err := b.Mutex(b.name).Do(t.Context(), func(ctx context.Context) error {
 		return b.RWMutex(b.name).Write().Do(ctx, func(context.Context) error { return nil })
 	})

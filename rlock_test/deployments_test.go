@@ -32,7 +32,7 @@ func TestSentinelAndCluster(t *testing.T) {
 			holds := make([]struct {
 				ctx                 context.Context
 				unlock, unlockInner rlock.UnlockFunc
-				waiter              pending
+				waiter              pendingLock
 			}, len(keys))
 			for i, key := range keys {
 				h := &holds[i]
@@ -44,7 +44,7 @@ func TestSentinelAndCluster(t *testing.T) {
 				h.waiter = lockAsync(t, two.Mutex(key))
 				redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == i+1 }, "it waits")
 			}
-			pass(shortWatchdog + shortWatchdog/3) // renewed
+			sleep(shortWatchdog + shortWatchdog/3) // renewed
 			for i, key := range keys {
 				h := &holds[i]
 				require.NoError(t, h.ctx.Err(), key)

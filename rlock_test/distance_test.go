@@ -54,7 +54,7 @@ func (d distance) compete(t *testing.T, during time.Duration) (near, far int64, 
 				return
 			}
 			atomic.AddInt64(sections, 1)
-			pass(section)
+			sleep(section)
 			assert.NoError(t, unlock())
 		}
 	}
@@ -81,14 +81,14 @@ func TestFurtherAwayGetsItsTurns(t *testing.T) {
 		"replicas": func(t *testing.T) distance {
 			t.Helper()
 			master, _ := withReplica(t)
-			o := rlock.Options{Replicas: 1, ReplicaTimeout: atMost}
+			o := rlock.Options{Replicas: 1, ReplicaTimeout: testTimeout}
 			return newDistance(t, master, o, o, 1)
 		},
 		"without the right": func(t *testing.T) distance {
 			t.Helper()
 			s := redistest.Start(t)
 			rules := strings.Fields("ACL SETUSER limited on >secret ~* &* +@all -zadd -zrange")
-			require.NoError(t, bench{rdb: s.Client(t)}.do(t, rules...).Error())
+			require.NoError(t, fixture{rdb: s.Client(t)}.do(t, rules...).Error())
 			limited := func(o *rueidis.ClientOption) { o.Username, o.Password = "limited", "secret" }
 			return newDistance(t, s, rlock.Options{}, rlock.Options{}, 1, limited)
 		},

@@ -16,8 +16,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// fairBench is a fair lock that several processes want, each a client of its own.
-type fairBench struct {
+// fairFixture is a fair lock that several processes want, each a client of its own.
+type fairFixture struct {
 	*testing.T
 	rdb       rueidis.Client // beside them
 	name      string
@@ -27,9 +27,9 @@ type fairBench struct {
 	running   sync.WaitGroup
 }
 
-func newFairBench(t *testing.T, rdb rueidis.Client, dial func() rueidis.Client, n int, o rlock.Options) *fairBench {
+func newFairFixture(t *testing.T, rdb rueidis.Client, dial func() rueidis.Client, n int, o rlock.Options) *fairFixture {
 	t.Helper()
-	b := &fairBench{T: t, rdb: rdb, name: redistest.Name(t), in: make(chan string, 1000)}
+	b := &fairFixture{T: t, rdb: rdb, name: redistest.Name(t), in: make(chan string, 1000)}
 	for range n {
 		b.processes = append(b.processes, newClient(t, dial(), o))
 	}
@@ -38,21 +38,21 @@ func newFairBench(t *testing.T, rdb rueidis.Client, dial func() rueidis.Client, 
 }
 
 // fairStandalone is one on a server of its own, so that nothing else is counted.
-func fairStandalone(t *testing.T, n int, o rlock.Options) (*fairBench, *redistest.Server) {
+func fairStandalone(t *testing.T, n int, o rlock.Options) (*fairFixture, *redistest.Server) {
 	t.Helper()
 	s := redistest.Start(t)
-	return newFairBench(t, s.Client(t), func() rueidis.Client { return s.Client(t) }, n, o), s
+	return newFairFixture(t, s.Client(t), func() rueidis.Client { return s.Client(t) }, n, o), s
 }
 
-func (b *fairBench) keys() (list, times string) {
+func (b *fairFixture) keys() (list, times string) {
 	return "redisson_lock_queue:{" + b.name + "}", "redisson_lock_timeout:{" + b.name + "}"
 }
 
-func (b *fairBench) do(cmd ...string) rueidis.RedisResult {
+func (b *fairFixture) do(cmd ...string) rueidis.RedisResult {
 	return b.rdb.Do(context.Background(), b.rdb.B().Arbitrary(cmd[0]).Keys(cmd[1]).Args(cmd[2:]...).Build())
 }
 
-func (b *fairBench) queue() []string {
+func (b *fairFixture) queue() []string {
 	b.Helper()
 	list, _ := b.keys()
 	all, err := b.do("LRANGE", list, "0", "-1").AsStrSlice()
@@ -60,14 +60,14 @@ func (b *fairBench) queue() []string {
 	return all
 }
 
-func (b *fairBench) awaitQueue(n int) {
+func (b *fairFixture) awaitQueue(n int) {
 	b.Helper()
 	b.expected = n
-	redistest.Eventually(b, atMost, func() bool { return len(b.queue()) == n }, fmt.Sprintf("%d wait", n))
+	redistest.Eventually(b, testTimeout, func() bool { return len(b.queue()) == n }, fmt.Sprintf("%d wait", n))
 }
 
 // lock takes the lock for a process.
-func (b *fairBench) lock(process int, o ...rlock.Option) (unlock rlock.UnlockFunc) {
+func (b *fairFixture) lock(process int, o ...rlock.Option) (unlock rlock.UnlockFunc) {
 	b.Helper()
 	_, unlock, err := b.processes[process].FairMutex(b.name, o...).Lock(context.Background())
 	require.NoError(b, err)
@@ -75,7 +75,7 @@ func (b *fairBench) lock(process int, o ...rlock.Option) (unlock rlock.UnlockFun
 }
 
 // wait has a goroutine of a process wait in the queue; it says its id when it is in, and unlocks at once.
-func (b *fairBench) wait(ctx context.Context, process int, id string) {
+func (b *fairFixture) wait(ctx context.Context, process int, id string) {
 	b.Helper()
 	b.running.Go(func() {
 		_, unlock, err := b.processes[process].FairMutex(b.name).Lock(ctx)
@@ -92,35 +92,35 @@ func (b *fairBench) wait(ctx context.Context, process int, id string) {
 }
 
 // requireOrder checks who gets in, and that nobody follows and nothing is left.
-func (b *fairBench) requireOrder(want ...string) {
+func (b *fairFixture) requireOrder(want ...string) {
 	b.Helper()
 	b.requireEntered(want...)
 	b.requireNothingLeft()
 }
 
 // requireEntered checks who gets in.
-func (b *fairBench) requireEntered(want ...string) {
+func (b *fairFixture) requireEntered(want ...string) {
 	b.Helper()
 	var got []string
 	for range want {
 		select {
 		case id := <-b.in:
 			got = append(got, id)
-		case <-time.After(atMost):
+		case <-time.After(testTimeout):
 			b.Fatalf("in so far: %v, and then nobody; the queue: %v", got, b.queue())
 		}
 	}
 	require.Equal(b, want, got)
 }
 
-func (b *fairBench) requireNothingLeft() {
+func (b *fairFixture) requireNothingLeft() {
 	b.Helper()
 	list, times := b.keys()
-	redistest.Eventually(b, atMost, func() bool {
+	redistest.Eventually(b, testTimeout, func() bool {
 		n, err := b.do("EXISTS", b.name, list, times).AsInt64()
 		return err == nil && n == 0
 	}, "no key is left")
-	redistest.Eventually(b, atMost, func() bool {
+	redistest.Eventually(b, testTimeout, func() bool {
 		channels, err := b.rdb.Do(context.Background(), b.rdb.B().PubsubChannels().Pattern("*"+b.name+"*").Build()).AsStrSlice()
 		return err == nil && len(channels) == 0
 	}, "no channel is left")
@@ -171,7 +171,7 @@ func TestFairCommands(t *testing.T) {
 			})
 			want = append(want, id)
 		}
-		redistest.Eventually(b, atMost, func() bool {
+		redistest.Eventually(b, testTimeout, func() bool {
 			after := redistest.Commands(t, b.rdb)
 			return after["rpush"]-before["rpush"] == int64(n)
 		}, "all wait")
@@ -211,14 +211,14 @@ func TestFairCommands(t *testing.T) {
 func TestFairIdleWaiters(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 1, rlock.Options{})
-	b.do("HSET", b.name, aThread, "1")
+	b.do("HSET", b.name, foreignOwner, "1")
 	b.do("PEXPIRE", b.name, "60000")
 	ctx, cancel := context.WithCancel(context.Background())
 	for i := range 50 {
 		b.wait(ctx, 0, strconv.Itoa(i))
 	}
 	var before map[string]int64
-	redistest.Eventually(t, atMost, func() bool { // when they have come together in one call
+	redistest.Eventually(t, testTimeout, func() bool { // when they have come together in one call
 		before = redistest.Commands(t, b.rdb)
 		began := time.Now()
 		redistest.Eventually(t, 20*time.Second, func() bool {
@@ -260,13 +260,13 @@ func TestFairDeadWaiters(t *testing.T) {
 					pattern := "redisson_lock__channel:{" + b.name + "}:*"
 					_ = listener.Receive(ctx, listener.B().Psubscribe().Pattern(pattern).Build(), func(rueidis.PubSubMessage) {})
 				})
-				redistest.Eventually(t, atMost, func() bool {
+				redistest.Eventually(t, testTimeout, func() bool {
 					n, _ := b.rdb.Do(ctx, b.rdb.B().PubsubNumpat().Build()).AsInt64()
 					return n == 1
 				}, "somebody listens")
 				defer func() { cancel(); b.running.Wait() }()
 			}
-			b.do("HSET", b.name, aThread, "1")
+			b.do("HSET", b.name, foreignOwner, "1")
 			b.do("PEXPIRE", b.name, strconv.FormatInt(watchdog.Milliseconds(), 10))
 			b.expected = 300
 			began := time.Now()
@@ -334,7 +334,7 @@ func TestFairKeysDeleted(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 2, rlock.Options{})
 	list, times := b.keys()
-	b.do("HSET", b.name, aThread, "1")
+	b.do("HSET", b.name, foreignOwner, "1")
 	b.do("PEXPIRE", b.name, "60000")
 	b.wait(context.Background(), 0, "0")
 	b.wait(context.Background(), 1, "1")
@@ -446,7 +446,7 @@ func TestFairBesidePlain(t *testing.T) {
 		}
 		got <- err
 	})
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		n, _ := b.do("ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
 		return n == 1
 	}, "the plain one waits")

@@ -24,8 +24,8 @@ func TestCloseDuringAHandOff(t *testing.T) {
 		for name, late := range map[string]time.Duration{"at once": 0, "late": 1200 * time.Millisecond, "never": -1, "black hole": -1} {
 			t.Run(leg+"/"+name, func(t *testing.T) {
 				redistest.Parallel(t)
-				before := ours()
-				r := newRelayOn(t, s, rlock.Options{WatchdogTimeout: 10 * time.Second})
+				before := ourGoroutines()
+				r := newProxiedOn(t, s, rlock.Options{WatchdogTimeout: 10 * time.Second})
 				on(r.proxy, r.nthHandOff(1, redistest.Hold))
 				a, line := r.line(t, same(r.Mutex(r.name), 3)...)
 				unlocked := r.flying(t, a)
@@ -36,7 +36,7 @@ func TestCloseDuringAHandOff(t *testing.T) {
 					require.ErrorIs(t, p.get(t, soon).err, rlock.ErrClosed)
 				}
 				if late >= 0 {
-					pass(late)
+					sleep(late)
 					r.proxy.Release()
 				}
 				const bound = 5*time.Second + soon // as without a hand-off
@@ -44,7 +44,7 @@ func TestCloseDuringAHandOff(t *testing.T) {
 				took := time.Since(began)
 				require.NoError(t, within(t, closed, bound))
 				require.Less(t, time.Since(began), bound)
-				awaitGone(t, before+2)
+				awaitGoroutines(t, before+2)
 				switch {
 				case name == "black hole":
 					require.Error(t, err)
@@ -56,7 +56,7 @@ func TestCloseDuringAHandOff(t *testing.T) {
 				}
 				r.proxy.BlackHole(false)
 				r.proxy.Release()
-				redistest.Eventually(t, atMost, func() bool { return !r.exists(t, r.name) }, "free")
+				redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "free")
 			})
 		}
 	}
@@ -64,8 +64,8 @@ func TestCloseDuringAHandOff(t *testing.T) {
 
 // G9: Close at any moment of many hand-offs.
 func TestCloseAmongHandOffs(t *testing.T) {
-	before := ours()
-	r := newRelay(t)
+	before := ourGoroutines()
+	r := newProxied(t)
 	r.Close()
 	for range 30 {
 		c, err := rlock.New(redistest.Dial(t, r.proxy.Addr()), rlock.Options{HandOff: unlimited})
@@ -86,10 +86,10 @@ func TestCloseAmongHandOffs(t *testing.T) {
 				}
 			})
 		}
-		pass(rand.N(20 * time.Millisecond))
+		sleep(rand.N(20 * time.Millisecond))
 		c.Close()
 		wg.Wait()
-		redistest.Eventually(t, atMost, func() bool { return !r.exists(t, r.name) }, "free")
+		redistest.Eventually(t, testTimeout, func() bool { return !r.exists(t, r.name) }, "free")
 	}
-	awaitGone(t, before+1)
+	awaitGoroutines(t, before+1)
 }

@@ -14,23 +14,23 @@ import (
 
 // turns are two goroutines of a process that have begun to take turns: one has the lock, nobody waits, and the
 // process hears of its unlocks. It goes on to do so for half a second, so nothing here asks Redis before the next one waits.
-func turns(t *testing.T, o rlock.Options) (*relay, attempt) {
+func turns(t *testing.T, o rlock.Options) (*proxied, lockResult) {
 	t.Helper()
-	r := newRelay(t, o)
+	r := newProxied(t, o)
 	a, line := r.line(t, r.Mutex(r.name))
 	require.NoError(t, a.unlock())
-	a = line[0].get(t, atMost)
+	a = line[0].get(t, testTimeout)
 	require.NoError(t, a.err)
 	return r, a
 }
 
 // waits starts a Lock that comes upon a hold of its own process, and checks that it asks nobody.
-func (r *relay) waits(t *testing.T) pending {
+func (r *proxied) waits(t *testing.T) pendingLock {
 	t.Helper()
 	before := r.asked.Load()
 	p := lockAsync(t, r.Mutex(r.name))
-	redistest.Eventually(t, atMost, func() bool { return waiting(t) == 1 }, "it waits")
-	pass(10 * time.Millisecond)
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
+	sleep(10 * time.Millisecond)
 	require.Equal(t, before, r.asked.Load(), "asked for a lock of one's own")
 	return p
 }
@@ -44,7 +44,7 @@ func TestTwoInTurn(t *testing.T) {
 		p := r.waits(t)
 		r.held(t, a, 1)
 		require.NoError(t, a.unlock())
-		a = p.get(t, atMost)
+		a = p.get(t, testTimeout)
 		require.NoError(t, a.err)
 	}
 	after := redistest.Commands(t, r.rdb)
@@ -64,27 +64,27 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 	const deletedWatchdog = 6 * time.Second // of which a third passes until the next renewal
 	for name, end := range map[string]struct {
 		o      rlock.Options
-		f      func(t *testing.T, r *relay, a attempt)
+		f      func(t *testing.T, r *proxied, a lockResult)
 		within time.Duration // well before the lease ends
 	}{
 		"unlocked": {o: rlock.Options{HandOff: rlock.HandOff{Most: 1, For: time.Hour}}, within: 10 * time.Second,
-			f: func(t *testing.T, _ *relay, a attempt) { t.Helper(); require.NoError(t, a.unlock()) }},
+			f: func(t *testing.T, _ *proxied, a lockResult) { t.Helper(); require.NoError(t, a.unlock()) }},
 		"forced": {o: rlock.Options{HandOff: unlimited}, within: 10 * time.Second,
-			f: func(t *testing.T, r *relay, _ attempt) {
+			f: func(t *testing.T, r *proxied, _ lockResult) {
 				t.Helper()
 				ok, err := r.other.Mutex(r.name).ForceUnlock(context.Background())
 				require.NoError(t, err)
 				require.True(t, ok)
 			}},
 		"deleted": {o: rlock.Options{HandOff: unlimited, WatchdogTimeout: deletedWatchdog}, within: deletedWatchdog / 3,
-			f: func(t *testing.T, r *relay, a attempt) {
+			f: func(t *testing.T, r *proxied, a lockResult) {
 				t.Helper()
 				r.do(t, "DEL", r.name)
 				<-a.ctx.Done()
 				require.ErrorIs(t, context.Cause(a.ctx), rlock.ErrLost)
 			}},
 		"deaf": {o: rlock.Options{HandOff: rlock.HandOff{Most: 1, For: time.Hour}}, within: 10 * time.Second, // of reconnecting
-			f: func(t *testing.T, r *relay, a attempt) {
+			f: func(t *testing.T, r *proxied, a lockResult) {
 				t.Helper()
 				require.NoError(t, r.do(t, "CLIENT", "KILL", "TYPE", "pubsub").Error())
 				require.NoError(t, a.unlock())
@@ -109,14 +109,14 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 	t.Run("the lease ends", func(t *testing.T) {
 		redistest.Parallel(t)
 		const lease, late = 2 * time.Second, time.Second
-		r := newRelay(t, rlock.Options{HandOff: unlimited})
+		r := newProxied(t, rlock.Options{HandOff: unlimited})
 		a, line := r.line(t, r.Mutex(r.name, rlock.WithLease(lease)))
 		r.proxy.OnRequest(r.nthHandOff(1, redistest.Hold))
 		unlocked := r.flying(t, a)
-		pass(late)
+		sleep(late)
 		r.proxy.Release()
-		require.NoError(t, within(t, unlocked, atMost))
-		a = line[0].get(t, atMost)
+		require.NoError(t, within(t, unlocked, testTimeout))
+		a = line[0].get(t, testTimeout)
 		require.NoError(t, a.err)
 		next := r.waits(t).get(t, lease+soon)
 		require.NoError(t, next.err)
@@ -131,7 +131,7 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 func TestForcedBeforeTheAnswer(t *testing.T) {
 	r, a := turns(t, rlock.Options{HandOff: unlimited})
 	p := lockAsync(t, r.Mutex(r.name, rlock.WithLease(time.Hour)))
-	redistest.Eventually(t, atMost, func() bool { return waiting(t) == 1 }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
 	var told atomic.Bool
 	r.proxy.OnReply(func(cmd []string) redistest.Action {
 		if cmd[0] == "MESSAGE" {
@@ -144,10 +144,10 @@ func TestForcedBeforeTheAnswer(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, ok)
 	redistest.Eventually(t, 10*time.Second, told.Load, "the message is on its way")
-	pass(10 * time.Millisecond) // if it does not arrive in time, there is no difference
+	sleep(10 * time.Millisecond) // if it does not arrive in time, there is no difference
 	r.proxy.Release()
-	require.NoError(t, within(t, unlocked, atMost))
-	forced := p.get(t, atMost)
+	require.NoError(t, within(t, unlocked, testTimeout))
+	forced := p.get(t, testTimeout)
 	require.NoError(t, forced.err)
 	require.False(t, r.exists(t, r.name))
 	require.NoError(t, lockAsync(t, r.Mutex(r.name)).get(t, soon).unlock())

@@ -22,18 +22,18 @@ const (
 	watchedSlack = 2 * time.Second        // for a busy machine
 )
 
-// mourners are processes in line for one lock, of which some die or stop.
-type mourners struct {
-	bench
+// deadInLine are processes in line for one lock, of which some die or stop.
+type deadInLine struct {
+	fixture
 	unlock       func() error
 	well         *redistest.Server
 	gone, silent *redistest.Proxy // the way to Redis of those that are killed, and of those that are stopped
 	places       int
 }
 
-func newMourners(t *testing.T) *mourners {
+func newDeadInLine(t *testing.T) *deadInLine {
 	t.Helper()
-	m := &mourners{well: redistest.Start(t)}
+	m := &deadInLine{well: redistest.Start(t)}
 	m.rdb, m.name = m.well.Client(t), redistest.Name(t)
 	m.Client = newClient(t, m.rdb, watchedOptions)
 	m.gone, m.silent = redistest.StartProxy(t, m.well.Addr()), redistest.StartProxy(t, m.well.Addr())
@@ -46,28 +46,28 @@ func newMourners(t *testing.T) *mourners {
 var watchedOptions = rlock.Options{WatchdogTimeout: watchedGrant}
 
 // waits has another process wait that reaches Redis there, behind all that wait so far.
-func (m *mourners) waits(t *testing.T, addr string) pending {
+func (m *deadInLine) waits(t *testing.T, addr string) pendingLock {
 	t.Helper()
 	p := lockAsync(t, newClient(t, redistest.Dial(t, addr), watchedOptions).Mutex(m.name))
 	m.places++
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		n, err := m.do(t, "ZCARD", "rlock_queue:{"+m.name+"}").AsInt64()
 		return err == nil && n == int64(m.places)
 	}, "it has a place")
 	return p
 }
 
-// bury kills the ones and stops the others, once they have nothing under way.
-func (m *mourners) bury() {
-	pass(100 * time.Millisecond)
+// cutOff kills some of them and stops the others, once they have nothing under way.
+func (m *deadInLine) cutOff() {
+	sleep(100 * time.Millisecond)
 	m.gone.Refuse(true)
 	m.gone.CutAll()
 	m.silent.BlackHole(true)
-	pass(100 * time.Millisecond)
+	sleep(100 * time.Millisecond)
 }
 
 // requireWithin checks that a waiter has the lock after so many grant leases.
-func requireWithin(t *testing.T, p pending, began time.Time, grants int) {
+func requireWithin(t *testing.T, p pendingLock, began time.Time, grants int) {
 	t.Helper()
 	got := p.get(t, watchedHold)
 	require.NoError(t, got.err)
@@ -82,13 +82,13 @@ func TestDeadInLine(t *testing.T) {
 	for dead := range 9 {
 		t.Run(fmt.Sprint(dead, " killed, and one stopped"), func(t *testing.T) {
 			redistest.Parallel(t)
-			m := newMourners(t)
+			m := newDeadInLine(t)
 			for range dead {
 				m.waits(t, m.gone.Addr())
 			}
 			m.waits(t, m.silent.Addr())
 			w := m.waits(t, m.well.Addr())
-			m.bury()
+			m.cutOff()
 			began := time.Now()
 			require.NoError(t, m.unlock())
 			requireWithin(t, w, began, 1)
@@ -97,12 +97,12 @@ func TestDeadInLine(t *testing.T) {
 	for _, stopped := range []int{2, 4, 5, 9} {
 		t.Run(fmt.Sprint(stopped, " stopped"), func(t *testing.T) {
 			redistest.Parallel(t)
-			m := newMourners(t)
+			m := newDeadInLine(t)
 			for range stopped {
 				m.waits(t, m.silent.Addr())
 			}
 			w := m.waits(t, m.well.Addr())
-			m.bury()
+			m.cutOff()
 			began := time.Now()
 			require.NoError(t, m.unlock())
 			requireWithin(t, w, began, stopped)
@@ -116,18 +116,18 @@ func TestDeadBehindTheWell(t *testing.T) {
 	for _, well := range []int{1, 4, 12} {
 		t.Run(fmt.Sprint(well), func(t *testing.T) {
 			redistest.Parallel(t)
-			m := newMourners(t)
-			var before []pending
+			m := newDeadInLine(t)
+			var before []pendingLock
 			for range well {
 				before = append(before, m.waits(t, m.well.Addr()))
 			}
 			m.waits(t, m.silent.Addr())
 			w := m.waits(t, m.well.Addr())
-			m.bury()
+			m.cutOff()
 			began := time.Now()
 			require.NoError(t, m.unlock())
 			for _, p := range before {
-				got := p.get(t, atMost)
+				got := p.get(t, testTimeout)
 				require.NoError(t, got.err)
 				require.NoError(t, got.unlock())
 			}
@@ -142,7 +142,7 @@ func TestStoppedBeforeTheirLook(t *testing.T) {
 	for _, stopped := range []int{1, 4, 5} {
 		t.Run(fmt.Sprint(stopped), func(t *testing.T) {
 			redistest.Parallel(t)
-			m := newMourners(t)
+			m := newDeadInLine(t)
 			require.NoError(t, m.unlock())
 			for range stopped { // so that they have all that they need for a Lock
 				c := newClient(t, redistest.Dial(t, m.silent.Addr()), watchedOptions)
@@ -154,7 +154,7 @@ func TestStoppedBeforeTheirLook(t *testing.T) {
 			require.NoError(t, err)
 			for i := range stopped {
 				lockAsync(t, newClient(t, redistest.Dial(t, m.silent.Addr()), options).Mutex(m.name))
-				redistest.Eventually(t, atMost, func() bool {
+				redistest.Eventually(t, testTimeout, func() bool {
 					n, err := m.do(t, "ZCARD", "rlock_queue:{"+m.name+"}").AsInt64()
 					return err == nil && n == int64(i+1)
 				}, "it has a place")
@@ -167,7 +167,7 @@ func TestStoppedBeforeTheirLook(t *testing.T) {
 			require.NoError(t, unlockInner())
 			began := time.Now()
 			require.NoError(t, unlock())
-			got := w.get(t, atMost)
+			got := w.get(t, testTimeout)
 			require.NoError(t, got.err)
 			require.Less(t, time.Since(began), time.Duration(stopped)*2*time.Second+watchedSlack)
 			require.NoError(t, got.unlock())
@@ -181,7 +181,7 @@ func TestOutsiderBesideTheDead(t *testing.T) {
 	for _, dead := range []int{0, 1, 4} {
 		t.Run(fmt.Sprint(dead), func(t *testing.T) {
 			redistest.Parallel(t)
-			m := newMourners(t)
+			m := newDeadInLine(t)
 			m.waits(t, m.silent.Addr())
 			for range dead {
 				m.waits(t, m.gone.Addr())
@@ -189,7 +189,7 @@ func TestOutsiderBesideTheDead(t *testing.T) {
 			outside := newClient(t, m.rdb, rlock.Options{HandOff: rlock.HandOff{Most: -1}})
 			w := lockAsync(t, outside.Mutex(m.name))
 			m.awaitSubscribers(t, m.name, dead+2)
-			m.bury()
+			m.cutOff()
 			began := time.Now()
 			require.NoError(t, m.unlock())
 			requireWithin(t, w, began, 0)
@@ -201,7 +201,7 @@ func TestOutsiderBesideTheDead(t *testing.T) {
 // fair lock, are not in line.
 func TestWhoIsInLine(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	line := func(name string) int64 { return b.subscribers(t, "redisson_lock__channel:{"+name+"}:rlock_queue") }
 	for name, row := range map[string]struct {
 		locker func(name string) locker
@@ -224,10 +224,10 @@ func TestWhoIsInLine(t *testing.T) {
 			b.awaitSubscribers(t, key, 1)
 			require.Equal(t, row.inLine, line(key))
 			require.NoError(t, unlock())
-			got := w.get(t, atMost)
+			got := w.get(t, testTimeout)
 			require.NoError(t, got.err)
 			require.NoError(t, got.unlock())
-			redistest.Eventually(t, atMost, func() bool { return line(key) == 0 }, "the subscription ends with the other one")
+			redistest.Eventually(t, testTimeout, func() bool { return line(key) == 0 }, "the subscription ends with the other one")
 		})
 	}
 }
@@ -236,19 +236,19 @@ func TestWhoIsInLine(t *testing.T) {
 func TestNoPlaceInLine(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
-	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	b.Client = newClient(t, b.rdb, watchedOptions)
 	other := newClient(t, s.Client(t), watchedOptions)
 	loadScripts(t, other)
 	_, unlock, err := b.Mutex(b.name, rlock.WithLease(watchedHold)).Lock(context.Background())
 	require.NoError(t, err)
 	inLine := lockAsync(t, newClient(t, s.Client(t), watchedOptions).Mutex(b.name))
-	redistest.Eventually(t, atMost, func() bool { return b.exists(t, "rlock_queue:{"+b.name+"}") }, "it has a place")
+	redistest.Eventually(t, testTimeout, func() bool { return b.exists(t, "rlock_queue:{"+b.name+"}") }, "it has a place")
 	require.NoError(t, b.do(t, "CONFIG", "SET", "maxmemory", "1").Error())
 	w := lockAsync(t, other.Mutex(b.name))
 	b.awaitSubscribers(t, b.name, 2)
 	line := "redisson_lock__channel:{" + b.name + "}:rlock_queue"
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		return b.subscribers(t, line) == 1 && b.subscribers(t, unlockChannelOf("", b.name)) == 2
 	}, "one of them is not in line")
 	require.NoError(t, b.do(t, "CONFIG", "SET", "maxmemory", "0").Error())
@@ -270,7 +270,7 @@ func TestNoPlaceInLine(t *testing.T) {
 // Something else under a key that waiters use beside the lock does not keep anybody from it.
 func TestSomethingElseBesideTheLock(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	other := newClient(t, b.rdb)
 	for name, row := range map[string]struct {
 		lock func(c *rlock.Client, name string) locker
@@ -299,11 +299,11 @@ func TestSomethingElseBesideTheLock(t *testing.T) {
 				return
 			}
 			w := lockAsync(t, row.lock(other, lock))
-			redistest.Eventually(t, atMost, func() bool { return b.subscribers(t, unlockChannelOf(name, lock)) == 1 }, "it waits")
-			pass(50 * time.Millisecond)
+			redistest.Eventually(t, testTimeout, func() bool { return b.subscribers(t, unlockChannelOf(name, lock)) == 1 }, "it waits")
+			sleep(50 * time.Millisecond)
 			began := time.Now()
 			require.NoError(t, unlock())
-			got := w.get(t, atMost)
+			got := w.get(t, testTimeout)
 			require.NoError(t, got.err)
 			require.Less(t, time.Since(began), 5*time.Second, "told, and not only when the lease was over")
 			require.NoError(t, got.unlock())
@@ -318,7 +318,7 @@ func unlockChannelOf(kind, name string) string {
 	return "redisson_lock__channel:{" + name + "}"
 }
 
-func (b bench) subscribers(t *testing.T, channel string) int64 {
+func (b fixture) subscribers(t *testing.T, channel string) int64 {
 	t.Helper()
 	m, err := b.do(t, "PUBSUB", "NUMSUB", channel).ToArray()
 	require.NoError(t, err)
@@ -330,14 +330,14 @@ func (b bench) subscribers(t *testing.T, channel string) int64 {
 // A process keeps its turn when the first of its waiters gives up: the next one has been there for as long.
 func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	for name, row := range map[string]struct {
 		m       func(c *rlock.Client, name string) *rlock.Mutex
-		givesUp func(w pending) // nil: its time ends
+		givesUp func(w pendingLock) // nil: its time ends
 	}{
 		"its time ends": {m: func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name) }},
-		"cancelled":     {m: func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name) }, givesUp: func(w pending) { w.cancel() }},
-		"fenced":        {m: func(c *rlock.Client, name string) *rlock.Mutex { return c.FencedMutex(name) }, givesUp: func(w pending) { w.cancel() }},
+		"cancelled":     {m: func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name) }, givesUp: func(w pendingLock) { w.cancel() }},
+		"fenced":        {m: func(c *rlock.Client, name string) *rlock.Mutex { return c.FencedMutex(name) }, givesUp: func(w pendingLock) { w.cancel() }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
@@ -354,26 +354,26 @@ func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
 				first = tryFor{row.m(x, key), time.Second}
 			}
 			gives := lockAsync(t, first)
-			redistest.Eventually(t, atMost, func() bool { return len(queue()) == 1 }, "the first of the process waits")
+			redistest.Eventually(t, testTimeout, func() bool { return len(queue()) == 1 }, "the first of the process waits")
 			second := lockAsync(t, row.m(x, key))
-			pass(100 * time.Millisecond) // and so does the second
+			sleep(100 * time.Millisecond) // and so does the second
 			other := lockAsync(t, row.m(y, key))
-			redistest.Eventually(t, atMost, func() bool { return len(queue()) == 2 }, "another process waits")
+			redistest.Eventually(t, testTimeout, func() bool { return len(queue()) == 2 }, "another process waits")
 			line := queue()
 			if row.givesUp != nil {
 				row.givesUp(gives)
 			}
-			require.Error(t, gives.get(t, atMost).err)
-			pass(200 * time.Millisecond) // in which a release of its place would arrive
+			require.Error(t, gives.get(t, testTimeout).err)
+			sleep(200 * time.Millisecond) // in which a release of its place would arrive
 			require.Equal(t, line, queue())
 			require.NoError(t, unlock())
-			got := second.get(t, atMost)
+			got := second.get(t, testTimeout)
 			require.NoError(t, got.err)
 			require.NoError(t, got.unlock())
-			got = other.get(t, atMost)
+			got = other.get(t, testTimeout)
 			require.NoError(t, got.err)
 			require.NoError(t, got.unlock())
-			redistest.Eventually(t, atMost, func() bool { return !b.exists(t, key) && len(queue()) == 0 }, "nothing is left")
+			redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, key) && len(queue()) == 0 }, "nothing is left")
 		})
 	}
 }
@@ -385,7 +385,7 @@ func TestRunBesideAnOutsider(t *testing.T) {
 		t.Run(fmt.Sprint(outside), func(t *testing.T) {
 			redistest.Parallel(t)
 			s := redistest.Start(t)
-			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 			c := newClient(t, s.Client(t), rlock.Options{HandOff: rlock.HandOff{Most: 12, For: time.Hour}})
 			var told atomic.Int64
 			if outside {
@@ -403,7 +403,7 @@ func TestRunBesideAnOutsider(t *testing.T) {
 				wg.Go(func() {
 					for range 20 {
 						assert.NoError(t, c.Mutex(b.name).Do(context.Background(), func(context.Context) error {
-							pass(time.Millisecond)
+							sleep(time.Millisecond)
 							return nil
 						}))
 					}
@@ -425,7 +425,7 @@ func TestLockNamedAsAChannelForGrants(t *testing.T) {
 	for way, o := range map[string]rlock.Options{"granted": {}, "told": {HandOff: rlock.HandOff{Most: -1}}} {
 		t.Run(way, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			c, holder := newClient(t, b.rdb, o), newClient(t, b.rdb, o)
 			names := []string{"{" + b.name + "}", "{" + b.name + "}:" + c.ID(), "{" + b.name + "}:rlock_queue"}
 			for range 2 { // each alone, and then all together
@@ -433,7 +433,7 @@ func TestLockNamedAsAChannelForGrants(t *testing.T) {
 					_, unlock, err := holder.Mutex(name).Lock(context.Background())
 					require.NoError(t, err)
 					w := lockAsync(t, c.Mutex(name))
-					redistest.Eventually(t, atMost, func() bool { return b.subscribers(t, "redisson_lock__channel:"+name) >= 1 }, "it waits")
+					redistest.Eventually(t, testTimeout, func() bool { return b.subscribers(t, "redisson_lock__channel:"+name) >= 1 }, "it waits")
 					require.NoError(t, unlock())
 					got := w.get(t, 2*time.Second+soon)
 					require.NoError(t, got.err, name)
@@ -441,13 +441,13 @@ func TestLockNamedAsAChannelForGrants(t *testing.T) {
 				}
 			}
 			var unlocks []rlock.UnlockFunc
-			var waiters []pending
+			var waiters []pendingLock
 			for _, name := range names {
 				_, unlock, err := holder.Mutex(name).Lock(context.Background())
 				require.NoError(t, err)
 				unlocks, waiters = append(unlocks, unlock), append(waiters, lockAsync(t, c.Mutex(name)))
 			}
-			redistest.Eventually(t, atMost, func() bool { return c.Stats().Waiting == len(names) }, "all wait")
+			redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Waiting == len(names) }, "all wait")
 			for i, unlock := range unlocks {
 				require.NoError(t, unlock())
 				got := waiters[i].get(t, 2*time.Second+soon)

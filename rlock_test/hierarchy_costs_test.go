@@ -33,7 +33,7 @@ func TestCostsOfAHierarchy(t *testing.T) {
 			if deployment == "cluster, several slots" {
 				root = "warehouse"
 			}
-			w := tree{newClient(t, rdb), root}
+			w := hierarchy{newClient(t, rdb), root}
 			kinds := []struct {
 				name    string
 				of      func(i int) rlock.Locker

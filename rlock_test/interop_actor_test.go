@@ -75,7 +75,7 @@ type goActor struct {
 	client *rlock.Client
 
 	mu   sync.Mutex // guards the following
-	held []attempt  // outermost first
+	held []lockResult  // outermost first
 }
 
 func newGoActor(c *rlock.Client) *goActor { return &goActor{client: c} }
@@ -107,7 +107,7 @@ func (g *goActor) startOn(t testing.TB, m *rlock.Mutex) <-chan event {
 		ended := time.Now()
 		if err == nil {
 			g.mu.Lock()
-			g.held = append(g.held, attempt{ctx: ctx, unlock: unlock})
+			g.held = append(g.held, lockResult{ctx: ctx, unlock: unlock})
 			g.mu.Unlock()
 		}
 		events <- event{began, ended, err}

@@ -22,11 +22,11 @@ func (w *world) asked(t *testing.T) {
 	w.holds(t, name, rlock.Owner(ctx), 1)
 	java.tryInVain(t, name)
 	notAsked(t, ctx)
-	in := java.start(t, name, atMost)
+	in := java.start(t, name, testTimeout)
 	began := time.Now()
 	select {
 	case <-rlock.Asked(ctx):
-	case <-time.After(atMost):
+	case <-time.After(testTimeout):
 		require.FailNow(t, "the holder did not learn that Redisson waits")
 	}
 	require.Less(t, time.Since(began), shortLease/3+time.Second+late)
@@ -34,9 +34,9 @@ func (w *world) asked(t *testing.T) {
 	require.NoError(t, unlocks())
 	await(t, in, 5*time.Second)
 	waiter := lockAsync(t, w.quickGo.Mutex(name, rlock.WithAsked()))
-	redistest.Eventually(t, atMost, func() bool { return waiting(t) == 1 }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == 1 }, "it waits")
 	unlock(t, java, name)
-	got := waiter.get(t, atMost)
+	got := waiter.get(t, testTimeout)
 	require.NoError(t, got.err)
 	require.NoError(t, got.unlock())
 }

@@ -141,7 +141,7 @@ func fairKey(prefix, name string) string {
 func (w *fairWorld) queueUp(t testing.TB, a actor, name string) <-chan event {
 	t.Helper()
 	n := len(w.entries(t, name))
-	in := a.start(t, name, atMost)
+	in := a.start(t, name, testTimeout)
 	w.awaitEntries(t, name, n+1)
 	if _, java := a.(*fairJava); java { // it subscribes behind that
 		own := unlockChannel(name) + ":" + w.entries(t, name)[n]
@@ -230,7 +230,7 @@ func (w *fairWorld) fairWakeUp(t *testing.T, s sides) {
 	holder, waiter, name := s.holder(), s.waiter(), redistest.Name(t)
 	var took []time.Duration
 	for range warmUp + rounds {
-		lock(t, holder, name, atMost)
+		lock(t, holder, name, testTimeout)
 		in := w.queueUp(t, waiter, name)
 		unlocked := unlock(t, holder, name)
 		took = append(took, await(t, in, 40*time.Second).ended.Sub(unlocked.began))
@@ -246,7 +246,7 @@ func (w *fairWorld) fairWakeUp(t *testing.T, s sides) {
 // Fifty waiters of both sides get in by the order in which they queued.
 func (w *fairWorld) fairOrder(t *testing.T, s sides) {
 	name, first := redistest.Name(t), s.holder()
-	lock(t, first, name, atMost)
+	lock(t, first, name, testTimeout)
 	var waiters []actor
 	var in []<-chan event
 	for i := range 50 {
@@ -273,7 +273,7 @@ func (w *fairWorld) fairOrder(t *testing.T, s sides) {
 // A waiter of either side gives up, in the middle and at the head; the others keep their order.
 func (w *fairWorld) fairGiveUp(t *testing.T, s sides) {
 	name, holder := redistest.Name(t), s.holder()
-	lock(t, holder, name, atMost)
+	lock(t, holder, name, testTimeout)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	gone := make(chan error, 2)
@@ -321,7 +321,7 @@ func (w *fairWorld) fairNames(t *testing.T, s sides) {
 	holder, waiter := s.holder(), s.waiter()
 	for _, name := range interopNames {
 		name += redistest.Name(t)
-		lock(t, holder, name, atMost)
+		lock(t, holder, name, testTimeout)
 		w.holds(t, name, holder.field(t, name), 1)
 		waiter.tryInVain(t, name)
 		in := w.queueUp(t, waiter, name)
@@ -384,7 +384,7 @@ func (w *fairWorld) holderKilled(t *testing.T, s sides) {
 	var behind <-chan event
 	next := &fairGo{newGoActor(w.quickGo)}
 	if sleeps {
-		pass(time.Until(ends.Add(late)))
+		sleep(time.Until(ends.Add(late)))
 		ends = time.Now()
 		requireWaiting(t, in)
 		behind = next.start(t, name, 0)
@@ -429,7 +429,7 @@ func (w *fairWorld) process(t *testing.T, s sides, name string) (kill func()) {
 // library, so that it can do something about that.
 func (w *fairWorld) waiterKilled(t *testing.T, s sides) {
 	name, holder, waiter := redistest.Name(t), &fairGo{newGoActor(w.quickGo)}, s.waiter()
-	lock(t, holder, name, atMost)
+	lock(t, holder, name, testTimeout)
 	kill := w.process(t, s, name)
 	in := w.queueUp(t, waiter, name)
 	kill()

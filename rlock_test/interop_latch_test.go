@@ -142,7 +142,7 @@ func (w *world) latchWait(t *testing.T, waiter, other latchSide) {
 	require.True(t, other.set(t, name, 3))
 	in := waiter.await(t, name)
 	other.down(t, name, 2)
-	pass(300 * time.Millisecond)
+	sleep(300 * time.Millisecond)
 	requireWaiting(t, in)
 	other.down(t, name, 1)
 	await(t, in, late)

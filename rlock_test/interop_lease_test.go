@@ -55,7 +55,7 @@ func (w *world) reentry(t *testing.T, s sides) {
 func (w *world) watchdog(t *testing.T, s sides) {
 	holder, waiter, name := s.holder(), s.waiter(), redistest.Name(t)
 	lock(t, holder, name, 0)
-	in := waiter.start(t, name, atMost)
+	in := waiter.start(t, name, testTimeout)
 	w.awaitSubscriber(t, name)
 	field := holder.field(t, name)
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -103,7 +103,7 @@ func (w *world) goIsKilled(t *testing.T) {
 	p := w.startGo(t, goJob{Watchdog: shortLease, Name: name})
 	p.begin(t)
 	w.holds(t, name, p.expect(t, "held", 10*time.Second), 1)
-	in := waiter.start(t, name, atMost)
+	in := waiter.start(t, name, testTimeout)
 	w.awaitSubscriber(t, name)
 	w.awaitRenewal(t, name)
 	p.kill()
@@ -117,7 +117,7 @@ func (w *world) javaIsKilled(t *testing.T) {
 	holder := p.thread()
 	lock(t, holder, name, 0)
 	w.holds(t, name, holder.field(t, name), 1)
-	in := waiter.start(t, name, atMost)
+	in := waiter.start(t, name, testTimeout)
 	w.awaitSubscriber(t, name)
 	w.awaitRenewal(t, name)
 	p.kill()
@@ -130,7 +130,7 @@ func (w *world) fixedLease(t *testing.T, s sides) {
 	holder, waiter, name := s.holder(), s.waiter(), redistest.Name(t)
 	began := time.Now()
 	lock(t, holder, name, fixed)
-	in := waiter.start(t, name, atMost)
+	in := waiter.start(t, name, testTimeout)
 	w.awaitSubscriber(t, name)
 	left := w.watch.pttl(t, name)
 	ends := time.Now().Add(left)
@@ -198,7 +198,7 @@ func (w *world) fencing(t *testing.T) {
 		require.NoError(t, unlock())
 		require.Equal(t, strconv.FormatInt(last+2, 10), java.of.await(t, in).value)
 
-		var next pending
+		var next pendingLock
 		w.awaitWaiters(t, name, 1, func() { next = lockAsync(t, m) })
 		require.NoError(t, java.do(t, "unlock", coded).err)
 		got := next.get(t, 5*time.Second)

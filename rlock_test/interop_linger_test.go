@@ -23,15 +23,15 @@ func (w *world) kept(t *testing.T) {
 	java.tryInVain(t, name)
 	in := w.startWaiting(t, java, name)
 	requireWaiting(t, in)
-	require.Less(t, await(t, in, atMost).ended.Sub(last), d+late)
+	require.Less(t, await(t, in, testTimeout).ended.Sub(last), d+late)
 	w.holds(t, name, java.field(t, name), 1)
 	unlock(t, java, name)
 
 	name = redistest.Name(t)
 	goes := newGoActor(c)
-	await(t, goes.startOn(t, c.Mutex(name, rlock.WithLinger(rlock.DefaultWatchdogTimeout))), atMost)
+	await(t, goes.startOn(t, c.Mutex(name, rlock.WithLinger(rlock.DefaultWatchdogTimeout))), testTimeout)
 	in = w.startWaiting(t, java, name)
 	released := unlock(t, goes, name)
-	require.Less(t, await(t, in, atMost).ended.Sub(released.began), late)
+	require.Less(t, await(t, in, testTimeout).ended.Sub(released.began), late)
 	unlock(t, java, name)
 }

@@ -115,7 +115,7 @@ func (w *world) permitsWait(t *testing.T) {
 	for range 20 {
 		held := acquire(t, s, 1)
 		in := java.acquire(t)
-		pass(100 * time.Millisecond)
+		sleep(100 * time.Millisecond)
 		requireNoReply(t, in)
 		require.NoError(t, held.permit.Release())
 		id := java.got(t, in)
@@ -152,7 +152,7 @@ func (w *world) permitsKept(t *testing.T) {
 	setPermits(t, s, 1)
 	held := acquire(t, s, 1)
 	in := java.acquire(t, "500")
-	pass(2 * shortLease)
+	sleep(2 * shortLease)
 	requireNoReply(t, in)
 	require.NoError(t, held.ctx.Err())
 	require.NoError(t, held.permit.Release())
@@ -219,7 +219,7 @@ func (w *world) permitsHerd(t *testing.T) {
 						slots[p.Slot()] = true
 						inGo[i]++
 						mu.Unlock()
-						pass(time.Millisecond)
+						sleep(time.Millisecond)
 						mu.Lock()
 						slots[p.Slot()] = false
 						mu.Unlock()

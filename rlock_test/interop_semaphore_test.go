@@ -150,7 +150,7 @@ func (w *world) semaphoreWait(t *testing.T, waiter, other semaphoreSide) {
 		in := waiter.acquire(t, name, 2)
 		if i == 0 {
 			other.release(t, name, 1)
-			pass(300 * time.Millisecond)
+			sleep(300 * time.Millisecond)
 			requireWaiting(t, in)
 			other.release(t, name, 1)
 			await(t, in, late)
@@ -199,7 +199,7 @@ func (w *world) semaphoreHerd(t *testing.T) {
 				s := c.Semaphore(name)
 				for end := time.Now().Add(long); time.Now().Before(end); {
 					assert.NoError(t, s.Acquire(context.Background(), int64(1+2*i)))
-					pass(time.Millisecond)
+					sleep(time.Millisecond)
 					assert.NoError(t, s.Release(context.Background(), int64(1+2*i)))
 					mu.Lock()
 					inGo[i]++
@@ -213,7 +213,7 @@ func (w *world) semaphoreHerd(t *testing.T) {
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() { // ended by stop
 		defer close(stopped)
-		for s := w.watch.Client.Semaphore(name); ; pass(50 * time.Millisecond) {
+		for s := w.watch.Client.Semaphore(name); ; sleep(50 * time.Millisecond) {
 			select {
 			case <-stop:
 				return

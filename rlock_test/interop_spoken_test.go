@@ -50,7 +50,7 @@ func (w *world) fencedAlong(t *testing.T) {
 	waiter := lockAsync(t, c.FencedMutex(name))
 	w.awaitSubscriber(t, name)
 	require.NoError(t, java.do(t, "unlock", coded).err)
-	next := waiter.get(t, atMost)
+	next := waiter.get(t, testTimeout)
 	require.NoError(t, next.err)
 	last = token(next.ctx)
 	require.Greater(t, last, got)
@@ -79,7 +79,7 @@ func (w rwWorld) asked(t *testing.T) {
 			in := w.rwWaits(t, java, other, name)
 			askedByJava(t, ctx, in)
 			require.NoError(t, unlock())
-			await(t, in, atMost)
+			await(t, in, testTimeout)
 			rwUnlock(t, java, other, name)
 		})
 	}
@@ -104,7 +104,7 @@ func (w rwWorld) alongWrite(t *testing.T) {
 	requireWaiting(t, in)
 	began := time.Now()
 	require.NoError(t, unlock())
-	require.Less(t, await(t, in, atMost).ended.Sub(began), late)
+	require.Less(t, await(t, in, testTimeout).ended.Sub(began), late)
 	rwUnlock(t, java, "read", name)
 }
 
@@ -117,6 +117,6 @@ func (w *fairWorld) asked(t *testing.T) {
 	in := w.queueUp(t, java, name)
 	askedByJava(t, ctx, in)
 	require.NoError(t, unlocks())
-	await(t, in, atMost)
+	await(t, in, testTimeout)
 	unlock(t, java, name)
 }

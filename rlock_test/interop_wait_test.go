@@ -79,7 +79,7 @@ func (w *world) wakeUp(t *testing.T, s sides) {
 	var took []time.Duration
 	for i := range warmUp + rounds {
 		name := names[i%len(names)]
-		lock(t, holder, name, atMost)
+		lock(t, holder, name, testTimeout)
 		in := w.startWaiting(t, waiter, name)
 		unlocked := unlock(t, holder, name)
 		took = append(took, await(t, in, 5*time.Second).ended.Sub(unlocked.began))
@@ -95,7 +95,7 @@ func (w *world) wakeUp(t *testing.T, s sides) {
 // While Go waits for Java, it sends nothing to Redis.
 func (w *world) noPolling(t *testing.T) {
 	holder, name := w.java.thread(), redistest.Name(t)
-	lock(t, holder, name, atMost) // fixed, so that Java does not renew
+	lock(t, holder, name, testTimeout) // fixed, so that Java does not renew
 	const n = 20
 	var waiters [n]*goActor
 	var in [n]<-chan event
@@ -104,7 +104,7 @@ func (w *world) noPolling(t *testing.T) {
 		if i == 0 { // only the first waiter of a process asks Redis
 			in[i] = w.startWaiting(t, waiters[i], name)
 		} else {
-			in[i] = waiters[i].start(t, name, atMost)
+			in[i] = waiters[i].start(t, name, testTimeout)
 		}
 		redistest.Eventually(t, 10*time.Second, func() bool { return waiting(t) == i+1 }, "it waits")
 	}
@@ -115,7 +115,7 @@ func (w *world) noPolling(t *testing.T) {
 	}
 	redistest.Eventually(t, 10*time.Second, func() bool { return w.channels(t) == channels }, "earlier waiters must have left")
 	before := redistest.Commands(t, w.watch.rdb)
-	pass(3 * time.Second)
+	sleep(3 * time.Second)
 	after := redistest.Commands(t, w.watch.rdb)
 	for command, calls := range after {
 		switch command {
@@ -138,12 +138,12 @@ func (w *world) noPolling(t *testing.T) {
 func (w *world) queue(t *testing.T, s sides) {
 	const each = 25
 	name, first := redistest.Name(t), s.holder()
-	lock(t, first, name, atMost)
+	lock(t, first, name, testTimeout)
 	var waiters []actor
 	var in []<-chan event
 	join := func(a actor) {
 		waiters = append(waiters, a)
-		in = append(in, a.start(t, name, atMost))
+		in = append(in, a.start(t, name, testTimeout))
 	}
 	// In Go the first waiter asks for all; in Java each waiter asks.
 	w.awaitWaiters(t, name, 1+each, func() {
@@ -196,7 +196,7 @@ func (w *world) names(t *testing.T, s sides) {
 	holder, waiter := s.holder(), s.waiter()
 	for _, name := range names {
 		name += redistest.Name(t)
-		lock(t, holder, name, atMost)
+		lock(t, holder, name, testTimeout)
 		w.holds(t, name, holder.field(t, name), 1)
 		waiter.tryInVain(t, name)
 		in := w.startWaiting(t, waiter, name)
@@ -216,7 +216,7 @@ func (w *world) oddBraces(t *testing.T) {
 	goes, java := newGoActor(w.watch.Client), w.java.thread()
 	for i, name := range oddNames {
 		name += fmt.Sprint("odd", i)
-		lock(t, goes, name, atMost)
+		lock(t, goes, name, testTimeout)
 		got := java.do(t, "trylock", url.QueryEscape(name), "0")
 		unlock(t, goes, name)
 		require.False(t, w.watch.exists(t, name))
@@ -227,7 +227,7 @@ func (w *world) oddBraces(t *testing.T) {
 		require.NoError(t, got.err)
 		require.Equal(t, "false", got.value)
 
-		lock(t, java, name, atMost)
+		lock(t, java, name, testTimeout)
 		goes.tryInVain(t, name)
 		require.ErrorContains(t, java.unlock(t, name).err, "CROSSSLOT")
 		w.holds(t, name, java.field(t, name), 1)

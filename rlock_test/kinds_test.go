@@ -26,7 +26,7 @@ func ofAllKinds(c *rlock.Client, name string) map[string]*rlock.Mutex {
 // G1: locks of all kinds with one name in one Client do not take the holds of each other for their own: plain, fenced and fair ones
 // re-enter each other, and so do writers with and without tokens; a writer lets a reader in, and all others are refused.
 func TestKindsOfOneNameNest(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	whole := map[string]bool{"plain": true, "fenced": true, "fair": true}
 	writes := map[string]bool{"write": true, "fenced write": true}
@@ -72,8 +72,8 @@ func TestKindsOfOneNameNest(t *testing.T) {
 // nothing of the unlock of another, so it asks when the remaining time is over that it was told.
 func TestKindsOfOneNameExclude(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, rlock.Options{WatchdogTimeout: 2 * rlock.MinWatchdogTimeout})
-	ctx, cancel := context.WithTimeout(context.Background(), atMost)
+	b := newFixture(t, rlock.Options{WatchdogTimeout: 2 * rlock.MinWatchdogTimeout})
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	var inside, readers atomic.Int32
 	var wg sync.WaitGroup
@@ -90,7 +90,7 @@ func TestKindsOfOneNameExclude(t *testing.T) {
 						}
 						assert.Equal(t, int32(1), inside.Add(1), name)
 						assert.Zero(t, readers.Load(), name)
-						pass(time.Millisecond)
+						sleep(time.Millisecond)
 						inside.Add(-1)
 						return nil
 					}), name)

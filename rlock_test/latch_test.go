@@ -22,7 +22,7 @@ import (
 func latchChannel(name string) string { return "redisson_countdownlatch__channel__{" + name + "}" }
 
 // set gives a latch its count.
-func (b bench) set(t testing.TB, l *rlock.CountDownLatch, n int64) {
+func (b fixture) set(t testing.TB, l *rlock.CountDownLatch, n int64) {
 	t.Helper()
 	set, err := l.TrySetCount(context.Background(), n)
 	require.NoError(t, err)
@@ -37,7 +37,7 @@ func requireCount(t testing.TB, l *rlock.CountDownLatch, want int64) {
 }
 
 // awaitAsync starts an Await, and returns when it waits for a message.
-func (b bench) awaitAsync(t testing.TB, l *rlock.CountDownLatch) <-chan error {
+func (b fixture) awaitAsync(t testing.TB, l *rlock.CountDownLatch) <-chan error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel) // ends the goroutine at the latest
@@ -47,26 +47,26 @@ func (b bench) awaitAsync(t testing.TB, l *rlock.CountDownLatch) <-chan error {
 }
 
 // awaitSleep waits until the test sleeps on its only latch, without background work.
-func (b bench) awaitSleep(t testing.TB) {
+func (b fixture) awaitSleep(t testing.TB) {
 	t.Helper()
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		return waiting(t) > 0 && b.hearers(t, latchChannel(b.name)) > 0
 	}, "it waits")
 }
 
 // hearers counts the connections subscribed to a channel.
-func (b bench) hearers(t testing.TB, channel string) int64 {
+func (b fixture) hearers(t testing.TB, channel string) int64 {
 	t.Helper()
 	counts, err := b.rdb.Do(context.Background(), b.rdb.B().PubsubNumsub().Channel(channel).Build()).AsIntMap()
 	require.NoError(t, err)
 	return counts[channel]
 }
 
-// nowIsNotLong bounds steps that must happen "at once", on a busy machine.
-const nowIsNotLong = 10 * time.Second
+// wakeTimeout bounds steps that must happen "at once", on a busy machine.
+const wakeTimeout = 10 * time.Second
 
 func TestLatch(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	l := b.CountDownLatch(b.name)
 	require.Equal(t, b.name, l.Name())
@@ -109,7 +109,7 @@ func TestLatch(t *testing.T) {
 	requireCount(t, l, 0)
 }
 
-func (b bench) text(t testing.TB, key string) string {
+func (b fixture) text(t testing.TB, key string) string {
 	t.Helper()
 	s, err := b.do(t, "GET", key).ToString()
 	require.NoError(t, err)
@@ -118,7 +118,7 @@ func (b bench) text(t testing.TB, key string) string {
 
 // A key with other data stays unchanged, and the error names the cure.
 func TestLatchMisuse(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx := context.Background()
 	l := b.CountDownLatch(b.name)
 	_, err := l.TrySetCount(ctx, -1)
@@ -137,7 +137,7 @@ func TestLatchMisuse(t *testing.T) {
 		return errs
 	}
 	for what, fill := range map[string][]string{
-		"a hash": {"HSET", b.name, aThread, "1"},
+		"a hash": {"HSET", b.name, foreignOwner, "1"},
 		"a text": {"SET", b.name, "not a number"},
 	} {
 		require.NoError(t, b.do(t, "DEL", b.name).Error())
@@ -177,30 +177,30 @@ func TestLatchMisuse(t *testing.T) {
 // No waiter, in this process or another, sleeps through the opening of a latch, by any cause.
 func TestLatchOpens(t *testing.T) {
 	redistest.Parallel(t)
-	for how, open := range map[string]func(t *testing.T, b bench, l *rlock.CountDownLatch){
-		"count": func(t *testing.T, _ bench, l *rlock.CountDownLatch) {
+	for how, open := range map[string]func(t *testing.T, b fixture, l *rlock.CountDownLatch){
+		"count": func(t *testing.T, _ fixture, l *rlock.CountDownLatch) {
 			require.NoError(t, l.CountDown(context.Background()))
 			require.NoError(t, l.CountDown(context.Background()))
 		},
-		"delete": func(t *testing.T, _ bench, l *rlock.CountDownLatch) {
+		"delete": func(t *testing.T, _ fixture, l *rlock.CountDownLatch) {
 			deleted, err := l.Delete(context.Background())
 			require.NoError(t, err)
 			require.True(t, deleted)
 		},
-		"delete by Redisson": func(t *testing.T, b bench, _ *rlock.CountDownLatch) {
+		"delete by Redisson": func(t *testing.T, b fixture, _ *rlock.CountDownLatch) {
 			require.NoError(t, b.do(t, "DEL", b.name).Error())
 			require.NoError(t, b.do(t, "PUBLISH", latchChannel(b.name), "1").Error())
 		},
-		"count down by Redisson": func(t *testing.T, b bench, _ *rlock.CountDownLatch) {
+		"count down by Redisson": func(t *testing.T, b fixture, _ *rlock.CountDownLatch) {
 			require.NoError(t, b.do(t, "DEL", b.name).Error())
 			require.NoError(t, b.do(t, "PUBLISH", latchChannel(b.name), "0").Error())
 		},
-		"delete and set": func(t *testing.T, b bench, l *rlock.CountDownLatch) {
+		"delete and set": func(t *testing.T, b fixture, l *rlock.CountDownLatch) {
 			_, err := l.Delete(context.Background())
 			require.NoError(t, err)
 			b.set(t, l, 3)
 		},
-		"count down and set": func(t *testing.T, b bench, l *rlock.CountDownLatch) {
+		"count down and set": func(t *testing.T, b fixture, l *rlock.CountDownLatch) {
 			require.NoError(t, l.CountDown(context.Background()))
 			require.NoError(t, l.CountDown(context.Background()))
 			b.set(t, l, 3)
@@ -208,17 +208,17 @@ func TestLatchOpens(t *testing.T) {
 	} {
 		t.Run(how, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			l := b.CountDownLatch(b.name)
 			b.set(t, l, 2)
 			here := b.awaitAsync(t, l)
 			other := async(func() error { return newClient(t, b.rdb).CountDownLatch(b.name).Await(context.Background()) })
-			redistest.Eventually(t, atMost, func() bool { return b.hearers(t, latchChannel(b.name)) == 2 && waiting(t) == 2 }, "both wait")
-			pass(50 * time.Millisecond) // for the look for late waiters
+			redistest.Eventually(t, testTimeout, func() bool { return b.hearers(t, latchChannel(b.name)) == 2 && waiting(t) == 2 }, "both wait")
+			sleep(50 * time.Millisecond) // for the look for late waiters
 			open(t, b, l)
-			require.NoError(t, within(t, here, nowIsNotLong))
-			require.NoError(t, within(t, other, nowIsNotLong))
-			redistest.Eventually(t, atMost, func() bool { return b.hearers(t, latchChannel(b.name)) == 0 }, "nobody listens any more")
+			require.NoError(t, within(t, here, wakeTimeout))
+			require.NoError(t, within(t, other, wakeTimeout))
+			redistest.Eventually(t, testTimeout, func() bool { return b.hearers(t, latchChannel(b.name)) == 0 }, "nobody listens any more")
 		})
 	}
 }
@@ -226,19 +226,19 @@ func TestLatchOpens(t *testing.T) {
 // No message reports the expiry of a key; the previous look returned its time.
 func TestLatchExpires(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	l := b.CountDownLatch(b.name)
 	b.set(t, l, 2)
 	require.NoError(t, b.do(t, "PEXPIRE", b.name, "700").Error())
 	began := time.Now()
-	require.NoError(t, within(t, async(func() error { return l.Await(context.Background()) }), nowIsNotLong))
+	require.NoError(t, within(t, async(func() error { return l.Await(context.Background()) }), wakeTimeout))
 	require.Greater(t, time.Since(began), 500*time.Millisecond)
 }
 
 // After a lost message or a key deleted by hand, the next connection finds the latch open.
 func TestLatchLosesAMessage(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	proxy.OnReply(redistest.Each("MESSAGE", redistest.Drop))
 	l := b.CountDownLatch(b.name)
@@ -250,22 +250,22 @@ func TestLatchLosesAMessage(t *testing.T) {
 		return redistest.Pass
 	})
 	waits := b.awaitAsync(t, newClient(t, redistest.Dial(t, proxy.Addr())).CountDownLatch(b.name))
-	redistest.Eventually(t, atMost, func() bool { return looked.Load() && waiting(t) == 1 }, "it has looked after it began to listen")
+	redistest.Eventually(t, testTimeout, func() bool { return looked.Load() && waiting(t) == 1 }, "it has looked after it began to listen")
 	require.NoError(t, l.CountDown(context.Background()))
-	pass(100 * time.Millisecond)
+	sleep(100 * time.Millisecond)
 	select {
 	case <-waits:
 		require.Fail(t, "the message was not lost")
 	default:
 	}
 	proxy.CutAll()
-	require.NoError(t, within(t, waits, nowIsNotLong))
+	require.NoError(t, within(t, waits, wakeTimeout))
 }
 
 // A latch set anew does not release later waiters because of late messages about the previous count.
 func TestLatchIsNeverEarly(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	const rounds = 300
 	other := newClient(t, b.rdb).CountDownLatch(b.name)
 	l := b.CountDownLatch(b.name)
@@ -280,7 +280,7 @@ func TestLatchIsNeverEarly(t *testing.T) {
 			})
 		}
 		if round%3 == 0 {
-			pass(time.Millisecond)
+			sleep(time.Millisecond)
 		}
 		opened.Store(true)
 		require.NoError(t, other.CountDown(context.Background()))
@@ -293,22 +293,22 @@ func TestLatchIsNeverEarly(t *testing.T) {
 // moment.
 func TestLatchIsSetAnewAtOnce(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	l, there := b.CountDownLatch(b.name), newClient(t, b.rdb).CountDownLatch(b.name)
 	b.set(t, l, 1)
 	for range 20 {
 		waits := b.awaitAsync(t, there)
-		pass(30 * time.Millisecond) // more than those who come wait for each other
+		sleep(30 * time.Millisecond) // more than those who come wait for each other
 		require.NoError(t, l.CountDown(context.Background()))
 		b.set(t, l, 1)
-		require.NoError(t, within(t, waits, nowIsNotLong))
+		require.NoError(t, within(t, waits, wakeTimeout))
 	}
 }
 
 // 1,000 goroutines of a process wait for the price of one, and send nothing meanwhile; so do 1,000 that count down.
 func TestLatchOfThousands(t *testing.T) {
 	s := redistest.Start(t)
-	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	b.Client = newClient(t, s.Client(t))
 	const n = 1000
 	l := b.CountDownLatch(b.name)
@@ -328,14 +328,14 @@ func TestLatchOfThousands(t *testing.T) {
 		waits.Go(func() { assert.NoError(t, l.Await(context.Background())) })
 	}
 	b.awaitSleep(t)
-	redistest.Eventually(t, atMost, func() bool { return redistest.Started("rlock.(*CountDownLatch).Await(") == n }, "all wait")
-	pass(100 * time.Millisecond)
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*CountDownLatch).Await(") == n }, "all wait")
+	sleep(100 * time.Millisecond)
 	got := since()
 	require.Equal(t, int64(1), got["subscribe"])
 	require.LessOrEqual(t, got["evalsha"], int64(10))
 	t.Logf("1,000 waiters: %d EVALSHA", got["evalsha"])
 	asleep := got["evalsha"]
-	pass(time.Second)
+	sleep(time.Second)
 	require.Equal(t, asleep, since()["evalsha"], "they send nothing")
 	require.Equal(t, 1, b.Stats().Waiting)
 
@@ -350,7 +350,7 @@ func TestLatchOfThousands(t *testing.T) {
 	require.Equal(t, int64(1), got["subscribe"])
 	require.False(t, b.exists(t, b.name))
 	require.Zero(t, b.Stats().Waiting)
-	redistest.Eventually(t, atMost, func() bool { return since()["unsubscribe"] == 1 }, "the subscription ends")
+	redistest.Eventually(t, testTimeout, func() bool { return since()["unsubscribe"] == 1 }, "the subscription ends")
 }
 
 // Calls whose replies are lost are made again, and count once.
@@ -368,7 +368,7 @@ func TestLatchCountsOnce(t *testing.T) {
 		} {
 			t.Run(string(action)+"/"+call, func(t *testing.T) {
 				redistest.Parallel(t)
-				b := newBench(t)
+				b := newFixture(t)
 				watch := b.CountDownLatch(b.name)
 				proxy := redistest.StartProxy(t, redistest.Shared(t))
 				l := newClient(t, redistest.Dial(t, proxy.Addr(), quickTimeout)).CountDownLatch(b.name)
@@ -385,7 +385,7 @@ func TestLatchCountsOnce(t *testing.T) {
 					}
 					return err
 				})
-				require.NoError(t, within(t, result, atMost))
+				require.NoError(t, within(t, result, testTimeout))
 				requireCount(t, watch, do.after)
 			})
 		}
@@ -398,7 +398,7 @@ func quickTimeout(o *rueidis.ClientOption) {
 }
 
 // loadLatchScripts makes sure that no call is sent twice because Redis does not know its script.
-func (b bench) loadLatchScripts(t testing.TB) {
+func (b fixture) loadLatchScripts(t testing.TB) {
 	t.Helper()
 	l := b.CountDownLatch(redistest.Name(t))
 	b.set(t, l, 2)
@@ -424,7 +424,7 @@ func TestLatchCallersLeave(t *testing.T) {
 		} {
 			t.Run(where+"/"+call, func(t *testing.T) {
 				redistest.Parallel(t)
-				b := newBench(t)
+				b := newFixture(t)
 				watch := b.CountDownLatch(b.name)
 				proxy := redistest.StartProxy(t, redistest.Shared(t))
 				l := newClient(t, redistest.Dial(t, proxy.Addr())).CountDownLatch(b.name)
@@ -439,7 +439,7 @@ func TestLatchCallersLeave(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 				defer cancel()
-				err := within(t, async(func() error { return row.do(ctx, l) }), nowIsNotLong)
+				err := within(t, async(func() error { return row.do(ctx, l) }), wakeTimeout)
 				require.ErrorIs(t, err, rlock.ErrUnreachable)
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 				proxy.Release()
@@ -453,7 +453,7 @@ func TestLatchCallersLeave(t *testing.T) {
 // A copy that comes when all is over does nothing, though the latch is another one then.
 func TestLatchCopiesComeLate(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	b.loadLatchScripts(t)
 	watch := b.CountDownLatch(b.name)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
@@ -470,16 +470,16 @@ func TestLatchCopiesComeLate(t *testing.T) {
 		}
 		proxy.OnRequest(nthScript(1, redistest.Hold))
 		result := async(call)
-		redistest.Eventually(t, atMost, func() bool { return proxy.Held() > 0 }, "it is under way")
+		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "it is under way")
 		proxy.CutAll()
-		require.NoError(t, within(t, result, atMost), name)
+		require.NoError(t, within(t, result, testTimeout), name)
 		_, err = watch.Delete(context.Background())
 		require.NoError(t, err)
 		if name != "set" {
 			b.set(t, watch, 7)
 		}
 		proxy.Release()
-		pass(200 * time.Millisecond)
+		sleep(200 * time.Millisecond)
 		requireCount(t, watch, map[string]int64{"set": 0, "down": 7, "delete": 7}[name])
 	}
 }
@@ -487,7 +487,7 @@ func TestLatchCopiesComeLate(t *testing.T) {
 // While Redis is down each call ends, with an error that says so; what counted down is counted when it is back.
 func TestLatchOutage(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))
 	c := newClient(t, redistest.Dial(t, proxy.Addr()))
 	watch, l := b.CountDownLatch(b.name), c.CountDownLatch(b.name)
@@ -501,7 +501,7 @@ func TestLatchOutage(t *testing.T) {
 		return redistest.Pass
 	})
 	waits := b.awaitAsync(t, l)
-	redistest.Eventually(t, atMost, func() bool { return looks.Load() >= 2 && redistest.Goroutines("lua.LookAtLatch") == 0 },
+	redistest.Eventually(t, testTimeout, func() bool { return looks.Load() >= 2 && redistest.Goroutines("lua.LookAtLatch") == 0 },
 		"it has looked again after it was subscribed: a look without an answer ends the wait")
 	proxy.Refuse(true)
 	proxy.CutAll()
@@ -510,7 +510,7 @@ func TestLatchOutage(t *testing.T) {
 		down = append(down, async(func() error { return l.CountDown(context.Background()) }))
 	}
 	for _, result := range down {
-		require.ErrorIs(t, within(t, result, atMost), rlock.ErrUnreachable)
+		require.ErrorIs(t, within(t, result, testTimeout), rlock.ErrUnreachable)
 	}
 	require.ErrorIs(t, l.CountDown(context.Background()), rlock.ErrUnreachable, "at once")
 	_, err := l.TrySetCount(context.Background(), 9)
@@ -521,13 +521,13 @@ func TestLatchOutage(t *testing.T) {
 	require.ErrorIs(t, err, rlock.ErrUnreachable)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	proxy.Refuse(false)
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		n, err := watch.Count(context.Background())
 		return err == nil && n == 2
 	}, "all three are counted")
 	require.NoError(t, watch.CountDown(context.Background()))
 	require.NoError(t, watch.CountDown(context.Background()))
-	require.NoError(t, within(t, waits, nowIsNotLong), "it still waits")
+	require.NoError(t, within(t, waits, wakeTimeout), "it still waits")
 }
 
 // Close and Shutdown end waits; a CountDown goes on during a Shutdown, and Close waits for one that is under way.
@@ -535,33 +535,33 @@ func TestLatchEnds(t *testing.T) {
 	redistest.Parallel(t)
 	t.Run("Close", func(t *testing.T) {
 		redistest.Parallel(t)
-		b := newBench(t)
+		b := newFixture(t)
 		l := b.CountDownLatch(b.name)
 		b.set(t, l, 1)
 		waits := b.awaitAsync(t, l)
 		b.Close()
-		require.ErrorIs(t, within(t, waits, nowIsNotLong), rlock.ErrClosed)
+		require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
 		redistest.Eventually(t, soon, func() bool { return redistest.GoroutinesOfTest(engine) == 0 }, "what Close waited for ends")
 	})
 	t.Run("Shutdown", func(t *testing.T) {
 		redistest.Parallel(t)
-		b := newBench(t)
+		b := newFixture(t)
 		l := b.CountDownLatch(b.name)
 		b.set(t, l, 2)
 		waits := b.awaitAsync(t, l)
 		_, unlock, err := b.Mutex(b.name + ":lock").Lock(context.Background())
 		require.NoError(t, err)
 		shut := async(func() error { return b.Shutdown(context.Background()) })
-		require.ErrorIs(t, within(t, waits, nowIsNotLong), rlock.ErrClosed)
+		require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
 		require.ErrorIs(t, l.Await(context.Background()), rlock.ErrClosed)
 		require.NoError(t, l.CountDown(context.Background()), "a section may have to")
 		requireCount(t, l, 1)
 		require.NoError(t, unlock())
-		require.NoError(t, within(t, shut, nowIsNotLong))
+		require.NoError(t, within(t, shut, wakeTimeout))
 	})
 	t.Run("Close with a call under way", func(t *testing.T) {
 		redistest.Parallel(t)
-		b := newBench(t)
+		b := newFixture(t)
 		b.loadLatchScripts(t)
 		watch := b.CountDownLatch(b.name)
 		b.set(t, watch, 3)
@@ -570,21 +570,21 @@ func TestLatchEnds(t *testing.T) {
 		l := c.CountDownLatch(b.name)
 		proxy.OnRequest(nthScript(1, redistest.Hold))
 		first := async(func() error { return l.CountDown(context.Background()) })
-		redistest.Eventually(t, atMost, func() bool { return proxy.Held() > 0 }, "it is under way")
+		redistest.Eventually(t, testTimeout, func() bool { return proxy.Held() > 0 }, "it is under way")
 		second := async(func() error { return l.CountDown(context.Background()) })
-		redistest.Eventually(t, atMost, func() bool { return redistest.Started("rlock.(*CountDownLatch).CountDown(") == 2 }, "another one is in line")
+		redistest.Eventually(t, testTimeout, func() bool { return redistest.Started("rlock.(*CountDownLatch).CountDown(") == 2 }, "another one is in line")
 		closed := make(chan struct{})
 		go func() { // ends with Close
 			defer close(closed)
 			c.Close()
 		}()
-		redistest.Eventually(t, atMost, func() bool { return errors.Is(l.Await(context.Background()), rlock.ErrClosed) }, "it is closed")
+		redistest.Eventually(t, testTimeout, func() bool { return errors.Is(l.Await(context.Background()), rlock.ErrClosed) }, "it is closed")
 		proxy.Release()
-		require.NoError(t, within(t, first, atMost), "ErrClosed would say that it does not count")
-		require.NoError(t, within(t, second, atMost))
+		require.NoError(t, within(t, first, testTimeout), "ErrClosed would say that it does not count")
+		require.NoError(t, within(t, second, testTimeout))
 		select {
 		case <-closed:
-		case <-time.After(atMost):
+		case <-time.After(testTimeout):
 			require.Fail(t, "Close does not return")
 		}
 		requireCount(t, watch, 1)
@@ -621,7 +621,7 @@ func latchesLeaveNothing(t *testing.T) {
 			assert.ErrorIs(t, err, rlock.ErrNotAcquired)
 		}
 	})
-	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines(of...) <= before }, "no goroutine is left")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Goroutines(of...) <= before }, "no goroutine is left")
 	channels, err := rdb.Do(context.Background(), rdb.B().PubsubChannels().Build()).AsStrSlice()
 	require.NoError(t, err)
 	require.Empty(t, channels)
@@ -661,12 +661,12 @@ func TestLatchOnACluster(t *testing.T) {
 				require.True(t, set)
 				waits = append(waits, async(func() error { return there.CountDownLatch(name(i)).Await(context.Background()) }))
 			}
-			redistest.Eventually(t, atMost, func() bool { return waiting(t) == names }, "they wait")
+			redistest.Eventually(t, testTimeout, func() bool { return waiting(t) == names }, "they wait")
 			for i := range names {
 				require.NoError(t, here.CountDownLatch(name(i)).CountDown(context.Background()))
 			}
 			for _, result := range waits {
-				require.NoError(t, within(t, result, nowIsNotLong))
+				require.NoError(t, within(t, result, wakeTimeout))
 			}
 			l := here.CountDownLatch("{a}b")
 			_, err := l.TrySetCount(context.Background(), 1)
@@ -681,22 +681,22 @@ func TestLatchOnACluster(t *testing.T) {
 // An Await tells its Trace what it does. It is no hold.
 func TestLatchIsTraced(t *testing.T) {
 	redistest.Parallel(t)
-	var s story
-	b := newBench(t, s.traced())
+	var s traceLines
+	b := newFixture(t, s.traced())
 	l := b.CountDownLatch(b.name)
 	require.NoError(t, l.Await(context.Background()))
-	require.Equal(t, []string{"latch passed"}, s.told())
+	require.Equal(t, []string{"latch passed"}, s.take())
 	b.set(t, l, 1)
 	require.Error(t, l.TryAwait(context.Background(), 0))
-	require.Equal(t, []string{"latch failed: not acquired"}, s.told())
+	require.Equal(t, []string{"latch failed: not acquired"}, s.take())
 	waits := b.awaitAsync(t, l)
 	var lines []string
-	redistest.Eventually(t, atMost, func() bool { // its goroutine may come to that after the process sleeps
-		lines = append(lines, s.told()...)
+	redistest.Eventually(t, testTimeout, func() bool { // its goroutine may come to that after the process sleeps
+		lines = append(lines, s.take()...)
 		return len(lines) > 0
 	}, "it is told")
 	require.NoError(t, l.CountDown(context.Background()))
-	require.NoError(t, within(t, waits, nowIsNotLong))
-	require.Equal(t, []string{"latch waits", "latch passed waiting"}, append(lines, s.told()...))
+	require.NoError(t, within(t, waits, wakeTimeout))
+	require.Equal(t, []string{"latch waits", "latch passed waiting"}, append(lines, s.take()...))
 	require.Zero(t, b.Stats().Acquired)
 }

@@ -19,8 +19,8 @@ import (
 // long is a WithLinger that does not end within a test.
 const long = rlock.DefaultWatchdogTimeout * 10
 
-// pass1 locks and unlocks.
-func pass1(t testing.TB, l rlock.Locker) (ctx context.Context) {
+// lockAndUnlock locks and unlocks.
+func lockAndUnlock(t testing.TB, l rlock.Locker) (ctx context.Context) {
 	t.Helper()
 	ctx, unlock, err := l.Lock(context.Background())
 	require.NoError(t, err)
@@ -33,8 +33,8 @@ func pass1(t testing.TB, l rlock.Locker) (ctx context.Context) {
 func keep(t testing.TB, c *rlock.Client, l rlock.Locker) {
 	t.Helper()
 	before := c.Stats().Idle
-	redistest.Eventually(t, atMost, func() bool {
-		pass1(t, l)
+	redistest.Eventually(t, testTimeout, func() bool {
+		lockAndUnlock(t, l)
 		return c.Stats().Idle > before
 	}, "it is kept")
 }
@@ -43,7 +43,7 @@ func keep(t testing.TB, c *rlock.Client, l rlock.Locker) {
 func TestLinger(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
-	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	var paths []rlock.Path
 	b.Client = newClient(t, s.Client(t), rlock.Options{Trace: &rlock.Trace{
 		Acquired: func(_ context.Context, info rlock.AcquiredInfo) { paths = append(paths, info.Path) },
@@ -67,23 +67,23 @@ func TestLinger(t *testing.T) {
 	require.Equal(t, map[string]int64{owner: 1}, b.fields(t, b.name))
 	require.Zero(t, b.Stats().Holds)
 	require.Equal(t, 1, b.Stats().Idle)
-	pass1(t, b.Mutex(b.name, rlock.WithLinger(d))) // the last handle decides for how long
+	lockAndUnlock(t, b.Mutex(b.name, rlock.WithLinger(d))) // the last handle decides for how long
 	last := time.Now()
-	redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "it ends")
+	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "it ends")
 	require.GreaterOrEqual(t, time.Since(last), d-d/10)
-	redistest.Eventually(t, atMost, func() bool { return b.Stats().Idle == 0 }, "Stats().Idle must return to 0")
+	redistest.Eventually(t, testTimeout, func() bool { return b.Stats().Idle == 0 }, "Stats().Idle must return to 0")
 }
 
 // A kept lock is renewed.
 func TestLingerIsRenewed(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t, rlock.Options{WatchdogTimeout: shortWatchdog})
+	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
 	m := b.Mutex(b.name, rlock.WithLinger(long))
 	keep(t, b.Client, m)
-	pass(shortWatchdog + shortWatchdog/3)
+	sleep(shortWatchdog + shortWatchdog/3)
 	require.True(t, b.exists(t, b.name))
 	kept := b.Stats().Kept
-	pass1(t, m)
+	lockAndUnlock(t, m)
 	require.Equal(t, kept+1, b.Stats().Kept)
 }
 
@@ -101,7 +101,7 @@ func TestLingerIsAskedFor(t *testing.T) {
 	for kind, of := range waiters {
 		t.Run(kind, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			m := b.Mutex(b.name, rlock.WithLinger(long))
 			keep(t, b.Client, m)
 			other := of(newClient(t, b.rdb), b.name)
@@ -112,8 +112,8 @@ func TestLingerIsAskedFor(t *testing.T) {
 			if kind == "lingering" {
 				return
 			}
-			redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) }, "free")
-			pass1(t, m)
+			redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) }, "free")
+			lockAndUnlock(t, m)
 			require.False(t, b.exists(t, b.name), "just after a request, the lock must not be kept")
 			if kind == "fenced" {
 				require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+"}").Error())
@@ -125,7 +125,7 @@ func TestLingerIsAskedFor(t *testing.T) {
 // Somebody may ask while a section is open: its unlock gives the lock up.
 func TestLingerIsAskedForInASection(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name, rlock.WithLinger(long))
 	keep(t, b.Client, m)
 	_, unlock, err := m.Lock(context.Background())
@@ -142,7 +142,7 @@ func TestLingerIsAskedForInASection(t *testing.T) {
 // No message announces a waiter that came before the process had the lock: the process looks for it.
 func TestLingerFindsThoseWhoWaitedBefore(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name, rlock.WithLinger(long))
 	keep(t, b.Client, b.Mutex(b.name+":ear", rlock.WithLinger(long)))
 	_, unlock, err := newClient(t, b.rdb).Mutex(b.name).Lock(context.Background())
@@ -150,14 +150,14 @@ func TestLingerFindsThoseWhoWaitedBefore(t *testing.T) {
 	first := lockAsync(t, m)
 	b.awaitPlace(t, b.name)
 	second := lockAsync(t, newClient(t, b.rdb).Mutex(b.name))
-	redistest.Eventually(t, atMost, func() bool {
+	redistest.Eventually(t, testTimeout, func() bool {
 		n, err := b.do(t, "ZCARD", "rlock_queue:{"+b.name+"}").AsInt64()
 		return err == nil && n == 2
 	}, "both waiters must be in line")
 	require.NoError(t, unlock())
 	got := first.get(t, soon)
 	require.NoError(t, got.err)
-	pass(1100 * time.Millisecond) // longer than a recent wait counts
+	sleep(1100 * time.Millisecond) // longer than a recent wait counts
 	second.stillWaits(t)
 	require.NoError(t, got.unlock())
 	next := second.get(t, soon)
@@ -174,7 +174,7 @@ func TestLingerCostsAWaiterTwoRoundTrips(t *testing.T) {
 	near, far := redistest.StartProxy(t, s.Addr()), redistest.StartProxy(t, s.Addr())
 	one := func(o *rueidis.ClientOption) { o.PipelineMultiplex = -1 } // no round trips for further connections
 	keeper, other := newClient(t, redistest.Dial(t, near.Addr(), one)), newClient(t, redistest.Dial(t, far.Addr(), one))
-	past := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	past := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	past.Client = newClient(t, past.rdb)
 	m := keeper.Mutex(past.name, rlock.WithLinger(long))
 	keep(t, keeper, m)
@@ -191,7 +191,7 @@ func TestLingerCostsAWaiterTwoRoundTrips(t *testing.T) {
 	near.Delay(oneWay)
 	far.Delay(oneWay)
 	began := time.Now()
-	got = lockAsync(t, other.Mutex(past.name)).get(t, atMost)
+	got = lockAsync(t, other.Mutex(past.name)).get(t, testTimeout)
 	require.NoError(t, got.err)
 	require.Less(t, got.at.Sub(began), (1+3)*2*oneWay+oneWay, "one round trip for a free lock, and three more")
 	near.Delay(0)
@@ -202,7 +202,7 @@ func TestLingerCostsAWaiterTwoRoundTrips(t *testing.T) {
 // Waiters that cannot ask (Redisson, older versions) wait for d at most.
 func TestLingerBesideThoseWhoCannotAsk(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	const d = 2 * time.Second
 	m := b.Mutex(b.name, rlock.WithLinger(d))
 	keep(t, b.Client, m)
@@ -224,7 +224,7 @@ func TestLingerBesideThoseWhoCannotAsk(t *testing.T) {
 // The same, however often the process uses the lock meanwhile.
 func TestLingerInUseBesideThoseWhoCannotAsk(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	for kind, of := range map[string]func(c *rlock.Client, name string) rlock.Locker{
 		"mutex":  func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithLinger(long)) },
 		"fenced": func(c *rlock.Client, name string) rlock.Locker { return c.FencedMutex(name, rlock.WithLinger(long)) },
@@ -248,7 +248,7 @@ func TestLingerInUseBesideThoseWhoCannotAsk(t *testing.T) {
 					return
 				case <-time.After(time.Millisecond):
 				}
-				pass1(t, m)
+				lockAndUnlock(t, m)
 				require.Less(t, time.Since(began), watchdog/3+soon, "not told")
 			}
 		})
@@ -258,7 +258,7 @@ func TestLingerInUseBesideThoseWhoCannotAsk(t *testing.T) {
 // A TryLock without a wait announces that it was refused, and the next one finds the lock free.
 func TestLingerAndTryLock(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name, rlock.WithLinger(long))
 	keep(t, b.Client, m)
 	_, unlock, err := m.TryLock(context.Background(), 0)
@@ -266,13 +266,13 @@ func TestLingerAndTryLock(t *testing.T) {
 	other := newClient(t, b.rdb).Mutex(b.name)
 	_, _, err = other.TryLock(context.Background(), 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
-	pass(3 * time.Second) // a holder does not learn of every try
+	sleep(3 * time.Second) // a holder does not learn of every try
 	require.NoError(t, unlock())
 	require.True(t, b.exists(t, b.name), "that was when somebody was inside")
 	_, _, err = other.TryLock(context.Background(), 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 	redistest.Eventually(t, soon, func() bool { return !b.exists(t, b.name) }, "given up")
-	pass1(t, other)
+	lockAndUnlock(t, other)
 }
 
 // Other handles of the same name in the process get the kept lock on their own terms.
@@ -298,7 +298,7 @@ func TestLingerAndOtherHandles(t *testing.T) {
 	} {
 		t.Run(kind, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			keep(t, b.Client, b.Mutex(b.name, rlock.WithLinger(long)))
 			other := of(b.Client, b.name)
 			_, unlock, err := other.TryLock(context.Background(), 0)
@@ -309,7 +309,7 @@ func TestLingerAndOtherHandles(t *testing.T) {
 			}
 			waiter.stillWaits(t)
 			require.NoError(t, unlock())
-			got := waiter.get(t, atMost)
+			got := waiter.get(t, testTimeout)
 			require.NoError(t, got.err)
 			require.NoError(t, got.unlock())
 			if kind == "fenced" {
@@ -321,7 +321,7 @@ func TestLingerAndOtherHandles(t *testing.T) {
 
 // WithLinger conflicts with other options for the duration of a lock.
 func TestLingerRefusesOtherTerms(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	linger := rlock.WithLinger(time.Second)
 	kept, terms := "cannot be kept when nobody holds it", "WithLinger keeps a lock on the usual terms"
 	for _, row := range []struct {
@@ -357,7 +357,7 @@ func TestLingerRefusesOtherTerms(t *testing.T) {
 // With WithAsked as well, a waiter of another process gets the kept lock, and a hold learns of the waiter.
 func TestLingerAndAsked(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	m := b.Mutex(b.name, rlock.WithLinger(long), rlock.WithAsked())
 	keep(t, b.Client, m)
 	ctx, unlock, err := m.Lock(context.Background())
@@ -377,7 +377,7 @@ func TestLingerAndAsked(t *testing.T) {
 // G8: tokens rise from hold to hold across processes, and each is used once.
 func TestLingerTokensRise(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	clients := []*rlock.Client{b.Client, newClient(t, b.rdb)}
 	var (
 		last   int64
@@ -406,9 +406,9 @@ func TestLingerTokensRise(t *testing.T) {
 					t.Error(err)
 				}
 				if c == b.Client {
-					pass(time.Millisecond)
+					sleep(time.Millisecond)
 				} else {
-					pass(1500 * time.Millisecond)
+					sleep(1500 * time.Millisecond)
 				}
 			}
 		})
@@ -430,17 +430,17 @@ func TestLingerEndsWithTheClient(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
-			b := newBench(t)
+			b := newFixture(t)
 			keep(t, b.Client, b.Mutex(b.name, rlock.WithLinger(long)))
 			keep(t, b.Client, b.FencedMutex(b.name+":2", rlock.WithLinger(long)))
 			waiter := lockAsync(t, newClient(t, b.rdb).Mutex(b.name+":3"))
-			require.NoError(t, waiter.get(t, atMost).err)
+			require.NoError(t, waiter.get(t, testTimeout).err)
 			_, unlock, err := b.Mutex(b.name+":4", rlock.WithLinger(long)).Lock(context.Background())
 			require.NoError(t, err)
 			ended := async(func() error { return end(b.Client) })
-			redistest.Eventually(t, atMost, func() bool { return !b.exists(t, b.name) && !b.exists(t, b.name+":2") }, "given up")
+			redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, b.name) && !b.exists(t, b.name+":2") }, "given up")
 			require.NoError(t, unlock())
-			require.NoError(t, within(t, ended, atMost))
+			require.NoError(t, within(t, ended, testTimeout))
 			require.False(t, b.exists(t, b.name+":4"))
 			require.Zero(t, b.Stats().Idle)
 			require.NoError(t, b.do(t, "DEL", "redisson_lock_token:{"+b.name+":2}", b.name+":3").Error())
@@ -452,7 +452,7 @@ func TestLingerEndsWithTheClient(t *testing.T) {
 // inside.
 func TestLingerIsForcedOpen(t *testing.T) {
 	redistest.Parallel(t)
-	b := bareBench(t)
+	b := newBareFixture(t)
 	b.Client = newClient(t, b.rdb, rlock.Options{WatchdogTimeout: shortWatchdog, Trace: &rlock.Trace{
 		Lost: func(context.Context, rlock.LostInfo) { t.Error("a loss was reported") },
 	}})
@@ -471,7 +471,7 @@ func TestLingerIsForcedOpen(t *testing.T) {
 	require.Zero(t, b.Stats().Lost)
 
 	// By the Client itself: at once.
-	redistest.Eventually(t, atMost, func() bool { pass1(t, m); return b.Stats().Idle == 1 }, "kept")
+	redistest.Eventually(t, testTimeout, func() bool { lockAndUnlock(t, m); return b.Stats().Idle == 1 }, "kept")
 	held, err = b.Mutex(b.name).ForceUnlock(context.Background())
 	require.NoError(t, err)
 	require.True(t, held)
@@ -494,7 +494,7 @@ func TestLingerOfADeadProcess(t *testing.T) {
 	require.Error(t, err, "somebody else has it")
 	proxy.BlackHole(false)
 	require.NoError(t, got.unlock())
-	redistest.Eventually(t, atMost, func() bool { return keeper.Stats().Idle == 0 }, "lost")
+	redistest.Eventually(t, testTimeout, func() bool { return keeper.Stats().Idle == 0 }, "lost")
 	require.Zero(t, keeper.Stats().Lost)
 }
 
@@ -502,7 +502,7 @@ func TestLingerOfADeadProcess(t *testing.T) {
 func TestLingerWithoutItsEar(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
-	b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 	b.Client = newClient(t, s.Client(t))
 	m := b.Mutex(b.name, rlock.WithLinger(long))
 	keep(t, b.Client, m)
@@ -534,7 +534,7 @@ func TestLingerWithoutRights(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			redistest.Parallel(t)
 			s := redistest.Start(t)
-			b := bench{rdb: s.Client(t), name: redistest.Name(t)}
+			b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
 			require.NoError(t, b.do(t, append([]string{"ACL", "SETUSER", "app", "reset", "resetchannels", "on", ">secret"}, strings.Fields(rules)...)...).Error())
 			var log bytes.Buffer
 			rdb := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = "app", "secret" })
@@ -542,8 +542,8 @@ func TestLingerWithoutRights(t *testing.T) {
 			require.NoError(t, err)
 			m := c.Mutex(b.name, rlock.WithLinger(long))
 			for range 20 {
-				pass1(t, m)
-				pass(20 * time.Millisecond)
+				lockAndUnlock(t, m)
+				sleep(20 * time.Millisecond)
 			}
 			require.Zero(t, c.Stats().Idle)
 			require.False(t, b.exists(t, b.name))
@@ -579,7 +579,7 @@ func TestLingerOnOtherServers(t *testing.T) {
 			redistest.Parallel(t)
 			rdb := dial(t)
 			o := rlock.Options{PlainPubSub: strings.Contains(name, "plain")}
-			b := bench{rdb: rdb(), name: redistest.Name(t)}
+			b := fixture{rdb: rdb(), name: redistest.Name(t)}
 			b.Client = newClient(t, b.rdb, o)
 			other := newClient(t, rdb(), o)
 			for _, of := range []func(*rlock.Client, string, ...rlock.Option) *rlock.Mutex{(*rlock.Client).Mutex, (*rlock.Client).FencedMutex} {
@@ -590,7 +590,7 @@ func TestLingerOnOtherServers(t *testing.T) {
 					require.NoError(t, got.err)
 					require.NoError(t, got.unlock())
 				}
-				pass(time.Second) // until the names are requested again
+				sleep(time.Second) // until the names are requested again
 			}
 		})
 	}
@@ -599,7 +599,7 @@ func TestLingerOnOtherServers(t *testing.T) {
 // G4: a run of hand-offs ends for kept locks, too: competing processes take turns.
 func TestLingerTakesTurns(t *testing.T) {
 	redistest.Parallel(t)
-	b := newBench(t)
+	b := newFixture(t)
 	clients := []*rlock.Client{b.Client, newClient(t, b.rdb)}
 	for _, c := range clients {
 		keep(t, c, c.Mutex(redistest.Name(t), rlock.WithLinger(long)))
@@ -614,7 +614,7 @@ func TestLingerTakesTurns(t *testing.T) {
 				for time.Now().Before(until) {
 					err := m.Do(context.Background(), func(context.Context) error {
 						inside[i]++
-						pass(time.Millisecond)
+						sleep(time.Millisecond)
 						return nil
 					})
 					if err != nil {

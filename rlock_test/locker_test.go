@@ -79,7 +79,7 @@ func TestDoValueOfAnyLocker(t *testing.T) {
 
 // TryDo runs its function only with the lock, and waits for no longer than it was told to.
 func TestTryDo(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	m, ctx := b.Mutex(b.name), context.Background()
 	mine := errors.New("mine")
 	require.Same(t, mine, m.TryDo(ctx, 0, func(ctx context.Context) error {

@@ -27,30 +27,26 @@ func TestMain(m *testing.M) {
 	redistest.Main(m)
 }
 
-// bench is the fixture of most tests: a lock client on the shared server, a bare client beside it, and a
+// fixture is the fixture of most tests: a lock client on the shared server, a bare client beside it, and a
 // unique name.
-type bench struct {
+type fixture struct {
 	*rlock.Client
 	rdb  rueidis.Client
 	name string
 }
 
-func newBench(t testing.TB, o ...rlock.Options) bench {
+func newFixture(t testing.TB, o ...rlock.Options) fixture {
 	t.Helper()
-	b := bareBench(t)
+	b := newBareFixture(t)
 	b.Client = newClient(t, b.rdb, o...)
 	return b
 }
 
-// benchOptions are the client options of benches: those for RESP2 in tests run by TestBasicsOverRESP2, otherwise none.
-func benchOptions(t testing.TB) []func(*rueidis.ClientOption) {
-	return []func(*rueidis.ClientOption){protocol(strings.HasPrefix(t.Name(), "TestBasicsOverRESP2/"))}
-}
-
-// bareBench is a bench without a lock client.
-func bareBench(t testing.TB) bench {
+// newBareFixture is a fixture without a lock client.
+func newBareFixture(t testing.TB) fixture {
 	t.Helper()
-	return bench{rdb: redistest.Dial(t, redistest.Shared(t), benchOptions(t)...), name: redistest.Name(t)}
+	overRESP2 := strings.HasPrefix(t.Name(), "TestBasicsOverRESP2/")
+	return fixture{rdb: redistest.Dial(t, redistest.Shared(t), protocol(overRESP2)), name: redistest.Name(t)}
 }
 
 // loadScripts loads the scripts that c uses, so that no later call is repeated because of NOSCRIPT.
@@ -116,19 +112,19 @@ func waiting(t testing.TB) (n int) {
 // noCalls waits until the library does nothing in the background for the test: nothing is looked at, given back or asked again.
 func noCalls(t testing.TB) {
 	t.Helper()
-	redistest.Eventually(t, atMost, func() bool { return redistest.Goroutines(engine) == 0 }, "background work must end")
+	redistest.Eventually(t, testTimeout, func() bool { return redistest.Goroutines(engine) == 0 }, "background work must end")
 }
 
 // engine occurs in the stacks of the library's goroutines that send commands to Redis.
 const engine = "go-rlock/rlock/internal/engine."
 
-func (b bench) do(t testing.TB, cmd ...string) rueidis.RedisResult {
+func (b fixture) do(t testing.TB, cmd ...string) rueidis.RedisResult {
 	t.Helper()
 	return b.rdb.Do(context.Background(), b.rdb.B().Arbitrary(cmd...).Build())
 }
 
 // fields returns the lock's hash.
-func (b bench) fields(t testing.TB, name string) map[string]int64 {
+func (b fixture) fields(t testing.TB, name string) map[string]int64 {
 	t.Helper()
 	m, err := b.do(t, "HGETALL", name).AsIntMap()
 	require.NoError(t, err)
@@ -136,31 +132,31 @@ func (b bench) fields(t testing.TB, name string) map[string]int64 {
 }
 
 // awaitFields waits until the lock's hash equals want.
-func (b bench) awaitFields(t testing.TB, name string, want map[string]int64) {
+func (b fixture) awaitFields(t testing.TB, name string, want map[string]int64) {
 	t.Helper()
-	redistest.Eventually(t, atMost, func() bool { return maps.Equal(b.fields(t, name), want) }, "the hash of the lock")
+	redistest.Eventually(t, testTimeout, func() bool { return maps.Equal(b.fields(t, name), want) }, "the hash of the lock")
 }
 
-// loses deletes a lock under its holder. The holder's ctx is cancelled when Redis cannot count its next level.
-func (b bench) loses(t testing.TB, ctx context.Context, m *rlock.Mutex) {
+// loseLock deletes a lock under its holder. The holder's ctx is cancelled when Redis cannot count its next level.
+func (b fixture) loseLock(t testing.TB, ctx context.Context, m *rlock.Mutex) {
 	t.Helper()
 	require.NoError(t, b.do(t, "DEL", m.Name()).Error())
 	_, unlock, err := m.Lock(ctx)
 	require.NoError(t, err, "a re-entry must not ask Redis")
 	select {
 	case <-ctx.Done():
-	case <-time.After(atMost):
+	case <-time.After(testTimeout):
 		require.FailNow(t, "the holder's ctx was not cancelled")
 	}
 	require.ErrorIs(t, unlock(), rlock.ErrLost)
 }
 
-func (b bench) exists(t testing.TB, name string) bool {
+func (b fixture) exists(t testing.TB, name string) bool {
 	t.Helper()
 	n, err := b.do(t, "EXISTS", name).AsInt64()
 	require.NoError(t, err)
 	return n == 1
 }
 
-// aThread is an owner in another process.
-const aThread = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41:1"
+// foreignOwner is an owner in another process.
+const foreignOwner = "9b1f0c1e-6a57-4c0e-8f7d-2f0d8c3b5a41:1"

@@ -67,7 +67,7 @@ func TestErrNotRun(t *testing.T) {
 
 // The Do of every kind of lock says so.
 func TestErrNotRunOfAllKinds(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	run := func(context.Context) error { panic("it runs") }

@@ -205,7 +205,7 @@ func TestOpenedIsClosedInABlackHole(t *testing.T) {
 	_, _, err = c.Mutex("a").Lock(context.Background())
 	require.NoError(t, err)
 	waits := lockAsync(t, c.Mutex("a"))
-	redistest.Eventually(t, atMost, func() bool { return c.Stats().Waiting == 1 }, "it waits")
+	redistest.Eventually(t, testTimeout, func() bool { return c.Stats().Waiting == 1 }, "it waits")
 	proxy.BlackHole(true)
 	require.NoError(t, within(t, async(func() error { c.Close(); return nil }), 15*time.Second))
 	require.ErrorIs(t, waits.get(t, soon).err, rlock.ErrClosed)

@@ -65,7 +65,7 @@ var pairKinds = map[string]struct {
 
 // pair is a lock with two options, in one process, and the same lock in another one.
 type pair struct {
-	bench
+	fixture
 	m     *rlock.Mutex
 	rival *rlock.Mutex
 	has   map[string]bool
@@ -98,7 +98,7 @@ var optionEffects = map[string]func(t *testing.T, p *pair){
 	"WithLease": func(t *testing.T, p *pair) {
 		_, unlock := p.lock(t)
 		before := p.pttl(t, p.name)
-		pass(shortWatchdog * 2 / 5) // a renewal would have come
+		sleep(shortWatchdog * 2 / 5) // a renewal would have come
 		require.Less(t, p.pttl(t, p.name), before-shortWatchdog/4, "not renewed")
 		require.NoError(t, unlock())
 	},
@@ -112,7 +112,7 @@ var optionEffects = map[string]func(t *testing.T, p *pair){
 		require.Greater(t, left, least)
 		require.LessOrEqual(t, left, most)
 		if !p.has["WithMaxHold"] {
-			pass(pairWatchdog + pairWatchdog/4)
+			sleep(pairWatchdog + pairWatchdog/4)
 			require.NoError(t, ctx.Err(), "it is renewed")
 			require.LessOrEqual(t, p.pttl(t, p.name), most)
 		}
@@ -123,7 +123,7 @@ var optionEffects = map[string]func(t *testing.T, p *pair){
 		ctx, unlock := p.lock(t)
 		select {
 		case <-ctx.Done():
-		case <-time.After(atMost):
+		case <-time.After(testTimeout):
 			require.FailNow(t, "it is held for ever")
 		}
 		require.GreaterOrEqual(t, time.Since(began), pairMaxHold)
@@ -136,8 +136,8 @@ var optionEffects = map[string]func(t *testing.T, p *pair){
 		began := time.Now()
 		_, unlock := p.lock(t)
 		require.NoError(t, unlock())
-		require.Less(t, time.Since(began), atMost)
-		got := lockAsync(t, p.rival).get(t, atMost)
+		require.Less(t, time.Since(began), testTimeout)
+		got := lockAsync(t, p.rival).get(t, testTimeout)
 		require.NoError(t, got.err)
 		require.GreaterOrEqual(t, got.at.Sub(began), pairMinHold, "taken for that long")
 		require.NoError(t, got.unlock())
@@ -160,13 +160,13 @@ var optionEffects = map[string]func(t *testing.T, p *pair){
 		waiter := lockAsync(t, p.rival)
 		awaitAsked(t, ctx)
 		require.NoError(t, unlock())
-		got := waiter.get(t, atMost)
+		got := waiter.get(t, testTimeout)
 		require.NoError(t, got.err)
 		require.NoError(t, got.unlock())
 	},
 	"WithLinger": func(t *testing.T, p *pair) {
 		keep(t, p.Client, p.m)
-		got := lockAsync(t, p.rival).get(t, atMost)
+		got := lockAsync(t, p.rival).get(t, testTimeout)
 		require.NoError(t, got.err)
 		require.NoError(t, got.unlock())
 	},
@@ -241,8 +241,8 @@ func TestOptionsInPairs(t *testing.T) {
 				fits := kinds[first][column] && kinds[second][column] && !not[first][second]
 				for _, effect := range []string{first, second} {
 					t.Run(fmt.Sprintf("%s/%s,%s/%s", kind, first, second, effect), func(t *testing.T) {
-						virtual(t, func(t *testing.T, b bench) {
-							p := &pair{bench: b, has: map[string]bool{first: true, second: true}}
+						virtual(t, func(t *testing.T, b fixture) {
+							p := &pair{fixture: b, has: map[string]bool{first: true, second: true}}
 							p.m = of.m(p.Client, p.name, options[first], options[second])
 							p.rival = of.rival(newClient(t, p.rdb), p.name)
 							if fits {
@@ -262,7 +262,7 @@ func TestOptionsInPairs(t *testing.T) {
 
 // The same table says which options permits and members of a quorum take.
 func TestOptionsOfOtherKinds(t *testing.T) {
-	b := newBench(t)
+	b := newFixture(t)
 	kinds, _ := optionTable(t)
 	ctx := context.Background()
 	_, err := b.PermitSemaphore(b.name+":permits").TrySetPermits(ctx, 1)

@@ -10,10 +10,10 @@ import (
 )
 
 // virtual runs a test that waits for leases, and for which no server matters: on an in-memory Redis, and in virtual time.
-func virtual(t *testing.T, test func(t *testing.T, b bench), o ...rlock.Options) {
+func virtual(t *testing.T, test func(t *testing.T, b fixture), o ...rlock.Options) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		b := bench{rdb: rlocktest.New(t).Redis(), name: redistest.Name(t)}
+		b := fixture{rdb: rlocktest.New(t).Redis(), name: redistest.Name(t)}
 		b.Client = newClient(t, b.rdb, o...)
 		test(t, b)
 	})

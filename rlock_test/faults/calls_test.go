@@ -103,16 +103,16 @@ func returned(t testing.TB, c <-chan error, within time.Duration) error {
 // tellSlack is how late a ctx may be cancelled in a process that has not stalled.
 const tellSlack = 200 * time.Millisecond
 
-// tidings record when the ctx of a hold was cancelled, and the stalls of this process before.
-type tidings struct {
+// cancellation record when the ctx of a hold was cancelled, and the stalls of this process before.
+type cancellation struct {
 	at     chan time.Time
 	stalls stalls
 	noted  chan struct{} // closed when the last stall is recorded
 }
 
-// tellOf records the moment at which ctx is cancelled.
-func tellOf(ctx context.Context) *tidings {
-	c := &tidings{at: make(chan time.Time, 1), noted: make(chan struct{})}
+// cancellationOf records the moment at which ctx is cancelled.
+func cancellationOf(ctx context.Context) *cancellation {
+	c := &cancellation{at: make(chan time.Time, 1), noted: make(chan struct{})}
 	context.AfterFunc(ctx, func() { c.at <- time.Now() })
 	go func() { // ends when ctx is done
 		defer close(c.noted)
@@ -126,15 +126,15 @@ func tellOf(ctx context.Context) *tidings {
 
 // by requires that the ctx is cancelled by then, or at most slack later; if then is the lease's end, this is G2.
 // Time in which the machine did not run the process does not count.
-func (c *tidings) by(t testing.TB, then time.Time, slack time.Duration) {
+func (c *cancellation) by(t testing.TB, then time.Time, slack time.Duration) {
 	t.Helper()
 	select {
 	case at := <-c.at:
 		<-c.noted
 		late, _ := c.stalls.clear(span{then, at})
 		require.LessOrEqual(t, late, slack, "ctx cancelled %v too late", at.Sub(then))
-	case <-time.After(time.Until(then) + slack + prompt):
-		require.FailNow(t, "ctx not cancelled", "%v after its bound", slack+prompt)
+	case <-time.After(time.Until(then) + slack + promptly):
+		require.FailNow(t, "ctx not cancelled", "%v after its bound", slack+promptly)
 	}
 }
 
@@ -149,5 +149,5 @@ func ended(t testing.TB, ctx context.Context, within time.Duration) {
 	}
 }
 
-// pass lets time pass, for tests of time itself.
-func pass(d time.Duration) { <-time.After(d) }
+// sleep lets time sleep, for tests of time itself.
+func sleep(d time.Duration) { <-time.After(d) }

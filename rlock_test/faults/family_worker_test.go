@@ -256,7 +256,7 @@ func (w *familyWorker) run() {
 		}
 		familyTurns[w.kind](w)
 		w.turns.RUnlock()
-		pass(w.duration(w.plan.Rest))
+		sleep(w.duration(w.plan.Rest))
 	}
 }
 

@@ -103,7 +103,7 @@ func (s *grantScene) passes(t *testing.T, from granted, to *grantClient, within 
 // leavesNothing requires that no key, queue place or channel is left (G5).
 func (s *grantScene) leavesNothing(t *testing.T) {
 	t.Helper()
-	redistest.Eventually(t, 2*prompt, func() bool {
+	redistest.Eventually(t, 2*promptly, func() bool {
 		keys, err := do(t, s.rdb, "EXISTS", s.name, queueOf(s.name)).AsInt64()
 		channels, err2 := do(t, s.rdb, "PUBSUB", "CHANNELS", "*{"+s.name+"}*").AsStrSlice()
 		return err == nil && err2 == nil && keys == 0 && len(channels) == 0

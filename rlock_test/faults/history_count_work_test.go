@@ -114,18 +114,18 @@ func (w *familyWorker) useSemaphore() {
 	case dice < 25:
 		n := 1 - 2*w.rng.Int64N(2)
 		w.giveBack(n, s.AddPermits)
-		pass(w.duration(w.plan.Step))
+		sleep(w.duration(w.plan.Step))
 		w.giveBack(-n, s.AddPermits)
 	case dice < 30 && w.plan.Peer == "p1":
 		n, _ := w.call(permDrain, 0, func() (int64, error) { return s.Drain(w.some(20)) })
-		pass(w.duration(w.plan.Step))
+		sleep(w.duration(w.plan.Step))
 		for ; n > 0; n -= countMost {
 			w.giveBack(min(n, countMost), s.Release)
 		}
 	default:
 		n := 1 + w.rng.Int64N(countMost)
 		if _, ok := w.call(permAcquire, n, func() (int64, error) { return 0, w.acquire(s, n) }); ok {
-			pass(w.duration(w.plan.Step))
+			sleep(w.duration(w.plan.Step))
 			if n > 1 && w.chance(30) {
 				w.giveBack(1, s.Release)
 				n--

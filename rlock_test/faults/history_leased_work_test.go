@@ -25,7 +25,7 @@ func (w *familyWorker) usePermits() {
 	case dice < 6 && first:
 		n := 1 - 2*w.rng.Int64N(2)
 		w.giveBack(n, s.AddPermits)
-		pass(w.duration(w.plan.Step))
+		sleep(w.duration(w.plan.Step))
 		w.giveBack(-n, s.AddPermits)
 	case dice < 20:
 		w.meddle(s)
@@ -71,7 +71,7 @@ func (w *familyWorker) hold(n int) {
 		case <-ctx.Done():
 			timer.Stop()
 			if deaf {
-				pass(w.duration(w.plan.Step))
+				sleep(w.duration(w.plan.Step))
 			}
 		}
 	}
@@ -127,7 +127,7 @@ func (w *familyWorker) meddle(s *rlock.PermitSemaphore) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	rdb := w.rdbs[0]
-	ids, err := rdb.Do(ctx, rdb.B().Zrange().Key(leasedKey(w.kind)).Min("0").Max("-1").Build().Pin()).AsStrSlice() // pinned as in histBench.look
+	ids, err := rdb.Do(ctx, rdb.B().Zrange().Key(leasedKey(w.kind)).Min("0").Max("-1").Build().Pin()).AsStrSlice() // pinned as in historyRun.look
 	if err != nil || len(ids) == 0 {
 		return
 	}

@@ -19,9 +19,9 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// histBench is one run: a server behind proxies, workers of this process and other processes as their
+// historyRun is one run: a server behind proxies, workers of this process and other processes as their
 // clients, and an observer that reads the keys directly.
-type histBench struct {
+type historyRun struct {
 	t       *testing.T
 	plan    histPlan
 	server  *redistest.Server
@@ -35,10 +35,10 @@ type histBench struct {
 	watched func()          // stops the observer
 }
 
-// newHistBench starts a run with the given numbers of clients in this process and of other processes.
-func newHistBench(t *testing.T, plan histPlan, clients, processes int, args ...string) *histBench {
+// newHistoryRun starts a run with the given numbers of clients in this process and of other processes.
+func newHistoryRun(t *testing.T, plan histPlan, clients, processes int, args ...string) *historyRun {
 	t.Helper()
-	b := &histBench{t: t, server: redistest.Start(t, args...), log: newHistLog()}
+	b := &historyRun{t: t, server: redistest.Start(t, args...), log: newHistLog()}
 	plan.Dir = t.TempDir()
 	for i, name := range plan.Names {
 		if i%2 == 0 && plan.Kind == "" {
@@ -81,7 +81,7 @@ func newHistBench(t *testing.T, plan histPlan, clients, processes int, args ...s
 }
 
 // observe reads the keys in turn, until watched is called.
-func (b *histBench) observe() {
+func (b *historyRun) observe() {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	b.watched = func() {
@@ -104,7 +104,7 @@ func (b *histBench) observe() {
 	}()
 }
 
-func (b *histBench) look(ctx context.Context, name string) {
+func (b *historyRun) look(ctx context.Context, name string) {
 	e := histEntry{Kind: histLook, Name: name, Call: histNow()}
 	// Pinned, since rueidis repeats it when a connection is lost, and may recycle it while it still writes it to the old one.
 	reply := b.direct.Do(ctx, b.direct.B().Hgetall().Key(name).Build().Pin())
@@ -133,7 +133,7 @@ func (b *histBench) look(ctx context.Context, name string) {
 const histPatience = 2 * time.Minute
 
 // goOn waits until enough is true of the tallies of this process's workers.
-func (b *histBench) goOn(enough func(histTally) bool) {
+func (b *historyRun) goOn(enough func(histTally) bool) {
 	b.t.Helper()
 	redistest.Eventually(b.t, histPatience, func() bool {
 		var total histTally // without the witness's maps, which belong to the workers
@@ -158,7 +158,7 @@ func (b *histBench) goOn(enough func(histTally) bool) {
 }
 
 // missed is a lower bound of the witness's lost updates so far.
-func (b *histBench) missed() (n int64) {
+func (b *historyRun) missed() (n int64) {
 	b.t.Helper()
 	for i, name := range b.plan.Names {
 		var written int64 // read first: a concurrent write lowers the result
@@ -175,7 +175,7 @@ func (b *histBench) missed() (n int64) {
 }
 
 // forgeries counts the refused hand-offs for which the clients of this process got a forged success.
-func (b *histBench) forgeries() (n int64) {
+func (b *historyRun) forgeries() (n int64) {
 	for _, c := range b.crews {
 		c.log.mu.Lock()
 		n += c.log.forged
@@ -185,7 +185,7 @@ func (b *histBench) forgeries() (n int64) {
 }
 
 // soFar returns the entries of this process's workers.
-func (b *histBench) soFar() (all []histEntry) {
+func (b *historyRun) soFar() (all []histEntry) {
 	for _, c := range b.crews {
 		c.log.mu.Lock()
 		all = append(all, c.log.entries...)
@@ -195,7 +195,7 @@ func (b *histBench) soFar() (all []histEntry) {
 }
 
 // seen counts the entries of a kind by this process's workers.
-func (b *histBench) seen(kind histKind) (n int) {
+func (b *historyRun) seen(kind histKind) (n int) {
 	for _, e := range b.soFar() {
 		if e.Kind == kind {
 			n++
@@ -205,7 +205,7 @@ func (b *histBench) seen(kind histKind) (n int) {
 }
 
 // kept counts the acquisitions of kept locks by the clients of this process.
-func (b *histBench) kept() (n uint64) {
+func (b *historyRun) kept() (n uint64) {
 	for _, c := range b.clients {
 		n += c.Stats().Kept
 	}
@@ -213,11 +213,11 @@ func (b *histBench) kept() (n uint64) {
 }
 
 // handsOff reports whether every client must have handed locks off.
-func (b *histBench) handsOff() bool { return b.plan.Kind == "" && b.plan.Workers > 2 && !b.plan.Spoken }
+func (b *historyRun) handsOff() bool { return b.plan.Kind == "" && b.plan.Workers > 2 && !b.plan.Spoken }
 
 // end stops the workers and returns their reports. It first waits for hand-offs of each client, some of which may
 // be refused, or lost by the nemesis.
-func (b *histBench) end() []histReport {
+func (b *historyRun) end() []histReport {
 	b.t.Helper()
 	for i, n := range b.handOff {
 		redistest.Eventually(b.t, histPatience, func() bool { return !b.handsOff() || n.Load() >= 10 }, fmt.Sprintf("client %d: hand-offs", i))
@@ -247,7 +247,7 @@ func (b *histBench) end() []histReport {
 }
 
 // clean asserts that a run has left nothing, and that each lock can be acquired at once.
-func (b *histBench) clean() {
+func (b *historyRun) clean() {
 	b.t.Helper()
 	// A release that did not reach Redis is repeated until the lease ends.
 	redistest.Eventually(b.t, 10*time.Second+2*b.plan.Watchdog, func() bool {
@@ -275,7 +275,7 @@ func (b *histBench) clean() {
 }
 
 // check asserts that the history is that of a correct lock, and that the witness lost no updates.
-func (b *histBench) check(reports []histReport) {
+func (b *historyRun) check(reports []histReport) {
 	b.t.Helper()
 	total := b.sum(reports)
 	history := histMerge(append(reports, b.log.report())...)
@@ -296,7 +296,7 @@ func (b *histBench) check(reports []histReport) {
 }
 
 // verdict asserts the checker's result, and explains an unexpected rejection.
-func (b *histBench) verdict(want porcupine.CheckResult, history []histEntry) {
+func (b *historyRun) verdict(want porcupine.CheckResult, history []histEntry) {
 	b.t.Helper()
 	got := histCheck(b.plan.model(), history)
 	explained := ""
@@ -306,7 +306,7 @@ func (b *histBench) verdict(want porcupine.CheckResult, history []histEntry) {
 	require.Equal(b.t, want, got, explained)
 }
 
-func (b *histBench) sum(reports []histReport) histTally {
+func (b *historyRun) sum(reports []histReport) histTally {
 	total := newHistTally()
 	for _, r := range reports {
 		total.Sections += r.Tally.Sections
@@ -337,7 +337,7 @@ func (b *histBench) sum(reports []histReport) histTally {
 }
 
 // lost counts the witness's lost updates.
-func (b *histBench) lost(total histTally) int64 {
+func (b *historyRun) lost(total histTally) int64 {
 	b.t.Helper()
 	var lost int64
 	for i, name := range b.plan.Names {

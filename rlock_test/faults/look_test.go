@@ -19,7 +19,7 @@ func subscribers(t testing.TB, node rueidis.Client, name string, sharded bool) i
 	if sharded {
 		what = "SHARDNUMSUB"
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), prompt)
+	ctx, cancel := context.WithTimeout(context.Background(), promptly)
 	defer cancel()
 	lock, rw := "redisson_lock__channel:{"+name+"}", "redisson_rwlock:{"+name+"}"
 	n, err := node.Do(ctx, node.B().Arbitrary("PUBSUB", what, lock, rw).Build()).AsIntMap()
@@ -64,5 +64,5 @@ func queued(t testing.TB, rdb rueidis.Client, name string) []string {
 // awaitQueued waits until n processes have a place in the queue.
 func awaitQueued(t testing.TB, rdb rueidis.Client, name string, n int) {
 	t.Helper()
-	redistest.Eventually(t, prompt, func() bool { return len(queued(t, rdb, name)) == n }, "places in the queue")
+	redistest.Eventually(t, promptly, func() bool { return len(queued(t, rdb, name)) == n }, "places in the queue")
 }

@@ -13,7 +13,7 @@ import (
 
 // mixNemesis carries out a schedule of faults.
 type mixNemesis struct {
-	*histBench
+	*historyRun
 
 	gates    []*mixGate   // one per proxy
 	number   int          // of the key to delete next
@@ -55,8 +55,8 @@ func (s *mixStrike) hook(cmd []string) redistest.Action {
 	return redistest.Pass
 }
 
-func newMixNemesis(b *histBench) *mixNemesis {
-	n := &mixNemesis{histBench: b}
+func newMixNemesis(b *historyRun) *mixNemesis {
+	n := &mixNemesis{historyRun: b}
 	for _, p := range b.proxies {
 		g := &mixGate{handOffs: &n.handOffs}
 		p.OnRequest(func(cmd []string) redistest.Action { return g.hook(g.request.Load(), cmd) })
@@ -73,12 +73,12 @@ func (n *mixNemesis) run(network, server []mixStep) {
 	wg.Go(func() {
 		for _, s := range network {
 			n.strikeNetwork(s)
-			pass(s.Rest)
+			sleep(s.Rest)
 		}
 	})
 	for _, s := range server {
 		n.strikeServer(s)
-		pass(s.Rest)
+		sleep(s.Rest)
 	}
 	wg.Wait()
 }
@@ -99,12 +99,12 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 	p, g := n.proxies[s.Proxy], n.gates[s.Proxy]
 	request := func(meant func([]string) bool, nth int, a redistest.Action) {
 		g.request.Store(&mixStrike{meant: meant, n: nth, act: a})
-		pass(s.For)
+		sleep(s.For)
 		g.request.Store(nil)
 	}
 	reply := func(meant func([]string) bool, nth int, a redistest.Action) {
 		g.reply.Store(&mixStrike{meant: meant, n: nth, act: a})
-		pass(s.For)
+		sleep(s.For)
 		g.reply.Store(nil)
 	}
 	if n.strikeSpoken(s, request, reply) {
@@ -113,7 +113,7 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 	switch s.Fault {
 	case "delay":
 		p.Delay(time.Duration(s.N) * 5 * time.Millisecond)
-		pass(s.For)
+		sleep(s.For)
 		p.Delay(0)
 	case "cut":
 		p.CutAll()
@@ -160,12 +160,12 @@ func (n *mixNemesis) strikeNetwork(s mixStep) {
 		p.Release()
 	case "black hole":
 		p.BlackHole(true)
-		pass(s.For)
+		sleep(s.For)
 		p.BlackHole(false)
 	case "refused":
 		p.Refuse(true)
 		p.CutAll()
-		pass(s.For)
+		sleep(s.For)
 		p.Refuse(false)
 	case "-LOADING":
 		request(mixScript, 0, redistest.Fail("LOADING Redis is loading the dataset in memory"))
@@ -190,11 +190,11 @@ func (n *mixNemesis) strikeServer(s mixStep) {
 		histFor(s.For, 5*time.Millisecond, func() { n.ask("SCRIPT", "FLUSH") })
 	case "short stop", "long stop":
 		n.server.Pause()
-		pass(s.For)
+		sleep(s.For)
 		n.server.Resume()
 	case "crash":
 		n.server.Kill()
-		pass(s.For)
+		sleep(s.For)
 		n.server.Restart()
 	case "delete":
 		redistest.Eventually(n.t, 10*time.Second, func() bool { return n.ask("PING") }, "the server must answer")

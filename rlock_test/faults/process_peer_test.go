@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// prompt is how long a loaded machine may take for a step without waiting: a message, a
+	// promptly is how long a loaded machine may take for a step without waiting: a message, a
 	// command, a due timer.
-	prompt = 2 * time.Second
+	promptly = 2 * time.Second
 	// afterLease is how soon after the lease of a dead holder the next waiter must have the lock.
-	afterLease = prompt
+	afterLease = promptly
 )
 
 // peerMain is a lock client in its own process. Its arguments are the server's address and the watchdog

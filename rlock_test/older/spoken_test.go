@@ -16,7 +16,7 @@ const mute = 3 * time.Second
 
 // spokenTo tests holders of this version with WithAsked, WithLinger or a ticket, beside waiting older versions that know
 // none of these: they see an ordinary holder.
-func spokenTo(t *testing.T, f *fleet) {
+func spokenTo(t *testing.T, f *upgrade) {
 	const watchdog = 3 * time.Second
 	c, err := rlock.New(redistest.Dial(t, f.addrs[0]), rlock.Options{WatchdogTimeout: watchdog})
 	require.NoError(t, err)

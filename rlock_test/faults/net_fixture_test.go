@@ -26,8 +26,8 @@ const netSlack = 2 * time.Second
 // netGivesUp is how long rueidis keeps a silent connection; docs/guarantees.md says about 10 s.
 const netGivesUp = 10 * time.Second
 
-// netBench is a lock client behind a faulty network, beside clients with a direct connection to Redis.
-type netBench struct {
+// netFixture is a lock client behind a faulty network, beside clients with a direct connection to Redis.
+type netFixture struct {
 	server *redistest.Server
 	proxy  *redistest.Proxy // nil if the test brings its own network
 	lock   *rlock.Client    // through the network
@@ -37,24 +37,24 @@ type netBench struct {
 	name   string
 }
 
-func newNetBench(t *testing.T, o rlock.Options, mod ...func(*rueidis.ClientOption)) *netBench {
+func newNetFixture(t *testing.T, o rlock.Options, mod ...func(*rueidis.ClientOption)) *netFixture {
 	t.Helper()
-	return netBenchOn(t, redistest.Start(t), o, mod...)
+	return netFixtureOn(t, redistest.Start(t), o, mod...)
 }
 
-// netBenchOn is newNetBench on an existing server.
-func netBenchOn(t *testing.T, s *redistest.Server, o rlock.Options, mod ...func(*rueidis.ClientOption)) *netBench {
+// netFixtureOn is newNetFixture on an existing server.
+func netFixtureOn(t *testing.T, s *redistest.Server, o rlock.Options, mod ...func(*rueidis.ClientOption)) *netFixture {
 	t.Helper()
 	proxy := redistest.StartProxy(t, s.Addr())
-	b := netBenchVia(t, s, proxy.Addr(), o, mod...)
+	b := netFixtureVia(t, s, proxy.Addr(), o, mod...)
 	b.proxy = proxy
 	return b
 }
 
-// netBenchVia is netBenchOn with the caller's own network, at addr, in front of the server.
-func netBenchVia(t *testing.T, s *redistest.Server, addr string, o rlock.Options, mod ...func(*rueidis.ClientOption)) *netBench {
+// netFixtureVia is netBenchOn with the caller's own network, at addr, in front of the server.
+func netFixtureVia(t *testing.T, s *redistest.Server, addr string, o rlock.Options, mod ...func(*rueidis.ClientOption)) *netFixture {
 	t.Helper()
-	b := &netBench{server: s, direct: s.Client(t), name: redistest.Name(t), conns: &netConns{}}
+	b := &netFixture{server: s, direct: s.Client(t), name: redistest.Name(t), conns: &netConns{}}
 	b.lock = newClient(t, redistest.Dial(t, addr, append(mod, b.conns.record)...), o)
 	b.other = newClient(t, b.direct, o)
 	b.warmUp(t)
@@ -63,7 +63,7 @@ func netBenchVia(t *testing.T, s *redistest.Server, addr string, o rlock.Options
 }
 
 // warmUp runs every script of a lock, so that no later call is repeated because of NOSCRIPT.
-func (b *netBench) warmUp(t *testing.T) {
+func (b *netFixture) warmUp(t *testing.T) {
 	t.Helper()
 	m := b.lock.Mutex(b.name + ":warm")
 	require.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
@@ -73,32 +73,32 @@ func (b *netBench) warmUp(t *testing.T) {
 }
 
 // fields returns the lock's hash.
-func (b *netBench) fields(t testing.TB) map[string]int64 {
+func (b *netFixture) fields(t testing.TB) map[string]int64 {
 	t.Helper()
 	return owners(t, b.direct, b.name)
 }
 
 // counts waits until the count in Redis equals the hold's open levels.
-func (b *netBench) counts(t testing.TB, hold context.Context, levels int64) {
+func (b *netFixture) counts(t testing.TB, hold context.Context, levels int64) {
 	t.Helper()
 	want := map[string]int64{rlock.Owner(hold): levels}
 	redistest.Eventually(t, netSlack, func() bool { return maps.Equal(b.fields(t), want) }, "the count in Redis must equal the open levels")
 }
 
 // forLonger returns a handle whose longer lease makes each re-entry send a command.
-func (b *netBench) forLonger() *rlock.Mutex { return b.lock.Mutex(b.name, rlock.WithLease(time.Hour)) }
+func (b *netFixture) forLonger() *rlock.Mutex { return b.lock.Mutex(b.name, rlock.WithLease(time.Hour)) }
 
-func (b *netBench) free(t testing.TB) bool { return !exists(t, b.direct, b.name) }
+func (b *netFixture) free(t testing.TB) bool { return !exists(t, b.direct, b.name) }
 
 // excluded checks G1 with a second client, which must not get the lock now.
-func (b *netBench) excluded(t testing.TB) {
+func (b *netFixture) excluded(t testing.TB) {
 	t.Helper()
 	_, _, err := b.other.Mutex(b.name).TryLock(context.Background(), 0)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
 }
 
 // becomesFree checks G5 with a second client, which must get the lock in time.
-func (b *netBench) becomesFree(t testing.TB, within time.Duration) {
+func (b *netFixture) becomesFree(t testing.TB, within time.Duration) {
 	t.Helper()
 	_, unlock, err := b.other.Mutex(b.name).TryLock(context.Background(), within)
 	require.NoError(t, err)
@@ -106,14 +106,14 @@ func (b *netBench) becomesFree(t testing.TB, within time.Duration) {
 }
 
 // awaitSubscribers waits until n connections listen for the lock's unlock.
-func (b *netBench) awaitSubscribers(t testing.TB, n int) {
+func (b *netFixture) awaitSubscribers(t testing.TB, n int) {
 	t.Helper()
 	awaitSubscribers(t, b.direct, b.name, false, n, netGivesUp+netSlack)
 }
 
-// leavesNothing checks G5 for all of the bench's locks: no key, no subscription. After a call that did not
+// leavesNothing checks G5 for all locks of the fixture: no key, no subscription. After a call that did not
 // reach Redis, the library cleans up within seconds, or the lease expires.
-func (b *netBench) leavesNothing(t testing.TB) {
+func (b *netFixture) leavesNothing(t testing.TB) {
 	if t.Failed() {
 		return
 	}
