@@ -25,7 +25,7 @@ import (
 // proxied is a process whose goroutines hand a lock on, behind a network that fails, and another process
 // beside it.
 type proxied struct {
-	fixture   // Client is behind the network, rdb is not
+	fixture // Client is behind the network, rdb is not
 	server  *redistest.Server
 	proxy   *redistest.Proxy
 	other   *rlock.Client
@@ -66,7 +66,9 @@ func (r *proxied) Mutex(name string, o ...rlock.Option) *rlock.Mutex {
 }
 
 // nthHandOff does a with the n-th release that names the next owner; 0: with each.
-func (r *proxied) nthHandOff(n int, a redistest.Action) redistest.Hook { return r.nthRelease(n, true, a) }
+func (r *proxied) nthHandOff(n int, a redistest.Action) redistest.Hook {
+	return r.nthRelease(n, true, a)
+}
 
 // nthRelease does a with the n-th of the releases that name the next owner, or of the others; 0: with each.
 func (r *proxied) nthRelease(n int, handsOff bool, a redistest.Action) redistest.Hook {

@@ -28,7 +28,9 @@ func (w hierarchy) whole() *rlock.RWMutex { return w.client.RWMutex(w.root) }
 func (w hierarchy) aisle(i int) *rlock.RWMutex {
 	return w.client.RWMutex(fmt.Sprintf("%s:aisle:%d", w.root, i))
 }
-func (w hierarchy) shelf(i int) *rlock.Mutex      { return w.client.Mutex(fmt.Sprintf("%s:shelf:%d", w.root, i)) }
+func (w hierarchy) shelf(i int) *rlock.Mutex {
+	return w.client.Mutex(fmt.Sprintf("%s:shelf:%d", w.root, i))
+}
 func (w hierarchy) change(shelf int) rlock.Locker { return rlock.All(w.whole().Read(), w.shelf(shelf)) }
 
 // changeIn is change with an aisle in between, and changeAisle is for all that is in one.

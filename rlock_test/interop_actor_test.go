@@ -74,8 +74,8 @@ func requireWaiting(t testing.TB, events <-chan event) {
 type goActor struct {
 	client *rlock.Client
 
-	mu   sync.Mutex // guards the following
-	held []lockResult  // outermost first
+	mu   sync.Mutex   // guards the following
+	held []lockResult // outermost first
 }
 
 func newGoActor(c *rlock.Client) *goActor { return &goActor{client: c} }

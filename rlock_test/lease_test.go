@@ -18,7 +18,7 @@ const (
 	// shortWatchdog is for holds that have to be seen renewed. A renewal that is due has two thirds of it left, and a
 	// loaded machine may stop a process for the better part of a second.
 	shortWatchdog = 3 * time.Second
-	testTimeout        = time.Minute // no test waits that long
+	testTimeout   = time.Minute // no test waits that long
 )
 
 func (b fixture) pttl(t testing.TB, name string) time.Duration {

@@ -20,9 +20,9 @@ import (
 // twoClients are two Clients of one process. The network of the first one can fall silent.
 type twoClients struct {
 	fixture // Client is the first one, rdb is not behind the network
-	other *rlock.Client
-	third *rlock.Client // for a quorum
-	proxy *redistest.Proxy
+	other   *rlock.Client
+	third   *rlock.Client // for a quorum
+	proxy   *redistest.Proxy
 }
 
 // newTwoClients has the connections open and the scripts loaded.

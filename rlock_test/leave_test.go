@@ -16,7 +16,7 @@ import (
 // leavingCallers is a process whose callers leave while Redis is asked.
 type leavingCallers struct {
 	fixture // Client is behind the network, rdb is not
-	proxy *redistest.Proxy
+	proxy   *redistest.Proxy
 }
 
 func newLeavingCallers(t *testing.T, way func(*rueidis.ClientOption)) *leavingCallers {

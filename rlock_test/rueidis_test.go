@@ -34,9 +34,9 @@ func nthScript(n int32, action redistest.Action) redistest.Hook {
 // expiring is a client whose connections live for 3 s, behind a proxy.
 type expiring struct {
 	fixture // past the proxy
-	proxy *redistest.Proxy
-	lock  *rlock.Client // through it
-	ends  time.Time     // of the first connection
+	proxy   *redistest.Proxy
+	lock    *rlock.Client // through it
+	ends    time.Time     // of the first connection
 }
 
 func newExpiring(t *testing.T) expiring {

@@ -213,7 +213,9 @@ func (b *historyRun) kept() (n uint64) {
 }
 
 // handsOff reports whether every client must have handed locks off.
-func (b *historyRun) handsOff() bool { return b.plan.Kind == "" && b.plan.Workers > 2 && !b.plan.Spoken }
+func (b *historyRun) handsOff() bool {
+	return b.plan.Kind == "" && b.plan.Workers > 2 && !b.plan.Spoken
+}
 
 // end stops the workers and returns their reports. It first waits for hand-offs of each client, some of which may
 // be refused, or lost by the nemesis.

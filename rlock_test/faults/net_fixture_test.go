@@ -86,7 +86,9 @@ func (b *netFixture) counts(t testing.TB, hold context.Context, levels int64) {
 }
 
 // forLonger returns a handle whose longer lease makes each re-entry send a command.
-func (b *netFixture) forLonger() *rlock.Mutex { return b.lock.Mutex(b.name, rlock.WithLease(time.Hour)) }
+func (b *netFixture) forLonger() *rlock.Mutex {
+	return b.lock.Mutex(b.name, rlock.WithLease(time.Hour))
+}
 
 func (b *netFixture) free(t testing.TB) bool { return !exists(t, b.direct, b.name) }
 
