@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/kinds"
 	"github.com/go-rlock/rlock/lua"
@@ -195,7 +193,7 @@ func (m *Spec) askEach(fields []string, own func(tag uint64)) (heard int, err er
 // askOne asks one owner and returns the number of processes that heard: at least one where Redis does not say.
 func (c *Engine) askOne(id, what string, tag uint64) (heard int, err error) {
 	ch := c.earOf(id)
-	heard, err = c.publish(ch, pubsub.Spoken{Kind: what, Payload: strconv.FormatUint(tag, 10)})
+	heard, err = c.publish(ch, pubsub.Spoken{Kind: what, Payload: strconv.FormatUint(tag, 10)}.String())
 	if err == nil && c.Cluster != nil && !ch.Sharded { // it counts those at one node
 		heard = max(heard, 1)
 	}
@@ -203,14 +201,8 @@ func (c *Engine) askOne(id, what string, tag uint64) (heard int, err error) {
 }
 
 // publish sends a message and returns the number of processes that heard it; on a cluster with plain channels, those at one node.
-func (c *Engine) publish(ch pubsub.Channel, said pubsub.Spoken) (heard int, err error) {
-	var cmd rueidis.Completed
-	if ch.Sharded {
-		cmd = c.rdb.B().Spublish().Channel(ch.Name).Message(said.String()).Build()
-	} else {
-		cmd = c.rdb.B().Publish().Channel(ch.Name).Message(said.String()).Build()
-	}
-	n, err := c.rdb.Do(c.Calls.Context(context.Background(), time.Now(), 0), cmd).AsInt64()
+func (c *Engine) publish(ch pubsub.Channel, text string) (heard int, err error) {
+	n, err := c.rdb.Do(c.Calls.Context(context.Background(), time.Now(), 0), ch.Publish(c.rdb.B(), text)).AsInt64()
 	return int(n), err
 }
 
