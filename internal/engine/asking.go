@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"maps"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,8 +29,6 @@ const (
 	askAgain = 3 * time.Second
 	// mostAsking bounds the messages in flight; further ones wait.
 	mostAsking = 64
-	// mostAsked bounds how many owners are remembered.
-	mostAsked = 1000
 	// mostReaders bounds how many of the readers of a lock are asked for it.
 	mostReaders = 1000
 )
@@ -41,8 +38,8 @@ type askings struct {
 	refused  atomic.Bool   // the user may not
 	underWay chan struct{} // of mostAsking
 
-	mu sync.Mutex           // guards the following; no other lock is taken under it
-	at map[string]time.Time // when owners were asked
+	mu    sync.Mutex // guards the following; no other lock is taken under it
+	asked recentKeys // owners that are not asked again
 }
 
 // asksHolder is AskHolder for a Lock. The Lock goes to sleep meanwhile.
@@ -104,16 +101,10 @@ func (a *askings) begin(owner string) bool {
 	now := time.Now()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.refused.Load() || now.Sub(a.at[owner]) < askAgain {
+	if a.refused.Load() || a.asked.has(owner, now) {
 		return false
 	}
-	if len(a.at) >= mostAsked {
-		maps.DeleteFunc(a.at, func(_ string, at time.Time) bool { return now.Sub(at) >= askAgain })
-	}
-	if a.at == nil || len(a.at) >= mostAsked { // some are asked once more
-		a.at = make(map[string]time.Time)
-	}
-	a.at[owner] = now
+	a.asked.add(owner, now, askAgain)
 	return true
 }
 
@@ -133,7 +124,7 @@ func (a *askings) leave() { <-a.underWay }
 func (a *askings) forget(owner string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.at, owner)
+	a.asked.remove(owner)
 }
 
 // failed makes the next refusal ask the owner again; if the user lacks the right, nobody is asked any more.
