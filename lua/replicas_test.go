@@ -277,7 +277,7 @@ func TestEndOfASilentAttempt(t *testing.T) {
 				exhaust(t, l)() // the connection is there
 				for _, s := range servers {
 					s.Pause()
-					defer s.Resume()
+					t.Cleanup(s.Resume)
 				}
 				attempt, end := ctx()
 				time.AfterFunc(100*time.Millisecond, end)
