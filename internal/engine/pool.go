@@ -30,6 +30,8 @@ import (
 //	failing   at once                                   all fail, with ErrUnreachable, and so do those that come
 //	          the call is cancelled                     idle: what it took is given back. That is tried for a minute, or once if the engine is closed
 //	any       nobody waits, and no change is left       out: the process leaves Redis's queue
+//
+// Its waiters are in pool_wait.go, its changes in pool_change.go, its calls in pool_call.go.
 type pool struct {
 	m Semaphore
 
