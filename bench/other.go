@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -102,20 +101,10 @@ var errEnded = errors.New("ended at once")
 
 // startProgram runs a server until stop signals it, and returns once up succeeds.
 func startProgram(cmd *exec.Cmd, end syscall.Signal, up func() error) (stop func(), err error) {
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
-	if cmd.SysProcAttr == nil {
-		cmd.SysProcAttr = &syscall.SysProcAttr{}
-	}
-	dieWithParent(cmd.SysProcAttr)
-	if err := cmd.Start(); err != nil {
+	said, ended, err := startChild(cmd)
+	if err != nil {
 		return nil, err
 	}
-	ended := make(chan struct{})
-	go func() { // ends with the server
-		defer close(ended)
-		_ = cmd.Wait()
-	}()
 	stop = func() {
 		_ = cmd.Process.Signal(end)
 		select {

@@ -69,7 +69,7 @@ func (m *metric) direction() string {
 	return "less is better"
 }
 
-// range of the successful rounds
+// extremes returns the range of the successful rounds.
 func extremes(samples []*sample, value func(*sample) float64) (least, most float64) {
 	least, most = math.Inf(1), math.Inf(-1)
 	for _, s := range samples {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -49,18 +47,10 @@ func tryServer(path, dir string, args []string) (*server, error) {
 	log := filepath.Join(dir, "redis.log")
 	cmd := exec.Command(path, append([]string{"--bind", "127.0.0.1", "--port", port, "--dir", dir, "--logfile", log,
 		"--save", "", "--appendonly", "no", "--daemonize", "no"}, args...)...)
-	var said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &said
-	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	dieWithParent(cmd.SysProcAttr)
-	if err := cmd.Start(); err != nil {
+	said, ended, err := startChild(cmd)
+	if err != nil {
 		return nil, err
 	}
-	ended := make(chan struct{})
-	go func() { // ends with the server
-		defer close(ended)
-		_ = cmd.Wait()
-	}()
 	kill := func() {
 		_ = cmd.Process.Kill() // nothing to save
 		<-ended

@@ -83,3 +83,25 @@ func Said(err *rueidis.RedisError) string {
 	}
 	return text
 }
+
+// noQueue reports whether the queue may be the reason that a call was refused: the user may not touch the key or use
+// its commands, the key holds something else, memory is short, or the slot is moving. During a move, the other
+// cluster node may have the lock and not the queue. Without the queue the lock works as for clients that do not know
+// queues.
+func noQueue(r rueidis.RedisResult) (without, forbidden bool) {
+	err := r.Error()
+	if err == nil { // the usual case, which must not allocate
+		return false, false
+	}
+	var said *rueidis.RedisError
+	if !errors.As(err, &said) {
+		return false, false
+	}
+	text := Said(said)
+	if strings.HasPrefix(text, "UNTOLD ") { // the script has run
+		return false, false
+	}
+	forbidden = strings.HasPrefix(text, "NOPERM") || // and for a command in a script, before Redis 7.2 and from then on:
+		strings.Contains(text, "can't run this command") || strings.Contains(text, "no permissions to run")
+	return forbidden || said.IsTryAgain() || strings.HasPrefix(text, "OOM") || strings.Contains(text, wrongType), forbidden
+}

@@ -2,7 +2,6 @@ package lua
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -59,29 +58,4 @@ func ForceFair(ctx context.Context, c rueidis.Client, name string, f Fair, p Pub
 		return false, failed("force", err, f.List, f.Times)
 	}
 	return held, nil
-}
-
-// verdicts reads a list of n verdicts.
-func verdicts(script string, r rueidis.RedisResult, n int) ([]Renewal, error) {
-	reply, err := numbers(r)
-	if err != nil {
-		return nil, failed(script, err)
-	}
-	if len(reply) != n {
-		return nil, fmt.Errorf("%s script: %d answers for %d holds", script, len(reply), n)
-	}
-	renewals := make([]Renewal, n)
-	for i, said := range reply {
-		switch said {
-		case 1:
-			renewals[i] = Renewed
-		case 0:
-			renewals[i] = Gone
-		case -1:
-			renewals[i] = Refused
-		default:
-			return nil, fmt.Errorf("%s script: unknown answer %d", script, said)
-		}
-	}
-	return renewals, nil
 }

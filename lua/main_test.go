@@ -211,3 +211,26 @@ func (e *ear) said() []string {
 		}
 	}
 }
+
+// servers are those on which the scripts talk differently to Redis, or Redis to its clients.
+func servers(t *testing.T, test func(t *testing.T, l lab, sharded bool)) {
+	t.Helper()
+	t.Run("RESP3", func(t *testing.T) {
+		t.Parallel()
+		test(t, newLab(t, redistest.Dial(t, redistest.Shared(t))), false)
+	})
+	t.Run("RESP2", func(t *testing.T) {
+		t.Parallel()
+		rdb := redistest.Dial(t, redistest.Shared(t), func(o *rueidis.ClientOption) { o.AlwaysRESP2, o.DisableCache = true, true })
+		test(t, newLab(t, rdb), false)
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		c := redistest.StartCluster(t, 3, 0)
+		l := newLab(t, c.Client(t))
+		for _, name := range []string{l.fence, l.queue, l.channel, l.channel + ":" + client(1)} {
+			require.Equal(t, c.Slot(t, l.name), c.Slot(t, name))
+		}
+		test(t, l, true)
+	})
+}

@@ -141,11 +141,6 @@ func TestQueueOfAnotherType(t *testing.T) {
 	require.Equal(t, "x", value)
 }
 
-func (l lab) configure(name, value string) {
-	l.t.Helper()
-	require.NoError(l.t, l.rdb.Do(l.t.Context(), l.rdb.B().ConfigSet().ParameterValue().ParameterValue(name, value).Build()).Error())
-}
-
 // Without memory nobody gets a new place. Those in the queue keep theirs, and get the lock.
 func TestQueueWithoutMemory(t *testing.T) {
 	t.Parallel()
@@ -155,7 +150,7 @@ func TestQueueWithoutMemory(t *testing.T) {
 	l.join(1)
 	require.True(t, l.acquire(l.asksForToken(waiter(2))).Joined)
 	first, second, everybody := l.process(1), l.process(2), l.listen(false)
-	l.configure("maxmemory", "1")
+	l.must("CONFIG", "SET", "maxmemory", "1")
 
 	got := l.acquire(l.asks(waiter(3)))
 	require.Equal(t, lua.Held, got.Status)

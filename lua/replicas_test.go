@@ -267,18 +267,6 @@ var contexts = map[string]func() (context.Context, func()){
 	"cancel": func() (context.Context, func()) { return context.WithCancel(context.Background()) },
 }
 
-func pause(servers []*redistest.Server) {
-	for _, s := range servers {
-		s.Pause()
-	}
-}
-
-func resume(servers []*redistest.Server) {
-	for _, s := range servers {
-		s.Resume()
-	}
-}
-
 // The end of ctx also ends an attempt on a connection that has gone silent.
 func TestEndOfASilentAttempt(t *testing.T) {
 	t.Parallel()
@@ -287,8 +275,10 @@ func TestEndOfASilentAttempt(t *testing.T) {
 			t.Run(name, func(t *testing.T) { //nolint:paralleltest // they pause the same servers
 				l := dial(t)
 				exhaust(t, l)() // the connection is there
-				pause(servers)
-				defer resume(servers)
+				for _, s := range servers {
+					s.Pause()
+					t.Cleanup(s.Resume)
+				}
 				attempt, end := ctx()
 				time.AfterFunc(100*time.Millisecond, end)
 				began := time.Now()

@@ -34,7 +34,7 @@ func TestCloseLeavesNoGoroutine(top *testing.T) {
 			}
 		}
 	})
-	awaitNoGoroutines(top)
+	redistest.Eventually(top, recovery, func() bool { return redistest.Goroutines(mine) == 0 }, "no goroutine is left")
 }
 
 func closeWithWaiters(t, top *testing.T, mod ...func(*rueidis.ClientOption)) {

@@ -74,7 +74,8 @@ func TestSlotMigration(t *testing.T) {
 			s.leaveMoved(ws)
 		}
 	}
-	s.hubEmpty()
+	redistest.Eventually(t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
+	redistest.Eventually(t, recovery, func() bool { return len(s.channels(true)) == 0 }, "no channel is left")
 }
 
 func (s site) afterMove(queues map[Channel][]*Waiter) {
@@ -93,12 +94,6 @@ func (s site) leaveMoved(ws []*Waiter) {
 	for _, w := range ws {
 		w.Leave()
 	}
-}
-
-func (s site) hubEmpty() {
-	s.t.Helper()
-	redistest.Eventually(s.t, recovery, func() bool { return s.hub.Len() == 0 }, "no topic is left")
-	redistest.Eventually(s.t, recovery, func() bool { return len(s.channels(true)) == 0 }, "no channel is left")
 }
 
 func TestClusterMasterKilled(t *testing.T) {

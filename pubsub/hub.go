@@ -17,6 +17,14 @@ type Channel struct {
 	Sharded bool // SSUBSCRIBE instead of SUBSCRIBE
 }
 
+// Publish returns the command that publishes a message on the channel.
+func (ch Channel) Publish(b rueidis.Builder, message string) rueidis.Completed {
+	if ch.Sharded {
+		return b.Spublish().Channel(ch.Name).Message(message).Build()
+	}
+	return b.Publish().Channel(ch.Name).Message(message).Build()
+}
+
 // Queue names the lock that its waiters want, and the channel on which its unlocks are published. Two locks may have
 // one channel: Redisson's naming rule maps x and {x} to the same.
 type Queue struct {

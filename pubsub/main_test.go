@@ -152,11 +152,6 @@ func (s site) awaitGone(ch Channel) {
 // mine finds the goroutines of this package that no test started.
 const mine = "github.com/go-rlock/rlock/pubsub."
 
-func awaitNoGoroutines(t *testing.T) {
-	t.Helper()
-	redistest.Eventually(t, recovery, func() bool { return redistest.Goroutines(mine) == 0 }, "no goroutine is left")
-}
-
 // refusal returns why a waiter waits in vain.
 func refusal(w *Waiter) error {
 	_, err := w.News()

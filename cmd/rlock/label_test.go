@@ -114,19 +114,12 @@ func TestLabelOfAPermit(t *testing.T) {
 	redistest.Eventually(t, patience, func() bool {
 		return rdb.Do(t.Context(), rdb.B().Get().Key(kinds.LabelKey(c.ID())).Build()).Error() == nil
 	}, "the label is written")
-	_ = lockedElsewhere(t, s, "busy")
-	waitFor(t, c, c.Mutex("busy")) // by a connection with its name
+	lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex("busy")) // in another process
+	waitFor(t, c, c.Mutex("busy"))                               // by a connection with its name
 	redistest.Eventually(t, patience, func() bool {
 		return strings.Contains(call(t, s.Addr(), "show", "workers").out, `client "pod 7" (`+c.ID()+`) (127.0.0.1:`)
 	}, "it is known")
 	require.NoError(t, p.Release())
-}
-
-// lockedElsewhere makes another process hold a lock until the end of the test.
-func lockedElsewhere(t *testing.T, s *redistest.Server, name string) context.Context {
-	t.Helper()
-	ctx, _ := lock(t.Context(), t, newLocks(t, s.Client(t)).Mutex(name))
-	return ctx
 }
 
 // rlock run is labelled with its host and pid, or the given label.

@@ -71,11 +71,8 @@ func (v *viewer) standstills(ctx context.Context, within time.Duration) (w stand
 	w.asked, w.silent, w.know = len(ears), make(map[string]bool), make(map[string]bool)
 	for channel, sharded := range ears {
 		w.silent[strings.TrimSuffix(strings.TrimPrefix(channel, earPrefix), "}")] = true
-		cmd := v.rdb.B().Publish().Channel(channel).Message(question).Build()
-		if sharded {
-			cmd = v.rdb.B().Spublish().Channel(channel).Message(question).Build()
-		}
-		if err := v.rdb.Do(ctx, cmd).Error(); err != nil {
+		ch := pubsub.Channel{Name: channel, Sharded: sharded}
+		if err := v.rdb.Do(ctx, ch.Publish(v.rdb.B(), question)).Error(); err != nil {
 			return w, fmt.Errorf("PUBLISH: %w", err)
 		}
 	}

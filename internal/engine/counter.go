@@ -13,13 +13,10 @@ type counter struct{ *Spec }
 
 // begin starts a call. fits says why a cluster cannot have the counter. If begin returns no error, the caller must call Calls.Ended.
 func (m counter) begin(ctx context.Context, limit time.Time, fits error) error {
+	if err := m.startCall(); err != nil {
+		return err
+	}
 	c := m.Engine
-	if m.Invalid != nil {
-		return m.Invalid
-	}
-	if !c.Calls.Start() {
-		return m.closed()
-	}
 	var err error
 	if fits != nil {
 		err = m.Fail(fits)

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"maps"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,15 +13,14 @@ type idleTenures struct {
 	ear   atomic.Uint64 // number of the current period in which the ear listens without a gap; 0: it does not listen
 	ears  atomic.Uint64 // number of such periods so far
 
-	mu          sync.Mutex             // guards the following, and what says so in idle; no other lock is taken under it
-	of          map[string]*idle       // by the key of the lock
-	tags        map[uint64]*idle       // the same by the tag of the tenure
-	asked       [rememberedTags]uint64 // tags of tenures that were asked for, and seemed to be neither held nor idle
-	oldest      int                    // index of the oldest in asked
-	first, last *idle                  // in the order of their last use
+	mu          sync.Mutex       // guards the following, and what says so in idle; no other lock is taken under it
+	of          map[string]*idle // by the key of the lock
+	tags        map[uint64]*idle // the same by the tag of the tenure
+	asked       tagRing          // tenures that were asked for, and seemed to be neither held nor idle
+	first, last *idle            // in the order of their last use
 	timer       *time.Timer
-	timerAt     time.Time            // when it fires; zero: not set
-	unkept      map[string]time.Time // locks that are not kept until then, because they were asked for; by key
+	timerAt     time.Time  // when it fires; zero: not set
+	unkept      recentKeys // keys of locks that are not kept for a while, because they were asked for
 }
 
 // kept is how many are idle and known to be wanted by nobody else.
@@ -45,7 +42,7 @@ func (i *idleTenures) add(x *idle, d time.Duration) (oldest *idle, ok bool) {
 	now, key := time.Now(), x.tenure.Spec.Key
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if now.Before(i.unkept[key]) || x.look.failed(x.tenure.Spec) || slices.Contains(i.asked[:], x.tenure.Tag) {
+	if i.unkept.has(key, now) || x.look.failed(x.tenure.Spec) || i.asked.has(x.tenure.Tag) {
 		return nil, false
 	}
 	if i.of == nil {
@@ -152,23 +149,15 @@ func (i *idleTenures) remember(tag uint64) *idle {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	x := i.tags[tag]
-	if x == nil && !slices.Contains(i.asked[:], tag) {
-		i.asked[i.oldest] = tag
-		i.oldest = (i.oldest + 1) % len(i.asked)
+	if x == nil {
+		i.asked.add(tag)
 	}
 	return x
 }
 
 // refrain stops a lock from being kept for a while.
 func (i *idleTenures) refrain(key string) {
-	now := time.Now()
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if len(i.unkept) >= MaxIdle {
-		maps.DeleteFunc(i.unkept, func(_ string, until time.Time) bool { return !now.Before(until) })
-	}
-	if i.unkept == nil || len(i.unkept) >= MaxIdle {
-		i.unkept = make(map[string]time.Time)
-	}
-	i.unkept[key] = now.Add(unkeptFor)
+	i.unkept.add(key, time.Now(), unkeptFor)
 }

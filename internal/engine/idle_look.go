@@ -4,9 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/lua"
-	"github.com/go-rlock/rlock/pubsub"
 )
 
 // A look asks Redis whether other processes wait for an idle tenure's lock. It runs in the background when the tenure is idle for the first
@@ -84,23 +82,15 @@ func (c *Engine) askForIdle(t *Tenure, anew bool) (spare tokens, alone bool) {
 	if anew && !c.wakeUnseen(m) {
 		return tokens{}, false
 	}
-	ctx := func() *calls.Context { return c.Calls.Context(context.Background(), time.Now(), 0) }
-	if key := m.queueKey(); key != "" {
-		n, err := c.rdb.Do(ctx(), c.rdb.B().Zcard().Key(key).Build()).AsInt64()
-		c.Calls.Answered(m.Slot, err)
-		if err != nil || n > 0 {
-			return tokens{}, false
-		}
-	}
-	ch := c.KnownChannel(m)
-	listen, err := c.listening([]*askable{{spec: m}})
-	if err != nil || listen[ch.Name]-listen[pubsub.InLine(ch).Name] > int64(c.Hub.Outside(ch)) {
+	found, err := c.sight([]*askable{{spec: m, tag: t.Tag}})
+	if err != nil || found[0].queued || found[0].outside {
 		return tokens{}, false
 	}
 	if m.Kind.Fence == nil {
 		return tokens{}, true
 	}
-	first, n, err := lua.Reserve(ctx(), c.rdb, m.Key, m.fenceOf(), t.Field(), spareTokens)
+	ctx := c.Calls.Context(context.Background(), time.Now(), 0)
+	first, n, err := lua.Reserve(ctx, c.rdb, m.Key, m.fenceOf(), t.Field(), spareTokens)
 	c.Calls.Answered(m.Slot, err)
 	return tokens{first, n}, err == nil && n > 0
 }

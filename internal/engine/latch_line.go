@@ -15,7 +15,7 @@ import (
 //
 //	state    event                                     next
 //	in line  the call before it has ended              sent
-//	         its callers have left                     out, unless it counts down: then it is still sent
+//	         its callers have left                     out, unless it counts down: then it is sent anyway
 //	sent     reply                                     out: its callers go on
 //	         error that may pass                       sent again, for 3 s after the first error
 //	         other error                               out: its callers fail

@@ -11,13 +11,10 @@ var errReads = errors.New("the ctx carries a read hold (unlock that first; only 
 
 // Lock re-enters the hold of the lock in the caller's ctx, or competes.
 func (m *Spec) Lock(who Caller) (*Level, error) {
-	if m.Invalid != nil {
-		return nil, m.Invalid
+	if err := m.startCall(); err != nil {
+		return nil, err
 	}
 	c := m.Engine
-	if !c.Calls.Start() {
-		return nil, m.closed()
-	}
 	defer c.Calls.Ended()
 	if err := m.Fits(); err != nil {
 		return nil, m.Fail(err)

@@ -10,13 +10,10 @@ import (
 
 // query runs a command for a caller that may leave early. rueidis itself retries read-only commands until calls.Timeout.
 func query[T any](ctx context.Context, m *Spec, command func(context.Context) (T, error)) (value T, err error) {
-	if m.Invalid != nil {
-		return value, m.Invalid
+	if err := m.startCall(); err != nil {
+		return value, err
 	}
 	c := m.Engine
-	if !c.Calls.Start() {
-		return value, m.closed()
-	}
 	defer c.Calls.Ended()
 	if ctx.Err() != nil {
 		return value, m.Fail(ctx.Err())

@@ -45,6 +45,17 @@ func (c *Engine) NewSpec(key string, k *kinds.Kind, name string) *Spec {
 // Fail makes an error about the lock.
 func (m *Spec) Fail(causes ...error) error { return m.Engine.errs.Failed(m.Name, causes...) }
 
+// startCall starts a public call, which Close waits for. If it returns no error, the caller must call Calls.Ended.
+func (m *Spec) startCall() error {
+	if m.Invalid != nil {
+		return m.Invalid
+	}
+	if !m.Engine.Calls.Start() {
+		return m.closed()
+	}
+	return nil
+}
+
 func (m *Spec) closed() error { return m.Fail(m.Engine.errs.Closed) }
 
 func (m *Spec) notHeld(why error) error { return m.Fail(m.Engine.errs.NotHeld, why) }

@@ -4,14 +4,11 @@ import (
 	"errors"
 	"math/rand/v2"
 	"reflect"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-rlock/rlock/internal/calls"
 	"github.com/go-rlock/rlock/internal/engine"
 	"github.com/go-rlock/rlock/lua"
-	"github.com/go-rlock/rlock/pubsub"
 )
 
 // A quorum's Lock that competes takes its process's turn and keeps it until its hold ends. With the turn it asks all servers, in rounds:
@@ -46,88 +43,6 @@ type election struct {
 	held   lua.AcquireReply // the last refusal
 	heldAt *engine.Engine   // the Client that was refused
 	waited bool             // it was refused, or waited for the turn
-}
-
-// serverWatch receives an election's news of one server.
-type serverWatch struct {
-	waiter pubsub.Waiter
-	member *engine.Spec
-	joined bool
-	turn   bool  // the server may be free
-	err    error // the subscription's failure
-}
-
-// localQueue is this process's queue for a quorum. The goroutine with the turn asks for the lock, or has it.
-type localQueue struct {
-	key    string
-	turn   chan struct{}          // capacity 1; full while a goroutine has the turn
-	holder atomic.Pointer[votes]  // has the lock; nil: no goroutine here has it
-	outage atomic.Pointer[outage] // the next outage
-	users  int                    // guarded by lines.mu
-}
-
-// outage is an outage of most servers, as found by the goroutine with the turn.
-type outage struct {
-	known chan struct{} // closed when the following is set
-	since time.Time
-	err   error
-}
-
-func newOutage() *outage { return &outage{known: make(chan struct{})} }
-
-// lines are the queues of all quorums that goroutines of this process hold or wait for.
-var lines = struct {
-	mu sync.Mutex // guards the following, and line.users; no other lock is taken under it
-	of map[string]*localQueue
-}{of: make(map[string]*localQueue)}
-
-func enterLine(key string) *localQueue {
-	lines.mu.Lock()
-	defer lines.mu.Unlock()
-	l := lines.of[key]
-	if l == nil {
-		l = &localQueue{key: key, turn: make(chan struct{}, 1)}
-		l.outage.Store(newOutage())
-		lines.of[key] = l
-	}
-	l.users++
-	return l
-}
-
-func (l *localQueue) leave() {
-	lines.mu.Lock()
-	defer lines.mu.Unlock()
-	if l.users--; l.users == 0 {
-		delete(lines.of, l.key)
-	}
-}
-
-// ask notifies this process's holder of a waiter.
-func (l *localQueue) ask() {
-	if v := l.holder.Load(); v != nil {
-		v.asked.Ask()
-	}
-}
-
-// isWaitedFor reports whether other goroutines are in the queue.
-func (l *localQueue) isWaitedFor() bool {
-	lines.mu.Lock()
-	defer lines.mu.Unlock()
-	return l.users > 1
-}
-
-// pass ends the turn.
-func (l *localQueue) pass() {
-	l.holder.Store(nil)
-	<-l.turn
-	l.leave()
-}
-
-// unanswered reports to all in line that no majority has answered since then. Finding it out one by one would only keep them waiting.
-func (l *localQueue) unanswered(since time.Time, err error) {
-	o := l.outage.Swap(newOutage())
-	o.since, o.err = since, err
-	close(o.known)
 }
 
 // compete takes the lock for a new owner.
@@ -256,43 +171,6 @@ func (e *election) vote(v *votes, began time.Time) (t tally, err error) {
 	}
 }
 
-// tally is what came of a round so far.
-type tally struct {
-	granted, refused, asked int // servers
-	refusedForGood          int // by an error that does not pass
-	err                     error
-	last                    time.Time // answer
-}
-
-func (v *votes) count() (t tally) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	var forGood error
-	for _, s := range v.shares {
-		switch {
-		case s.asked:
-			t.asked++
-			continue
-		case s.held:
-			t.granted++
-		case s.err == nil:
-			t.refused++
-		case calls.MayPass(s.err):
-			t.err = s.err
-		default:
-			t.refusedForGood++
-			forGood = s.err
-		}
-		if s.at.After(t.last) {
-			t.last = s.at
-		}
-	}
-	if t.err == nil || t.refusedForGood > len(v.shares)-v.of.majority() {
-		t.err = forGood
-	}
-	return t
-}
-
 // note draws conclusions from a round that is over, or was left by the caller.
 func (e *election) note(v *votes, t tally, began time.Time, left bool) {
 	if t.granted+t.refused >= e.quorum.majority() {
@@ -400,101 +278,6 @@ func (e *election) leave(won bool) {
 			r.waiter.Leave()
 		}
 	}
-}
-
-// listen joins the queue of the hub, or takes the turn there: what comes from now on is news.
-func (r *serverWatch) listen(q *Quorum) {
-	if r.turn || r.err != nil || r.member.Engine.Cluster.IsUnknown() {
-		return
-	}
-	hub, queue := r.member.Engine.Hub, q.waiters(r.member)
-	if !r.joined {
-		r.joined = true
-		if r.turn = hub.Join(&r.waiter, queue); r.turn {
-			return
-		}
-	}
-	hub.Wake(queue)
-	select {
-	case <-r.waiter.Turn():
-	default:
-	}
-	r.hear()
-}
-
-// hear notes what the hub has to say: that the server may be free, or that it cannot be listened to.
-func (r *serverWatch) hear() {
-	if _, err := r.waiter.News(); err != nil {
-		r.waiter.Leave()
-		r.err = err
-		return
-	}
-	r.turn = true
-}
-
-// sleep gives the turn back until there is news, or ttl is over; a negative one is for ever. One that has just learnt of the
-// server's cluster has to ask once more.
-func (r *serverWatch) sleep(q *Quorum, ttl time.Duration) {
-	if !r.turn {
-		r.listen(q)
-		return
-	}
-	r.turn = false
-	r.waiter.Held(ttl, false)
-}
-
-var errGaveUp = errors.New("the caller's time is over")
-
-// The end of a sleep that none of the cases explains.
-const (
-	timeUp = -1 - iota // until
-	gaveUp             // ctx, the end of the waiting, or too many Clients are closed
-)
-
-// sleep returns the index of the first of the cases that is ready.
-func (e *election) sleep(until time.Time, cases ...reflect.SelectCase) int {
-	bounded := e.Wait.IsZero() || !until.IsZero() && until.Before(e.Wait)
-	if !bounded {
-		until = e.Wait
-	}
-	i := e.sleepBeyondWait(until, cases...)
-	if i == timeUp && !bounded {
-		return gaveUp
-	}
-	return i
-}
-
-// sleepBeyondWait is sleep for a round that is under way, which e.limit bounds.
-func (e *election) sleepBeyondWait(until time.Time, cases ...reflect.SelectCase) int {
-	var over <-chan time.Time
-	if !until.IsZero() {
-		timer := time.NewTimer(time.Until(until))
-		defer timer.Stop()
-		over = timer.C
-	}
-	for {
-		if e.quorum.isShut() {
-			return gaveUp
-		}
-		all := append([]reflect.SelectCase{ready(e.Ctx.Done()), ready(e.Stopped()), {Dir: reflect.SelectRecv, Chan: reflect.ValueOf(over)}}, cases...)
-		for _, m := range e.quorum.Members {
-			if !m.Engine.IsShut() {
-				all = append(all, ready(m.Engine.Shut))
-			}
-		}
-		switch i, _, _ := reflect.Select(all); {
-		case i < 2:
-			return gaveUp
-		case i == 2:
-			return timeUp
-		case i < 3+len(cases):
-			return i - 3
-		}
-	}
-}
-
-func ready(c <-chan struct{}) reflect.SelectCase {
-	return reflect.SelectCase{Dir: reflect.SelectRecv, Chan: reflect.ValueOf(c)}
 }
 
 // failure returns the error of an election without a majority.

@@ -1,8 +1,12 @@
 // Package quorum takes locks on a majority of several independent servers. It deals with the majority; package engine does the rest:
 //
 //   - quorum.go: the lock and its handle
-//   - election.go: how a Lock competes for a majority, in rounds
-//   - votes.go: a hold's shares, how long a majority of them is trusted, and how missing shares come back
+//   - election.go: how a Lock competes for a majority, in rounds; its waiting is in sleep.go
+//   - local_queue.go: the turns of this process's goroutines
+//   - server_watch.go: news of one server, through its Client's hub
+//   - votes.go: a hold's shares, how long a majority of them is trusted
+//   - share.go: one server's share, and how a missing one comes back
+//   - tally.go: counting the replies of a round
 //   - release.go: the meaning of the replies to a release
 //
 // A quorum's holds and levels are the engine's. They rest on a majority (engine.Majority) as others do on a tenure. Each share of the

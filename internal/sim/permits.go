@@ -1,14 +1,11 @@
 package sim
 
 import (
-	"context"
-	"encoding/hex"
 	"errors"
 	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/go-rlock/rlock/rlock"
@@ -42,23 +39,6 @@ type issue struct {
 	updated bool      // its lease may have been changed by its id
 	told    bool
 }
-
-// permit is a section: the permits of one Acquire.
-type permit struct {
-	process *process
-	ctx     context.Context
-	ids     []string
-	slots   []int
-	began   time.Time
-	fixed   bool      // it ends by itself
-	ended   bool      // its permits were given back by their ids, or their leases changed
-	excused time.Time // since when the server may not have it, and nobody could notice; zero: it has
-	missing time.Time // since when the server does not have it; zero: it has
-	over    bool      // its Release is called
-	unwatch func() bool
-}
-
-func (s *permit) isLive() bool { return !s.over && s.ctx.Err() == nil && !s.process.isDead() }
 
 // late is how long after the expiry of permits a waiter may look, see lua/line.lua.
 const late = 500 * time.Millisecond
@@ -183,120 +163,6 @@ func (e *expiring) available() int64 {
 // has reports whether a permit is in the server, and has not expired; mu is held. Its clock has milliseconds.
 func (e *expiring) has(id string) bool {
 	return e.ends[id].After(time.Now().Truncate(time.Millisecond))
-}
-
-// isThere reports whether all permits of a section are; mu is held.
-func (e *expiring) isThere(s *permit) bool {
-	return !slices.ContainsFunc(s.ids, func(id string) bool { return !e.has(id) })
-}
-
-func (s *permit) String() string {
-	var ids []string
-	for _, id := range s.ids {
-		ids = append(ids, short(id))
-	}
-	return "the holder of permit " + strings.Join(ids, ", ") + " in p" + strconv.Itoa(s.process.number)
-}
-
-// begins notes that an Acquire is called.
-func (e *expiring) begins(p *process, n int64) *permitWait {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.calls++
-	v := e.comes(p, n)
-	v.call = e.calls
-	e.serve(e.available())
-	return v
-}
-
-// enter notes that it has returned, with s if there is no error.
-func (e *expiring) enter(v *permitWait, s *permit) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.goes(v)
-	defer func() { e.serve(e.available()) }()
-	if s == nil {
-		return
-	}
-	s.unwatch = func() bool { return true }
-	for _, id := range s.ids {
-		i := e.issued[id]
-		if i == nil { // the server has it no more
-			i = &issue{process: s.process}
-			e.issued[id] = i
-		}
-		if i.section != nil {
-			e.violation("two owners of a permit (G1): %v and %v", i.section, s)
-		}
-		i.section, i.orphan = s, time.Time{}
-	}
-	e.sections = append(e.sections, s)
-	if !s.isLive() {
-		return
-	}
-	if v.began.Before(e.forgot) && !e.isThere(s) {
-		s.excused = e.forgot
-	}
-	if s.excused.IsZero() {
-		for _, other := range e.sections {
-			if other == s || !other.isLive() || !other.excused.IsZero() {
-				continue
-			}
-			for _, slot := range s.slots {
-				if slices.Contains(other.slots, slot) {
-					e.violation("two owners of slot %d (G1): %v and %v", slot, other, s)
-				}
-			}
-		}
-		if !e.isThere(s) {
-			e.violation("the server does not have %v when its Acquire returns (G1)", s)
-		}
-	}
-	s.unwatch = context.AfterFunc(s.ctx, func() { e.isTold(s) })
-}
-
-// isTold is called at the instant when the ctx of a section ends before its Release.
-func (e *expiring) isTold(s *permit) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	var loss *rlock.LostError
-	if s.over || !s.excused.IsZero() || s.process.isDead() || !errors.As(context.Cause(s.ctx), &loss) || loss.Name != e.o.name.Text {
-		return
-	}
-	if loss.Reason == rlock.LostExpired && !e.isThere(s) {
-		e.violation("%v learns of the end of its lease at %v only when the server has dropped it (G2)", s, e.o.world.since(loss.Since))
-	}
-	w := e.o.world
-	if (loss.Reason == rlock.LostExpired || loss.Reason == rlock.LostGone) && !s.fixed && !s.ended && w.quiet() > w.settle() {
-		e.violation("%v is lost, and nothing disturbed it: %v", s, loss)
-	}
-}
-
-// leave notes that the Release of a section is about to be called. It reports whether it may fail.
-func (e *expiring) leave(s *permit) (excused bool) {
-	s.unwatch()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	s.over = true
-	e.happens(len(e.waits))
-	return s.fixed || s.ended || !s.excused.IsZero() || s.ctx.Err() != nil
-}
-
-// left notes that it has returned.
-func (e *expiring) left(s *permit, err error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.happens(len(e.waits))
-	e.sections = slices.DeleteFunc(e.sections, func(other *permit) bool { return other == s })
-	for _, id := range s.ids {
-		if i := e.issued[id]; i != nil {
-			i.section = nil
-		}
-		if e.has(id) && err == nil {
-			e.violation("the server still has %v after its Release returned", s)
-		}
-	}
-	e.forget()
 }
 
 func (e *expiring) forgotten() {
@@ -441,113 +307,5 @@ func (e *expiring) endedBy(by *process, id, what string, err error) {
 		e.violation("p%d: %s of permit %s, which the server has: %v", by.number, what, short(id), err)
 	case err == nil && what == "Release":
 		e.violation("p%d has released permit %s, which the server has", by.number, short(id))
-	}
-}
-
-// process returns the process with that id, or nil.
-func (w *world) process(client string) *process {
-	at := slices.IndexFunc(w.all, func(p *process) bool { return p.locks[0].ID() == client })
-	if at < 0 {
-		return nil
-	}
-	return w.all[at]
-}
-
-// useExpiring takes some permits, works, and gives them back. It returns false if the process is over.
-func (k *worker) useExpiring(outer context.Context, e *expiring) bool {
-	p := part{oracle: e.o}
-	sem := k.process.locks[0].PermitSemaphore(e.o.name.Text, k.options(&p)...)
-	if !e.isSet() {
-		e.called()
-		ctx, cancel := k.bounded()
-		_, err := sem.TrySetPermits(ctx, e.n)
-		e.called()
-		if err != nil {
-			k.check(e.o, "TrySetPermits", err, ctx.Err() != nil)
-		}
-		cancel()
-	}
-	if e.isSet() && k.meddles() {
-		k.meddle(e, sem)
-	}
-	n := int64(1)
-	if k.chance(0.4) {
-		n += k.r.Int64N(e.n)
-	}
-	ctx, end, wait, latest := k.patience(outer)
-	defer end()
-	v := e.begins(k.process, n)
-	var section context.Context
-	var held *rlock.Permit
-	var err error
-	if wait >= 0 {
-		section, held, err = sem.TryAcquireN(ctx, int(n), wait)
-	} else {
-		section, held, err = sem.AcquireN(ctx, int(n))
-	}
-	if err != nil {
-		e.enter(v, nil)
-		k.returned(e.o, "Acquire", latest, sem.Name())
-		k.check(e.o, "Acquire", err, !latest.IsZero() || ctx.Err() != nil || p.fixed)
-		return outer.Err() == nil && !errors.Is(err, rlock.ErrClosed)
-	}
-	s := &permit{process: k.process, ctx: section, slots: held.Slots(), began: time.Now(), fixed: p.fixed}
-	for _, text := range held.IDs() {
-		id, _ := hex.DecodeString(text) // Redis has bytes
-		s.ids = append(s.ids, string(id))
-	}
-	e.enter(v, s)
-	k.returned(e.o, "Acquire", latest, sem.Name())
-	e.o.counts(v.began)
-	k.hold(section)
-	k.release(e, s, held)
-	return k.process.ctx.Err() == nil
-}
-
-func (k *worker) release(e *expiring, s *permit, held *rlock.Permit) {
-	excused := e.leave(s)
-	began := time.Now()
-	err := held.Release()
-	k.returned(e.o, "Release", began.Add(k.world().unlock()), e.o.name.Text)
-	e.left(s, err)
-	if err != nil {
-		if !excused {
-			k.check(e.o, "Release", err, s.ctx.Err() != nil)
-		}
-		return
-	}
-	w := k.world()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, id := range s.ids {
-		w.unlocked[id] = time.Now()
-	}
-}
-
-// meddle changes the number of permits, or somebody's permits.
-func (k *worker) meddle(e *expiring, sem *rlock.PermitSemaphore) {
-	x := k.r.IntN(3)
-	if x == 0 {
-		k.addPermits(&e.inLine, sem.AddPermits)
-		return
-	}
-	s, id := e.pick(k.r)
-	if s == nil {
-		return
-	}
-	ctx, cancel := k.bounded()
-	defer cancel()
-	e.ended(k.process, s, id, x == 2)
-	what := "Release"
-	var err error
-	if x == 1 {
-		err = sem.Release(ctx, hex.EncodeToString([]byte(id)))
-	} else {
-		what = "UpdateLease"
-		err = sem.UpdateLease(ctx, hex.EncodeToString([]byte(id)), between(k.r, tick, 2*k.world().plan.Watchdog))
-	}
-	e.endedBy(k.process, id, what, err)
-	if err != nil && !errors.Is(err, rlock.ErrNotHeld) {
-		k.check(e.o, what, err, ctx.Err() != nil)
 	}
 }

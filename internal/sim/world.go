@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,12 +9,7 @@ import (
 	"slices"
 	"sort"
 	"sync"
-	"sync/atomic"
 	"time"
-
-	"github.com/redis/rueidis"
-
-	"github.com/go-rlock/rlock/rlock"
 )
 
 const (
@@ -67,43 +61,6 @@ type world struct {
 
 	conversation []string // until the first of these
 }
-
-// process is one Client, and one more for each further server.
-type process struct {
-	world  *world
-	number int
-	plan   Process
-	ways   []*way
-	redis  []rueidis.Client
-	locks  []*rlock.Client
-	dead   atomic.Bool // killed: its actions do not count
-	ended  atomic.Bool // killed, or its Clients are closed: its leftovers end with their leases
-	ctx    context.Context
-	stop   context.CancelFunc
-	closed sync.WaitGroup
-
-	// world.mu guards the fields below.
-	active  int                   // faults of its own, or of its server
-	over    time.Time             // when it was ended
-	began   time.Time             // when the first of these began, or of the last ones
-	faulted time.Time             // when the last of these ended
-	longest time.Duration         // any of these, so far
-	busy    map[*oracle]int       // calls, and sections, that use it
-	many    map[*oracle]int       // those that lock several at once
-	keeps   map[*oracle]time.Time // until when it may have it after an unlock, see WithLinger
-}
-
-// quiet returns how long the process could reach its servers, and these remembered and answered.
-func (p *process) quiet() time.Duration {
-	p.world.mu.Lock()
-	defer p.world.mu.Unlock()
-	if p.active > 0 {
-		return 0
-	}
-	return time.Since(p.faulted)
-}
-
-func (p *process) isDead() bool { return p.dead.Load() }
 
 // Violation is an oracle's finding.
 type Violation struct {
@@ -167,71 +124,6 @@ func isClosed(c <-chan struct{}) bool {
 	default:
 		return false
 	}
-}
-
-// quiet returns how long there has been no fault.
-func (w *world) quiet() time.Duration {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.active > 0 {
-		return 0
-	}
-	return time.Since(w.lastFault)
-}
-
-// settle returns how long faults that have ended may still disturb the locks: a dead holder's lease, grants to the
-// dead, and dead connections that rueidis takes for alive.
-func (w *world) settle() time.Duration {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.settled()
-}
-
-// settled is settle; w.mu is held.
-func (w *world) settled() time.Duration {
-	return w.plan.Watchdog + time.Duration(w.ended+len(w.all)/4+1)*min(grantLease, w.plan.Watchdog) + 15*time.Second
-}
-
-// handOver returns the longest time from one section to the next, without faults.
-func (w *world) handOver() time.Duration {
-	bound := 400*time.Millisecond + w.reach() + longestMinHold
-	if w.plan.Many > 0 {
-		bound += longestClimb
-	}
-	return bound
-}
-
-// reach returns the longest time until a waiting call has its place.
-func (w *world) reach() time.Duration { return 100*time.Millisecond + 16*w.far }
-
-// turn returns how often a process may have a lock before another that waits.
-func (w *world) turn() int {
-	return 1 + cmp.Or(w.plan.Processes[0].Options.HandOff.Most, rlock.DefaultHandOffMost)
-}
-
-// isInLine reports whether all processes wait in line for plain locks, and each unlock serves the line.
-func (w *world) isInLine() bool {
-	o := w.plan.Processes[0].Options
-	return o.HandOff.Most >= 0 && o.Replicas == 0 && w.plan.Odd == 0 && w.plan.Many == 0
-}
-
-// isFree returns how long a lock may be free while an undisturbed process waits for it, whatever happened to the
-// others: a grant lease, or the lifetime of a fair lock's place. See docs/guarantees.md.
-func (w *world) isFree(k Kind) time.Duration {
-	bound := 2*min(grantLease, w.plan.Watchdog) + w.handOver()
-	if k == Fair {
-		bound += placeLease
-	}
-	return bound
-}
-
-// unlock returns how long an unlock may take: 3 seconds by itself, and 0.1 more for each section around it unlocked
-// just before.
-func (w *world) unlock() time.Duration {
-	if w.plan.isCalm() {
-		return w.handOver()
-	}
-	return 3*time.Second + 500*time.Millisecond
 }
 
 // Run runs a world, in a bubble of its own time.
@@ -302,32 +194,6 @@ func (w *world) make() error {
 	return errors.Join(errs...)
 }
 
-func (p *process) connect() error {
-	for _, s := range p.world.servers {
-		way := newWay(p.world, p.number, s, p.plan.Latency, p.plan.Jitter)
-		redis, err := client(way)
-		if err != nil {
-			return err
-		}
-		options := p.plan.Options
-		options.WatchdogTimeout = p.world.plan.Watchdog
-		locks, err := rlock.New(p.apart(redis), options)
-		if err != nil {
-			return fmt.Errorf("sim: %w", err)
-		}
-		p.ways, p.redis, p.locks = append(p.ways, way), append(p.redis, redis), append(p.locks, locks)
-	}
-	return nil
-}
-
-// apart returns the client by which a process is one of its own, also for deadlock detection.
-func (p *process) apart(redis rueidis.Client) rueidis.Client {
-	if p.world.circles == nil {
-		return redis
-	}
-	return p.world.circles.apart(redis, p.plan.Ahead)
-}
-
 func (w *world) run() {
 	w.mu.Lock()
 	w.connected = true
@@ -381,15 +247,6 @@ func (w *world) run() {
 	}
 	w.faults.Wait()
 	w.checkRest()
-}
-
-// turns returns how long it may take until each worker has had another turn.
-func (w *world) turns() time.Duration {
-	n := 0
-	for _, p := range w.all {
-		n += len(p.plan.Workers)
-	}
-	return time.Duration(n) * 4 * w.handOver() / 10
 }
 
 // entered notes that a section has an owner, maybe after another one.
