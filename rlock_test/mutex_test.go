@@ -210,7 +210,7 @@ func TestCancelledWait(t *testing.T) {
 	_, unlock, err := m.Lock(t.Context())
 	require.NoError(t, err)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 	defer cancel()
 	got, _, err := m.Lock(ctx)
 	require.ErrorIs(t, err, rlock.ErrNotAcquired)
