@@ -126,7 +126,7 @@ func neededRights(key string, cluster, sentinels bool) []rightsFor {
 			{"ZREM", times, owner}, {"ZSCORE", times, owner}, {"ZRANGE", times, "0", "-1"}, {"PUBLISH", lock + ":" + owner, "0"}, {"SUBSCRIBE", lock + ":" + owner},
 		}},
 		{"read/write locks", "warn", "RWMutex fails, or later readers do not wait for writers (docs/protocol.md, Read/write locks).", []right{
-			{"HGETALL", key}, {"HKEYS", key}, {"HLEN", key}, {"SET", hold, "1"}, {"PTTL", hold}, {"PEXPIRE", hold, "1"}, {"DEL", hold}, {"EXISTS", hold},
+			{"HGETALL", key}, {"HLEN", key}, {"SET", hold, "1"}, {"PTTL", hold}, {"PEXPIRE", hold, "1"}, {"DEL", hold}, {"EXISTS", hold},
 			{"TIME"}, {"ZADD", marks, "0", owner}, {"ZRANGE", marks, "0", "-1"}, {"ZREM", marks, owner}, {"HSET", gate, owner, "1"},
 			{"PUBLISH", rw, "1"}, {"SUBSCRIBE", rw}, {"SUBSCRIBE", rw + ":" + id}, {"PUBSUB", "NUMSUB", rw},
 		}},

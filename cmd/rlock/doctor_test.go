@@ -288,3 +288,20 @@ func TestMerge(t *testing.T) {
 	all = merge(all, []finding{f("a", "2", "y"), f("b", "1", "y")})
 	require.Equal(t, []finding{f("a", "1", "x"), f("a", "2", "y"), {"ok", "b", "1", "", []string{"x", "y"}}}, all)
 }
+
+// The doctor asks for no command that the rights in docs/protocol.md do not have.
+func TestDoctorRightsOfTheDocs(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/protocol.md")
+	require.NoError(t, err)
+	_, rights, ok := strings.Cut(string(page), "\n## Rights\n")
+	require.True(t, ok)
+	rights, _, _ = strings.Cut(rights, "| missing |")
+	for _, use := range neededRights("job", true, true) {
+		for _, r := range use.rights {
+			if command := strings.Join(r[:1], " "); command != "PUBSUB" && command != "CLIENT" && command != "CLUSTER" {
+				require.Contains(t, rights, "`"+command+"`", use.use)
+			}
+		}
+	}
+}
