@@ -123,7 +123,7 @@ func (e *NotAcquiredError) Error() string {
 	case e.other:
 		texts = append(texts, "held by "+e.holder()+left+", by a lock of another kind (give each its own name)")
 	case e.self:
-		texts = append(texts, "held by this client as "+e.Holder+left+" (to re-enter, use the ctx that its Lock returned)")
+		texts = append(texts, "held by this client as "+e.Holder+left+" (if this caller has it, use the ctx that its Lock returned)")
 	case e.Holder != "":
 		texts = append(texts, "held by "+e.holder()+left)
 	}

@@ -20,7 +20,7 @@ type LeadState struct {
 	// Leading is true from the call of fn until its ctx is done or it returns. As with every lock, a process that was paused may for a
 	// moment see true while another one leads.
 	Leading bool
-	// Term is a number that rises with each term; 0: there was none yet. If the lock is a [Client.FencedMutex] it is the fencing token,
+	// Term is a number that rises with each term, as long as Redis keeps its data; 0: there was none yet. If the lock is a [Client.FencedMutex] it is the fencing token,
 	// and thus higher than that of all earlier leaders, in any process. Otherwise it counts the terms of this Leadership. It stays after
 	// the term has ended.
 	Term int64

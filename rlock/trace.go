@@ -62,6 +62,7 @@ type AcquiredInfo struct {
 	Names      []string // of the locks of an [All], not to be changed; nil for other kinds
 	Path       Path
 	Waited     time.Duration // from the call of Lock
+	WasWaiting bool          // Waiting was called for it
 	Tried      bool          // it was a TryLock that would not have waited
 	// By is the ctx of the section that handed the lock over, if the Path is PathHandOff; otherwise nil.
 	By context.Context
@@ -79,7 +80,7 @@ type FailedInfo struct {
 	Name, Kind string
 	Names      []string      // of the locks of an [All], not to be changed; nil for other kinds
 	Waited     time.Duration // from the call of Lock, Await or Acquire
-	WasWaiting bool          // Waiting was called for it; of an AcquiredInfo, Path says so
+	WasWaiting bool          // Waiting was called for it
 	Err        error
 }
 
@@ -269,7 +270,9 @@ func (t *tracing) ended(ctx context.Context, err error, giveBack func()) {
 		t.path = PathFree
 	}
 	if t.to.Acquired != nil {
-		t.to.Acquired(ctx, AcquiredInfo{Name: t.name, Kind: t.kind, Names: t.names, Path: t.path, Waited: now.Sub(t.at), Tried: t.tried, By: t.by})
+		t.to.Acquired(ctx, AcquiredInfo{
+			Name: t.name, Kind: t.kind, Names: t.names, Path: t.path, Waited: now.Sub(t.at), WasWaiting: t.waiting, Tried: t.tried, By: t.by,
+		})
 	}
 	t.ctx, t.at, t.by = ctx, now, nil
 	returned = true

@@ -104,7 +104,7 @@ func TestRefusalOfOneself(t *testing.T) {
 				said = "held by this client as " + refusal.Holder
 			}
 			require.ErrorContains(t, err, said, "%s: %v in %v", kind, row.inner, row.outer)
-			require.Equal(t, row.self, strings.Contains(err.Error(), "to re-enter, use the ctx"), err)
+			require.Equal(t, row.self, strings.Contains(err.Error(), "use the ctx that its Lock returned"), err)
 			require.NoError(t, unlock())
 		}
 	}

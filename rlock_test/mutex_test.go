@@ -217,7 +217,7 @@ func TestCancelledWait(t *testing.T) {
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.Equal(t, ctx, got)
 	require.Regexp(t, `^rlock: "`+b.name+`": not acquired after \d+ms: held by this client as [-0-9a-f]{36}:\d+, with [0-9.]+s left `+
-		`\(to re-enter, use the ctx that its Lock returned\): context deadline exceeded$`, err.Error())
+		`\(if this caller has it, use the ctx that its Lock returned\): context deadline exceeded$`, err.Error())
 
 	_, _, err = m.Lock(ctx)
 	require.ErrorIs(t, err, context.DeadlineExceeded, "done before it began")

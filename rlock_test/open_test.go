@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"net"
 	"net/url"
 	"os"
@@ -107,8 +108,12 @@ func TestOpenFails(t *testing.T) {
 	require.NoError(t, err)
 	defer func() { _ = silent.Close() }()
 	before := connections(t, []*redistest.Server{s})
-	const noURL = "rlock: no URL of Redis: want redis://user:password@host:6379/0"
+	const noURL = "rlock: not a Redis URL: want redis://user:password@host:6379/0"
 	start := "(start Redis there, or correct the address)"
+	refused := map[string]bool{ // by Redis, or before it was dialed
+		"wrong password": true, "no password": true, "no such database": true, "no sentinel": true, "bad port": true, "slash in it": true,
+		"bad escape": true, "another scheme": true, "no scheme": true, "empty": true, "bad database": true, "bad time": true,
+	}
 	for name, c := range map[string]struct {
 		url  string
 		says []string
@@ -143,6 +148,7 @@ func TestOpenFails(t *testing.T) {
 				require.ErrorContains(t, err, text)
 			}
 			require.NotContains(t, err.Error(), password)
+			require.Equal(t, !refused[name], errors.Is(err, rlock.ErrUnreachable))
 		})
 	}
 	t.Run("ForceSingleClient", func(t *testing.T) { // of which rueidis returns a client and an error

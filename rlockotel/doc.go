@@ -25,21 +25,22 @@
 //
 // # Attributes
 //
-//	rlock.kind     on all: mutex, fenced, fair, read, write, fenced write, upgradeable, all, quorum, latch
+//	rlock.kind     on all: mutex, fenced, fair, read, write, fenced write, upgradeable, all, quorum, latch,
+//	               semaphore, permits
 //	rlock.group    on all, see [WithGroup]
 //	rlock.outcome  of an acquire: acquired; not_acquired, if its time ended while others had the lock; error
-//	rlock.path     of an acquire that succeeded: free, reentry, handoff, grant, woken, shared, see [rlock.Path]; of a hand-off:
-//	               handoff, in this process, or grant, from another one; of a margin: grant, see above, or none
+//	rlock.path     of an acquire that succeeded: free, reentry, handoff, grant, woken, shared, kept, adopted, see [rlock.Path]; of a
+//	               hand-off: handoff, in this process, or grant, from another one; of a margin: grant, see above, or none
 //	error.type     of what failed, see below
 //
-// The error.type of an acquire, or of a hold whose unlock failed, is canceled or deadline_exceeded if the ctx ended; unreachable, lost,
+// The error.type of an acquire, or of a hold whose unlock failed, is canceled or deadline_exceeded if the ctx ended; deadlock, unreachable, lost,
 // not_replicated, not_held, reentry, upgrade or closed for the sentinel of that name; otherwise _OTHER. A TryLock whose wait ran out has the
 // outcome not_acquired without an error.type. The error.type of a loss is expired, gone or max_hold, see [rlock.LossReason].
 //
 // # Spans
 //
-// A Lock that waited makes a span called rlock.acquire, a child of ctx's span if that is recording, from the call of Lock to its return. It has
-// the attributes above and rlock.name. If the lock was not acquired, rlock.holder names the holder, and rlock.holder.label its Client's
+// A Lock that waited makes a span called rlock.acquire, from the call of Lock to its return, if ctx has a span that is recording: without a
+// parent there is none. It has the attributes above and rlock.name. If the lock was not acquired, rlock.holder names the holder, and rlock.holder.label its Client's
 // Options.Label, if any. If a section of the same process handed the lock over, the span links to that section's span. A Lock that did not wait
 // makes none. If the Redis client traces its commands, as rueidisotel does, their spans are children of the caller's span.
 package rlockotel

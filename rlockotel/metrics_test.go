@@ -100,6 +100,30 @@ func TestMetricsOfTwoProcesses(t *testing.T) {
 	require.Zero(t, now["hold.active group=order kind=mutex"])
 }
 
+// A lock that the process kept, and one from a ticket, were not waited for.
+func TestMetricsWithoutAWait(t *testing.T) {
+	ctx := context.Background()
+	e := newTelemetry(t)
+	c := e.client(t, redistest.Dial(t, redistest.Shared(t)), rlock.Options{})
+	m := c.Mutex(name(t), rlock.WithLinger(time.Minute))
+	for range 3 {
+		require.NoError(t, m.Do(ctx, func(context.Context) error { return nil }))
+	}
+	section, _, err := c.Mutex(name(t)).Lock(ctx)
+	require.NoError(t, err)
+	ticket, err := rlock.Export(section)
+	require.NoError(t, err)
+	_, unlock, err := c.Adopt(ctx, ticket)
+	require.NoError(t, err)
+	require.NoError(t, unlock())
+
+	now := e.metrics(t)
+	require.Positive(t, now["acquire.duration group=order kind=mutex outcome=acquired path=kept"])
+	require.Equal(t, int64(1), now["acquire.duration group=order kind=mutex outcome=acquired path=adopted"])
+	require.Zero(t, now["wait.active group=order kind=mutex"])
+	require.Zero(t, now["hold.active group=order kind=mutex"])
+}
+
 // Up-down counters use the same kind for both directions, with any lock.
 func TestMetricsOfEachKind(t *testing.T) {
 	ctx := context.Background()

@@ -121,7 +121,7 @@ func (t *telemetry) acquired(ctx context.Context, i rlock.AcquiredInfo) {
 		handed.path = s.path
 		t.handOffs.Add(ctx, 1, t.of(handed).add...)
 	}
-	if i.Path != rlock.PathFree && i.Path != rlock.PathReentry { // it waited
+	if i.WasWaiting {
 		t.waiting.Add(ctx, -1, t.of(lock).add...)
 		t.span(ctx, i.Name, s, i.Waited, nil, trace.SpanContextFromContext(i.By))
 	}
@@ -220,6 +220,7 @@ var errorTypes = []struct {
 	is   error
 	name string
 }{
+	{rlock.ErrDeadlock, "deadlock"},
 	{rlock.ErrUnreachable, "unreachable"},
 	{rlock.ErrClosed, "closed"},
 	{rlock.ErrLost, "lost"},

@@ -21,7 +21,7 @@ import (
 )
 
 func main() {
-	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, for what it prints")
+	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, in its output")
 	callers := flag.Int("callers", 50, "how many want the value at once")
 	build := flag.Duration("build", time.Second, "how long it takes to build the value")
 	ttl := flag.Duration("ttl", 10*time.Second, "how long the value lasts")
@@ -109,7 +109,7 @@ func (r *report) text() string {
 func connect() (rueidis.Client, error) {
 	options, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
 	if err != nil {
-		return nil, errors.New("REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379")
+		return nil, errors.New("REDIS_URL is not a Redis URL such as redis://user:password@127.0.0.1:6379")
 	}
 	rdb, err := rueidis.NewClient(options)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 )
 
 func main() {
-	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, for what it prints")
+	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, in its output")
 	every := flag.Duration("every", 2*time.Second, "how long a tick is")
 	ticks := flag.Int("ticks", 5, "after so many ticks the program ends")
 	flag.Parse()

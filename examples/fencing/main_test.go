@@ -45,7 +45,7 @@ func TestFencing(t *testing.T) {
 	t.Run("without a password in its errors", func(t *testing.T) {
 		for _, noURL := range program.NoURLs {
 			_, stderr := runProgram(t, binary, noURL, postgres)
-			require.Regexp(t, `^fencing: rlock: no URL of Redis: .*\n$`, stderr)
+			require.Regexp(t, `^fencing: rlock: not a Redis URL: .*\n$`, stderr)
 			require.NotContains(t, stderr, program.Secret)
 		}
 		for _, noURL := range append(program.NoURLs, "u:p@ss:"+program.Secret+"@127.0.0.1:1/x", "user:"+program.Secret) {

@@ -22,7 +22,7 @@ import (
 )
 
 func main() {
-	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, for what it prints")
+	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, in its output")
 	shelves := flag.Int("shelves", 5, "of the warehouse")
 	fill := flag.Int64("fill", 0, "put so many goods on each shelf, and end")
 	moves := flag.Int("moves", 0, "move goods so often")
@@ -137,7 +137,7 @@ func (w warehouse) put(ctx context.Context, i int, n int64) error {
 func connect() (rueidis.Client, error) {
 	options, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
 	if err != nil {
-		return nil, errors.New("REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379")
+		return nil, errors.New("REDIS_URL is not a Redis URL such as redis://user:password@127.0.0.1:6379")
 	}
 	rdb, err := rueidis.NewClient(options)
 	if err != nil {

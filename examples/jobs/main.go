@@ -22,7 +22,7 @@ import (
 )
 
 func main() {
-	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, for what it prints, and of the worker in the queue")
+	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, in its output, and of the worker in the queue")
 	listen := flag.String("listen", "", "accept orders at that address")
 	work := flag.Bool("work", false, "ship orders")
 	ticket := flag.Duration("ticket", 10*time.Minute, "for how long an order stays locked in the queue")
@@ -92,7 +92,7 @@ func (s *shop) setState(ctx context.Context, order, state string) error {
 func connect() (rueidis.Client, error) {
 	options, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
 	if err != nil {
-		return nil, errors.New("REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379")
+		return nil, errors.New("REDIS_URL is not a Redis URL such as redis://user:password@127.0.0.1:6379")
 	}
 	rdb, err := rueidis.NewClient(options)
 	if err != nil {

@@ -47,7 +47,7 @@ func run(ctx context.Context, jar string) error {
 	}
 	option, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
 	if err != nil {
-		return errors.New("REDIS_URL is no URL of Redis, such as redis://127.0.0.1:6379") // err has the password
+		return errors.New("REDIS_URL is not a Redis URL such as redis://127.0.0.1:6379") // err has the password
 	}
 	rdb, err := rueidis.NewClient(option)
 	if err != nil {

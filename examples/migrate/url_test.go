@@ -16,6 +16,6 @@ func TestMigrateNoURL(t *testing.T) {
 	require.NoError(t, os.WriteFile(jar, nil, 0o600))
 	for _, noURL := range program.NoURLs {
 		t.Setenv("REDIS_URL", "redis://"+noURL)
-		require.EqualError(t, run(t.Context(), jar), "REDIS_URL is no URL of Redis, such as redis://127.0.0.1:6379")
+		require.EqualError(t, run(t.Context(), jar), "REDIS_URL is not a Redis URL such as redis://127.0.0.1:6379")
 	}
 }

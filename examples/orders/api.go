@@ -58,7 +58,7 @@ func fail(w http.ResponseWriter, r *http.Request, err error) {
 		http.Error(w, "try again later", http.StatusServiceUnavailable)
 	case errors.Is(err, rlock.ErrNotAcquired):
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, "another request is at this order", http.StatusConflict)
+		http.Error(w, "another request is working on this order", http.StatusConflict)
 	default:
 		http.Error(w, "internal error", http.StatusInternalServerError)
 	}

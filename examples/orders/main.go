@@ -79,7 +79,7 @@ func run(ctx context.Context, listen string, payment, wait, grace time.Duration)
 func connect() (rueidis.Client, error) {
 	options, err := rueidis.ParseURL(cmp.Or(os.Getenv("REDIS_URL"), "redis://127.0.0.1:6379"))
 	if err != nil {
-		return nil, errors.New("REDIS_URL is no URL of Redis, such as redis://user:password@127.0.0.1:6379")
+		return nil, errors.New("REDIS_URL is not a Redis URL such as redis://user:password@127.0.0.1:6379")
 	}
 	options.Dialer.Timeout, options.ConnWriteTimeout = 2*time.Second, 3*time.Second // detects a hanging Redis sooner
 	rdb, err := rueidis.NewClient(options)

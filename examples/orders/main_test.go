@@ -106,7 +106,7 @@ func TestOrders(t *testing.T) {
 	_, unlock, err := locks.Mutex("order:43").Lock(ctx)
 	require.NoError(t, err)
 	c := open(p, "-wait", "0s")
-	busy := answered{status: http.StatusConflict, retry: "1", body: "another request is at this order"}
+	busy := answered{status: http.StatusConflict, retry: "1", body: "another request is working on this order"}
 	require.Equal(t, busy, <-c.post(ctx, "/orders/43/charge"))
 	require.Regexp(t, `^orders: POST /orders/43/charge: rlock: "order:43": not acquired.*: held by `+locks.ID(), p.Line())
 

@@ -17,7 +17,7 @@ import (
 )
 
 func main() {
-	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, for what it prints")
+	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, in its output")
 	batch := flag.String("batch", "batch", "that is imported; each needs a name of its own")
 	parts := flag.Int64("parts", 0, "begin a batch of so many parts, and wait for them; 0 imports one of them")
 	part := flag.Duration("part", time.Second, "how long a part takes")

@@ -17,7 +17,7 @@ import (
 )
 
 func main() {
-	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, for what it prints")
+	name := flag.String("name", strconv.Itoa(os.Getpid()), "of this process, in its output")
 	workers := flag.Int("workers", 4, "how many goroutines want to run jobs")
 	jobs := flag.Int("jobs", 20, "how many jobs this process has")
 	limit := flag.Int64("limit", 3, "how many may run at once, in all processes; the first process sets it")

@@ -232,7 +232,7 @@ func (l *attempt) suspect() {
 	if !l.warned && waited >= c.Options.WatchdogTimeout && c.isSelf(l.Outer, holder) {
 		l.warned = true
 		c.Options.Tell.Warn("rlock: a Lock waits for a hold of this client that was taken under the same ctx; "+
-			"does its caller have the lock, and did not pass on the section's ctx?",
+			"does its caller already hold it, without passing on the section's ctx?",
 			"name", l.Spec.Name, "owner", holder, "waited", waited)
 	}
 }

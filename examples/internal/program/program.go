@@ -151,7 +151,7 @@ func WithoutRedis(t *testing.T) {
 	require.Contains(t, said[0], "Redis at "+addr+": ")
 	require.Regexp(t, `\bstart (redis-server|Redis)\b`, said[0])
 	for _, line := range said[1:] {
-		require.Contains(t, line, "no URL of Redis")
+		require.Contains(t, line, "not a Redis URL")
 		require.Contains(t, line, "redis://user:password@")
 		require.NotContains(t, line, Secret)
 	}
