@@ -167,12 +167,22 @@ func (s *PermitSemaphore) acquire(who engine.Caller, n int) (context.Context, *P
 
 // Do runs fn while it has a permit, as [Mutex.Do] does. fn gets the Permit for its id and its slot.
 func (s *PermitSemaphore) Do(ctx context.Context, fn func(ctx context.Context, p *Permit) error) error {
+	return withPermit(ctx, s.Acquire, fn)
+}
+
+// TryDo is Do with TryAcquire in place of Acquire: if no permit is free within wait, fn does not run, and the error satisfies
+// [ErrNotAcquired] and [ErrNotRun].
+func (s *PermitSemaphore) TryDo(ctx context.Context, wait time.Duration, fn func(ctx context.Context, p *Permit) error) error {
+	return withPermit(ctx, func(ctx context.Context) (context.Context, *Permit, error) { return s.TryAcquire(ctx, wait) }, fn)
+}
+
+func withPermit(ctx context.Context, acquire func(context.Context) (context.Context, *Permit, error), fn func(context.Context, *Permit) error) error {
 	if fn == nil {
 		panic("rlock: Do of a nil function")
 	}
 	var permit *Permit
 	return inside(ctx, func(ctx context.Context) (context.Context, UnlockFunc, error) {
-		section, p, err := s.Acquire(ctx)
+		section, p, err := acquire(ctx)
 		permit = p
 		return section, p.Release, err
 	}, func(ctx context.Context) error { return fn(ctx, permit) })

@@ -217,6 +217,13 @@ func (s *Semaphore) Do(ctx context.Context, n int64, fn func(ctx context.Context
 	return inside(ctx, s.Locker(n).Lock, fn)
 }
 
+// TryDo is Do with [Semaphore.TryAcquire] in place of Acquire: if the permits are not free within wait, fn does not run, and the error
+// satisfies [ErrNotAcquired] and [ErrNotRun].
+func (s *Semaphore) TryDo(ctx context.Context, n int64, wait time.Duration, fn func(ctx context.Context) error) error {
+	s.check(ctx)
+	return inside(ctx, within(s.Locker(n), wait), fn)
+}
+
 // permits makes a Locker of a number of permits.
 type permits struct {
 	of *Semaphore

@@ -178,3 +178,40 @@ func TestWaitOnlyOfOtherWays(t *testing.T) {
 	require.NoError(t, unlockInside())
 	require.Panics(t, func() { rlock.WaitOnly(nil) }) //nolint:staticcheck // what it is about
 }
+
+// G3, G4: the TryDo of a semaphore with a WaitOnly: busy for as long as it may wait, and not at all once the caller has gone; its section
+// goes on without the caller.
+func TestWaitOnlyForPermits(t *testing.T) {
+	redistest.Parallel(t)
+	s := newTwoClients(t, redistest.Shared(t))
+	for kind, tryDo := range map[string]func(ctx context.Context, name string, wait time.Duration, fn func(context.Context) error) error{
+		"Semaphore": func(ctx context.Context, name string, wait time.Duration, fn func(context.Context) error) error {
+			return s.Semaphore(name).TryDo(ctx, 1, wait, fn)
+		},
+		"PermitSemaphore": func(ctx context.Context, name string, wait time.Duration, fn func(context.Context) error) error {
+			return s.PermitSemaphore(name).TryDo(ctx, wait, func(ctx context.Context, _ *rlock.Permit) error { return fn(ctx) })
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			name := redistest.Name(t)
+			stockPermits(t, s, kind, name, 1)
+			request, gone := context.WithCancel(context.Background())
+			ran := 0
+			require.NoError(t, tryDo(rlock.WaitOnly(request), name, testTimeout, func(ctx context.Context) error {
+				ran++
+				gone()
+				require.NoError(t, ctx.Err())
+				busy := tryDo(rlock.WaitOnly(context.Background()), name, 100*time.Millisecond, func(context.Context) error { ran++; return nil })
+				require.ErrorIs(t, busy, rlock.ErrNotAcquired)
+				require.ErrorIs(t, busy, rlock.ErrNotRun)
+				require.NotErrorIs(t, busy, context.DeadlineExceeded)
+				return nil
+			}))
+			require.Equal(t, 1, ran)
+			err := tryDo(rlock.WaitOnly(request), name, testTimeout, func(context.Context) error { ran++; return nil })
+			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorIs(t, err, rlock.ErrNotRun)
+			require.Equal(t, 1, ran)
+		})
+	}
+}
