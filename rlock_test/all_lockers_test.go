@@ -12,8 +12,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Members may be of any type, and are locked in the fixed order. What one says is handed on, and
-// nothing is kept then.
+// Members may be of any type, and are locked in the fixed order. A member's error is returned, and then no lock is kept.
 func TestAllOfOtherLockers(t *testing.T) {
 	b := newFixture(t)
 	f := &fakeLocker{name: b.name + ":b"}
@@ -71,7 +70,7 @@ func (r refusedAtTheEnd) TryLock(ctx context.Context, wait time.Duration) (conte
 	return r.Mutex.TryLock(ctx, wait)
 }
 
-// The error names the end of the ctx, whenever that was, and who had the lock.
+// The error names the cancellation and the lock's holder, whenever ctx ended.
 func TestAllCancelledBetweenTwoAttempts(t *testing.T) {
 	b := newFixture(t)
 	_, unlock, err := b.Mutex(b.name).Lock(context.Background())
@@ -85,7 +84,7 @@ func TestAllCancelledBetweenTwoAttempts(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// Each call reports in one line, by its name, a member that cannot be locked.
+// Each call returns a one-line error that names the member that cannot be locked.
 func TestAllOfNothing(t *testing.T) {
 	b := newFixture(t)
 	good := b.Mutex(b.name)
@@ -125,7 +124,7 @@ func TestAllOfNothing(t *testing.T) {
 	require.Panics(t, func() { _, _, _ = rlock.All(good).Lock(nil) }) //nolint:staticcheck // the mistake in question
 }
 
-// A key that holds something else is an error about that lock, and the others are not kept. The same for what users may not touch.
+// A key with other data is an error that names its lock. The other locks are released.
 func TestAllWithABadMember(t *testing.T) {
 	b := newFixture(t)
 	names := numbered(b.name, 3)

@@ -30,7 +30,7 @@ func numbered(base string, n int) (names []string) {
 	return names
 }
 
-// A thousand locks are one command each way, and 5,000 are five.
+// A thousand locks cost a single command to lock and another to unlock; 5,000 locks cost five each.
 func TestAllCosts(t *testing.T) {
 	s := redistest.Start(t)
 	rdb, watch := s.Client(t, oneConn), s.Client(t)
@@ -80,8 +80,8 @@ func (b fixture) clear(t *testing.T) {
 	}
 }
 
-// A holder of all keeps those out who want one of them, and the other way round. A refusal names the lock and its holder,
-// and leaves no key.
+// The holder of an All keeps out callers that want any of its locks, and the other way round. A refusal names the lock and its holder, and
+// leaves no key.
 func TestAllAndSingleHoldersExcludeEachOther(t *testing.T) {
 	b := newFixture(t)
 	other := newClient(t, b.rdb)
@@ -118,7 +118,7 @@ func TestAllAndSingleHoldersExcludeEachOther(t *testing.T) {
 	}
 }
 
-// G3, G4: while it waits for one lock it holds none of the others and sends nothing. The unlock of that one wakes it.
+// G3, G4: while an All waits for a lock, it holds none of the others and sends nothing. The unlock of that lock wakes it.
 func TestAllWaitsWithNothingHeld(t *testing.T) {
 	redistest.Parallel(t)
 	for i := range 3 {
@@ -153,7 +153,7 @@ func TestAllWaitsWithNothingHeld(t *testing.T) {
 	}
 }
 
-// TryLock is bounded by its wait in all, and so is the ctx of a Lock.
+// The wait of a TryLock bounds the whole call, and so does the ctx of a Lock.
 func TestAllGivesUpWaiting(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -183,7 +183,7 @@ func TestAllGivesUpWaiting(t *testing.T) {
 	}, "nothing is left")
 }
 
-// G2, G8: the loss of one ends the ctx, and the unlock says which one it was. The others are released.
+// G2, G8: the loss of any lock cancels ctx, and unlock names that lock. The others are released.
 func TestAllLosesOne(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
@@ -285,8 +285,8 @@ func TestAllFenced(t *testing.T) {
 	b.do(t, "DEL", "redisson_lock_token:{"+x.Name()+"}", "redisson_lock_token:{"+y.Name()+"}")
 }
 
-// G4: the one call that releases all wakes the waiters of each: the next of this process has its lock at once, one of another
-// process is given it, and one that listens is told.
+// G4: the single call that releases all locks wakes the waiters of each: the next in this process has its lock at once, the next in another
+// process is granted it, and a subscriber gets a message.
 func TestAllWakesTheWaitersOfEach(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -329,8 +329,8 @@ func TestAllWakesTheWaitersOfEach(t *testing.T) {
 	}
 }
 
-// The order is that of the keys, which is the same in every process. Of one lock the writer is first, and then the reader that may
-// upgrade: each lets the next ones in.
+// Locks are taken in the order of their keys, which is the same in every process. Of a read/write lock the writer is first, then the
+// upgradeable reader, then the reader: each lets the next in.
 func TestAllInOneOrder(t *testing.T) {
 	b := newBareFixture(t)
 	a := newClient(t, b.rdb, rlock.Options{Prefix: b.name + ":a:"})
@@ -365,7 +365,8 @@ func TestAllInOneOrder(t *testing.T) {
 	}))
 }
 
-// Clients of one Redis have one lock of a name, so nobody can have it for both of them. That is no lock to be waited for, again and again.
+// Clients of one Redis share the lock of a name, so an All cannot hold it through both of them. The call fails instead of trying again and
+// again.
 func TestAllWaitsForItself(t *testing.T) {
 	b := newFixture(t)
 	other := newClient(t, b.rdb)

@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// What cannot be exported says why, and the section goes on.
+// If a hold cannot be exported, the error gives the reason, and the section goes on.
 func TestNotExported(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -149,7 +149,7 @@ func TestExportAfterTheEnd(t *testing.T) {
 	}
 }
 
-// A text that is no ticket, or one of a later version, says so without the text.
+// Text that is not a ticket, or is a ticket of a later version, gives an error without that text.
 func TestAdoptOfNoTicket(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)

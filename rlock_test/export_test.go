@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// exportable are the locks of which a hold can be taken along.
+// exportable are the locks whose holds can be exported.
 func exportable(c *rlock.Client, name string, o ...rlock.Option) map[string]*rlock.Mutex {
 	return map[string]*rlock.Mutex{
 		"plain": c.Mutex(name, o...), "fenced": c.FencedMutex(name, o...),
@@ -151,7 +151,8 @@ func TestExportInADo(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// A ticket that nobody adopts ends with its time, by default the watchdog time, and is free then; so is one that somebody forces open.
+// A ticket that is not adopted ends after its time, by default the watchdog time, and the lock is free then. A forced unlock frees the lock
+// as well.
 func TestTicketTime(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
@@ -377,7 +378,7 @@ func TestTokenAfterAReserve(t *testing.T) {
 	}
 }
 
-// A Trace is told of both ends.
+// A Trace reports the Export and the Adopt.
 func TestExportIsTraced(t *testing.T) {
 	redistest.Parallel(t)
 	var mu sync.Mutex

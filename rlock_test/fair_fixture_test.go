@@ -36,7 +36,7 @@ func newFairFixture(t *testing.T, rdb rueidis.Client, dial func() rueidis.Client
 	return b
 }
 
-// fairStandalone is one on a server of its own, so that nothing else is counted.
+// fairStandalone is a fairFixture with its own server, so that nothing else is counted.
 func fairStandalone(t *testing.T, n int, o rlock.Options) (*fairFixture, *redistest.Server) {
 	t.Helper()
 	s := redistest.Start(t)
@@ -90,14 +90,14 @@ func (b *fairFixture) wait(ctx context.Context, process int, id string) {
 	b.awaitQueue(b.expected + 1)
 }
 
-// requireOrder checks who gets in, and that nobody follows and nothing is left.
+// requireOrder checks that exactly these get in, in order, and that nothing is left.
 func (b *fairFixture) requireOrder(want ...string) {
 	b.Helper()
 	b.requireEntered(want...)
 	b.requireNothingLeft()
 }
 
-// requireEntered checks who gets in.
+// requireEntered checks that these got in, in order.
 func (b *fairFixture) requireEntered(want ...string) {
 	b.Helper()
 	var got []string

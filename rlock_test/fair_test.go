@@ -96,7 +96,7 @@ func TestFairCommands(t *testing.T) {
 	require.LessOrEqual(t, inner[200], inner[50]+2)
 }
 
-// Idle waiters keep their places by one call of all together, and send nothing else.
+// Idle waiters keep their places with a single call for all of them, and send nothing else.
 func TestFairIdleWaiters(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 1, rlock.Options{})
@@ -125,8 +125,8 @@ func TestFairIdleWaiters(t *testing.T) {
 	b.requireNothingLeft()
 }
 
-// Three hundred waiters of processes that were killed, and the holder with them, keep a live one waiting for no longer than the
-// holder's lease. Nor do they if they were only stopped: their places end.
+// Three hundred waiters and the holder are killed. A live waiter gets the lock when the holder's lease ends. The same holds if they were
+// only stopped: their places expire.
 func TestFairDeadWaiters(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 2 * time.Second
@@ -170,7 +170,7 @@ func TestFairDeadWaiters(t *testing.T) {
 	}
 }
 
-// Whoever gives up leaves the queue at once, wherever it stands, and the order of the others stays.
+// A waiter that gives up leaves the queue at once, wherever it stands, and the others keep their order.
 func TestFairGiveUp(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 3, rlock.Options{})
@@ -218,7 +218,7 @@ func TestFairClose(t *testing.T) {
 	b.requireNothingLeft()
 }
 
-// Waiters find out by themselves what nobody tells them: that the lock, or their queue, was deleted.
+// Waiters notice by themselves that the lock or their queue was deleted: no message reports that.
 func TestFairKeysDeleted(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 2, rlock.Options{})
@@ -243,7 +243,7 @@ func TestFairKeysDeleted(t *testing.T) {
 	b.requireNothingLeft()
 }
 
-// A holder that is told of a loss, by a forced unlock, and the head that has the lock then.
+// A forced unlock cancels the holder's ctx, and the head of the queue gets the lock.
 func TestFairForceUnlock(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 2, rlock.Options{WatchdogTimeout: 3 * time.Second})
@@ -264,7 +264,7 @@ func TestFairForceUnlock(t *testing.T) {
 	require.False(t, forced)
 }
 
-// Re-entry, leases and grants as with any lock: a waiter with a fixed lease has all of it, and one with the watchdog is renewed.
+// Re-entry, leases and grants work as with any lock: a waiter with a fixed lease gets all of it, and a waiter with the watchdog is renewed.
 func TestFairHolds(t *testing.T) {
 	redistest.Parallel(t)
 	b, _ := fairStandalone(t, 2, rlock.Options{WatchdogTimeout: 2 * time.Second})

@@ -16,8 +16,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// A process in line need not be told of unlocks, and listens where those in line do. A Client without queues, and a waiter of a quorum or of a
-// fair lock, are not in line.
+// A process in line needs no messages about unlocks, and listens on the channel of the line. A Client without queues, and waiters of a
+// quorum or a fair lock, are not in line.
 func TestWhoIsInLine(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -51,7 +51,7 @@ func TestWhoIsInLine(t *testing.T) {
 	}
 }
 
-// A process that wants a place and gets none, since Redis has no memory for it, is told of unlocks as an outsider.
+// A process that gets no place in line, because Redis is out of memory, hears of unlocks as an outsider does.
 func TestNoPlaceInLine(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -146,7 +146,7 @@ func (b fixture) subscribers(t *testing.T, channel string) int64 {
 	return n
 }
 
-// A process keeps its turn when the first of its waiters gives up: the next one has been there for as long.
+// A process keeps its turn when the first of its waiters gives up, since the next has been there for as long.
 func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -197,7 +197,7 @@ func TestTurnOutlivesTheFirstWaiter(t *testing.T) {
 	}
 }
 
-// While somebody listens who is not in line, a process passes the lock on inside of itself for a quarter of its run.
+// While a listener outside the line is subscribed, a process passes the lock on internally for only a quarter of its usual run.
 func TestRunBesideAnOutsider(t *testing.T) {
 	redistest.Parallel(t)
 	for outside, least := range map[bool]int64{false: 0, true: 10} {

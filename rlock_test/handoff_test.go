@@ -29,8 +29,7 @@ func same(l locker, n int) []locker {
 	return all
 }
 
-// One command for each of a line of waiters, and one more for the last unlock: nobody asks, and nobody
-// is told before.
+// Each waiter in line costs one command, and the last unlock one more: no waiter asks, and no message is published before that.
 func TestHandOffCosts(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: unlimited})

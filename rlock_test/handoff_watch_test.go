@@ -18,7 +18,7 @@ const (
 	watchedSlack = 2 * time.Second        // for a busy machine
 )
 
-// deadInLine are processes in line for one lock, of which some die or stop.
+// deadInLine is a set of processes in line for a lock, some of which die or stop.
 type deadInLine struct {
 	fixture
 	unlock       func() error
@@ -71,8 +71,8 @@ func requireWithin(t *testing.T, p pendingLock, began time.Time, grants int) {
 	require.NoError(t, got.unlock())
 }
 
-// Processes that were killed or stopped keep the lock from those behind them for one grant lease at most, for each that was stopped,
-// wherever they stand.
+// Stopped processes keep the lock from those behind them for at most one grant lease each. Killed processes add nothing to that, wherever
+// they stand.
 func TestDeadInLine(t *testing.T) {
 	redistest.Parallel(t)
 	for dead := range 9 {
@@ -171,7 +171,7 @@ func TestStoppedBeforeTheirLook(t *testing.T) {
 	}
 }
 
-// Somebody who is not in line is told of each unlock, whoever is in line, and in whatever state.
+// A listener outside the line hears of each unlock, whatever the state of the processes in line.
 func TestOutsiderBesideTheDead(t *testing.T) {
 	redistest.Parallel(t)
 	for _, dead := range []int{0, 1, 4} {

@@ -107,7 +107,7 @@ func fairKey(prefix, name string) string {
 	return prefix + unlockChannel(name)[len("redisson_lock__channel"):]
 }
 
-// queueUp begins to lock a lock that another holds, and returns when that is in the queue and told of unlocks.
+// queueUp starts to lock a held lock, and returns when the waiter is in the queue and subscribed.
 func (w *fairWorld) queueUp(t testing.TB, a actor, name string) <-chan event {
 	t.Helper()
 	n := len(w.entries(t, name))

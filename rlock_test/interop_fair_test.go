@@ -264,7 +264,7 @@ func (w *fairWorld) holderKilled(t *testing.T, s sides) {
 	w.requireNothingLeft(t, name)
 }
 
-// process has a process of the holder's side take the lock, or wait for it; it returns what kills it.
+// process makes a process of the holder's side take the lock or wait for it, and returns a function that kills the process.
 func (w *fairWorld) process(t *testing.T, s sides, name string) (kill func()) {
 	n := len(w.entries(t, name))
 	held := w.watch.exists(t, name)
@@ -289,8 +289,8 @@ func (w *fairWorld) process(t *testing.T, s sides, name string) (kill func()) {
 	return kill
 }
 
-// A waiter of the one side is killed, at the head of the queue, with one of the other side behind it; and the holder is of this
-// library, so that it can do something about that.
+// A waiter of either side is killed at the head of the queue, with a waiter of the other side behind it. The holder is this library, which
+// can skip the dead waiter.
 func (w *fairWorld) waiterKilled(t *testing.T, s sides) {
 	name, holder, waiter := redistest.Name(t), &fairGo{newGoActor(w.quickGo)}, s.waiter()
 	lock(t, holder, name, testTimeout)
@@ -305,7 +305,7 @@ func (w *fairWorld) waiterKilled(t *testing.T, s sides) {
 	w.requireNothingLeft(t, name)
 }
 
-// A waiter of Redisson is killed at the head of the queue, and only Redisson waits behind it: the release tells that one, too.
+// A waiter of Redisson is killed at the head of the queue, and only Redisson waits behind it: the release wakes that waiter, too.
 func (w *fairWorld) javaKilledBeforeJava(t *testing.T) {
 	t.Parallel()
 	name, holder, waiter := redistest.Name(t), &fairGo{newGoActor(w.quickGo)}, &fairJava{w.quickJava.thread()}

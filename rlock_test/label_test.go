@@ -38,7 +38,8 @@ func refusalOf(t testing.TB, l rlock.Locker, wait time.Duration) *rlock.NotAcqui
 	return not
 }
 
-// knowsLabel waits until a TryLock is refused by that label. The first one mostly is, but a machine that stands still takes longer than it waits.
+// knowsLabel waits until a refused TryLock names that label. The first refusal usually does, unless the machine stands still for longer
+// than the wait.
 func knowsLabel(t testing.TB, l rlock.Locker, wait time.Duration, label string) (not *rlock.NotAcquiredError) {
 	t.Helper()
 	redistest.Eventually(t, testTimeout, func() bool {
@@ -61,7 +62,7 @@ var labelledLocks = map[string]func(c *rlock.Client, name string) rlock.Locker{
 	"all":      func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name), c.Mutex(name+"2")) },
 }
 
-// Whoever is refused learns the label of the holder, also without waiting; the second waiter of a process, without a command.
+// A refusal names the label of the holder, even if the call does not wait. A second waiter in the same process learns it without a command.
 func TestLabel(t *testing.T) {
 	redistest.Parallel(t)
 	for kind, of := range labelledLocks {
@@ -92,7 +93,7 @@ func TestLabel(t *testing.T) {
 	}
 }
 
-// A Client that waits for itself says so; the label of several readers is each one's own.
+// With several readers, Info has the label of each. A Client that is refused by its own hold says so.
 func TestLabelsOfSeveral(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t, rlock.Options{Label: "pod-1"})
@@ -125,7 +126,8 @@ func TestLabelsOfSeveral(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// One command for all who are refused by a Client, whatever its locks; none for those without a label, and none on the way of a Lock.
+// All calls refused by the same Client share one command, whatever the locks. Holders without a label cost none, and a waiting Lock sends
+// none.
 func TestLabelCosts(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -221,7 +223,7 @@ func TestLabelLives(t *testing.T) {
 	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, key) }, "it expires")
 }
 
-// Shutdown deletes the label, while what was written last is on its way as well.
+// Shutdown deletes the label, even while the last write of it is under way.
 func TestLabelEndsWithShutdown(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBareFixture(t)
@@ -339,7 +341,7 @@ func TestLabelsInADeadlock(t *testing.T) {
 	}
 }
 
-// A label is short, and one line of printable text.
+// A label must be short, and a single line of printable text.
 func TestInvalidLabels(t *testing.T) {
 	b := newBareFixture(t)
 	for _, label := range []string{strings.Repeat("x", 101), "two\nlines", "tab\t", "\x00", "\xff", "\u200b", "\u2028"} {

@@ -44,7 +44,7 @@ func TestLatchLosesAMessage(t *testing.T) {
 	require.NoError(t, within(t, waits, wakeTimeout))
 }
 
-// quickTimeout has a connection that is silent taken for broken soon.
+// quickTimeout makes rueidis give up on a silent connection soon.
 func quickTimeout(o *rueidis.ClientOption) {
 	o.Dialer.KeepAlive, o.ConnWriteTimeout = time.Second, 3*time.Second
 }
@@ -102,7 +102,7 @@ func TestLatchCallersLeave(t *testing.T) {
 	}
 }
 
-// A copy that comes when all is over does nothing, though the latch is another one then.
+// A late copy of a call does nothing, even if the latch has been set anew.
 func TestLatchCopiesComeLate(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -136,7 +136,7 @@ func TestLatchCopiesComeLate(t *testing.T) {
 	}
 }
 
-// While Redis is down each call ends, with an error that says so; what counted down is counted when it is back.
+// While Redis is down each call returns ErrUnreachable. The CountDowns that failed still count once Redis is back.
 func TestLatchOutage(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)

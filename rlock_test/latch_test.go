@@ -276,7 +276,8 @@ func TestLatchIsSetAnewAtOnce(t *testing.T) {
 	}
 }
 
-// 1,000 goroutines of a process wait for the price of one, and send nothing meanwhile; so do 1,000 that count down.
+// 1,000 waiting goroutines of a process cost as much as a single one, and send nothing meanwhile. The same holds for 1,000 goroutines that
+// count down.
 func TestLatchOfThousands(t *testing.T) {
 	s := redistest.Start(t)
 	b := fixture{rdb: s.Client(t), name: redistest.Name(t)}
@@ -397,7 +398,7 @@ func TestLatchOnACluster(t *testing.T) {
 	}
 }
 
-// An Await tells its Trace what it does. It is no hold.
+// A Trace reports an Await, but not as a hold.
 func TestLatchIsTraced(t *testing.T) {
 	redistest.Parallel(t)
 	var s traceLines

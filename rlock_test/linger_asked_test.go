@@ -91,8 +91,8 @@ func TestLingerFindsThoseWhoWaitedBefore(t *testing.T) {
 	require.NoError(t, next.unlock())
 }
 
-// A kept lock costs a waiter two round trips more than a free one. It costs a third one if the lock is handed over
-// while the waiter, now listening, asks again: it cannot tell which was first.
+// A kept lock costs a waiter two round trips more than a free lock. It costs a third if the lock is handed over while the waiter, now
+// listening, asks again: it cannot tell which came first.
 func TestLingerCostsAWaiterTwoRoundTrips(t *testing.T) {
 	redistest.Parallel(t)
 	const oneWay = 200 * time.Millisecond
