@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// crowd is who wants what: names, and the clients that lock them.
+// crowd describes a contention test: the names, and the clients that lock them.
 type crowd struct {
 	names   []string
 	lock    func(client int, names []string) []rlock.Locker // of one of the clients
@@ -24,8 +24,8 @@ type crowd struct {
 	enough  func() bool // what it is disturbed by; nil: it is not
 }
 
-// G1: many goroutines of several clients take some of the locks, in any order, or one alone. Nobody is inside together with another,
-// on any name, everybody gets in, and nothing is left. Some give up at a random moment.
+// G1: many goroutines of several clients each take some of the locks, in any order, or a single lock. No two are inside on the same name,
+// every goroutine gets in, and nothing is left. Some give up at a random moment.
 func (c crowd) run(t *testing.T, goroutines int, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
@@ -181,8 +181,8 @@ func TestAllUnderContentionOnTwoServers(t *testing.T) {
 	}
 }
 
-// Locks that are never free together: each of two has goroutines of two processes in line all the time, so it goes from
-// one to the next. Whoever wants both gets them all the same.
+// An All gets two locks that are never free together. Goroutines of two processes queue for each lock all the time, so each lock goes
+// straight from holder to holder.
 func TestAllOfLocksThatAreNeverFree(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)

@@ -67,7 +67,7 @@ func TestAllUnlockLostWithWaiters(t *testing.T) {
 	fixture{rdb: h.rdb}.clear(t)
 }
 
-// G5: the caller leaves while the call is under way, which is answered later, or never. What it got is given back.
+// G5: the caller leaves while its call is under way. Redis answers later or never, and anything it granted is given back.
 func TestAllIsCancelledWhileItAsks(t *testing.T) {
 	redistest.Parallel(t)
 	for name, answer := range map[string]func(h *leavingCallers){
@@ -129,7 +129,7 @@ func TestAllAndClose(t *testing.T) {
 	fixture{rdb: h.rdb}.clear(t)
 }
 
-// G5: an outage is none of a lock that is held, and takes as long as for one lock.
+// G5: an outage is not reported as a held lock, and is noticed as fast as for a single lock.
 func TestAllWhenRedisIsDown(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -151,8 +151,8 @@ func TestAllWhenRedisIsDown(t *testing.T) {
 	require.NoError(t, m.Do(context.Background(), func(context.Context) error { return nil }))
 }
 
-// While a slot moves, the keys of some locks are at one node and those of others at the next, and no script may touch them together:
-// they are taken one by one.
+// While a slot moves, one node has the keys of some locks and the next node those of the rest. No script may touch them together, so the
+// locks are taken singly.
 func TestAllWhileASlotMoves(t *testing.T) {
 	redistest.Parallel(t)
 	cl := redistest.StartCluster(t, 3, 0)
@@ -210,8 +210,8 @@ func TestAllGivesBackWithoutMinHold(t *testing.T) {
 	b.do(t, "DEL", names[0])
 }
 
-// G9: a Lock of two Clients has the first one's lock when that is closed, and asks the second one, which is slow. The first lock is given
-// back by the time Close returns, for nobody may reach its Redis any more then.
+// G9: a Lock over two Clients holds the first Client's lock and is waiting for the slow second Client when the first is closed. The first
+// lock is given back before Close returns, because its Redis may be unreachable afterwards.
 func TestAllHasALockOfTheClientThatIsClosed(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -234,7 +234,7 @@ func TestAllHasALockOfTheClientThatIsClosed(t *testing.T) {
 	require.False(t, b.exists(t, names[1]))
 }
 
-// The way to Redis and back may take longer than a second: a lock that is free is had after one call for each.
+// A round trip to Redis may take longer than a second: a free lock still takes a single call each.
 func TestAllOverASlowNetwork(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -252,7 +252,7 @@ func TestAllOverASlowNetwork(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// Handles of one lock that let each other in: one slow reply to the second of them is none of a lock that is held.
+// Two handles of the same lock let each other in. A slow reply to the second is not reported as a held lock.
 func TestAllOfBothSidesMeetsASlowReply(t *testing.T) {
 	redistest.Parallel(t)
 	for name, all := range map[string]func(rw *rlock.RWMutex) *rlock.MultiMutex{

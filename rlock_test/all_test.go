@@ -2,8 +2,6 @@ package rlock_test
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"slices"
 	"strconv"
 	"testing"
@@ -32,7 +30,7 @@ func numbered(base string, n int) (names []string) {
 	return names
 }
 
-// A thousand locks are one command each way, and 5,000 are five.
+// A thousand locks cost a single command to lock and another to unlock; 5,000 locks cost five each.
 func TestAllCosts(t *testing.T) {
 	s := redistest.Start(t)
 	rdb, watch := s.Client(t, oneConn), s.Client(t)
@@ -82,8 +80,8 @@ func (b fixture) clear(t *testing.T) {
 	}
 }
 
-// A holder of all keeps those out who want one of them, and the other way round. A refusal names the lock and its holder,
-// and leaves no key.
+// The holder of an All keeps out callers that want any of its locks, and the other way round. A refusal names the lock and its holder, and
+// leaves no key.
 func TestAllAndSingleHoldersExcludeEachOther(t *testing.T) {
 	b := newFixture(t)
 	other := newClient(t, b.rdb)
@@ -120,7 +118,7 @@ func TestAllAndSingleHoldersExcludeEachOther(t *testing.T) {
 	}
 }
 
-// G3, G4: while it waits for one lock it holds none of the others and sends nothing. The unlock of that one wakes it.
+// G3, G4: while an All waits for a lock, it holds none of the others and sends nothing. The unlock of that lock wakes it.
 func TestAllWaitsWithNothingHeld(t *testing.T) {
 	redistest.Parallel(t)
 	for i := range 3 {
@@ -155,7 +153,7 @@ func TestAllWaitsWithNothingHeld(t *testing.T) {
 	}
 }
 
-// TryLock is bounded by its wait in all, and so is the ctx of a Lock.
+// The wait of a TryLock bounds the whole call, and so does the ctx of a Lock.
 func TestAllGivesUpWaiting(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -185,7 +183,7 @@ func TestAllGivesUpWaiting(t *testing.T) {
 	}, "nothing is left")
 }
 
-// G2, G8: the loss of one ends the ctx, and the unlock says which one it was. The others are released.
+// G2, G8: the loss of any lock cancels ctx, and unlock names that lock. The others are released.
 func TestAllLosesOne(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})
@@ -287,8 +285,8 @@ func TestAllFenced(t *testing.T) {
 	b.do(t, "DEL", "redisson_lock_token:{"+x.Name()+"}", "redisson_lock_token:{"+y.Name()+"}")
 }
 
-// G4: the one call that releases all wakes the waiters of each: the next of this process has its lock at once, one of another
-// process is given it, and one that listens is told.
+// G4: the single call that releases all locks wakes the waiters of each: the next in this process has its lock at once, the next in another
+// process is granted it, and a subscriber gets a message.
 func TestAllWakesTheWaitersOfEach(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -331,120 +329,8 @@ func TestAllWakesTheWaitersOfEach(t *testing.T) {
 	}
 }
 
-// Members may be of any type, and are locked in the fixed order. What one says is handed on, and
-// nothing is kept then.
-func TestAllOfOtherLockers(t *testing.T) {
-	b := newFixture(t)
-	f := &fakeLocker{name: b.name + ":b"}
-	m := rlock.All(b.Mutex(b.name+":c"), f, b.Mutex(b.name+":a"), f)
-	require.Equal(t, "All("+b.name+":a, "+b.name+":b, "+b.name+":c)", m.Name())
-	require.NoError(t, m.Do(context.Background(), func(ctx context.Context) error {
-		require.NotNil(t, ctx.Value(f), "its ctx is part of the section's")
-		return nil
-	}))
-	require.Equal(t, 1, f.unlocked)
-	g := &fakeLocker{name: b.name + ":d"}
-	two := rlock.All(valueLocker{f, nil}, valueLocker{g, nil})
-	require.NoError(t, two.Do(context.Background(), func(context.Context) error { return nil }), "not comparable")
-	require.Equal(t, []int{2, 1}, []int{f.unlocked, g.unlocked})
-	f.err = errors.New("out of order")
-	require.ErrorIs(t, m.Do(context.Background(), func(context.Context) error { panic("not held") }), f.err)
-	require.False(t, b.exists(t, b.name+":a"))
-	require.False(t, b.exists(t, b.name+":c"))
-}
-
-type valueLocker struct {
-	*fakeLocker
-
-	_ []string
-}
-
-type fakeLocker struct {
-	name     string
-	err      error
-	unlocked int
-}
-
-func (f *fakeLocker) Name() string { return f.name }
-func (f *fakeLocker) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, error) {
-	return f.TryLock(ctx, 1)
-}
-
-func (f *fakeLocker) TryLock(ctx context.Context, _ time.Duration) (context.Context, rlock.UnlockFunc, error) {
-	if f.err != nil {
-		return ctx, func() error { return rlock.ErrNotHeld }, f.err
-	}
-	return context.WithValue(ctx, f, f.name), func() error { f.unlocked++; return nil }, nil
-}
-
-// refusedAtTheEnd is a lock whose ctx is done in the moment after it was refused.
-type refusedAtTheEnd struct {
-	*rlock.Mutex
-
-	end context.CancelFunc
-}
-
-func (r refusedAtTheEnd) TryLock(ctx context.Context, wait time.Duration) (context.Context, rlock.UnlockFunc, error) {
-	defer r.end()
-	return r.Mutex.TryLock(ctx, wait)
-}
-
-// The error names the end of the ctx, whenever that was, and who had the lock.
-func TestAllCancelledBetweenTwoAttempts(t *testing.T) {
-	b := newFixture(t)
-	_, unlock, err := b.Mutex(b.name).Lock(context.Background())
-	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(context.Background())
-	_, _, err = rlock.All(refusedAtTheEnd{newClient(t, b.rdb).Mutex(b.name), cancel}).Lock(ctx)
-	var refused *rlock.NotAcquiredError
-	require.ErrorAs(t, err, &refused)
-	require.NotEmpty(t, refused.Holder)
-	require.ErrorIs(t, err, context.Canceled)
-	require.NoError(t, unlock())
-}
-
-// Each call reports in one line, by its name, a member that cannot be locked.
-func TestAllOfNothing(t *testing.T) {
-	b := newFixture(t)
-	good := b.Mutex(b.name)
-	rw := b.RWMutex(b.name)
-	all := fmt.Sprintf("rlock: %q: ", "All("+b.name+", nil, x)")
-	for want, m := range map[string]*rlock.MultiMutex{
-		`rlock: "All()": no locks were given`:                      rlock.All(),
-		all + "lock 2 of 3 is nil or empty":                        rlock.All(good, nil, b.Mutex("x")),
-		all + "lock 1 of 3 is nil or empty":                        rlock.All((*rlock.Mutex)(nil), b.Mutex("x"), good),
-		"lock 1 of 2 is nil or empty":                              rlock.All((*rlock.MultiMutex)(nil), good),
-		"lock 2 of 4 is nil or empty":                              rlock.All(good, (*rlock.Upgradeable)(nil), nil, nil),
-		"lock 2 of 5 is nil or empty":                              rlock.All(good, (*rlock.QuorumMutex)(nil), nil, nil, nil),
-		"lock 1 of 4 is nil or empty":                              rlock.All((*fakeLocker)(nil), nil, nil, nil),
-		"lock 1 of 3 is nil or empty":                              rlock.All(new(rlock.Mutex), good, good),
-		"lock 2 of 6 is nil or empty":                              rlock.All(good, new(rlock.MultiMutex), nil, nil, nil, nil),
-		"lock 1 of 5 is nil or empty":                              rlock.All(new(rlock.Upgradeable), nil, nil, nil, nil),
-		"lock 1 of 6 is nil or empty":                              rlock.All(new(rlock.QuorumMutex), nil, nil, nil, nil, nil),
-		"lock 1 of 1 is nil or empty":                              rlock.All(good, rlock.All(nil)),
-		"the name is empty":                                        rlock.All(good, b.Mutex("")),
-		`"": the name is empty`:                                    rlock.All(good, b.RWMutex("").Upgradeable()),
-		"a quorum of 1":                                            rlock.All(good, rlock.Quorum(good)),
-		`"` + b.name + `": WithLease is 0s, want at least 1ms`:     rlock.All(good, b.Mutex(b.name, rlock.WithLease(0))),
-		"is given as a read/write lock and as one of another kind": rlock.All(good, rw.Read()),
-		`"` + b.name + `" is given as a read/write lock`:           rlock.All(rw.Write(), b.FairMutex(b.name), rw.Read()),
-		`"` + b.name + `" is given as a read/write lock and`:       rlock.All(rw.Upgradeable(), b.Mutex(b.name)),
-	} {
-		for _, err := range []error{
-			m.Do(context.Background(), func(context.Context) error { panic("not held") }),
-			m.TryDo(context.Background(), 0, func(context.Context) error { panic("not held") }),
-		} {
-			require.ErrorContains(t, err, want)
-			require.NotContains(t, err.Error(), "\n")
-		}
-	}
-	require.False(t, b.exists(t, b.name))
-	require.Panics(t, func() { _ = new(rlock.MultiMutex).Name() })
-	require.Panics(t, func() { _, _, _ = rlock.All(good).Lock(nil) }) //nolint:staticcheck // the mistake in question
-}
-
-// The order is that of the keys, which is the same in every process. Of one lock the writer is first, and then the reader that may
-// upgrade: each lets the next ones in.
+// Locks are taken in the order of their keys, which is the same in every process. Of a read/write lock the writer is first, then the
+// upgradeable reader, then the reader: each lets the next in.
 func TestAllInOneOrder(t *testing.T) {
 	b := newBareFixture(t)
 	a := newClient(t, b.rdb, rlock.Options{Prefix: b.name + ":a:"})
@@ -479,26 +365,8 @@ func TestAllInOneOrder(t *testing.T) {
 	}))
 }
 
-// A key that holds something else is an error about that lock, and the others are not kept. The same for what users may not touch.
-func TestAllWithABadMember(t *testing.T) {
-	b := newFixture(t)
-	names := numbered(b.name, 3)
-	m := rlock.All(mutexes(b.Client, names...)...)
-	for want, cmd := range map[string][]string{
-		"not a lock":        {"HSET", names[1], "customer", "7"},
-		"holds another typ": {"SET", names[1], "7"},
-	} {
-		b.do(t, cmd...)
-		err := m.Do(context.Background(), func(context.Context) error { panic("not held") })
-		require.ErrorContains(t, err, want)
-		require.ErrorContains(t, err, fmt.Sprintf("rlock: %q: ", names[1]))
-		require.False(t, b.exists(t, names[0]))
-		require.False(t, b.exists(t, names[2]))
-		b.do(t, "DEL", names[1])
-	}
-}
-
-// Clients of one Redis have one lock of a name, so nobody can have it for both of them. That is no lock to be waited for, again and again.
+// Clients of one Redis share the lock of a name, so an All cannot hold it through both of them. The call fails instead of trying again and
+// again.
 func TestAllWaitsForItself(t *testing.T) {
 	b := newFixture(t)
 	other := newClient(t, b.rdb)

@@ -21,7 +21,7 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "TestAPI writes down what the API is now")
 
-// The API of the packages that are promised is what docs/api says. A change of it is seen there, in review.
+// docs/api has the API of the published packages, so that a review sees every change.
 func TestAPI(t *testing.T) {
 	for _, folder := range []string{"rlock", "rlocktest", "rlockgoredis", "rlockotel"} {
 		golden := filepath.Join("..", "docs", "api", folder+".txt")
@@ -80,7 +80,7 @@ func names(t *testing.T, golden string) (all []string) {
 	return all
 }
 
-// exported is what a package exports: its declarations without comments and bodies, methods behind their types.
+// exported returns the declarations that a package exports, without comments and bodies, with methods behind their types.
 func exported(t *testing.T, folder string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*.go"))
@@ -115,7 +115,7 @@ func exported(t *testing.T, folder string) string {
 	return strings.Join(all, "\n")
 }
 
-// declared is what a declaration is sorted by; "" if it exports nothing.
+// declared is the sort key of a declaration; "" if it exports nothing.
 func declared(d ast.Decl) string {
 	switch d := d.(type) {
 	case *ast.FuncDecl:
@@ -145,8 +145,7 @@ func declared(d ast.Decl) string {
 	return ""
 }
 
-// What an import of the library brings are rueidis and uuid, and what these ask for: the module asks for nothing else, neither for
-// its tests nor for tools.
+// Importing the library adds rueidis, uuid and their dependencies. The module requires nothing else, neither for its tests nor for tools.
 func TestImportBringsTwoModules(t *testing.T) {
 	text, err := fs.ReadFile(os.DirFS(".."), "go.mod")
 	require.NoError(t, err)

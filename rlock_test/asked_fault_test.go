@@ -15,7 +15,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// seldom has holders look at their locks every twenty minutes: what they learn before that they were told.
+// seldom makes holders look at their locks only every twenty minutes: anything they learn before that came by a message.
 var seldom = rlock.Options{WatchdogTimeout: time.Hour}
 
 // ear is the channel on which a Client is spoken to.
@@ -39,7 +39,7 @@ func awaitEar(t testing.TB, rdb rueidis.Client, c *rlock.Client) {
 	}, "the ear")
 }
 
-// Locks that nobody takes with the option cost nothing of it, and those that are cost what docs/locks.md says.
+// Locks that are never taken with the option cost nothing for it; with the option, they cost as much as docs/locks.md says.
 func TestAskedCosts(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -157,7 +157,7 @@ func TestAskedOnDeployments(t *testing.T) {
 	}
 }
 
-// logRecords collects what a Client logs.
+// logRecords collects the log of a Client.
 type logRecords struct {
 	mu   sync.Mutex // guards the following
 	text strings.Builder
@@ -227,7 +227,7 @@ func TestAskedForbidden(t *testing.T) {
 	})
 }
 
-// A message that is lost, or its answer, is sent again; one that the holder misses, it looks for when it hears again.
+// A message is sent again if it or its answer is lost. A holder that misses a message looks for waiters as soon as it listens again.
 func TestAskedReconnects(t *testing.T) {
 	redistest.Parallel(t)
 	for name, row := range map[string]struct {
@@ -275,7 +275,7 @@ func TestAskedReconnects(t *testing.T) {
 	}
 }
 
-// After the server was gone, with all that it knew, holders of locks that are taken then are told as before.
+// After a restart that loses all data, holders of locks taken since then learn of waiters as before.
 func TestAskedAfterARestart(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -295,7 +295,7 @@ func TestAskedAfterARestart(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// A late, doubled or forged message costs nothing but time: nobody gets the lock by it, nobody loses it, and no later hold is notified.
+// A late, doubled or forged message only costs time: nobody gets the lock through it, nobody loses it, and no later hold is notified.
 func TestAskedLies(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t, seldom)
@@ -338,7 +338,7 @@ func TestAskedLies(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// Whoever only listens to unlocks, as Redisson's waiters do, is seen by a look; one that leaves soon is not.
+// A look finds a waiter that only listens to unlocks, as waiters of Redisson do.
 func TestAskedByOutsiders(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t, rlock.Options{WatchdogTimeout: shortWatchdog})

@@ -12,7 +12,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// awaitAsked waits until somebody has asked the hold that ctx carries.
+// awaitAsked waits until the hold that ctx carries knows of a waiter.
 func awaitAsked(t testing.TB, ctx context.Context) {
 	t.Helper()
 	asked := rlock.Asked(ctx)
@@ -24,7 +24,7 @@ func awaitAsked(t testing.TB, ctx context.Context) {
 	}
 }
 
-// notAsked requires that nobody has asked so far.
+// notAsked requires that the hold knows of no waiter so far.
 func notAsked(t testing.TB, ctx context.Context) {
 	t.Helper()
 	asked := rlock.Asked(ctx)
@@ -47,7 +47,7 @@ func (b fixture) earsOf(t testing.TB, all ...*rlock.Client) {
 	}
 }
 
-// askedKinds are the locks whose holds can know if somebody waits.
+// askedKinds are the locks whose holds can learn of waiters.
 var askedKinds = map[string]func(c *rlock.Client, name string) *rlock.Mutex{
 	"mutex":  func(c *rlock.Client, name string) *rlock.Mutex { return c.Mutex(name, rlock.WithAsked()) },
 	"fenced": func(c *rlock.Client, name string) *rlock.Mutex { return c.FencedMutex(name, rlock.WithAsked()) },
@@ -58,7 +58,7 @@ var askedKinds = map[string]func(c *rlock.Client, name string) *rlock.Mutex{
 	},
 }
 
-// G3: a waiter of another process, and one of the same, are seen; and each hold has a channel of its own.
+// G3: a hold learns of waiters in its own and in other processes. Each hold has a channel of its own.
 func TestAsked(t *testing.T) {
 	redistest.Parallel(t)
 	for kind, of := range askedKinds {
@@ -92,7 +92,7 @@ func TestAsked(t *testing.T) {
 	}
 }
 
-// Readers and writers: whoever waits for a writer, and a writer that waits for readers, all of whom are asked.
+// A writer learns of the readers and writers that wait for it, and all readers learn of a waiting writer.
 func TestAskedOfReadersAndWriters(t *testing.T) {
 	redistest.Parallel(t)
 	t.Run("a writer waits for readers of several processes", func(t *testing.T) {
@@ -171,7 +171,7 @@ func TestAskedOfReadersAndWriters(t *testing.T) {
 	})
 }
 
-// Whoever waits already when the hold begins counts, in whichever way the hold is had, and on a tenure that is passed on.
+// Waiters that were there before the hold count too, however the hold was acquired, and also if it was passed on in memory.
 func TestAskedByThoseWhoWaitAlready(t *testing.T) {
 	redistest.Parallel(t)
 	for _, here := range []bool{true, false} {
@@ -209,7 +209,7 @@ func TestAskedByThoseWhoWaitAlready(t *testing.T) {
 	}
 }
 
-// The process that is given the lock by another one learns of those behind it, who do not know that it has the lock.
+// A process that was granted the lock by another learns of the waiters behind it, although they do not know the new holder.
 func TestAskedAfterAGrant(t *testing.T) {
 	redistest.Parallel(t)
 	for kind, of := range askedKinds {
@@ -246,7 +246,7 @@ func TestAskedAfterAGrant(t *testing.T) {
 	}
 }
 
-// Of several locks that are taken together, somebody who waits for one of them asks for all.
+// If several locks are taken together, a waiter for any of them counts for all.
 func TestAskedForOneOfSeveral(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)

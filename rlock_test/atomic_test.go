@@ -33,8 +33,8 @@ func carousel(t *testing.T, c *redistest.Cluster, key string) (move func()) {
 	}
 }
 
-// G1, G2 and G4: the slot of a lock moves under a holder and six waiters of two other processes, and again under each of these when it
-// has the lock. Every hold is kept, nobody else is let in, every waiter is woken, long before a lease ends, and no key is left.
+// G1, G2 and G4: the slot of a lock moves under a holder and six waiters of two other processes, and again under each waiter once it has
+// the lock. Every hold survives and keeps others out, every waiter is woken long before a lease ends, and no key is left.
 func TestAtomicMoveUnderHolderAndWaiters(t *testing.T) {
 	redistest.Parallel(t)
 	c := redistest.StartCluster(t, 3, 0)
@@ -104,8 +104,8 @@ func TestAtomicMoveUnderHolderAndWaiters(t *testing.T) {
 	}
 }
 
-// G1, G2 and G4 under load: a slot moves again and again while goroutines of three processes count under a lock of it, and another lock of
-// it is held for several leases. No update is lost, no hold, and no wake-up: nobody waits long.
+// G1, G2 and G4 under load: a slot moves again and again while goroutines of three processes count under a lock in it. Another lock in it
+// is held for several leases. No update, hold or wake-up is lost.
 func TestAtomicMovesUnderLoad(t *testing.T) {
 	redistest.Parallel(t)
 	c := redistest.StartCluster(t, 3, 0)

@@ -79,7 +79,7 @@ func TestCloseWhileWaitingAndHolding(t *testing.T) {
 	require.False(t, b.exists(t, b.name), "unlock after Close does")
 }
 
-// A level that Redis grants while Close runs has no one who would tell it of the end, so there is none.
+// A level that Redis grants while Close runs is refused, because nothing would cancel its ctx any more.
 func TestReentryAnsweredDuringClose(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -174,8 +174,8 @@ func closeInABlackHole(t *testing.T, way func(*rueidis.ClientOption)) {
 	proxy.BlackHole(false)
 }
 
-// G9: those that wait in the queue in Redis return at once when their Client is closed, also if Redis is silent. What takes them out of
-// the queue goes on, and Close waits for it.
+// G9: waiters in the queue in Redis return at once when their Client is closed, even if Redis is silent. They are taken out of the queue in
+// the background, and Close waits for that.
 func TestCloseSendsWaitersAwayAtOnce(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -218,7 +218,7 @@ func TestCloseSendsWaitersAwayAtOnce(t *testing.T) {
 	}
 }
 
-// G5: what Redis grants to a caller that Close has sent away is given back before Close returns.
+// G5: if Redis grants the lock to a caller that Close has sent away, the lock is given back before Close returns.
 func TestLateGrantIsGivenBackByClose(t *testing.T) {
 	redistest.Parallel(t)
 	bothWays(t, lateGrantIsGivenBackByClose)
@@ -264,8 +264,8 @@ func TestCloseWhileThePoolIsExhausted(t *testing.T) {
 	redistest.Eventually(t, 5*time.Second, func() bool { return redistest.Goroutines("pubsub.") == 0 }, "all goroutines end")
 }
 
-// Whoever closes rdb first gets errors, and nobody waits for ever. The connection with the subscriptions
-// is not closed with rdb, so a waiter may hear of it only when it is woken, or when that connection ends.
+// If rdb is closed first, calls return errors, and none waits for ever. The connection with the subscriptions is not closed with rdb, so a
+// waiter may notice only when it is woken, or when that connection ends.
 func TestRedisClientIsClosedFirst(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -323,7 +323,7 @@ func TestUseAfterClose(t *testing.T) {
 	require.ErrorIs(t, err, rlock.ErrClosed)
 }
 
-// Close at any moment of many calls: each ends, no key stays locked for nobody, nothing runs on.
+// Close comes at any moment of many calls. Each call ends, no key stays locked, and no goroutine runs on.
 func TestCloseRaces(t *testing.T) {
 	before := ourGoroutines()
 	b := newBareFixture(t)

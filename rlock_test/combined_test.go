@@ -40,7 +40,7 @@ func TestKeptTwice(t *testing.T) {
 	lockAndUnlock(t, m)
 }
 
-// Those who wait behind a ticket know nothing of the hold that adopts it: it looks for them.
+// Waiters behind a ticket do not know the hold that adopts it, so that hold looks for them.
 func TestAskedAfterAnAdopt(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -66,7 +66,7 @@ func TestAskedAfterAnAdopt(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// G8: a process that keeps a lock, and does not know yet that somebody has forced it open, reserves no tokens above that of whoever has it now.
+// G8: a process keeps a lock and has not noticed yet that it was forced open. It reserves no tokens above the token of the present holder.
 func TestNoTokensOfALostLock(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -133,8 +133,8 @@ func TestNotKeptWhenAsked(t *testing.T) {
 	require.Zero(t, b.Stats().Idle)
 }
 
-// Goroutines of two processes lock, export, adopt, leave and are asked, all of that at once, and somebody forges messages: nobody is inside with another,
-// tokens rise, and nothing is left.
+// Goroutines of two processes lock, export, adopt, leave and are asked, all at once, while forged messages arrive. No two are inside
+// together, tokens rise, and nothing is left.
 func TestAllTogether(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBareFixture(t)

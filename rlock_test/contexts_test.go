@@ -108,8 +108,8 @@ func (n notingConn) DoMulti(ctx context.Context, all ...rueidis.Completed) []rue
 	return n.DedicatedClient.DoMulti(ctx, all...)
 }
 
-// No context that rueidis is given has a closed Done and no Err, whichever call it is for and however that ends: rueidis would take
-// the command for one that was answered, though it is still in its queue, and use its memory for the next one.
+// No context given to rueidis has a closed Done and a nil Err, whichever call it is for and however that ends. Otherwise rueidis would
+// treat a command that is still in its queue as answered, and reuse its memory for the next command.
 func TestContextsSayThatTheyEnded(t *testing.T) { // beside no other test: timers start goroutines in it that those would count
 	for name, end := range map[string]func(*rlock.Client){
 		"Close": (*rlock.Client).Close,

@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// traffic is what has gone through a proxy, but for what makes a connection and keeps it.
+// traffic is the data that went through a proxy, except for opening connections and keeping them alive.
 type traffic struct{ commands, messages, bytes int }
 
 // countingProxy is a proxy that counts.
@@ -57,7 +57,7 @@ func (m *countingProxy) add(t traffic) {
 	m.sum.bytes += t.bytes
 }
 
-// since is what there was more than before.
+// since returns the traffic since before.
 func (m *countingProxy) since(before traffic) traffic {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -73,8 +73,8 @@ func respSize(words []string) (n int) {
 	return n
 }
 
-// What docs/locks.md says under "Costs of optional features": unused, used while nobody asks, and used and asked, each of the holder and of a waiter of
-// another process. Numbers are those of one lock.
+// Checks the numbers under "Costs of optional features" in docs/locks.md: an option unused, used without waiters, and used with a waiter in
+// another process. Each is counted for the holder and for the waiter, for one lock.
 func TestCostsOfBeingSpokenTo(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// worlds are the columns of the table in docs/locks.md, What they cost.
+// worlds are the columns of the table "What they cost" in docs/locks.md.
 var worlds = []struct{ processes, goroutines int }{{1, 1}, {1, 8}, {4, 1}, {4, 4}}
 
 // cost is how many script calls something takes, and how many messages they publish, heard or not.
@@ -85,7 +85,7 @@ func TestCostsOfSemaphores(t *testing.T) {
 	}
 }
 
-// TestCostsOfALatch counts what docs/locks.md says of a latch that is set, awaited and counted down once.
+// TestCostsOfALatch checks the costs in docs/locks.md of a latch that is set, awaited and counted down once.
 func TestCostsOfALatch(t *testing.T) {
 	redistest.Parallel(t)
 	for _, w := range worlds {

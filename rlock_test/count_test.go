@@ -24,7 +24,7 @@ func countedKinds(c *rlock.Client, name string) map[string]*rlock.Mutex {
 	}
 }
 
-// G6: layers that lock the same name again for a moment send nothing, and those that stay one command for each change that lasts.
+// G6: layers that briefly lock the same name again send nothing. Layers that stay cost one command for each lasting change.
 func TestCountFollows(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -104,8 +104,8 @@ func TestLevelsInSilence(t *testing.T) {
 	redistest.Eventually(t, testTimeout, func() bool { return !past.exists(t, past.name) }, "nothing is left")
 }
 
-// G1, G5: a count that is on its way does not keep the last unlock waiting, and is of no consequence when it arrives, whoever has the
-// lock then.
+// G1, G5: a count under way does not delay the last unlock, and has no effect when it arrives late, whether or not the lock has a new
+// holder.
 func TestCountThatComesLate(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "fair", "read", "write"} {
@@ -166,8 +166,8 @@ func TestCountThatComesLate(t *testing.T) {
 	}
 }
 
-// G2: the count finds that the hold is gone, and everybody inside is told, before a renewal would have told them. One that crosses with the
-// unlock says nothing.
+// G2: if the count finds the hold gone, it cancels every level before a renewal would have done so. A count that crosses with the unlock
+// reports nothing.
 func TestCountFindsTheHoldGone(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -180,7 +180,7 @@ func TestCountFindsTheHoldGone(t *testing.T) {
 	}
 }
 
-// G2, G6: a level that needs a longer lease than the hold has left, or a token, asks; one that does not is in at once.
+// G2, G6: a level asks Redis if it needs a token, or a longer lease than the hold has left; any other level is in at once.
 func TestReentryForMore(t *testing.T) {
 	redistest.Parallel(t)
 	b := fixture{rdb: redistest.Start(t).Client(t), name: redistest.Name(t)} // whose commands are counted
@@ -265,8 +265,8 @@ func TestTokenOfALevelIsNew(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// G1, G2: the caller of the last unlock leaves while a re-entry for longer is under way. It does not get into the hold, which nobody keeps
-// any more: it competes.
+// G1, G2: the caller of the last unlock leaves while a re-entry for longer is under way. The re-entry does not join the hold, which is not
+// kept any more, and competes instead.
 func TestUnlockLeftBeforeAReentryIsAnswered(t *testing.T) {
 	redistest.Parallel(t)
 	c, proxy, past := behindProxy(t, anyWay, rlock.Options{WatchdogTimeout: 3 * time.Second, UnlockTimeout: 300 * time.Millisecond})
@@ -285,8 +285,7 @@ func TestUnlockLeftBeforeAReentryIsAnswered(t *testing.T) {
 	redistest.Eventually(t, testTimeout, func() bool { return !past.exists(t, past.name) }, "free")
 }
 
-// G2: levels that the watchdog is to keep come and go in a hold with a fixed lease, at the same time. The hold is renewed as long as one of
-// them is open.
+// G2: levels with the watchdog come and go in a hold with a fixed lease, concurrently. The hold is renewed while any of them is open.
 func TestLevelsDecideOnRenewal(t *testing.T) {
 	redistest.Parallel(t)
 	const lease, holds, turns = 4 * time.Second, 50, 300

@@ -56,7 +56,8 @@ func TestDeadlockWithin(t *testing.T) {
 	require.Less(t, took, 2*n*way+slow)
 }
 
-// A writer asks all readers at once, of which one has it wait: it learns of them from Redis, and of the circle two laps after that.
+// A writer waits for many readers, one of which waits for the writer's own lock. The writer learns of the readers from Redis, asks all of
+// them at once, and finds the circle two laps after that.
 func TestDeadlockOfManyReadersWithin(t *testing.T) {
 	redistest.Parallel(t)
 	const n, after, way = 12, time.Second, 500 * time.Millisecond

@@ -26,8 +26,8 @@ func isProbe(cmd []string) bool {
 	return len(cmd) == 3 && strings.HasPrefix(cmd[1], "rlock_client:") && strings.Contains(cmd[2], `"s":[`)
 }
 
-// ring is a circle of three processes, each of which has its own way to Redis. They begin to wait in their order; so the last looks, its probe goes to the
-// first, from there to the second, and to itself.
+// ring is a circle of three processes, each with its own connection to Redis. They begin to wait in order, so the last looks: its probe
+// goes to the first, then to the second, and back to itself.
 type ring struct {
 	clients [3]*rlock.Client
 	proxies [3]*redistest.Proxy
@@ -73,8 +73,8 @@ func (r *ring) requireNothingLeft(t *testing.T, gone int) {
 	}
 }
 
-// A process that dies while a probe is on its way is in no deadlock any more: its lock comes free when its lease ends. Nobody fails, wherever the probe was,
-// and nothing is left.
+// A process that dies while a probe is under way leaves the deadlock: its lock is free when its lease ends. No call fails, wherever the
+// probe was, and nothing is left.
 func TestDeadlockMemberKilled(t *testing.T) {
 	redistest.Parallel(t)
 	for name, row := range map[string]struct {
@@ -158,7 +158,7 @@ func TestDeadlockMemberClosed(t *testing.T) {
 	}
 }
 
-// A circle that would lead through a hold of Redisson's is none that is found: Java does not say what it waits for. Whoever waits for it goes on when it
+// A circle through a hold of Redisson's is not found, because Java does not report its waits. Waiters for that hold go on when Java
 // unlocks.
 func TestDeadlockEndsAtJava(t *testing.T) {
 	redistest.Parallel(t)

@@ -70,7 +70,7 @@ func (l triesFor) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, 
 	return l.TryLock(ctx, l.wait)
 }
 
-// A circle that leads through a Client without the option is not found, and nobody fails.
+// A circle through a Client without the option is not found, and no call fails.
 func TestDeadlockWithoutTheOption(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBareFixture(t)
@@ -144,8 +144,8 @@ func TestDeadlockOptions(t *testing.T) {
 	}
 }
 
-// A Lock that waits asks nobody, however long it does: without the option, or if its ctx carries no hold. Under a hold it asks when After is over, and its
-// Client listens from then on.
+// Without the option, or if its ctx carries no hold, a waiting Lock sends no probe, however long it waits. Under a hold it sends one after
+// After, and its Client listens from then on.
 func TestDeadlockCosts(t *testing.T) {
 	redistest.Parallel(t)
 	const after, watched = 300 * time.Millisecond, 900 * time.Millisecond

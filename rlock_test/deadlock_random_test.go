@@ -17,7 +17,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Sections that take their locks in one order never are in a deadlock, however long they wait.
+// Sections that take their locks in a fixed order are never reported as a deadlock, however long they wait.
 func TestNoDeadlockInOrder(t *testing.T) {
 	redistest.Parallel(t)
 	told := make(chan rlock.DeadlockInfo, 10)

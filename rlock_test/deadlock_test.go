@@ -26,8 +26,8 @@ func failAfter(d time.Duration) rlock.Options {
 // party is a goroutine of a deadlock: it has the first lock, and wants the second.
 type party struct{ has, wants rlock.Locker }
 
-// circle starts a party for each, which take what they have first, and then want the next in their order: each begins to wait when the one before it does.
-// A victim unlocks. When all have ended, circle returns the error of each second Lock.
+// circle starts the parties. Each first takes the locks it has, and then wants another, in order: each begins to wait after the party
+// before it. A victim unlocks. When all have ended, circle returns the error of each second Lock.
 func circle(t *testing.T, parties []party, waits func(i int)) []error {
 	t.Helper()
 	errs := make([]error, len(parties))
@@ -62,7 +62,7 @@ func (w waitsOf) trace() *rlock.Trace {
 	return &rlock.Trace{Waiting: func(context.Context, rlock.WaitingInfo) { w.begun <- struct{}{} }}
 }
 
-// next waits until one more has begun.
+// next waits until another party has begun.
 func (w waitsOf) next(t *testing.T) {
 	t.Helper()
 	select {
@@ -72,7 +72,7 @@ func (w waitsOf) next(t *testing.T) {
 	}
 }
 
-// victimOf checks that the last one was the only victim, and returns its error.
+// victimOf checks that only the last party was a victim, and returns its error.
 func victimOf(t *testing.T, errs []error) *rlock.DeadlockError {
 	t.Helper()
 	last := len(errs) - 1
@@ -101,8 +101,8 @@ var deadlockKinds = map[string]func(c *rlock.Client, name string) rlock.Locker{
 	"asked":       func(c *rlock.Client, name string) rlock.Locker { return c.Mutex(name, rlock.WithAsked()) },
 }
 
-// Sections that wait for each other in a circle of 2 to 5 are found, whichever locks it leads through, in one process or between as many. The last that
-// began to wait fails, and its error tells of the circle.
+// Circles of 2 to 5 waiting sections are found, through all kinds of locks, in one process and between several. The last to begin its wait
+// fails, and its error describes the circle.
 func TestDeadlock(t *testing.T) {
 	redistest.Parallel(t)
 	for kind, lock := range deadlockKinds {
@@ -179,7 +179,7 @@ func TestDeadlockOverServers(t *testing.T) {
 	}
 }
 
-// On a cluster the Clients speak to each other, too, on sharded channels and on plain ones.
+// On a cluster the Clients exchange probes as well, over sharded channels and over plain channels.
 func TestDeadlockOnACluster(t *testing.T) {
 	redistest.Parallel(t)
 	for _, plain := range []bool{false, true} {
@@ -305,7 +305,7 @@ func TestDeadlockWithReaders(t *testing.T) {
 	})
 }
 
-// An All waits with what its ctx carries: a circle leads through any of its members that others have.
+// An All waits with the holds that its ctx carries: a circle may lead through any of its members that is held elsewhere.
 func TestDeadlockOfAll(t *testing.T) {
 	redistest.Parallel(t)
 	w := newWaits()
@@ -325,7 +325,7 @@ func TestDeadlockOfAll(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// A deadlock that is to be reported goes to the Logger and to the Trace, once. Nobody fails by it.
+// With reporting only, a deadlock goes to the Logger and to the Trace, once. No call fails.
 func TestDeadlockReport(t *testing.T) {
 	redistest.Parallel(t)
 	w := newWaits()
@@ -377,7 +377,7 @@ func TestDeadlockWithOneself(t *testing.T) {
 	require.ErrorIs(t, err, rlock.ErrDeadlock)
 }
 
-// do runs fn while it holds a lock of whichever kind.
+// do runs fn while it holds a lock of any kind.
 func do(ctx context.Context, l rlock.Locker, fn func(context.Context) error) error {
 	_, err := rlock.DoValue(ctx, l, func(ctx context.Context) (struct{}, error) { return struct{}{}, fn(ctx) })
 	return err

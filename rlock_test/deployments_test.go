@@ -62,8 +62,8 @@ func TestSentinelAndCluster(t *testing.T) {
 	}
 }
 
-// The first Lock on a cluster asks for the version of Redis before it does anything else. That does not
-// change what it says when it is cancelled meanwhile.
+// The first Lock on a cluster asks for the version of Redis first. If it is cancelled meanwhile, its error is the same as for any other
+// Lock.
 func TestFirstLockOnAClusterIsCancelled(t *testing.T) {
 	redistest.Parallel(t)
 	cluster := redistest.StartCluster(t, 3, 0)

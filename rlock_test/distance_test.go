@@ -17,7 +17,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// distance is near processes with many goroutines each, and one process further away with one.
+// distance is several near processes with many goroutines each, and a single, more distant process with one.
 type distance struct {
 	near  []*rlock.Client
 	far   *rlock.Client
@@ -25,7 +25,7 @@ type distance struct {
 	name  string
 }
 
-// newDistance connects so many near processes and a far one to a server.
+// newDistance connects that many near processes and a distant process to a server.
 func newDistance(t *testing.T, s *redistest.Server, near, far rlock.Options, processes int, mod ...func(*rueidis.ClientOption)) distance {
 	t.Helper()
 	p := redistest.StartProxy(t, s.Addr())
@@ -37,7 +37,7 @@ func newDistance(t *testing.T, s *redistest.Server, near, far rlock.Options, pro
 	return d
 }
 
-// compete lets all want the lock for a while, and returns how many sections both sides had, and the longest wait of the far one.
+// compete lets all want the lock for a while. It returns the number of sections of both sides, and the longest wait of the distant process.
 func (d distance) compete(t *testing.T, during time.Duration) (near, far int64, longest time.Duration) {
 	t.Helper()
 	const goroutines, section = 6, 3 * time.Millisecond

@@ -15,7 +15,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// By Redisson's rule x and {x} publish their unlocks on one channel. They are two locks.
+// By Redisson's rule, x and {x} publish their unlocks on the same channel. They are still two locks.
 func TestNamesThatShareAChannel(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -74,8 +74,8 @@ func TestNamesThatShareAChannel(t *testing.T) {
 	b.awaitSubscribers(t, b.name, 0)
 }
 
-// A wait that is shorter than the way to Redis and back is a wait: a free lock is had, and one that is
-// held is not, for which the caller's ctx is not to blame.
+// A wait shorter than a round trip to Redis still counts: it gets a free lock. A held lock is refused, and the error does not blame the
+// caller's ctx.
 func TestTinyWaits(t *testing.T) {
 	b := newFixture(t)
 	proxy := redistest.StartProxy(t, redistest.Shared(t))

@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// A hash of somebody's data is no lock: nothing waits for it, and nothing deletes it.
+// A hash of other data is not taken for a lock: no call waits for it, and none deletes it.
 func TestBusinessHashIsNoLock(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -59,8 +59,8 @@ func TestRefusalNamesTheHolder(t *testing.T) {
 	}
 }
 
-// A refusal says how to re-enter if the holder's Lock was given the ctx of the one that is refused, or one around it. Any other holder of
-// the same Client is somebody else.
+// A refusal explains how to re-enter if the refused call's ctx is the ctx given to the holder's Lock, or derived from it. Any other holder
+// of the same Client counts as a stranger.
 func TestRefusalOfOneself(t *testing.T) {
 	b := newFixture(t)
 	var quorum []rlock.Locker
@@ -182,7 +182,7 @@ func TestUnlockThatFindsTheLoss(t *testing.T) {
 	require.EqualError(t, context.Cause(ctx), `rlock: "`+b.name+`": unlocked`)
 }
 
-// Do returns what fn returned if the lock was fine, says a loss once, however deep, and tells that Close ended the section.
+// Do returns the error of fn if the lock was fine, reports a loss once at any depth, and reports that Close ended the section.
 func TestWhatDoReturns(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// nthOf does a with the n-th call of one script.
+// nthOf applies a to the n-th call of a script.
 func (r *proxied) nthOf(t testing.TB, n int, script string, a redistest.Action) redistest.Hook {
 	t.Helper()
 	return redistest.Nth(n, "EVALSHA "+r.load(t, script), a)
@@ -29,7 +29,7 @@ func (b fixture) onlyOwner(t testing.TB, owner string) {
 	}, "it is "+owner+"'s alone")
 }
 
-// A call whose request or reply is lost with its connection is made again, and counts once: the ticket works, once, and the token rises by one.
+// A call is repeated if its connection breaks before the reply, and counts once: the ticket works once, and the token rises by one.
 func TestExportAndAdoptLost(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
@@ -62,8 +62,8 @@ func TestExportAndAdoptLost(t *testing.T) {
 	}
 }
 
-// An Export that gets no answer in time returns ErrUnreachable. The section has ended, its unlock has nothing left to do, and soon after Redis answers the lock is
-// free: nobody has the ticket, whether the call has run or not, or does so late.
+// An Export without an answer in time returns ErrUnreachable. The section has ended and its unlock does nothing. Soon after Redis answers
+// again the lock is free, whether the call ran, did not run, or runs late.
 func TestExportInABlackHole(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
@@ -101,7 +101,7 @@ func TestExportInABlackHole(t *testing.T) {
 	}
 }
 
-// A call that comes late, after its caller has given up and been undone, changes nothing: neither the ticket nor what somebody else has made of it.
+// A call that arrives after its caller has given up and been undone changes nothing: neither the ticket nor a later hold made from it.
 func TestLateAdopt(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "fenced", "write"} {
@@ -141,8 +141,8 @@ func TestLateAdopt(t *testing.T) {
 	}
 }
 
-// What the exported hold has sent, and what comes late of that, leaves the ticket alone: a renewal under way at the Export, and the acquire of an attempt that was given up
-// and is swept.
+// Late commands of the exported hold leave the ticket alone: a renewal under way at the Export, and the acquire of an abandoned, swept
+// attempt.
 func TestLateRenewalAfterAnExport(t *testing.T) {
 	redistest.Parallel(t)
 	const watchdog = 6 * time.Second
@@ -173,7 +173,7 @@ func TestLateRenewalAfterAnExport(t *testing.T) {
 	require.Zero(t, r.Stats().Lost)
 }
 
-// An acquire without an answer is made again, and the lost one may come late: its field is swept, and that leaves the ticket alone.
+// An acquire without an answer is repeated, and the lost copy may arrive late. Its field is swept, and the ticket stays.
 func TestSweepAfterAnExport(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "write"} {
@@ -195,8 +195,8 @@ func TestSweepAfterAnExport(t *testing.T) {
 	}
 }
 
-// A failover to a replica that does not have the ticket's lock frees it, and whoever waits looks as soon as it listens again: not when the ticket's time is over, which it was
-// told.
+// A failover to a replica without the ticket's lock frees it. Waiters look again as soon as they are resubscribed, not only when the
+// ticket's time ends.
 func TestTicketIsLostByAFailover(t *testing.T) {
 	redistest.Parallel(t)
 	for _, kind := range []string{"plain", "write"} {
@@ -237,7 +237,7 @@ func TestTicketIsLostByAFailover(t *testing.T) {
 	}
 }
 
-// On a cluster, with sharded channels and with plain ones, and over RESP2.
+// Tickets work on a cluster, with sharded and with plain channels, and over RESP2.
 func TestExportOnOtherServers(t *testing.T) {
 	redistest.Parallel(t)
 	cluster := redistest.StartCluster(t, 3, 0)

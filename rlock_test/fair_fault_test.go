@@ -153,7 +153,7 @@ func TestFairWithReplicas(t *testing.T) {
 	b.requireOrder("0", "1", "2")
 }
 
-// Goroutines of several processes come, wait and give up at random, while connections are cut: one is inside at a time, and nothing
+// Goroutines of several processes come, wait and give up at random, while connections are cut. At most one is inside at a time, and nothing
 // is left.
 func TestFairCancelsAndCuts(t *testing.T) {
 	redistest.Parallel(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// lastToken is the highest one: numbers in scripts are exact up to 2^53.
+// lastToken is the highest token: numbers in scripts are exact up to 2^53.
 const lastToken int64 = 1<<53 - 1
 
 // Tokens rise, or there is an error: above lastToken they would repeat, a negative number is no token, and 0 stands for none. The counter
@@ -61,7 +61,7 @@ func TestFencingCounterOutOfRange(t *testing.T) {
 	}
 }
 
-// The same for whoever waits when the last token is given: the unlock is fine, and the waiter gets the error.
+// The same for a waiter behind the hold with the last token: the unlock succeeds, and the waiter gets the error.
 func TestFencingCounterEndsAtAHandOff(t *testing.T) {
 	redistest.Parallel(t)
 	for _, where := range []string{"here", "another process"} {

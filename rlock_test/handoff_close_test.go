@@ -14,9 +14,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// G9: Close comes while a hand-off is under way, which is answered a little later, much later, or never. The
-// waiter returns at once, Close soon, no goroutine is left, and what was handed over is given back if Redis
-// can be reached.
+// G9: Close comes during a hand-off, whose answer comes a little later, much later, or never. The waiter returns at once, Close soon, and
+// no goroutine is left. The lock is given back if Redis can be reached.
 func TestCloseDuringAHandOff(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)

@@ -204,8 +204,8 @@ func TestUnlockFailsAfterItsHandOff(t *testing.T) {
 	}
 }
 
-// Redis does not roll back what a script did before it failed: here the waiter's field is there already, and nobody
-// may take it away for now. When the right is given back nothing is left, though the waiter has gone.
+// Redis does not roll back the writes of a script that fails: the waiter's field is there already, and the right to remove it is missing
+// for now. When the right is back nothing is left, although the waiter has gone.
 func TestHandOffFailsHalfWay(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)

@@ -36,8 +36,8 @@ func (s startedTry) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc
 	return s.tryFor.Lock(ctx)
 }
 
-// G5: a waiter goes while the hand-off to it is under way. It returns at once; the hold goes to the next
-// one, or nothing is left. The unlock is none of its business.
+// G5: a waiter leaves during the hand-off to it, and returns at once. The hold goes to the next waiter, or nothing is left. The unlock
+// succeeds.
 func TestWaiterGoesDuringAHandOff(t *testing.T) {
 	redistest.Parallel(t)
 	const patient = 10 * time.Second // with time to stand in line

@@ -195,8 +195,7 @@ func TestForcedOpenDuringARun(t *testing.T) {
 	r.clear(t)
 }
 
-// Levels inside of a hold end as ever, and only the last unlock hands off; and a hold that was handed on is
-// one like others.
+// Inner levels end as usual, and only the last unlock hands off. A hold that was handed over is like any other.
 func TestHandOffOfTheLastLevel(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: unlimited})
@@ -229,7 +228,7 @@ func TestHandOffOfTheLastLevel(t *testing.T) {
 	r.clear(t)
 }
 
-// Tokens rise through hand-offs among fenced holders, with plain ones in between, and past them.
+// Tokens rise through hand-offs among fenced holders, also with plain holders in between.
 func TestHandOffTokens(t *testing.T) {
 	redistest.Parallel(t)
 	r := newProxied(t, rlock.Options{HandOff: rlock.HandOff{Most: 3, For: time.Hour}})
@@ -258,7 +257,8 @@ func TestHandOffTokens(t *testing.T) {
 	r.clear(t)
 }
 
-// G2, G4: a Lock with a lease shorter than that of a grant has that in Redis, too, so the next one waits for no longer if it dies.
+// G2, G4: if a Lock has a shorter lease than a grant, Redis has that shorter lease too, so the next waiter waits no longer if the holder
+// dies.
 func TestShortLeaseAfterAHandOver(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)

@@ -24,7 +24,7 @@ func turns(t *testing.T, o rlock.Options) (*proxied, lockResult) {
 	return r, a
 }
 
-// waits starts a Lock that comes upon a hold of its own process, and checks that it asks nobody.
+// waits starts a Lock that meets a hold of its own process, and checks that it sends nothing.
 func (r *proxied) waits(t *testing.T) pendingLock {
 	t.Helper()
 	before := r.asked.Load()
@@ -35,7 +35,7 @@ func (r *proxied) waits(t *testing.T) pendingLock {
 	return p
 }
 
-// One command for each section also if nobody is in line when the next one comes.
+// Each section costs one command, even if no waiter is in line when the next call comes.
 func TestTwoInTurn(t *testing.T) {
 	r, a := turns(t, rlock.Options{HandOff: unlimited})
 	before := redistest.Commands(t, r.rdb)
@@ -127,7 +127,7 @@ func TestWhoDidNotAskIsWoken(t *testing.T) {
 	})
 }
 
-// The hold that a waiter is given is forced open before it hears of it: whoever comes next does not wait for its end.
+// The hold given to a waiter is forced open before the waiter hears of it. The next caller does not wait for the end of that hold.
 func TestForcedBeforeTheAnswer(t *testing.T) {
 	r, a := turns(t, rlock.Options{HandOff: unlimited})
 	p := lockAsync(t, r.Mutex(r.name, rlock.WithLease(time.Hour)))
@@ -155,7 +155,7 @@ func TestForcedBeforeTheAnswer(t *testing.T) {
 	r.clear(t)
 }
 
-// The goroutine that ends a hold knows it before any message does, so whoever comes then asks, also if none arrives.
+// The goroutine that ends a hold knows that before any message arrives, so the next caller asks Redis even if no message comes.
 func TestAfterAnUnlockOneAsks(t *testing.T) {
 	redistest.Parallel(t)
 	for name, o := range map[string]rlock.HandOff{"a run is over": {Most: 1, For: time.Hour}, "nobody waits": unlimited} {

@@ -15,8 +15,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// TestCostsOfAHierarchy counts what docs/locks.md says of a change to one part: the commands of a section, on a server and on a cluster, with a name for
-// the whole and the parts in one slot or in several. It prints how long sections take, beside one of a Mutex.
+// TestCostsOfAHierarchy checks the costs in docs/locks.md of a change to one part: the commands of a section, on a server and on a cluster,
+// with a name for the whole and the parts in the same slot or in several. It also prints the duration of sections, beside those of a Mutex.
 func TestCostsOfAHierarchy(t *testing.T) {
 	redistest.Parallel(t)
 	for _, deployment := range []string{"standalone", "cluster, one slot", "cluster, several slots"} {

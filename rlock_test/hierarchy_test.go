@@ -57,7 +57,7 @@ func (w hierarchy) refused(t testing.TB, all ...rlock.Locker) {
 	}
 }
 
-// Whoever changes a part excludes those who want that part, or a whole that it is in, in all processes, and nobody else.
+// A change to a part excludes all users of that part and of any whole around it, in all processes, and excludes nothing else.
 func TestHierarchy(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -85,7 +85,7 @@ func TestHierarchy(t *testing.T) {
 	rwNothing(t, b.rdb, b.name)
 }
 
-// A writer of the whole gets in before those who come after it, and those who wait for a part keep nobody out.
+// A writer of the whole gets in before later callers, and waiters for a part keep nobody out.
 func TestHierarchyDoesNotStarveTheWhole(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// Info names who has a lock, how deep, and who waits, for each kind.
+// Info names the holder of a lock, its depth and the number of waiters, for each kind.
 func TestInfo(t *testing.T) {
 	redistest.Parallel(t)
 	bg := context.Background()

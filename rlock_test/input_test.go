@@ -33,7 +33,7 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-// The prefix is in Redis, in all keys and channels, and nowhere else. Whoever adds it to the name has the same lock.
+// All keys and channels in Redis have the prefix; names and errors do not. A name that already includes the prefix is the same lock.
 func TestPrefix(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// TestInteropPermits proves what docs/redisson.md says of permits that expire: the same permits for both sides. Before 3.17 Redisson wrote their ids in
-// another form.
+// TestInteropPermits checks docs/redisson.md: both sides share the same expiring permits. Before 3.17 Redisson wrote their ids in another
+// form.
 func TestInteropPermits(t *testing.T) {
 	known := settings(t)
 	newest, old := known[0].version, known[3].version
@@ -35,7 +35,7 @@ func TestInteropPermits(t *testing.T) {
 	}
 }
 
-// permitsOf is Java's view on the permits of one semaphore.
+// permitsOf uses the permits of a semaphore from Java.
 type permitsOf struct {
 	thread *javaThread
 	name   string
@@ -76,7 +76,7 @@ func requireNoReply(t testing.TB, ch <-chan reply) {
 	}
 }
 
-// Each side sees what the other one does, and gives back what that has.
+// Each side sees the permits of the other, and gives them back.
 func (w *world) permitsCount(t *testing.T) {
 	ctx := context.Background()
 	name := redistest.Name(t)
@@ -128,7 +128,7 @@ func (w *world) permitsWait(t *testing.T) {
 	requirePermits(t, s, 1, 0)
 }
 
-// A lease of one side ends, and the other one that waits has the permit.
+// The lease of a permit of either side ends, and the waiter of the other side gets the permit.
 func (w *world) permitsExpire(t *testing.T) {
 	name := redistest.Name(t)
 	s, java := w.watch.PermitSemaphore(name), permitsOf{w.java.thread(), name}

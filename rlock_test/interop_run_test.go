@@ -52,7 +52,7 @@ func TestInterop(t *testing.T) {
 	}
 }
 
-// setting is one kind of deployment and one version of Redisson.
+// setting is a kind of deployment and a version of Redisson.
 type setting struct {
 	cluster bool // of three masters
 	version string
@@ -133,7 +133,7 @@ func (w *world) options(watchdog time.Duration) rlock.Options {
 	return rlock.Options{WatchdogTimeout: watchdog, PlainPubSub: w.plain}
 }
 
-// sides are the two who meet in a test: who holds and who waits.
+// sides are the holder and the waiter of a test.
 type sides struct {
 	way            string
 	holder, waiter func() actor
@@ -161,7 +161,7 @@ func (w *world) quickly(t *testing.T, name string, test func(*testing.T, sides))
 	}
 }
 
-// together makes of a test one that runs beside others.
+// together makes a test run in parallel with others.
 func together(test func(*testing.T, sides)) func(*testing.T, sides) {
 	return func(t *testing.T, s sides) {
 		t.Parallel()

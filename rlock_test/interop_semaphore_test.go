@@ -17,7 +17,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// TestInteropSemaphore proves what docs/redisson.md says of semaphores: the same permits for both sides.
+// TestInteropSemaphore checks docs/redisson.md: both sides share the same permits.
 func TestInteropSemaphore(t *testing.T) {
 	for _, s := range settings(t) {
 		t.Run(s.String(), func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestInteropSemaphore(t *testing.T) {
 	}
 }
 
-// semaphoreSide is one side's view on semaphores.
+// semaphoreSide uses semaphores from Go or from Java.
 type semaphoreSide interface {
 	set(t testing.TB, name string, n int64) bool
 	release(t testing.TB, name string, n int64)
@@ -123,7 +123,7 @@ func (j javaSemaphore) acquire(t testing.TB, name string, n int64) <-chan event 
 	return j.thread.waitInJava(t, "sem.acquire", name, strconv.FormatInt(n, 10))
 }
 
-// Each side sees what the other one does.
+// Each side sees the changes of the other.
 func (w *world) semaphoreCount(t *testing.T, one, two semaphoreSide) {
 	name := redistest.Name(t)
 	require.True(t, one.set(t, name, 5))

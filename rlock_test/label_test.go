@@ -3,11 +3,9 @@ package rlock_test
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -40,7 +38,8 @@ func refusalOf(t testing.TB, l rlock.Locker, wait time.Duration) *rlock.NotAcqui
 	return not
 }
 
-// knowsLabel waits until a TryLock is refused by that label. The first one mostly is, but a machine that stands still takes longer than it waits.
+// knowsLabel waits until a refused TryLock names that label. The first refusal usually does, unless the machine stands still for longer
+// than the wait.
 func knowsLabel(t testing.TB, l rlock.Locker, wait time.Duration, label string) (not *rlock.NotAcquiredError) {
 	t.Helper()
 	redistest.Eventually(t, testTimeout, func() bool {
@@ -63,7 +62,7 @@ var labelledLocks = map[string]func(c *rlock.Client, name string) rlock.Locker{
 	"all":      func(c *rlock.Client, name string) rlock.Locker { return rlock.All(c.Mutex(name), c.Mutex(name+"2")) },
 }
 
-// Whoever is refused learns the label of the holder, also without waiting; the second waiter of a process, without a command.
+// A refusal names the label of the holder, even if the call does not wait. A second waiter in the same process learns it without a command.
 func TestLabel(t *testing.T) {
 	redistest.Parallel(t)
 	for kind, of := range labelledLocks {
@@ -94,7 +93,7 @@ func TestLabel(t *testing.T) {
 	}
 }
 
-// A Client that waits for itself says so; the label of several readers is each one's own.
+// With several readers, Info has the label of each. A Client that is refused by its own hold says so.
 func TestLabelsOfSeveral(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t, rlock.Options{Label: "pod-1"})
@@ -127,7 +126,8 @@ func TestLabelsOfSeveral(t *testing.T) {
 	require.NoError(t, unlock())
 }
 
-// One command for all who are refused by a Client, whatever its locks; none for those without a label, and none on the way of a Lock.
+// All calls refused by the same Client share one command, whatever the locks. Holders without a label cost none, and a waiting Lock sends
+// none.
 func TestLabelCosts(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -223,7 +223,7 @@ func TestLabelLives(t *testing.T) {
 	redistest.Eventually(t, testTimeout, func() bool { return !b.exists(t, key) }, "it expires")
 }
 
-// Shutdown deletes the label, while what was written last is on its way as well.
+// Shutdown deletes the label, even while the last write of it is under way.
 func TestLabelEndsWithShutdown(t *testing.T) {
 	redistest.Parallel(t)
 	b := newBareFixture(t)
@@ -250,99 +250,6 @@ func TestLabelOfOthers(t *testing.T) {
 		require.Contains(t, not.Error(), "held by "+not.Holder+", with ")
 		require.NoError(t, b.do(t, "SET", labelKey(holder), "pod-8").Error())
 		require.NoError(t, unlock())
-	}
-}
-
-// keepsGets is a client whose answers to GET are kept.
-type keepsGets struct {
-	rueidis.Client
-
-	asked, goOn chan struct{}
-}
-
-func (c keepsGets) Do(ctx context.Context, cmd rueidis.Completed) rueidis.RedisResult {
-	if cmd.Commands()[0] == "GET" {
-		c.asked <- struct{}{}
-		<-c.goOn
-	}
-	return c.Client.Do(ctx, cmd)
-}
-
-// A TryLock that does not wait returns in time though the label is not answered, with its ctx at once; and a Lock that does is not kept.
-func TestLabelUnanswered(t *testing.T) {
-	redistest.Parallel(t)
-	b := newFixture(t, rlock.Options{Label: "pod-7"})
-	_, unlock, err := b.Mutex(b.name).Lock(t.Context())
-	require.NoError(t, err)
-	b.awaitLabel(t, b.Client, "pod-7")
-	keeps := keepsGets{b.rdb, make(chan struct{}, 10), make(chan struct{})}
-	goOn := sync.OnceFunc(func() { close(keeps.goOn) })
-	t.Cleanup(goOn)
-
-	first := newClient(t, keeps)
-	began := time.Now()
-	require.Empty(t, refusalOf(t, first.Mutex(b.name), 0).HolderLabel)
-	require.GreaterOrEqual(t, time.Since(began), 200*time.Millisecond)
-	require.Len(t, keeps.asked, 1)
-	require.Empty(t, refusalOf(t, first.Mutex(b.name), 0).HolderLabel)
-	require.Len(t, keeps.asked, 1, "which is not asked for again")
-
-	leaves := newClient(t, keeps)
-	ctx, cancel := context.WithCancel(t.Context())
-	left := make(chan error, 1)
-	go func() {
-		_, _, err := leaves.Mutex(b.name).TryLock(ctx, 0)
-		left <- err
-	}()
-	<-keeps.asked
-	<-keeps.asked
-	cancel()
-	require.ErrorIs(t, <-left, rlock.ErrNotAcquired)
-
-	waiter := lockAsync(t, newClient(t, keeps).Mutex(b.name))
-	<-keeps.asked
-	require.NoError(t, unlock())
-	got := waiter.get(t, testTimeout)
-	require.NoError(t, got.err)
-	require.NoError(t, got.unlock())
-	goOn()
-}
-
-// Users without the right to the keys lock as before, and their Clients say so once.
-func TestLabelForbidden(t *testing.T) {
-	redistest.Parallel(t)
-	s := redistest.Start(t)
-	admin := fixture{rdb: s.Client(t)}
-	for what, keys := range map[string]string{"write": "%R~rlock_client:*", "read or write": "~other"} {
-		t.Run(what, func(t *testing.T) {
-			redistest.Parallel(t)
-			name := strings.ReplaceAll(what, " ", "-")
-			require.NoError(t, admin.do(t, "ACL", "SETUSER", name, "reset", "on", ">secret", "&*", "+@all", "~"+name, "~rlock_queue:*", keys).Error())
-			j := new(logRecords)
-			rdb := s.Client(t, func(o *rueidis.ClientOption) { o.Username, o.Password = name, "secret" })
-			o := rlock.Options{Label: "pod-7", Logger: slog.New(slog.NewTextHandler(j, nil))}
-			c, other := newClient(t, rdb, o), newClient(t, s.Client(t), rlock.Options{Label: "pod-8"})
-			lockAndUnlock(t, c.Mutex(name))
-			redistest.Eventually(t, testTimeout, func() bool { return j.count("labels do not work for this Client") == 1 }, "logged")
-			require.Equal(t, 1, j.count("label=pod-7"))
-			ctx, unlock, err := c.Mutex(name).Lock(t.Context())
-			require.NoError(t, err)
-			require.Less(t, len(rlock.Owner(ctx)), 36+1+20, "no mark")
-			require.Empty(t, refusalOf(t, other.Mutex(name), 0).HolderLabel)
-			require.NoError(t, unlock())
-
-			_, unlock, err = other.Mutex(name).Lock(t.Context())
-			require.NoError(t, err)
-			admin.awaitLabel(t, other, "pod-8")
-			want := ""
-			if what == "write" {
-				want = "pod-8"
-			}
-			knowsLabel(t, c.Mutex(name), 0, want)
-			require.Equal(t, want, refusalOf(t, c.Mutex(name), 0).HolderLabel)
-			require.NoError(t, unlock())
-			require.Equal(t, 1, j.count("labels do not work"))
-		})
 	}
 }
 
@@ -434,7 +341,7 @@ func TestLabelsInADeadlock(t *testing.T) {
 	}
 }
 
-// A label is short, and one line of printable text.
+// A label must be short, and a single line of printable text.
 func TestInvalidLabels(t *testing.T) {
 	b := newBareFixture(t)
 	for _, label := range []string{strings.Repeat("x", 101), "two\nlines", "tab\t", "\x00", "\xff", "\u200b", "\u2028"} {

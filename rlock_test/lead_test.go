@@ -17,7 +17,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// scriptedLock is a Locker of which the calls fail with these errors, one after the other, and then no more.
+// scriptedLock is a Locker whose calls return these errors in turn, and then succeed.
 type scriptedLock struct {
 	rlock.Locker // for the methods that nobody calls
 
@@ -45,7 +45,7 @@ func next(errs *[]error) (err error) {
 	return err
 }
 
-// Lead goes on after what passes, with a pause, and ends with what does not.
+// Lead pauses and goes on after a temporary error, and returns any other error.
 func TestLeadOfAnyLocker(t *testing.T) {
 	mine := errors.New("mine")
 	for _, row := range []struct {
@@ -144,7 +144,7 @@ type term struct {
 	why    error
 }
 
-// One of three leads, and the next one when it ends in order, or when Redis comes back after it was gone.
+// Of three candidates one leads. The next leads when that term ends in order, or when Redis comes back after an outage.
 func TestLead(t *testing.T) {
 	redistest.Parallel(t)
 	s := redistest.Start(t)
@@ -213,8 +213,7 @@ func receive(t *testing.T, events <-chan term) term {
 	}
 }
 
-// Whoever is told to end says so, as the leader and as one that waits: ctx was done, or the Client closed. Nil is for a leader that has
-// ended by itself.
+// Leader and candidates return the same error if ctx is done or the Client is closed. Nil means that the leader ended by itself.
 func TestLeadEndsAlikeForAll(t *testing.T) {
 	mine := errors.New("mine")
 	for name, end := range map[string]struct {
@@ -345,7 +344,7 @@ func TestLeadWaitsUntilRedisTakesWrites(t *testing.T) {
 	}
 }
 
-// A leader that is asked resigns when its term is over, and waits for the next one. Without others nobody resigns.
+// A leader that is asked resigns when its term is over, and then waits for the next. It keeps leading if no other candidate waits.
 func TestLeadResigns(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)
@@ -393,7 +392,7 @@ func TestLeadResigns(t *testing.T) {
 	require.False(t, locked)
 }
 
-// A leader whose Client can be asked resigns when somebody asks who does not want to lead.
+// A leader with WithAsked also resigns for Ask, whose caller need not want to lead.
 func TestLeadResignsForAsk(t *testing.T) {
 	redistest.Parallel(t)
 	b := newFixture(t)

@@ -50,7 +50,7 @@ func TestHoldOutlivesItsWatchdogTime(t *testing.T) {
 	require.False(t, b.exists(t, b.name))
 }
 
-// That the holder is told in time is the next test's.
+// The next test checks that the holder's ctx is cancelled in time.
 func TestFixedLeaseIsNotRenewed(t *testing.T) {
 	redistest.Parallel(t)
 	const fixed = 2 * time.Second
@@ -83,8 +83,8 @@ func TestFixedLeaseIsNotRenewed(t *testing.T) {
 	require.NoError(t, got.unlock())
 }
 
-// G2: the old holder is told before the new one can be in, since what it trusts in began when its acquire was
-// sent. On a slow way that is earlier than in Redis, by delay, and the reply is later than that, by delay.
+// G2: the holder's ctx is cancelled before another can be in, since it counts the lease from the moment its acquire was sent. On a slow
+// network that is delay before Redis counts it, and the reply arrives another delay later.
 func TestHolderIsToldBeforeTheLeaseEnds(t *testing.T) {
 	redistest.Parallel(t)
 	const lease, delay = 10 * time.Second, 500 * time.Millisecond

@@ -70,8 +70,8 @@ func (s *twoClients) silent(n int) (well func()) {
 	}
 }
 
-// clear proves that what went on in the background gives everything back when the network is well again, long before the end of a
-// lease, and that nothing comes late.
+// clear proves that, once the network is well again, everything is given back in the background long before a lease ends, and that nothing
+// arrives late.
 func (s *twoClients) clear(t *testing.T) {
 	t.Helper()
 	left := func() []string { return s.keysBut(t, "redisson_lock_token:") }
@@ -119,7 +119,7 @@ func leftKinds() map[string]func(s *twoClients, name string) rlock.Locker {
 	}
 }
 
-// blocker holds the lock of whichever of these kinds, by another process.
+// blocker holds the lock of each of these kinds in another process.
 func (s *twoClients) blocker(t *testing.T, kind, name string) rlock.UnlockFunc {
 	t.Helper()
 	c := newClient(t, s.rdb)
@@ -331,8 +331,8 @@ func TestMethodsEndWithTheirCallers(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// What unlocks ends with the one budget of an unlock, whatever the kind and however many unlocks it takes, though its ctx was done before and
-// Redis is silent from the middle of the section on. The rest goes on in the background.
+// An unlock ends within a single unlock budget, for any kind and any number of inner unlocks. Its ctx was done before, and Redis is silent
+// from the middle of the section on. The rest goes on in the background.
 func TestSectionsEndWithTheBudgetOfAnUnlock(t *testing.T) {
 	redistest.Parallel(t)
 	const wait, budget = 150 * time.Millisecond, 1500 * time.Millisecond

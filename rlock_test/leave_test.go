@@ -50,8 +50,8 @@ func (h *leavingCallers) clear(t *testing.T) {
 	redistest.Eventually(t, 5*time.Second, func() bool { return !h.exists(t, h.name) }, "nothing comes late")
 }
 
-// A Lock that is cancelled while it asks returns at once, whether its question is answered, never is, or is lost with its
-// connection. What it got is given back.
+// A Lock that is cancelled while it asks returns at once, whether the answer comes late, never, or is lost with its connection. Anything
+// granted is given back.
 func TestLockIsCancelledWhileItAsks(t *testing.T) {
 	redistest.Parallel(t)
 	for name, answer := range map[string]func(h *leavingCallers){
@@ -77,7 +77,7 @@ func TestLockIsCancelledWhileItAsks(t *testing.T) {
 	}
 }
 
-// The same for one more level that needs a longer lease, which the hold survives.
+// The same for a further level that needs a longer lease. The hold survives.
 func TestReentryIsCancelledWhileItAsks(t *testing.T) {
 	redistest.Parallel(t)
 	bothWays(t, func(t *testing.T, way func(*rueidis.ClientOption)) {
@@ -110,8 +110,8 @@ func (i inside) Lock(ctx context.Context) (context.Context, rlock.UnlockFunc, er
 	return i.Mutex.Lock(under)
 }
 
-// A Lock that is granted after Close was called gives that back before Close returns, for Redis may not be reached any more then. So
-// does one that cannot be cancelled.
+// A Lock that is granted after Close was called gives that back before Close returns, because Redis may be unreachable afterwards. The same
+// holds for a Lock that cannot be cancelled.
 func TestCloseAwaitsWhatALockGivesBack(t *testing.T) {
 	redistest.Parallel(t)
 	for name, ctx := range map[string]func(*testing.T) context.Context{

@@ -35,7 +35,7 @@ func (f *fakeLock) TryLock(ctx context.Context, wait time.Duration) (context.Con
 	return f.Lock(ctx)
 }
 
-// DoValue needs nothing of a Locker but what the interface says.
+// DoValue needs only the methods of the Locker interface.
 func TestDoValueOfAnyLocker(t *testing.T) {
 	mine, broken := errors.New("mine"), errors.New("broken")
 	ctx := context.Background()
@@ -77,7 +77,7 @@ func TestDoValueOfAnyLocker(t *testing.T) {
 	require.Equal(t, 1, l.unlocked, "also after a panic")
 }
 
-// TryDo runs its function only with the lock, and waits for no longer than it was told to.
+// TryDo runs its function only with the lock, and waits no longer than its wait.
 func TestTryDo(t *testing.T) {
 	b := newFixture(t)
 	m, ctx := b.Mutex(b.name), context.Background()

@@ -177,7 +177,7 @@ func (h *hookFails) traces() map[string]*rlock.Trace {
 	}
 }
 
-// outcome is how a function ended: it returned, or with what it panicked, or its goroutine ended.
+// outcome tells how a function ended: by returning, with a panic and its value, or with the end of its goroutine.
 func outcome(f func()) any {
 	end := make(chan any, 1)
 	go func() { // ends with f

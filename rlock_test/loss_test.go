@@ -16,7 +16,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// behindProxy returns a client behind a proxy, and one past it.
+// behindProxy returns a client behind a proxy, and another that bypasses it.
 func behindProxy(t *testing.T, way func(*rueidis.ClientOption), o ...rlock.Options) (lock *rlock.Client, proxy *redistest.Proxy, past fixture) {
 	t.Helper()
 	s := redistest.Start(t)
@@ -30,7 +30,7 @@ func behindProxy(t *testing.T, way func(*rueidis.ClientOption), o ...rlock.Optio
 
 func anyWay(*rueidis.ClientOption) {}
 
-// Two levels are unlocked at once on a silent Redis, until the lease ends: the last one is told.
+// Two levels are unlocked at once on a silent Redis, until the lease ends: the last unlock reports the loss.
 func TestTwoUnlocksMeetTheLoss(t *testing.T) {
 	redistest.Parallel(t)
 	c, proxy, _ := behindProxy(t, anyWay)
@@ -143,7 +143,7 @@ func TestUnlockEndsWithTheLoss(t *testing.T) {
 	proxy.Release()
 }
 
-// The failure of an earlier attempt of a waiter says nothing of the present one.
+// A failed earlier attempt of a waiter does not show in its present attempt.
 func TestEarlierFailureIsForgotten(t *testing.T) {
 	redistest.Parallel(t)
 	c, proxy, past := behindProxy(t, anyWay)
