@@ -133,7 +133,7 @@ func TestWorkerErrors(t *testing.T) {
 	for config, want := range map[string]string{
 		"":                        "configuration",
 		"{":                       "configuration",
-		`{"Addr": "http://x"}`:    "scheme",
+		`{"Addr": "http://x"}`:    "not a Redis URL",
 		`{"Addr": "127.0.0.1:1"}`: "refused",
 	} {
 		r := start(t, []string{workerEnv + "=" + config}, workerCommand).rest()
