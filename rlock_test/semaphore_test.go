@@ -488,7 +488,7 @@ func TestSemaphoreEnds(t *testing.T) {
 		waits := b.acquireAsync(t, s, 1, 1)
 		b.Close()
 		require.ErrorIs(t, within(t, waits, wakeTimeout), rlock.ErrClosed)
-		require.Zero(t, redistest.Goroutines(engine))
+		redistest.Eventually(t, soon, func() bool { return redistest.GoroutinesOfTest(engine) == 0 }, "no goroutine is left")
 		require.ErrorIs(t, s.Acquire(context.Background(), 1), rlock.ErrClosed)
 		require.NoError(t, s.Release(context.Background(), 1))
 		requireFree(t, watch, 1)

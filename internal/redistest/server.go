@@ -219,8 +219,9 @@ func (s *Server) Answers() bool {
 	return err == nil && string(pong) == "+PONG"
 }
 
-// Connections returns how many clients the server has, except the one that asks.
-func (s *Server) Connections(tb testing.TB) int {
+// Connections returns how many clients the server has, except the one that asks, and other servers: sentinels and replicas connect when they
+// like.
+func (s *Server) Connections(tb testing.TB) (n int) {
 	tb.Helper()
 	conn, err := net.DialTimeout("tcp4", s.Addr(), time.Second)
 	if err != nil {
@@ -228,15 +229,20 @@ func (s *Server) Connections(tb testing.TB) int {
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
-	_, _ = io.WriteString(conn, "INFO clients\r\n")
-	for lines := bufio.NewScanner(conn); lines.Scan(); {
-		if n, ok := strings.CutPrefix(lines.Text(), "connected_clients:"); ok {
-			count, _ := strconv.Atoi(n)
-			return count - 1
+	_, _ = io.WriteString(conn, "CLIENT LIST\r\n")
+	reply := bufio.NewReader(conn)
+	header, _ := reply.ReadString('\n')
+	size, _ := strconv.Atoi(strings.Trim(header, "$\r\n"))
+	list := make([]byte, size)
+	if _, err := io.ReadFull(reply, list); err != nil || size == 0 {
+		tb.Fatalf("redistest: CLIENT LIST was not answered: %v", err)
+	}
+	for client := range strings.Lines(string(list)) {
+		if !strings.Contains(client, " name=sentinel-") && !strings.Contains(client, " flags=S ") && !strings.Contains(client, " flags=M ") {
+			n++
 		}
 	}
-	tb.Fatal("redistest: INFO clients was not answered")
-	return 0
+	return n - 1
 }
 
 // Addr returns the server's host:port; it never changes.
