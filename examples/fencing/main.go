@@ -24,7 +24,7 @@ import (
 	"github.com/go-rlock/rlock/rlock"
 )
 
-// short, to keep the program short
+// short, to keep the program short.
 const lease = time.Second
 
 func main() {
